@@ -54,7 +54,10 @@ fn of_command(arguments: &[&str], script: &str) -> Setup {
     Setup::bare().args(arguments).args(&["--", "sh", "-c", script])
 }
 
-const ANSWERS: &str = r#"while read -r line; do echo '{"jsonrpc":"2.0","id":1,"result":{"pid":'$$'}}'; done"#;
+const ANSWERS: &str = r#"while read -r line; do
+    id=$(printf '%s' "$line" | sed 's/.*"id": *\([0-9]*\).*/\1/')
+    echo '{"jsonrpc":"2.0","id":'"$id"',"result":{"pid":'$$'}}'
+done"#;
 
 fn refused(arguments: &[&str]) -> Outcome {
     Setup::bare().args(arguments).run()

@@ -183,9 +183,9 @@ fn lines_after_a_half_closed_clients_last_answer_in_the_same_write_are_delivered
     leaver.half_close();
     other.request("before", "m", json!({}));
     let made = json!({ "jsonrpc": "2.0", "id": 5000, "result": { "sessionId": "one too many" } });
-    let answer = json!({ "jsonrpc": "2.0", "id": 7, "result": "it is there" });
-    other.ask(7, "write", json!({ "text": format!("{made}\n{answer}\n") }));
-    assert_eq!(other.answer(7)["result"], "it is there");
+    let answer = json!({ "jsonrpc": "2.0", "id": "other", "result": "it is there" });
+    other.ask("other", "write", json!({ "text": format!("{made}\n{answer}\n") }));
+    assert_eq!(other.answer("other")["result"], "it is there");
     leaver.error(5000, "session_limit");
     leaver.ends();
     daemon.stop();

@@ -335,7 +335,9 @@ fn answers_that_ended_sessions_do_not_read_are_given_up_before_others_suffer() {
         asks.post(&request(1, "big", json!({ "size": 3_000_000 })));
         assert_eq!(asks.head().status, 200);
         ends.send("DELETE /mcp", &[], "");
-        assert_eq!(ends.answer().status, 204);
+        // It may have been closed for what it holds before it ends itself.
+        let status = ends.answer().status;
+        assert!([204, 404].contains(&status), "{status}");
         asks
     };
     let unread: Vec<Http> = (0..12).map(asks).collect();

@@ -298,6 +298,9 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
         session_idle: number(reader, &object, "session_idle_sec")
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
+        session_detached: number(reader, &object, "session_detached_sec")
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs),
         max_memory: bytes(reader, "max_memory", default.max_memory),
         replace_timeout: seconds(reader, "replace_timeout_sec", default.replace_timeout),
         ..default

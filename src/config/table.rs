@@ -251,6 +251,12 @@ const LIMITS: &[Setting] = &[
         "Silence after which a session is forgotten; 0 is never, over HTTP 1800.",
     ),
     row(
+        "session_detached_sec",
+        Number(Seconds, 0, 30 * DAY),
+        Value("0"),
+        "Over HTTP: time without a connection after which a session ends; 0 is as `session_idle_sec`.",
+    ),
+    row(
         "max_memory",
         Number(Bytes, 16 * MIB, 1024 * GIB),
         Value("268435456"),

@@ -143,6 +143,21 @@ impl Http {
         self.answer()
     }
 
+    /// Posts a message. Whether a response begins before the connection ends.
+    pub fn is_answered(&mut self, message: &Value) -> bool {
+        let text = message.to_string();
+        let own: String = self.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let head = format!("POST /mcp HTTP/1.1\r\nAccept: */*\r\n{own}Content-Type: application/json\r\n");
+        let post = format!("{head}Content-Length: {}\r\n\r\n{text}", text.len());
+        if self.stream.write_all(post.as_bytes()).is_err() || !self.reader.fill_buf().is_ok_and(|read| !read.is_empty())
+        {
+            return false;
+        }
+        let mut answer = self.head();
+        self.read_body(&mut answer);
+        true
+    }
+
     /// Sends a request, and returns the response's body.
     pub fn call(&mut self, id: u64, method: &str, params: Value) -> Value {
         let answer = self.ask(&request(id, method, params));

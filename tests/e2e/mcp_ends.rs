@@ -197,6 +197,33 @@ fn an_unused_session_is_dropped_but_not_one_with_a_stream() {
 }
 
 #[test]
+fn a_session_ends_when_it_had_no_connection_for_session_detached_sec() {
+    let daemon = door_of(Setup::new([shared()]).limit("session_detached_sec", 1), json!({}));
+    let mut connected = Http::session(daemon.address(), VERSION);
+    let left = Http::session(daemon.address(), VERSION).again();
+    daemon.logs(&["session_idle"]);
+    let mut left = left.again();
+    daemon.until("it has ended", || left.ask(&request(1, "a", json!({}))).status == 404);
+    assert_eq!(connected.call(1, "a", json!({}))["id"], 1, "one whose client keeps its connection stays");
+    daemon.stop();
+}
+
+#[test]
+fn a_session_whose_program_has_ended_gives_its_worker_up_to_one_that_waits() {
+    let pool = with(with(worker("tools", 1, &[]), "assignment", "dedicated"), "max_instances", 2);
+    let daemon = door(pool, json!({}));
+    let abandoned = Http::session(daemon.address(), VERSION).session_id();
+    let mut connected = Http::session(daemon.address(), VERSION);
+    let mut newcomer = Http::session(daemon.address(), VERSION);
+    assert_eq!(newcomer.call(1, "a", json!({}))["id"], 1, "it has waited for a worker, and got one");
+    assert_eq!(connected.call(1, "a", json!({}))["id"], 1);
+    daemon.logs(&["reason=session_evicted"]);
+    let mut gone = Http::connect(daemon.address()).with("Mcp-Session-Id", &abandoned);
+    assert_eq!(gone.ask(&request(1, "a", json!({}))).status, 404, "its client begins anew");
+    daemon.stop();
+}
+
+#[test]
 fn an_idle_session_is_evicted_when_all_slots_are_taken() {
     let slots = figure("MAX_CONNECTIONS", 1024);
     let daemon = door(shared(), json!({}));
@@ -368,4 +395,29 @@ fn the_source_with_most_uploads_gives_way_to_another() {
     daemon.logs(&["memory is short", "from=127.0.0.1"]);
     drop(greedy);
     daemon.stop();
+}
+
+#[test]
+fn a_request_that_an_orderly_end_leaves_without_a_response_has_reached_no_worker() {
+    let log = json!({ "level": "info", "format": "json", "requests": true });
+    let daemon = door_of(Setup::new([shared()]).set("log", log), json!({}));
+    let session = Http::session(daemon.address(), VERSION);
+    let clients: Vec<_> = (0..8).map(|_| session.again()).collect();
+    let posting = clients.into_iter().zip(1..).map(|(mut client, number)| {
+        std::thread::spawn(move || {
+            // A client may send such a request again.
+            (0..1_000_000)
+                .map(|at| 1_000_000 * number + at)
+                .find(|id| !client.is_answered(&request(*id, "a", json!({}))))
+        })
+    });
+    let posting: Vec<_> = posting.collect();
+    daemon.logs(&["\"id\":8000001"]);
+    let log = daemon.stop().stderr;
+    for unanswered in posting {
+        let id = unanswered.join().expect("it ends with the daemon").expect("it ends with the daemon");
+        let passed = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let passed: Vec<Value> = passed.filter(|line| line["id"] == json!(id) && line["worker"].is_string()).collect();
+        assert_eq!(passed, [] as [Value; 0], "{id} has got no response");
+    }
 }

@@ -17,7 +17,7 @@ import balancer
 from cases import Skipped
 from clients import command, drive
 from mcp_site import Site, everything, quick
-from wire import LEGACY, MODERN, PATIENCE, Client, Connection, Refused, within
+from wire import LEGACY, MODERN, PATIENCE, Client, Connection, Refused, Told, within
 
 # Of each era.
 CLIENTS = 200
@@ -261,7 +261,42 @@ async def one_is_killed(fleet, crowd):
     return waited
 
 
+async def sessions_survive_a_full_pool():
+    """404 of /readyz keeps newcomers away, and sessions stay where they are."""
+    skip_without_haproxy()
+    full = dict.fromkeys(["bus1", "bus2", "bus3"], "NOLB")
+    with tempfile.TemporaryDirectory() as folder:
+        async with Fleet(folder, [quick("tools", "dedicated", 1, max_instances=4)], limits={"drain_timeout_sec": 5}) as fleet:
+            trust, clients, streams = fleet.trust(), [], []
+            async with within("all workers are taken"):
+                while len(clients) < 12:
+                    client = Secure(fleet.url("tools"), LEGACY, trust, name=f"session {len(clients)}")
+                    try:
+                        await client.begin()
+                    except (Refused, Told):
+                        # A check has not shown yet that this daemon is full.
+                        await asyncio.sleep(0.1)
+                        continue
+                    clients.append(client)
+                    streams.append((await client.get())[2])
+            await fleet.is_seen("lb1", full)
+            refused = 0
+            for at in range(6):
+                try:
+                    await Secure(fleet.url("tools"), LEGACY, trust, name=f"late {at}").begin()
+                except (Refused, Told):
+                    refused += 1
+            assert refused == 6, refused
+            await asyncio.sleep(4)
+            for client in clients:
+                text = client.info["name"]
+                assert await client.tool("echo", {"text": text}) == text
+            await fleet.is_seen("lb1", full)
+            return f"{len(streams)} sessions on full daemons, none lost"
+
+
 def cases():
     for case in (official_clients_come_over_tls_and_http_2_through_haproxy,
-                 sessions_stay_when_a_haproxy_is_killed_a_daemon_restarted_and_one_killed):
+                 sessions_stay_when_a_haproxy_is_killed_a_daemon_restarted_and_one_killed,
+                 sessions_survive_a_full_pool):
         yield case.__name__, case

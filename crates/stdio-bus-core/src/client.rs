@@ -125,6 +125,8 @@ pub(super) struct SeldomOfClient {
     pub offers: Offers,
     /// Its next line gets no worker of its own: it has waited for too long, or with too many (`supervisor/queue.rs`).
     pub gets_no_worker: bool,
+    /// Since when it has no connection, if it is a session of an MCP listener.
+    pub detached: Option<Moment>,
 }
 
 blank!(
@@ -137,6 +139,7 @@ blank!(
         lists_told: [0; LISTS],
         offers: Offers::NONE,
         gets_no_worker: false,
+        detached: None,
     }
 );
 

@@ -4,6 +4,10 @@
 //! Slots for sessions and requests: when a table is full, the source that holds most, and within it the connection that
 //! holds most, has to give something up, no matter which came first.
 //!
+//! Workers of their own: when a dedicated pool is full, a session of an MCP listener that has had no connection for a while
+//! gives its worker up for a client that waits for one: first of the source with most of them. A source with fewer than
+//! the newcomer's keeps its own. Many programs end without ending their session.
+//!
 //! Connections: when all slots are taken, an idle one makes room. And a listener may close idle connections. For what
 //! comes over HTTP, the slots of clients as the connections, `shares.rs` says who gives way; the shell carries it out,
 //! which alone knows what those do.
@@ -13,6 +17,7 @@
 //! `max_memory` the largest are closed until there is room again. A client that holds little is never touched, and
 //! neither is a worker: a line that waits for it keeps its clients waiting (`flow/delivery.rs`).
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -21,7 +26,7 @@ use core::time::Duration;
 use super::Bus;
 use super::client::{Client, Phase};
 use super::flow::gate::Hold;
-use super::peer::{ClientKey, Moment, Peer};
+use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::Close;
 use super::report::Reason;
 use super::settings::{Era, MAX_CONNECTIONS};
@@ -33,6 +38,8 @@ const FIRST_LINE: Duration = Duration::from_millis(500);
 const WHOLE_LINE: Duration = Duration::from_secs(10);
 /// An idle client that has sent lines may be closed after this, if its source holds more than half of the slots.
 const IDLE: Duration = Duration::from_secs(10);
+/// A session that has had no connection for this long may have to give up its worker.
+const DETACHED: Duration = Duration::from_secs(10);
 /// A client is never held back if it holds no more than a chunk and some small blocks.
 const SMALL_SHARE: usize = 80 << 10;
 /// A client is never closed if it holds no more than this, even if many together exceed the limit.
@@ -158,6 +165,70 @@ impl Bus {
             true => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
         };
         Some((client.identity.opened, due))
+    }
+
+    /// A session has no connection any more, or one again.
+    pub(super) fn on_detached(&mut self, key: ClientKey, is_detached: bool) {
+        let since = is_detached.then(|| self.time.now());
+        if let Some(client) = self.client_mut(key).filter(|client| client.is_mcp_session()) {
+            client.seldom.detached = since;
+        }
+    }
+
+    /// Whether a client is a session without a connection and without a pending request.
+    fn detached_since(&self, key: ClientKey) -> Option<Moment> {
+        let client = self.client(key).filter(|client| client.phase == Phase::Open && client.is_mcp_session())?;
+        client.seldom.detached.filter(|_| client.end.outstanding.is_empty())
+    }
+
+    /// Whether a session could be ended to make room for another one.
+    pub(super) fn has_detached_session(&self) -> bool {
+        self.all_clients()
+            .any(|(key, _)| self.detached_since(key).is_some_and(|at| at.after(DETACHED) <= self.time.now()))
+    }
+
+    /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
+    /// had no connection.
+    fn first_to_give_up(&self, pool: usize, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
+        let owners = || self.workers.iter().filter(|(_, worker)| worker.pool == pool).filter_map(|(_, it)| it.owner);
+        let sources = owners().filter_map(|owner| Some(self.identity(owner)?.origin.source()));
+        let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
+        sources.for_each(|source| *counts.entry(source).or_default() += 1);
+        let count = |source: &Source| counts.get(source).copied().unwrap_or_default();
+        let least = asker.as_ref().map_or(0, count);
+        // Those that may have to already go first, then the one that will soonest.
+        let rank = |since: Moment, has_most: usize| match since.after(DETACHED) > self.time.now() {
+            false => (false, Reverse(has_most), since),
+            true => (true, Reverse(0), since),
+        };
+        let candidates = owners().filter_map(|owner| {
+            let source = self.identity(owner)?.origin.source();
+            let (since, has_most) = (self.detached_since(owner)?, count(&source));
+            (has_most >= least).then_some((rank(since, has_most), owner))
+        });
+        candidates.min().map(|((.., since), owner)| (since, owner))
+    }
+
+    /// When a session gives up its worker of a pool at the earliest, if one can: for a client of this source, or of any.
+    pub(super) fn gives_up_at(&self, pool: usize, asker: Option<Source>) -> Option<Moment> {
+        Some(self.first_to_give_up(pool, asker)?.0.after(DETACHED))
+    }
+
+    /// Ends the session that has to give up its worker of a pool, if one has been without a connection for long enough.
+    pub(super) fn end_detached(&mut self, pool: usize, asker: Source) -> bool {
+        let now = self.time.now();
+        let Some((since, client)) = self.first_to_give_up(pool, Some(asker)) else { return false };
+        if since.after(DETACHED) > now {
+            return false;
+        }
+        self.end_client(client, Reason::SessionEvicted, || {
+            let seconds = now.since(since).as_secs();
+            format!(
+                "a session without a connection for {seconds} s gives up its worker, since all of the pool are in use and \
+                 another client needs one"
+            )
+        });
+        true
     }
 
     /// All slots are taken: closes an idle client to make room for others. One at a time, and those without a line

@@ -190,6 +190,7 @@ impl Bus {
             Input::Closed(client) => self.on_client_closed(client),
             Input::CloseClient(client) => self.on_close_client(client),
             Input::EndClient { client, why } => self.end_client(client, why, || why.help().into()),
+            Input::Detached { client, is_detached } => self.on_detached(client, is_detached),
             Input::EventsLost { client, lost } => self.report(Reason::EventsLost, Some(Peer::Client(client)), || {
                 format!(
                     "{lost} events of a session are lost: its client has not taken them before the session ended, or \

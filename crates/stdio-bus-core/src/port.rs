@@ -120,6 +120,13 @@ pub enum Input {
         /// Why.
         why: Reason,
     },
+    /// The client of a session has no connection any more, or has one again.
+    Detached {
+        /// The client.
+        client: ClientKey,
+        /// It has none.
+        is_detached: bool,
+    },
     /// A session's client was not connected to take events, and the oldest of those kept for it are lost.
     EventsLost {
         /// The client.

@@ -23,8 +23,10 @@ use super::worker::Worker;
 pub enum Readiness {
     /// New clients are served.
     Ready,
-    /// They are not, for this reason.
+    /// They are not, for this reason, and others are not served either.
     NotReady(String),
+    /// There is no room for them, for this reason; connected clients go on.
+    Full(String),
     /// The daemon shuts down; connected clients may finish.
     Draining,
 }
@@ -40,17 +42,43 @@ impl Readiness {
     }
 }
 
-/// One that serves suffices; else the reason of the first one is returned.
-fn any_or_first(serve: impl Iterator<Item = Result<(), String>>) -> Result<(), String> {
-    serve.reduce(|first, next| next.or(first)).unwrap_or(Ok(()))
+/// Why new clients are not served.
+struct Unready {
+    why: String,
+    /// Others are.
+    is_full: bool,
+}
+
+fn full(why: String) -> Result<(), Unready> {
+    Err(Unready { why, is_full: true })
+}
+
+fn dead(why: String) -> Result<(), Unready> {
+    Err(Unready { why, is_full: false })
+}
+
+/// One that serves suffices, then one that is full; else the reason of the first one is returned.
+fn any_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), Unready> {
+    let better = |first: Unready, next: Unready| if next.is_full && !first.is_full { next } else { first };
+    serve.reduce(|first, next| first.or_else(|first| next.map_err(|next| better(first, next)))).unwrap_or(Ok(()))
+}
+
+/// All have to serve; the reason of the first one is returned that serves nobody, or else of the first one that is full.
+fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), Unready> {
+    let worse = |first: Unready, next: Unready| if first.is_full && !next.is_full { next } else { first };
+    let both = |first: Result<(), Unready>, next: Result<(), Unready>| match (first, next) {
+        (Err(first), Err(next)) => Err(worse(first, next)),
+        (first, next) => first.and(next),
+    };
+    serve.reduce(both).unwrap_or(Ok(()))
 }
 
 impl Bus {
     /// Whether every listener is ready.
     pub fn readiness(&self) -> Readiness {
         let is_there = |listener: &usize| !self.settings.listeners[*listener].is_gone;
-        let mut listeners = (0..self.settings.listeners.len()).filter(is_there);
-        self.readiness_if(|| listeners.try_for_each(|listener| self.listener_serves(listener)))
+        let listeners = (0..self.settings.listeners.len()).filter(is_there);
+        self.readiness_if(false, || all_or_first(listeners.map(|listener| self.listener_serves(listener))))
     }
 
     /// Whether startup is over: each pool has a worker with output or a second of running, or has failed, and not all
@@ -73,43 +101,50 @@ impl Bus {
     /// Whether the listener with this index is ready; none if there is no such listener.
     pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
         self.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
-        Some(self.readiness_if(|| self.listener_serves(listener)))
+        Some(self.readiness_if(self.settings.listeners[listener].mcp, || self.listener_serves(listener)))
     }
 
     /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
         self.settings.pools[..self.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
-        Some(self.readiness_if(|| self.pool_serves(pool)))
+        Some(self.readiness_if(false, || self.pool_serves(pool)))
     }
 
-    fn readiness_if(&self, serves: impl FnOnce() -> Result<(), String>) -> Readiness {
+    /// `ends_sessions` if a new client needs no free slot where a session without a connection could be ended for it.
+    fn readiness_if(&self, ends_sessions: bool, serves: impl FnOnce() -> Result<(), Unready>) -> Readiness {
+        if self.stage() != Stage::Running {
+            return Readiness::Draining;
+        }
         // The one client of stdio has its slot.
         let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
-        if self.stage() != Stage::Running {
-            Readiness::Draining
-        } else if self.free_slots() == 0 && !all_are_stdio {
-            Readiness::NotReady(format!("all {} connections are in use", self.most_clients()))
-        } else {
-            serves().map_or_else(Readiness::NotReady, |()| Readiness::Ready)
+        let has_room = || self.free_slots() > 0 || all_are_stdio || ends_sessions && self.has_detached_session();
+        let slots = || match has_room() {
+            true => Ok(()),
+            false => full(format!("all {} connections are in use", self.most_clients())),
+        };
+        match all_or_first([slots(), serves()].into_iter()) {
+            Ok(()) => Readiness::Ready,
+            Err(Unready { why, is_full: true }) => Readiness::Full(why),
+            Err(Unready { why, is_full: false }) => Readiness::NotReady(why),
         }
     }
 
-    fn listener_serves(&self, listener: usize) -> Result<(), String> {
+    fn listener_serves(&self, listener: usize) -> Result<(), Unready> {
         let most = self.settings.listeners[listener].max_connections.total;
         if let Some(most) = most.filter(|most| self.let_in(Some(listener), None) >= *most) {
-            return Err(format!("all {most} connections of the listener are in use"));
+            return full(format!("all {most} connections of the listener are in use"));
         }
         let pools = self.balancer.groups[self.balancer.of_listeners[listener]].pools();
         any_or_first(pools.map(|pool| self.pool_serves(pool)))
     }
 
     /// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
-    fn pool_serves(&self, pool: usize) -> Result<(), String> {
+    fn pool_serves(&self, pool: usize) -> Result<(), Unready> {
         let is_there = |side: &usize| !self.supervisor.pools[*side].side.is_dormant;
         any_or_first(self.sides_of(pool).filter(is_there).map(|side| self.side_serves(side)))
     }
 
-    fn side_serves(&self, pool: usize) -> Result<(), String> {
+    fn side_serves(&self, pool: usize) -> Result<(), Unready> {
         let (here, settings) = (&self.supervisor.pools[pool], &self.settings.pools[pool]);
         let (id, slots) = (&settings.id, &here.slots);
         let workers = || slots.iter().filter_map(|slot| self.workers.get(slot.worker?));
@@ -117,17 +152,20 @@ impl Bus {
             return Ok(());
         }
         if workers().any(Worker::is_asked) {
-            return Err(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
+            return dead(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
         }
         if workers().any(Worker::runs) {
-            return Err(format!(
+            return dead(format!(
                 "the workers of pool \"{id}\" have ended one after the other; those that run now have not answered yet"
             ));
         }
         let is_coming = workers().next().is_some();
         if settings.assignment == Assignment::Dedicated {
             if !is_coming && self.is_full(pool) {
-                return Err(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
+                if self.is_sound(pool) && self.gives_up_at(pool, None).is_some_and(|at| at <= self.time.now()) {
+                    return Ok(());
+                }
+                return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
             // The next spare is being started, and the others show that it will run.
             if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && self.pool_runs(pool, |_| true) {
@@ -142,7 +180,11 @@ impl Bus {
             (0, waiting) => format!("{waiting} of {} wait for their restart", slots.len()),
             (given_up, _) => format!("{given_up} of {} were given up", slots.len()),
         };
-        Err(format!("no worker of pool \"{id}\" is running: {what}"))
+        let why = format!("no worker of pool \"{id}\" is running: {what}");
+        // Clients that have their own worker go on.
+        let is_owned = |worker: &Worker| worker.pool == pool && worker.owner.is_some() && worker.runs();
+        let goes_on = self.workers.iter().any(|(_, worker)| is_owned(worker));
+        if goes_on { full(why) } else { dead(why) }
     }
 
     /// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.

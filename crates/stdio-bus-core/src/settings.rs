@@ -80,6 +80,9 @@ pub struct Limits {
     pub hold: Duration,
     /// A session that is unused for this long is forgotten; none if never.
     pub session_idle: Option<Duration>,
+    /// A session of an MCP listener that had no connection for this long is ended, if that is sooner. The listener does
+    /// it.
+    pub session_detached: Option<Duration>,
     /// Unanswered requests of a client before it yields to others (`flow/throttle.rs`). Not in the configuration.
     pub requests_ahead: usize,
     /// How long a worker that is replaced may take for its requests and sessions.
@@ -116,6 +119,7 @@ impl Default for Limits {
             drain_grace: Duration::from_millis(250),
             hold: Duration::from_secs(1),
             session_idle: None,
+            session_detached: None,
             requests_ahead: 128,
             replace_timeout: Duration::from_secs(3600),
             max_memory: 256 << 20,

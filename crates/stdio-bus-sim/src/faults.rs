@@ -130,6 +130,7 @@ fn limits(random: &mut Random, holds: bool) -> Limits {
         drain_grace: milliseconds(random, 0..300),
         hold: if holds { Duration::from_millis(300) } else { Duration::ZERO },
         session_idle: None,
+        session_detached: None,
         requests_ahead: *random.pick(&[1, 4, 16, 128]),
         max_memory: 256 << 20,
         ..Limits::default()

@@ -1,5 +1,5 @@
 //! Liveness and readiness: one line of text with the reason, and a status that load balancers understand. 503 takes the
-//! daemon out, and 404 lets its clients finish (`http-check disable-on-404` of HAProxy).
+//! daemon out, and 404 keeps new clients away and lets the others go on (`http-check disable-on-404` of HAProxy).
 
 use super::request::Request;
 use super::response::Response;
@@ -16,6 +16,7 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
             Response::text(Status::Ok, &std::iter::once("ready").chain(failures).collect::<Vec<_>>().join("; "))
         }
         Ok(Readiness::NotReady(why)) => Response::text(Status::Unavailable, &format!("not ready: {why}")),
+        Ok(Readiness::Full(why)) => Response::text(Status::NotFound, &format!("full: {why}")),
         Ok(Readiness::Draining) => Response::text(Status::NotFound, "draining: the daemon shuts down"),
         Err(why) => Response::text(Status::BadRequest, &why),
     }

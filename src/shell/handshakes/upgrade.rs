@@ -232,7 +232,9 @@ pub(in crate::shell) fn health(bus: &Bus, listener: usize, method: Method) -> St
     let readiness = bus.listener_readiness(listener);
     let (status, body) = match readiness {
         Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
-        Some(Readiness::NotReady(why)) => (Status::Unavailable, json!({ "status": "not ready", "message": why })),
+        Some(Readiness::NotReady(why) | Readiness::Full(why)) => {
+            (Status::Unavailable, json!({ "status": "not ready", "message": why }))
+        }
         Some(Readiness::Draining) | None => (Status::Unavailable, json!({ "status": "draining" })),
     };
     let head = Head::answer(status)

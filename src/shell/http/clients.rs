@@ -26,6 +26,7 @@ impl<I: Io> Shell<I> {
         let session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
         let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
         self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
+        self.reactor.visit(now, slot, Some(client));
         Ok(client)
     }
 
@@ -85,6 +86,8 @@ impl<I: Io> Shell<I> {
                 is_closing: false,
                 is_flushing: false,
                 since: now,
+                visitors: 0,
+                detached: None,
             });
         }
         self.reactor.carry_out(effects, None);
@@ -138,6 +141,8 @@ impl<I: Io> Shell<I> {
         let since = member.since;
         let is_in_use = member.session().is_some_and(|session| session.is_in_use());
         let at = if is_in_use { now.after(idle) } else { since.after(idle) };
+        let detached = member.detached.zip(self.reactor.http.session_detached).map(|(since, limit)| since.after(limit));
+        let at = detached.map_or(at, |detached| at.min(detached));
         if at > now {
             return self.reactor.timers.set(Timer::Session(client), Some(at));
         }
@@ -146,6 +151,32 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> crate::shell::reactor::Reactor<I> {
+    /// A connection carries a request of this session now, or of none, or is gone.
+    pub(super) fn visit(&mut self, now: Moment, slot: usize, session: Option<ClientKey>) {
+        let before = std::mem::replace(&mut self.http.connections[slot].visits, session);
+        if before == session {
+            return;
+        }
+        if let Some(member) = session.and_then(|client| self.http.members.get_mut(client)) {
+            let client = member.client;
+            member.visitors += 1;
+            if member.detached.take().is_some() {
+                self.tell(now, Input::Detached { client, is_detached: false });
+            }
+        }
+        if let Some(member) = before.and_then(|client| self.http.members.get_mut(client)) {
+            let client = member.client;
+            member.visitors -= 1;
+            if member.visitors == 0 {
+                member.detached = Some(now);
+                if let Some(limit) = self.http.session_detached {
+                    self.timers.set(Timer::Session(client), Some(now.after(limit.min(self.http.session_idle))));
+                }
+                self.tell(now, Input::Detached { client, is_detached: true });
+            }
+        }
+    }
+
     /// Ends a connection's client for self-contained requests, since it sends something else now.
     pub(super) fn release_modern(&mut self, slot: usize) {
         let Some(client) = self.http.connections[slot].member.take() else { return };
@@ -173,6 +204,8 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
     pub(super) fn detach_http(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
         debug_assert!(connection.state == State::Leaving);
+        self.visit(now, slot, None);
+        let connection = &mut self.http.connections[slot];
         let Unsent { owed, events, whole, is_begun } = connection.outgoing.give_up();
         let Some(client) = connection.member.take() else { return };
         let Some(member) = self.http.members.get_mut(client) else { return };

@@ -356,6 +356,8 @@ pub(in crate::shell) struct Connection {
     pub asks: Option<Id>,
     /// The stream of its response in the session.
     pub stream: u32,
+    /// The session of its request, or of its last one: its client is still there.
+    pub visits: Option<ClientKey>,
     /// When it was accepted, its request began, or it last had activity.
     pub since: Moment,
     /// Its deadline. Its timer may expire earlier, and is then set again.
@@ -383,6 +385,7 @@ impl Connection {
             member: None,
             asks: None,
             stream: 0,
+            visits: None,
             since: now,
             due: now,
         }

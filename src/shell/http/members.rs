@@ -48,6 +48,10 @@ pub(super) struct Member {
     pub is_flushing: bool,
     /// When it was last active.
     pub since: Moment,
+    /// Number of connections whose last request was one of this session.
+    pub visitors: usize,
+    /// Since when there is none.
+    pub detached: Option<Moment>,
 }
 
 impl Member {

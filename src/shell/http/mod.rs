@@ -68,6 +68,8 @@ pub(super) struct Http {
     count: u64,
     /// The idle timeout of sessions.
     session_idle: Duration,
+    /// How long a session may have no connection, if that is limited.
+    session_detached: Option<Duration>,
     throttle: Throttle,
 }
 
@@ -114,6 +116,7 @@ impl Http {
     pub(super) fn configure(&mut self, config: &Config) {
         self.memory.most = config.limits.max_memory / 4;
         self.session_idle = config.limits.session_idle.unwrap_or(SESSION_IDLE);
+        self.session_detached = config.limits.session_detached;
     }
 
     /// The number of connections of this purpose.
@@ -245,6 +248,11 @@ impl Http {
         let bodies = self.connections.iter().map(|(_, connection)| connection.incoming.weight());
         let waiting = self.members.iter().map(|member| member.waiting());
         assert_eq!(self.memory.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
+        for member in self.members.iter().filter(|member| matches!(member.role, members::Role::Session(_))) {
+            let visits = |it: &Connection| it.visits == Some(member.client);
+            let visitors = self.connections.iter().filter(|(_, connection)| visits(connection)).count();
+            assert_eq!((member.visitors, member.detached.is_some()), (visitors, visitors == 0), "visitors are counted");
+        }
         let events = || self.members.iter().map(|member| member.kept());
         assert_eq!(self.memory.logs, events().sum::<usize>(), "events are counted");
         let outputs = self.connections.iter().map(|(_, connection)| connection.outgoing.weighed);

@@ -58,7 +58,12 @@ impl<I: Io> Shell<I> {
         let session = named.filter(|member| member.listener == listener && member.is_of(&origin.names));
         let has_session = session.is_some();
         // Its session is not idle while a request uploads.
-        session.into_iter().for_each(|member| member.since = clock.now());
+        let now = clock.now();
+        let visited = session.map(|member| {
+            member.since = now;
+            member.client
+        });
+        self.reactor.visit(now, slot, visited);
         let source = origin.source();
         self.find_place(slot, source)?;
         let http = &mut self.reactor.http;

@@ -76,7 +76,17 @@ impl Bus {
         let at = &self.balancer.groups[group];
         // Lent workers are returned.
         let is_lent = || at.lends() && self.has_spare(group);
-        at.is_dedicated() && (self.has_spare_for(client, group) || self.may_grow_for(client, group) || is_lent())
+        let may_get = || self.has_spare_for(client, group) || self.may_grow_for(client, group) || is_lent();
+        at.is_dedicated() && (may_get() || self.may_get_room(client, group))
+    }
+
+    /// Whether a worker of a full pool is ending, or a session may have to give up its own, so that one can be started for
+    /// a client.
+    pub(super) fn may_get_room(&self, client: ClientKey, group: usize) -> bool {
+        let at = &self.balancer.groups[group];
+        let Some(pool) = at.pools().next().filter(|pool| !at.lends() && self.is_full(*pool)) else { return false };
+        let source = self.identity(client).map(|client| client.origin.source());
+        self.is_sound(pool) && (self.ending(pool) > 0 || self.gives_up_at(pool, source).is_some())
     }
 
     /// Lends a worker to a client that has none: a free one, or one that is started for it.

@@ -217,8 +217,8 @@ impl Bus {
         self.out.push(Effect::Release(key));
         worker.owner.into_iter().for_each(|owner| self.unassign(owner, key));
         self.leave_pool(key, &worker);
-        if self.supervisor.queue.has_turns() && self.balancer.lends {
-            // Clients that waited for this worker only may get another.
+        if self.supervisor.queue.has_turns() {
+            // Clients that waited for this worker only, or for its place, may get another.
             self.give_turns();
         }
         self.advance_shutdown();

@@ -156,9 +156,20 @@ impl Bus {
     /// Whether a worker may be started for a client. A pool whose workers crash is not restarted by clients that ask
     /// for one.
     pub(super) fn may_grow(&self, pool: usize) -> bool {
+        self.is_sound(pool) && !self.is_full(pool)
+    }
+
+    /// Whether the workers of a pool do not crash.
+    pub(crate) fn is_sound(&self, pool: usize) -> bool {
         let here = &self.supervisor.pools[pool];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
-        !is_failing && here.rests_until(self.time.now()).is_none() && !self.is_full(pool)
+        !is_failing && here.rests_until(self.time.now()).is_none()
+    }
+
+    /// Number of workers of a pool that are not wanted any more and will have gone soon.
+    pub(super) fn ending(&self, pool: usize) -> usize {
+        let ends = |worker: &Worker| worker.pool == pool && worker.facts.is_unwanted && !worker.takes_messages();
+        self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
     }
 
     /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after

@@ -10,6 +10,9 @@
 //! started for it. Spares are started when no client waits whose turn could come. A source whose clients leave before
 //! their workers have answered gets workers at a limited rate, spares too.
 //!
+//! In a full pool they wait while a worker is ending, or a session without a connection may give up its own
+//! (`eviction.rs`).
+//!
 //! Invariant: `waiting` has each client that awaits a worker, once.
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -110,7 +113,10 @@ impl Bus {
         };
         if until > now {
             let waiting = Waiting { client, source, group, since: now, until, for_turn, has_ended: false };
-            self.timers.arm(Timer::WorkerQueue, self.supervisor.queue.due(now, &waiting));
+            // A session may have to give up its worker at once.
+            let at_once = for_turn && self.may_get_room(client, group);
+            let due = if at_once { now } else { self.supervisor.queue.due(now, &waiting) };
+            self.timers.arm(Timer::WorkerQueue, due);
             self.supervisor.queue.waiting.push(waiting);
             self.close_gate(client.into(), Hold::Worker);
         }
@@ -281,7 +287,9 @@ impl Bus {
                 self.workers_of(waiting.client).next().is_none()
                     && (self.has_spare_for(waiting.client, waiting.group) || grows())
             } else {
-                (!is_starting || self.has_spare(waiting.group)) && may_start()
+                // In a full pool it waits on, or is refused.
+                let may_end = || self.may_grow(pool) || !self.may_wait_for_turn(waiting.client, waiting.group);
+                (self.has_spare(waiting.group) || !is_starting && may_end()) && may_start()
             };
             may.then(|| (self.admission.sources.turn(client.source_use), waiting.has_ended, at))
         };
@@ -304,12 +312,31 @@ impl Bus {
             }
             self.stop_awaiting(false, |waiting| waiting.client == client);
         }
+        self.make_room_for_turns();
         let (now, queue) = (self.time.now(), &self.supervisor.queue);
         let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
         self.timers.arm(Timer::WorkerQueue, due);
         for pool in 0..self.supervisor.pools.len() {
             if self.settings.pools[pool].assignment == Assignment::Dedicated {
                 self.fill_slots(pool);
+            }
+        }
+    }
+
+    /// Has sessions without a connection give up their workers, as many as clients wait for one in a full pool.
+    fn make_room_for_turns(&mut self) {
+        let turns = self.supervisor.queue.turns().filter(|(_, waiting)| !self.mcp(waiting.client).borrows);
+        let pool_of = |waiting: &Waiting| self.balancer.groups[waiting.group].pools().next();
+        let mut turns: Vec<(usize, Source)> =
+            turns.filter_map(|(_, waiting)| Some((pool_of(waiting)?, waiting.source))).collect();
+        turns.retain(|(pool, _)| self.is_full(*pool));
+        let mut ending: BTreeMap<usize, usize> = BTreeMap::new();
+        for (pool, source) in turns {
+            let ending = ending.entry(pool).or_insert_with(|| self.ending(pool));
+            if *ending > 0 {
+                *ending -= 1;
+            } else if !self.end_detached(pool, source) {
+                self.timers.arm(Timer::WorkerQueue, self.gives_up_at(pool, Some(source)));
             }
         }
     }

@@ -7,6 +7,7 @@ mod backpressure;
 mod clients;
 mod closing;
 mod deny;
+mod detached;
 mod discovery;
 mod early;
 mod echo;

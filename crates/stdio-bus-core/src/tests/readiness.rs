@@ -12,6 +12,10 @@ fn why(readiness: Option<Readiness>) -> String {
     }
 }
 
+fn is_full(why: &str) -> Option<Readiness> {
+    Some(Readiness::Full(why.into()))
+}
+
 /// Two pools, one listener for each of them, and one for both.
 fn two_pools() -> Bench {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(2, Assignment::RoundRobin) }];
@@ -59,7 +63,8 @@ fn a_dedicated_pool_is_ready_while_it_can_give_a_worker_to_one_more_client() {
     bench.spawns = true;
     bench.spawn_all();
     bench.write(clients[1], r#"{"id":1,"method":"m"}"#);
-    assert_eq!(why(bench.bus.pool_readiness(0)), "all 2 workers of pool \"agents\" are in use");
+    assert_eq!(bench.bus.pool_readiness(0), is_full("all 2 workers of pool \"agents\" are in use"));
+    assert_eq!(bench.bus.readiness(), Readiness::Full("all 2 workers of pool \"agents\" are in use".into()));
 }
 
 #[test]
@@ -92,10 +97,27 @@ fn a_pool_whose_workers_end_one_after_the_other_is_ready_when_one_has_answered_o
 fn a_daemon_without_a_free_slot_is_not_ready_until_a_client_leaves() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
-    assert_eq!(bench.bus.readiness(), Readiness::NotReady("all 1024 connections are in use".into()));
+    assert_eq!(bench.bus.readiness(), Readiness::Full("all 1024 connections are in use".into()));
     bench.breaks(clients[7]);
     bench.gone(clients[7]);
     assert_eq!(bench.bus.readiness(), Readiness::Ready);
+}
+
+#[test]
+fn what_serves_nobody_is_worse_than_what_is_full() {
+    let mut settings = settings(vec![
+        Pool { max_instances: 1, ..pool(1, Assignment::Dedicated) },
+        Pool { id: "broken".into(), ..pool(1, Assignment::RoundRobin) },
+    ]);
+    settings.limits.max_restarts = 0;
+    settings.listeners = [0, 1].map(|pool| Listener { pool: Some(pool), ..Listener::default() }).into();
+    let mut bench = Bench::new(settings);
+    let (client, broken) = (bench.client(), bench.worker(1));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    assert!(matches!(bench.bus.readiness(), Readiness::Full(_)));
+    bench.dies(broken);
+    assert_eq!(why(Some(bench.bus.readiness())), "no worker of pool \"broken\" is running: 1 of 1 were given up");
+    assert!(matches!(bench.bus.listener_readiness(0), Some(Readiness::Full(_))), "the other one goes on");
 }
 
 #[test]
@@ -108,7 +130,7 @@ fn a_listener_without_room_is_not_ready_and_the_others_are() {
     settings.listeners = vec![full, Listener::default()];
     let mut bench = Bench::new(settings);
     bench.client_of(0);
-    assert_eq!(why(bench.bus.listener_readiness(0)), "all 1 connections of the listener are in use");
+    assert_eq!(bench.bus.listener_readiness(0), is_full("all 1 connections of the listener are in use"));
     assert_eq!(bench.bus.listener_readiness(1), Some(Readiness::Ready));
 }
 

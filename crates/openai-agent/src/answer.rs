@@ -7,13 +7,14 @@
 //! several lines are joined, and an event without meaning is skipped and reported ([`Piece::Skipped`]).
 //!
 //! The invariants: the end is a success only if the endpoint said so, by a finish reason, by `[DONE]` or by a complete
-//! JSON body; a stream that breaks off before is an error, however much text it sent; nothing is forwarded twice and
-//! nothing in order is lost; and all that depends on the bytes alone, never on where they were cut.
+//! JSON body; a stream that breaks off before is an error, however much text it sent, and so is one whose last words
+//! before `[DONE]` are no chunk but, say, the words of a proxy; nothing is forwarded twice and nothing in order is lost;
+//! and all that depends on the bytes alone, never on where they were cut.
 //!
 //! Text in a delta is new. Text in a message may be the whole answer (a stream that ends with it, as MiniMax's), all of
-//! it so far (a stream of messages that grow), or, from servers that call a delta a message, new text: a message counts
-//! only while no delta has sent anything of its kind, and of messages that begin with the previous one only the rest
-//! counts.
+//! it so far (a stream of messages that grow), or, from servers that call a delta a message, new text. Of a message that
+//! begins with all previous text only the rest is new; a message that repeats the answer in slightly other words is
+//! recognised by what [`Track::repeats`] asks; any other message is new text.
 //!
 //! A delta that begins with all previous text is forwarded as it is. Alibaba's Model Studio is known to have sent
 //! deltas that grow, but its documentation promises increments, and "ha" and then "haha" are increments too: treating
@@ -200,7 +201,10 @@ impl Answer {
             Some(Finish::Unknown(word)) => return Err(Failure::Ended(word)),
             finish => finish,
         };
-        if !(finish.is_some() || (said.done && said.began) || (said.is_whole && trouble.is_none())) {
+        // A server that gives a reason with every chunk has not said that this one was the last.
+        let has_finished = finish.is_some() && !(said.goes_on && said.trails_off);
+        let is_done = said.done && said.began && !said.trails_off;
+        if !(has_finished || is_done || (said.is_whole() && trouble.is_none())) {
             return Err(match (trouble, said.hint.take()) {
                 (None, Some(message)) if !said.began => Failure::Server(ServerError { code: None, message }),
                 (None, None) if said.had_json && !said.began => Failure::NotACompletion(kind()),
@@ -272,6 +276,7 @@ impl Events {
                 if is_json || !self.pending.is_empty() || line.trim_ascii() == b"[DONE]" {
                     self.data(line, sink);
                 } else {
+                    self.said.trails_off |= !is_field(line);
                     self.said.keep_hint(line);
                 }
             }
@@ -379,6 +384,7 @@ impl Events {
     }
 
     fn skip(&mut self, text: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
+        self.said.trails_off |= !is_idle(text);
         self.said.keep_hint(text);
         sink(Piece::Skipped(text));
     }
@@ -395,9 +401,28 @@ impl Events {
     /// Drops a value that was begun and will not be completed.
     fn drop_pending(&mut self, sink: &mut impl FnMut(Piece<'_>)) {
         if !self.pending.is_empty() {
+            self.said.trails_off = true;
             sink(Piece::Skipped(&std::mem::take(&mut self.pending)));
         }
     }
+}
+
+/// Whether a line is a field of a name that the standard does not know; it is to be ignored.
+fn is_field(line: &[u8]) -> bool {
+    let name = memchr::memchr(b':', line).map_or(&[][..], |colon| &line[..colon]);
+    !name.is_empty()
+        && name.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(byte))
+}
+
+/// Whether data that is no chunk only keeps the connection open: a comment, one of the usual words, or a value that
+/// holds nothing.
+fn is_idle(text: &[u8]) -> bool {
+    let text = text.trim_ascii();
+    let word = text.trim_ascii_end().strip_suffix(b".").unwrap_or(text).to_ascii_lowercase();
+    text.starts_with(b":")
+        || text.iter().all(u8::is_ascii_control)
+        || Raw::read(text).is_some_and(|value| value.string().is_none_or(|text| text.is_empty()))
+        || [&b"ping"[..], b"pong", b"keepalive", b"keep-alive", b"keep_alive", b"heartbeat"].contains(&&*word)
 }
 
 /// The state gathered from the events so far.
@@ -414,8 +439,11 @@ struct Said {
     /// A completion was received.
     began: bool,
     has_text: bool,
-    /// A whole message outside a stream was received.
-    is_whole: bool,
+    /// What was received last is neither a chunk nor a way to keep the connection open.
+    trails_off: bool,
+    /// How many messages were received, and whether the last of them was a whole completion.
+    messages: usize,
+    last_is_whole: bool,
     /// The body was JSON and is complete.
     had_json: bool,
     wants_tools: bool,
@@ -440,15 +468,27 @@ impl Said {
         }
     }
 
+    /// Whether a complete message that is not a part of a stream was received.
+    fn is_whole(&self) -> bool {
+        self.messages == 1 && self.last_is_whole && !self.trails_off
+    }
+
     /// Records everything in a chunk but its text.
     fn note(&mut self, chunk: Chunk, sink: &mut impl FnMut(Piece<'_>)) {
         if chunk.has_message {
-            self.speech.end_message(chunk.is_part, &mut |kind, text: &str| sink(Piece::Delta(kind, text)));
-            self.is_whole |= !chunk.is_part;
+            let may_repeat = MayRepeat { is_whole: chunk.is_whole, is_last: chunk.finish.is_some() || chunk.is_beside };
+            self.speech.end_message(may_repeat, &mut |kind, text: &str| sink(Piece::Delta(kind, text)));
+            self.messages += 1;
+            // The body is JSON: if it is no stream of lines, this is all of it.
+            self.last_is_whole = chunk.is_whole || (self.had_json && !self.began);
         }
         self.began |= chunk.is_completion;
         self.has_text |= chunk.has_text;
         self.goes_on |= chunk.has_text && self.finish.is_some();
+        self.trails_off = match chunk.has_text || chunk.finish.is_some() {
+            true => false,
+            false => self.trails_off || chunk.words.is_some() || chunk.has_oddities,
+        };
         self.refused |= chunk.refused;
         self.wants_tools |= chunk.wants_tools;
         self.usage = chunk.usage.or(self.usage);
@@ -470,71 +510,103 @@ impl Said {
 /// What was said so far.
 #[derive(Debug, Default)]
 pub struct Speech {
-    /// Whether a delta had anything of this kind: a thought, text.
-    by_delta: [bool; 2],
-    /// The message being read: thoughts, text.
-    message: [Vec<u8>; 2],
-    /// The previous messages.
-    messages: [Messages; 2],
+    /// Thoughts, text.
+    tracks: [Track; 2],
     characters: [Characters; 2],
     thinking: Thinking,
 }
 
-/// The messages of one kind.
+/// What may show that a message repeats what was said.
+#[derive(Clone, Copy, Debug)]
+pub struct MayRepeat {
+    /// It calls itself a whole completion.
+    pub is_whole: bool,
+    /// It comes with a reason to finish, or beside a delta.
+    pub is_last: bool,
+}
+
+/// All that was said of one kind, by its length, a hash (FNV-1a) and its first bytes: it is not kept a second time.
 #[derive(Debug, Default)]
-enum Messages {
-    #[default]
-    None,
-    /// One, or several that were the same.
-    One(Vec<u8>),
-    /// Each began with the previous one; this is the last.
-    Growing(Vec<u8>),
-    /// They did not: each is new text.
-    Pieces,
+struct Track {
+    length: usize,
+    hash: u64,
+    beginning: Vec<u8>,
+    by_delta: bool,
+    /// The message being read, unless it is the first thing that is said: that is forwarded at once.
+    message: Vec<u8>,
+    is_first: bool,
+}
+
+impl Track {
+    /// Bytes of the beginning that are kept.
+    const BEGINNING: usize = 64;
+
+    fn add(&mut self, text: &[u8]) {
+        self.hash = Self::hash(self.hash, text);
+        self.length += text.len();
+        let missing = Self::BEGINNING - self.beginning.len();
+        self.beginning.extend_from_slice(&text[..text.len().min(missing)]);
+    }
+
+    fn hash(hash: u64, text: &[u8]) -> u64 {
+        text.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    }
+
+    /// Whether a message begins with everything that was said.
+    fn is_begun_by(&self, message: &[u8]) -> bool {
+        message.len() >= self.length && Self::hash(0, &message[..self.length]) == self.hash
+    }
+
+    /// Whether a message that does not begin with everything that was said repeats it in slightly other words, as
+    /// without the white space at its end: it may, it is not much shorter, and it begins like it.
+    fn repeats(&self, message: &[u8], may_repeat: MayRepeat) -> bool {
+        if self.by_delta && may_repeat.is_whole {
+            return true;
+        }
+        let pairs = self.beginning.iter().zip(message);
+        let same = pairs.take_while(|(said, repeated)| said == repeated).count();
+        (may_repeat.is_whole || may_repeat.is_last)
+            && message.len() * 2 >= self.length
+            && same * 2 >= self.beginning.len().min(message.len())
+    }
 }
 
 impl Speech {
     /// Takes a piece of a delta or of a message; [`Self::end_message`] must follow the last piece of a message. The
     /// first message is forwarded as it arrives, later ones when they have ended.
     pub fn push(&mut self, origin: Origin, kind: Kind, text: &[u8], sink: &mut impl FnMut(Kind, &str)) {
-        let index = kind as usize;
-        match origin {
-            Origin::Delta => {
-                self.by_delta[index] = true;
-                self.tell(kind, text, sink);
+        let has_answer = self.tracks[Kind::Text as usize].by_delta;
+        let track = &mut self.tracks[kind as usize];
+        if origin == Origin::Message {
+            // Thoughts after the answer are those before it.
+            if kind == Kind::Thought && (has_answer || track.by_delta) {
+                return;
             }
-            // Forwarded already.
-            Origin::Message if self.by_delta[Kind::Text as usize] || self.by_delta[index] => {}
-            Origin::Message => {
-                self.message[index].extend_from_slice(text);
-                if matches!(self.messages[index], Messages::None) {
-                    self.tell(kind, text, sink);
-                }
+            track.is_first |= track.length == 0;
+            if !track.is_first {
+                return track.message.extend_from_slice(text);
             }
         }
+        track.by_delta |= origin == Origin::Delta;
+        track.add(text);
+        self.tell(kind, text, sink);
     }
 
-    /// Ends a message and forwards what is new in it. `is_part` means that it calls itself a part of a stream.
-    pub fn end_message(&mut self, is_part: bool, sink: &mut impl FnMut(Kind, &str)) {
+    /// Ends a message and forwards what is new in it.
+    pub fn end_message(&mut self, may_repeat: MayRepeat, sink: &mut impl FnMut(Kind, &str)) {
         for kind in [Kind::Thought, Kind::Text] {
-            let message = std::mem::take(&mut self.message[kind as usize]);
-            if message.is_empty() {
-                continue;
-            }
-            self.messages[kind as usize] = match std::mem::take(&mut self.messages[kind as usize]) {
-                Messages::None => Messages::One(message),
-                Messages::One(before) if message == before => Messages::One(before),
-                Messages::One(before) | Messages::Growing(before) if message.starts_with(&before) => {
-                    self.tell(kind, &message[before.len()..], sink);
-                    Messages::Growing(message)
-                }
-                Messages::One(_) | Messages::Pieces if is_part => {
-                    self.tell(kind, &message, sink);
-                    Messages::Pieces
-                }
-                // Forwarded already, if in other words.
-                before => before,
+            let track = &mut self.tracks[kind as usize];
+            track.is_first = false;
+            let message = std::mem::take(&mut track.message);
+            let new = match () {
+                () if track.is_begun_by(&message) => &message[track.length..],
+                () if track.repeats(&message, may_repeat) => &[],
+                () => &message[..],
             };
+            if !new.is_empty() {
+                track.add(new);
+                self.tell(kind, new, sink);
+            }
         }
     }
 

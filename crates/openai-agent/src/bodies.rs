@@ -106,8 +106,15 @@ impl Body {
         self.told.push(format!("{}{words}", if has_answer { "\n\n" } else { "" }));
     }
 
-    fn asks_for_tools(mut self, words: &str) -> Self {
+    /// The turn ends well, and the agent adds these words.
+    fn adds(mut self, words: &str) -> Self {
         self.aside(words);
+        self
+    }
+
+    /// What it says is no answer.
+    fn unanswered(mut self) -> Self {
+        self.then = Then::Unanswered;
         self
     }
 
@@ -177,6 +184,8 @@ pub(super) fn bodies() -> Vec<Body> {
         more_endings(),
         messages(),
         contents(),
+        choices(),
+        no_texts(),
         mended(),
         reasons(),
         thoughts(),
@@ -301,7 +310,7 @@ fn messages() -> Vec<Body> {
             &both("The", "The"),
             r#"{"choices":[{"index":0,"finish_reason":"stop","delta":{"role":"assistant","content":""},"message":{"role":"assistant","content":"The cat"}}]}"#,
         ])
-        .says(&["The"]),
+        .says(&["The", " cat"]),
         events("MiniMax: the whole completion at the end", &[&d("Hel"), &d("lo"), &whole("Hello", json!("stop"))]).says(&["Hel", "lo"]),
         events("hermes-browser-extension 11: the whole message as the last chunk", &[
             &d("Hel"), &d("lo"), r#"{"choices":[{"message":{"content":"Hello"},"finish_reason":"stop"}]}"#, DONE,
@@ -357,6 +366,99 @@ fn contents() -> Vec<Body> {
         ])
         .says(&["a"]),
         events("white space and emoji in pieces", &[&d(" "), &d("\n"), &d("\u{1f600}é"), STOP]).says(&[" \n\u{1f600}é"]),
+    ]
+}
+
+/// Where the choices and their text are.
+fn choices() -> Vec<Body> {
+    vec![
+        events("a gateway that joins chunks: several choices of one index", &[
+            r#"{"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"}},{"index":0,"delta":{"content":"b"}}]}"#,
+            r#"{"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"c"}},{"index":0,"delta":{},"finish_reason":"stop"}]}"#, DONE,
+        ])
+        .says(&["a", "b", "c"]),
+        events("the same without an index", &[r#"{"choices":[{"delta":{"content":"a"}},{"delta":{"content":"b"},"finish_reason":"stop"}]}"#, DONE])
+            .says(&["a", "b"]),
+        events("entries that are null, empty, or of another answer, before the text", &[
+            r#"{"choices":[null,{},{"index":1,"delta":{"content":"no"}},{"index":0,"delta":{"content":"a"}}]}"#, STOP, DONE,
+        ])
+        .says(&["a"]),
+        events("LiteLLM: choices null in a chunk of counts that are null", &[
+            r#"{"choices":null,"usage":null}"#, &d("a"), r#"{"choices":null,"usage":null}"#, STOP, DONE,
+        ])
+        .says(&["a"])
+        .logs(&[r#"{"choices":null"#, r#"{"choices":null"#]),
+        events("an index that is null, a string or missing", &[
+            r#"{"choices":[{"index":null,"delta":{"content":"a"}}]}"#, r#"{"choices":[{"index":"0","delta":{"content":"b"}}]}"#,
+            r#"{"choices":[{"delta":{"content":"c"}}]}"#, STOP,
+        ])
+        .says(&["a", "b", "c"]),
+        events("choices that are one object", &[r#"{"choices":{"index":0,"delta":{"content":"a"}}}"#, STOP]).says(&["a"]),
+        events("choices that are words", &[&d("a"), r#"{"choices":["b"]}"#, STOP]).says(&["a"]).logs(&[r#"{"choices":["b"]}"#]),
+        events("an empty delta beside the message", &[
+            r#"{"choices":[{"index":0,"delta":{},"message":{"content":"a"}}]}"#, r#"{"choices":[{"index":0,"delta":{"content":""},"message":{"content":" b"}}]}"#, STOP,
+        ])
+        .says(&["a", " b"]),
+        events("messages in place of deltas, and no object that says that they are parts", &[
+            r#"{"choices":[{"index":0,"message":{"content":"The"}}]}"#, r#"{"choices":[{"index":0,"message":{"content":" cat"}}]}"#,
+            r#"{"choices":[{"index":0,"message":{"content":" sat"},"finish_reason":"stop"}]}"#,
+        ])
+        .says(&["The", " cat", " sat"]),
+        events("messages that are strings, or parts", &[
+            r#"{"choices":[{"message":"a"}]}"#, r#"{"choices":[{"message":{"content":[{"type":"text","text":"b"}]}}]}"#, STOP,
+        ])
+        .says(&["a", "b"]),
+        events("llama-cpp-python, the older API: text in several chunks", &[
+            r#"{"object":"text_completion","choices":[{"index":0,"text":"a","finish_reason":null}]}"#,
+            r#"{"object":"text_completion","choices":[{"index":0,"text":"b","finish_reason":null}]}"#,
+            r#"{"object":"text_completion","choices":[{"index":0,"text":"","finish_reason":"stop"}]}"#, DONE,
+        ])
+        .says(&["a", "b"]),
+        events("text beside a delta of the same", &[r#"{"choices":[{"delta":{"content":"a"},"text":"a"}]}"#, STOP]).says(&["a"]),
+        events("text in place of content", &[r#"{"choices":[{"delta":{"text":"a"}}]}"#, STOP]).says(&["a"]),
+        events("OpenAI's assistants: the value of a text", &[
+            r#"{"choices":[{"delta":{"content":[{"index":0,"type":"text","text":{"value":"a","annotations":[]}}]}}]}"#, STOP,
+        ])
+        .says(&["a"]),
+        events("PHP with JSON_NUMERIC_CHECK: text that became a number", &[&d("a "), r#"{"choices":[{"delta":{"content":42}}]}"#, STOP]).says(&["a ", "42"]),
+        events("a delta, and then a message that goes on", &[&d("Hel"), &message("lo"), STOP]).says(&["Hel", "lo"]),
+        plain("a whole answer in two choices without an index", r#"{"object":"chat.completion","choices":[{"message":{"content":"a"},"finish_reason":"stop"},{"message":{"content":"b"},"finish_reason":"stop"}]}"#)
+            .says(&["a", "b"]),
+        plain("a whole answer of which another was not asked for", r#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"},{"index":1,"message":{"content":"no"},"finish_reason":"stop"}]}"#)
+            .says(&["a"]),
+        plain("the older API: a whole answer", r#"{"object":"text_completion","choices":[{"index":0,"text":"a"}]}"#).says(&["a"]),
+    ]
+}
+
+/// Answers without any text.
+fn no_texts() -> Vec<Body> {
+    const NO_TEXT: &str = "The endpoint's answer has no text.";
+    vec![
+        events("a model that has nothing to say", &[STOP, DONE]).says(&[]).adds(NO_TEXT),
+        events("thoughts and no answer", &[&thought("reasoning_content", "hm"), STOP]).says(&["~hm"]).adds(NO_TEXT),
+        events("white space and no answer", &[&d("\n"), STOP]).says(&["\n"]).unanswered().adds(NO_TEXT),
+        events(
+            "calls of tools without a name, and no answer",
+            &[r#"{"choices":[{"delta":{"tool_calls":[{}]}}]}"#, STOP],
+        )
+        .says(&[])
+        .adds(NO_TEXT),
+        events(
+            "another index than the one that was asked for",
+            &[r#"{"choices":[{"index":1,"delta":{"content":"a"}}]}"#, STOP],
+        )
+        .says(&[])
+        .adds(NO_TEXT),
+        plain(
+            "choices that are empty",
+            r#"{"object":"chat.completion","choices":[{"message":{"content":null},"finish_reason":"stop"}]}"#,
+        )
+        .says(&[])
+        .adds(NO_TEXT),
+        events("a filter that lets nothing pass", &[&ends("content_filter"), DONE])
+            .says(&[])
+            .adds("The endpoint refused to answer this.")
+            .stops("refusal"),
     ]
 }
 
@@ -488,7 +590,10 @@ fn thoughts() -> Vec<Body> {
         events("Qwen3 without thinking: an empty block", &[&d("<think>\n\n</think>\n\nyes"), STOP]).says(&["yes"]),
         events("a prompt that asks for <reasoning>", &[&d("<reasoning>a < b</reasoning>"), &d("yes"), STOP]).says(&["~a < b", "yes"]),
         events("Gemini: <thought>", &[&d("<thought>hm</thought>yes"), STOP]).says(&["~hm", "yes"]),
-        events("a block that is cut by the limit", &[&d("<think>so much"), &ends("length")]).says(&["~so much"]).stops("max_tokens"),
+        events("a block that is cut by the limit", &[&d("<think>so much"), &ends("length")])
+            .says(&["~so much"])
+            .adds("The answer reached its limit of tokens before it had any text.")
+            .stops("max_tokens"),
         events("an answer about the tag", &[&d("Write <think>x</think>."), STOP]).says(&["Write <think>x</think>."]),
         events("an answer that begins like a tag", &[&d("<t"), &d("able>"), STOP]).says(&["<table>"]),
     ]
@@ -499,29 +604,38 @@ fn tools() -> Vec<Body> {
     vec![
         events("OpenAI: tools that were not offered", &[&tool("look_up"), r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#, &ends("tool_calls"), DONE])
             .says(&[])
-            .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
+            .adds("The endpoint asked for tools, which this agent does not run."),
         events("text, and then tools", &[&d("Let me see."), &tool("read"), &tool("read"), &tool("write"), &ends("tool_calls")])
             .says(&["Let me see."])
-            .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
+            .adds("The endpoint asked for tools, which this agent does not run."),
         events("the old function_call", &[r#"{"choices":[{"delta":{"content":null,"function_call":{"name":"look","arguments":"{}"}}}]}"#, &ends("function_call")])
             .says(&[])
-            .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
+            .adds("The endpoint asked for tools, which this agent does not run."),
         events("a finish reason that speaks of tools, and nothing else", &[&ends("tool_calls")])
             .says(&[])
-            .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
+            .adds("The endpoint asked for tools, which this agent does not run."),
         events("text, and a finish reason that speaks of tools", &[r#"{"choices":[{"delta":{"content":"a","tool_calls":[]}}]}"#, &ends("tool_calls")]).says(&["a"]),
         events("tools without names, ids or sense", &[
             r#"{"choices":[{"delta":{"tool_calls":[null,7,{"function":null},{"index":"x","id":null,"function":{"name":7,"arguments":null}}]}}]}"#,
             r#"{"choices":[{"delta":{"tool_calls":{"function":{"name":"x"}},"function_call":"x"}}]}"#, &ends("tool_calls"), DONE,
         ])
         .says(&[])
-        .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
+        .adds("The endpoint asked for tools, which this agent does not run."),
     ]
 }
 
 /// Counts.
 fn counts() -> Vec<Body> {
     vec![
+        events("vLLM, LiteLLM: counts that are null or words", &[
+            r#"{"choices":[{"delta":{"content":"a"}}],"usage":null}"#, r#"{"choices":[],"usage":"n/a"}"#,
+            r#"{"choices":[],"usage":{"prompt_tokens":null,"completion_tokens":4,"total_tokens":"4"}}"#, STOP, DONE,
+        ])
+        .says(&["a"]),
+        events("Gemini: thoughts are only in the sum", &[&d("a"), r#"{"choices":[{"delta":{},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"total_tokens":107}}"#])
+            .says(&["a", "#107"]),
+        events("one-api: counts that are all zero after those that count", &[&d("a"), USAGE, r#"{"choices":[],"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}}"#, STOP, DONE])
+            .says(&["a", "#3"]),
         events("Moonshot: counts in the choice", &[&d("a"), r#"{"choices":[{"delta":{},"finish_reason":"stop","usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}]}"#])
             .says(&["a", "#3"]),
         events("Groq: counts in x_groq", &[r#"{"choices":[{"delta":{"content":"a"}}],"x_groq":{"id":"r"}}"#, r#"{"choices":[{"delta":{},"finish_reason":"stop"}],"x_groq":{"id":"r","usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}}"#])
@@ -580,6 +694,17 @@ fn errors() -> Vec<Body> {
             .says(&["half"])
             .fails("Error from U: worker died"),
         events("words as data before anything was said", &["Too many requests"]).fails("Error from U: Too many requests").logs(&["Too many requests"]),
+        events("LiteLLM: words of an error as data, and [DONE] after all", &[&d("half"), "litellm.APIConnectionError: the model is gone", DONE])
+            .says(&["half"])
+            .fails("Network error connecting to U: the stream ended before the answer was complete; it said: litellm.APIConnectionError: the model is gone")
+            .logs(&["litellm.APIConnectionError"]),
+        raw("nginx: a page in the midst of a stream", format!("data: {}\n\n<html>\n<head><title>502 Bad Gateway</title></head>\n</html>\n", d("half")))
+            .says(&["half"])
+            .fails("Network error connecting to U: the stream ended before the answer was complete; it said: 502 Bad Gateway"),
+        events("a torn chunk, and [DONE] after all", &[&d("half"), r#"{"choices":[{"delta":{"con"#, DONE])
+            .says(&["half"])
+            .fails(BROKE_OFF)
+            .logs(&[r#"{"choices":[{"delta":{"con"#]),
         events("a message as data, and [DONE]", &[r#"{"message":"quota exceeded"}"#, DONE])
             .fails("Error from U: quota exceeded")
             .logs(&[r#"{"message"#]),
@@ -612,7 +737,7 @@ fn others() -> Vec<Body> {
         plain("a whole answer with half a pair", r#"{"choices":[{"message":{"content":"a\ud83d"},"finish_reason":"stop"}],"created":1e999}"#).says(&["a", "\u{fffd}"]),
         plain("a whole answer that wants tools", r#"{"choices":[{"message":{"content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"look","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}"#)
             .says(&[])
-            .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
+            .adds("The endpoint asked for tools, which this agent does not run."),
         plain("a whole answer, and then [DONE] as an event", format!("{}\n\ndata: [DONE]\n\n", whole("all", json!("stop")))).says(&["all"]),
         plain("a body that is torn", &whole("all", json!("stop"))[..60]).fails(BROKE_OFF),
         plain("a body that is torn by the connection", whole("all", json!(null))).breaks("reset").says(&["all"]).fails("Network error connecting to U: reset"),

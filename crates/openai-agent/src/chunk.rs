@@ -4,8 +4,12 @@
 //! reasoning under one of five names (or under several: then it is taken once), counts beside the choices, in one of
 //! them or elsewhere. Members that are not understood are skipped.
 //!
-//! A choice has new text in its `delta`, or all text in its `message`. If it has both (Perplexity), the delta counts.
-//! Which messages are new is decided by the caller, which knows the previous text ([`super::answer`]).
+//! One choice is asked for. Every entry of `choices` that has the index 0, or no index that can be read, belongs to it,
+//! in order; entries that are null or empty add nothing, and those of another index are other answers.
+//!
+//! A choice has new text in its `delta` or its `text`, or all text in its `message`. If it has both (Perplexity), the
+//! delta counts, unless it has no text. Which messages are new is decided by the caller, which knows the previous text
+//! ([`super::answer`]).
 //!
 //! An answer is complete only for a reason that is known to mean so. An unknown word is an error that names it: a
 //! truncated answer must not look like a complete one.
@@ -38,12 +42,16 @@ pub enum Origin {
 pub struct Chunk {
     /// Whether it has choices at all, even an empty list.
     pub is_completion: bool,
-    /// Whether it calls itself a part of a stream.
-    pub is_part: bool,
+    /// Whether it calls itself a whole completion.
+    pub is_whole: bool,
     /// Whether it has text.
     pub has_text: bool,
-    /// Whether it has a whole message.
+    /// Whether it has a message, or text that is not called a delta.
     pub has_message: bool,
+    /// Whether its message stands beside a delta without text.
+    pub is_beside: bool,
+    /// Whether there is something among the choices that is no choice.
+    pub has_oddities: bool,
     /// Why the model stopped, if it did.
     pub finish: Option<Finish>,
     /// Whether the text was a refusal.
@@ -61,7 +69,7 @@ pub struct Chunk {
 impl Chunk {
     /// Whether it has anything that is understood.
     pub fn says_something(&self) -> bool {
-        self.is_completion || self.error.is_some() || self.usage.is_some()
+        (self.is_completion && !self.has_oddities) || self.error.is_some() || self.usage.is_some()
     }
 }
 
@@ -73,11 +81,11 @@ pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chun
     let mut is_suspect = false;
     for (name, member) in value.members() {
         match &*name {
-            b"choices" => choices = Some(member).filter(|choices| choices.is_array()),
+            b"choices" => choices = Some(member).filter(|choices| choices.is_array() || choices.is_object()),
             b"usage" => counts = Some(member).filter(|usage| usage.is_object()),
             b"object" => {
                 let kind = member.text();
-                chunk.is_part = kind.as_deref() == Some("chat.completion.chunk");
+                chunk.is_whole = kind.as_deref() == Some("chat.completion");
                 is_suspect |= kind.as_deref() == Some("error");
             }
             b"error" => is_suspect |= !member.is_null(),
@@ -95,10 +103,13 @@ pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chun
     }
     match choices {
         Some(choices) => {
-            // One choice is asked for; if a server sends more, only the first is the answer.
-            let is_first = |choice: &Raw<'_>| choice.get("index").and_then(Raw::count).unwrap_or(0) == 0;
-            if let Some(choice) = choices.items().find(is_first) {
-                read_choice(choice, &mut chunk, &mut counts, &mut sink);
+            let only = Some(choices).filter(|choices| choices.is_object());
+            for choice in choices.items().chain(only).filter(|choice| !choice.is_null()) {
+                if !choice.is_object() {
+                    chunk.has_oddities = true;
+                } else if is_first(choice) {
+                    read_choice(choice, &mut chunk, &mut counts, &mut sink);
+                }
             }
         }
         None if chunk.error.is_some() => {}
@@ -112,95 +123,101 @@ pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chun
     chunk
 }
 
+/// Whether a choice belongs to the first answer, the one that was asked for.
+fn is_first(choice: Raw<'_>) -> bool {
+    let Some(index) = choice.get("index") else { return true };
+    let number = index.number().or_else(|| index.text()?.trim().parse().ok());
+    number.is_none_or(|number| number <= 0.0)
+}
+
 fn read_choice<'a>(
     choice: Raw<'a>,
     chunk: &mut Chunk,
     counts: &mut Option<Raw<'a>>,
     sink: &mut impl FnMut(Origin, Kind, &[u8]),
 ) {
-    let (mut delta, mut message, mut text) = (None, None, None);
+    let (mut delta, mut message, mut text, mut finish) = (None, None, None, None);
     for (name, member) in choice.members() {
+        if member.is_null() {
+            continue;
+        }
         match &*name {
-            b"delta" => delta = Some(member).filter(|delta| !delta.is_null()),
-            b"message" => message = Some(member).filter(|message| message.is_object()),
-            b"text" => text = member.string(),
-            b"finish_reason" => {
-                chunk.finish = member.text().and_then(|word| Finish::read(&word)).or(chunk.finish.take());
-            }
+            b"delta" => delta = Some(member),
+            b"message" => message = Some(member),
+            b"text" => text = Some(member),
+            b"finish_reason" => finish = member.text().and_then(|word| Finish::read(&word)).or(finish),
             // From the first models of OpenAI that took images, and from proxies for them.
-            b"finish_details" => {
-                let told = || Finish::read(&member.get("type")?.text()?);
-                chunk.finish = chunk.finish.take().or_else(told);
-            }
-            b"error" if !member.is_null() => {
-                chunk.error = chunk.error.take().or_else(|| failure::marked(choice));
-            }
+            b"finish_details" => finish = finish.or_else(|| Finish::read(&member.get("type")?.text()?)),
+            b"error" => chunk.error = chunk.error.take().or_else(|| failure::marked(choice)),
             // Moonshot.
             b"usage" if counts.is_none() && member.is_object() => *counts = Some(member),
             _ => {}
         }
     }
-    match (delta, message, text) {
-        (Some(delta), _, _) if delta.is_object() => read_speech(Origin::Delta, delta, chunk, sink),
-        (Some(delta), None, _) => {
-            read_text(delta, &mut |kind, text| {
-                chunk.has_text = true;
-                sink(Origin::Delta, kind, text);
-            });
+    if let Some(finish) = finish {
+        chunk.finish = Some(finish.graver(chunk.finish.take()));
+    }
+    if delta.is_some_and(|delta| read_speech(Origin::Delta, delta, chunk, sink)) {
+        return;
+    }
+    if let Some(message) = message {
+        chunk.has_message = true;
+        chunk.is_beside |= delta.is_some();
+        if read_speech(Origin::Message, message, chunk, sink) {
+            return;
         }
-        (_, Some(message), _) => {
-            chunk.has_message = true;
-            read_speech(Origin::Message, message, chunk, sink);
-        }
-        (None, None, Some(text)) => {
-            chunk.has_message = true;
-            chunk.has_text |= !text.is_empty();
-            if !text.is_empty() {
-                sink(if chunk.is_part { Origin::Delta } else { Origin::Message }, Kind::Text, &text);
-            }
-        }
-        _ => {}
+    }
+    // The older API for completions: in a stream, this is new text, too.
+    if let Some(text) = text {
+        chunk.has_message = true;
+        read_speech(Origin::Delta, text, chunk, sink);
     }
 }
 
-/// A delta or a message.
-fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut impl FnMut(Origin, Kind, &[u8])) {
+/// A delta or a message, an object or its mere content; returns whether there was text of the answer.
+fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut impl FnMut(Origin, Kind, &[u8])) -> bool {
     let mut thoughts: [Option<Raw<'_>>; 4] = [None; 4];
-    let (mut content, mut refusal) = (None, None);
+    let (mut content, mut text, mut refusal) = (Some(speech).filter(|speech| !speech.is_object()), None, None);
     for (name, member) in speech.members() {
         if member.is_null() {
             continue;
         }
         match &*name {
             b"content" => content = Some(member),
+            b"text" => text = Some(member),
             b"reasoning_content" => thoughts[0] = Some(member),
             b"reasoning" => thoughts[1] = Some(member),
             b"thinking" => thoughts[2] = Some(member),
             // OpenRouter and MiniMax: the same as `reasoning`, in parts.
             b"reasoning_details" => thoughts[3] = Some(member),
             b"refusal" => refusal = member.string().filter(|refusal| !refusal.is_empty()),
-            b"tool_calls" => chunk.wants_tools |= member.items().next().is_some(),
-            b"function_call" => chunk.wants_tools |= member.is_object(),
+            b"tool_calls" => chunk.wants_tools |= names_tool(member) || member.items().any(names_tool),
+            b"function_call" => chunk.wants_tools |= names_tool(member),
             _ => {}
         }
     }
+    let mut has_answer = false;
     let mut told = |kind, text: &[u8]| {
         chunk.has_text = true;
+        has_answer |= kind == Kind::Text;
         sink(origin, kind, text);
     };
     for thought in thoughts.into_iter().flatten() {
-        if read_text(thought, &mut |_, text| told(Kind::Thought, text)) {
+        if read_text(thought, Kind::Thought, &mut told) {
             break;
         }
     }
     let mut refused = false;
-    if let Some(content) = content {
-        read_text(content, &mut told);
+    for content in [content, text].into_iter().flatten() {
+        let mut any = read_text(content, Kind::Text, &mut told);
         for part in content.items() {
             if let Some(text) = part.get("refusal").and_then(Raw::string).filter(|text| !text.is_empty()) {
-                refused = true;
+                (refused, any) = (true, true);
                 told(Kind::Text, &text);
             }
+        }
+        if any {
+            break;
         }
     }
     if let Some(refusal) = refusal {
@@ -208,48 +225,53 @@ fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut im
         told(Kind::Text, &refusal);
     }
     chunk.refused |= refused;
+    has_answer
 }
 
-/// Forwards the non-empty texts of a string, a part or an array of parts; returns whether there was any.
-fn read_text(value: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
-    if !value.is_array() {
-        return read_part(value, sink);
-    }
-    let mut any = false;
-    for part in value.items() {
-        any |= read_part(part, sink);
-    }
-    any
+/// Whether a call of a tool names one. The pieces that follow its first one do not, and some servers send empty calls.
+fn names_tool(call: Raw<'_>) -> bool {
+    let has_name = |value: Raw<'_>| value.get_text("name").is_some_and(|name| !name.trim().is_empty());
+    has_name(call) || ["function", "custom"].iter().any(|kind| call.get(kind).is_some_and(has_name))
 }
 
-/// A text, or a part of a content: `{"type":"text","text":…}`, or Mistral's `{"type":"thinking","thinking":[…]}`.
-fn read_part(part: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
-    let mut told = |kind, text: Option<Cow<'_, [u8]>>| {
-        let text = text.filter(|text| !text.is_empty());
-        text.is_some_and(|text| {
+/// Forwards the non-empty texts of a content: a string, a part, or an array of both. Returns whether there was any. In
+/// PHP's JSON, a text that is a number may be one without quotation marks.
+fn read_text(value: Raw<'_>, kind: Kind, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
+    if value.number().is_some() {
+        sink(kind, value.bytes());
+        return true;
+    }
+    read_part(value, kind, MOST_DEPTH, sink)
+}
+
+/// How deep the texts of a part are searched for.
+const MOST_DEPTH: usize = 6;
+
+/// A text, an array, or a part of a content: `{"type":"text","text":…}`, whose text may be `{"value":…}`, or Mistral's
+/// `{"type":"thinking","thinking":[…]}`.
+fn read_part(part: Raw<'_>, kind: Kind, depth: usize, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
+    if let Some(text) = part.string() {
+        if !text.is_empty() {
             sink(kind, &text);
-            true
-        })
-    };
+        }
+        return !text.is_empty();
+    }
+    let Some(depth) = depth.checked_sub(1) else { return false };
+    let mut any = false;
+    for item in part.items() {
+        any |= read_part(item, kind, depth, sink);
+    }
     if !part.is_object() {
-        return told(Kind::Text, part.string());
+        return any;
     }
     let kind = match part.get("type").and_then(Raw::text).as_deref() {
         Some("thinking" | "reasoning" | "reasoning.text" | "reasoning.summary") => Kind::Thought,
-        _ => Kind::Text,
+        _ => kind,
     };
-    for name in ["text", "thinking", "summary", "content"] {
-        let Some(inner) = part.get(name) else { continue };
-        let kind = if name == "thinking" { Kind::Thought } else { kind };
-        let mut any = told(kind, inner.string());
-        for piece in inner.items() {
-            any |= told(kind, piece.string().or_else(|| piece.get("text")?.string()));
-        }
-        if any {
-            return true;
-        }
-    }
-    false
+    ["text", "thinking", "summary", "content", "value"].iter().any(|name| {
+        let kind = if *name == "thinking" { Kind::Thought } else { kind };
+        part.get(name).is_some_and(|inner| read_part(inner, kind, depth, sink))
+    })
 }
 
 /// Why the model stopped. Ordered by severity: if a stream gives several reasons, the most severe one counts.
@@ -334,17 +356,20 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads the `usage` member of a completion; `None` if it is null or holds nothing.
+    /// Reads the `usage` member of a completion. `None` if the counts cannot be told from it: a count that is null, or a
+    /// string, or missing is unknown and not zero, and no answer takes no tokens at all.
     pub fn read(value: Raw<'_>) -> Option<Self> {
-        let count = |name: &str| value.get(name).and_then(Raw::count);
-        let (input, output) = (count("prompt_tokens"), count("completion_tokens"));
-        if input.is_none() && output.is_none() {
-            return None;
-        }
-        let (input_tokens, output_tokens) = (input.unwrap_or(0), output.unwrap_or(0));
+        let count = |names: [&str; 2]| names.iter().find_map(|name| value.get(name).and_then(Raw::count));
+        // The second names are those of Anthropic and of OpenAI's newer API, which some gateways pass on.
+        let input = count(["prompt_tokens", "input_tokens"]);
+        let output = count(["completion_tokens", "output_tokens"]);
+        let total = count(["total_tokens"; 2]);
+        let input_tokens = input.or_else(|| total?.checked_sub(output?))?;
+        let output_tokens = output.or_else(|| total?.checked_sub(input?))?;
+        let total_tokens = total.unwrap_or(input_tokens.saturating_add(output_tokens));
         let detail = |group: &str, name: &str| value.get(group)?.get(name)?.count();
-        Some(Self {
-            total_tokens: count("total_tokens").unwrap_or(input_tokens.saturating_add(output_tokens)),
+        (input_tokens.max(total_tokens).max(output_tokens) > 0).then_some(Self {
+            total_tokens,
             input_tokens,
             output_tokens,
             thought_tokens: detail("completion_tokens_details", "reasoning_tokens"),
@@ -403,6 +428,71 @@ mod tests {
     }
 
     #[test]
+    fn every_choice_without_another_index_counts_in_order() {
+        for (choices, expected) in [
+            (r#"[{"index":0,"delta":{"content":"a"}},{"index":0,"delta":{"content":"b"}}]"#, &["a", "b"][..]),
+            (r#"[{"delta":{"content":"a"}},{"delta":{"content":"b"}}]"#, &["a", "b"]),
+            (r#"[{"index":null,"delta":{"content":"a"}},{"index":"0","delta":{"content":"b"}}]"#, &["a", "b"]),
+            (r#"[{"index":0.0,"delta":{"content":"a"}},{"index":-1,"delta":{"content":"b"}}]"#, &["a", "b"]),
+            (r#"[{"index":0,"delta":{"content":"a"}},{"index":1,"delta":{"content":"no"}}]"#, &["a"]),
+            (r#"[{"index":"1","delta":{"content":"no"}},{"index":"first","delta":{"content":"a"}}]"#, &["a"]),
+            (r#"[null,{},{"index":0},{"index":0,"delta":{}},{"index":0,"delta":{"content":"a"}}]"#, &["a"]),
+            (r#"[null,7,"x",[],{"delta":null},{"delta":{"content":null}},{"delta":{"content":"a"}}]"#, &["a"]),
+            (r#"[{"delta":{"content":"a"}},{"message":{"content":"b"}},{"text":"c"}]"#, &["a", "b", "c"]),
+            (r#"{"index":0,"delta":{"content":"a"}}"#, &["a"]),
+        ] {
+            let said: Vec<String> =
+                read(&format!(r#"{{"choices":{choices}}}"#)).1.into_iter().map(|(_, text)| text).collect();
+            assert_eq!(said, expected, "{choices}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_choice_is_logged_unless_it_is_null() {
+        for (choices, is_odd) in [("[null]", false), ("[{}]", false), ("[]", false), ("[7]", true), (r#"["x"]"#, true)]
+        {
+            let chunk = read(&format!(r#"{{"choices":{choices}}}"#)).0;
+            assert_eq!(chunk.says_something(), !is_odd, "{choices}");
+        }
+    }
+
+    #[test]
+    fn the_graver_ending_of_several_choices_counts() {
+        let both = r#"{"choices":[{"finish_reason":"length"},{"finish_reason":"stop"},{"finish_reason":null}]}"#;
+        assert_eq!(read(both).0.finish, Some(Finish::Length));
+    }
+
+    #[test]
+    fn text_is_found_wherever_a_choice_has_it() {
+        for choice in [
+            r#"{"delta":{"content":"a"}}"#,
+            r#"{"delta":{"text":"a"}}"#,
+            r#"{"delta":{"content":"","text":"a"}}"#,
+            r#"{"delta":["a"]}"#,
+            r#"{"delta":[{"content":"a"}]}"#,
+            r#"{"delta":{"content":[{"type":"output_text","text":"a"}]}}"#,
+            r#"{"delta":{"content":[{"type":"text","text":{"value":"a","annotations":[]}}]}}"#,
+            r#"{"delta":{"content":[[{"type":"text","text":"a"}]]}}"#,
+            r#"{"delta":{"content":{"content":[{"text":"a"}]}}}"#,
+            r#"{"delta":null,"message":{"content":"a"}}"#,
+            r#"{"delta":{},"message":{"content":"a"}}"#,
+            r#"{"delta":{"role":"assistant","content":""},"message":{"content":"a"}}"#,
+            r#"{"delta":"","message":{"content":"a"}}"#,
+            r#"{"message":"a"}"#,
+            r#"{"message":[{"type":"text","text":"a"}]}"#,
+            r#"{"message":{"content":[{"type":"text","text":"a"}]}}"#,
+            r#"{"text":"a"}"#,
+            r#"{"delta":{},"text":"a"}"#,
+            r#"{"delta":{"content":null},"message":null,"text":"a"}"#,
+            r#"{"delta":{"content":"a"},"text":"a"}"#,
+            r#"{"text":"a","message":{"content":"a"}}"#,
+        ] {
+            assert_eq!(read(&format!(r#"{{"choices":[{choice}]}}"#)).1, [text("a")], "{choice}");
+        }
+        assert_eq!(read(r#"{"choices":[{"delta":{"content":42}}]}"#).1, [text("42")]);
+    }
+
+    #[test]
     fn reasoning_is_taken_once() {
         let thought = (Kind::Thought, "t".to_owned());
         for both in [
@@ -442,16 +532,55 @@ mod tests {
     }
 
     #[test]
-    fn requested_tools_are_reported() {
+    fn a_call_of_a_tool_counts_when_it_has_a_name() {
         for some in [
-            r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"look","arguments":""}}]}}]}"#,
-            r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#,
-            r#"{"choices":[{"delta":{"function_call":{"name":"look"}}}]}"#,
+            r#"{"tool_calls":[{"index":0,"function":{"name":"look","arguments":""}}]}"#,
+            r#"{"tool_calls":[null,{"type":"custom","custom":{"name":"look"}}]}"#,
+            r#"{"tool_calls":{"function":{"name":"look"}}}"#,
+            r#"{"function_call":{"name":"look"}}"#,
         ] {
-            assert!(read(some).0.wants_tools);
+            assert!(read(&format!(r#"{{"choices":[{{"delta":{some}}}]}}"#)).0.wants_tools, "{some}");
         }
-        for none in [r#"{"choices":[{"delta":{"tool_calls":[]}}]}"#, r#"{"choices":[{"delta":{"tool_calls":null}}]}"#] {
-            assert!(!read(none).0.wants_tools);
+        for none in [
+            r#"{"tool_calls":[]}"#,
+            r#"{"tool_calls":null}"#,
+            r#"{"tool_calls":[{}]}"#,
+            r#"{"tool_calls":[null,7,"look"]}"#,
+            r#"{"tool_calls":[{"index":0,"function":{"name":null,"arguments":""}}]}"#,
+            r#"{"tool_calls":[{"index":0,"function":{"name":" ","arguments":""}}]}"#,
+            r#"{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}"#,
+            r#"{"function_call":{}}"#,
+            r#"{"function_call":"auto"}"#,
+        ] {
+            assert!(!read(&format!(r#"{{"choices":[{{"delta":{none}}}]}}"#)).0.wants_tools, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_count_that_is_unknown_is_no_zero() {
+        for none in [
+            "null",
+            r#""""#,
+            r#""12""#,
+            "0",
+            "[]",
+            "{}",
+            r#"{"prompt_tokens":null,"completion_tokens":5}"#,
+            r#"{"prompt_tokens":"9","completion_tokens":5}"#,
+            r#"{"prompt_tokens":9}"#,
+            r#"{"prompt_tokens":9,"completion_tokens":"n/a","total_tokens":null}"#,
+            r#"{"total_tokens":12}"#,
+            r#"{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}"#,
+        ] {
+            assert_eq!(read(&format!(r#"{{"choices":[],"usage":{none}}}"#)).0.usage, None, "{none}");
+        }
+        for some in [
+            r#"{"prompt_tokens":9,"completion_tokens":null,"total_tokens":12}"#,
+            r#"{"prompt_tokens":"9","completion_tokens":3,"total_tokens":12}"#,
+            r#"{"input_tokens":9,"output_tokens":3}"#,
+        ] {
+            let usage = read(&format!(r#"{{"choices":[],"usage":{some}}}"#)).0.usage.unwrap();
+            assert_eq!((usage.total_tokens, usage.input_tokens, usage.output_tokens), (12, 9, 3), "{some}");
         }
     }
 

@@ -24,6 +24,15 @@ use crate::session::{Exchange, Session, TurnId};
 /// The message about tools that the model asked for.
 const NO_TOOLS: &str = "The endpoint asked for tools, which this agent does not run.";
 
+/// What the user reads in place of an answer without text.
+fn of_no_text(stop: StopReason) -> &'static str {
+    match stop {
+        StopReason::MaxTokens => "The answer reached its limit of tokens before it had any text.",
+        StopReason::Refusal => "The endpoint refused to answer this.",
+        _ => "The endpoint's answer has no text.",
+    }
+}
+
 /// The context window assumed where none is known, in tokens.
 const USUAL_WINDOW: u64 = 128_000;
 
@@ -192,7 +201,7 @@ impl Agent {
     pub fn complete(&mut self, number: TurnId, ending: Ending, now: SystemTime) -> Option<ToStore> {
         self.flush(number, true);
         let turn = self.turns.get_mut(&number)?;
-        let (is_refusal, is_empty) = (ending.stop == StopReason::Refusal, turn.said.answer().is_empty());
+        let (is_refusal, is_empty) = (ending.stop == StopReason::Refusal, turn.said.answer().trim().is_empty());
         let exchange =
             || Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(turn.said.answer())) };
         // ACP: a refused message and the refusal are not part of the next prompt. An empty answer (a call of a tool
@@ -200,6 +209,8 @@ impl Agent {
         let exchange = (!is_refusal && !is_empty).then(exchange);
         if ending.wants_tools {
             turn.said.say_aside(NO_TOOLS, &mut self.outbox, &mut *self.dice);
+        } else if is_empty {
+            turn.said.say_aside(of_no_text(ending.stop), &mut self.outbox, &mut *self.dice);
         }
         let (limit, keeps_history) = (self.config.limits.history, self.config.history_dir.is_some());
         let to_store = self.sessions.change(&turn.session_id, |session| {

@@ -67,6 +67,53 @@ fn a_plain_body_is_an_answer_and_a_page_is_not() {
 }
 
 #[test]
+fn a_stream_that_ends_with_something_else_than_chunks_is_no_complete_answer() {
+    for garbage in [
+        "data: upstream connect error\n\n",
+        "data: <html><title>502 Bad Gateway</title></html>\n\n",
+        "data: {\"choices\":[{\"delta\":{\"content\":\"to\n\n",
+        "data: {\"choices\":[{]}\n\n",
+        "data: \"Internal Server Error\"\n\n",
+        "data: {\"message\":\"the model is gone\"}\n\n",
+        "<html>\n<title>502 Bad Gateway</title>\n</html>\n\n",
+        "HTTP/1.1 502 Bad Gateway\n\n",
+        "Error: the model is gone\n\n",
+    ] {
+        let (text, ending) = whole(&format!("{}{garbage}data: [DONE]\n\n", delta("half")));
+        assert!(
+            matches!(&ending, Err(Failure::Network(words)) if words.starts_with("the stream ended before")),
+            "{garbage} {ending:?}"
+        );
+        assert_eq!(text, "half", "{garbage}");
+        // With a reason to finish in every chunk, none of them says that it is the last.
+        let each = |text: &str| delta(text).replace("}]}", ",\"finish_reason\":\"stop\"}]}");
+        assert!(whole(&format!("{}{}{garbage}", each("a"), each("b"))).1.is_err(), "{garbage}");
+        // The model goes on, or had finished before.
+        for complete in [
+            format!("{}{garbage}{}data: [DONE]\n\n", delta("a"), delta("b")),
+            format!("{}{STOP}{garbage}data: [DONE]\n\n", delta("ab")),
+        ] {
+            let (text, ending) = whole(&complete);
+            assert_eq!((text.as_str(), stop(&ending)), ("ab", Some(StopReason::EndTurn)), "{garbage}");
+        }
+    }
+    for idle in [": keepalive", "ping", "Keep-Alive", "null", "{\"type\":\"ping\"}", "\"\"", "[]"] {
+        let ending = whole(&format!("{}data: {idle}\n\nfield: x\n\ndata: [DONE]\n\n", delta("a"))).1;
+        assert_eq!(stop(&ending), Some(StopReason::EndTurn), "{idle}");
+    }
+}
+
+#[test]
+fn messages_of_a_stream_that_breaks_off_are_no_complete_answer() {
+    let message = |text: &str| format!("{{\"choices\":[{{\"message\":{{\"content\":\"{text}\"}}}}]}}");
+    let events = format!("data: {}\n\n", message("half"));
+    assert!(whole(&events).1.is_err());
+    assert!(whole(&format!("{}\n{}\n", message("The"), message(" cat"))).1.is_err());
+    assert!(whole(&message("all")).1.is_ok(), "a body of JSON is all of it");
+    assert!(whole(&events.replace("{\"choices", "{\"object\":\"chat.completion\",\"choices")).1.is_ok());
+}
+
+#[test]
 fn an_error_within_the_stream_is_an_error() {
     let (text, ending) =
         whole(&format!("{}data: {{\"error\":{{\"message\":\"m\",\"code\":\"429\"}}}}\n\n{STOP}", delta("a")));
@@ -177,13 +224,14 @@ proptest! {
     }
 }
 
+/// What is told of these pieces; the second member of a message says whether it may be the last one.
 fn said(pieces: &[(Origin, bool, &str)]) -> String {
     let (mut speech, mut said) = (Speech::default(), String::new());
     let mut sink = |_, text: &str| said.push_str(text);
-    for (origin, is_part, text) in pieces {
+    for (origin, is_last, text) in pieces {
         speech.push(*origin, Kind::Text, text.as_bytes(), &mut sink);
         if *origin == Origin::Message {
-            speech.end_message(*is_part, &mut sink);
+            speech.end_message(MayRepeat { is_whole: false, is_last: *is_last }, &mut sink);
         }
     }
     speech.finish(&mut sink);
@@ -193,15 +241,28 @@ fn said(pieces: &[(Origin, bool, &str)]) -> String {
 #[test]
 fn nothing_is_forwarded_twice() {
     use Origin::{Delta, Message};
-    assert_eq!(said(&[(Delta, true, "Hel"), (Delta, true, "lo"), (Message, false, "Hello")]), "Hello");
-    assert_eq!(said(&[(Message, false, "Hello"), (Message, false, "Hello")]), "Hello");
-    assert_eq!(
-        said(&[(Message, true, "The"), (Message, true, "The cat"), (Message, true, "The cat sat")]),
-        "The cat sat"
-    );
-    assert_eq!(said(&[(Message, true, "The"), (Message, true, " cat"), (Message, true, " sat")]), "The cat sat");
-    assert_eq!(said(&[(Message, false, "Hello."), (Message, false, "Hello!")]), "Hello.");
-    assert_eq!(said(&[(Delta, true, "ha"), (Delta, true, "haha")]), "hahaha");
+    assert_eq!(said(&[(Delta, false, "Hel"), (Delta, false, "lo"), (Message, true, "Hello")]), "Hello");
+    assert_eq!(said(&[(Message, true, "Hello"), (Message, true, "Hello")]), "Hello");
+    assert_eq!(said(&[(Message, false, "The"), (Message, false, "The cat"), (Message, false, "The cat")]), "The cat");
+    assert_eq!(said(&[(Message, true, "Hello."), (Message, true, "Hello!")]), "Hello.");
+    assert_eq!(said(&[(Delta, false, "Hello \n"), (Message, true, "Hello")]), "Hello \n");
+    assert_eq!(said(&[(Delta, false, "ha"), (Delta, false, "haha")]), "hahaha");
+}
+
+#[test]
+fn a_message_that_repeats_nothing_is_forwarded() {
+    use Origin::{Delta, Message};
+    for (pieces, expected) in [
+        (&[(Message, false, "The"), (Message, false, " cat"), (Message, false, " sat")][..], "The cat sat"),
+        (&[(Message, false, "The"), (Message, false, " cat"), (Message, true, " sat")], "The cat sat"),
+        (&[(Message, false, "a"), (Message, false, "b"), (Message, false, "a"), (Message, false, "c")], "abac"),
+        (&[(Message, false, "The"), (Message, false, " cat. "), (Message, false, "The")], "The cat. The"),
+        (&[(Delta, false, "Hel"), (Message, false, "lo"), (Message, true, " world")], "Hello world"),
+        (&[(Delta, false, "Hel"), (Message, true, "Hello world")], "Hello world"),
+        (&[(Message, false, "Hel"), (Delta, false, "lo")], "Hello"),
+    ] {
+        assert_eq!(said(pieces), expected, "{pieces:?}");
+    }
 }
 
 fn read(pieces: &[&str]) -> (String, String) {

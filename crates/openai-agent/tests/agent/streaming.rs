@@ -179,7 +179,7 @@ fn events_survive_every_way_of_writing_them() {
     const CRLF: &[u8] = b"\xef\xbb\xbf: hello\r\nevent: message\r\nid: 1\r\nretry: 10\r\ndata:{\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\r\n\r\ndata: [DONE]\r\n\r\n";
     const CR: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\r\rdata: [DONE]\r\r";
     const MULTI: &[u8] = b"data: {\"choices\":\ndata: [{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]\n\n";
-    const KEEPALIVE: &[u8] = b"data: : keepalive\n\n: ping\n\ndata: {\"choices\":[],\"prompt_filter_results\":[]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {broken\n\ndata: [DONE]\n\n";
+    const KEEPALIVE: &[u8] = b"data: : keepalive\n\n: ping\n\ndata: {\"choices\":[],\"prompt_filter_results\":[]}\n\ndata: {broken\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: : keepalive\n\ndata: [DONE]\n\n";
     const NO_END: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: [DONE]";
     const NO_DONE: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
     const PARTS: &[u8] =

@@ -19,7 +19,7 @@ OPENAI_API_KEY_FILE | (unset) | File that holds the key; it is read before each 
 OPENAI_API_VERSION | (unset) | Azure: sent as ?api-version=.
 OPENAI_EXTRA_HEADERS | (unset) | More request headers: a JSON object, or lines of `Name: value`.
 OPENAI_EXTRA_BODY | (unset) | JSON object merged into every request (RFC 7396: null removes a member).
-OPENAI_MODEL | gpt-4o | Model of a new session.
+OPENAI_MODEL | gpt-4o | Model of a new session. Unset: the first of OPENAI_MODELS, if it lists any.
 OPENAI_MODELS | (unset) | Models to choose from, separated by commas; others are refused. fetch: those that {base}/models lists.
 OPENAI_SYSTEM_PROMPT | (unset) | System prompt put before every conversation.
 OPENAI_MAX_TOKENS | (unset) | Most tokens of one answer, a whole number from 1.
@@ -233,7 +233,7 @@ impl Config {
                 sessions: 10_000,
             },
             extra_body: env.text("OPENAI_EXTRA_BODY").map_or(Ok(Map::new()), |value| members(&value))?,
-            model: env.text("OPENAI_MODEL").unwrap_or_else(|| "gpt-4o".to_owned()),
+            model: env.text("OPENAI_MODEL").or_else(|| models.first().cloned()).unwrap_or_else(|| "gpt-4o".to_owned()),
             models: Some(models).filter(|list| !list.is_empty()),
             fetch_models,
             max_tokens: env.number("OPENAI_MAX_TOKENS", "a whole number from 1", 1, u64::MAX)?,
@@ -327,6 +327,13 @@ fn is_azure(host: Option<&str>) -> bool {
 fn endpoint_url(base: &str, path: &str, api_version: Option<&str>) -> Result<Uri, ConfigError> {
     let name = "OPENAI_BASE_URL";
     let shown = tellable(base);
+    if base.starts_with(['"', '\'']) {
+        return Err(wrong(name, format!("{shown:?} has quotation marks around it; leave them out")));
+    }
+    if !base.contains("://") {
+        let meant = with_scheme(&shown).map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"));
+        return Err(wrong(name, format!("{shown:?} does not begin with http:// or https://{meant}")));
+    }
     let uri: Uri = base.parse().map_err(|error| wrong(name, format!("{shown:?} is not a URL: {error}")))?;
     let scheme = match uri.scheme_str() {
         Some("http") => Scheme::HTTP,
@@ -364,6 +371,26 @@ fn endpoint_url(base: &str, path: &str, api_version: Option<&str>) -> Result<Uri
         .path_and_query(target)
         .build()
         .map_err(|error| wrong(name, format!("{shown:?} is not a URL: {error}")))
+}
+
+/// The URL that was probably meant by one without a scheme; none if it is no host with a path. A server on this machine
+/// or in its network rarely speaks TLS, and one with a name of the internet does.
+fn with_scheme(shown: &str) -> Option<String> {
+    let rest = shown.strip_prefix("https:").or_else(|| shown.strip_prefix("http:")).unwrap_or(shown);
+    let is_path = rest.starts_with('/') && !rest.starts_with("//") && rest.len() == shown.len();
+    let rest = Some(rest.trim_start_matches('/')).filter(|_| !is_path)?;
+    let authority: Authority = rest.split('/').next()?.parse().ok()?;
+    let host = authority.host();
+    if host.is_empty() || authority.as_str().contains('@') || !has_port(&authority) {
+        return None;
+    }
+    let is_name = host.contains('.') && host.parse::<std::net::Ipv4Addr>().is_err() && !host.starts_with('[');
+    let is_near = !is_name || [".local", ".localhost", ".internal", ".lan"].iter().any(|end| host.ends_with(end));
+    let is_plain = match authority.port_u16() {
+        Some(port) => port != 443,
+        None => is_near && !shown.starts_with("https:"),
+    };
+    Some(format!("{}://{rest}", if is_plain { "http" } else { "https" }))
 }
 
 /// Whether the port of a URL is valid; without one it is the scheme's. Libraries take one beyond 65535 as none.
@@ -508,6 +535,46 @@ mod tests {
             let error = read(&[(name, value)]).expect_err(value);
             assert_eq!(error.name, name, "{error}");
         }
+    }
+
+    #[test]
+    fn a_url_without_a_scheme_is_answered_with_the_one_that_was_meant() {
+        for (url, meant) in [
+            ("localhost:11434/v1", "http://localhost:11434/v1"),
+            ("localhost:11434", "http://localhost:11434"),
+            ("127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+            ("10.0.0.7/v1", "http://10.0.0.7/v1"),
+            ("[::1]:8080/v1", "http://[::1]:8080/v1"),
+            ("ollama/v1", "http://ollama/v1"),
+            ("gpu.lan/v1", "http://gpu.lan/v1"),
+            ("//localhost:1234/v1", "http://localhost:1234/v1"),
+            ("http:/localhost:1234/v1", "http://localhost:1234/v1"),
+            ("http:localhost:1234/v1", "http://localhost:1234/v1"),
+            ("https:/model.test/v1", "https://model.test/v1"),
+            ("api.openai.com/v1", "https://api.openai.com/v1"),
+            ("model.test:443/v1", "https://model.test:443/v1"),
+            ("model.test:8080/v1", "http://model.test:8080/v1"),
+        ] {
+            let error = read(&[("OPENAI_BASE_URL", url)]).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("http:// or https://; did you mean {meant:?}?")), "{error}");
+            assert!(read(&[("OPENAI_BASE_URL", meant)]).is_ok(), "{meant}");
+        }
+        for nothing in ["/v1", "user:pass@host/v1", "host:99999/v1", "two words"] {
+            let error = read(&[("OPENAI_BASE_URL", nothing)]).unwrap_err().to_string();
+            assert!(error.ends_with("http:// or https://") && !error.contains("pass"), "{error}");
+        }
+        let error = read(&[("OPENAI_BASE_URL", "\"http://localhost:11434/v1\"")]).unwrap_err().to_string();
+        assert!(error.ends_with("has quotation marks around it; leave them out"), "{error}");
+    }
+
+    #[test]
+    fn the_first_of_the_listed_models_is_the_default() {
+        let model = |pairs: &[(&str, &str)]| read(pairs).unwrap().model;
+        assert_eq!(model(&[("OPENAI_MODELS", " , a, b")]), "a");
+        assert_eq!(model(&[("OPENAI_MODELS", "a,b"), ("OPENAI_MODEL", "")]), "a");
+        assert_eq!(model(&[("OPENAI_MODELS", "a,b"), ("OPENAI_MODEL", "b")]), "b");
+        assert_eq!(model(&[("OPENAI_MODELS", "fetch")]), "gpt-4o");
+        assert_eq!(model(&[("OPENAI_MODELS", " , ")]), "gpt-4o");
     }
 
     #[test]

@@ -40,6 +40,32 @@ fn the_benchflow_manifest_has_the_published_fields_and_no_others() {
 }
 
 #[test]
+fn the_benchflow_manifest_installs_nothing_under_a_name_that_others_own() {
+    let manifest: toml::Table = root("config/benchflow/manifest.toml").parse().unwrap();
+    let command = manifest["install_cmd"].as_str().unwrap();
+    // A word of its own that fetches: `cargo build` stands in the words for people.
+    let fetches =
+        ["install", "add", "npm", "npx", "pnpm", "yarn", "pip", "pip3", "pipx", "uv", "uvx", "curl", "wget", "git"];
+    let words: Vec<&str> = command.split(|letter: char| !letter.is_alphanumeric()).collect();
+    assert!(fetches.iter().all(|fetch| !words.contains(fetch)), "{command}");
+    // A program of this name that is somebody else's is not taken for ours.
+    let run = |version: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("openai-agent");
+        std::fs::write(&path, format!("#!/bin/sh\necho '{version}'\n")).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let path = format!("{}:/usr/bin:/bin", directory.path().display());
+        std::process::Command::new("/bin/sh").args(["-c", command]).env("PATH", path).output().unwrap()
+    };
+    assert!(run(concat!("openai-agent ", env!("CARGO_PKG_VERSION"))).status.success());
+    for foreign in ["1.6.0", "openai-agent 1.6.0", ""] {
+        let output = run(foreign);
+        assert!(!output.status.success(), "{foreign}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("/usr/local/bin"), "{foreign}");
+    }
+}
+
+#[test]
 fn the_registry_entry_has_what_the_registry_asks_for() {
     let agent: Json = serde_json::from_str(&root("config/registry/agent.json")).unwrap();
     let id = agent["id"].as_str().unwrap();

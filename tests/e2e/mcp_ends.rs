@@ -1,6 +1,6 @@
 //! What an MCP listener reports, keeps and closes when a session, a connection or all workers end.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::admin::{Admin, with_admin};
 use crate::harness::{Daemon, Setup, figure, with, worker};

@@ -25,6 +25,8 @@ struct Case {
     worker: Vec<Lines>,
     /// Round trips, or lines of the worker, per round.
     each: usize,
+    /// All clients use one id, so those of all but the first are replaced: the next id that the bus makes.
+    makes: Option<usize>,
 }
 
 impl Case {
@@ -38,6 +40,7 @@ impl Case {
                 clients: (0..MANY).map(|at| (at, Lines::new([request(id(at), &session(at))]))).collect(),
                 worker: (0..MANY).map(|at| Lines::new([answer(id(at))])).collect(),
                 each: MANY,
+                makes: None,
             },
             // The same while the tables are almost full: 1,024 clients with a session each, 3,968 unanswered requests.
             "full" => {
@@ -55,6 +58,15 @@ impl Case {
                 clients: vec![(0, Lines::new((0..MANY).map(|at| request(id(at), &session(0)))))],
                 worker: vec![Lines::new((0..MANY).map(|at| answer(id(at))))],
                 each: MANY,
+                makes: None,
+            },
+            // Every client sends a call with the same id, and is answered.
+            "replaced" => Self {
+                core: Core::new(MANY, 1),
+                clients: (0..MANY).map(|at| (at, Lines::new([call(id(0), false)]))).collect(),
+                worker: Vec::new(),
+                each: MANY,
+                makes: Some(2_000_000_000),
             },
             // Every client sends a call without a session, and is answered; the same with MCP 2026-07-28; the same with
             // progress tokens, and one progress notification each.
@@ -67,6 +79,7 @@ impl Case {
                     clients: (0..MANY).map(|at| (at, Lines::new([asks(id(at))]))).collect(),
                     worker: told.chain((0..MANY).map(|at| Lines::new([answer(id(at))]))).collect(),
                     each: MANY,
+                    makes: None,
                 }
             }
             // A worker sends one line to every client at once.
@@ -80,6 +93,7 @@ impl Case {
                     clients: Vec::new(),
                     worker: vec![Lines::new((0..MANY).map(|at| update(&session(at))))],
                     each: MANY,
+                    makes: None,
                 }
             }
             _ => return None,
@@ -92,6 +106,12 @@ impl Case {
         }
         for lines in &self.worker {
             self.core.worker(0, lines);
+        }
+        if let Some(made) = &mut self.makes {
+            let ids = std::iter::once(10_000).chain(*made..*made + MANY - 1);
+            *made += MANY - 1;
+            let answers: Vec<Lines> = ids.map(|id| Lines::new([answer(id)])).collect();
+            answers.iter().for_each(|answer| self.core.worker(0, answer));
         }
     }
 }
@@ -113,7 +133,7 @@ fn main() {
     let rounds = given.next().and_then(|rounds| rounds.parse::<usize>().ok());
     let (Some(mut case), Some(rounds)) = (case, rounds) else {
         eprintln!(
-            "usage: instructions 64x1|full|1x64|calls|modern|progress|tokens ROUNDS; scripts/instructions counts what it takes"
+            "usage: instructions 64x1|full|1x64|calls|replaced|modern|progress|tokens ROUNDS; scripts/instructions counts it"
         );
         return;
     };

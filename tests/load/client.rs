@@ -50,8 +50,10 @@ impl Client<'_> {
             let tag = format!("{}/{turn}", self.name);
             let mine = tag.clone();
             let in_session = session.clone();
-            let result =
-                self.request("session/prompt", json!({"sessionId": session, "whose": tag}), &mut |method, params| {
+            let result = self.request(
+                "session/prompt",
+                json!({"sessionId": session, "whose": tag, "_meta": {"progressToken": self.next_id}}),
+                &mut |method, params| {
                     if params["whose"] != mine.as_str() || params["sessionId"] != in_session.as_str() {
                         return Err(format!("{mine} was given {params}"));
                     }
@@ -64,7 +66,8 @@ impl Client<'_> {
                         _ => return Err(format!("{mine} saw {method} {params} after {updates} updates")),
                     }
                     Ok(None)
-                })?;
+                },
+            )?;
             self.check_tag(&result["whose"], &tag, "the answer to session/prompt")?;
             if (updates, asked) != (UPDATES, 1) {
                 return Err(format!("{updates} updates and {asked} questions in {tag}").into());

@@ -1,5 +1,6 @@
 //! An agent that serves many clients in one process and distinguishes them only by their messages: it has ten session
-//! names, and a request for one waits while all are taken. Its own requests are numbered from 0.
+//! names, and a request for one waits while all are taken. Its own requests are numbered from 0. It speaks late: after
+//! some more prompts it says all that it can say of one that it has answered, which no client may hear.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufWriter, Write};
@@ -8,6 +9,9 @@ use serde_json::{Value, json};
 
 use crate::client::UPDATES;
 
+/// So many prompts later it speaks of one that it has answered.
+const LATER: usize = 8;
+
 #[derive(Default)]
 struct Agent {
     free: VecDeque<String>,
@@ -15,6 +19,8 @@ struct Agent {
     next_id: u64,
     /// Prompts that wait for a permission, by the id of its request.
     asked: HashMap<u64, (Value, Value)>,
+    /// Prompts that it has answered, the oldest first.
+    over: VecDeque<(Value, Value)>,
 }
 
 /// Serves until stdin ends.
@@ -64,6 +70,8 @@ impl Agent {
                 self.next_id += 1;
             }
             Some(other) => say(json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": other}})),
+            // What it has asked late was refused.
+            None if id.is_string() => assert!(message["error"].is_object(), "a late question is answered: {message}"),
             None => {
                 let answered = id.as_u64().and_then(|id| self.asked.remove(&id));
                 let (id, whose) = answered.unwrap_or_else(|| panic!("an answer without a request: {message}"));
@@ -74,6 +82,12 @@ impl Agent {
                     json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": message.to_string()}})
                 };
                 say(answer);
+                self.over.push_back((id, whose));
+                if self.over.len() > LATER
+                    && let Some((id, whose)) = self.over.pop_front()
+                {
+                    tell_late(&id, &whose, say);
+                }
             }
         }
     }
@@ -86,4 +100,15 @@ impl Agent {
             say(json!({"jsonrpc": "2.0", "id": id, "result": {"sessionId": name, "whose": whose}}));
         }
     }
+}
+
+/// All that it can say of a request that it has answered.
+fn tell_late(id: &Value, whose: &Value, say: &mut dyn FnMut(Value)) {
+    let progress = json!({"progressToken": id, "progress": 1, "whose": whose});
+    say(json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}));
+    let asks = json!({"requestId": id, "whose": whose});
+    say(json!({"jsonrpc": "2.0", "id": format!("late {id}"), "method": "elicitation/create", "params": asks}));
+    let updated = json!({"_meta": {"io.modelcontextprotocol/subscriptionId": id}, "whose": whose});
+    say(json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": updated}));
+    say(json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "late", "whose": whose}}));
 }

@@ -26,14 +26,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::rt::{Read, Write};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use stdio_bus_base::trust;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsConnector;
@@ -44,6 +43,7 @@ use super::body::{Broken, Decoder};
 use super::config::{Config, has_port};
 use super::dialect::{self, Dialect, Refusal};
 use super::failure::{self, Failure, Refused};
+use super::hop::{Greeting, Hindrance, Watched, tunnel};
 use super::secrets::{Keyring, Secrets};
 use super::stdio::note;
 
@@ -292,7 +292,11 @@ impl Client {
                         continue;
                     }
                     let refused = Refused { is_spent: refusal.is_spent(), ..refused };
-                    (Failure::Status { status, detail }, Some(refused), self.config.endpoint.max_retries)
+                    let failure = match self.proxy.as_ref().filter(|_| self.is_forwarded()) {
+                        Some(proxy) => Failure::Proxied { status, detail, proxy: proxy.name() },
+                        None => Failure::Status { status, detail },
+                    };
+                    (failure, Some(refused), self.config.endpoint.max_retries)
                 }
                 Err(Trouble { again: Again::AtOnce, .. }) if !on_new_connection => {
                     note!(Debug, "The endpoint had closed the connection: the request is sent again on a new one.");
@@ -312,6 +316,11 @@ impl Client {
         }
     }
 
+    /// Whether requests are forwarded by a proxy, which may answer them itself.
+    fn is_forwarded(&self) -> bool {
+        self.dial.get().is_some_and(|dial| dial.is_forwarded)
+    }
+
     /// Sends a request to the endpoint, on a reused connection or on a new one.
     async fn send(
         &self,
@@ -326,11 +335,14 @@ impl Client {
         self.sign(request.headers_mut(), key);
         let kept = if on_new_connection { None } else { dial.kept() };
         let was_used = kept.is_some();
-        let mut sender = match kept {
-            Some(sender) => sender,
+        let (mut sender, greeting) = match kept {
+            Some(sender) => (sender, Greeting::default()),
             None => dial.connect().await.map_err(|error| (error, false))?,
         };
-        let response = sender.send_request(request).await.map_err(|error| (error.into(), was_used))?;
+        let response = sender.send_request(request).await.map_err(|error| {
+            let hindrance = greeting.hindrance().map(BoxError::from);
+            (hindrance.unwrap_or_else(|| error.into()), was_used)
+        })?;
         dial.keep(sender);
         Ok(response)
     }
@@ -413,11 +425,15 @@ impl Client {
     fn classify(&self, error: &(dyn Error + Send + Sync + 'static), was_used: bool) -> Trouble {
         let mut message = cause(error);
         let mut again = if was_used { Again::AtOnce } else { Again::Perhaps };
+        if error.downcast_ref::<Hindrance>().is_some_and(|hindrance| !hindrance.may_pass) {
+            again = Again::Never;
+        }
         // TLS errors, in the words of rustls.
         for (words, advice) in [
             ("invalid peer certificate", "; OPENAI_CA_FILE can name a certificate to trust"),
             ("received corrupt message", "; does the endpoint speak TLS?"),
             ("peer is incompatible", ""),
+            ("NoApplicationProtocol", "; the server speaks HTTP/2 only, and this agent HTTP/1.1"),
         ] {
             if message.contains(words) {
                 message.push_str(advice);
@@ -558,6 +574,13 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// Its host and port.
+    fn name(&self) -> String {
+        self.uri.authority().map_or_else(String::new, |authority| {
+            authority.as_str().rsplit_once('@').map_or(authority.as_str(), |(_, place)| place).to_owned()
+        })
+    }
+
     /// Adds its secrets.
     pub fn hide(&self, secrets: &mut Secrets) {
         let credentials = self.basic.as_ref().and_then(|basic| Some(basic.to_str().ok()?.split_once(' ')?.1));
@@ -629,28 +652,31 @@ impl Dial {
     ///
     /// # Errors
     /// Why there is none.
-    pub async fn connect(&self) -> Result<Sender, BoxError> {
+    pub async fn connect(&self) -> Result<(Sender, Greeting), BoxError> {
         let late = || format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
         timeout(CONNECT_TIMEOUT, self.dial()).await.unwrap_or_else(|_| Err(late().into()))
     }
 
-    async fn dial(&self) -> Result<Sender, BoxError> {
+    async fn dial(&self) -> Result<(Sender, Greeting), BoxError> {
         let mut http = self.http.clone();
-        let stream = match (&self.proxy, &self.tls) {
-            (None, _) => http.call(self.url.clone()).await?,
-            // The proxy needs the whole URL.
-            (Some(proxy), None) => http.call(proxy.uri.clone()).await?,
-            (Some(Proxy { uri, basic }), Some(_)) => {
-                let tunnel = Tunnel::new(uri.clone(), http);
-                let mut tunnel = basic.iter().fold(tunnel, |tunnel, auth| tunnel.with_auth(auth.clone()));
-                tunnel.call(self.url.clone()).await?
+        let stream = match &self.proxy {
+            None => http.call(self.url.clone()).await?.into_inner(),
+            Some(proxy) => {
+                let place = proxy.name();
+                let unreached = |error| format!("the proxy {place} cannot be reached: {}", cause(&error));
+                let stream = http.call(proxy.uri.clone()).await.map_err(unreached)?.into_inner();
+                match &self.tls {
+                    // The proxy needs the whole URL.
+                    None => stream,
+                    Some(_) => tunnel(stream, &place, proxy.basic.as_ref(), &self.url).await?,
+                }
             }
         };
         match &self.tls {
             None => begin(stream).await,
             Some(tls) => {
                 let name = ServerName::try_from(host(&self.url).to_owned())?;
-                begin(TokioIo::new(tls.connect(name, stream.into_inner()).await?)).await
+                begin(tls.connect(name, stream).await?).await
             }
         }
     }
@@ -661,11 +687,12 @@ fn host(url: &Uri) -> &str {
     url.host().unwrap_or_default().trim_matches(['[', ']'])
 }
 
-async fn begin(stream: impl Read + Write + Unpin + 'static) -> Result<Sender, BoxError> {
-    let (sender, connection) = http1::Builder::new().max_buf_size(BUFFER).handshake(stream).await?;
+async fn begin(stream: impl AsyncRead + AsyncWrite + Unpin + 'static) -> Result<(Sender, Greeting), BoxError> {
+    let (stream, greeting) = Watched::new(stream);
+    let (sender, connection) = http1::Builder::new().max_buf_size(BUFFER).handshake(TokioIo::new(stream)).await?;
     // Its error reaches the sender.
     spawn_local(async move { drop(connection.await) });
-    Ok(sender)
+    Ok((sender, greeting))
 }
 
 /// The TLS configuration for the endpoint, if it uses TLS.

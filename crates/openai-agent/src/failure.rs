@@ -33,6 +33,15 @@ pub enum Failure {
         /// What the body says about it, if anything.
         detail: String,
     },
+    /// The same, but a proxy that forwards requests may have answered.
+    Proxied {
+        /// HTTP status.
+        status: u16,
+        /// What the body says about it, if anything.
+        detail: String,
+        /// The proxy's host and port.
+        proxy: String,
+    },
     /// No connection, a broken connection or a timeout: what happened.
     Network(String),
     /// An error object within a successful response.
@@ -52,18 +61,31 @@ impl Failure {
     pub fn text(&self, url: &str) -> String {
         match self {
             Self::Status { status, detail } => status_text(*status, detail, url),
+            Self::Proxied { status: 407, detail, .. } => status_text(407, detail, url),
+            Self::Proxied { status, detail, proxy } => format!(
+                "{} The request was forwarded by the proxy {proxy}, which may have answered in place of the endpoint: \
+                 NO_PROXY names hosts that are reached without it.",
+                status_text(*status, detail, url)
+            ),
             Self::Server(error) => match error.code {
                 Some(code) => status_text(code, &error.message, url),
-                None => format!("Error from {url}: {}", error.message),
+                None => {
+                    let words = format!("Error from {url}: {}", error.message);
+                    let is_lost = ["unexpected endpoint", "invalid url", "not found"]
+                        .iter()
+                        .any(|sign| error.message.to_ascii_lowercase().contains(sign));
+                    with_advice(words, path_advice(&error.message, url).filter(|_| is_lost))
+                }
             },
             Self::Ended(word) => {
                 format!("The answer from {url} is not complete: the endpoint ended it with finish_reason {word:?}.")
             }
             Self::Network(message) => format!("Network error connecting to {url}: {message}"),
             Self::NotACompletion(kind) => {
-                format!(
+                let words = format!(
                     "Unexpected answer from {url}: {kind} instead of a chat completion. Check your OPENAI_BASE_URL."
-                )
+                );
+                with_advice(words, path_advice("", url))
             }
             Self::TooLong(limit) => format!("Answer from {url} is longer than the limit of {limit} bytes."),
             Self::Key(message) => format!("No API key for {url}: {message}"),
@@ -73,7 +95,9 @@ impl Failure {
     /// The same without any secret that the endpoint has quoted.
     pub fn masked(mut self, secrets: &Secrets) -> Self {
         match &mut self {
-            Self::Status { detail: words, .. } | Self::Server(ServerError { message: words, .. }) => {
+            Self::Status { detail: words, .. }
+            | Self::Proxied { detail: words, .. }
+            | Self::Server(ServerError { message: words, .. }) => {
                 *words = secrets.mask(words);
             }
             Self::Network(words) | Self::Ended(words) | Self::NotACompletion(words) | Self::Key(words) => {
@@ -87,7 +111,7 @@ impl Failure {
     /// The HTTP status, if there was one.
     pub fn status(&self) -> Option<u16> {
         match self {
-            Self::Status { status, .. } => Some(*status),
+            Self::Status { status, .. } | Self::Proxied { status, .. } => Some(*status),
             Self::Server(error) => error.code,
             _ => None,
         }
@@ -109,7 +133,7 @@ impl Failure {
     /// The server's words beyond those of [`Self::text`], for the log.
     pub fn detail(&self) -> &str {
         match self {
-            Self::Status { detail, .. } => detail,
+            Self::Status { detail, .. } | Self::Proxied { detail, .. } => detail,
             Self::Server(error) => &error.message,
             _ => "",
         }
@@ -141,10 +165,48 @@ fn status_text(status: u16, detail: &str, url: &str) -> String {
         401 | 403 => format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY."),
         429 => format!("Rate limit exceeded (HTTP 429) calling {url}. Please retry later."),
         500.. => format!("Server error (HTTP {status}) from {url}."),
-        _ if detail.is_empty() => format!("Request refused (HTTP {status}) by {url}."),
-        _ => return format!("Request refused (HTTP {status}) by {url}: {detail}"),
+        _ => {
+            let words = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+            let words = format!("Request refused (HTTP {status}) by {url}{words}");
+            let advice = match status {
+                404 | 405 => path_advice(detail, url),
+                407 => Some(PROXY_ADVICE.to_owned()),
+                426 => Some(VERSION_ADVICE.to_owned()),
+                _ => None,
+            };
+            let end = if detail.is_empty() { "." } else { "" };
+            return with_advice(format!("{words}{end}"), advice);
+        }
     };
-    if detail.is_empty() { words } else { format!("{words} It says: {detail}") }
+    let words = if detail.is_empty() { words } else { format!("{words} It says: {detail}") };
+    with_advice(words, (status == 505).then(|| VERSION_ADVICE.to_owned()))
+}
+
+/// After 407.
+const PROXY_ADVICE: &str =
+    "A proxy asks for a user and a password: write user:password@ before its host in HTTP_PROXY or HTTPS_PROXY.";
+
+/// After 426 and 505.
+const VERSION_ADVICE: &str = "This agent speaks HTTP/1.1 only.";
+
+/// The words, and a sentence about what to do.
+fn with_advice(words: String, advice: Option<String>) -> String {
+    let Some(advice) = advice else { return words };
+    let end = if words.ends_with(['.', '!', '?', '…']) { "" } else { "." };
+    format!("{words}{end} {advice}")
+}
+
+/// What to do about a path that the server does not know, if the base URL has no version in its path as nearly every
+/// endpoint has, and if what the server says is not about the model.
+fn path_advice(detail: &str, url: &str) -> Option<String> {
+    let base = url.strip_suffix("/chat/completions")?;
+    let (_, place) = base.split_once("://")?;
+    let is_version =
+        |step: &str| step.strip_prefix('v').is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
+    let is_known = place.split('/').skip(1).any(|step| is_version(step) || step == "deployments");
+    let is_about_the_model = detail.to_ascii_lowercase().contains("model");
+    (!is_known && !is_about_the_model)
+        .then(|| format!("OPENAI_BASE_URL has no version in its path: try OPENAI_BASE_URL={base}/v1."))
 }
 
 /// An error that an endpoint reports.
@@ -459,6 +521,52 @@ mod tests {
         ] {
             assert_eq!(failure.text(url), text);
         }
+    }
+
+    #[test]
+    fn a_path_without_a_version_is_named_where_the_server_does_not_know_it() {
+        let is_named = |failure: Failure, base: &str| {
+            let text = failure.text(&format!("{base}/chat/completions"));
+            let advice = format!(" OPENAI_BASE_URL has no version in its path: try OPENAI_BASE_URL={base}/v1.");
+            assert_eq!(text.ends_with(&advice), text.contains("no version"), "{text}");
+            text.ends_with(&advice)
+        };
+        let refused = |status, detail: &str| Failure::Status { status, detail: detail.to_owned() };
+        let server = |message: &str| Failure::Server(ServerError { code: None, message: message.to_owned() });
+        for base in ["http://localhost:11434", "https://models.test/api", "https://vllm.test"] {
+            assert!(is_named(refused(404, "404 page not found"), base));
+            assert!(is_named(refused(404, ""), base));
+            assert!(is_named(refused(405, "Method Not Allowed"), base));
+            assert!(is_named(Failure::NotACompletion("text/html".to_owned()), base));
+            assert!(is_named(server("Unexpected endpoint or method. (POST /chat/completions)"), base));
+            assert!(!is_named(refused(404, "model \"x\" not found, try pulling it first"), base));
+            assert!(!is_named(refused(400, "bad"), base));
+            assert!(!is_named(server("out of memory"), base));
+        }
+        for base in ["http://h/v1", "https://h/openai/v1beta", "https://h/openai/deployments/d", "https://h/v4/x"] {
+            assert!(!is_named(refused(404, "Not Found"), base), "{base}");
+            assert!(!is_named(Failure::NotACompletion("text/html".to_owned()), base), "{base}");
+        }
+    }
+
+    #[test]
+    fn a_status_that_a_proxy_may_have_sent_names_the_proxy() {
+        let text = |status, detail: &str| {
+            let failure = Failure::Proxied { status, detail: detail.to_owned(), proxy: "p:3128".to_owned() };
+            assert_eq!(failure.status(), Some(status));
+            failure.text("http://h/v1/chat/completions")
+        };
+        let words = "The request was forwarded by the proxy p:3128, which may have answered in place of the endpoint: \
+                     NO_PROXY names hosts that are reached without it.";
+        let url = "http://h/v1/chat/completions";
+        assert_eq!(text(502, ""), format!("Server error (HTTP 502) from {url}. {words}"));
+        assert_eq!(
+            text(407, ""),
+            format!(
+                "Request refused (HTTP 407) by {url}. A proxy asks for a user and a password: write \
+                 user:password@ before its host in HTTP_PROXY or HTTPS_PROXY."
+            )
+        );
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub mod failure;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod history;
+mod hop;
 pub mod json;
 #[cfg(test)]
 mod played;

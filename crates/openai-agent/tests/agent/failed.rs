@@ -26,8 +26,9 @@ pub fn refused() -> Vec<Row> {
     ];
     let mut rows: Vec<Row> = refusals
         .map(|(code, source, words)| {
+            let advice = if code == 426 { ". This agent speaks HTTP/1.1 only." } else { "" };
             row(&format!("{code} with words"), source, vec![error(code, "", words)])
-                .fails(&format!("Request refused (HTTP {code}) by {{url}}: {words}"))
+                .fails(&format!("Request refused (HTTP {code}) by {{url}}: {words}{advice}"))
         })
         .into();
     // The key may not be meant for the new address: a redirect is reported and not followed.
@@ -70,8 +71,10 @@ fn refusals_in_words() -> Vec<Row> {
         .fails("Authentication error (HTTP 401) calling {url}. Check your OPENAI_API_KEY."),
         row("403 with a page", "Cloudflare, error 1020", vec![status(403, "text/html", "<html>Access denied</html>")])
             .fails("Authentication error (HTTP 403) calling {url}. Check your OPENAI_API_KEY."),
-        row("407", "corporate proxies", vec![sized("HTTP/1.1 407 Proxy Authentication Required", "")])
-            .fails("Request refused (HTTP 407) by {url}."),
+        row("407", "corporate proxies", vec![sized("HTTP/1.1 407 Proxy Authentication Required", "")]).fails(
+            "Request refused (HTTP 407) by {url}. A proxy asks for a user and a password: write user:password@ \
+                 before its host in HTTP_PROXY or HTTPS_PROXY.",
+        ),
         row(
             "413 with a page",
             "nginx client_max_body_size",
@@ -356,17 +359,21 @@ fn broken_bodies() -> Vec<Row> {
         .retried("Network error connecting to {url}: invalid HTTP version parsed", "#")
         .fails("Network error connecting to {url}: invalid HTTP version parsed"),
         row("a TLS alert", "an HTTPS port asked by http://", vec![Answer::raw([0x15, 3, 1, 0, 2, 2, 22], End::Close)])
-            .retried("Network error connecting to {url}: invalid HTTP version parsed", "#")
-            .fails("Network error connecting to {url}: invalid HTTP version parsed"),
+            .fails(
+                "Network error connecting to {url}: the server speaks TLS on this port: OPENAI_BASE_URL has to begin with \
+                 https://",
+            ),
         row(
             "HTTP to an HTTPS port",
             "Go",
             vec![sized("HTTP/1.0 400 Bad Request", "Client sent an HTTP request to an HTTPS server.\n")],
         )
         .fails("Request refused (HTTP 400) by {url}: Client sent an HTTP request to an HTTPS server."),
-        row("an HTTP/2 preface", "h2c-only servers", vec![Answer::raw([0, 0, 0, 4, 0, 0, 0, 0, 0], End::Close)])
-            .retried("Network error connecting to {url}: invalid HTTP version parsed", "#")
-            .fails("Network error connecting to {url}: invalid HTTP version parsed"),
+        row("HTTP/2's SETTINGS", "h2c-only servers", vec![Answer::raw([0, 0, 0, 4, 0, 0, 0, 0, 0], End::Close)])
+            .fails(
+                "Network error connecting to {url}: the server speaks HTTP/2 only, and this agent HTTP/1.1: let it accept \
+                 HTTP/1.1, or put a proxy before it that speaks both",
+            ),
         row("no status line", "HTTP/0.9", vec![Answer::raw(stream(), End::Close)])
             .retried("Network error connecting to {url}: invalid HTTP version parsed", "#")
             .fails("Network error connecting to {url}: invalid HTTP version parsed"),

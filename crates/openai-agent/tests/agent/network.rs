@@ -246,3 +246,103 @@ fn a_proxy_whose_port_does_not_exist_stops_the_start() {
         }
     }
 }
+
+/// A server that gives this answer to every connection once it was asked something, and how many there were.
+fn answering(answer: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, connections) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let count = connections.clone();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            count.fetch_add(1, Ordering::Relaxed);
+            std::thread::spawn(move || {
+                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream.write_all(answer);
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let _ = std::io::copy(&mut stream, &mut std::io::sink());
+            });
+        }
+    });
+    (address, connections)
+}
+
+/// The chat's text of a prompt in this environment.
+fn text_of(env: &[(&str, &str)]) -> String {
+    let mut client = Client::start(env);
+    let session = client.session();
+    client.prompt(&session, "hi").text()
+}
+
+#[test]
+fn a_proxy_that_opens_no_tunnel_is_named_with_its_status_and_a_remedy() {
+    let url = "https://model.test/v1";
+    for (answer, credentials, words, tries) in [
+        (
+            &b"HTTP/1.1 407 Proxy Authentication Required\r\nproxy-authenticate: Basic\r\n\r\n"[..],
+            "",
+            "asks for a user and a password (HTTP 407): write user:password@ before its host in HTTPS_PROXY",
+            1,
+        ),
+        (
+            b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
+            "user:wrong-pass@",
+            "refuses the user or the password that HTTPS_PROXY has for it (HTTP 407)",
+            1,
+        ),
+        (
+            b"HTTP/1.1 403 Forbidden\r\ncontent-length: 4\r\n\r\nno!\n",
+            "",
+            "opens no tunnel to model.test:443 (HTTP 403 Forbidden): check HTTPS_PROXY, or name the host in NO_PROXY if it \
+             can be reached without a proxy",
+            1,
+        ),
+        (
+            b"HTTP/1.1 502 Bad Gateway\r\n\r\n",
+            "",
+            "opens no tunnel to model.test:443 (HTTP 502 Bad Gateway): check HTTPS_PROXY, or name the host in NO_PROXY if \
+             it can be reached without a proxy",
+            2,
+        ),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "", "does not answer in HTTP: check HTTPS_PROXY", 1),
+        (b"", "", "closed the connection when it was asked for a tunnel to model.test:443", 2),
+    ] {
+        let (address, connections) = answering(answer);
+        let proxy = format!("http://{credentials}{address}");
+        let text = text_of(&[("OPENAI_BASE_URL", url), ("HTTPS_PROXY", &proxy), ("OPENAI_MAX_RETRIES", "1")]);
+        assert_eq!(text, format!("Network error connecting to {url}/chat/completions: the proxy {address} {words}"));
+        assert_eq!(connections.load(Ordering::Relaxed), tries, "{text}");
+    }
+}
+
+#[test]
+fn a_proxy_that_cannot_be_reached_is_named() {
+    let (free, _keeps_it) = crate::ports::unheard();
+    let (url, proxy) = ("http://model.test/v1", format!("http://{free}"));
+    let text = text_of(&[("OPENAI_BASE_URL", url), ("http_proxy", &proxy), ("OPENAI_MAX_RETRIES", "0")]);
+    let words = format!("the proxy {free} cannot be reached: ");
+    assert!(text.starts_with(&format!("Network error connecting to {url}/chat/completions: {words}")), "{text}");
+}
+
+#[test]
+fn a_status_of_a_forwarding_proxy_is_told_with_the_proxy() {
+    let url = "http://model.test/v1";
+    let (address, _) = answering(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n");
+    let proxy = format!("http://{address}");
+    let text = text_of(&[("OPENAI_BASE_URL", url), ("http_proxy", &proxy), ("OPENAI_MAX_RETRIES", "0")]);
+    assert_eq!(
+        text,
+        format!(
+            "Server error (HTTP 502) from {url}/chat/completions. The request was forwarded by the proxy {address}, which \
+             may have answered in place of the endpoint: NO_PROXY names hosts that are reached without it."
+        )
+    );
+}
+
+#[test]
+fn a_server_that_speaks_http_2_only_over_tls_is_named_and_not_asked_again() {
+    // TLS's answer to a client that offers no protocol of the server's: alert 120, no_application_protocol.
+    let (address, connections) = answering(&[0x15, 3, 3, 0, 2, 2, 120]);
+    let text = text_of(&[("OPENAI_BASE_URL", &format!("https://{address}/v1"))]);
+    assert!(text.ends_with("; the server speaks HTTP/2 only, and this agent HTTP/1.1"), "{text}");
+    assert_eq!(connections.load(Ordering::Relaxed), 1, "{text}");
+}

@@ -164,7 +164,12 @@ const POOL: &[Setting] = &[
         Value("false"),
         "Send `session/cancel` when a client leaves with requests pending.",
     ),
-    row("request_timeout_sec", Number(Seconds, 1, 7 * DAY), Words("no timeout"), "Time that an answer may take."),
+    row(
+        "request_timeout_sec",
+        Number(Seconds, 1, 7 * DAY),
+        Words("no timeout"),
+        "Time that an answer may take, of a worker or of a client, counted from when the daemon has taken the request.",
+    ),
     row("max_age_sec", Number(Seconds, 1, 365 * DAY), Words("no limit"), "Age at which a worker is replaced."),
     row(
         "max_requests",

@@ -1,6 +1,7 @@
 //! The life of a client connection: it is accepted, it half-closes, it is closed, and everything that depends on it
 //! ends (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
+use super::Bus;
 use super::client::{Client, Identity, McpState, Phase};
 use super::flow::gate::Hold;
 use super::origin::Origin;
@@ -14,7 +15,6 @@ use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
-use super::{Bus, reply};
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -254,33 +254,6 @@ impl Bus {
         }
     }
 
-    /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
-    /// (`cancel_on_disconnect`; decision 11).
-    fn tell_workers(&mut self, key: ClientKey) {
-        let mut cancelled = Vec::new();
-        for request in self.asked_by(key.into()) {
-            let session = self.pending.get(request).and_then(|request| request.session);
-            if let Some(session) = session.filter(|session| !cancelled.contains(session)) {
-                cancelled.push(session);
-                self.send_cancellation(session);
-            }
-        }
-        self.cancel_requests(key);
-    }
-
-    fn send_cancellation(&mut self, session: SessionKey) {
-        let Some(session) = self.sessions.get(session) else { return };
-        let worker = session.worker;
-        let wanted = self.pool_of(worker).is_some_and(|pool| self.settings.pools[pool].cancel_on_disconnect);
-        if !wanted || !self.worker_takes_messages(worker) {
-            return;
-        }
-        let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
-        reply::write_string(session.name.as_bytes(), &mut bytes);
-        bytes.extend_from_slice(b"}}\n");
-        self.send(worker.into(), &bytes);
-    }
-
     /// A client loses a session to another connection: its pending requests in it are no longer wanted.
     pub(super) fn end_use_of_session(&mut self, key: ClientKey, session: SessionKey) {
         let is_in_it = |bus: &Self, request: RequestKey| bus.pending.sessions(request).contains(&Some(session));
@@ -382,6 +355,7 @@ impl Bus {
         if client.end.gate.throttled_until().is_some_and(|until| until <= now) {
             self.end_throttle(key);
         }
+        self.release_overdue(key.into());
         let Some(client) = self.clients.get_mut(key) else { return };
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
         if client.phase == Phase::HalfClosed {
@@ -413,7 +387,8 @@ impl Bus {
         let due = [self.tick_idle(key), self.tick_refusing(key)];
         let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
         let (end, deadline) = (&client.end, client.seldom.closing.deadline);
-        let own = [deadline, end.output.stalls_at(timeout), end.gate.throttled_until()];
+        let overdue_at = end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
+        let own = [deadline, end.output.stalls_at(timeout), end.gate.throttled_until(), overdue_at];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }

@@ -29,8 +29,10 @@ impl Bus {
         new: &NewRequest,
         message: &Message<'_, From>,
         edits: &mut Edits,
-    ) -> Result<(), Refusal> {
-        let &Message { line, id: Some(Spelled { ref id, is_plain, is_escaped }), .. } = message else { return Ok(()) };
+    ) -> Result<Option<RequestKey>, Refusal> {
+        let &Message { line, id: Some(Spelled { ref id, is_plain, is_escaped }), .. } = message else {
+            return Ok(None);
+        };
         self.make_room(new)?;
         let token = line.get(line.id);
         let found = self.pending.find_or_place(new.answerer, id);
@@ -69,7 +71,7 @@ impl Bus {
             self.sessions.begin_request(session);
         }
         self.timers.arm(Timer::Requests, new.expires);
-        Ok(())
+        Ok(Some(key))
     }
 
     /// Records the token that progress of the request will arrive under: its own, unless the answerer may confuse it
@@ -362,15 +364,21 @@ impl Bus {
         let mut late = Vec::new();
         let now = self.time.now();
         for key in self.pending.all(&|request| request.expires != Moment::NEVER && request.expires <= now) {
-            let Some(request) = self.pending.get(key) else { continue };
+            // A question may have been given up with the request that it belongs to.
+            let Some(request) = self.pending.get(key).filter(|request| request.expires <= now) else { continue };
             if request.cancelled().is_some() {
                 self.discard_unwanted(key);
             } else {
-                let answerer = request.answerer();
-                let text = "the worker did not answer within request_timeout_sec";
-                self.fail_request(key, Reason::Timeout, text);
-                if let Peer::Worker(worker) = answerer {
-                    late.push(worker);
+                match request.answerer() {
+                    Peer::Worker(worker) => {
+                        let text = "the worker did not answer within request_timeout_sec";
+                        self.give_up(key, Reason::Timeout, text);
+                        late.push(worker);
+                    }
+                    Peer::Client(_) => {
+                        let text = "the client did not answer within request_timeout_sec";
+                        self.give_up_question(key, Reason::Timeout, text);
+                    }
                 }
             }
         }

@@ -66,9 +66,60 @@ pub(super) struct SeldomOfEndpoint {
     pub blocked_on: Option<(Peer, Moment)>,
     /// Requests to it that were forgotten before it answered them.
     pub retired: Retired,
+    /// Its bytes that were taken and wait, if requests time out.
+    pub kept: Kept,
 }
 
-blank!(SeldomOfEndpoint, Self { throttle: Throttle::NONE, turn: Turn::NONE, blocked_on: None, retired: Retired::NONE });
+blank!(
+    SeldomOfEndpoint,
+    Self { throttle: Throttle::NONE, turn: Turn::NONE, blocked_on: None, retired: Retired::NONE, kept: Kept::NOTHING }
+);
+
+/// Bytes of a peer that were taken from it and wait for room, or for a worker. The time limit of the requests among them
+/// runs meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    /// When they were taken.
+    since: Moment,
+    /// Their number.
+    bytes: usize,
+    /// When the first line is overdue, if that is a request.
+    overdue_at: Moment,
+}
+
+impl Kept {
+    const NOTHING: Self = Self { since: Moment(0), bytes: 0, overdue_at: Moment::NEVER };
+
+    /// Whether any wait.
+    pub(super) fn is_any(&self) -> bool {
+        self.bytes > 0
+    }
+
+    /// When a line was taken that ends this many bytes behind the first of those that are presented.
+    pub(super) fn taken_at(&self, end: usize, now: Moment) -> Moment {
+        if end <= self.bytes { self.since } else { now }
+    }
+
+    /// Of `bytes` bytes `consumed` were handled, and the rest waits, if `waits` says so.
+    pub(super) fn keep(&mut self, now: Moment, bytes: usize, consumed: usize, waits: bool) {
+        self.bytes = self.bytes.saturating_sub(consumed);
+        if !waits {
+            self.overdue_at = Moment::NEVER;
+        } else if self.bytes == 0 {
+            (self.since, self.bytes) = (now, bytes - consumed);
+        }
+    }
+
+    /// The first line is a request that is overdue then.
+    pub(super) fn expire(&mut self, at: Moment) {
+        self.overdue_at = at;
+    }
+
+    /// When the first line is overdue, if it is a request that waits.
+    pub(super) fn overdue_at(&self) -> Option<Moment> {
+        (self.overdue_at != Moment::NEVER).then_some(self.overdue_at)
+    }
+}
 
 /// The input of a peer so far.
 pub(super) struct Stream {

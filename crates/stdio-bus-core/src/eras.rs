@@ -5,17 +5,13 @@
 //! for clients of 2026-07-28. The workers that are started with the daemon may go to either: the first client that
 //! needs one decides. Those of the other side are started for its first client.
 
-use alloc::borrow::ToOwned;
-
 use super::Bus;
-use super::message::{Cancel, Refusal};
+use super::message::Refusal;
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, Peer};
-use super::pending::Request;
+use super::peer::{ClientKey, Moment};
 use super::port::Effects;
 use super::report::Reason;
 use super::settings::Era;
-use super::timers::Timer;
 use super::worker::Worker;
 
 impl Bus {
@@ -120,26 +116,5 @@ impl Bus {
         }
         self.supervisor.pools[twin].side.is_dormant = true;
         self.restart_roll(twin);
-    }
-
-    /// A client of an MCP listener leaves, or is ended: its workers are told to stop. In 2026-07-28 a disconnect
-    /// cancels the client's requests, and those of an ended session have no other reader.
-    pub(super) fn cancel_requests(&mut self, key: ClientKey) {
-        if self.mcp(key).era.is_none() {
-            return;
-        }
-        for request in self.asked_by(key.into()) {
-            let Some(pending) = self.pending.get(request).filter(|pending| pending.cancelled().is_none()) else {
-                continue;
-            };
-            let Peer::Worker(worker) = Request::answerer(pending) else { continue };
-            if self.worker_takes_messages(worker) {
-                let id = self.pending.wire_token(request);
-                let id = id.map_or_else(|| self.pending.asker_token(request), |id| id.as_bytes().to_owned());
-                self.send(worker.into(), &super::reply::cancelled(&id));
-            }
-            let due = self.pending.cancel(self.time.now(), request, Cancel::Silent);
-            self.timers.arm(Timer::Requests, due);
-        }
     }
 }

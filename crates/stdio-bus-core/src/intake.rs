@@ -187,7 +187,9 @@ impl Bus {
         let end = &mut *taken;
         let found = end.stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let (mut lines, mut received) = (0, None);
-        if takes_fast_path {
+        // Lines that have waited may be overdue.
+        let has_waited = end.seldom.get().is_some_and(|seldom| seldom.kept.is_any());
+        if takes_fast_path && !has_waited {
             let (mut path, workers) = (fast_path!(self, count), &mut self.workers);
             lines = self.intake.count_while(limit, |line| {
                 path.client_line(key, client, end, workers, Parsed { window: &window, line })
@@ -212,7 +214,8 @@ impl Bus {
         }
         let found = worker.end.stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
-        if takes_fast_path && !worker.tenure.is_leaving() {
+        let has_waited = worker.end.seldom.get().is_some_and(|seldom| seldom.kept.is_any());
+        if takes_fast_path && !worker.tenure.is_leaving() && !has_waited {
             let (mut path, clients) = (fast_path!(self, count), &mut self.clients);
             lines = self.intake.count_while(limit, |line| {
                 let parsed = Parsed { window: &window, line };
@@ -258,8 +261,14 @@ impl Bus {
     ) -> Received {
         let (batch, first) = (core::mem::take(&mut self.intake.batch), lines);
         let limit = self.longest_line(from);
+        let kept = self.peer_end(from).and_then(|end| end.seldom.get()).map(|seldom| seldom.kept);
+        let kept = kept.filter(|kept| kept.is_any());
+        let now = self.time.now();
         let mut flow = Flow::Next;
         for line in &batch[lines..] {
+            if let Some(kept) = &kept {
+                self.time.take_line(kept.taken_at(line.span.end as usize, now));
+            }
             flow = if line.span.len() > limit {
                 self.line_too_long(from)
             } else {
@@ -295,9 +304,13 @@ impl Bus {
         }
         self.out.side(from).lines_in += (lines - first) as u64;
         // The scan state of the unhandled bytes is kept.
-        let (now, (done, waiting)) = (self.time.now(), batch.split_at(lines));
+        let (done, waiting) = batch.split_at(lines);
+        let waits = flow == Flow::Blocked && self.has_time_limits();
         let received = self.endpoint(from).map(|end| {
             take_lines(end, now, done);
+            if waits || kept.is_some() {
+                end.seldom.kept.keep(now, bytes, bytes_of(done), waits);
+            }
             match flow {
                 Flow::Next => end.stream.finish(bytes, outcome),
                 Flow::Blocked => end.stream.wait(bytes, bytes_of(done), waiting),
@@ -306,6 +319,11 @@ impl Bus {
         });
         self.intake.batch = batch;
         received.unwrap_or(Received { consumed: bytes, next: Next::Wait })
+    }
+
+    /// Whether requests to any worker, or of any, time out.
+    fn has_time_limits(&self) -> bool {
+        self.settings.pools.iter().any(|pool| pool.request_timeout.is_some())
     }
 
     /// Longest line that `peer` may send, in bytes without its newline.
@@ -476,6 +494,9 @@ impl FastPath<'_> {
             return None;
         }
         let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
+        let expires = worker.answering.expires(self.time.now());
+        let is_prompt = expires != Moment::NEVER && session.is_some() && has_method(line, b"session/prompt");
+        let on_top = if is_prompt { on_top | Flags::PROMPT } else { on_top };
         let new = NewRequest {
             asker: client.into(),
             answerer: worker_key.into(),
@@ -483,7 +504,7 @@ impl FastPath<'_> {
             second_session: None,
             flags: if progress.is_some() { on_top | Flags::TOKEN_IS_ID } else { on_top },
             verb: Verb::Other,
-            expires: worker.answering.expires(self.time.now()),
+            expires,
             print: if worker.answering.responds() { 0 } else { print_of(line, progress) },
         };
         let came_at = self.time.came_at();

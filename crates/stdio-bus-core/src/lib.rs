@@ -70,6 +70,7 @@ pub mod tally;
 mod tests;
 mod time;
 mod timers;
+mod withdrawal;
 
 use alloc::rc::Rc;
 use alloc::string::String;

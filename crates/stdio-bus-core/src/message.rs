@@ -5,6 +5,7 @@ use alloc::string::String;
 use core::cmp::Ordering;
 use core::ops::Deref;
 
+use memchr::memmem;
 use ndjson_scan::{Line, Span, Window, decoded};
 
 use super::peer::{Text, hash_of_name};
@@ -154,6 +155,15 @@ pub(super) fn has_method(line: Parsed<'_>, name: &[u8]) -> bool {
         Ordering::Equal => token[1..=name.len()] == *name,
         Ordering::Greater => *decoded(token) == *name,
     }
+}
+
+/// The text after a key, if the line has that key: for lines that are rare. The line is only searched, so the key may be
+/// that of any object in it.
+pub(super) fn text_after<'a>(line: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    memmem::find_iter(line, key).find_map(|at| {
+        let rest = line[at + key.len()..].trim_ascii_start();
+        Some(rest.strip_prefix(b":")?.trim_ascii_start())
+    })
 }
 
 /// The session in a span, decoded; an empty name is none.

@@ -411,6 +411,24 @@ impl Pending {
         (rare.token, rare.original_token) = (wire, original);
     }
 
+    /// A worker's question belongs to this request of the client that it is for.
+    pub(super) fn note_question(&mut self, key: RequestKey, of: RequestKey) {
+        let Some(question) = self.table.get_mut(key) else { return };
+        question.flags.0 |= Flags::RARE;
+        self.beside(key).belongs_to = Some(of);
+    }
+
+    /// The pending request that a worker's question belongs to.
+    pub(super) fn belongs_to(&self, question: RequestKey) -> Option<RequestKey> {
+        self.rare(question)?.belongs_to.filter(|key| self.get(*key).is_some())
+    }
+
+    /// Whether a request has a progress token.
+    pub(super) fn has_token(&self, key: RequestKey) -> bool {
+        let of_id = self.get(key).is_some_and(|request| request.flags.has(Flags::TOKEN_IS_ID));
+        of_id || self.rare(key).is_some_and(|rare| rare.token.is_some())
+    }
+
     /// The state beside a request.
     fn beside(&mut self, key: RequestKey) -> &mut Rare {
         if self.rare.len() <= key.index() {
@@ -547,6 +565,15 @@ impl Pending {
         let (expires, answerer) = (request.expires, request.answerer());
         self.mark_unwanted(answerer, key);
         Some(expires)
+    }
+
+    /// The request is given up, and its answerer is told: its answer is awaited a little longer, until the moment
+    /// returned, whatever its deadline was.
+    pub(super) fn give_up(&mut self, now: Moment, key: RequestKey) -> Option<Moment> {
+        self.cancel(now, key, Cancel::Silent)?;
+        let due = Moment(now.after(CANCEL_GRACE).0.next_multiple_of(CANCEL_ROUND));
+        self.table.get_mut(key)?.expires = due;
+        Some(due)
     }
 
     /// The answer to this request is not wanted any more. Its id stays reserved until the answer arrives, so that a

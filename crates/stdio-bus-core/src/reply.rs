@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use super::withdrawal::Dialect;
+
 /// Whether the answerer may have received the request that failed: retrying it is safe only if it did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
@@ -58,11 +60,20 @@ pub(super) fn add_versions(error: &mut Vec<u8>) {
     error.extend_from_slice(VERSIONS);
 }
 
-/// The MCP notification that cancels the request with this id, a JSON token.
-pub(super) fn cancelled(id: &[u8]) -> Vec<u8> {
-    let mut line = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":".to_vec();
+/// The notification that cancels the request with this id, a JSON token. Only MCP says why.
+pub(super) fn cancellation(dialect: Dialect, id: &[u8], why: &str) -> Vec<u8> {
+    let (method, name) = match dialect {
+        Dialect::Acp => ("$/cancel_request", "requestId"),
+        Dialect::Mcp => ("notifications/cancelled", "requestId"),
+        Dialect::Lsp => ("$/cancelRequest", "id"),
+    };
+    let mut line = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{{\"{name}\":").into_bytes();
     line.extend_from_slice(id);
-    line.extend_from_slice(b",\"reason\":\"the client closed the stream\"}}\n");
+    if dialect == Dialect::Mcp {
+        line.extend_from_slice(b",\"reason\":");
+        write_string(why.as_bytes(), &mut line);
+    }
+    line.extend_from_slice(b"}}\n");
     line
 }
 

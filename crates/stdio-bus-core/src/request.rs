@@ -5,7 +5,7 @@
 
 use super::id::Id;
 use super::message::{Cancel, Verb};
-use super::peer::{Moment, Peer, PeerBits, SessionKey, Text};
+use super::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text};
 use super::settings::MAX_PENDING_REQUESTS;
 
 /// The unit of the times of requests, as a shift: they last for nine years.
@@ -33,6 +33,8 @@ impl Flags {
     pub(super) const TOKEN_IS_ID: u8 = 32;
     /// The wire id is not a number.
     pub(super) const TEXT: u8 = 64;
+    /// It is a `session/prompt` that may time out.
+    pub(super) const PROMPT: u8 = 128;
 
     pub(super) fn has(self, flag: u8) -> bool {
         self.0 & flag != 0
@@ -79,6 +81,8 @@ pub(super) struct Rare {
     pub token: Option<Id>,
     /// The asker's progress token, if the answerer sees another one.
     pub original_token: Option<Text>,
+    /// The client's request that this question of a worker belongs to.
+    pub belongs_to: Option<RequestKey>,
 }
 
 /// The id as its asker wrote it.

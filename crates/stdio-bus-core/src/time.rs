@@ -16,6 +16,8 @@ const REMEMBERED: usize = 64;
 pub(super) struct Time {
     /// The moment of this call.
     now: Moment,
+    /// When the line that is being handled was taken from its sender, if that was before this call.
+    taken_at: Option<Moment>,
     /// When the machine resumed, and how long it was suspended; the core's clock stood still meanwhile.
     suspended: Vec<(Moment, Duration)>,
     /// When the process resumed, and since when it was held up.
@@ -27,12 +29,24 @@ impl Time {
     /// A call begins at this moment.
     pub(super) fn begin(&mut self, now: Moment) {
         self.now = now;
+        self.taken_at = None;
     }
 
     /// The moment of this call.
     #[inline(always)]
     pub(super) fn now(&self) -> Moment {
         self.now
+    }
+
+    /// The line that is handled next was taken from its sender at this moment.
+    pub(super) fn take_line(&mut self, at: Moment) {
+        self.taken_at = Some(at);
+    }
+
+    /// When the line that is being handled was taken from its sender: deadlines of requests count from then, also while
+    /// the line waits for room.
+    pub(super) fn taken_at(&self) -> Moment {
+        self.taken_at.unwrap_or(self.now)
     }
 
     fn add_suspended(&mut self, lasted: Duration) {

@@ -69,6 +69,10 @@ struct Client {
     /// How long it has waited with the line that it sends next.
     has_waited: Duration,
     assigned: Vec<(usize, usize)>,
+    /// Questions that were given up, and that it may still answer.
+    retired: Retired,
+    /// Those were too many: every id of a question to it is replaced.
+    fresh: bool,
 }
 
 /// A worker as the model sees it.
@@ -167,8 +171,12 @@ struct Request {
     progress: Option<Token>,
     sessions: Vec<usize>,
     expires: Option<Moment>,
+    /// The same, if it had to wait before it was forwarded: the bus counts from when it has taken the line.
+    expires_first: Option<Moment>,
     /// When its client cancelled it, and whether that is reported when the slot is freed.
     cancelled: Option<(Moment, bool)>,
+    /// It was given up, and its answerer was told.
+    given_up: bool,
     /// When its asker stopped waiting.
     orphaned: Option<Moment>,
 }
@@ -186,7 +194,9 @@ impl Request {
             progress: None,
             sessions: Vec::new(),
             expires: None,
+            expires_first: None,
             cancelled: None,
+            given_up: false,
             orphaned: None,
         }
     }
@@ -238,6 +248,8 @@ pub struct Model {
     owners: BTreeMap<Party, Owners>,
     to_workers: Vec<Request>,
     to_clients: Vec<Request>,
+    /// When each line was first presented to the bus.
+    presented: BTreeMap<usize, Moment>,
     outputs: Outputs,
     tally: Tally,
     step: Step,
@@ -260,6 +272,7 @@ impl Model {
             owners: BTreeMap::new(),
             to_workers: Vec::new(),
             to_clients: Vec::new(),
+            presented: BTreeMap::new(),
             outputs: Outputs::default(),
             tally: Tally::new(),
             step: Step::default(),

@@ -7,8 +7,9 @@ use alloc::vec::Vec;
 use super::gate::Hold;
 use crate::Bus;
 use crate::client::end;
+use crate::endpoint::Endpoint;
 use crate::message::{Edit, Edits, Parsed};
-use crate::peer::{ClientKey, Peer, PeerBits, WorkerKey};
+use crate::peer::{ClientKey, Moment, Peer, PeerBits, WorkerKey};
 use crate::port::{Close, Effect};
 use crate::report::Reason;
 
@@ -192,6 +193,23 @@ impl Bus {
         let end = end!(self, to);
         if end.is_some_and(|end| self.out.count_queued(now, to, end, bytes, limit)) {
             self.wake_at(to, now.after(timeout));
+        }
+    }
+
+    /// Reads a peer again whose first line is a request that has waited for its time: it is refused.
+    pub(crate) fn release_overdue(&mut self, peer: Peer) {
+        let now = self.time.now();
+        let is_due = |end: &&mut Endpoint| {
+            let kept = end.seldom.get().map(|seldom| seldom.kept);
+            kept.and_then(|kept| kept.overdue_at()).is_some_and(|at| at <= now)
+        };
+        let Some(end) = self.endpoint(peer).filter(is_due) else { return };
+        end.seldom.kept.expire(Moment::NEVER);
+        if end.gate.has(Hold::Output) {
+            self.stop_waiting(peer);
+        }
+        if let Peer::Client(client) = peer {
+            self.stop_awaiting_overdue(client);
         }
     }
 

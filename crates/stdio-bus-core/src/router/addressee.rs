@@ -12,7 +12,7 @@ use crate::Bus;
 use crate::client::{Client, Phase};
 use crate::id::{Id, Spelled};
 use crate::message::{Parsed, Refusal, session_named};
-use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
+use crate::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{Assignment, Era};
 use crate::worker::Worker;
@@ -24,6 +24,8 @@ pub(super) struct NamedRequest {
     pub client: Option<Peer>,
     /// The token that client knows, if it is another one.
     pub token: Option<Text>,
+    /// That request, if it is a client's.
+    pub about: Option<RequestKey>,
     /// The span of the name, and what kind of name it is, if the message is about a request.
     pub at: Span,
     by: Option<By>,
@@ -103,7 +105,8 @@ impl Bus {
             By::Id => (request.asker(), self.pending.replaced_token(key)),
             By::Token => (request.asker(), self.pending.replaced_progress(key)),
         };
-        NamedRequest { client, token, at, by: Some(by) }
+        let about = Some(key).filter(|_| by != By::OwnId);
+        NamedRequest { client, token, about, at, by: Some(by) }
     }
 
     /// The addressee of a worker's message, and its session.

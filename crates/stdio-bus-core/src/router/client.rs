@@ -5,12 +5,13 @@
 //! Invariant: a line is queued for exactly one worker, or its loss is reported, and a lost request is answered. A
 //! session or request that a line names belongs to its sender, or has no owner.
 use alloc::borrow::Cow;
+use core::time::Duration;
 
 use ndjson_scan::{Line, Span, wrapped_message};
 
 use super::message::{Message, is_of_server, is_wrapped, tells_progress};
 use crate::id::{Id, Spelled};
-use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
+use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, is_response, print_of, session_name};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Request};
 use crate::report::Reason;
@@ -94,9 +95,17 @@ impl Bus {
             return Ok(self.name_stands_twice(client.into(), line, line.meta.twice as usize));
         }
         let message = Message::decode(client, line)?;
+        let may_expire = message.id.is_some() && message.verb != Verb::Listen;
         let route = match self.route_of(&message) {
             Ok(route) => route,
-            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, line) => return Ok(Flow::Blocked),
+            Err(Refusal(Reason::NoWorker, _)) if may_expire && self.has_waited_for_worker(client, line) => {
+                return Err(overdue("no worker was free for it within request_timeout_sec"));
+            }
+            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, line) => {
+                let due = self.time_limit_for(client, line).map(|limit| self.time.taken_at().after(limit));
+                self.expire_first_line(client.into(), due.filter(|_| may_expire));
+                return Ok(Flow::Blocked);
+            }
             Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
                 let flow = self.refuse(client.into(), line, refusal);
                 if flow == Flow::Next {
@@ -111,7 +120,13 @@ impl Bus {
                 return Err(denied);
             }
         }
+        let due = self.workers.get(route.worker).map(|worker| worker.answering.expires(self.time.taken_at()));
+        let due = due.filter(|due| may_expire && *due != Moment::NEVER);
+        if due.is_some_and(|due| due <= self.time.now()) {
+            return Err(overdue("its worker had no room for it within request_timeout_sec"));
+        }
         if self.block_on_worker(client, route.worker, line.span.len() + 1) {
+            self.expire_first_line(client.into(), due);
             return Ok(Flow::Blocked);
         }
         self.deliver(&message, route).map(|()| Flow::Next)
@@ -156,19 +171,22 @@ impl Bus {
     ) -> Result<(), Refusal> {
         let &Message { from: client, line, verb, progress, .. } = message;
         let answering = self.workers.get(worker).map(|worker| &worker.answering);
-        let expires = answering.filter(|_| verb != Verb::Listen).map(|it| it.expires(self.time.now()));
+        let expires = answering.filter(|_| verb != Verb::Listen).map(|it| it.expires(self.time.taken_at()));
+        let may_expire = expires.is_some_and(|at| at != Moment::NEVER);
+        let is_prompt = may_expire && line.method.is_some() && has_method(line, b"session/prompt");
         let may_echo = answering.is_some_and(|answering| !answering.responds());
         let request = NewRequest {
             asker: client.into(),
             answerer: worker.into(),
             session: entered[0].session,
             second_session: entered[1].session,
-            flags: if line.session.len() > 2 { Flags::ON_TOP } else { 0 },
+            flags: (if line.session.len() > 2 { Flags::ON_TOP } else { 0 })
+                | (if is_prompt { Flags::PROMPT } else { 0 }),
             verb,
             expires: expires.unwrap_or(Moment::NEVER),
             print: if may_echo { print_of(line, progress) } else { 0 },
         };
-        let recorded = self.ask(&request, message, edits);
+        let recorded = self.ask(&request, message, edits).map(|_| ());
         match recorded {
             Ok(_) => self.note_audience(worker, client),
             Err(_) => entered.into_iter().for_each(|entered| self.leave(entered)),
@@ -418,7 +436,7 @@ impl Bus {
         let asker = self.pending.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
             self.forget_request(key);
-            self.report_line(Reason::LateAnswer, from, line, "the worker that asked has ended");
+            self.report_line(Reason::LateAnswer, from, line, "the worker that asked has ended, or waits no longer");
             return Flow::Next;
         };
         if self.block_on_worker(client, worker, line.span.len() + 1) {
@@ -428,4 +446,37 @@ impl Bus {
         self.deliver_answer(key, Peer::Worker(worker), line, None);
         Flow::Next
     }
+
+    /// The first line of a peer waits: it is handled again at this moment, and refused then, if it is a request that is
+    /// overdue.
+    pub(crate) fn expire_first_line(&mut self, peer: Peer, due: Option<Moment>) {
+        let Some(end) = self.endpoint(peer) else { return };
+        if let Some(due) = due {
+            end.seldom.kept.expire(due);
+            self.wake_at(peer, due);
+        } else if let Some(seldom) = end.seldom.get_mut() {
+            seldom.kept.expire(Moment::NEVER);
+        }
+    }
+
+    /// The time limit of a request that has no worker yet, if each of those that it may get has one.
+    fn time_limit_for(&self, client: ClientKey, line: Parsed<'_>) -> Option<Duration> {
+        let group = self.group_of_line(client, line).ok()?;
+        let mut longest = None;
+        for pool in self.balancer.groups[group].pools() {
+            longest = longest.max(Some(self.settings.pools[pool].request_timeout?));
+        }
+        longest
+    }
+
+    /// Whether a request has no worker yet, and its time is over.
+    fn has_waited_for_worker(&self, client: ClientKey, line: Parsed<'_>) -> bool {
+        let (now, taken_at) = (self.time.now(), self.time.taken_at());
+        taken_at < now && self.time_limit_for(client, line).is_some_and(|limit| taken_at.after(limit) <= now)
+    }
+}
+
+/// A request that was not delivered in its time.
+fn overdue(text: &str) -> Refusal {
+    Refusal(Reason::Timeout, text.into())
 }

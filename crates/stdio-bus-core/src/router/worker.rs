@@ -217,9 +217,18 @@ impl Bus {
             let text = "no request may be sent to a client of MCP 2026-07-28; answer its request with input_required";
             return Err(Refusal(Reason::ServerRequest, text.into()));
         }
+        let due = self.workers.get(worker).map(|worker| worker.answering.expires(self.time.taken_at()));
+        let due = due.filter(|due| said.id.is_some() && *due != Moment::NEVER);
+        if due.is_some_and(|due| due <= self.time.now()) {
+            let text = "its client had no room for it within request_timeout_sec";
+            return Err(Refusal(Reason::Timeout, text.into()));
+        }
         match self.make_room_at_client(worker, to, session.is_some() || named.client.is_some()) {
             Room::Free => {}
-            Room::Wait => return Ok(Flow::Blocked),
+            Room::Wait => {
+                self.expire_first_line(worker.into(), due);
+                return Ok(Flow::Blocked);
+            }
             Room::Closed => return self.send_said(worker, line),
         }
         self.pass(&said, named, to, session).map(|()| Flow::Next)
@@ -245,6 +254,7 @@ impl Bus {
         let mut edits = UNCHANGED;
         edits[1] = token.map(|with| Edit { at: named.at, with });
         if id.is_some() {
+            let expires = self.workers.get(worker).map(|worker| worker.answering.expires(self.time.taken_at()));
             let request = NewRequest {
                 asker: worker.into(),
                 answerer: to.into(),
@@ -252,10 +262,14 @@ impl Bus {
                 second_session: None,
                 flags: 0,
                 verb: Verb::Other,
-                expires: Moment::NEVER,
+                expires: expires.unwrap_or(Moment::NEVER),
                 print: 0,
             };
-            self.ask(&request, said, &mut edits)?;
+            let asked = self.ask(&request, said, &mut edits)?;
+            let of = named.about.or_else(|| self.request_of_question(worker, to, session));
+            if let Some((question, of)) = asked.zip(of) {
+                self.pending.note_question(question, of);
+            }
             self.note_elicitation(said, to, session);
         }
         self.forward(Peer::Client(to), line, &mut edits);

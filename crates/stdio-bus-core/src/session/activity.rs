@@ -4,31 +4,22 @@
 //! Such a session counts as work when a daemon drains and when a worker is replaced. Only workers that were asked for
 //! version 2 are watched. A line is only searched for these words as keys and values.
 
-use memchr::memmem;
-
 use crate::Bus;
-use crate::message::{Parsed, session_named};
+use crate::message::{Parsed, session_named, text_after};
 use crate::peer::WorkerKey;
-
-/// The text after a key, if the line has that key.
-fn value_of<'a>(line: &'a [u8], key: &str) -> Option<&'a [u8]> {
-    memmem::find_iter(line, key).find_map(|at| {
-        let rest = line[at + key.len()..].trim_ascii_start();
-        Some(rest.strip_prefix(b":")?.trim_ascii_start())
-    })
-}
+use crate::withdrawal::Dialect;
 
 /// Whether a line reports that its session is idle, or that it is not; none if it reports neither.
 pub(crate) fn told_idle(line: &[u8]) -> Option<bool> {
-    if !value_of(line, "\"sessionUpdate\"")?.starts_with(b"\"state_update\"") {
+    if !text_after(line, "\"sessionUpdate\"")?.starts_with(b"\"state_update\"") {
         return None;
     }
-    Some(value_of(line, "\"state\"")?.starts_with(b"\"idle\""))
+    Some(text_after(line, "\"state\"")?.starts_with(b"\"idle\""))
 }
 
 /// Whether an `initialize` asks for a version of ACP in which turns outlive their requests.
 fn asks_for_version_2(line: &[u8]) -> bool {
-    value_of(line, "\"protocolVersion\"")
+    text_after(line, "\"protocolVersion\"")
         .is_some_and(|version| matches!(version, [b'2'..=b'9', ..] | [b'1', b'0'..=b'9', ..]))
 }
 
@@ -36,11 +27,10 @@ impl Bus {
     /// A client sends a worker this `initialize`.
     #[cold]
     pub(crate) fn note_version(&mut self, worker: WorkerKey, line: Parsed<'_>) {
-        if asks_for_version_2(line.get(line.span))
-            && let Some(worker) = self.workers.get_mut(worker)
-        {
-            worker.facts.tells_states = true;
-        }
+        let line = line.get(line.span);
+        let Some(worker) = self.workers.get_mut(worker) else { return };
+        worker.facts.tells_states |= asks_for_version_2(line);
+        worker.facts.dialect = Dialect::of_initialize(line).or(worker.facts.dialect);
     }
 
     /// A worker sends this line, whether its session has an owner or not.

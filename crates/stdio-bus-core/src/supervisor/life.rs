@@ -229,6 +229,7 @@ impl Bus {
         let timeout = self.settings.limits.backpressure_timeout;
         self.tick_turns(key);
         self.release_held_up(key);
+        self.release_overdue(key.into());
         let now = self.time.now();
         if self.workers.get_mut(key).is_some_and(|worker| worker.facts.timer.take_if(|at| *at <= now).is_some()) {
             self.on_worker_timer(key);
@@ -255,7 +256,8 @@ impl Bus {
         ];
         let due = due.map(|tick| tick(self, key));
         let Some(worker) = self.workers.get(key) else { return };
-        let own = [worker.facts.timer, stalls_at(worker), worker.stall.ends(), worker.window.turns_due()];
+        let overdue_at = worker.end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
+        let own = [worker.facts.timer, stalls_at(worker), worker.stall.ends(), worker.window.turns_due(), overdue_at];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }

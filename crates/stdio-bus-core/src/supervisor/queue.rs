@@ -205,6 +205,11 @@ impl Bus {
         self.refuse_worker(key, false);
     }
 
+    /// The line that a client waits with is overdue: it is handled again, and refused.
+    pub(crate) fn stop_awaiting_overdue(&mut self, key: ClientKey) {
+        self.stop_awaiting(false, |waiting| waiting.client == key);
+    }
+
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
     /// turn, or not possible.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {

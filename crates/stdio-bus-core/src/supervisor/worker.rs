@@ -15,6 +15,7 @@ use crate::report::{Reason, WorkerName};
 use crate::router::audience::Audience;
 use crate::router::elicitations::Elicitations;
 use crate::session::early::Early;
+use crate::withdrawal::Dialect;
 
 /// How long a worker with a broken pipe may take to exit by itself, and how long the stdout of an exited one is still
 /// read.
@@ -127,6 +128,8 @@ pub(crate) struct Facts {
     pub question: Question,
     /// Whether it was sent the opening of an MCP session (`router/opening.rs`).
     pub opened: Opened,
+    /// The protocol of the last `initialize` that it was sent.
+    pub dialect: Option<Dialect>,
     /// It may report which of its sessions are active (`session/activity.rs`).
     pub tells_states: bool,
     /// The wait of its client for the first answer was reported.

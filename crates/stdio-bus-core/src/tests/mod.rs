@@ -36,6 +36,7 @@ mod shutdown;
 mod spawns;
 mod successors;
 mod tally;
+mod timeouts;
 mod turns;
 mod vacancy;
 mod workers;

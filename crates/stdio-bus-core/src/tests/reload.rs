@@ -451,6 +451,7 @@ fn limits_and_choices_hold_at_once() {
     assert_eq!(bench.read(worker).len(), 1);
     bench.pass(seconds(2));
     assert_eq!(bench.read_reasons(client), ["timeout"]);
+    bench.read(worker);
     bench.write(client, r#"{"id":3,"method":"this line is longer than forty bytes"}"#);
     assert_eq!(bench.read_reasons(client), ["client_line_too_long"]);
     bench.reload(&before);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Client, Fate, Model, Penalty};
+use super::{Client, Fate, Model, Penalty, Retired};
 use crate::bus::port::{Close, Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::Assignment;
@@ -26,6 +26,8 @@ impl Model {
             waits_since: None,
             has_waited: Duration::ZERO,
             assigned: Vec::new(),
+            retired: Retired::default(),
+            fresh: false,
         });
     }
 

@@ -42,7 +42,7 @@ impl Model {
                 self.client_message(now, number, client, worker, &fate, &ids)
             }
             (Party::Worker(worker), Party::Client(client)) if line.kind != Kind::Response => {
-                self.worker_message(number, worker, client, &ids)
+                self.worker_message(now, number, worker, client, &ids)
             }
             (Party::Worker(worker), Party::Client(client)) => self.worker_response(now, number, worker, client, &ids),
             (Party::Client(_), Party::Worker(_)) => {
@@ -89,6 +89,9 @@ impl Model {
             self.workers[worker].early.push(Early { number, bytes, since: now, in_doubt });
             return None;
         }
+        if self.may_be_overdue(now, number) {
+            fate.lost.push(Reason::Timeout);
+        }
         let fate = Fate { lost: [fate.lost, self.step.take_lost_before(number)].concat(), ..fate };
         let told = self.tally.take_refusal().filter(|_| line.kind == Kind::Request);
         let Some(reason) = told.or(fate.lost.first().copied()) else {
@@ -126,6 +129,13 @@ impl Model {
         Some(reason)
     }
 
+    /// Whether a request may have waited for its whole time before it could be forwarded.
+    fn may_be_overdue(&self, now: Moment, number: usize) -> bool {
+        let (line, at) = (&self.lines[number], self.presented_at(now, number));
+        let mut limits = self.settings.pools.iter().filter_map(|pool| pool.request_timeout);
+        line.kind == Kind::Request && !line.listens() && limits.any(|limit| at.after(limit) <= now)
+    }
+
     /// Whether this line of the bus refuses a message that is being received.
     pub fn said_refusal(&mut self, hearing: Option<Party>, to: Party, text: &[u8]) -> bool {
         let value = value_of(text);
@@ -151,6 +161,15 @@ impl Model {
             assert!(owned || held && self.workers[worker].owner.is_some(), "{name} is cancelled, and has no owner");
             assert!(self.workers[worker].takes, "a worker that does not listen is spoken to");
             return;
+        }
+        if ["$/cancel_request", "$/cancelRequest", "notifications/cancelled"]
+            .iter()
+            .any(|name| value["method"] == *name)
+        {
+            assert!(self.is_there(to), "a peer that does not listen is spoken to");
+            let params = &value["params"];
+            let id = if params["id"].is_null() { &params["requestId"] } else { &params["id"] };
+            return self.withdrawn(now, to, &id.to_string());
         }
         let reason = value["error"]["data"]["reason"].as_str().expect("an error has a reason").to_owned();
         if value["id"].is_null() {

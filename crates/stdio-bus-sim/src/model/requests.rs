@@ -80,6 +80,7 @@ impl Model {
         let request = Request {
             sessions,
             expires: timeout.map(|timeout| now.after(timeout)),
+            expires_first: timeout.map(|timeout| self.presented_at(now, number).after(timeout)),
             ..Request::new(number, Party::Client(client), Party::Worker(worker))
         };
         let worker = &self.workers[worker];
@@ -116,7 +117,17 @@ impl Model {
         }
     }
 
-    pub(super) fn worker_message(&mut self, number: usize, worker: usize, client: usize, ids: &Ids) {
+    /// A line was presented to the bus as a whole.
+    pub fn presented(&mut self, now: Moment, number: usize) {
+        self.presented.entry(number).or_insert(now);
+    }
+
+    /// When that was.
+    pub(super) fn presented_at(&self, now: Moment, number: usize) -> Moment {
+        self.presented.get(&number).copied().unwrap_or(now)
+    }
+
+    pub(super) fn worker_message(&mut self, now: Moment, number: usize, worker: usize, client: usize, ids: &Ids) {
         let line = self.lines[number].clone();
         let about = self.request_meant_by(worker, &line);
         let seen = ids.request_id.as_deref();
@@ -141,12 +152,19 @@ impl Model {
             let owned = self.sessions.iter().find(|at| is_it(at.worker, &at.name)).map(|at| at.serial);
             let held = self.held.iter().find(|held| is_it(held.worker, &held.name)).map(|held| held.serial);
             let session = owned.or(held);
+            let timeout = self.settings.pools[self.workers[worker].pool].request_timeout;
             let request = Request {
                 sessions: session.into_iter().collect(),
+                expires: timeout.map(|timeout| now.after(timeout)),
+                expires_first: timeout.map(|timeout| self.presented_at(now, number).after(timeout)),
                 ..Request::new(number, Party::Worker(worker), Party::Client(client))
             };
+            let at = &self.clients[client];
+            let is_retired = at.fresh || line.ids.id.as_deref().is_some_and(|id| at.retired.has_id(&meaning(id)));
+            let is_late = |token: &str| at.fresh || at.retired.has_token(&meaning(token));
+            let is_late = line.ids.token.as_deref().is_some_and(is_late);
             let (owners, made) = (&mut self.owners, &mut self.made);
-            let request = translated(request, &line, ids, &self.to_clients, owners, made, [false; 2]);
+            let request = translated(request, &line, ids, &self.to_clients, owners, made, [is_retired, is_late]);
             self.to_clients.push(request);
         }
     }
@@ -240,31 +258,91 @@ impl Model {
         }
     }
 
+    /// A peer is told that nobody waits for its answer to this request any more.
+    pub(super) fn withdrawn(&mut self, now: Moment, from: Party, id: &str) {
+        let requests = if matches!(from, Party::Worker(_)) { &mut self.to_workers } else { &mut self.to_clients };
+        let is_it = |request: &&mut Request| request.answerer == from && request.wire == meaning(id);
+        let Some(request) = requests.iter_mut().find(is_it) else { panic!("{from:?} is told to cancel {id}") };
+        assert!(request.asker.is_some() && request.cancelled.is_none(), "it was given up before: {request:?}");
+        (request.cancelled, request.given_up) = (Some((now, false)), true);
+        // A worker that was told to stop gets no error for it.
+        if let Some(Party::Worker(worker)) = request.asker
+            && !self.workers[worker].takes
+        {
+            request.asker = None;
+            request.orphaned = Some(now);
+        }
+    }
+
+    /// A worker's question was answered with an error, since it took its client too long, or the request that it belongs
+    /// to was given up.
+    fn gave_up_question(&mut self, now: Moment, to: Party, id: &str, reason: Reason) {
+        assert_eq!(reason, Reason::Timeout, "a question was given up");
+        let is_it = |request: &Request| request.asker == Some(to) && request.token == id;
+        // Of several with the same id it is one that was withdrawn just now.
+        let withdrawn = self.to_clients.iter().position(|request| is_it(request) && request.cancelled.is_some());
+        let found = withdrawn.or_else(|| self.to_clients.iter().position(is_it));
+        let Some(found) = found else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
+        let request = &mut self.to_clients[found];
+        let Party::Worker(worker) = to else { panic!("{to:?} asks clients") };
+        let is_overdue = request.expires_first.is_some_and(|at| at <= now);
+        assert!(is_overdue || self.step.has_given_up(worker), "too early: {request:?}");
+        request.asker = None;
+        request.orphaned = Some(now);
+        request.cancelled.get_or_insert((now, false));
+        request.given_up = true;
+        self.count(reason);
+    }
+
     /// A pending request was answered with an error.
     pub(super) fn gave_up(&mut self, now: Moment, to: Party, id: &str, reason: Reason, is_replaced: bool) {
         if reason == Reason::Cancelled {
+            let may_leave = |it: &Request| Self::may_leave_at(it).is_some_and(|at| at <= now);
+            let is_it =
+                |it: &Request| it.asker == Some(to) && it.token == id && it.cancelled.is_some_and(|(_, loud)| loud);
+            let waited = self.to_workers.iter().position(|it| is_it(it) && may_leave(it));
+            if let Some(at) = waited.filter(|_| !self.step.owes_cancelled(to, id)) {
+                let request = self.to_workers.remove(at);
+                self.leaves(request);
+            }
             self.step.tell_cancelled(to, id);
             return self.count(reason);
         }
+        if matches!(to, Party::Worker(_)) {
+            return self.gave_up_question(now, to, id, reason);
+        }
         // Of several with the same id a shutdown ends a subscription first.
         let lines = &self.lines;
-        let is_it = |request: &&mut Request| request.asker == Some(to) && request.token == id;
+        let is_it = |request: &Request| request.asker == Some(to) && request.token == id;
         let ends_first =
-            |request: &&mut Request| is_it(request) && lines[request.line].listens() && request.cancelled.is_none();
-        let first = self.to_workers.iter_mut().find(ends_first).filter(|_| reason == Reason::ShuttingDown);
-        let request = match first {
-            Some(first) => Some(first),
-            None => self.to_workers.iter_mut().find(is_it),
+            |request: &Request| is_it(request) && lines[request.line].listens() && request.cancelled.is_none();
+        // One that times out was withdrawn just before.
+        let is_withdrawn = |request: &Request| {
+            is_it(request)
+                && request.cancelled == Some((now, false))
+                && request.expires_first.is_some_and(|at| at <= now)
         };
-        let Some(request) = request else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
+        let first = match reason {
+            Reason::ShuttingDown => self.to_workers.iter().position(ends_first),
+            Reason::Timeout => self.to_workers.iter().position(is_withdrawn),
+            _ => None,
+        };
+        let found = first.or_else(|| self.to_workers.iter().position(is_it));
+        let Some(found) = found else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
+        let request = &mut self.to_workers[found];
         request.asker = None;
         request.orphaned = Some(now);
         let Party::Worker(worker) = request.answerer else { panic!("{request:?}") };
         match reason {
             Reason::Timeout => {
                 let Party::Client(client) = to else { panic!("{to:?} waits for a client") };
-                let overdue = request.expires.is_some_and(|at| at <= now) || self.clients[client].half_closed;
-                assert!(overdue, "too early: {request:?}");
+                let is_overdue = request.expires_first.is_some_and(|at| at <= now);
+                assert!(is_overdue || self.clients[client].half_closed, "too early: {request:?}");
+                if is_overdue && (!self.clients[client].half_closed || !self.workers[worker].takes) {
+                    request.cancelled.get_or_insert((now, false));
+                    request.given_up = true;
+                }
+                self.step.note_given_up(worker);
             }
             Reason::RequestLost => {
                 assert!(!self.drain.has_refused());
@@ -293,9 +371,17 @@ impl Model {
         let round = |at: Moment| Moment(at.0.next_multiple_of(SLOT_ROUND.as_nanos() as u64));
         if let Some((at, _)) = request.cancelled {
             let due = round(at.after(SLOT_KEPT));
-            return Some(request.expires.map_or(due, |expires| expires.min(due)));
+            let expires = request.expires.filter(|_| !request.given_up);
+            return Some(expires.map_or(due, |expires| expires.min(due)));
         }
         request.orphaned.map(|at| round(at.after(SLOT_KEPT)))
+    }
+
+    /// When it may do so at the earliest: since when the bus counts the time of a request that had to wait is not known.
+    fn may_leave_at(request: &Request) -> Option<Moment> {
+        let at = Self::leaves_at(request)?;
+        let may_wait = request.cancelled.is_some() && !request.given_up;
+        Some(request.expires_first.filter(|_| may_wait).map_or(at, |first| first.min(at)))
     }
 
     /// Cancelled and orphaned requests free their slots. Their answers may still arrive, so their ids are not sent to
@@ -303,9 +389,11 @@ impl Model {
     pub fn leave_slots(&mut self, now: Moment) {
         let stays =
             |request: &Request| request.cancelled.is_none() || Self::leaves_at(request).is_none_or(|at| at > now);
-        let (stay, leave) = std::mem::take(&mut self.to_workers).into_iter().partition(stays);
+        let (stay, leave): (_, Vec<_>) = std::mem::take(&mut self.to_workers).into_iter().partition(stays);
         self.to_workers = stay;
-        for request in leave {
+        let (stay, questions): (_, Vec<_>) = std::mem::take(&mut self.to_clients).into_iter().partition(stays);
+        self.to_clients = stay;
+        for request in leave.into_iter().chain(questions) {
             self.leaves(request);
         }
         self.let_go();
@@ -314,7 +402,8 @@ impl Model {
     /// This many orphaned requests have freed their slots. The bus may leave them their slots until it needs one.
     pub(super) fn orphans_leave(&mut self, now: Moment, how_many: usize) {
         for _ in 0..how_many {
-            let due = |request: &Request| Self::leaves_at(request).filter(|at| *at <= now && request.asker.is_none());
+            let is_silent = |it: &Request| it.asker.is_none() || it.cancelled.is_some_and(|(_, loud)| !loud);
+            let due = |request: &Request| Self::may_leave_at(request).filter(|at| *at <= now && is_silent(request));
             let due = self.to_workers.iter().enumerate().filter_map(|(at, request)| Some((due(request)?, at))).min();
             let Some((_, at)) = due else { return };
             let request = self.to_workers.remove(at);
@@ -332,6 +421,11 @@ impl Model {
             if creates {
                 self.ends_early(worker, None);
             }
+        }
+        if let Party::Client(client) = request.answerer {
+            let at = &mut self.clients[client];
+            at.fresh |= !at.retired.add(&request.wire, request.progress.as_ref().map(|token| &token.wire));
+            return;
         }
         // The worker may still load it.
         if matches!(self.lines[request.line].method, "session/load" | "session/resume") {
@@ -363,7 +457,8 @@ impl Model {
 
     /// Panics if a request is overdue and its asker still waits.
     pub fn check_overdue(&self, now: Moment) {
-        for request in self.to_workers.iter().filter(|request| request.asker.is_some() && request.cancelled.is_none()) {
+        let all = self.to_workers.iter().chain(&self.to_clients);
+        for request in all.filter(|request| request.asker.is_some() && request.cancelled.is_none()) {
             assert!(request.expires.is_none_or(|expires| expires > now), "it is overdue: {request:?}");
         }
     }

@@ -10,6 +10,8 @@ use crate::line::Party;
 pub(super) struct Step {
     /// Workers with timed-out requests: they must have been stopped by its end.
     timed_out: Vec<usize>,
+    /// Workers with requests that were given up since they took too long.
+    given_up: Vec<usize>,
     /// Clients whose requests were dropped with their connection, and why.
     dropped_with_client: Vec<(usize, Reason)>,
     /// Dropped cancelled requests that their clients still have to be told about.
@@ -30,6 +32,15 @@ impl Step {
         std::mem::take(&mut self.timed_out)
     }
 
+    /// A request to a worker was given up, and its questions that belong to it may be.
+    pub(super) fn note_given_up(&mut self, worker: usize) {
+        self.given_up.push(worker);
+    }
+
+    pub(super) fn has_given_up(&self, worker: usize) -> bool {
+        self.given_up.contains(&worker)
+    }
+
     /// A request of a client was dropped with its connection.
     pub(super) fn note_dropped(&mut self, client: usize, why: Reason) {
         self.dropped_with_client.push((client, why));
@@ -47,6 +58,10 @@ impl Step {
     /// The client of a cancelled request has to be told that it is dropped.
     pub(super) fn owe_cancelled(&mut self, asker: Party, token: String) {
         self.cancelled.push((asker, token));
+    }
+
+    pub(super) fn owes_cancelled(&self, asker: Party, token: &str) -> bool {
+        self.cancelled.iter().any(|(of, known)| *of == asker && known == token)
     }
 
     /// It was told so.
@@ -76,6 +91,7 @@ impl Step {
     /// The step is over: its possible effects do not count any more.
     pub(super) fn end(&mut self) {
         self.perhaps_taken.clear();
+        self.given_up.clear();
         self.lost_before.clear();
     }
 

@@ -55,6 +55,7 @@ impl World {
             self.mention(|_| format!("{party:?} present {length} bytes"));
         }
         self.passage.take_dropped();
+        self.note_presented(party);
         let peer = self.peer(party);
         let (received, effects) = self.bus.receive(self.now, peer, window);
         let is_bad = bad.iter().map(|reason| self.bus.count(*reason)).sum::<u64>() > bad_before;
@@ -106,6 +107,18 @@ impl World {
         }
         self.check();
         received.next
+    }
+
+    /// The model learns which whole lines are presented.
+    fn note_presented(&mut self, party: Party) {
+        let end = self.end(party);
+        let (mut bytes, mut whole) = (end.kept.len(), Vec::new());
+        for (number, length) in &end.lines {
+            let Some(rest) = bytes.checked_sub(*length) else { break };
+            bytes = rest;
+            whole.push(*number);
+        }
+        whole.into_iter().for_each(|number| self.model.presented(self.now, number));
     }
 
     /// Whether the rest of a partial line may be dropped: memory is short, or was, and the client is being closed.

@@ -1,0 +1,194 @@
+//! Requests that are given up: whoever still works on one is told, in the words of its protocol. A worker is told that
+//! nobody waits for the answer to a client's request, and a client that nobody waits for the answer to a worker's
+//! question. With a request the questions that belong to it are withdrawn.
+//!
+//! Invariant: a cancellation names its request by the id that its receiver was sent.
+
+use alloc::borrow::ToOwned;
+use alloc::vec::Vec;
+
+use super::Bus;
+use super::message::{Verb, text_after};
+use super::peer::{ClientKey, Peer, RequestKey, SessionKey, WorkerKey};
+use super::pending::Request;
+use super::reply::{self, Delivered};
+use super::report::Reason;
+use super::request::Flags;
+use super::timers::Timer;
+
+/// How a protocol cancels a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Dialect {
+    /// `$/cancel_request` (ACP).
+    Acp,
+    /// `notifications/cancelled` (MCP).
+    Mcp,
+    /// `$/cancelRequest` (LSP).
+    Lsp,
+}
+
+impl Dialect {
+    /// The protocol of an `initialize`: MCP's versions are strings, ACP's are numbers, and LSP sends none.
+    pub(crate) fn of_initialize(line: &[u8]) -> Option<Self> {
+        match text_after(line, "\"protocolVersion\"") {
+            Some(version) if version.starts_with(b"\"") => Some(Self::Mcp),
+            Some(_) => Some(Self::Acp),
+            None => text_after(line, "\"processId\"").map(|_| Self::Lsp),
+        }
+    }
+}
+
+impl Bus {
+    /// The protocol that a client and a worker speak with each other. `request` is one between them: only in MCP
+    /// requests have progress tokens.
+    fn dialect(&self, client: ClientKey, worker: WorkerKey, request: RequestKey) -> Dialect {
+        if self.mcp(client).era.is_some() {
+            return Dialect::Mcp;
+        }
+        let known = self.workers.get(worker).and_then(|worker| worker.facts.dialect);
+        known.unwrap_or(if self.pending.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
+    }
+
+    /// Tells the answerer of a request that nobody waits for the answer any more, and gives it a moment: its slot is
+    /// freed then, since in MCP nothing is answered that was cancelled.
+    pub(super) fn withdraw(&mut self, key: RequestKey, why: &str) {
+        let Some(request) = self.pending.get(key).filter(|request| request.cancelled().is_none()) else { return };
+        let (answerer, verb) = (request.answerer(), request.verb);
+        let (client, worker) = match (request.asker(), answerer) {
+            (Some(Peer::Client(client)), Peer::Worker(worker)) => (client, worker),
+            (Some(Peer::Worker(worker)), Peer::Client(client)) => (client, worker),
+            _ => return,
+        };
+        let dialect = self.dialect(client, worker, key);
+        // MCP: the `initialize` is not cancelled.
+        let may_be = dialect != Dialect::Mcp || verb != Verb::Initialize;
+        if may_be && self.reads_lines(answerer) {
+            let id = self.pending.wire_token(key);
+            let id = id.map_or_else(|| self.pending.asker_token(key), |id| id.as_bytes().to_owned());
+            self.send(answerer, &reply::cancellation(dialect, &id, why));
+        }
+        let due = self.pending.give_up(self.time.now(), key);
+        self.timers.arm(Timer::Requests, due);
+    }
+
+    /// A client's request is given up: the client gets an error, its worker is told, and so are clients with questions
+    /// of the worker that belong to it.
+    pub(super) fn give_up(&mut self, key: RequestKey, reason: Reason, text: &str) {
+        let Some(request) = self.pending.get(key) else { return };
+        let questions = self.questions_of(key);
+        let prompt = request.session.filter(|_| request.flags.has(Flags::PROMPT));
+        if let Some(session) = prompt {
+            self.send_cancellation(session);
+        }
+        self.withdraw(key, text);
+        self.fail_request(key, reason, text);
+        for question in questions {
+            let text = format!("the request that it belongs to was given up: {text}");
+            self.give_up_question(question, reason, &text);
+        }
+    }
+
+    /// A worker's request is given up: the worker gets an error, and its client is told.
+    pub(super) fn give_up_question(&mut self, key: RequestKey, reason: Reason, text: &str) {
+        let Some(request) = self.pending.get(key) else { return };
+        let (Some(asker @ Peer::Worker(_)), answerer) = (request.asker(), request.answerer()) else { return };
+        let (id, shown) = (self.pending.asker_token(key), self.pending.asker_text(key));
+        self.withdraw(key, text);
+        self.orphan_request(key);
+        // A worker that was told to stop reads nothing any more.
+        if !self.takes_messages(asker) {
+            return;
+        }
+        self.report_request(reason, [Some(answerer), Some(asker)], || (Some(shown), text.into()));
+        self.send_error(asker, &id, reason, text, Delivered::Yes);
+    }
+
+    /// The unanswered questions of a worker that belong to a client's request.
+    pub(super) fn questions_of(&self, key: RequestKey) -> Vec<RequestKey> {
+        let Some(request) = self.pending.get(key) else { return Vec::new() };
+        let Some(client @ Peer::Client(_)) = request.asker() else { return Vec::new() };
+        let mut questions = self.asked_of(client);
+        questions.retain(|question| {
+            let is_waited_for = self.pending.get(*question).is_some_and(|it| it.asker().is_some());
+            is_waited_for && self.pending.belongs_to(*question) == Some(key)
+        });
+        questions
+    }
+
+    /// The request of a client that a worker's question to it belongs to: a prompt in the session of the question; else
+    /// the only one in that session, or the only one at all of the client that the worker serves alone.
+    pub(super) fn request_of_question(
+        &self,
+        worker: WorkerKey,
+        client: ClientKey,
+        session: Option<SessionKey>,
+    ) -> Option<RequestKey> {
+        if session.is_none() && self.owner(worker) != Some(client) {
+            return None;
+        }
+        let is_there = |key: &RequestKey| {
+            let is_at = |it: &Request| it.answerer() == Peer::Worker(worker) && it.cancelled().is_none();
+            let in_session = || session.is_none() || self.pending.sessions(*key).contains(&session);
+            self.pending.get(*key).is_some_and(is_at) && in_session()
+        };
+        let mut requests = self.asked_by(client.into());
+        requests.retain(is_there);
+        let is_prompt = |key: &&RequestKey| self.pending.get(**key).is_some_and(|it| it.flags.has(Flags::PROMPT));
+        let prompt = requests.iter().rev().find(is_prompt).copied();
+        prompt.or_else(|| requests.first().copied().filter(|_| requests.len() == 1))
+    }
+
+    /// Whether a peer still reads what it is sent.
+    fn reads_lines(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Worker(worker) => self.worker_takes_messages(worker),
+            Peer::Client(_) => self.takes_messages(peer),
+        }
+    }
+
+    /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
+    /// (`cancel_on_disconnect`; decision 11). In MCP 2026-07-28 a disconnect cancels the client's requests, and those of
+    /// an ended session over HTTP have no other reader: there it needs no setting.
+    pub(super) fn tell_workers(&mut self, key: ClientKey) {
+        let mut cancelled = Vec::new();
+        for request in self.asked_by(key.into()) {
+            let session = self.pending.get(request).and_then(|request| request.session);
+            if let Some(session) = session.filter(|session| !cancelled.contains(session)) {
+                cancelled.push(session);
+                self.send_cancellation(session);
+            }
+            if self.mcp(key).era.is_some() {
+                self.withdraw(request, "the client closed the stream");
+            }
+        }
+    }
+
+    /// Tells the worker of a session to stop working in it, if that is configured.
+    pub(super) fn send_cancellation(&mut self, session: SessionKey) {
+        let Some(session) = self.sessions.get(session) else { return };
+        let worker = session.worker;
+        let wanted = self.pool_of(worker).is_some_and(|pool| self.settings.pools[pool].cancel_on_disconnect);
+        if !wanted || !self.worker_takes_messages(worker) {
+            return;
+        }
+        let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
+        reply::write_string(session.name.as_bytes(), &mut bytes);
+        bytes.extend_from_slice(b"}}\n");
+        self.send(worker.into(), &bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_protocol_is_known_by_the_type_of_the_version_in_its_initialize() {
+        let of =
+            |params: &str| Dialect::of_initialize(format!(r#"{{"method":"initialize","params":{params}}}"#).as_bytes());
+        assert_eq!(of(r#"{"protocolVersion":"2025-06-18"}"#), Some(Dialect::Mcp));
+        assert_eq!(of(r#"{"protocolVersion": 1}"#), Some(Dialect::Acp));
+        assert_eq!(of(r#"{"processId":null,"rootUri":null}"#), Some(Dialect::Lsp));
+        assert_eq!(of("{}"), None);
+    }
+}

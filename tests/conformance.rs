@@ -376,3 +376,20 @@ fn every_link_of_the_documents_leads_somewhere() {
     }
     assert!(links > 100, "only {links} links were found");
 }
+
+#[test]
+fn the_documents_show_the_example_workers_as_they_are() {
+    let (page, readme) = (document("workers.md"), fs::read_to_string(root().join("README.md")).unwrap());
+    let programs = files(&["examples/workers"]);
+    assert!(programs.len() >= 15, "only {} workers were found", programs.len());
+    for program in programs {
+        let name = program.file_name().unwrap().to_str().unwrap();
+        let text = fs::read_to_string(&program).unwrap();
+        assert!(text.lines().count() <= 25, "{name} is no short example any more");
+        let is_shown_in = |page: &str| page.contains(&format!("\n{text}```\n"));
+        assert!(is_shown_in(&page), "docs/workers.md shows another {name}");
+        if ["worker.py", "worker.js"].contains(&name) {
+            assert!(is_shown_in(&readme), "README.md shows another {name}");
+        }
+    }
+}

@@ -12,9 +12,9 @@
 //! Reading order: [`config`] (the settings), [`rpc`] and [`acp`] (the methods and the turns), [`session`] and
 //! [`history`] (what is remembered), [`convert`] (what is sent), [`body`], [`chunk`] and [`answer`] (what comes back;
 //! [`json`] reads it), [`failure`] (errors), [`stdio`] (lines, and slow readers), [`serve`] (the only place where they
-//! meet the operating system). The route to the endpoint: [`client`] (connections and requests), [`secrets`] (keys, and
-//! how they are kept secret), [`dialect`] (how requests are written, which models there are, and their context
-//! windows). The command line is below.
+//! meet the operating system). The route to the endpoint: [`client`] (connections and requests), `hop` (tunnels through
+//! proxies, and servers that speak something else), [`secrets`] (keys, and how they are kept secret), [`dialect`] (how
+//! requests are written, which models there are, and their context windows). The command line is below.
 //!
 //! The overall invariant: every request is answered exactly once, after its last update, whatever the endpoint or the
 //! disk does; and of a turn that did not end well only the user's message stays in its session.

@@ -97,6 +97,26 @@ pub fn member<'a>(object: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     Some(&object[value.start as usize..value.end as usize])
 }
 
+/// Returns the place of the member `name` of the object at `at` with the comma that parts it from its neighbour, so that
+/// what remains without these bytes is an object, too. `data[at..]` begins with a valid object.
+pub fn with_its_comma(data: &[u8], at: usize, name: &[u8]) -> Option<Span> {
+    let mut before = None;
+    for (key, value) in Members::of(data, at) {
+        let after = value.end as usize;
+        if !is_name(data, key, name) {
+            before = Some(after);
+            continue;
+        }
+        let comma = |end: usize| filled(data, end).filter(|comma| data[*comma] == b',');
+        return Some(match (comma(after), before.and_then(comma)) {
+            (Some(comma), _) => Span { start: key.start, end: comma as u32 + 1 },
+            (None, Some(comma)) => Span { start: comma as u32, end: value.end },
+            (None, None) => Span { start: key.start, end: value.end },
+        });
+    }
+    None
+}
+
 /// A member occurs twice in an object: two parsers could choose differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Twice;
@@ -133,6 +153,26 @@ mod tests {
         {
             assert_eq!(string_in_params(line.as_bytes(), b"x"), None, "{line}");
         }
+    }
+
+    #[test]
+    fn a_member_is_found_with_the_comma_that_has_to_go_with_it() {
+        for (line, left) in [
+            (r#"{"pool":"a","id":1}"#, r#"{"id":1}"#),
+            (r#"{"id":1,"pool":"a"}"#, r#"{"id":1}"#),
+            (r#" { "id" : 1 , "pool" : "a" , "x" : 2 } "#, r#" { "id" : 1 ,  "x" : 2 } "#),
+            (r#"{ "id" : 1 , "pool" : "a" }"#, r#"{ "id" : 1  }"#),
+            (r#"{ "pool" : "a" }"#, "{  }"),
+            (
+                r#"{"x":{"pool":1,"y":[",\"pool\":2"]},"po\u006fl":{"pool":[{}]},"y":"pool"}"#,
+                r#"{"x":{"pool":1,"y":[",\"pool\":2"]},"y":"pool"}"#,
+            ),
+        ] {
+            let place = with_its_comma(line.as_bytes(), 0, b"pool").expect(line);
+            let rest = [&line[..place.start as usize], &line[place.end as usize..]].concat();
+            assert_eq!(rest, left, "{line}");
+        }
+        assert_eq!(with_its_comma(br#"{"x":{"pool":1}}"#, 0, b"pool"), None);
     }
 
     #[test]

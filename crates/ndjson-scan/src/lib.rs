@@ -48,7 +48,9 @@ mod zeroed;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-pub use find::{Twice, member, objects_in_params, only_member, string_in, string_in_params, wrapped_message};
+pub use find::{
+    Twice, member, objects_in_params, only_member, string_in, string_in_params, with_its_comma, wrapped_message,
+};
 pub use meta::Meta;
 pub use skip::SkipValue;
 pub use string::{decode, decoded};
@@ -209,6 +211,11 @@ impl Line {
     pub const ID_INVALID: u32 = 8;
     /// Nested deeper than [`MAX_WRAPPED_DEPTH`].
     pub const TOO_DEEP: u32 = 16;
+    /// A member `pool` is present at top level, whatever its value.
+    pub const POOL: u32 = 32;
+    /// A carriage return stands between its tokens, where some readers end a line; one just before the newline does
+    /// not count.
+    pub const LONE_RETURN: u32 = 64;
 
     /// Whether all of `bits` are set.
     pub fn has(&self, bits: u32) -> bool {

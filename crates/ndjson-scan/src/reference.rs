@@ -98,6 +98,8 @@ pub(super) struct Machine {
     member: Member,
     /// A bit for each member seen.
     seen: u16,
+    /// The last byte was a carriage return outside strings.
+    after_return: bool,
     /// Where the token being read begins.
     token: usize,
     /// The fields found so far, relative to the line's start.
@@ -140,6 +142,11 @@ impl Machine {
             if let Err(fault) = self.step(byte, at) {
                 return Verdict::Malformed { at, fault };
             }
+            if self.after_return {
+                self.line.flags |= Line::LONE_RETURN;
+            }
+            // Inside strings it is malformed.
+            self.after_return = byte == b'\r';
             at += 1;
         }
         Verdict::Unfinished
@@ -354,6 +361,7 @@ impl Machine {
         match member {
             Member::Result => self.line.flags |= Line::RESULT,
             Member::Error => self.line.flags |= Line::ERROR,
+            Member::Pool => self.line.flags |= Line::POOL,
             _ => {}
         }
         if self.depth == 1 {

@@ -6,7 +6,7 @@ use core::cmp::Ordering;
 use core::ops::Deref;
 
 use memchr::memmem;
-use ndjson_scan::{Line, Span, Window, decoded};
+use ndjson_scan::{Line, Span, Window, decoded, with_its_comma};
 
 use super::peer::{Text, hash_of_name};
 use super::report::Reason;
@@ -44,11 +44,12 @@ pub(super) struct Edit {
     pub with: Text,
 }
 
-/// The replacements in one line: its id, the reference to another request in two places, and its progress token.
-pub(super) type Edits = [Option<Edit>; 4];
+/// The replacements in one line: its id, the reference to another request in two places, its progress token, and what
+/// is the bus's own.
+pub(super) type Edits = [Option<Edit>; 5];
 
 /// Nothing is replaced.
-pub(super) const UNCHANGED: Edits = [const { None }; 4];
+pub(super) const UNCHANGED: Edits = [const { None }; 5];
 
 /// Why a message is not delivered.
 #[derive(Clone)]
@@ -178,6 +179,13 @@ pub(super) fn session_name<'a>(line: Parsed<'a>, span: Span) -> Option<Cow<'a, [
 /// The session that a line names: at top level, or else in its params.
 pub(super) fn session_named<'a>(line: Parsed<'a>) -> Option<Cow<'a, [u8]>> {
     session_name(line, line.session).or_else(|| session_name(line, line.params_session))
+}
+
+/// The bytes of a client's line that are the bus's own, and not for the worker: the top-level `pool` with its comma.
+/// Some servers of MCP do not answer a line with a member that they do not know.
+pub(super) fn not_for_worker(line: Parsed<'_>) -> Option<Span> {
+    // Nearly no line has it, so that its place is searched for.
+    line.has(Line::POOL).then(|| with_its_comma(line.window.data(), line.span.start as usize, b"pool")).flatten()
 }
 
 /// The id for the answer to a refused request: the client's own token.

@@ -83,6 +83,9 @@ pub struct Line {
     pub(crate) draft: Draft,
     /// All of it, without the newline.
     pub pieces: Vec<Piece>,
+    /// What a worker gets of it, if that is not the same: the pool is for the bus alone, and a carriage return is a
+    /// blank.
+    for_worker: Option<Vec<Piece>>,
 }
 
 impl Deref for Line {
@@ -194,12 +197,17 @@ impl Line {
             name.take_if(|name| name.is_empty());
         }
         draft.result &= draft.method.is_empty();
-        Self { from, kind, draft, pieces: merged(object(members, random)) }
+        let space = if number.is_multiple_of(7) { "\r" } else { " " };
+        let members = spaced(members, space, random);
+        let pieces = joined(&members);
+        let is_changed = draft.pool.is_some() || space == "\r";
+        let for_worker = (is_changed && matches!(from, Party::Client(_))).then(|| worker_gets(members));
+        Self { from, kind, draft, pieces, for_worker }
     }
 
     /// A malformed line, or a blank one.
     pub fn raw(from: Party, kind: Kind, text: String) -> Self {
-        Self { from, kind, draft: Draft::default(), pieces: vec![Piece::Text(text)] }
+        Self { from, kind, draft: Draft::default(), pieces: vec![Piece::Text(text)], for_worker: None }
     }
 
     /// Its bytes with the newline.
@@ -214,7 +222,7 @@ impl Line {
         let mut rest = received;
         let mut ids = Vec::new();
         let mut open = false;
-        for piece in &self.pieces {
+        for piece in self.delivered() {
             let Piece::Text(text) = piece else {
                 open = true;
                 continue;
@@ -231,11 +239,16 @@ impl Line {
         (rest == b"\n").then_some(ids)
     }
 
+    /// What its receiver gets of it.
+    fn delivered(&self) -> &[Piece] {
+        self.for_worker.as_ref().unwrap_or(&self.pieces)
+    }
+
     /// The ids of `received`, if everything else is unchanged.
     pub fn ids_of(&self, received: &[u8]) -> Option<Ids> {
         let mut ids = Ids::default();
         let mut found = self.ids_in(received)?.into_iter();
-        for piece in &self.pieces {
+        for piece in self.delivered() {
             match piece {
                 Piece::Id(_) => ids.id = found.next(),
                 Piece::RequestId(_) => ids.request_id = found.next(),
@@ -473,15 +486,53 @@ fn spell_string(text: &str, random: &mut Random) -> String {
 }
 
 fn object(members: Vec<(&str, Vec<Piece>)>, random: &mut Random) -> Vec<Piece> {
-    let mut pieces = vec![Piece::Text("{".into())];
-    for (place, (key, value)) in members.into_iter().enumerate() {
-        let comma = if place > 0 { "," } else { "" };
-        let space = if random.one_in(8) { " " } else { "" };
+    joined(&spaced(members, " ", random))
+}
+
+/// A member of an object: the white space before its key, and all else of it.
+type Spaced = (String, Vec<Piece>);
+
+/// The members of an object with their keys, some with white space.
+fn spaced(members: Vec<(&str, Vec<Piece>)>, space: &str, random: &mut Random) -> Vec<Spaced> {
+    let spaced = members.into_iter().map(|(key, value)| {
+        let space = if random.one_in(8) { space } else { "" };
         let key = if random.one_in(20) { spell_string(key, random) } else { format!("\"{key}\"") };
-        pieces.push(Piece::Text(format!("{comma}{space}{key}:{space}")));
-        pieces.extend(value);
+        (space.to_owned(), [vec![Piece::Text(format!("{key}:{space}"))], value].concat())
+    });
+    spaced.collect()
+}
+
+/// The object with these members.
+fn joined(members: &[Spaced]) -> Vec<Piece> {
+    let mut pieces = vec![Piece::Text("{".into())];
+    for (place, (space, member)) in members.iter().enumerate() {
+        let comma = if place > 0 { "," } else { "" };
+        pieces.push(Piece::Text(format!("{comma}{space}")));
+        pieces.extend(member.iter().cloned());
     }
     pieces.push(Piece::Text("}".into()));
+    merged(pieces)
+}
+
+/// What a worker gets of a message with these members: no pool, and a blank for each carriage return. White space before
+/// the pool stays before the next member.
+fn worker_gets(mut members: Vec<Spaced>) -> Vec<Piece> {
+    let is_pool = |(_, member): &Spaced| {
+        let text: String = member.iter().map(Piece::text).collect();
+        value_of(format!("{{{text}}}").as_bytes()).get("pool").is_some()
+    };
+    if let Some(at) = members.iter().position(is_pool) {
+        let (space, _) = members.remove(at);
+        if let Some((next, _)) = members.get_mut(at) {
+            next.insert_str(0, &space);
+        }
+    }
+    let mut pieces = joined(&members);
+    for piece in &mut pieces {
+        if let Piece::Text(text) = piece {
+            *text = text.replace('\r', " ");
+        }
+    }
     pieces
 }
 

@@ -24,7 +24,15 @@ pub(super) fn judge(line: &[u8]) -> Judgement {
     }
     match members(text) {
         None => Judgement::Undecided,
-        Some(top) => fields(&top).unwrap_or(Judgement::Malformed),
+        Some(top) => match fields(&top) {
+            // In a string it would be malformed.
+            Some(Judgement::Message(tokens, flags, twice))
+                if text.strip_suffix('\r').unwrap_or(text).contains('\r') =>
+            {
+                Judgement::Message(tokens, flags | Line::LONE_RETURN, twice)
+            }
+            found => found.unwrap_or(Judgement::Malformed),
+        },
     }
 }
 
@@ -76,6 +84,9 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
     }
     if one(top, "error").ok()?.is_some() {
         flags |= Line::ERROR;
+    }
+    if one(top, "pool").ok()?.is_some() {
+        flags |= Line::POOL;
     }
     match id {
         Some("null") => flags |= Line::ID_NULL,

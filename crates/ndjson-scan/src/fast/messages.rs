@@ -288,6 +288,7 @@ fn push(
             line.session = value(Member::Session).string();
         }
         if keys.has(Member::Pool) {
+            line.flags |= Line::POOL;
             line.pool = value(Member::Pool).string();
         }
         if keys.has(Member::ResultSession) {

@@ -233,16 +233,22 @@ impl Strings {
         let inside = !outside;
         let outside = outside & !ends;
 
-        if odd & inside | self.high != 0 {
-            errors |= self.odd_bytes(isa, window, at, block, odd & inside);
+        let newlines = isa.equal(block, b'\n') & outside;
+        let mut returns = 0;
+        if odd & !newlines | self.high != 0 {
+            if odd & inside | self.high != 0 {
+                errors |= self.odd_bytes(isa, window, at, block, odd & inside);
+            }
+            if odd & outside & !newlines != 0 {
+                returns = lone_returns(isa, window, at, block, newlines) & outside;
+            }
         }
 
-        let newlines = isa.equal(block, b'\n') & outside;
         let operators = isa.operator(block) & outside;
         let scalar = outside & !operators & !isa.white(block);
         let scalars = scalar & !(scalar << 1 | self.scalar);
         self.scalar = scalar >> 63;
-        let tokens = (ends & inside | operators | newlines | scalars) & valid;
+        let tokens = (ends & inside | operators | newlines | scalars | returns) & valid;
         Some(Found { tokens, newlines, errors: errors & valid })
     }
 
@@ -279,6 +285,17 @@ impl Strings {
         self.high = high >> (BLOCK - BACK);
         errors
     }
+}
+
+/// The carriage returns of the block at `at` that do not end a line with a newline. Each is a token that no grammar has,
+/// so that the reference scanner decides its line: they are too rare to be looked for in usual lines. One whose next byte
+/// has not been received counts, too.
+#[inline(always)]
+fn lone_returns<I: Isa>(isa: I, window: Window<'_>, at: usize, block: I::Block, newlines: u64) -> u64 {
+    let returns = isa.equal(block, b'\r');
+    let next = at + BLOCK;
+    let next_is_newline = next < window.data().len() && window.byte(next) == b'\n';
+    returns & !(newlines >> 1 | u64::from(next_is_newline) << 63)
 }
 
 /// Where UTF-8 is broken in the block at `at`.

@@ -4,12 +4,14 @@
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
 use alloc::vec::Vec;
 
+use ndjson_scan::{Line, Span};
+
 use super::gate::Hold;
 use crate::Bus;
 use crate::client::end;
 use crate::endpoint::Endpoint;
-use crate::message::{Edit, Edits, Parsed};
-use crate::peer::{ClientKey, Moment, Peer, PeerBits, WorkerKey};
+use crate::message::{Edit, Edits, Parsed, not_for_worker};
+use crate::peer::{ClientKey, Moment, Peer, PeerBits, Text, WorkerKey};
 use crate::port::{Close, Effect};
 use crate::report::Reason;
 
@@ -162,21 +164,52 @@ impl Bus {
         }
     }
 
-    /// Queues a line with its newline, with these pieces replaced.
+    /// Queues a line with its newline, with these pieces replaced. A worker does not get what is the bus's own.
     pub(crate) fn forward(&mut self, to: Peer, line: Parsed<'_>, edits: &mut Edits) {
+        if let Peer::Worker(_) = to {
+            edits[4] = not_for_worker(line).map(|at| Edit { at, with: Text::default() });
+        }
         let (mut from, end) = (line.span.start, line.span.end + 1);
         let mut bytes = (end - from) as usize;
         if edits[1..].iter().any(Option::is_some) {
             edits.sort_unstable_by_key(|edit| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start));
         }
+        if line.has(Line::LONE_RETURN) && matches!(to, Peer::Worker(_)) {
+            return self.forward_without_returns(to, line, edits);
+        }
         for Edit { at, with } in edits.iter().flatten() {
-            self.out.copy(to, from, at.start);
-            self.out.push(Effect::Insert { to, text: with.clone() });
+            // Two pieces may follow each other directly, and one may be left out.
+            if from < at.start {
+                self.out.copy(to, from, at.start);
+            }
+            if !with.as_bytes().is_empty() {
+                self.out.push(Effect::Insert { to, text: with.clone() });
+            }
             bytes = bytes - at.len() + with.as_bytes().len();
             from = at.end;
         }
         self.out.copy(to, from, end);
         self.count_queued(to, bytes);
+    }
+
+    /// Queues a line with a blank for each carriage return between its tokens: some workers' readers end a line there,
+    /// and would read two halves. One that is the end of the line with its newline stays. These pieces are replaced.
+    fn forward_without_returns(&mut self, to: Peer, line: Parsed<'_>, edits: &Edits) {
+        let mut text = Vec::with_capacity(line.span.len() + 1);
+        let mut from = line.span.start;
+        let copy =
+            |from: u32, end: u32, text: &mut Vec<u8>| text.extend_from_slice(line.get(Span { start: from, end }));
+        for Edit { at, with } in edits.iter().flatten() {
+            copy(from, at.start, &mut text);
+            text.extend_from_slice(with.as_bytes());
+            from = at.end;
+        }
+        copy(from, line.span.end, &mut text);
+        // None stands in a string, where it would be malformed.
+        let last = text.len() - 1;
+        text[..last].iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+        text.push(b'\n');
+        self.send(to, &text);
     }
 
     /// A line of `bytes` bytes was queued.

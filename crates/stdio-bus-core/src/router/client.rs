@@ -11,7 +11,9 @@ use ndjson_scan::{Line, Span, wrapped_message};
 
 use super::message::{Message, is_of_server, is_wrapped, tells_progress};
 use crate::id::{Id, Spelled};
-use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, is_response, print_of, session_name};
+use crate::message::{
+    Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, is_response, not_for_worker, print_of, session_name,
+};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Request};
 use crate::report::Reason;
@@ -174,6 +176,7 @@ impl Bus {
         let expires = answering.filter(|_| verb != Verb::Listen).map(|it| it.expires(self.time.taken_at()));
         let may_expire = expires.is_some_and(|at| at != Moment::NEVER);
         let is_prompt = may_expire && line.method.is_some() && has_method(line, b"session/prompt");
+        let own = not_for_worker(line).map_or(0, |own| own.len() as u32);
         let may_echo = answering.is_some_and(|answering| !answering.responds());
         let request = NewRequest {
             asker: client.into(),
@@ -184,7 +187,8 @@ impl Bus {
                 | (if is_prompt { Flags::PROMPT } else { 0 }),
             verb,
             expires: expires.unwrap_or(Moment::NEVER),
-            print: if may_echo { print_of(line, progress) } else { 0 },
+            // An echo has only what the worker got.
+            print: if may_echo { print_of(line, progress).wrapping_sub(own) } else { 0 },
         };
         let recorded = self.ask(&request, message, edits).map(|_| ());
         match recorded {

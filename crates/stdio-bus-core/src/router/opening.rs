@@ -3,11 +3,15 @@
 //! has ended, or with `round_robin`. So before a worker gets anything else of a session, the bus sends it the
 //! `initialize` of that session and `notifications/initialized`. The answer is discarded.
 
+use alloc::vec::Vec;
+
+use ndjson_scan::Span;
+
 use super::message::Message;
 use crate::Bus;
 use crate::client::Opening;
 use crate::id::Id;
-use crate::message::{Verb, has_method};
+use crate::message::{Verb, has_method, not_for_worker};
 use crate::peer::{Peer, WorkerKey};
 use crate::settings::Era;
 use crate::supervisor::answering::Opened;
@@ -35,10 +39,18 @@ impl Bus {
         }
         let Some(opening) = self.client_mut(client).map(|client| &mut client.seldom.opening) else { return };
         if begins {
-            let text = line.get(line.span);
-            let (start, end) = (line.id.start - line.span.start, line.id.end - line.span.start);
-            let (before, behind) = (&text[..start as usize], &text[end as usize..]);
-            let kept = (text.len() <= LONGEST).then(|| [before, ID.as_bytes(), behind, b"\n"].concat().into());
+            let mut pieces = [Some((line.id, ID.as_bytes())), not_for_worker(line).map(|own| (own, &b""[..]))];
+            pieces.sort_unstable_by_key(|piece| piece.map_or(u32::MAX, |(at, _)| at.start));
+            let mut text = Vec::new();
+            let mut from = line.span.start;
+            for (at, with) in pieces.into_iter().flatten() {
+                text.extend_from_slice(line.get(Span { start: from, end: at.start }));
+                text.extend_from_slice(with);
+                from = at.end;
+            }
+            text.extend_from_slice(line.get(Span { start: from, end: line.span.end }));
+            text.push(b'\n');
+            let kept = (line.span.len() <= LONGEST).then(|| text.into());
             *opening = Opening { line: kept, at: Some(key) };
         } else if opening.at == Some(key) {
             if has_method(line, INITIALIZED.as_bytes()) {

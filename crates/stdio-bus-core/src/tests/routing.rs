@@ -42,6 +42,73 @@ fn a_request_goes_to_a_worker_and_its_answer_back_both_unchanged_to_the_byte() {
 }
 
 #[test]
+fn the_pool_that_a_line_names_does_not_reach_the_worker_and_all_other_bytes_do() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for (sent, received) in [
+        (r#"{"pool":"agents","id":1,"method":"x"}"#, r#"{"id":1,"method":"x"}"#),
+        (r#"{"id":2,"method":"x","pool":"agents"}"#, r#"{"id":2,"method":"x"}"#),
+        (r#"{"method":"x" , "po\u006fl":"\u0061gents" , "id":3}"#, r#"{"method":"x" ,  "id":3}"#),
+        (r#"{"pool":"agents"}"#, "{}"),
+        (
+            r#"{"method":"n","params":{"pool":"a","x":[{"pool":1}]},"pool":"agents"}"#,
+            r#"{"method":"n","params":{"pool":"a","x":[{"pool":1}]}}"#,
+        ),
+        // No name of a pool, but no member that a worker knows either.
+        (r#"{"pool":{"pool":["a",",\"pool\":1"]},"method":"n"}"#, r#"{"method":"n"}"#),
+        (r#"{"method":"n","pool":null}"#, r#"{"method":"n"}"#),
+        (
+            r#"{"method":"proxy/successor","params":{"method":"n","pool":"a"},"pool":"agents"}"#,
+            r#"{"method":"proxy/successor","params":{"method":"n","pool":"a"}}"#,
+        ),
+        // Replaced, since 2 is pending.
+        (r#"{"method":"x","id":2.0,"pool":"agents"}"#, r#"{"method":"x","id":MADE}"#),
+        (r#"{"pool":"agents","id":2.0,"method":"x"}"#, r#"{"id":MADE,"method":"x"}"#),
+    ] {
+        bench.write(client, sent);
+        let line = bench.read_one(worker);
+        let made = line.split("\"id\":").nth(1).map(|rest| rest.split([',', '}']).next().unwrap()).unwrap_or_default();
+        assert_eq!(line, received.replace("MADE", made), "{sent}");
+    }
+    bench.write(worker, r#"{"id":9,"method":"ask","pool":"kept"}"#);
+    assert_eq!(bench.read_one(client), r#"{"id":9,"method":"ask","pool":"kept"}"#, "a worker's members are its own");
+    bench.write(client, r#"{"id":9,"pool":"agents","result":{"pool":1}}"#);
+    assert_eq!(bench.read_one(worker), r#"{"id":9,"result":{"pool":1}}"#);
+    bench.write(client, r#"{"pool":"agents","id":4,"pool":"agents"}"#);
+    assert_eq!(bench.count(Reason::ClientMalformed), 1);
+}
+
+#[test]
+fn a_carriage_return_between_tokens_reaches_a_worker_as_a_blank_but_not_before_the_newline() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for (sent, received) in [
+        ("{\r\"id\":1,\r\r\"method\":\"a\\r\"\r}\r", "{ \"id\":1,  \"method\":\"a\\r\" }\r"),
+        ("\r{\"id\":1.0,\"pool\":\"agents\",\r\"method\":\"a\"}\r\r", " {\"id\":MADE, \"method\":\"a\"} \r"),
+    ] {
+        bench.write(client, sent);
+        let line = String::from_utf8(std::mem::take(&mut bench.wire(worker).read)).unwrap();
+        let made = line.split("\"id\":").nth(1).map(|rest| rest.split([',', '}']).next().unwrap()).unwrap_or_default();
+        assert_eq!(line, format!("{}\n", received.replace("MADE", made)), "{sent:?}");
+    }
+    // A client gets a worker's line as it is.
+    let answer = "{\"id\":1,\r\"result\":1}\r";
+    bench.write(worker, answer);
+    assert_eq!(bench.wire(client).read, format!("{answer}\n").into_bytes());
+}
+
+#[test]
+fn a_worker_that_echoes_a_line_without_its_pool_answers_it() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"pool":"agents","method":"x"}"#);
+    let line = bench.read_one(worker);
+    bench.write(worker, &line);
+    assert_eq!(bench.read_one(client), line);
+    assert_eq!(bench.bus.stats().pending, 0);
+}
+
+#[test]
 fn a_message_may_arrive_byte_by_byte_or_many_at_once() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

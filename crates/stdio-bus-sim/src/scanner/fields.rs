@@ -31,6 +31,8 @@ fn fields(line: &str) -> Vec<(&'static str, String)> {
         ("ERROR", Line::ERROR),
         ("ID_NULL", Line::ID_NULL),
         ("ID_INVALID", Line::ID_INVALID),
+        ("POOL", Line::POOL),
+        ("LONE_RETURN", Line::LONE_RETURN),
     ];
     let tokens = tokens.iter().filter(|(_, span)| span.is_some());
     let tokens = tokens.map(|&(name, span)| (name, line[span.start as usize..span.end as usize].to_owned()));
@@ -66,7 +68,13 @@ fn requests_answers_and_notifications_have_their_fields() {
     has(r#"{"id":1,"error":{"code":-32000,"sessionId":"no"}}"#, &[("id", "1"), ("ERROR", "")]);
     has(
         r#"{"method":"$/cancel_request","params":{"requestId":"r","a":{"requestId":1}},"sessionId":"t","pool":"p"}"#,
-        &[("method", r#""$/cancel_request""#), ("session", r#""t""#), ("pool", r#""p""#), ("request_id", r#""r""#)],
+        &[
+            ("method", r#""$/cancel_request""#),
+            ("session", r#""t""#),
+            ("pool", r#""p""#),
+            ("request_id", r#""r""#),
+            ("POOL", ""),
+        ],
     );
     has(r#"{"params":{"requestId":12}}"#, &[("request_id", "12")]);
     has(r#"{"method":"$/cancelRequest","params":{"id":7}}"#, &[("method", r#""$/cancelRequest""#), ("params_id", "7")]);
@@ -84,6 +92,24 @@ fn requests_answers_and_notifications_have_their_fields() {
     );
     has("{}", &[]);
     has("{}\r", &[]);
+}
+
+#[test]
+fn a_carriage_return_that_ends_no_line_is_marked_wherever_it_stands() {
+    for line in ["\r{}", "{\r}", "{}\r ", "{}\r\r", "{\"a\":1\r}", "{\"a\"\r:[\r1\r,2]}\r"] {
+        has(line, &[("LONE_RETURN", "")]);
+    }
+    // At each place in a block, in short lines and in long ones.
+    for filler in [0, 200] {
+        let filler = "0,".repeat(filler);
+        for before in 0..130 {
+            let before = " ".repeat(before);
+            has(&format!("{{{before}\r\"a\":[{filler}0]}}"), &[("LONE_RETURN", "")]);
+            has(&format!("{{\"a\":[{filler}0]{before}\r}}\r"), &[("LONE_RETURN", "")]);
+            has(&format!("{{\"a\":[{filler}0],{before}\"b\":\"\\r\"}}\r"), &[]);
+            has(&format!("{{\"a\":[{filler}0]{before}}}\r"), &[]);
+        }
+    }
 }
 
 #[test]
@@ -137,7 +163,11 @@ fn a_field_of_the_wrong_kind_is_absent() {
     for id in ["true", "false", "[1]", r#"{"id":2}"#, "[]", "{}"] {
         has(&format!(r#"{{"id":{id}}}"#), &[("ID_INVALID", "")]);
     }
-    has(r#"{"method":1,"sessionId":2,"pool":{},"params":{"sessionId":null,"requestId":true}}"#, &[]);
+    for pool in ["{}", "null", r#"["pool"]"#, "7"] {
+        let line =
+            format!(r#"{{"method":1,"sessionId":2,"pool":{pool},"params":{{"sessionId":null,"requestId":true}}}}"#);
+        has(&line, &[("POOL", "")]);
+    }
     for id in ["null", "true", "false", "[1]", r#"{"id":2}"#, "[]", "{}"] {
         has(&format!(r#"{{"params":{{"id":{id}}}}}"#), &[]);
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::versions::MODERN_VERSION;
+use super::versions::{LEGACY_VERSIONS, MODERN_VERSION};
 use crate::bus::port::Reason;
 use crate::http1::Status;
 use crate::websocket::answer::Refusal;
@@ -74,10 +74,20 @@ impl Fault {
         Self { data: Some(data), ..Self::bad(UNSUPPORTED_VERSION, why) }
     }
 
-    /// Makes clients of 2026-07-28 fall back to `initialize`.
-    pub fn legacy_server() -> Self {
-        let why = "this server speaks MCP up to 2025-11-25; begin with initialize";
-        Self { code: METHOD_NOT_FOUND, ..Self::new(Status::BadRequest, why) }
+    /// Makes clients of 2026-07-28 fall back to `initialize`, for this reason. One that only asks with `server/discover`
+    /// which versions are served gets what a server of an earlier one answers: some clients go on to `initialize` after
+    /// that alone.
+    pub fn legacy_server(why: String, discovers: bool) -> Self {
+        if discovers {
+            return Self { code: METHOD_NOT_FOUND, ..Self::new(Status::BadRequest, why) };
+        }
+        let data = json!({
+            "reason": Reason::EraUnsupported.name(),
+            "delivered": false,
+            "supported": LEGACY_VERSIONS[..3],
+            "requested": MODERN_VERSION,
+        });
+        Self { data: Some(data), ..Self::bad(UNSUPPORTED_VERSION, why) }
     }
 
     /// The reason it is counted under. A client that asks for the newer era first only wants to learn which era the
@@ -87,6 +97,9 @@ impl Fault {
             (Status::BadRequest, METHOD_NOT_FOUND) => Reason::EraUnsupported,
             (Status::TooManyRequests, code) if code == Reason::PendingLimit.code() => Reason::PendingLimit,
             (Status::TooManyRequests, _) => Reason::ConnectionLimit,
+            (_, UNSUPPORTED_VERSION) if self.data.as_ref().is_some_and(|data| data.get("reason").is_some()) => {
+                Reason::EraUnsupported
+            }
             _ => Reason::HandshakeRefused,
         }
     }
@@ -166,8 +179,11 @@ mod tests {
         assert!(text.starts_with(r#"{"jsonrpc":"2.0","id":"a\u0062","error":{"#), "{text}");
         let value: Value = serde_json::from_str(&text).expect("it is JSON");
         assert_eq!(value["error"]["data"]["supported"], json!([MODERN_VERSION]));
-        let reasons = [Fault::legacy_server(), Fault::version("x"), Fault::no_session()].map(|fault| fault.reason());
-        assert_eq!(reasons, [Reason::EraUnsupported, Reason::HandshakeRefused, Reason::HandshakeRefused]);
+        let legacy = |discovers| Fault::legacy_server("x".into(), discovers);
+        let all = [legacy(true), legacy(false), Fault::version("x"), Fault::no_session()];
+        let reasons = all.map(|fault| fault.reason());
+        let refused = Reason::HandshakeRefused;
+        assert_eq!(reasons, [Reason::EraUnsupported, Reason::EraUnsupported, refused, refused]);
         for reason in [Reason::PendingLimit, Reason::ConnectionLimit] {
             let fault = Fault::too_many(reason, "why").delivered();
             assert_eq!((fault.status.code(), fault.code, fault.reason()), (429, reason.code(), reason));

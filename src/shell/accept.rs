@@ -15,7 +15,7 @@ use super::reactor::Reactor;
 use super::source;
 use super::timers::Timer;
 use super::turn::Shell;
-use crate::bus::port::{ClientKey, Moment, Origin, Peer, Place};
+use crate::bus::port::{ClientKey, Input, Moment, Origin, Peer, Place};
 use crate::io::{Io, Submission};
 
 /// Maximum number of connections accepted from one socket in a turn; the others wait in the backlog.
@@ -69,6 +69,11 @@ impl<I: Io> Shell<I> {
             return self.reactor.close_acceptor(index);
         }
         let is_gone = result > 0 && result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
+        if self.reactor.listeners.is_paused(index) && result >= 0 && !is_gone {
+            // It is accepted once a client has left: the core may close one for that.
+            self.reactor.listeners.acceptors[index].has_told_of_waiting = true;
+            return self.reactor.tell(now, Input::ConnectionWaits);
+        }
         match if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { self.accept_some(now, index) } {
             // A Unix socket that stopped listening reports that only to a blocking accept(2).
             Err(Errno::AGAIN) if is_gone => self.reactor.cannot_accept(now, index, Errno::INVAL),
@@ -151,15 +156,21 @@ impl<I: Io> Reactor<I> {
         !self.listeners.is_paused(index) && !self.timers.is_set(Timer::Accept(index))
     }
 
+    /// Whether it has to be noticed that a connection waits for a slot.
+    fn is_watching(&self, index: usize) -> bool {
+        let has_told = self.listeners.acceptors[index].has_told_of_waiting;
+        self.listeners.is_paused(index) && !has_told && !self.timers.is_set(Timer::Accept(index))
+    }
+
     /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.
     fn has_room(&mut self, index: usize) -> bool {
         let http = &self.http;
         !self.listeners.acceptors[index].for_admin && http.has_room(Purpose::Mcp) && http.has_room(Purpose::Handshake)
     }
 
-    /// Arms the wait for a connection unless the listener is paused or has no room.
+    /// Arms the wait for a connection. While the listener is paused, the first one that waits is still noticed.
     pub(super) fn arm_accept(&mut self, index: usize) {
-        if !self.is_accepting(index) {
+        if !self.is_accepting(index) && !self.is_watching(index) {
             return;
         }
         let Some(socket) = self.listeners.acceptors[index].begin() else { return };

@@ -49,7 +49,7 @@ impl<I: Io> Reactor<I> {
                     Some(slot) => self.close(slot, how, why),
                     None => self.close_member(client, how),
                 },
-                Effect::PauseAccept => self.listeners.is_paused = true,
+                Effect::PauseAccept => self.listeners.pause(),
                 Effect::ResumeAccept => {
                     self.listeners.is_paused = false;
                     self.start_accepting();

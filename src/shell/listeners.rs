@@ -59,6 +59,8 @@ pub(super) struct Acceptor {
     pub is_gone: bool,
     /// A wait for a connection is in flight.
     pub is_busy: bool,
+    /// While accepting was paused, the core was told that a connection waits here.
+    pub has_told_of_waiting: bool,
     pub state: State,
     /// The delay after the next failure.
     delay: Duration,
@@ -82,6 +84,7 @@ impl Acceptor {
             for_admin: listener.is_none(),
             is_gone: false,
             is_busy: false,
+            has_told_of_waiting: false,
             state: State::Open,
             delay: FIRST_DELAY,
             throttle: Throttle::default(),
@@ -241,6 +244,12 @@ impl Listeners {
     pub(super) fn is_paused(&self, index: usize) -> bool {
         let listener = self.acceptors[index].listener();
         self.is_paused && listener.is_some_and(|listener| !self.speaks_web(listener))
+    }
+
+    /// The core admits no more clients for now. That one waits is told anew.
+    pub(super) fn pause(&mut self) {
+        self.is_paused = true;
+        self.acceptors.iter_mut().for_each(|acceptor| acceptor.has_told_of_waiting = false);
     }
 
     /// Those in use.

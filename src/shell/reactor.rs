@@ -1,7 +1,7 @@
 //! The reactor: owns everything that is open, submits operations and carries out the core's effects (`effects.rs`). It
 //! cannot call the core: events meanwhile are queued as inputs, which the shell drains.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
@@ -58,11 +58,20 @@ pub(super) struct Workers {
     pub memories: Option<Sender<Vec<Question>>>,
     /// The open-files limit of workers.
     pub descriptors: Rlimit,
+    /// The last line that workers of a pool have written to stderr.
+    pub said: BTreeMap<usize, String>,
 }
 
 impl Workers {
     pub(super) fn new(processes: Box<dyn Processes>, config: &Config, descriptors: Rlimit) -> Self {
-        Self { processes, pools: config.pools.clone(), former: Vec::new(), memories: None, descriptors }
+        Self {
+            processes,
+            pools: config.pools.clone(),
+            former: Vec::new(),
+            memories: None,
+            descriptors,
+            said: BTreeMap::new(),
+        }
     }
 
     /// Replaces the pools. Of the old ones, those are kept whose commands satisfy `may_start`.

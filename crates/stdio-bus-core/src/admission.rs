@@ -5,6 +5,7 @@
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use super::Bus;
 use super::origin::{Origin, Place};
@@ -54,6 +55,8 @@ pub(super) struct Admission {
     pub sources: Sources,
     /// The number of the next client.
     pub next_number: u32,
+    /// All slots are taken, and somebody has asked for one since.
+    pub is_awaited: Cell<bool>,
 }
 
 /// A listener, which may be closed while no worker of its pools runs.
@@ -222,6 +225,7 @@ impl Bus {
             return Err(TurnedAway::Removed);
         }
         if free_slots == 0 {
+            self.admission.is_awaited.set(true);
             let shares = Shares::new(self.most_clients(), self.sources(), Some(origin.source()));
             return Err(TurnedAway::full(&shares, ""));
         }

@@ -81,6 +81,7 @@ impl Bus {
             self.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
+            self.admission.is_awaited.set(false);
             self.timers.arm(Timer::Slots, self.time.now());
         }
         if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {

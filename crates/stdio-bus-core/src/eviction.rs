@@ -231,12 +231,22 @@ impl Bus {
         true
     }
 
-    /// All slots are taken: closes an idle client to make room for others. One at a time, and those without a line
-    /// first.
+    /// A connection waits for a slot.
+    pub(super) fn on_connection_waits(&mut self) {
+        self.admission.is_awaited.set(self.free_slots() == 0);
+        self.make_room_for_a_connection();
+    }
+
+    /// All slots are taken: closes an idle client to make room if others wait for a slot. One at a time, and those
+    /// without a line first.
     pub(super) fn make_room_for_a_connection(&mut self) {
         let now = self.time.now();
         if self.free_slots() > 0 {
             return;
+        }
+        if !self.admission.is_awaited.get() {
+            // Those that can be refused with an answer are only counted here.
+            return self.timers.arm(Timer::Slots, now.after(FIRST_LINE));
         }
         let idle = || {
             let idle = self.all_clients().filter(|(_, client)| client.does_nothing());

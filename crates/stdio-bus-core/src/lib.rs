@@ -90,6 +90,7 @@ use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
 use supervisor::Supervisor;
+pub use supervisor::discovery::Known;
 use supervisor::tenure::Wear;
 pub use supervisor::worker;
 use table::Table;
@@ -204,6 +205,7 @@ impl Bus {
             Input::RestartPool(pool) => self.on_restart_pool(pool),
             Input::Grown { worker, mib } => self.wear_out(worker, Wear::Memory(mib)),
             Input::Gap { held_up, suspended } => self.on_gap(held_up, suspended),
+            Input::ConnectionWaits => self.on_connection_waits(),
             Input::Drain => self.on_drain(),
             Input::Shutdown => self.on_shutdown(),
             Input::Tick => self.on_tick(),

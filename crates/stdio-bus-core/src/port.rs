@@ -159,6 +159,8 @@ pub enum Input {
         /// How long the machine was suspended; the caller's clock has stood still.
         suspended: Duration,
     },
+    /// While accept is paused ([`Effect::PauseAccept`]) a connection waits for a slot.
+    ConnectionWaits,
     /// The operator starts a drain. A repetition has no effect.
     Drain,
     /// SIGTERM or SIGINT. The second one drops pending requests.
@@ -198,7 +200,7 @@ pub enum Effect {
     Copy {
         /// The receiver.
         to: Peer,
-        /// The range of bytes; whole lines with their newline, or the pieces of one whose id is replaced.
+        /// The range of bytes; whole lines with their newline, or the pieces of one in which something is replaced.
         span: Span,
     },
     /// Queue these bytes.

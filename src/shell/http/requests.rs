@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Member, Waiting};
+use crate::bus::Known;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
 use crate::bus::settings::Era;
@@ -187,7 +188,7 @@ impl<I: Io> Shell<I> {
         let pool = self.pool_asked(slot)?;
         let era = self.bus.pool_era(pool);
         if era == Some(Era::Legacy) {
-            return Err(Fault::legacy_server());
+            return Err(self.legacy_server(pool, &message));
         }
         let http = &mut self.reactor.http;
         let connection = &mut http.connections[slot];
@@ -268,12 +269,31 @@ impl<I: Io> Shell<I> {
         let id = message.id().map(<[u8]>::to_vec);
         let pool = self.still_admits(slot).and_then(|()| self.pool_asked(slot));
         let result = pool.and_then(|pool| match self.bus.pool_era(pool) {
-            Some(Era::Legacy) => Err(Fault::legacy_server()),
+            Some(Era::Legacy) => Err(self.legacy_server(pool, &message)),
             _ => self.give_modern(now, slot, pool, message),
         });
         if let Err(fault) = result {
             self.reactor.refuse_http(now, slot, &fault, id.as_deref());
         }
+    }
+
+    /// The refusal of a message of 2026-07-28 for a pool whose command does not serve that, or does not work at all.
+    fn legacy_server(&self, pool: usize, message: &Message) -> Fault {
+        let id = &self.reactor.workers.pools[pool].core.id;
+        let said =
+            self.reactor.workers.said.get(&pool).map_or_else(String::new, |line| format!("; its stderr ends: {line}"));
+        let why = match self.bus.era_known(pool) {
+            Known::Answered => "this server speaks MCP up to 2025-11-25; begin with initialize".to_owned(),
+            Known::Silent => format!(
+                "the command of pool \"{id}\" runs and has not answered yet whether it serves MCP 2026-07-28{said}; try again, \
+                 or begin with initialize"
+            ),
+            Known::Ended => format!(
+                "the command of pool \"{id}\" has ended each time before it answered whether it serves MCP 2026-07-28{said}; \
+                 it may not start at all, or only after initialize"
+            ),
+        };
+        Fault::legacy_server(why, *message.method() == *b"server/discover")
     }
 
     /// Handles messages of a session, or the one that starts it.

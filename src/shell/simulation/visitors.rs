@@ -507,7 +507,8 @@ impl Visitor {
                     call.is_cut_off = true;
                 }
             }
-            self.has_legacy_server |= told.status == 400 && error["error"]["code"] == json!(-32601);
+            self.has_legacy_server |=
+                told.status == 400 && [json!(-32601), json!(-32022)].contains(&error["error"]["code"]);
             assert!(told.status != 400 || self.has_legacy_server, "{what:?} is answered with {error}");
         }
         let has_ended = told.status == 404 || matches!(what, What::Delete);

@@ -18,6 +18,16 @@ use crate::bus::port::{Input, Moment, Peer, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
 use spawn::NotStarted;
 
+/// Maximum length of the line of stderr that is kept for messages.
+const LONGEST_SAID: usize = 200;
+
+/// Keeps a line of a worker's stderr as the last one of its pool.
+fn note_said(kept: &mut String, line: &[u8]) {
+    kept.clear();
+    let text = String::from_utf8_lossy(&line[..line.len().min(LONGEST_SAID)]);
+    kept.extend(text.chars().filter(|letter| !letter.is_control()));
+}
+
 impl<I: Io> Reactor<I> {
     /// Begins to start a worker. Its input is queued in its outbox meanwhile.
     pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32) {
@@ -91,12 +101,18 @@ impl<I: Io> Reactor<I> {
         if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool];
-            let tell = |said: Said<'_>| log::worker(&pool.core.id, name, said);
+            let said_last = &mut self.workers.said;
+            let mut tell = |said: Said<'_>| {
+                if let Said::Line(line, _) = said {
+                    note_said(said_last.entry(name.pool).or_default(), line);
+                }
+                log::worker(&pool.core.id, name, said);
+            };
             if result > 0 {
-                stderr.take(now, result as usize, log::is_wanted(log::OF_WORKERS), tell);
+                stderr.take(now, result as usize, log::is_wanted(log::OF_WORKERS), &mut tell);
             }
             if result <= 0 && result != -libc::ECANCELED {
-                stderr.finish(now, tell);
+                stderr.finish(now, &mut tell);
                 connection.stderr = None;
             }
             self.schedule(slot);

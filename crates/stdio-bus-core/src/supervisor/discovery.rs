@@ -31,12 +31,26 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 /// If this many workers in a row exit when asked, their command does not serve 2026-07-28.
 const MOST_ENDS: u32 = 2;
 
+/// How the era of a command is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Known {
+    /// A worker has answered `server/discover`.
+    #[default]
+    Answered,
+    /// The worker that was asked has said nothing yet: it may be slow.
+    Silent,
+    /// Workers have ended before they answered: the command may not work at all.
+    Ended,
+}
+
 /// The state of a pool's discovery.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     /// The era of the command: [`Era::Modern`] if it answers `server/discover`, and then it usually serves clients of
     /// either, else [`Era::Legacy`]; none if it was not asked yet, or has not answered.
     pub era: Option<Era>,
+    /// How that is known.
+    known: Known,
     /// The command that it is known of ([`Pool::generation`](crate::settings::Pool::generation)).
     of: u32,
     /// How many workers in a row have exited when asked, or late after others, and with which command.
@@ -173,7 +187,8 @@ impl Bus {
                 _ => (0, 0),
             };
         }
-        self.learn_era(pool, of, era);
+        let known = if question == Question::Late { Known::Silent } else { Known::Answered };
+        self.learn_era(pool, of, era, known);
     }
 
     /// A worker has ended. If it was asked and has not answered, the next one may be asked; if it was not asked, and has
@@ -201,16 +216,19 @@ impl Bus {
     /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
     pub(super) fn judge_ends(&mut self, pool: usize, of: u32) {
         if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
-            self.learn_era(pool, of, Era::Legacy);
+            self.learn_era(pool, of, Era::Legacy, Known::Ended);
         }
     }
 
     /// The era of a pool's command is known. Only a late answer changes it again.
-    fn learn_era(&mut self, pool: usize, of: u32, era: Era) {
+    fn learn_era(&mut self, pool: usize, of: u32, era: Era, known: Known) {
         // Its workers take lines now, or clients of 2026-07-28 are known to get none.
         self.roll_soon();
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
+        if discovery.era != Some(Era::Modern) || era == Era::Modern || is_another {
+            discovery.known = known;
+        }
         let is_news = discovery.era != Some(era) && (discovery.era != Some(Era::Modern) || is_another);
         let before = if is_news { discovery.era.replace(era) } else { Some(era) };
         // Before the waiting clients are given workers that were asked.
@@ -223,11 +241,20 @@ impl Bus {
         }
         self.out.push(Effect::Discovered { pool });
         let id = &self.settings.pools[pool].id;
-        let text = match era {
-            Era::Modern => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
-            Era::Legacy => {
+        let text = match (era, known) {
+            (Era::Modern, _) => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
+            (Era::Legacy, Known::Answered) => {
                 format!("the command of pool \"{id}\" serves no clients of MCP 2026-07-28, but earlier ones")
             }
+            (Era::Legacy, Known::Silent) => format!(
+                "the command of pool \"{id}\" has not answered server/discover within {} s: until it does, it counts as one \
+                 that serves no clients of MCP 2026-07-28",
+                SILENT_FOR.as_secs()
+            ),
+            (Era::Legacy, Known::Ended) => format!(
+                "workers of pool \"{id}\" have ended {MOST_ENDS} times without an answer to server/discover: the command \
+                 counts as one that serves no clients of MCP 2026-07-28, if it works at all"
+            ),
         };
         self.report(Reason::EraKnown, None, || text);
         for side in self.sides_of(pool) {
@@ -264,6 +291,11 @@ impl Bus {
     /// 2026-07-28, and usually others.
     pub fn pool_era(&self, pool: usize) -> Option<Era> {
         self.discovery(pool)?.era
+    }
+
+    /// How the era of a pool's command is known.
+    pub fn era_known(&self, pool: usize) -> Known {
+        self.discovery(pool).map_or(Known::Answered, |discovery| discovery.known)
     }
 
     /// Panics if more than one worker of a pool is asked, or one that somebody uses.

@@ -36,6 +36,7 @@ fn when_all_slots_are_taken_a_client_that_has_sent_nothing_makes_room() {
     bench.pass(milliseconds(10));
     let silent: Vec<Peer> = (1..MAX_CONNECTIONS).map(|_| bench.client()).collect();
     assert!(!bench.listeners.accepting);
+    bench.handle(Input::ConnectionWaits);
     bench.pass(milliseconds(499));
     assert!(silent.iter().all(|client| bench.how_closed(*client).is_none()));
     bench.pass(milliseconds(1));
@@ -47,8 +48,10 @@ fn when_all_slots_are_taken_a_client_that_has_sent_nothing_makes_room() {
     bench.write(late, r#"{"id":1,"method":"x"}"#);
     let worker = bench.worker(0);
     assert_eq!(bench.read(worker).len(), 2);
-    bench.pass(milliseconds(1));
-    assert_eq!(bench.how_closed(silent[1]), Some(Close::Now), "one slot is kept free");
+    bench.pass(seconds(1));
+    assert_eq!(bench.how_closed(silent[1]), None, "nobody waits for a slot");
+    bench.handle(Input::ConnectionWaits);
+    assert_eq!(bench.how_closed(silent[1]), Some(Close::Now));
 }
 
 #[test]
@@ -56,6 +59,7 @@ fn when_all_slots_are_taken_a_client_with_a_stalled_first_line_makes_room() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
     clients.iter().for_each(|client| bench.write_bytes(*client, b"{"));
+    bench.handle(Input::ConnectionWaits);
     bench.pass(milliseconds(499));
     assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
     bench.write_bytes(clients[0], b" ");
@@ -64,6 +68,7 @@ fn when_all_slots_are_taken_a_client_with_a_stalled_first_line_makes_room() {
     assert_eq!(closed, [&clients[1]], "the first one goes on with its line");
     bench.gone(clients[1]);
     let late = bench.client();
+    bench.handle(Input::ConnectionWaits);
     for _ in 0..24 {
         let others = clients.iter().filter(|client| **client != clients[1]);
         others.chain([&late]).for_each(|client| bench.write_bytes(*client, b" "));
@@ -89,6 +94,7 @@ fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_
         for client in others {
             bench.write(*client, r#"{"method":"x"}"#);
         }
+        bench.handle(Input::ConnectionWaits);
         bench.pass(milliseconds(9_999));
         assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
         bench.pass(milliseconds(1));
@@ -107,6 +113,7 @@ fn a_client_whose_first_line_waits_for_a_worker_does_not_count_as_silent() {
     bench.ends(worker);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     let silent: Vec<Peer> = (1..MAX_CONNECTIONS).map(|_| bench.client()).collect();
+    bench.handle(Input::ConnectionWaits);
     bench.pass(seconds(5));
     assert_eq!([client, silent[0]].map(|client| bench.how_closed(client).is_some()), [false, true]);
     bench.pass(seconds(5));

@@ -269,6 +269,26 @@ fn there_are_1024_connections_and_then_no_more_are_taken_until_one_leaves() {
 }
 
 #[test]
+fn all_1024_clients_stay_until_a_connection_waits_for_a_slot() {
+    let mut bench = bench(1);
+    let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
+    bench.pass(seconds(60));
+    assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()), "nobody needs the slot of another");
+    bench.handle(Input::ConnectionWaits);
+    assert_eq!(bench.count(Reason::ClientIdle), 1);
+    let gone = clients.iter().copied().find(|client| bench.how_closed(*client).is_some()).expect("one is closed");
+    bench.gone(gone);
+    bench.client();
+    bench.pass(seconds(60));
+    assert_eq!(bench.count(Reason::ClientIdle), 1, "nobody waits any more");
+    // A handshake is refused with an answer, and comes again.
+    let origin = Source::Inherited;
+    assert!(bench.bus.would_take(0, &Place::from(origin).into()).is_err());
+    bench.pass(seconds(1));
+    assert_eq!(bench.count(Reason::ClientIdle), 2);
+}
+
+#[test]
 fn the_defaults_are_those_of_the_specification() {
     let limits = Limits::default();
     assert_eq!((limits.max_input_buffer, limits.max_output_queue), (1_048_576, 4_194_304));

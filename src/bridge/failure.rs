@@ -113,6 +113,9 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
         }
         404 => return format!("nothing is at this path; check it, it is usually {path}{again}"),
         407 => "a proxy in between requires authentication, which the bridge does not support",
+        405 if matches!(daemon, Daemon::Web(url) if url.protocol == WebProtocol::Mcp) => {
+            return format!("a listener for WebSocket answers like this; connect to {}{again}", web_socket_of(daemon));
+        }
         400 | 405 | 426 => "something between here and the daemon may not let this through; check the URL",
         429 => "there were too many connections from here",
         502 | 504 => "the proxy in front of the daemon does not reach it; its operator has to look",
@@ -120,6 +123,13 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
         _ => "its log says why",
     };
     format!("{text}{again}")
+}
+
+/// The WebSocket URL at the place of an HTTP URL.
+fn web_socket_of(daemon: &Daemon) -> String {
+    let text = daemon.to_string().replacen("http", "ws", 1);
+    let (usual, other) = (WebProtocol::Mcp.default_path(), WebProtocol::WebSocket.default_path());
+    text.strip_suffix(usual).map_or_else(|| text.clone(), |place| format!("{place}{other}"))
 }
 
 /// Advice after a failure of [`crate::dial`].
@@ -236,6 +246,12 @@ impl Ending {
             Self::Explained(word) => word.reason == Reason::ShuttingDown.name(),
             Self::Wrong(_) | Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => false,
         }
+    }
+
+    /// Whether what was sent was refused, so that nobody has acted on it. A proxy may have passed it on before some
+    /// statuses.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(refused) if !matches!(refused.0.status, 500 | 502 | 504))
     }
 
     /// Whether the peer was not a daemon.

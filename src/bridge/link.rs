@@ -121,6 +121,11 @@ impl Sink {
         }
     }
 
+    /// Whether a line that is no message ends nothing but itself.
+    pub(super) fn answers_each_line(&self) -> bool {
+        matches!(self, Self::Mcp(_))
+    }
+
     /// Stdin has ended and nothing is pending.
     pub(super) fn all_is_answered(&self) {
         match self {

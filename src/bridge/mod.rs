@@ -170,7 +170,8 @@ async fn bridge(options: &Options, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: 
     }
     let input_ended = input_ended || shared.input_ended.get();
     // Only a daemon could have answered; and what was not sent was not delivered.
-    let delivered = if was_asked && !ending.is_elsewhere() { Delivered::Yes } else { Delivered::No };
+    let was_taken = was_asked && !ending.is_elsewhere() && !ending.is_refusal();
+    let delivered = if was_taken { Delivered::Yes } else { Delivered::No };
     let code = ended(options, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
     sink.leave(Some(&ending)).await;
     code
@@ -354,6 +355,8 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
     let Farewell { lines, is_whole } = shared.waiting.borrow_mut().sent_all();
     let last = match (is_whole, begun.has_gone()) {
         (true, _) => [begun.take(), lines].concat(),
+        // Each line has a request of its own there, which gets an error.
+        (false, false) if sink.answers_each_line() => [begun.take(), b"\n".to_vec(), lines].concat(),
         // Half a message would end the connection before the outstanding answers.
         (false, false) => {
             say(&format!("stdin has ended within a line; {} bytes of it are dropped", begun.take().len()));

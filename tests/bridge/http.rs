@@ -136,7 +136,8 @@ fn read_requests(connection: usize, socket: TcpStream, sender: &Sender<Asked>) {
         let length = fields.iter().find(|(name, _)| name == "content-length");
         let mut body = vec![0; length.map_or(0, |(_, length)| length.parse().expect("a number"))];
         reader.read_exact(&mut body).expect("the body comes whole");
-        let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).expect("JSON") };
+        // A line that is no JSON is sent as it is.
+        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let socket = socket.try_clone().expect("a descriptor");
         if sender.send(Asked { method, target, fields, body, connection, socket }).is_err() {
             return;
@@ -541,22 +542,85 @@ fn the_servers_own_stream_is_asked_for_again_where_it_ended() {
     assert!(!server.has_more() && bridge.stderr.text().is_empty(), "a server need not have one");
 }
 
+const UNKNOWN: &str = r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}"#;
+
 #[test]
-fn an_unknown_session_ends_the_bridge() {
+fn a_session_that_is_gone_is_begun_anew_with_the_clients_own_lines() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    bridge.ask(tool(1));
+    let waits = server.next("POST");
+    bridge.ask(tool("b"));
+    server.next("POST").answer("404 Not Found", JSON, "", UNKNOWN);
+    let again = server.next("POST");
+    assert_eq!((&again.body["method"], again.field("mcp-session-id")), (&json!("initialize"), None));
+    let result = json!({"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": "2025-06-18"}});
+    again.answer("200 OK", JSON, "Mcp-Session-Id: second\r\n", &result.to_string());
+    let told = server.next("POST");
+    assert_eq!(told.body["method"], "notifications/initialized");
+    told.accept();
+    server.next("GET").open_stream();
+    let repeated = server.next("POST");
+    let head = (repeated.field("mcp-session-id"), repeated.field("mcp-protocol-version"));
+    assert_eq!(head, (Some("second"), Some("2025-06-18")));
+    assert_eq!(repeated.body, tool("b"));
+    let answer = repeated.result(json!({}));
+    assert_eq!(stdout.message(), answer, "the second answer to initialize is not the client's");
+    // What the old session may have acted on is not repeated.
+    waits.break_off();
+    let lost = stdout.message();
+    assert_eq!(
+        (&lost["id"], reason(&lost), &lost["error"]["data"]["delivered"]),
+        (&json!(1), "daemon_gone", &json!(true))
+    );
+    bridge.end_input();
+    let ends = server.next("DELETE");
+    assert_eq!(ends.field("mcp-session-id"), Some("second"));
+    ends.accept();
+    assert_eq!(bridge.code(), Some(0));
+    assert!(bridge.stderr.text().contains("a new one was begun"));
+}
+
+#[test]
+fn a_session_that_cannot_be_begun_anew_ends_the_bridge() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout, _stream) = server.begin();
     bridge.ask(tool(1));
     let _waits = server.next("POST");
     bridge.ask(tool("b"));
-    let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32001, "message": "Session not found"}});
-    server.next("POST").answer("404 Not Found", JSON, "", &error.to_string());
+    server.next("POST").answer("404 Not Found", JSON, "", UNKNOWN);
+    server.next("POST").answer("404 Not Found", JSON, "", UNKNOWN);
     let told: Vec<Value> = stdout.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(super::ids(&told), [json!(1), json!("b")]);
-    assert!(told.iter().all(|error| reason(error) == "daemon_closed"), "{told:?}");
+    assert!(told.iter().all(|error| reason(error) == "daemon_refused"), "{told:?}");
     assert_eq!(bridge.code(), Some(1));
-    let log = bridge.stderr.text();
-    assert!(log.contains("the session is not known there any more (404); 2 requests were not answered"), "{log}");
-    assert!(!server.has_more(), "there is no session to end");
+}
+
+#[test]
+fn a_line_that_is_no_json_gets_its_error_though_stdin_has_ended() {
+    for line in ["not json\n", "{\"id\":1,"] {
+        let mut server = Server::plain();
+        let (mut bridge, mut stdout) = server.start();
+        bridge.send(line.as_bytes());
+        bridge.end_input();
+        let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "Parse error"}});
+        server.next("POST").answer("400 Bad Request", JSON, "", &error.to_string());
+        assert_eq!(stdout.message(), error, "{line}");
+        assert_eq!(bridge.code(), Some(0), "{line}");
+    }
+}
+
+#[test]
+fn a_listener_for_websocket_at_an_http_url_is_named_by_its_own() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout) = server.start();
+    bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
+    server.next("POST").answer("405 Method Not Allowed", "text/plain", "Allow: GET\r\n", "no");
+    let line = stdout.message();
+    assert_eq!((reason(&line), &line["error"]["data"]["delivered"]), ("daemon_refused", &json!(false)));
+    let url = format!("{}/acp", server.url.replace("http:", "ws:").trim_end_matches("/mcp"));
+    assert!(line["error"]["data"]["remedy"].as_str().is_some_and(|remedy| remedy.contains(&url)), "{line}");
+    assert_eq!(bridge.code(), Some(1));
 }
 
 #[test]
@@ -571,7 +635,8 @@ fn a_daemon_that_has_ended_takes_its_sessions_with_it() {
     std::thread::spawn(move || read_requests(0, socket, &sender));
     let mut server = Server { url, arguments: Vec::new(), asked, later: Vec::new() };
     bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
-    let result = json!({"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": "2025-11-25"}});
+    // Without a version it is no session that could be begun anew.
+    let result = json!({"jsonrpc": "2.0", "id": 0, "result": {}});
     let asked = server.next("POST");
     asked.answer("200 OK", JSON, &format!("Mcp-Session-Id: {SESSION}\r\n"), &result.to_string());
     assert_eq!(stdout.message(), result);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::super::failure::{Ending, Failure};
 use super::super::refusal::Refusal;
@@ -13,7 +13,7 @@ use super::super::terms::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use super::connection::{AnswerHead, Connection, Reply};
 use super::events::Events;
 use super::message::{self, Kind, Message};
-use super::state::{Heard, State};
+use super::state::{Heard, Opening, State};
 use crate::bus::reply::Delivered;
 use crate::http1::Method;
 use crate::websocket::client::Refused;
@@ -24,6 +24,10 @@ const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
 /// How many failures in a row to resume a response are tolerated.
 const MOST_TRIES: u32 = 5;
+
+/// How long a daemon that was there may take to be back, and how often it is looked for.
+const RENEW_LIMIT: Duration = Duration::from_secs(30);
+const RENEW_EVERY: Duration = Duration::from_millis(200);
 
 /// Maximum length of a refusal's body that is read.
 const LONGEST_REFUSAL: usize = 64 * 1024;
@@ -43,7 +47,15 @@ enum Trouble {
 /// Sends a client's request, and answers it whatever happens. Signals `has_gone` when the server has it, as far as that
 /// can be known here.
 pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has_gone: oneshot::Sender<()>) {
-    let trouble = converse(&state, number, &message, has_gone).await.err();
+    let renewals = state.renewals.get();
+    let mut trouble = converse(&state, number, &message, has_gone).await.err();
+    if matches!(trouble, Some(Trouble::Over(_))) && message.modern.is_none() && state.can_renew() {
+        // The server has not taken it: its session, or the daemon, was not there any more.
+        trouble = match renew(&state, renewals).await {
+            Ok(()) => converse(&state, number, &message, oneshot::channel().0).await.err(),
+            Err(ending) => Some(Trouble::Over(ending)),
+        };
+    }
     if message.initializes() {
         state.session.borrow_mut().is_beginning = false;
     }
@@ -101,6 +113,7 @@ async fn take(state: &State, message: &Message, lines: Vec<Vec<u8>>) {
         && let Some(version) = lines.iter().find_map(|line| message::agreed_version(line))
     {
         state.session.borrow_mut().version = Some(version);
+        state.opening.replace(Some(Opening { initialize: message.line.clone(), initialized: None }));
     }
     state.pass_all(lines).await;
 }
@@ -123,6 +136,11 @@ async fn stream(state: &State, number: u64, message: &Message, reply: Reply) -> 
             }
             // It has received the request, whatever it answers now.
             Err(Trouble::Refused(no)) => return Err(Trouble::Broken(Failure::Refused(no), Delivered::Yes)),
+            // It belongs to the session that is gone, and may have been acted on; only later ones are for a new session.
+            Err(Trouble::Over(ending)) if state.can_renew() => {
+                let gone = std::io::Error::new(ErrorKind::ConnectionReset, ending.to_string());
+                return Err(Trouble::Broken(Failure::Broken(gone), Delivered::Yes));
+            }
             Err(trouble) => return Err(trouble),
         };
         ended = follow(state, number, message, &mut events, reply).await;
@@ -257,7 +275,14 @@ fn is_no_to_all(state: &State, message: &Message, refused: &Refused) -> bool {
 
 /// Sends a message that needs no answer, in at most [`CONNECT_LIMIT`].
 pub(super) async fn say_to_server(state: &Rc<State>, message: &Message) {
-    let told = timeout(CONNECT_LIMIT, deliver(state, message)).await;
+    let renewals = state.renewals.get();
+    let mut told = timeout(CONNECT_LIMIT, deliver(state, message)).await;
+    if matches!(told, Ok(Err(Trouble::Over(_)))) && state.can_renew() {
+        told = match renew(state, renewals).await {
+            Ok(()) => timeout(CONNECT_LIMIT, deliver(state, message)).await,
+            Err(ending) => Ok(Err(Trouble::Over(ending))),
+        };
+    }
     let failure = match told {
         Ok(Ok(())) => return,
         Ok(Err(Trouble::Over(ending))) => return over(state, ending).await,
@@ -282,6 +307,9 @@ async fn deliver(state: &Rc<State>, message: &Message) -> Result<(), Trouble> {
     }
     state.keep(reply);
     if head.status == 202 && message.kind == Kind::Initialized {
+        if let Some(opening) = &mut *state.opening.borrow_mut() {
+            opening.initialized = Some(message.line.clone());
+        }
         let listener = tokio::task::spawn_local(listen(Rc::clone(state)));
         let before = state.session.borrow_mut().listener.replace(listener.abort_handle());
         before.into_iter().for_each(|before| before.abort());
@@ -307,6 +335,16 @@ async fn listen(state: Rc<State>) {
                     state.pass_all(lines).await;
                 }
             }
+            Err(Trouble::Over(_)) if state.can_renew() => {
+                // Beside this task, which ends when the new session has a stream of its own.
+                let renewals = state.renewals.get();
+                tokio::task::spawn_local(async move {
+                    if let Err(ending) = renew(&state, renewals).await {
+                        over(&state, ending).await;
+                    }
+                });
+                return;
+            }
             Err(Trouble::Over(ending)) => return over(&state, ending).await,
             Err(Trouble::Refused(refused)) if refused.status == 405 => return,
             Err(Trouble::Refused(refused)) if refused.status < 500 && refused.status != 429 => {
@@ -318,6 +356,87 @@ async fn listen(state: Rc<State>) {
         sleep(events.retry().unwrap_or(delay)).await;
         delay = longer(delay);
     }
+}
+
+/// Begins the session anew after the daemon was restarted, or has ended the session: the client's own `initialize` is
+/// sent again, and what answers it is not passed on. `renewals` is how often that was done when the trouble was noticed:
+/// only the first of those who notice it does it.
+///
+/// # Errors
+/// It cannot be done: why the connection is over.
+async fn renew(state: &Rc<State>, renewals: u64) -> Result<(), Ending> {
+    let _alone = state.renewing.lock().await;
+    if state.renewals.get() != renewals {
+        return Ok(());
+    }
+    // Nothing else is sent meanwhile.
+    state.session.borrow_mut().is_beginning = true;
+    let until = Instant::now() + RENEW_LIMIT;
+    let result = loop {
+        match begin_anew(state).await {
+            // It is being started.
+            Err((_, true)) if Instant::now() < until => sleep(RENEW_EVERY).await,
+            result => break result.map_err(|(ending, _)| ending),
+        }
+    };
+    if result.is_ok() {
+        state.renewals.set(renewals + 1);
+        say("the session was gone, as after a restart of the daemon; a new one was begun with the client's initialize");
+    }
+    state.session.borrow_mut().is_beginning = false;
+    state.wake.notify_one();
+    result
+}
+
+/// Tries once to begin a session anew.
+///
+/// # Errors
+/// Why not, and whether it may work soon.
+async fn begin_anew(state: &Rc<State>) -> Result<(), (Ending, bool)> {
+    let opening = state.opening.borrow().clone().ok_or((Ending::SessionLost, false))?;
+    let broken = |failure: Failure| (Ending::Broken(std::io::Error::other(failure.to_string())), true);
+    let message = Message::read(&opening.initialize);
+    let connection = state.connection().await.map_err(broken)?;
+    let (mut reply, _) = connection.ask(Method::Post, state.post(&message), &message.line).await;
+    let head = reply.head().await.map_err(broken)?;
+    if !head.is_success() {
+        let body = reply.body(LONGEST_REFUSAL).await.unwrap_or_default();
+        let may_come = matches!(head.status, 429 | 502..=504);
+        let refused = Box::new((head.refused(&body), state.way.options.token_file.is_some()));
+        return Err((Ending::Refused(refused), may_come));
+    }
+    let mut lines = Vec::new();
+    let is_it = |line: &Vec<u8>| message::answers(line).flatten().is_some_and(|token| Some(&*token) == message.token());
+    if head.is_stream() {
+        let mut events = Events::default();
+        while !lines.iter().any(is_it) {
+            let piece = reply.piece().await.map_err(broken)?;
+            if piece.is_empty() {
+                break;
+            }
+            events.read(&piece, &mut lines);
+        }
+    } else {
+        let body = reply.body(usize::MAX).await.map_err(broken)?;
+        lines = message::of_body(&body).unwrap_or_default();
+        state.keep(reply);
+    }
+    let version = lines.iter().filter(|line| is_it(line)).find_map(|line| message::agreed_version(line));
+    let Some(version) = version else { return Err((Ending::SessionLost, false)) };
+    {
+        let mut session = state.session.borrow_mut();
+        (session.id, session.version) = (head.session.clone(), Some(version));
+    }
+    lines.retain(|line| !is_it(line));
+    state.pass_all(lines).await;
+    if let Some(initialized) = &opening.initialized {
+        match deliver(state, &Message::read(initialized)).await {
+            Ok(()) => {}
+            Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _)) => return Err(broken(failure)),
+            Err(_) => return Err((Ending::SessionLost, false)),
+        }
+    }
+    Ok(())
 }
 
 /// Ends the session, if there is one.

@@ -8,7 +8,7 @@
 //! | `notifications/initialized` is accepted (202) | the server's own stream is opened, and reopened when it ends (GET) |
 //! | a stream breaks before its answer | it is resumed by the id of its last event; without one the request gets an error |
 //! | a modern request is cancelled | its connection is closed, which tells its server |
-//! | the session is unknown (404) | it is over: all pending requests get an error |
+//! | the session is unknown (404), or the daemon was restarted | a new session is begun with the client's own `initialize`; what the old one had not answered gets an error |
 //! | stdin ends | all pending requests are awaited, and the session is ended (DELETE) |
 //!
 //! Reading order: `message` (the kinds of lines), `queue` (when they are sent), `connection`, `events` (responses),
@@ -137,12 +137,24 @@ impl Client {
         }
     }
 
-    /// Closes once nothing is pending.
-    pub(super) fn all_is_answered(&self) {
+    /// Closes once nothing is pending. What has no id, such as a line that is no JSON, is answered, too, and is known
+    /// only here.
+    pub(super) fn all_is_answered(self: &Rc<Self>) {
         if !self.is_over.replace(true) {
-            let state = Rc::clone(&self.state);
-            spawn(async move { state.tell(Heard::Over(Ending::Closed)).await });
+            let client = Rc::clone(self);
+            spawn(async move {
+                while client.owes_an_error() {
+                    client.state.has_ended.notified().await;
+                }
+                client.state.tell(Heard::Over(Ending::Closed)).await;
+            });
         }
+    }
+
+    /// Whether a line without an id was not answered yet.
+    fn owes_an_error(&self) -> bool {
+        let is_nameless = |one: &Open| one.token.is_none();
+        self.queue.borrow().has_nameless() || self.state.open.borrow().iter().any(is_nameless)
     }
 
     /// Ends the session and everything in flight.

@@ -50,6 +50,11 @@ impl Queue {
         self.waiting.iter().all(|message| matches!(message.kind, Kind::Request { .. } | Kind::Other))
     }
 
+    /// Whether a line is queued that is no message with an id, and will be answered nevertheless.
+    pub(super) fn has_nameless(&self) -> bool {
+        self.waiting.iter().any(|message| message.kind == Kind::Other)
+    }
+
     fn take(&mut self, at: usize) -> Option<Message> {
         let message = self.waiting.remove(at)?;
         self.bytes -= message.line.len();

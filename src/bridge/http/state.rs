@@ -4,8 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -47,6 +47,15 @@ pub(super) struct Session {
     pub listener: Option<AbortHandle>,
 }
 
+/// The lines that begin a session.
+#[derive(Clone)]
+pub(super) struct Opening {
+    /// `initialize`.
+    pub initialize: Vec<u8>,
+    /// `notifications/initialized`, once it was accepted.
+    pub initialized: Option<Vec<u8>>,
+}
+
 /// A request in flight.
 pub(super) struct Open {
     pub number: u64,
@@ -81,6 +90,13 @@ pub(super) struct State {
     pub has_heard: Cell<bool>,
     /// A request has ended, or a line was queued.
     pub wake: Notify,
+    /// A request has ended, for who waits for the last one.
+    pub has_ended: Notify,
+    /// What the client began its session with, once that was answered.
+    pub opening: RefCell<Option<Opening>>,
+    /// How many sessions were begun anew, one at a time.
+    pub renewals: Cell<u64>,
+    pub renewing: Mutex<()>,
     idle: RefCell<Vec<(Connection, Instant)>>,
     heard: Sender<Heard>,
 }
@@ -93,6 +109,10 @@ impl State {
             open: RefCell::default(),
             has_heard: Cell::new(false),
             wake: Notify::new(),
+            has_ended: Notify::new(),
+            opening: RefCell::default(),
+            renewals: Cell::new(0),
+            renewing: Mutex::new(()),
             idle: RefCell::new(vec![(first, Instant::now())]),
             heard,
         }
@@ -205,7 +225,15 @@ impl State {
         let mut open = self.open.borrow_mut();
         let at = open.iter().position(|one| one.number == number)?;
         self.wake.notify_one();
-        Some(open.swap_remove(at))
+        let closed = open.swap_remove(at);
+        drop(open);
+        self.has_ended.notify_one();
+        Some(closed)
+    }
+
+    /// Whether a session that is lost can be begun anew.
+    pub(super) fn can_renew(&self) -> bool {
+        self.has_session() && self.opening.borrow().is_some()
     }
 
     /// Whether there is a session, which would end with its daemon.

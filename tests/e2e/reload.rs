@@ -94,6 +94,29 @@ fn an_invalid_reload_changes_nothing_and_reports_all_problems_with_their_places(
 }
 
 #[test]
+fn the_figures_of_a_removed_pool_and_listener_go_with_the_last_of_them() {
+    let mut setup = Setup::new([named("stays", 1), worker("goes", 1, &[])]);
+    let listeners = json!([{ "unix": "@goes-by-reload", "pool": "goes" }]);
+    setup.config()["listeners"] = listeners;
+    let daemon = start_ready(setup);
+    let shown = |what: &str| {
+        let admin = Admin::of(&daemon);
+        let all = ["/metrics", "/pools.json", "/listeners.json"].map(|path| Admin::of(&daemon).get(path).body);
+        drop(admin);
+        all.iter().any(|text| text.contains(what))
+    };
+    assert!(shown("\"goes\"") && shown("goes-by-reload"));
+    reload(&daemon, |config| {
+        let pools = config["pools"].as_array_mut().expect("pools");
+        pools.retain(|pool| pool["id"] != "goes");
+        config["listeners"] = json!([]);
+    });
+    daemon.until("nothing of them is left", || !shown("\"goes\"") && !shown("goes-by-reload"));
+    assert!(shown("\"agents\""));
+    daemon.stop();
+}
+
+#[test]
 fn a_dry_run_tells_what_would_change_and_changes_nothing() {
     let mut daemon = start_ready(Setup::new([with(named("old", 1), "env", json!({ "KEY": "old secret" }))]));
     change(&daemon, |config| {

@@ -22,6 +22,9 @@ pub(super) struct Metrics {
     /// The next figure, and which part of it.
     figure: (usize, usize),
     gathered: Gathered,
+    /// Removed pools and listeners of which nothing is left are not shown.
+    shows_pool: Vec<bool>,
+    shows_listener: Vec<bool>,
 }
 
 impl Metrics {
@@ -29,7 +32,9 @@ impl Metrics {
         let clients = vec![0; view.places.len()];
         let pools = vec![OfPool::default(); view.workers.pools.len()];
         let gathered = Gathered { clients, pools, process: view.workers.processes.usage(), ..Gathered::default() };
-        Self { slot: 0, figure: (0, 0), gathered }
+        let shows_pool = (0..view.workers.pools.len()).map(|pool| view.bus.pool_in_use(pool)).collect();
+        let shows_listener = (0..view.places.len()).map(|at| view.bus.listener_in_use(at)).collect();
+        Self { slot: 0, figure: (0, 0), gathered, shows_pool, shows_listener }
     }
 
     /// Counts the entry in a slot. False if there is no such slot.
@@ -97,7 +102,12 @@ impl Metrics {
                     (view.places.len(), view.places.get(part).map(|place| ("listener", place.label().to_owned())))
                 }
             };
-            if part < parts {
+            let is_shown = match over {
+                Over::All => true,
+                Over::Pools => self.shows_pool.get(part) == Some(&true),
+                Over::Listeners => self.shows_listener.get(part) == Some(&true),
+            };
+            if part < parts && is_shown {
                 let samples = &mut Samples { out, name, part: label };
                 match write {
                     Write::One(value) => samples.value(&value(&scene, part)),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::http1::{self, Error, Limits, Method, Status};
+use crate::http1::{self, Error, Framing, Limits, Method, Status};
 
 /// The limits of a request. None needs a body: its parameters are in the query.
 pub(super) const LIMITS: Limits = Limits {
@@ -26,6 +26,8 @@ pub(super) struct Request {
     pub fetch_site: Option<String>,
     /// The token of `Authorization: Bearer`.
     pub bearer: Option<Vec<u8>>,
+    /// It has a body, which is not looked at.
+    pub has_body: bool,
 }
 
 impl Request {
@@ -57,6 +59,7 @@ impl Request {
             origin: only("origin", "more than one Origin")?,
             fetch_site: only("sec-fetch-site", "more than one Sec-Fetch-Site")?,
             bearer,
+            has_body: head.body != Framing::Length(0),
         })
     }
 

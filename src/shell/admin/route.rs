@@ -33,13 +33,15 @@ pub(super) enum Act {
 
 type Reads = fn(&View<'_>, &Request) -> Response;
 type Acts = fn(&View<'_>, &Request, MayAct) -> Result<Done, Response>;
+/// The parameters of an action.
+type Parameters = &'static [&'static str];
 
 /// The target of a path, and thereby its required permission: every client that can connect may read, while an action
 /// requires [`may_act`]. There is no third kind, and so none without a check.
 #[derive(Clone, Copy)]
 enum Route {
     Read(Reads),
-    Act(Acts),
+    Act(Acts, Parameters),
 }
 
 /// What a request is granted.
@@ -59,12 +61,12 @@ const ROUTES: &[(&str, Route)] = &[
     ("/metrics", Route::Read(|view, _| Response::pieces(metrics::KIND, Metrics::new(view)))),
     ("/status.json", Route::Read(|_, _| Response::pieces(JSON, status::status()))),
     ("/reload.json", Route::Read(|view, _| Response::whole(JSON, reloaded(view)))),
-    ("/drain", Route::Act(drain)),
-    ("/kill-client", Route::Act(kill_client)),
-    ("/restart-worker", Route::Act(restart_worker)),
-    ("/restart-pool", Route::Act(restart_pool)),
-    ("/reload", Route::Act(reload)),
-    ("/log-level", Route::Act(set_log_level)),
+    ("/drain", Route::Act(drain, &[])),
+    ("/kill-client", Route::Act(kill_client, &["client"])),
+    ("/restart-worker", Route::Act(restart_worker, &["worker", "now"])),
+    ("/restart-pool", Route::Act(restart_pool, &["pool"])),
+    ("/reload", Route::Act(reload, &["dry_run"])),
+    ("/log-level", Route::Act(set_log_level, &["level"])),
 ];
 
 fn route_of(path: &str) -> Option<Route> {
@@ -92,13 +94,17 @@ pub(super) fn route(
 fn grant(request: &Request, origin: Origin, token: Option<&Token>) -> Result<Grant, Response> {
     may_ask(origin, request)?;
     let route = route_of(&request.path);
-    let allowed = if matches!(route, Some(Route::Act(_))) { ACT } else { READ };
+    let allowed = if matches!(route, Some(Route::Act(..))) { ACT } else { READ };
     match (request.method, route) {
         (_, None) if request.path != "*" => {
             Err(not_found("there is nothing here; try /, /status.json, /metrics or /readyz"))
         }
         (Method::Get | Method::Head, Some(Route::Read(read))) => Ok(Grant::Read(read)),
-        (Method::Post, Some(Route::Act(act))) => Ok(Grant::Act(act, may_act(origin, request, token)?)),
+        (Method::Post, Some(Route::Act(act, parameters))) => {
+            let right = may_act(origin, request, token)?;
+            understands(request, parameters)?;
+            Ok(Grant::Act(act, right))
+        }
         // HAProxy's default check: a balancer with a bare `check` asks whether to send clients.
         (Method::Options, _) if ["/", "*"].contains(&request.path.as_str()) => {
             Ok(Grant::Read(|view, request| health::ready(view, request).with("Allow", READ)))
@@ -106,6 +112,39 @@ fn grant(request: &Request, origin: Origin, token: Option<&Token>) -> Result<Gra
         (Method::Options, _) => Err(Response::text(Status::Ok, allowed).with("Allow", allowed)),
         (Method::Unknown, _) => Err(Response::text(Status::NotImplemented, "this method is not known here")),
         _ => Err(Response::text(Status::MethodNotAllowed, &format!("use one of {allowed}")).with("Allow", allowed)),
+    }
+}
+
+/// Refuses an action with a parameter that it does not have, or has twice, or with a body: it would do something else
+/// than was meant.
+fn understands(request: &Request, parameters: Parameters) -> Result<(), Response> {
+    let refuse = |why: String| Err(Response::text(Status::BadRequest, &why));
+    let known = || match parameters {
+        [] => format!("{} has no parameters", request.path),
+        _ => format!("{} has the parameters {}", request.path, parameters.join(", ")),
+    };
+    if request.has_body {
+        return refuse(format!("an action has no body; {}, in its query: POST {}?…", known(), request.path));
+    }
+    for (at, (name, _)) in request.query.iter().enumerate() {
+        if !parameters.contains(&name.as_str()) {
+            return refuse(format!("{name:?} is not understood; {}", known()));
+        }
+        if request.query[..at].iter().any(|(before, _)| before == name) {
+            return refuse(format!("{name} stands there twice"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a parameter that says yes or no says yes; one that is not there says no.
+fn is_set(request: &Request, name: &str) -> Result<bool, Response> {
+    match request.parameter(name) {
+        None | Some("0" | "false") => Ok(false),
+        Some("" | "1" | "true") => Ok(true),
+        Some(other) => {
+            Err(Response::text(Status::BadRequest, &format!("{name} is {other:?}; write 1 or true, 0 or false")))
+        }
     }
 }
 
@@ -138,7 +177,7 @@ fn reloaded(view: &View<'_>) -> Vec<u8> {
 }
 
 fn reload(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
-    let is_dry_run = request.parameter("dry_run").is_some();
+    let is_dry_run = is_set(request, "dry_run")?;
     // The requested reload gets the next number.
     let number = view.reloads.last.number + 1;
     Ok((Act::Reload { is_dry_run }, format!("reload {number} has begun; /reload.json says what comes of it")))
@@ -180,7 +219,7 @@ fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done,
         view.bus.worker_at(pool, number.parse().ok()?)
     });
     let worker = found.ok_or_else(|| not_found(&no_worker(view, name)))?;
-    let at_once = request.parameter("now").is_some();
+    let at_once = is_set(request, "now")?;
     let how = if at_once { "told to stop" } else { "replaced: first another one runs, then it ends with its work" };
     if !at_once {
         starts_workers(view)?;
@@ -224,6 +263,7 @@ fn set_log_level(_: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Res
 #[cfg(test)]
 mod tests {
     use super::super::request::tests::read;
+    use super::super::response::Body;
     use super::*;
 
     /// The operators' commands. A command missing here fails the test below.
@@ -238,7 +278,7 @@ mod tests {
     #[test]
     fn each_path_requires_its_permission() {
         let acts: Vec<&str> =
-            ROUTES.iter().filter(|(_, route)| matches!(route, Route::Act(_))).map(|(path, _)| *path).collect();
+            ROUTES.iter().filter(|(_, route)| matches!(route, Route::Act(..))).map(|(path, _)| *path).collect();
         assert_eq!(acts, ACTING);
         for path in reading() {
             // Readable paths are nouns, and actions are verbs.
@@ -272,7 +312,7 @@ mod tests {
     fn every_action_is_refused_to_clients_that_may_only_read() {
         let wrong = bearer("0123456789abcdee");
         let pages = ["Origin: http://evil.example\r\n", "Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n"];
-        for path in ACTING.into_iter().chain(["/drain?x=1"]) {
+        for path in ACTING.into_iter().chain(["/reload?dry_run=1"]) {
             for origin in ORIGINS {
                 let refused = |method: &str, fields: &str, has_token, code: &str| {
                     let came_of = asked(method, path, fields, origin, has_token);
@@ -299,6 +339,46 @@ mod tests {
             let rebound = "X: y\r\nOrigin: http://localhost\r\n";
             assert_eq!(asked("POST", path, rebound, Origin::AnyUser, true), "401", "the same origin is no right");
         }
+    }
+
+    #[test]
+    fn an_action_refuses_what_it_does_not_understand_and_names_what_it_does() {
+        let refusal = |path: &str, fields: &str| {
+            let request = read(&format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"));
+            let granted = grant(&request.expect("it is a request"), Origin::Trusted, None);
+            granted.err().map(|refused| {
+                let Body::Whole(said) = refused.body else { panic!("a refusal is a line") };
+                (refused.status.code(), String::from_utf8(said).expect("text"))
+            })
+        };
+        for path in ["/drain", "/reload?dry_run", "/restart-worker?worker=a%2F1&now=1", "/kill-client?client=1"] {
+            assert_eq!(refusal(path, "Content-Length: 0\r\n"), None, "{path}");
+        }
+        for (path, named) in [
+            ("/drain?now=1", "/drain has no parameters"),
+            ("/reload?dryrun=1", "/reload has the parameters dry_run"),
+            ("/restart-worker?worker=a%2F1&force=1", "worker, now"),
+            ("/reload?dry_run=1&dry_run=0", "dry_run stands there twice"),
+        ] {
+            let (code, said) = refusal(path, "").expect("it is refused");
+            assert!(code == 400 && said.contains(named), "{path}: {code} {said}");
+        }
+        let (code, said) = refusal("/reload", "Content-Length: 9\r\n").expect("it is refused");
+        assert!(code == 400 && said.contains("has no body"), "{said}");
+    }
+
+    #[test]
+    fn a_parameter_that_says_no_is_not_taken_for_a_yes() {
+        let set = |query: &str| {
+            let request = read(&format!("POST /reload{query} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+            is_set(&request.expect("it is a request"), "dry_run").map_err(|refused| refused.status.code())
+        };
+        for (query, is_yes) in
+            [("", false), ("?dry_run=0", false), ("?dry_run=false", false), ("?dry_run", true), ("?dry_run=1", true)]
+        {
+            assert_eq!(set(query), Ok(is_yes), "{query}");
+        }
+        assert_eq!(set("?dry_run=no"), Err(400));
     }
 
     #[test]

@@ -124,7 +124,7 @@ tables! {
     }
 
     "pools", |view| view.workers.pools.len(), with Pools;
-    |view, at| pool = view.bus.pool_row(at)?;
+    |view, at| pool = view.bus.pool_row(at).filter(|_| view.bus.pool_in_use(at))?;
     {
         "pool": pool.settings.id,
         "why": why(view.bus.pool_readiness(at)),
@@ -139,7 +139,7 @@ tables! {
     }
 
     "listeners", |view| view.places.len(), with Listeners;
-    |view, at| place = view.places.get(at)?;
+    |view, at| place = view.places.get(at).filter(|_| view.bus.listener_in_use(at))?;
     {
         "listener": place.asked,
         "why": why(view.bus.listener_readiness(at)),

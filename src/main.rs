@@ -18,7 +18,17 @@ use stdio_bus::{activation, bridge, check, control, echo, init, shell};
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
+    if let Some(why) = stdio_bus_base::stack::is_too_small() {
+        let _ = writeln!(io::stderr(), "stdio_bus: {why}");
+        return ExitCode::from(exit::FAILURE);
+    }
     stdio_bus_base::panic::end_the_process();
+    start()
+}
+
+/// Out of line: the frame of `main` is there before the stack is looked at.
+#[inline(never)]
+fn start() -> ExitCode {
     let command = match cli::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(error) => match error.print() {

@@ -218,6 +218,14 @@ pub trait Io {
     /// user or service may leave no room for a thread.
     fn prepare_aside(&mut self, to: RawFd);
 
+    /// Writes to a descriptor on this thread, which may wait for it.
+    ///
+    /// # Errors
+    /// Those of write(2).
+    fn write_here(&mut self, to: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+        rustix::io::write(to, bytes)
+    }
+
     /// Whether the next turn would return at once.
     fn has_news(&mut self) -> bool;
 

@@ -19,6 +19,11 @@ pub(super) fn may_block(descriptor: BorrowedFd<'_>) -> bool {
     }
 }
 
+/// Whether this is a file on a disk.
+pub(super) fn is_file(descriptor: BorrowedFd<'_>) -> bool {
+    fstat(descriptor).is_ok_and(|file| FileType::from_raw_mode(file.st_mode) == FileType::RegularFile)
+}
+
 /// Whether a write failed with `errno` because its reader has gone, so that nothing is lost.
 pub(super) fn reader_gone(descriptor: BorrowedFd<'_>, errno: i32) -> bool {
     match errno {

@@ -37,6 +37,8 @@ pub(super) struct LogOutput {
     pub is_half_closed: bool,
     /// Writing to stderr may block the thread (`inherited.rs`).
     pub writes_aside: bool,
+    /// Stderr is a file: writing to it does not wait for anybody.
+    pub is_file: bool,
     /// Recent warnings and errors, for operators.
     pub recent: Recent,
     /// Request lines, if enabled.

@@ -16,7 +16,7 @@ use super::clock::Clock;
 use super::connection::Connection;
 use super::descriptors::Allowance;
 use super::http::Http;
-use super::inherited::may_block;
+use super::inherited::{is_file, may_block};
 use super::listeners::{Acceptor, Listeners, Terms};
 use super::log::{self, Batch};
 use super::notify::{Condition, Notify};
@@ -90,7 +90,11 @@ impl<I: Io> Shell<I> {
             http: Http::new(http, handshakes, &config),
             workers: Workers::new(processes, &config, of_workers),
             signals,
-            log: LogOutput { writes_aside: may_block(rustix::stdio::stderr()), ..LogOutput::default() },
+            log: LogOutput {
+                writes_aside: may_block(rustix::stdio::stderr()),
+                is_file: is_file(rustix::stdio::stderr()),
+                ..LogOutput::default()
+            },
             stdio: Stdio::default(),
             notify: Notify::default(),
             memory,

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::connection::Flight;
 use super::log::{self, Taken};
 use super::operation::Operation;
@@ -69,10 +71,29 @@ impl<I: Io> Reactor<I> {
             error => match -error {
                 libc::EINTR => {}
                 libc::EAGAIN => self.await_room_for_log(),
-                libc::ECANCELED => self.retry_writing_later(now),
+                libc::ECANCELED => {
+                    self.retry_writing_later(now);
+                    if self.log.is_file {
+                        self.write_log_here();
+                    }
+                }
                 // The lines are lost, and the daemon continues.
                 errno => self.log.batch.fail(errno),
             },
+        }
+    }
+
+    /// Writes the log to a file on this thread, since there is no other: the kernel keeps what is written to a file in
+    /// memory, so that this takes a moment. At most one batch a second is written like this.
+    fn write_log_here(&mut self) {
+        let batch = &mut self.log.batch;
+        while !batch.rest().is_empty() {
+            match self.io.write_here(rustix::stdio::stderr(), batch.rest()) {
+                Ok(written) if written > 0 => batch.advance(written),
+                Err(Errno::INTR) => {}
+                Ok(_) => return batch.fail(libc::EIO),
+                Err(error) => return batch.fail(error.raw_os_error()),
+            }
         }
     }
 

@@ -653,3 +653,13 @@ fn a_worker_that_echoes_its_requests_answers_with_them() {
     }
     daemon.stop();
 }
+
+#[test]
+fn a_stack_that_is_too_small_is_named_instead_of_a_signal() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -s 64; exec \"$0\" --version"]).arg(program());
+    let output = command.output().expect("sh is there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("64 KiB") && said.contains("ulimit -s"), "{said}");
+}

@@ -260,6 +260,25 @@ fn answers_not_written_to_a_file_for_lack_of_a_thread_are_counted_and_exit_with_
 }
 
 #[test]
+fn the_log_goes_to_a_file_while_the_daemon_runs_though_no_thread_can_be_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let program = program_for_all(directory.path());
+    fs::write(path("config"), json!({ "pools": [{ "id": "none", "command": "/bin/true" }] }).to_string()).unwrap();
+    let mut command = Command::new(program);
+    command.arg("--config").arg(path("config")).args(["--tcp", "127.0.0.1:0"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(path("log")).unwrap());
+    if !as_another_user(&mut command, libc::RLIMIT_NPROC, 1, || Ok(())) {
+        return;
+    }
+    let mut daemon = command.spawn().unwrap();
+    until("the log is there while it runs", || fs::read_to_string(path("log")).unwrap().contains("listening on"));
+    assert_eq!(daemon.try_wait().unwrap(), None);
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+}
+
+#[test]
 fn a_closed_stdout_ends_the_daemon_without_a_signal() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).stdio().start();
     let mut client = daemon.connect();

@@ -61,6 +61,9 @@ fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
         .variable("LISTEN_FDS", "1")
         .variable("LISTEN_FDNAMES", "bus")
         .variable("JOURNAL_STREAM", "1:1")
+        .variable("CREDENTIALS_DIRECTORY", "/run/credentials/bus")
+        .variable("STDIO_BUS_ADMIN", "/run/admin.sock")
+        .variable("STDIO_BUS_ADMIN_TOKEN_FILE", "/run/token")
         .before_exec(move || {
             // SAFETY: system calls on values that live here; dup2 makes a descriptor that the daemon inherits.
             unsafe {
@@ -96,7 +99,8 @@ fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
     }
     let environment = fs::read(format!("/proc/{worker}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);
-    for name in ["NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "JOURNAL_STREAM"] {
+    for name in ["NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "JOURNAL_STREAM", "CREDENTIALS_DIRECTORY", "STDIO_BUS_ADMIN"]
+    {
         assert!(!environment.contains(name), "{name}: it could speak for the daemon");
     }
     // The daemon handles SIGTERM although it was started with it blocked.

@@ -5,5 +5,6 @@
 pub mod calendar;
 pub mod panic;
 pub mod random;
+pub mod stack;
 #[cfg(feature = "tls")]
 pub mod trust;

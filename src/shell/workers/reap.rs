@@ -11,7 +11,7 @@ use rustix::process::{
 };
 
 use super::processes::Processes;
-use super::spawn::{Job, memory_score};
+use super::spawn::{Job, memory_score, most_large_pipes};
 use super::starter::{Started, Starter};
 use super::usage::children;
 use crate::bus::port::{Exit, Signal, WorkerKey};
@@ -38,6 +38,9 @@ pub(crate) struct Reaper {
     memory_score: Option<String>,
     /// Results that were not taken yet.
     started: VecDeque<Started>,
+    /// How many workers may have large pipes, if that is limited, and whether that was logged.
+    most_large_pipes: Option<usize>,
+    told_of_pipes: bool,
 }
 
 impl Reaper {
@@ -53,6 +56,8 @@ impl Reaper {
             memory_kills: cgroup::memory_kills(),
             memory_score: memory_score(),
             started: VecDeque::new(),
+            most_large_pipes: most_large_pipes(),
+            told_of_pipes: false,
         }
     }
 
@@ -60,6 +65,23 @@ impl Reaper {
     fn was_killed_for_memory(&mut self) -> bool {
         let kills = cgroup::memory_kills();
         std::mem::replace(&mut self.memory_kills, kills) < kills
+    }
+
+    /// Whether another worker may have large pipes. That it may not is logged once.
+    fn may_have_large_pipes(&mut self) -> bool {
+        let Some(most) = self.most_large_pipes else { return true };
+        let workers = self.workers.len() + self.starters.values().map(|starter| starter.under_way).sum::<usize>();
+        if workers < most {
+            return true;
+        }
+        if !std::mem::replace(&mut self.told_of_pipes, true) {
+            tracing::info!(
+                "with more than {most} workers, further ones get pipes of 64 KiB instead of 256: the user of the daemon \
+                 may have only so much memory in pipes, and the workers' own children need some of it; \
+                 fs.pipe-user-pages-soft (sysctl) raises it"
+            );
+        }
+        false
     }
 
     /// Collects the results of finished starts.
@@ -99,7 +121,8 @@ impl Reaper {
 
 impl Processes for Reaper {
     fn begin(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<()> {
-        let job = Job::new(pool, limit, self.memory_score.clone())?;
+        let has_large_pipes = self.may_have_large_pipes();
+        let job = Job::new(pool, limit, self.memory_score.clone(), has_large_pipes)?;
         let user = pool.rights.identity.as_ref().map(|identity| identity.user);
         let starter = match self.starters.entry(user) {
             Entry::Occupied(starter) => starter.into_mut(),

@@ -23,14 +23,39 @@ use rustix::process::{
     Gid, Pid, Resource, Rlimit, Uid, WaitId, WaitIdOptions, WaitOptions, setrlimit, waitid, waitpid,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, sched_setaffinity, set_capabilities, set_no_new_privs, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, sched_setaffinity, set_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::config::{Identity, Pool, Rights};
 
-/// Capacity of a worker's pipes in bytes: large messages need fewer turns than with the kernel's 64 KiB.
+/// Capacity of the pipes that messages pass through in bytes: large messages need fewer turns than with the kernel's
+/// 64 KiB.
 const PIPE_BYTES: usize = 256 * 1024;
+/// The capacity that the kernel gives a pipe, in pages (pipe(7)).
+const USUAL_PAGES: usize = 16;
+/// The part of its user's pipe memory that the daemon takes with large pipes.
+const PIPES_PART: usize = 4;
+
+/// How many workers may have large pipes at a time; no limit for a privileged daemon. Once the pipes of a user have more
+/// than `fs.pipe-user-pages-soft` together, each further one of that user gets a page or two, also those that a worker
+/// makes for its own children (pipe(7)).
+pub(crate) fn most_large_pipes() -> Option<usize> {
+    let free = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
+    if capabilities(None).is_ok_and(|ours| ours.effective.intersects(free)) {
+        return None;
+    }
+    let pages: usize = std::fs::read_to_string("/proc/sys/fs/pipe-user-pages-soft").ok()?.trim().parse().ok()?;
+    // SAFETY: the call takes a number.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| *page > 0)?;
+    large_pipes_within(pages, page)
+}
+
+/// The same for this many pages of this size; zero pages are no limit.
+fn large_pipes_within(pages: usize, page: usize) -> Option<usize> {
+    let of_worker = 2 * PIPE_BYTES / page + USUAL_PAGES;
+    (pages > 0).then_some(pages / PIPES_PART / of_worker)
+}
 
 /// A running worker's process.
 pub(crate) struct Spawned {
@@ -66,8 +91,8 @@ fn keep_each_descriptor() -> io::Result<()> {
 }
 
 /// A service manager's variables for us alone: with them a worker could speak for the daemon (sd_notify(3),
-/// sd_listen_fds(3)).
-const OUR_OWN: [&str; 7] = [
+/// sd_listen_fds(3)), or read its credentials (systemd.exec(5)).
+const OUR_OWN: [&str; 8] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_USEC",
     "WATCHDOG_PID",
@@ -76,7 +101,16 @@ const OUR_OWN: [&str; 7] = [
     "LISTEN_FDNAMES",
     // Our stderr is the journal, but theirs is not (systemd.exec(5)).
     "JOURNAL_STREAM",
+    "CREDENTIALS_DIRECTORY",
 ];
+
+/// What our own commands ask a daemon with, such as the token of its operator: no worker is to act as one.
+const OF_OPERATORS: &[u8] = b"STDIO_BUS_ADMIN";
+
+/// Whether a variable of ours is not for workers. A pool's `env` may still name it.
+fn is_our_own(name: &OsStr) -> bool {
+    OUR_OWN.iter().any(|own| name == *own) || name.as_bytes().starts_with(OF_OPERATORS)
+}
 
 /// By how much the OOM killer prefers a worker to the daemon, in thousandths of memory (oom_score_adj in
 /// proc_pid_oom_score_adj(5)): a worker is replaced, but without the daemon all of them would end.
@@ -141,17 +175,25 @@ pub(crate) struct Job {
     groups: Vec<Gid>,
     /// Its oom_score_adj, if that is higher than ours.
     memory_score: Option<String>,
+    /// Its pipes are larger than usual.
+    has_large_pipes: bool,
 }
 
 impl Job {
-    /// A worker of `pool`, with `descriptors` as its limit of open files, and its oom_score_adj ([`memory_score`]).
+    /// A worker of `pool`, with `descriptors` as its limit of open files, its oom_score_adj ([`memory_score`]), and large
+    /// pipes or those that the kernel makes.
     ///
     /// # Errors
     /// The command, an argument or a variable contains a zero byte.
-    pub(crate) fn new(pool: &Pool, descriptors: &Rlimit, memory_score: Option<String>) -> io::Result<Self> {
+    pub(crate) fn new(
+        pool: &Pool,
+        descriptors: &Rlimit,
+        memory_score: Option<String>,
+        has_large_pipes: bool,
+    ) -> io::Result<Self> {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
         let mut variables = BTreeMap::new();
-        variables.extend(std::env::vars_os().filter(|(name, _)| !OUR_OWN.iter().any(|own| name == own)));
+        variables.extend(std::env::vars_os().filter(|(name, _)| !is_our_own(name)));
         if let Some(identity) = &pool.rights.identity {
             name_the_user(&mut variables, identity);
         }
@@ -177,6 +219,7 @@ impl Job {
                 .map(|group| Gid::from_raw(*group))
                 .collect(),
             memory_score,
+            has_large_pipes,
         })
     }
 
@@ -187,7 +230,7 @@ impl Job {
     /// The error of pipe2(2), clone(2) or a system call of the child.
     pub(crate) fn start(&self, pid: &AtomicI32) -> Result<Spawned, NotStarted> {
         let [(stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)] = self.pipes()?;
-        for pipe in [&stdin, &stdout] {
+        for pipe in [&stdin, &stdout].into_iter().filter(|_| self.has_large_pipes) {
             // A user at the limit of pipe memory gets the kernel's default, which is slower but works.
             let _ = fcntl_setpipe_size(pipe, PIPE_BYTES);
         }
@@ -426,4 +469,23 @@ fn was_killed(child: libc::pid_t) -> bool {
 fn done(step: &'static str, result: c_int) -> Result<(), Failure> {
     // SAFETY: the C library's errno of this thread, which waits while its child uses it.
     if result < 0 { Err((step, Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_workers_leave_pipes_of_the_usual_size_for_their_children() {
+        // The default of Linux: 64 MiB.
+        let (pages, page) = (16_384, 4096);
+        let large = large_pipes_within(pages, page).expect("it is limited");
+        let of_daemon = |workers: usize| {
+            let with_large = workers.min(large);
+            with_large * 2 * PIPE_BYTES / page + (3 * workers - 2 * with_large) * USUAL_PAGES
+        };
+        assert!(large >= 16, "{large} workers are usual");
+        assert!(pages - of_daemon(150) > 150 * 2 * USUAL_PAGES, "each of 150 workers has room for two pipes");
+        assert_eq!(large_pipes_within(0, page), None);
+    }
 }

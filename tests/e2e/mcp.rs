@@ -218,6 +218,26 @@ fn an_answer_outlives_its_stream_however_long_it_is_and_whatever_comes_before_an
 }
 
 #[test]
+fn a_long_answer_is_an_event_that_can_be_fetched_after_its_connection_broke() {
+    let daemon = door(dedicated(), json!({}));
+    let client = Http::session(daemon.address(), VERSION);
+    let text = format!("{}\n", long_answer(1));
+    let mut cut = client.again().with_little_room();
+    cut.post(&request(1, "write", json!({ "text": text })));
+    assert!(cut.answer().is_stream());
+    let first = cut.event().expect("it comes before the answer");
+    assert_eq!(first.data, "");
+    cut.reset();
+    let mut back = client.again();
+    assert!(back.open(first.id.as_deref()).is_stream());
+    assert_eq!(messages(&back.events()), [long_answer(1)]);
+    let mut old = Http::session(daemon.address(), "2025-06-18");
+    let answer = old.ask(&request(1, "write", json!({ "text": text })));
+    assert_eq!((answer.is_stream(), answer.json()), (false, long_answer(1)), "others could not ask for it");
+    daemon.stop();
+}
+
+#[test]
 fn an_answer_that_cannot_be_kept_is_an_error_with_its_id_on_the_stream_that_resumes() {
     let daemon = door_of(Setup::new([dedicated()]).limit("max_memory", 16 << 20), json!({}));
     let client = Http::session(daemon.address(), VERSION);
@@ -460,7 +480,7 @@ fn a_stream_ends_and_does_not_break_when_the_daemon_ends() {
 #[test]
 fn a_client_that_asks_for_a_close_gets_its_whole_response_and_then_the_end_whatever_it_sends_behind() {
     let daemon = door(shared(), json!({}));
-    let session = Http::session(daemon.address(), VERSION);
+    let session = Http::session(daemon.address(), "2025-06-18");
     for (id, length) in [(1, 10), (2, 500_000)] {
         for behind in ["", "\r\n", "GET /mcp HTTP/1.1\r\n"] {
             let mut client = session.again().with("Connection", "close");
@@ -480,7 +500,7 @@ fn a_client_that_asks_for_a_close_gets_its_whole_response_and_then_the_end_whate
 #[test]
 fn bytes_that_come_while_the_last_response_is_sent_do_not_cost_its_end() {
     let daemon = door(shared(), json!({}));
-    let session = Http::session(daemon.address(), VERSION);
+    let session = Http::session(daemon.address(), "2025-06-18");
     let text = "x".repeat(900_000);
     let mut client = session.again().with("Connection", "close").with_little_room();
     client.post(&request(1, "m", json!({ "text": text })));

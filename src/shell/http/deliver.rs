@@ -21,6 +21,10 @@ use crate::shell::timers::Timer;
 /// Maximum bytes of events that a session keeps, besides answers.
 const MOST_KEPT: usize = 512 * 1024;
 
+/// An answer of such a length is sent as an event, if its client can resume a stream before its first event. A connection
+/// may break amid it, and no client can ask for a part of JSON again. Python's `mcp` 2 refuses an event above 1 MiB.
+const SENT_AS_EVENT: std::ops::Range<usize> = 128 * 1024..1_000_000;
+
 /// The routing fields of a line from the core.
 struct Said<'a> {
     text: &'a [u8],
@@ -178,6 +182,7 @@ impl<I: Io> Reactor<I> {
         let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
         let is_first = answered.is_some() && session.initialize == answered;
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
+        let is_whole = is_whole && !(session.primes() && SENT_AS_EVENT.contains(&said.text.len()));
         // A half-closed client may have gone, or wait for this.
         let may_be_gone = connection.is_some_and(|at| self.http.connections[at].incoming.has_ended);
         let header = is_first.then(|| session.id.clone());

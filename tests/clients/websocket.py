@@ -438,7 +438,7 @@ REFUSED = {
     "a chunked body": (400, ["Transfer-Encoding: chunked"], None),
     "HTTP/1.0": (400, [], "GET /acp HTTP/1.0"),
     "a line that is no request": (400, [], "hello"),
-    "a long head": (431, ["Cookie: " + "x" * 10_000], None),
+    "a long head": (431, ["Cookie: " + "x" * 40_000], None),
 }
 
 

@@ -2,8 +2,6 @@
 
 use alloc::vec::Vec;
 
-use super::withdrawal::Dialect;
-
 /// Whether the answerer may have received the request that failed: retrying it is safe only if it did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
@@ -58,23 +56,6 @@ pub(super) fn add_versions(error: &mut Vec<u8>) {
     // It ends with three braces and a newline.
     error.truncate(error.len().saturating_sub(4));
     error.extend_from_slice(VERSIONS);
-}
-
-/// The notification that cancels the request with this id, a JSON token. Only MCP says why.
-pub(super) fn cancellation(dialect: Dialect, id: &[u8], why: &str) -> Vec<u8> {
-    let (method, name) = match dialect {
-        Dialect::Acp => ("$/cancel_request", "requestId"),
-        Dialect::Mcp => ("notifications/cancelled", "requestId"),
-        Dialect::Lsp => ("$/cancelRequest", "id"),
-    };
-    let mut line = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{{\"{name}\":").into_bytes();
-    line.extend_from_slice(id);
-    if dialect == Dialect::Mcp {
-        line.extend_from_slice(b",\"reason\":");
-        write_string(why.as_bytes(), &mut line);
-    }
-    line.extend_from_slice(b"}}\n");
-    line
 }
 
 /// A decoded string as a JSON string. Lone surrogates of the original (WTF-8) are escaped again.

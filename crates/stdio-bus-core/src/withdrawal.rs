@@ -38,6 +38,23 @@ impl Dialect {
     }
 }
 
+/// The notification that cancels the request with this id, a JSON token. Only MCP says why.
+fn cancellation(dialect: Dialect, id: &[u8], why: &str) -> Vec<u8> {
+    let (method, name) = match dialect {
+        Dialect::Acp => ("$/cancel_request", "requestId"),
+        Dialect::Mcp => ("notifications/cancelled", "requestId"),
+        Dialect::Lsp => ("$/cancelRequest", "id"),
+    };
+    let mut line = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{{\"{name}\":").into_bytes();
+    line.extend_from_slice(id);
+    if dialect == Dialect::Mcp {
+        line.extend_from_slice(b",\"reason\":");
+        reply::write_string(why.as_bytes(), &mut line);
+    }
+    line.extend_from_slice(b"}}\n");
+    line
+}
+
 impl Bus {
     /// The protocol that a client and a worker speak with each other. `request` is one between them: only in MCP
     /// requests have progress tokens.
@@ -65,7 +82,7 @@ impl Bus {
         if may_be && self.reads_lines(answerer) {
             let id = self.pending.wire_token(key);
             let id = id.map_or_else(|| self.pending.asker_token(key), |id| id.as_bytes().to_owned());
-            self.send(answerer, &reply::cancellation(dialect, &id, why));
+            self.send(answerer, &cancellation(dialect, &id, why));
         }
         let due = self.pending.give_up(self.time.now(), key);
         self.timers.arm(Timer::Requests, due);

@@ -102,14 +102,18 @@ impl<I: Io> Reactor<I> {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool];
             let said_last = &mut self.workers.said;
+            // The last line is kept whatever the log wants: what clients are told does not depend on its level.
+            let is_wanted = log::is_wanted(log::OF_WORKERS);
             let mut tell = |said: Said<'_>| {
                 if let Said::Line(line, _) = said {
                     note_said(said_last.entry(name.pool).or_default(), line);
                 }
-                log::worker(&pool.core.id, name, said);
+                if is_wanted {
+                    log::worker(&pool.core.id, name, said);
+                }
             };
             if result > 0 {
-                stderr.take(now, result as usize, log::is_wanted(log::OF_WORKERS), &mut tell);
+                stderr.take(now, result as usize, true, &mut tell);
             }
             if result <= 0 && result != -libc::ECANCELED {
                 stderr.finish(now, &mut tell);

@@ -264,7 +264,11 @@ fn the_log_goes_to_a_file_while_the_daemon_runs_though_no_thread_can_be_made() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let program = program_for_all(directory.path());
-    fs::write(path("config"), json!({ "pools": [{ "id": "none", "command": "/bin/true" }] }).to_string()).unwrap();
+    fs::write(
+        path("config"),
+        json!({ "pools": [{ "id": "none", "command": "/bin/true", "instances": 1 }] }).to_string(),
+    )
+    .unwrap();
     let mut command = Command::new(program);
     command.arg("--config").arg(path("config")).args(["--tcp", "127.0.0.1:0"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(path("log")).unwrap());

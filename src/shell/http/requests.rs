@@ -279,17 +279,16 @@ impl<I: Io> Shell<I> {
 
     /// The refusal of a message of 2026-07-28 for a pool whose command does not serve that, or does not work at all.
     fn legacy_server(&self, pool: usize, message: &Message) -> Fault {
-        let id = &self.reactor.workers.pools[pool].core.id;
         let said =
             self.reactor.workers.said.get(&pool).map_or_else(String::new, |line| format!("; its stderr ends: {line}"));
         let why = match self.bus.era_known(pool) {
             Known::Answered => "this server speaks MCP up to 2025-11-25; begin with initialize".to_owned(),
             Known::Silent => format!(
-                "the command of pool \"{id}\" runs and has not answered yet whether it serves MCP 2026-07-28{said}; try again, \
+                "the command of this pool runs and has not answered yet whether it serves MCP 2026-07-28{said}; try again, \
                  or begin with initialize"
             ),
             Known::Ended => format!(
-                "the command of pool \"{id}\" has ended each time before it answered whether it serves MCP 2026-07-28{said}; \
+                "the command of this pool has ended each time before it answered whether it serves MCP 2026-07-28{said}; \
                  it may not start at all, or only after initialize"
             ),
         };

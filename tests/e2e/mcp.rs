@@ -729,10 +729,31 @@ fn a_client_of_2026_07_28_is_told_by_an_old_server_to_begin_with_initialize() {
     let answer = client.answer();
     assert_eq!(answer.status, 400, "{answer:?}");
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("initialize"));
+    post_modern(&mut client, &modern(2, "tools/list", json!({})));
+    let answer = client.answer();
+    let error = &answer.json()["error"];
+    assert_eq!((answer.status, &error["code"], &error["data"]["delivered"]), (400, &json!(-32022), &json!(false)));
+    assert_eq!(
+        (&error["data"]["supported"][0], &error["data"]["requested"]),
+        (&json!("2025-11-25"), &json!("2026-07-28"))
+    );
     // Clients that support both eras begin like this each time.
     daemon.logs(&["INFO", "(400)", "reason=unsupported_protocol_version"]);
     assert!(!daemon.log().contains("handshake_refused"));
     daemon.stop();
+}
+
+#[test]
+fn a_command_that_ends_is_not_called_an_old_server_and_its_last_words_are_told() {
+    let script = "read -r line; echo 'cannot read tools.toml' >&2; exit 3";
+    let daemon = door(with(crate::harness::shell("tools", script), "assignment", "client"), json!({}));
+    let mut client = Http::connect(daemon.address());
+    post_modern(&mut client, &modern(1, "tools/list", json!({})));
+    let answer = client.answer();
+    let text = answer.json()["error"]["message"].as_str().expect("an error").to_owned();
+    assert!(text.contains("has ended each time") && text.contains("cannot read tools.toml"), "{text}");
+    assert!(!text.contains("2025-11-25"), "{text}");
+    daemon.signal(rustix::process::Signal::KILL);
 }
 
 #[test]

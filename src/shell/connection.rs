@@ -378,6 +378,7 @@ impl Connection {
     pub(super) fn due(&self) -> Option<Moment> {
         let left_out = self.stderr.as_ref().and_then(|stderr| stderr.left_out_due());
         let ping = self.web.as_ref().and_then(|web| web.heartbeat.due);
-        [self.room.due(), self.look_at, ping, left_out].into_iter().flatten().min()
+        let stderr = self.stderr.as_ref().and_then(|stderr| stderr.paused_until);
+        [self.room.due(), self.look_at, ping, left_out, stderr].into_iter().flatten().min()
     }
 }

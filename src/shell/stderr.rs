@@ -1,10 +1,12 @@
-//! A worker's stderr: a pipe that is always read, so that writing to it never blocks a worker. A limited number of
-//! lines per second is passed to the log; the others are counted.
+//! A worker's stderr: a pipe that is always read, so that writing to it never blocks a worker for long. A limited number
+//! of lines per second is passed to the log; the others are counted. One that is written to without end is read with
+//! pauses of some milliseconds, and costs the loop a small part of its time.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::bus::port::Moment;
+use crate::bus::waste::Waste;
 
 /// Maximum length of a line in the log.
 pub(super) const LONGEST_LINE: usize = 4 * 1024;
@@ -15,6 +17,10 @@ const LARGE_BLOCK: usize = 32 * 1024;
 pub(super) const LINES_PER_SEC: u32 = 100;
 /// The window in which lines are counted.
 const WINDOW: Duration = Duration::from_secs(1);
+
+/// Estimated costs in nanoseconds: of a read, and of a line that is left out. A byte costs one.
+const COST_OF_READ: u64 = 8_000;
+const COST_OF_LINE: u64 = 20;
 
 /// An item for the log.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,16 +41,21 @@ pub(super) struct Stderr {
     line: Vec<u8>,
     length: usize,
     rate: Rate,
+    /// What reading it has cost, and until when it is not read since that was too much.
+    waste: Waste,
+    pub paused_until: Option<Moment>,
 }
 
 impl Stderr {
     pub(super) fn new(pipe: OwnedFd) -> Self {
         let block = vec![0; SMALL_BLOCK].into();
-        Self { pipe, block, line: Vec::new(), length: 0, rate: Rate::default() }
+        let (rate, waste) = (Rate::default(), Waste::default());
+        Self { pipe, block, line: Vec::new(), length: 0, rate, waste, paused_until: None }
     }
 
     /// Takes the first `bytes` of the block. `tell` gets the items to log, if `is_wanted`.
     pub(super) fn take(&mut self, now: Moment, bytes: usize, is_wanted: bool, mut tell: impl FnMut(Said<'_>)) {
+        let before = self.rate.lines;
         let mut rest = &self.block[..bytes];
         if !is_wanted {
             rest = &[];
@@ -64,6 +75,8 @@ impl Stderr {
         }
         keep(&mut self.line, rest);
         self.length += rest.len();
+        let left_out = self.rate.lines.saturating_sub(before);
+        self.paused_until = self.waste.charge(now, COST_OF_READ + bytes as u64 + left_out * COST_OF_LINE);
         self.fit_block(bytes);
     }
 

@@ -46,6 +46,11 @@ pub(super) struct Intake {
 }
 
 impl Intake {
+    /// The lines that were found last.
+    pub(super) fn batch(&self) -> &[Line] {
+        &self.batch
+    }
+
     /// Number of the first lines that take the fast path; none is longer than the limit.
     #[inline(always)]
     fn count_while(&self, limit: usize, mut goes: impl FnMut(&Line) -> Option<()>) -> usize {
@@ -152,7 +157,11 @@ impl Bus {
         self.begin_call(now);
         let received = match from {
             Peer::Client(client) => self.receive_from_client(client, window),
-            Peer::Worker(worker) => self.receive_from_worker(worker, window),
+            Peer::Worker(worker) => {
+                let mut received = self.receive_from_worker(worker, window);
+                self.charge_useless(worker, &mut received);
+                received
+            }
         };
         self.out.side(from).bytes_in += received.consumed as u64;
         (received, self.effects())

@@ -79,6 +79,7 @@ use alloc::vec::Vec;
 use admission::Admission;
 use balancer::Balancer;
 use client::{Clients, Phase, Workers};
+pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
 use out::Out;
 use peer::{Moment, Peer, RequestKey};

@@ -18,6 +18,11 @@ use super::{Bus, Flow, foreign, length_of_line, reply};
 impl Bus {
     /// Reports that a line of `from` was dropped, with its id.
     pub(super) fn report_line(&mut self, reason: Reason, from: Peer, line: Parsed<'_>, text: &str) {
+        if let Peer::Worker(worker) = from
+            && let Some(worker) = self.workers.get_mut(worker)
+        {
+            worker.useless.count_line();
+        }
         let id = line.id.is_some().then(|| line.get(line.id));
         self.report_request(reason, [Some(from), None], || {
             let id =

@@ -129,6 +129,7 @@ reasons! {
     WorkerClosedStdout "worker_closed_stdout" Warn "A worker closed its stdout and still runs; it is restarted.",
     WorkerClosedStdin "worker_closed_stdin" Warn "A worker closed its stdin and still runs; it is restarted.",
     WorkerStalled "worker_stalled" Error "A worker read nothing for backpressure_timeout_sec; it is restarted.",
+    WorkerFloods "worker_floods" Warn "A worker writes much that has no receiver; it is read with pauses.",
     WorkerSilent "worker_silent" Warn "A worker has written nothing for 30 s although requests wait for it.",
     WorkerHangs "worker_hangs" Error "Three requests in a row to a worker timed out without any output; it is restarted.",
     WorkerReplaced "worker_replaced" Warn "A worker is replaced: by a reload, for its age, requests or memory, or by the operator.",

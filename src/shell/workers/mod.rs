@@ -121,18 +121,25 @@ impl<I: Io> Reactor<I> {
             }
             self.schedule(slot);
         }
-        match self.connections[slot].stderr {
+        let is_leaving = self.connections[slot].closing == Closing::Leaving;
+        match &self.connections[slot].stderr {
+            // It is read again when its pause is over (`tell_left_out`).
+            Some(stderr) if stderr.paused_until.is_some() && !is_leaving => {}
             Some(_) => self.read_stderr(slot),
             None => _ = self.remove_if_idle(slot),
         }
     }
 
-    /// Logs what was omitted from a worker's stderr, if that is due.
+    /// Logs what was omitted from a worker's stderr, and reads it again after a pause, if that is due.
     pub(super) fn tell_left_out(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) else { return };
         let pool = &self.workers.pools[name.pool];
         stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, said));
+        let resumes = stderr.paused_until.take_if(|until| *until <= now).is_some();
+        if resumes && !connection.in_flight.has(Flight::Stderr) {
+            self.read_stderr(slot);
+        }
     }
 
     /// Reaps dead processes.

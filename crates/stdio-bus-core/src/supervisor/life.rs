@@ -68,6 +68,8 @@ impl Bus {
 
     /// Its process was reaped (spec 7.1).
     pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
+        // Its last lines are read at once.
+        self.end_pause(key, |_| true);
         let Some(worker) = self.workers.get_mut(key) else { return };
         let unwanted = worker.process.exited();
         // SIGINT, SIGKILL, SIGTERM.
@@ -231,6 +233,7 @@ impl Bus {
         self.release_held_up(key);
         self.release_overdue(key.into());
         let now = self.time.now();
+        self.end_pause(key, |until| until <= now);
         if self.workers.get_mut(key).is_some_and(|worker| worker.facts.timer.take_if(|at| *at <= now).is_some()) {
             self.on_worker_timer(key);
         }
@@ -257,7 +260,14 @@ impl Bus {
         let due = due.map(|tick| tick(self, key));
         let Some(worker) = self.workers.get(key) else { return };
         let overdue_at = worker.end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
-        let own = [worker.facts.timer, stalls_at(worker), worker.stall.ends(), worker.window.turns_due(), overdue_at];
+        let own = [
+            worker.facts.timer,
+            stalls_at(worker),
+            worker.stall.ends(),
+            worker.window.turns_due(),
+            overdue_at,
+            worker.end.gate.throttled_until(),
+        ];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }

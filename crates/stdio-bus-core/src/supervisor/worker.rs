@@ -9,6 +9,7 @@ use super::discovery::Question;
 use super::tenure::Tenure;
 use crate::endpoint::Endpoint;
 use crate::flow::stall::StallBudget;
+use crate::flow::waste::Useless;
 use crate::flow::window::SendWindow;
 use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
@@ -233,6 +234,8 @@ pub(crate) struct Worker {
     pub elicitations: Elicitations,
     /// The remaining time for which slow readers may hold it up.
     pub stall: StallBudget,
+    /// What it has written for nobody.
+    pub useless: Useless,
     /// The bytes on their way to it.
     pub window: SendWindow,
     /// Lines, requests and sessions.

@@ -38,6 +38,7 @@ mod successors;
 mod tally;
 mod timeouts;
 mod turns;
+mod useless;
 mod vacancy;
 mod workers;
 use std::collections::BTreeMap;

@@ -1,0 +1,144 @@
+//! Output of a worker that has no receiver: messages that name nobody, answers that nobody waits for, blank lines. It
+//! costs the daemon as much as honest output does, as long as the worker lives. So a worker that writes much of it is
+//! read with pauses ([`Hold::Throttle`]): it costs a fraction of the daemon's thread, and its honest lines go on, a
+//! little later each.
+//!
+//! The core has no clock, so what a line costs is an estimate, rather too high. A pause is never longer than
+//! [`LONGEST_PAUSE`]: what is due beyond that is paid with further ones.
+
+use core::time::Duration;
+
+use ndjson_scan::Line;
+
+use super::gate::Hold;
+use crate::Bus;
+use crate::peer::{Moment, Peer, WorkerKey};
+use crate::port::{Next, Received};
+use crate::report::Reason;
+use crate::supervisor::worker::State;
+
+/// One part in so many of the thread is for such output of one worker.
+const PART: u32 = 40;
+/// What a worker may cost at once, in nanoseconds.
+const AT_ONCE: u64 = 1_250_000;
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// Estimated costs in nanoseconds: of a line that is refused, of a byte between lines, and of a read for nothing else.
+const LINE: u64 = 2_500;
+const BYTE: u64 = 4;
+const READ: u64 = 15_000;
+/// So many bytes at once may be blank lines between others, and are counted.
+const MANY: usize = 16 * 1024;
+/// A worker is reported again after it was read without pauses for so long.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What a peer's useless output has cost. Each call adds to it, and the passing time takes a part of itself away.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waste {
+    cost: u64,
+    at: Moment,
+}
+
+impl Waste {
+    /// It has cost so many nanoseconds more. Returns until when it is not read, if it has cost too much.
+    pub fn charge(&mut self, now: Moment, cost: u64) -> Option<Moment> {
+        let paid = now.since(self.at) / PART;
+        self.cost = self.cost.saturating_sub(u64::try_from(paid.as_nanos()).unwrap_or(u64::MAX)).saturating_add(cost);
+        self.at = now;
+        let due = Duration::from_nanos(self.cost).saturating_mul(PART).min(LONGEST_PAUSE);
+        (self.cost > AT_ONCE).then(|| now.after(due))
+    }
+}
+
+/// What a worker has written for nobody.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Useless {
+    waste: Waste,
+    /// Lines refused since the last look.
+    lines: u32,
+    /// When it was last read with pauses.
+    paused_at: Option<Moment>,
+}
+
+impl Useless {
+    /// A line of it had no receiver.
+    pub(crate) fn count_line(&mut self) {
+        self.lines += 1;
+    }
+}
+
+/// Bytes of these lines, newlines included.
+fn bytes_of(lines: &[Line]) -> usize {
+    lines.iter().map(|line| line.span.len() + 1).sum()
+}
+
+impl Bus {
+    /// A worker's bytes were received, and `lines` of it were found among those that were consumed. If too much of its
+    /// output is for nobody, it is not read for a moment.
+    #[inline]
+    pub(crate) fn charge_useless(&mut self, key: WorkerKey, received: &mut Received) {
+        let lines = &self.intake.batch()[..];
+        let blank = match received.consumed {
+            consumed if lines.is_empty() => consumed,
+            consumed @ MANY.. => consumed.saturating_sub(bytes_of(lines)),
+            _ => 0,
+        };
+        let found = lines.len();
+        let Some(worker) = self.workers.get(key).filter(|worker| !worker.process.is_drained()) else { return };
+        if blank > 0 || worker.useless.lines > 0 {
+            self.pause_useless(key, blank, found, received);
+        }
+    }
+
+    #[cold]
+    fn pause_useless(&mut self, key: WorkerKey, blank: usize, found: usize, received: &mut Received) {
+        let now = self.time.now();
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let refused = core::mem::take(&mut worker.useless.lines) as usize;
+        let read = if refused >= found { READ } else { 0 };
+        let until = worker.useless.waste.charge(now, refused as u64 * LINE + blank as u64 * BYTE + read);
+        // One that has exited is read to its end, for a second at most.
+        let Some(until) = until.filter(|_| worker.process.state() != State::Stopped) else { return };
+        let before = worker.useless.paused_at.replace(now);
+        if before.is_none_or(|before| now.since(before) > QUIET) {
+            self.report(Reason::WorkerFloods, Some(Peer::Worker(key)), || {
+                "a worker writes much that has no receiver: it is read with pauses, and its other lines are late".into()
+            });
+        }
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.end.gate.throttle(until);
+        }
+        self.close_gate(key.into(), Hold::Throttle);
+        self.wake_at(key.into(), until);
+        received.next = Next::Wait;
+    }
+
+    /// A worker is read again after its pause, or since it has exited.
+    pub(crate) fn end_pause(&mut self, key: WorkerKey, is_over: impl FnOnce(Moment) -> bool) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        if worker.end.gate.throttled_until().is_some_and(is_over) {
+            worker.end.gate.end_throttle();
+            self.open_gate(key.into(), Hold::Throttle);
+            self.extend_read_timer(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endless_flood_costs_a_fortieth_of_the_time_and_a_burst_nothing() {
+        let (mut waste, mut now, mut cost) = (Waste::default(), Moment(0), 0);
+        assert_eq!(waste.charge(now, AT_ONCE), None);
+        while now < Moment(10_000_000_000) {
+            cost += 100_000;
+            let until = waste.charge(now, 100_000);
+            assert!(until.is_none_or(|until| until.since(now) <= LONGEST_PAUSE));
+            now = until.unwrap_or(now.after(Duration::from_nanos(100_000)));
+        }
+        assert!(cost < 10_000_000_000 / u64::from(PART) + 2 * AT_ONCE, "{cost}");
+        assert_eq!(waste.charge(now.after(Duration::from_secs(1)), 1), None);
+    }
+}

@@ -365,9 +365,11 @@ mod tests {
         for line in owed {
             crowd.write(worker, &format!("{{\"id\":{},\"result\":\"late\"}}", line["id"]));
         }
-        crowd.settle();
+        // A worker that answers so much late is read with pauses.
+        crowd.pass(Duration::from_secs(2));
         assert_eq!(crowd.lines(victim), Vec::<Value>::new());
         crowd.answer(|_| false);
+        crowd.pass(Duration::from_secs(2));
         assert_eq!(crowd.lines(victim).len(), 100);
     }
 

@@ -165,7 +165,7 @@ fn a_full_daemon_is_not_ready_and_still_answers() {
     let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let mut clients = on_all_slots(&mut daemon);
     until_status(&daemon, "/readyz", 404);
-    answers(&daemon, "/readyz", 404, "not ready: all 1024 connections are in use\n");
+    answers(&daemon, "/readyz", 404, "full: all 1024 connections are in use\n");
     // A half-closed client would get its response first.
     clients.pop().expect("there are many").reset();
     until_status(&daemon, "/readyz", 200);

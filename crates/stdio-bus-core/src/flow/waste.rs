@@ -15,7 +15,6 @@ use crate::Bus;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Next, Received};
 use crate::report::Reason;
-use crate::supervisor::worker::State;
 
 /// One part in so many of the thread is for such output of one worker.
 const PART: u32 = 40;
@@ -98,7 +97,7 @@ impl Bus {
         let read = if refused >= found { READ } else { 0 };
         let until = worker.useless.waste.charge(now, refused as u64 * LINE + blank as u64 * BYTE + read);
         // One that has exited is read to its end, for a second at most.
-        let Some(until) = until.filter(|_| worker.process.state() != State::Stopped) else { return };
+        let Some(until) = until.filter(|_| !worker.process.has_exited()) else { return };
         let before = worker.useless.paused_at.replace(now);
         if before.is_none_or(|before| now.since(before) > QUIET) {
             self.report(Reason::WorkerFloods, Some(Peer::Worker(key)), || {

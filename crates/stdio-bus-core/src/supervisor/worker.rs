@@ -149,6 +149,11 @@ impl Process {
         self.state
     }
 
+    /// Whether it has exited.
+    pub(crate) fn has_exited(&self) -> bool {
+        self.state == State::Stopped
+    }
+
     /// Whether its stdout has ended.
     pub(crate) fn is_drained(&self) -> bool {
         self.stdout_closed

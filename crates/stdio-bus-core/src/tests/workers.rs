@@ -510,6 +510,7 @@ fn a_flood_of_unroutable_lines_is_counted_in_full_and_logged_at_a_limited_rate()
     for _ in 0..1000 {
         bench.write(worker, r#"{"method":"noise"}"#);
     }
+    bench.pass(milliseconds(500));
     assert_eq!(bench.count(Reason::Unroutable), 1000);
     assert_eq!(bench.reports.iter().filter(|report| report.reason == Reason::Unroutable).count(), 10);
     bench.pass(seconds(10));

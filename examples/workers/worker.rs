@@ -1,3 +1,4 @@
+//! A worker.
 use std::io::BufRead;
 
 use serde::Deserialize;

@@ -318,7 +318,7 @@ fn kept_events_that_are_asked_for_again_and_again_are_not_copied_for_each_reader
     assert!(memory() < 3_000_000, "{} bytes", memory());
     let mut reader = opens(0);
     let event = reader.message().expect("it is kept");
-    assert!(event.data == text.to_string(), "the newest one gets all of it");
+    assert!(event.data == text, "the newest one gets all of it");
     let again = notification("notifications/tools/list_changed", json!({ "text": "later" }));
     assert_eq!(client.ask(&notification("write", json!({ "text": format!("{again}\n") }))).status, 202);
     assert_eq!(reader.message().map(|event| event.data), Some(again.to_string()));

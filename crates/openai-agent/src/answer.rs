@@ -14,7 +14,7 @@
 //! Text in a delta is new. Text in a message may be the whole answer (a stream that ends with it, as MiniMax's), all of
 //! it so far (a stream of messages that grow), or, from servers that call a delta a message, new text. Of a message that
 //! begins with all previous text only the rest is new; a message that repeats the answer in slightly other words is
-//! recognised by what [`Track::repeats`] asks; any other message is new text.
+//! recognised by what `Track::repeats` asks; any other message is new text.
 //!
 //! A delta that begins with all previous text is forwarded as it is. Alibaba's Model Studio is known to have sent
 //! deltas that grow, but its documentation promises increments, and "ha" and then "haha" are increments too: treating

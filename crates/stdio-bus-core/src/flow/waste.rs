@@ -17,15 +17,15 @@ use crate::port::{Next, Received};
 use crate::report::Reason;
 
 /// One part in so many of the thread is for such output of one worker.
-const PART: u32 = 40;
+const PART: u32 = 30;
 /// What a worker may cost at once, in nanoseconds.
 const AT_ONCE: u64 = 1_250_000;
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Estimated costs in nanoseconds: of a line that is refused, of a byte between lines, and of a read for nothing else.
-const LINE: u64 = 2_500;
-const BYTE: u64 = 4;
-const READ: u64 = 15_000;
+const LINE: u64 = 1_000;
+const BYTE: u64 = 13;
+const READ: u64 = 8_000;
 /// So many bytes at once may be blank lines between others, and are counted.
 const MANY: usize = 16 * 1024;
 /// A worker is reported again after it was read without pauses for so long.
@@ -76,7 +76,7 @@ impl Bus {
     /// output is for nobody, it is not read for a moment.
     #[inline]
     pub(crate) fn charge_useless(&mut self, key: WorkerKey, received: &mut Received) {
-        let lines = &self.intake.batch()[..];
+        let lines = self.intake.batch();
         let blank = match received.consumed {
             consumed if lines.is_empty() => consumed,
             consumed @ MANY.. => consumed.saturating_sub(bytes_of(lines)),
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endless_flood_costs_a_fortieth_of_the_time_and_a_burst_nothing() {
+    fn an_endless_flood_costs_a_thirtieth_of_the_time_and_a_burst_nothing() {
         let (mut waste, mut now, mut cost) = (Waste::default(), Moment(0), 0);
         assert_eq!(waste.charge(now, AT_ONCE), None);
         while now < Moment(10_000_000_000) {

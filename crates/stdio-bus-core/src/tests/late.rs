@@ -137,7 +137,8 @@ fn a_late_answer_of_a_client_answers_no_other_worker() {
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
     bench.write(client, r#"{"id":1,"method":"x","sessionId":"a"}"#);
     bench.write(client, r#"{"id":2,"method":"x","sessionId":"b"}"#);
-    (bench.read(first), bench.read(second));
+    bench.read(first);
+    bench.read(second);
     bench.write(first, r#"{"id":0,"method":"ask","sessionId":"a"}"#);
     bench.write(client, r#"{"id":0,"result":"of the first"}"#);
     bench.write(second, r#"{"id":0,"method":"ask","sessionId":"b"}"#);

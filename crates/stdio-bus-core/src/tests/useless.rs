@@ -38,8 +38,8 @@ fn a_worker_that_floods_what_has_no_receiver_is_read_with_short_pauses() {
                 continue; // It is for the only client.
             }
             let (taken, longest) = flood(&mut bench, worker, line);
-            // At 2.5 us for each of them, less than five per cent of the time.
-            assert!((10_000..200_000).contains(&taken), "{taken} lines {line}");
+            // At 1 us for each of them, less than five per cent of the time.
+            assert!((10_000..500_000).contains(&taken), "{taken} lines {line}");
             assert!(longest <= milliseconds(51), "{longest:?}");
             assert_eq!(bench.count(Reason::WorkerFloods), 1, "it is reported once");
             assert!(bench.signals_to(worker).is_empty());
@@ -94,7 +94,7 @@ fn the_last_lines_of_a_flooding_worker_are_read_when_it_has_ended() {
 fn a_burst_without_a_receiver_pauses_nothing() {
     let mut bench = bench(1);
     let worker = bench.worker(0);
-    for _ in 0..300 {
+    for _ in 0..900 {
         bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"nobody's"}}"#);
         bench.now = bench.now.after(milliseconds(1));
         assert!(!bench.is_paused(worker));

@@ -304,7 +304,7 @@ fn long_heads_that_do_not_end_are_refused_while_memory_is_short_and_short_ones_a
 fn kept_events_that_are_asked_for_again_and_again_are_not_copied_for_each_reader() {
     let daemon = door_of(with_admin(Setup::new([dedicated()])), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
-    let text = notification("notifications/tools/list_changed", json!({ "text": "x".repeat(450_000) }));
+    let text = notification("notifications/tools/list_changed", json!({ "text": "x".repeat(450_000) })).to_string();
     assert_eq!(client.ask(&notification("write", json!({ "text": format!("{text}\n") }))).status, 202);
     let memory = || gauge(&daemon, "stdio_bus_memory_bytes");
     daemon.until("it is kept", || memory() > 450_000);

@@ -1,10 +1,10 @@
 //! Output of a worker that has no receiver: messages that name nobody, answers that nobody waits for, blank lines. It
 //! costs the daemon as much as honest output does, as long as the worker lives. So a worker that writes much of it is
-//! read with pauses ([`Hold::Throttle`]): it costs a fraction of the daemon's thread, and its honest lines go on, a
+//! read with pauses (`Hold::Throttle`): it costs a fraction of the daemon's thread, and its honest lines go on, a
 //! little later each.
 //!
 //! The core has no clock, so what a line costs is an estimate, rather too high. A pause is never longer than
-//! [`LONGEST_PAUSE`]: what is due beyond that is paid with further ones.
+//! `LONGEST_PAUSE`: what is due beyond that is paid with further ones.
 
 use core::time::Duration;
 

@@ -276,6 +276,9 @@ fn sessions_that_no_worker_takes_do_not_push_out_others() {
 
 #[test]
 fn long_heads_that_do_not_end_are_refused_while_memory_is_short_and_short_ones_are_not() {
+    if crate::harness::io() == "epoll" {
+        return crate::harness::skip("over epoll long heads are closed by their time limit only");
+    }
     let setup = with_admin(Setup::new([dedicated()])).limit("max_memory", 16 << 20);
     let daemon = door_of(setup, json!({}));
     let begin = format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\nCookie: a={}", "x".repeat(31_000));

@@ -95,9 +95,9 @@ impl Kept {
         self.bytes > 0
     }
 
-    /// When a line was taken that ends this many bytes behind the first of those that are presented.
-    pub(super) fn taken_at(&self, end: usize, now: Moment) -> Moment {
-        if end <= self.bytes { self.since } else { now }
+    /// When a line was taken whose line end is this many bytes behind the first of those that are presented.
+    pub(super) fn taken_at(&self, line_end: usize, now: Moment) -> Moment {
+        if line_end < self.bytes { self.since } else { now }
     }
 
     /// Of `bytes` bytes `consumed` were handled, and the rest waits, if `waits` says so.
@@ -558,6 +558,13 @@ mod tests {
         assert!(output.pop(1, 100, Moment(7)));
         assert!(!output.is_full());
         assert_eq!(output.queued, 49);
+    }
+
+    #[test]
+    fn a_line_is_taken_with_its_line_end() {
+        let mut kept = Kept::NOTHING;
+        kept.keep(Moment(1), 150, 50, true);
+        assert_eq!([99, 100, 101].map(|line_end| kept.taken_at(line_end, Moment(9))), [1, 9, 9].map(Moment));
     }
 
     #[test]

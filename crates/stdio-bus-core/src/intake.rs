@@ -30,6 +30,7 @@ use super::supervisor::pool::Pool;
 use super::tally;
 use super::time::Time;
 use super::timers::{Timer, Timers};
+use super::withdrawal::prompt_flag;
 use super::worker::Worker;
 
 /// See the module's documentation.
@@ -504,8 +505,7 @@ impl FastPath<'_> {
         }
         let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
         let expires = worker.answering.expires(self.time.now());
-        let is_prompt = expires != Moment::NEVER && session.is_some() && has_method(line, b"session/prompt");
-        let on_top = if is_prompt { on_top | Flags::PROMPT } else { on_top };
+        let on_top = on_top | prompt_flag(line, session, expires);
         let new = NewRequest {
             asker: client.into(),
             answerer: worker_key.into(),

@@ -8,8 +8,8 @@ use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
 
 use super::Bus;
-use super::message::{Verb, text_after};
-use super::peer::{ClientKey, Peer, RequestKey, SessionKey, WorkerKey};
+use super::message::{Parsed, Verb, has_method, text_after};
+use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use super::pending::Request;
 use super::reply::{self, Delivered};
 use super::report::Reason;
@@ -53,6 +53,13 @@ fn cancellation(dialect: Dialect, id: &[u8], why: &str) -> Vec<u8> {
     }
     line.extend_from_slice(b"}}\n");
     line
+}
+
+/// The flag of a request that is a prompt in a session, if it may be given up: questions in the session belong to it.
+#[inline(always)]
+pub(crate) fn prompt_flag(line: Parsed<'_>, session: Option<SessionKey>, expires: Moment) -> u8 {
+    let is_prompt = expires != Moment::NEVER && session.is_some() && has_method(line, b"session/prompt");
+    if is_prompt { Flags::PROMPT } else { 0 }
 }
 
 impl Bus {

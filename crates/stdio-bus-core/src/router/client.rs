@@ -12,7 +12,7 @@ use ndjson_scan::{Line, Span, wrapped_message};
 use super::message::{Message, is_of_server, is_wrapped, tells_progress};
 use crate::id::{Id, Spelled};
 use crate::message::{
-    Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, is_response, not_for_worker, print_of, session_name,
+    Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
 };
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Request};
@@ -22,6 +22,7 @@ use crate::session::access::{Naming, Place, Use, denied};
 use crate::session::state::State;
 use crate::session::table::FULL;
 use crate::timers::Timer;
+use crate::withdrawal::prompt_flag;
 use crate::{Bus, Flow};
 
 /// A session that a message names, and how it uses it.
@@ -174,8 +175,7 @@ impl Bus {
         let &Message { from: client, line, verb, progress, .. } = message;
         let answering = self.workers.get(worker).map(|worker| &worker.answering);
         let expires = answering.filter(|_| verb != Verb::Listen).map(|it| it.expires(self.time.taken_at()));
-        let may_expire = expires.is_some_and(|at| at != Moment::NEVER);
-        let is_prompt = may_expire && line.method.is_some() && has_method(line, b"session/prompt");
+        let expires = expires.unwrap_or(Moment::NEVER);
         let own = not_for_worker(line).map_or(0, |own| own.len() as u32);
         let may_echo = answering.is_some_and(|answering| !answering.responds());
         let request = NewRequest {
@@ -184,9 +184,9 @@ impl Bus {
             session: entered[0].session,
             second_session: entered[1].session,
             flags: (if line.session.len() > 2 { Flags::ON_TOP } else { 0 })
-                | (if is_prompt { Flags::PROMPT } else { 0 }),
+                | prompt_flag(line, entered[0].session, expires),
             verb,
-            expires: expires.unwrap_or(Moment::NEVER),
+            expires,
             // An echo has only what the worker got.
             print: if may_echo { print_of(line, progress).wrapping_sub(own) } else { 0 },
         };

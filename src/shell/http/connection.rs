@@ -179,6 +179,21 @@ impl Replay {
         self.waiting.is_empty()
     }
 
+    /// Leaves only the event that was begun, behind which the stream ends. Returns which of the others had come
+    /// meanwhile, so that they have to be given back, and how many bytes of the core's lines those are.
+    pub(super) fn cut(&mut self) -> (Vec<EventId>, usize) {
+        self.ends = true;
+        let (mut came, mut owed) = (Vec::new(), 0);
+        for event in self.waiting.drain(usize::from(self.at > 0)..) {
+            self.bytes -= event.data.len();
+            if event.is_owed {
+                came.extend(event.id);
+                owed += event.data.len() + 1;
+            }
+        }
+        (came, owed)
+    }
+
     /// The core waits for none of it any more. Returns how many bytes it has waited for.
     fn disown(&mut self) -> usize {
         let begun = self.waiting.front().map_or(0, |first| if first.is_owed { self.at } else { 0 });
@@ -318,11 +333,11 @@ impl Outgoing {
         events.append(&mut self.next.events);
         let mut owed = std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed);
         if let Some(mut replay) = self.replay.take() {
-            // One that was begun is given back, and what came meanwhile; the others were never taken.
-            let is_begun = |at: usize| at == 0 && replay.at > 0;
-            let given_back = replay.waiting.iter().enumerate().filter(|(at, event)| is_begun(*at) || event.is_owed);
-            events.extend(given_back.filter_map(|(_, event)| event.id));
-            owed += replay.disown();
+            // One that was begun is given back, too.
+            let (came, owed_behind) = replay.cut();
+            events.extend(replay.waiting.front().and_then(|begun| begun.id));
+            events.extend(came);
+            owed += replay.disown() + owed_behind;
         }
         Unsent { owed, events, whole, is_begun }
     }
@@ -531,5 +546,24 @@ mod tests {
         let mut outgoing = replay(&[10, 100_000]);
         outgoing.refill(false);
         assert_eq!(outgoing.give_up().owed, 100_001, "what is queued of it and the rest");
+    }
+
+    #[test]
+    fn a_replay_that_goes_on_elsewhere_ends_behind_the_event_that_it_has_begun() {
+        let mut outgoing = replay(&[40_000, 50, 60]);
+        outgoing.refill(false);
+        let replay = outgoing.replay.as_mut().expect("there is one");
+        let (came, owed) = replay.cut();
+        assert_eq!((came.iter().map(|id| id.place).collect::<Vec<_>>(), owed, replay.ends), (vec![2, 3], 112, true));
+        let mut sent = Vec::new();
+        while let Some(rest) = outgoing.rest() {
+            sent.extend_from_slice(rest);
+            let taken = rest.len();
+            outgoing.sent(taken);
+            outgoing.refill(false);
+        }
+        let mut whole = Vec::new();
+        write::event(&mut whole, Some(EventId { stream: 2, place: 1 }), &[b'x'; 40_000], false);
+        assert!(sent == whole, "{} bytes are sent", sent.len());
     }
 }

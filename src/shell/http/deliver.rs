@@ -323,14 +323,23 @@ impl<I: Io> Reactor<I> {
         Ok(())
     }
 
-    /// Closes the other connections that are sent kept events of this stream: that goes on at a new one.
+    /// Other connections that are sent kept events of this stream end behind the event that they have begun: the stream
+    /// goes on at a new one.
     fn cut_replays(&mut self, now: Moment, but: usize, client: ClientKey, stream: u32) {
         let is_one = |slot: usize, it: &Connection| {
             slot != but && it.member == Some(client) && it.stream == stream && it.outgoing.replay.is_some()
         };
         let cut: Vec<usize> =
             self.http.connections.iter().filter(|(slot, it)| is_one(*slot, it)).map(|(slot, _)| slot).collect();
-        cut.into_iter().for_each(|slot| self.leave_http(now, slot));
+        for slot in cut {
+            let replay = &mut self.http.connections[slot].outgoing.replay;
+            let Some((came, owed)) = replay.as_mut().map(|replay| replay.cut()) else { continue };
+            replay.take_if(|replay| replay.is_empty());
+            let lost = self.http.session_of(slot).map_or(0, |session| session.detach(slot, &came));
+            self.count_lost_events(client, lost);
+            self.end_http_events(now, slot);
+            self.tell_sent(now, client, owed);
+        }
     }
 
     /// Queues the next page of what is replayed, if there is room for it.

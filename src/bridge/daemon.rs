@@ -170,13 +170,9 @@ impl Url {
         if target.contains('#') {
             return Err("the URL of a listener has no fragment (#)".to_owned());
         }
-        let url = Self { protocol, is_secure, host, port, target: target.to_owned() };
-        if !target.starts_with('/') {
-            let (scheme, path) = (url.scheme(), protocol.default_path());
-            return Err(format!(
-                "the path is missing; write {scheme}://{authority}{path}, which is a daemon's usual one"
-            ));
-        }
+        // A daemon's usual path, if none is written.
+        let path = if target.starts_with('/') { "" } else { protocol.default_path() };
+        let url = Self { protocol, is_secure, host, port, target: format!("{path}{target}") };
         Request::new(&url.host_field(), &url.target, [0; 16], None)?;
         Ok(url)
     }
@@ -239,6 +235,9 @@ mod tests {
         for (text, host, port, field, target, told) in [
             ("ws://h/acp", "h", 80, "h", "/acp", "ws://h/acp"),
             ("ws://h:80/", "h", 80, "h", "/", "ws://h/"),
+            ("ws://h:9000", "h", 9000, "h:9000", "/acp", "ws://h:9000/acp"),
+            ("ws://h?a", "h", 80, "h", "/acp?a", "ws://h/acp"),
+            ("http://h:1", "h", 1, "h:1", "/mcp", "http://h:1/mcp"),
             ("ws://127.0.0.1:9000/a/b?c=d", "127.0.0.1", 9000, "127.0.0.1:9000", "/a/b?c=d", "ws://127.0.0.1:9000/a/b"),
             ("ws://[::1]/acp", "::1", 80, "[::1]", "/acp", "ws://[::1]/acp"),
             ("http://h/mcp", "h", 80, "h", "/mcp", "http://h/mcp"),
@@ -291,10 +290,7 @@ mod tests {
             ("bus", "tcp://HOST:PORT"),
             ("tcp://h:0", "port 0"),
             ("ws://h:0/acp", "port 0"),
-            ("http://h:1", "write http://h:1/mcp"),
             ("http:h:1/mcp", "http://HOST:PORT/mcp"),
-            ("ws://h:9000", "write ws://h:9000/acp"),
-            ("ws://h?a", "write ws://h/acp"),
             ("ws:///acp", "the host is missing"),
             ("ws://h:/acp", "has no port"),
             ("ws://::1/acp", "write [::1]:9000"),

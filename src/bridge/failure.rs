@@ -106,6 +106,11 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
         401 => "it does not know the token of --token-file; it may be mistyped, or have been withdrawn",
         403 if !has_token => "this client may not connect here; the daemon's operator can say why",
         403 => "the token is valid but may not connect here; the daemon's operator can say why",
+        404 if matches!(daemon, Daemon::Web(url) if url.protocol == WebProtocol::Mcp)
+            && refused.message.contains("ws://") =>
+        {
+            return format!("a listener for WebSocket answers like this; connect to {}{again}", web_socket_of(daemon));
+        }
         404 if matches!(daemon, Daemon::Web(url) if url.target() == path) => {
             return format!(
                 "nothing is at this path, the usual one; check the port: another listener may have it{again}"

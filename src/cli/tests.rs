@@ -162,8 +162,6 @@ fn a_wrong_command_line_exits_with_2() {
         "acp --connect localhost:9000",
         "acp --connect tcp://localhost:0",
         "acp --connect tcp://:9000",
-        "acp --connect ws://localhost:9000",
-        "acp --connect http://localhost:9000",
         "acp --connect tcp://localhost:9000 --token-file a",
         "acp --connect ws://localhost:9000/acp --ca-file a",
         "--tcp localhost:1 check",

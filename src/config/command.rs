@@ -53,6 +53,10 @@ pub(crate) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBu
             _ => {}
         }
     }
+    if command.trim().contains(char::is_whitespace) {
+        // The whole PATH would only hide what is wrong.
+        return Err("is a whole command line, and no program has such a name".to_owned());
+    }
     Err(refused.unwrap_or_else(|| format!("is not in PATH ({})", search_path.display())))
 }
 

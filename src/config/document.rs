@@ -289,7 +289,7 @@ impl<'t> Reader<'t> {
         if !node.raw.starts_with('"') {
             let hint = match node.raw.as_bytes().first() {
                 Some(b'[') if node.path.ends_with(".command") => {
-                    Some("the program alone is the command; its arguments belong into \"args\"".to_owned())
+                    Some("the program alone is the command; its arguments belong in \"args\"".to_owned())
                 }
                 Some(b'0'..=b'9') if [".tcp", ".ws", ".http"].iter().any(|key| node.path.ends_with(key)) => {
                     Some(format!("write \"127.0.0.1:{}\"", node.raw))

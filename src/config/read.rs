@@ -218,9 +218,17 @@ fn program<'t>(
         Ok(program) => Some((command, program)),
         Err(why) => {
             // A whole command line in `command` is the commonest mistake of all.
-            let words = command.split_whitespace().count();
-            let hint = match words > 1 && !Path::new(&command).exists() {
-                true => Some("the arguments belong into \"args\", one string each".to_owned()),
+            let words: Vec<&str> = command.split_whitespace().collect();
+            let hint = match words.len() > 1 && !Path::new(&command).exists() {
+                // What a shell would read in another way is no list of words.
+                true if command.contains(['"', '\'', '\\', '$']) => {
+                    Some("the arguments belong in \"args\", one string each".to_owned())
+                }
+                true => Some(format!(
+                    "the arguments belong in \"args\", one string each: \"command\": {:?}, \"args\": {:?}",
+                    words[0],
+                    &words[1..]
+                )),
                 false => why.contains("not in PATH").then(|| "install it, or write its whole path".to_owned()),
             };
             reader.fail_pool(node, format!("the command {command:?} of pool {id:?} {why}"), hint);

@@ -308,7 +308,7 @@ fn values_of_the_wrong_kind_are_named() {
         (pool(r#","assignment":"Client""#), "did you mean \"client\"?"),
         (pool(r#","cancel_on_disconnect":1"#), "cancel_on_disconnect: must be true or false, not a number"),
         (pool(r#","args":"-v""#), "(put it in brackets: [ … ])"),
-        (r#"{"pools":[{"id":"a","command":["sh"],"instances":1}]}"#.to_owned(), "its arguments belong into \"args\""),
+        (r#"{"pools":[{"id":"a","command":["sh"],"instances":1}]}"#.to_owned(), "its arguments belong in \"args\""),
         (top(r#","listeners":[{"tcp":9000}]"#), "(write \"127.0.0.1:9000\")"),
         (top(r#","listeners":["127.0.0.1:9000"]"#), "not a string (write { \"tcp\": \"127.0.0.1:9000\" })"),
         (top(r#","admin":"127.0.0.1:9001""#), "not a string (write { \"listen\": \"127.0.0.1:9001\" })"),
@@ -369,7 +369,12 @@ fn a_command_that_cannot_run_names_pool_command_and_reason() {
         ("/etc/passwd", "is not executable; chmod +x /etc/passwd"),
         ("/", "is a directory"),
         ("/dev/null", "is not a file"),
-        ("python3 worker.py", "the arguments belong into \"args\""),
+        (
+            "python3 worker.py",
+            "is a whole command line, and no program has such a name (the arguments belong in \"args\"",
+        ),
+        ("python3 worker.py -v", "one string each: \"command\": \"python3\", \"args\": [\"worker.py\", \"-v\"])"),
+        ("sh -c 'exec cat'", "the arguments belong in \"args\", one string each)"),
     ];
     for (command, expected) in cases {
         let message = refused(&with(command));

@@ -94,7 +94,8 @@ impl UpgradePolicy {
         request: &Request<'_>,
     ) -> Result<(Origin, String, Option<Bearer>), Refusal> {
         if request.path != self.terms.path {
-            let why = format!("there is nothing here but {} and {HEALTH}", self.terms.path);
+            let (host, path) = (request.caller.host.unwrap_or("HOST"), &self.terms.path);
+            let why = format!("there is nothing here but WebSocket, at ws://{host}{path}, and {HEALTH}");
             return Err(Refusal::new(Status::NotFound, why));
         }
         let key = request.upgrade()?;
@@ -163,7 +164,12 @@ impl UpgradePolicy {
         if self.terms.tokens_file.is_some() {
             let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
             let token = caller.token.ok_or_else(|| {
-                refused("a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN")
+                refused(match self.terms.protocol {
+                    WebProtocol::Mcp => "a token is needed: Authorization: Bearer TOKEN",
+                    WebProtocol::WebSocket => {
+                        "a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN"
+                    }
+                })
             })?;
             let found = self.terms.tokens.find(token.0).ok_or_else(|| refused("this token is not valid"))?;
             (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());

@@ -31,12 +31,20 @@ fn only_string<'a>(object: &'a [u8], name: &[u8]) -> Result<Option<Cow<'a, [u8]>
     Ok(value.filter(|value| value.starts_with(b"\"")).map(decoded))
 }
 
-/// Whether a posted message is of 2026-07-28 or later and belongs to no session.
+/// Whether a posted message is of 2026-07-28 or later and belongs to no session. An `initialize` is judged by its body
+/// alone.
 ///
 /// # Errors
 /// The version in its head is unknown.
 pub fn is_modern(asked: &Asked, message: &Message) -> Result<bool, Fault> {
-    if asked.says_modern() || version(message)?.is_some() {
+    if version(message)?.is_some() {
+        return Ok(true);
+    }
+    // It comes before any negotiation. Some clients send the version that they hope for, others that of the last session.
+    if message.kind() == Kind::Request && *message.method() == *b"initialize" {
+        return Ok(false);
+    }
+    if asked.says_modern() {
         return Ok(true);
     }
     check_legacy(asked).map(|()| false)
@@ -163,7 +171,7 @@ pub fn request_state(message: &Message) -> Option<Cow<'_, [u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::asked::Verb;
+    use crate::mcp::asked::{Takes, Verb};
     use crate::mcp::fault::UNSUPPORTED_VERSION;
     use crate::mcp::message::{Body, LineReader, Upload};
 
@@ -180,7 +188,7 @@ mod tests {
         let boxed = |text: Option<&str>| text.map(Box::from);
         let (pool, session, last_event) = (None, None, None);
         let (version, method, name) = (boxed(version), boxed(method), boxed(name));
-        Asked { verb: Verb::Post, pool, session, version, method, name, last_event }
+        Asked { verb: Verb::Post, takes: Takes::Either, pool, session, version, method, name, last_event }
     }
 
     fn call(version: &str, name: &str) -> Message {
@@ -224,11 +232,23 @@ mod tests {
 
     #[test]
     fn a_message_is_modern_if_it_says_so_or_its_head_does() {
-        let plain = message(r#"{"id":1,"method":"initialize","params":{}}"#);
+        let plain = message(r#"{"id":1,"method":"tools/list","params":{}}"#);
         assert_eq!(is_modern(&asked(None, None, None), &plain), Ok(false));
         assert_eq!(is_modern(&asked(Some("2025-06-18"), None, None), &plain), Ok(false));
         assert_eq!(is_modern(&asked(Some(MODERN_VERSION), None, None), &plain), Ok(true));
         assert_eq!(is_modern(&asked(None, None, None), &call("2027-01-01", "\"x\"")), Ok(true));
         assert!(is_modern(&asked(Some("1999-01-01"), None, None), &plain).is_err());
+    }
+
+    #[test]
+    fn an_initialize_is_judged_by_its_body_whatever_version_its_head_has() {
+        let plain = message(r#"{"id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18"}}"#);
+        for version in
+            [None, Some("2025-06-18"), Some(MODERN_VERSION), Some("2027-01-01"), Some("1999-01-01"), Some("")]
+        {
+            assert_eq!(is_modern(&asked(version, None, None), &plain), Ok(false), "{version:?}");
+        }
+        let text = r#"{"id":1,"method":"initialize","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
+        assert_eq!(is_modern(&asked(None, None, None), &message(text)), Ok(true));
     }
 }

@@ -66,6 +66,8 @@ struct Stream {
     place: u32,
     /// Events were sent, or its client expects several answers.
     has_events: bool,
+    /// Its client takes nothing but the answer on it.
+    is_for_answer_alone: bool,
 }
 
 impl Line<'_> {
@@ -116,7 +118,8 @@ impl Session {
 
     /// A session that a request has just started.
     pub fn new(id: Box<str>, initialize: Option<Id>) -> Self {
-        let general = Stream { number: 0, connection: None, pending: 0, place: 0, has_events: true };
+        let general =
+            Stream { number: 0, connection: None, pending: 0, place: 0, has_events: true, is_for_answer_alone: false };
         let (streams, exchanges) = (vec![general], Vec::new());
         Self { id, version: None, initialize, streams, exchanges, next: Self::FIRST, log: Log::default() }
     }
@@ -138,12 +141,13 @@ impl Session {
     }
 
     /// Adds the requests that a connection brings, with their ids and progress tokens. Returns the stream of their
-    /// answers.
+    /// answers. `is_for_answer_alone` if its client refuses a stream: all else goes to the stream of GET.
     pub fn begin<'a>(
         &mut self,
         connection: Connection,
         requests: impl Iterator<Item = (Id, Option<&'a [u8]>)>,
         is_batch: bool,
+        is_for_answer_alone: bool,
     ) -> u32 {
         let number = self.next;
         self.next = self.next.wrapping_add(1).max(1);
@@ -151,7 +155,7 @@ impl Session {
         self.exchanges.extend(requests.map(|(id, token)| Exchange { id, token: token.map(Box::from), stream: number }));
         let pending = self.exchanges.len() - before;
         let connection = Some(connection);
-        self.streams.push(Stream { number, connection, pending, place: 0, has_events: is_batch });
+        self.streams.push(Stream { number, connection, pending, place: 0, has_events: is_batch, is_for_answer_alone });
         number
     }
 
@@ -200,11 +204,12 @@ impl Session {
         if exchange.is_none() && matches!(line, Line::Answer(_)) {
             return None;
         }
-        let number = match exchange {
-            Some(at) => self.exchanges[at].stream,
+        let is_answer = matches!(line, Line::Answer(_));
+        let number = match exchange.map(|at| self.exchanges[at].stream) {
+            Some(number) if !is_answer && self.is_for_answer_alone(number) => 0,
+            Some(number) => number,
             None => self.stream_of_no_request(line),
         };
-        let is_answer = matches!(line, Line::Answer(_));
         if let Some(at) = exchange.filter(|_| is_answer) {
             self.exchanges.remove(at);
         }
@@ -224,6 +229,11 @@ impl Session {
         Some(delivery)
     }
 
+    /// Whether a stream carries nothing but an answer.
+    fn is_for_answer_alone(&self, number: u32) -> bool {
+        self.streams.iter().any(|stream| stream.number == number && stream.is_for_answer_alone)
+    }
+
     /// The stream of a line that names no request: that of the newest request whose client is connected, or that of
     /// GET.
     fn stream_of_no_request(&self, line: &Line<'_>) -> u32 {
@@ -232,7 +242,9 @@ impl Session {
             return 0;
         }
         let mut newest = self.streams[1..].iter().rev();
-        newest.find(|stream| stream.connection.is_some()).map_or(0, |stream| stream.number)
+        newest
+            .find(|stream| stream.connection.is_some() && !stream.is_for_answer_alone)
+            .map_or(0, |stream| stream.number)
     }
 
     /// Keeps a sent line as an event; those that are no answers within `most` bytes in total. Returns how many undelivered
@@ -384,7 +396,18 @@ mod tests {
     }
 
     fn post(session: &mut Session, connection: usize, id: u64, token: Option<&[u8]>) -> u32 {
-        session.begin(connection, [(Id::Number(id), token)].into_iter(), false)
+        session.begin(connection, [(Id::Number(id), token)].into_iter(), false, false)
+    }
+
+    #[test]
+    fn only_the_answer_comes_on_the_stream_of_a_client_that_refuses_streams() {
+        let mut session = Session::new("a".into(), None);
+        session.begin(7, [(Id::Number(1), Some(&b"1"[..]))].into_iter(), false, true);
+        session.open(9);
+        let mut to = |line: Line<'_>| session.deliver(&line).map(|it| (it.connection, it.id.stream, it.is_whole));
+        assert_eq!(to(Line::Progress(b"1")), Some((Some(9), 0, false)));
+        assert_eq!(to(Line::Other), Some((Some(9), 0, false)));
+        assert_eq!(to(Line::Answer(b"1")), Some((Some(7), 1, true)));
     }
 
     #[test]
@@ -451,7 +474,7 @@ mod tests {
     #[test]
     fn a_cancelled_request_gets_no_answer_and_its_stream_ends_with_it() {
         let mut session = session();
-        session.begin(10, [(Id::Number(1), None), (Id::Number(2), None)].into_iter(), true);
+        session.begin(10, [(Id::Number(1), None), (Id::Number(2), None)].into_iter(), true, false);
         assert_eq!(session.cancel(&Id::Number(1)), None, "the other one waits");
         assert_eq!(session.deliver(&Line::Answer(b"1")), None);
         assert!(session.goes_on(1) && !session.waits_for(&Id::Number(1)));
@@ -479,7 +502,7 @@ mod tests {
     #[test]
     fn a_batch_ends_with_its_last_answer() {
         let mut session = session();
-        session.begin(10, [(Id::Number(1), None), (Id::Number(2), None)].into_iter(), true);
+        session.begin(10, [(Id::Number(1), None), (Id::Number(2), None)].into_iter(), true, false);
         let one = deliver(&mut session, &Line::Answer(b"2"));
         assert!(!one.is_whole && !one.is_last);
         assert!(deliver(&mut session, &Line::Answer(b"1")).is_last);

@@ -33,6 +33,7 @@ mod kernels;
 mod logs;
 mod mcp;
 mod mcp_ends;
+mod mcp_forms;
 mod mcp_refusals;
 mod memory;
 mod misbehaving;

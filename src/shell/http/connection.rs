@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};
-use crate::mcp::asked::Verb;
+use crate::mcp::asked::{Takes, Verb};
 use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
@@ -404,6 +404,11 @@ impl Connection {
             since: now,
             due: now,
         }
+    }
+
+    /// How its client takes the answers to its request.
+    pub(super) fn takes(&self) -> Takes {
+        self.incoming.asked.as_ref().map_or(Takes::Either, |asked| asked.takes)
     }
 
     /// Whether it is an admin connection, whose requests `admin` answers.

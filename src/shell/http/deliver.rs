@@ -8,6 +8,7 @@ use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
 use crate::http1::Status;
 use crate::io::Io;
+use crate::mcp::asked::Takes;
 use crate::mcp::fault::status_of;
 use crate::mcp::log::Event;
 use crate::mcp::message::string;
@@ -149,8 +150,15 @@ impl<I: Io> Reactor<I> {
         let its = self.http.connections.get(connection).filter(|it| it.member == Some(client));
         let state = its.map(|it| it.state);
         let is_answer = said.answers && said.id.is_some();
+        let takes = its.map_or(Takes::Either, Connection::takes);
+        // An error has a status of its own, which no stream of events has.
+        let is_whole = is_answer && (takes != Takes::Events || said.status() != Status::Ok);
         match state {
-            Some(State::Waiting) if is_answer => self.answer_whole(now, connection, said.status(), said, None),
+            Some(State::Waiting) if is_whole => self.answer_whole(now, connection, said.status(), said, None),
+            Some(State::Waiting) if takes == Takes::JsonAlone => {
+                tracing::debug!("a message ahead of its answer is dropped: its client refuses text/event-stream (q=0)");
+                return false;
+            }
             Some(State::Waiting | State::Events) => {
                 if state == Some(State::Waiting) {
                     self.begin_http_events(now, connection, 0);
@@ -182,7 +190,12 @@ impl<I: Io> Reactor<I> {
         let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
         let is_first = answered.is_some() && session.initialize == answered;
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
-        let is_whole = is_whole && !(session.primes() && SENT_AS_EVENT.contains(&said.text.len()));
+        let is_sent_whole = match connection.map_or(Takes::Either, |at| self.http.connections[at].takes()) {
+            Takes::Either => !(session.primes() && SENT_AS_EVENT.contains(&said.text.len())),
+            Takes::Json | Takes::JsonAlone => true,
+            Takes::Events => false,
+        };
+        let is_whole = is_whole && is_sent_whole;
         // A half-closed client may have gone, or wait for this.
         let may_be_gone = connection.is_some_and(|at| self.http.connections[at].incoming.has_ended);
         let header = is_first.then(|| session.id.clone());
@@ -380,6 +393,9 @@ impl<I: Io> Reactor<I> {
     /// The response to requests that their client has cancelled ends without an answer (MCP, "Cancellation").
     pub(super) fn end_unanswered(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        if connection.state == State::Waiting && !connection.takes().prefers_events() {
+            return self.answer_empty(now, slot, Status::Accepted);
+        }
         if connection.state == State::Waiting {
             // No event begins it: nothing will come that it could be resumed for.
             connection.incoming.is_last |= connection.incoming.is_old;

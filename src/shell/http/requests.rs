@@ -11,7 +11,7 @@ use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
 use crate::bus::settings::Era;
 use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
-use crate::mcp::asked::Verb;
+use crate::mcp::asked::{Takes, Verb, is_discovery};
 use crate::mcp::fault::INVALID_REQUEST;
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
@@ -45,6 +45,11 @@ impl<I: Io> Shell<I> {
         connection.incoming.sender = Sender { page: page.clone(), ..Sender::default() };
         if head.method == Method::Options && page.is_some() && head.body == Framing::Length(0) {
             self.reactor.answer_http(self.reactor.clock.now(), slot, write::preflight);
+            return Ok(());
+        }
+        if is_discovery(head.path, &policy.terms.path) {
+            connection.incoming.is_last |= head.body != Framing::Length(0);
+            self.reactor.answer_http(self.reactor.clock.now(), slot, write::no_authorization_server);
             return Ok(());
         }
         let bearer = policy.identify(&mut origin, &caller)?;
@@ -178,7 +183,12 @@ impl<I: Io> Shell<I> {
         found.ok_or_else(|| {
             let names: Vec<&str> = (0..pools.len()).filter(may_use).map(|pool| pools[pool].core.id.as_str()).collect();
             let path = self.reactor.listeners.policy(listener).map_or("/mcp", |policy| &policy.terms.path);
-            let why = format!("name a pool: {path}/{}", names.join(&format!(", {path}/")));
+            let offered = names.join(&format!(", {path}/"));
+            let why = match named {
+                _ if names.is_empty() => "this listener has no pool for this client".to_owned(),
+                Some(name) => format!("there is no pool {name:?} here: name {path}/{offered}"),
+                None => format!("name a pool: {path}/{offered}"),
+            };
             Fault::new(Status::NotFound, why)
         })
     }
@@ -206,6 +216,11 @@ impl<I: Io> Shell<I> {
 
     /// Passes a message of 2026-07-28 to the core.
     fn give_modern(&mut self, now: Moment, slot: usize, pool: usize, message: Message) -> Result<(), Fault> {
+        if self.reactor.http.connections[slot].takes() == Takes::JsonAlone
+            && *message.method() == *b"subscriptions/listen"
+        {
+            return Err(needs_events("subscriptions/listen"));
+        }
         let client = self.modern_member(now, slot, pool)?;
         let http = &mut self.reactor.http;
         let state = modern::request_state(&message);
@@ -319,11 +334,16 @@ impl<I: Io> Shell<I> {
         if is_array && !session.takes_batches() && version != Some(BATCHES) {
             return Err(no_batches());
         }
+        let takes = connection.takes();
+        if is_array && takes == Takes::JsonAlone {
+            return Err(needs_events("a batch"));
+        }
         let (first, others) = requests_of(session, messages)?;
         connection.member = Some(client);
         let (has_requests, is_batch) = (first.is_some(), !others.is_empty());
         if has_requests {
-            connection.stream = session.begin(slot, first.into_iter().chain(others), is_batch);
+            connection.stream =
+                session.begin(slot, first.into_iter().chain(others), is_batch, takes == Takes::JsonAlone);
         }
         let cancelled: Vec<usize> =
             messages.iter().filter_map(|message| session.cancel(&cancelled_by(message)?)).collect();
@@ -475,6 +495,13 @@ fn cancelled_by(message: &Message) -> Option<Id> {
 
 fn no_batches() -> Fault {
     Fault::bad(INVALID_REQUEST, "only 2025-03-26 has batches: post one message")
+}
+
+fn needs_events(what: &str) -> Fault {
+    Fault::new(
+        Status::NotAcceptable,
+        format!("{what} is answered by a stream: Accept may not refuse text/event-stream"),
+    )
 }
 
 fn too_long() -> Fault {

@@ -160,6 +160,13 @@ impl<I: Io> Shell<I> {
                     connection.incoming.is_head = false;
                     match connection.purpose {
                         Purpose::Handshake => Err(Refusal::from(error).into()),
+                        Purpose::Mcp if error.status == Status::ContentTooLarge => {
+                            let most = self.reactor.connections.longest_client_line;
+                            Err(Fault::new(
+                                error.status,
+                                format!("the body is longer than limits.max_input_buffer, {most} bytes: raise that"),
+                            ))
+                        }
                         _ => Err(Fault::new(error.status, error.why)),
                     }
                 }
@@ -523,6 +530,12 @@ impl<I: Io> Reactor<I> {
         }
         // A lost network shows by missing acknowledgements.
         let _ = sockopt::set_tcp_user_timeout(&connection.socket, SEND_TIME.as_millis() as u32 / 2);
+        if connection.state == State::Waiting && !connection.takes().prefers_events() {
+            // No comment can be sent to a client that waits for JSON, so the kernel asks whether it is there.
+            let _ = sockopt::set_tcp_keepidle(&connection.socket, KEEP_ALIVE);
+            let _ = sockopt::set_socket_keepalive(&connection.socket, true);
+            return self.set_http_due(slot, now.after(KEEP_ALIVE));
+        }
         if connection.state == State::Waiting {
             let stream = connection.stream;
             let place = self.http.session_of(slot).map_or(0, |session| session.place(stream));

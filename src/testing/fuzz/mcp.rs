@@ -189,7 +189,7 @@ fn live(first: u8, bytes: &[u8]) {
                 model.next += 1;
                 let ids = (0..1 + which % 3).map(|at| (10 * number + at) as u64);
                 let requests: Vec<_> = ids.map(|id| (Id::Number(id), None)).collect();
-                let stream = session.begin(model.next, requests.iter().cloned(), requests.len() > 1);
+                let stream = session.begin(model.next, requests.iter().cloned(), requests.len() > 1, false);
                 assert!(model.connections.insert(stream, model.next).is_none() && stream != 0, "a stream is new");
                 let known = requests.iter().map(|(id, _)| (session.waits_for(id), id));
                 for (waits, id) in known {

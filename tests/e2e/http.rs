@@ -252,6 +252,11 @@ impl Http {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(std::time::Duration::ZERO)).unwrap();
     }
 
+    /// Its own address, as the daemon's log has it.
+    pub fn name(&self) -> String {
+        self.stream.local_addr().unwrap().to_string()
+    }
+
     /// Half-closes the connection.
     pub fn half_close(&self) {
         self.stream.shutdown(std::net::Shutdown::Write).unwrap();

@@ -193,10 +193,10 @@ async def ambiguous_lines_are_refused(site):
 @leaves_nothing
 async def heads_that_are_too_long_are_refused(site):
     length = "Content-Length: 0"
-    await is_refused(site, request(site, length, "A: " + "a" * 10_000), [431])
-    await is_refused(site, request(site, length, *(f"A{n}: {'a' * 80}" for n in range(120))), [431])
+    await is_refused(site, request(site, length, "A: " + "a" * 40_000), [431])
+    await is_refused(site, request(site, length, *(f"A{n}: {'a' * 80}" for n in range(420))), [431])
     await is_refused(site, request(site, length, *["A: b"] * 1000), [431])
-    await is_refused(site, request(site, length, line="POST /" + "a" * 10_000 + " HTTP/1.1"), [414, 431])
+    await is_refused(site, request(site, length, line="POST /" + "a" * 40_000 + " HTTP/1.1"), [414, 431])
     # An endless one is not waited for.
     connection = await Connection.open(Address(site.url()))
     memory = site.memory()

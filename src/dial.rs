@@ -8,7 +8,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{
-    Timeout, set_socket_keepalive, set_socket_timeout, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
+    Timeout, set_socket_keepalive, set_socket_linger, set_socket_timeout, set_tcp_keepcnt, set_tcp_keepidle,
+    set_tcp_keepintvl,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
@@ -33,6 +34,11 @@ fn tcp(host: &str, port: u16, limit: Duration) -> io::Result<OwnedFd> {
         // An address that drops packets must not use up the time of the next one, which may be alive.
         let share = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - tried) as u32;
         match TcpStream::connect_timeout(address, share.max(Duration::from_millis(1))) {
+            Ok(stream) if is_connected_to_itself(&stream) => {
+                // Reset, so that the port is free for the daemon at once.
+                set_socket_linger(&stream, Some(Duration::ZERO))?;
+                failure = ErrorKind::ConnectionRefused.into();
+            }
             Ok(stream) => {
                 // Send each message at once: nothing more may follow it before its answer.
                 stream.set_nodelay(true)?;
@@ -43,6 +49,13 @@ fn tcp(host: &str, port: u16, limit: Duration) -> io::Result<OwnedFd> {
         }
     }
     Err(failure)
+}
+
+/// Whether the kernel gave the socket the very port that it connects to, so that it met itself (RFC 9293, 3.5,
+/// "simultaneous open"): it does so where nobody listens on a port of `ip_local_port_range`. Such a socket would read what
+/// it writes, and keep the port from the daemon.
+fn is_connected_to_itself(stream: &TcpStream) -> bool {
+    stream.local_addr().is_ok_and(|own| stream.peer_addr().is_ok_and(|peer| peer == own))
 }
 
 /// Lets the kernel detect within two minutes that the daemon's machine is gone, which otherwise looks like silence.
@@ -71,4 +84,24 @@ fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
     }
     set_socket_timeout(&socket, Timeout::Send, None)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use rustix::net::{SocketAddrV4, bind};
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_met_itself_is_no_connection_to_a_daemon() {
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&socket, &SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let own = TcpStream::from(socket.try_clone().unwrap()).local_addr().unwrap();
+        connect(&socket, &own).unwrap();
+        assert!(is_connected_to_itself(&socket.into()));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!is_connected_to_itself(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
+    }
 }

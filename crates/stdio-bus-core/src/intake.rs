@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Outcome, Scanner, Window};
+use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Window};
 
 use super::Bus;
 use super::balancer::Group;
@@ -22,7 +22,6 @@ use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::pending::{NewRequest, Pending};
 use super::port::{Effects, Next, Received};
 use super::request::Flags;
-use super::session::activity::told_idle;
 use super::session::table::Sessions;
 use super::settings::{Assignment, Era, IdCollision, Settings};
 use super::supervisor::answering::Opened;
@@ -56,6 +55,13 @@ impl Intake {
     #[inline(always)]
     fn count_while(&self, limit: usize, mut goes: impl FnMut(&Line) -> Option<()>) -> usize {
         self.batch.iter().take_while(|line| line.span.len() <= limit && goes(line).is_some()).count()
+    }
+
+    /// The line in a window that holds nothing else, and was taken before.
+    fn find_again(&mut self, window: Window<'_>) -> Option<Line> {
+        let mut lines = Vec::new();
+        self.scanner.scan(&mut Partial::of_any_depth(), window, &mut lines);
+        lines.first().copied()
     }
 
     /// This many lines have taken the fast path. Returns `None` if there are more, or the rest is malformed.
@@ -344,6 +350,19 @@ impl Bus {
         }
     }
 
+    /// Does something with a line that has been kept, with its newline, as if it were read again. None if there is none.
+    pub(super) fn with_kept_line<R>(
+        &mut self,
+        kept: &[u8],
+        then: impl FnOnce(&mut Self, Parsed<'_>) -> R,
+    ) -> Option<R> {
+        let mut padded = vec![0; PAD + kept.len() + PAD];
+        padded[PAD..][..kept.len()].copy_from_slice(kept);
+        let window = Window::new(&padded, PAD, PAD + kept.len());
+        let line = self.intake.find_again(window)?;
+        Some(then(self, Parsed { window: &window, line: &line }))
+    }
+
     /// Makes all lines take the slow path, which must have the same results.
     #[cfg(any(test, feature = "testing"))]
     pub fn without_fast_path(mut self) -> Self {
@@ -627,7 +646,7 @@ impl FastPath<'_> {
         line: Parsed<'_>,
     ) -> Option<()> {
         let name = Self::only_name(line)?;
-        if worker.facts.tells_states && told_idle(line.get(line.span)).is_some() {
+        if worker.facts.is_watched() && worker.facts.is_noted(line.get(line.span)) {
             return None;
         }
         let (session, client_key) = match (name, line.token.is_some()) {

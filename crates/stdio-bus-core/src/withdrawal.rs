@@ -150,9 +150,12 @@ impl Bus {
         if session.is_none() && self.owner(worker) != Some(client) {
             return None;
         }
+        // The prompt of a child is that of the session that it works for.
+        let sessions: Vec<_> = session.map(|key| self.sessions.ancestry(key).map(Some).collect()).unwrap_or_default();
         let is_there = |key: &RequestKey| {
             let is_at = |it: &Request| it.answerer() == Peer::Worker(worker) && it.cancelled().is_none();
-            let in_session = || session.is_none() || self.pending.sessions(*key).contains(&session);
+            let named = self.pending.sessions(*key);
+            let in_session = || session.is_none() || named.iter().any(|it| it.is_some() && sessions.contains(it));
             self.pending.get(*key).is_some_and(is_at) && in_session()
         };
         let mut requests = self.asked_by(client.into());

@@ -30,6 +30,29 @@ pub(crate) enum Room {
     Closed,
 }
 
+/// The edits of a line in the order of their places.
+fn sort(edits: &mut Edits) {
+    if edits[1..].iter().any(Option::is_some) {
+        edits.sort_unstable_by_key(|edit| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start));
+    }
+}
+
+/// A copy of a line with its newline, with these pieces replaced.
+pub(crate) fn edited(line: Parsed<'_>, edits: &mut Edits) -> Vec<u8> {
+    sort(edits);
+    let mut text = Vec::with_capacity(line.span.len() + 1);
+    let mut from = line.span.start;
+    let copy = |from: u32, end: u32, text: &mut Vec<u8>| text.extend_from_slice(line.get(Span { start: from, end }));
+    for Edit { at, with } in edits.iter().flatten() {
+        copy(from, at.start, &mut text);
+        text.extend_from_slice(with.as_bytes());
+        from = at.end;
+    }
+    copy(from, line.span.end, &mut text);
+    text.push(b'\n');
+    text
+}
+
 impl Bus {
     /// Makes a peer wait for its own output, if that is full: an error is to be queued there. Returns whether it waits.
     pub(crate) fn block_on_itself(&mut self, peer: Peer) -> bool {
@@ -171,9 +194,7 @@ impl Bus {
         }
         let (mut from, end) = (line.span.start, line.span.end + 1);
         let mut bytes = (end - from) as usize;
-        if edits[1..].iter().any(Option::is_some) {
-            edits.sort_unstable_by_key(|edit| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start));
-        }
+        sort(edits);
         if line.has(Line::LONE_RETURN) && matches!(to, Peer::Worker(_)) {
             return self.forward_without_returns(to, line, edits);
         }
@@ -194,21 +215,11 @@ impl Bus {
 
     /// Queues a line with a blank for each carriage return between its tokens: some workers' readers end a line there,
     /// and would read two halves. One that is the end of the line with its newline stays. These pieces are replaced.
-    fn forward_without_returns(&mut self, to: Peer, line: Parsed<'_>, edits: &Edits) {
-        let mut text = Vec::with_capacity(line.span.len() + 1);
-        let mut from = line.span.start;
-        let copy =
-            |from: u32, end: u32, text: &mut Vec<u8>| text.extend_from_slice(line.get(Span { start: from, end }));
-        for Edit { at, with } in edits.iter().flatten() {
-            copy(from, at.start, &mut text);
-            text.extend_from_slice(with.as_bytes());
-            from = at.end;
-        }
-        copy(from, line.span.end, &mut text);
+    fn forward_without_returns(&mut self, to: Peer, line: Parsed<'_>, edits: &mut Edits) {
+        let mut text = edited(line, edits);
         // None stands in a string, where it would be malformed.
-        let last = text.len() - 1;
+        let last = text.len() - 2;
         text[..last].iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
-        text.push(b'\n');
         self.send(to, &text);
     }
 

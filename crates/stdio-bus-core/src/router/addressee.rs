@@ -122,7 +122,8 @@ impl Bus {
         let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
         let to = if name.is_some() {
             let at = self.workers.get(worker);
-            let found = session.and_then(|key| self.sessions.get(key));
+            // A child is for whom its parent is for.
+            let found = session.and_then(|key| self.sessions.get(self.sessions.root_of(key)));
             let owner = found.and_then(|found| found.addressee(at.is_some_and(|worker| worker.may_give_out_a_name())));
             let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
             owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?

@@ -9,8 +9,8 @@ use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, wrapped_message};
 use super::addressee::NamedRequest;
 use super::message::{Said, is_wrapped};
 use super::unmatched::Misspelled;
-use crate::flow::delivery::Room;
-use crate::message::{Edit, Parsed, Refusal, UNCHANGED, Verb, session_name};
+use crate::flow::delivery::{Room, edited};
+use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, session_name};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::NewRequest;
 use crate::report::Reason;
@@ -90,7 +90,7 @@ impl Bus {
         self.end_sessions(verb, succeeds, sessions);
         // Any answer may name a session that was not known before.
         if let Some(name) = &named {
-            self.deliver_early(worker, client, name);
+            self.deliver_early(worker, client, name, false);
         }
         if verb == Verb::Load && succeeds {
             sessions.into_iter().flatten().for_each(|session| self.drop_early_of(worker, session));
@@ -206,7 +206,7 @@ impl Bus {
         let named = self.request_of_worker_message(&said);
         let (to, session) = match self.client_for_worker_message(&said, &named) {
             Err(Refusal(Reason::UnknownSession, _))
-                if said.id.is_none() && !named.at.is_some() && self.wait_for_session(worker, line) =>
+                if (said.id.is_some() || !named.at.is_some()) && self.wait_for_session(worker, line) =>
             {
                 return Ok(Flow::Next);
             }
@@ -242,7 +242,33 @@ impl Bus {
         to: ClientKey,
         session: Option<SessionKey>,
     ) -> Result<(), Refusal> {
-        let &Said { from: worker, line, ref id, .. } = said;
+        let mut edits = self.record_said(said, named, to, session)?;
+        self.forward(Peer::Client(to), said.line, &mut edits);
+        self.note_announcement(said.from, session, said.line);
+        Ok(())
+    }
+
+    /// Forwards a worker's request that has waited for its session.
+    pub(crate) fn pass_kept_request(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Result<(), Refusal> {
+        let wrapped = if is_wrapped(line) { wrapped_message(*line.window, line.line).ok() } else { None };
+        let line = Parsed { line: wrapped.as_ref().unwrap_or(line.line), ..line };
+        let said = Said::decode(worker, line)?;
+        let named = self.request_of_worker_message(&said);
+        let (to, session) = self.client_for_worker_message(&said, &named)?;
+        let mut edits = self.record_said(&said, named, to, session)?;
+        self.send(Peer::Client(to), &edited(line, &mut edits));
+        Ok(())
+    }
+
+    /// Records a worker's message, and returns what is replaced in it for its addressee.
+    fn record_said(
+        &mut self,
+        said: &Said<'_>,
+        named: NamedRequest,
+        to: ClientKey,
+        session: Option<SessionKey>,
+    ) -> Result<Edits, Refusal> {
+        let &Said { from: worker, ref id, .. } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.time.now());
         }
@@ -272,7 +298,6 @@ impl Bus {
             }
             self.note_elicitation(said, to, session);
         }
-        self.forward(Peer::Client(to), line, &mut edits);
-        Ok(())
+        Ok(edits)
     }
 }

@@ -28,6 +28,7 @@ impl Bus {
     #[cold]
     pub(crate) fn note_version(&mut self, worker: WorkerKey, line: Parsed<'_>) {
         let line = line.get(line.span);
+        self.note_subagents(worker, line);
         let Some(worker) = self.workers.get_mut(worker) else { return };
         worker.facts.tells_states |= asks_for_version_2(line);
         worker.facts.dialect = Dialect::of_initialize(line).or(worker.facts.dialect);

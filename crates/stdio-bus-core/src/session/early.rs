@@ -1,19 +1,24 @@
 //! Early lines: a worker's messages in a session before its answer that creates it. Some agents send a `session/update`
 //! with their commands ahead of the answer to `session/new`. They wait for the answer, and go to the owner behind it.
 //!
-//! Only notifications wait: an agent that asks before it answers would wait forever. No line waits for a name that the
-//! bus knows, and none waits on once the worker has no request for a session left to answer.
+//! The same holds for what a worker says in a child session before it announces the child (`children.rs`).
+//!
+//! Before an answer only notifications wait: an agent that asks before it answers would wait forever. Before an
+//! announcement requests wait, too, for a shorter time, and then get an error. No line waits for a name that the bus
+//! knows. None that came while the worker had a request for a session to answer waits on when there is none left.
 //!
 //! Invariant: waiting lines are counted and bounded, by worker and in total, and one that was not delivered is
 //! reported.
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use ndjson_scan::Span;
 
 use crate::Bus;
-use crate::message::{Parsed, session_named};
-use crate::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
+use crate::message::{Parsed, Refusal, session_named};
+use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
+use crate::reply::Delivered;
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
 
@@ -23,8 +28,10 @@ const MOST_LINES: usize = 64;
 const MOST_BYTES: usize = 1 << 20;
 /// Those of all workers together may use this part of max_memory.
 const MEMORY_PART: usize = 16;
-/// Maximum time that a line waits.
+/// Maximum time that a line waits for an answer.
 const LONGEST: Duration = Duration::from_secs(60);
+/// Maximum time that a line waits for the announcement of a child, and that a request waits at all.
+const LONGEST_FOR_CHILD: Duration = Duration::from_secs(5);
 
 /// A line that waits for its session.
 struct EarlyLine {
@@ -32,6 +39,10 @@ struct EarlyLine {
     session: Text,
     /// With its newline.
     line: Text,
+    /// The id of a request, as written.
+    id: Option<Text>,
+    /// No request for a session was pending when it came: only an announcement makes its session known.
+    is_for_child: bool,
     /// When it stops waiting.
     until: Moment,
 }
@@ -50,7 +61,8 @@ impl Bus {
         self.supervisor.early_bytes
     }
 
-    /// Makes a notification wait if it names a session which the worker may be creating. Returns whether it waits.
+    /// Makes a message wait if it names a session which the worker may be creating, or a child which it may be about to
+    /// announce. Returns whether it waits.
     pub(crate) fn wait_for_session(&mut self, key: WorkerKey, line: Parsed<'_>) -> bool {
         let most = MOST_BYTES.min(self.settings.limits.max_memory / MEMORY_PART);
         let bytes = line.span.len() + 1;
@@ -63,32 +75,73 @@ impl Bus {
         let has_room = worker.early.0.len() < MOST_LINES
             && bytes_of(&worker.early.0) + bytes <= most
             && in_all <= self.settings.limits.max_memory / MEMORY_PART;
+        let is_request = line.id.is_some();
+        let may_be_child = worker.facts.has_subagents && !worker.end.sessions.is_empty();
+        let may_be_created = worker.creating.asked > 0;
         // Every message of a dedicated worker is for its client, which is leaving then.
-        if worker.owner.is_some() || worker.creating.asked == 0 || is_known || !has_room {
+        if worker.owner.is_some() || !(may_be_child || may_be_created && !is_request) || is_known || !has_room {
             return false;
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
-        let until = self.time.now().after(LONGEST);
+        let longest = if may_be_created && !is_request { LONGEST } else { LONGEST_FOR_CHILD };
+        let until = self.time.now().after(longest);
         self.supervisor.early_bytes += bytes;
-        worker.early.0.push(EarlyLine { session: (&*name).into(), line: line.get(whole).into(), until });
+        worker.early.0.push(EarlyLine {
+            session: (&*name).into(),
+            line: line.get(whole).into(),
+            id: is_request.then(|| line.get(line.id).into()),
+            is_for_child: !may_be_created,
+            until,
+        });
         self.wake_at(key.into(), until);
         true
     }
 
-    /// A worker has answered a client that asked for a session with this one: its early lines follow.
-    pub(crate) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8]) {
-        let owned = self.sessions.of_worker(key, name).and_then(|session| self.sessions.get(session));
-        if owned.is_some_and(|session| session.client == Some(client)) {
-            for early in self.take_early(key, |early| early.session.as_bytes() == name) {
+    /// A worker has answered a client that asked for a session with this one, or has announced it as a child: its early
+    /// lines follow.
+    pub(crate) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8], is_child: bool) {
+        let session = self.sessions.of_worker(key, name);
+        let owned = session.and_then(|session| self.sessions.get(session));
+        if owned.is_none_or(|session| session.client != Some(client)) {
+            return;
+        }
+        let is_it = |early: &EarlyLine| early.session.as_bytes() == name && (is_child || !early.is_for_child);
+        for early in self.take_early(key, is_it) {
+            if early.id.is_none() {
                 self.send(client.into(), early.line.as_bytes());
+            }
+            let passed = self.with_kept_line(early.line.as_bytes(), |bus, line| match early.id {
+                Some(_) => bus.pass_kept_request(key, line),
+                None => {
+                    bus.note_announcement(key, session, line);
+                    Ok(())
+                }
+            });
+            if let Some(Err(Refusal(reason, text))) = passed {
+                self.refuse_early(key, &early, reason, &text);
             }
         }
     }
 
+    /// An early line gets an error, if it is a request, and its loss is reported.
+    fn refuse_early(&mut self, key: WorkerKey, early: &EarlyLine, reason: Reason, text: &str) {
+        let id = early.id.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
+        self.report_request(reason, [Some(key.into()), None], || (id, text.into()));
+        if let Some(id) = &early.id {
+            self.send_error(key.into(), id.as_bytes(), reason, text, Delivered::No);
+        }
+    }
+
     /// A request for a session has ended without one, or it was the last one: the early lines of its worker have
-    /// nothing to wait for. With others pending, it is unknown which of them a line belongs to, and a line of a failed
-    /// session must not reach the client that gets the next one of that name.
+    /// nothing to wait for, but for those that came when there was none. With others pending, it is unknown which of
+    /// them a line belongs to, and a line of a failed session must not reach the client that gets the next one of that
+    /// name.
     pub(crate) fn drop_early(&mut self, key: WorkerKey) {
+        self.drop_early_lines(key, |early| !early.is_for_child);
+    }
+
+    /// A worker has ended.
+    pub(crate) fn drop_all_early(&mut self, key: WorkerKey) {
         self.drop_early_lines(key, |_| true);
     }
 
@@ -109,10 +162,12 @@ impl Bus {
 
     fn drop_early_lines(&mut self, key: WorkerKey, is_over: impl Fn(&EarlyLine) -> bool) {
         for early in self.take_early(key, is_over) {
-            self.report(Reason::UnknownSession, Some(Peer::Worker(key)), || {
-                let name = early.session.as_bytes().escape_ascii();
-                format!("it came before any answer that makes a session, and none has made \"{name}\" since")
-            });
+            let name = early.session.as_bytes().escape_ascii();
+            let text = match early.is_for_child || early.id.is_some() {
+                true => format!("it names session \"{name}\", which the worker has neither made nor announced since"),
+                false => format!("it came before any answer that makes a session, and none has made \"{name}\" since"),
+            };
+            self.refuse_early(key, &early, Reason::UnknownSession, &text);
         }
     }
 

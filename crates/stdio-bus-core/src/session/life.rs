@@ -6,7 +6,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use super::state::{Event, State};
-use super::table::Sessions;
+use super::table::{Session, Sessions};
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use crate::pending::{Pending, Request};
@@ -51,6 +51,9 @@ impl Bus {
         if self.sessions.is_full() && !self.evict_session_for(client) || !self.give_session(key, client) {
             return false;
         }
+        // Its parent, if it has one, has no owner.
+        self.sessions.leave_family(key);
+        self.lend_children(key, client);
         self.sessions.hear(key, self.time.now());
         self.watch_sessions(false);
         true
@@ -66,8 +69,13 @@ impl Bus {
         if !session.is_known && session.pending == 0 {
             return self.drop_session(key);
         }
-        self.leave_owner(key);
-        self.reserve(key);
+        for key in [key].into_iter().chain(self.sessions.family_of(key)) {
+            // A child may have been given up before its parent.
+            if self.sessions.get(key).is_some_and(|session| session.client.is_some()) {
+                self.leave_owner(key);
+                self.reserve(key);
+            }
+        }
     }
 
     fn reserve(&mut self, key: SessionKey) {
@@ -77,7 +85,7 @@ impl Bus {
     }
 
     /// Records the user name under which a session was created or loaded.
-    fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
+    pub(super) fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let Some(origin) = self.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
         if let (Some(name), Some(worker)) = (origin.names.owner(), self.worker_name(worker)) {
             self.sessions.bonds_mut().bind(worker.pool, session, name);
@@ -101,6 +109,10 @@ impl Bus {
             self.bind_session(owner, worker, name.as_bytes());
             if !is_made && self.is_bound_to_another(owner, worker, name.as_bytes()) {
                 event = Event::LoadedForAnotherName;
+            }
+            for child in self.sessions.family_of(key) {
+                let name = self.sessions.get(child).map(|child| child.name.clone());
+                name.into_iter().for_each(|name| self.bind_session(owner, worker, name.as_bytes()));
             }
         }
         self.confirm_session(key, event);
@@ -196,16 +208,20 @@ impl Bus {
         }
     }
 
-    /// Forgets a session.
+    /// Forgets a session with its children.
     pub(crate) fn drop_session(&mut self, key: SessionKey) {
-        self.leave_owner(key);
-        let Some(worker) = self.sessions.get(key).map(|session| session.worker) else { return };
-        self.sessions.remove(key, self.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
+        for key in self.sessions.family_of(key).into_iter().chain([key]) {
+            self.leave_owner(key);
+            let Some(worker) = self.sessions.get(key).map(|session| session.worker) else { continue };
+            self.sessions.remove(key, self.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
+        }
     }
 
-    /// A worker has ended, and its session with it. The owner gets an error when it next names the session.
+    /// A worker has ended, and its session with it. The owner gets an error when it next names the session, unless it is
+    /// a child: the owner asks for its parent, and knows the child from its worker.
     pub(crate) fn lose_session(&mut self, key: SessionKey) {
-        if let Some(session) = self.sessions.get(key).filter(|session| session.is_known) {
+        let is_to_load = |session: &&Session| session.is_known && session.parent.is_none();
+        if let Some(session) = self.sessions.get(key).filter(is_to_load) {
             let name = session.name.clone();
             session.client.into_iter().for_each(|owner| self.note_lost(owner, name.as_bytes()));
         }
@@ -229,9 +245,11 @@ impl Bus {
         true
     }
 
-    /// Gives a session to another connection of its owner. Pending requests belong to the old one, which may be dead:
+    /// Gives a session to another connection of its owner, with its children and the session that it is a child of.
+    /// Pending requests belong to the old one, which may be dead:
     /// they get errors, and so do those that wait for its answers.
     pub(crate) fn take_session_over(&mut self, key: SessionKey, by: ClientKey) {
+        let key = self.sessions.root_of(key);
         let Some(session) = self.sessions.get(key) else { return };
         let Some(old) = session.client else { return };
         let (name, worker) = (session.name.clone(), session.worker);
@@ -240,12 +258,14 @@ impl Bus {
             let name = name.as_bytes().escape_ascii();
             (None, format!("client {number} of the same name has taken over session \"{name}\""))
         });
-        self.end_use_of_session(old, key);
-        self.leave_owner(key);
-        self.give_session(key, by);
+        for key in [key].into_iter().chain(self.sessions.family_of(key)) {
+            self.end_use_of_session(old, key);
+            self.leave_owner(key);
+            self.give_session(key, by);
+            self.hand_elicitations_over(worker, key, by);
+            self.sessions.hear(key, self.time.now());
+        }
         self.forget_lost(by, name.as_bytes());
-        self.hand_elicitations_over(worker, key, by);
-        self.sessions.hear(key, self.time.now());
     }
 
     /// Forgets claims that have expired, and sessions that were idle for too long.

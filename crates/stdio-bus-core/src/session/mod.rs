@@ -1,10 +1,12 @@
 //! Sessions: names on workers, each with one owner (spec 3.4, 6.1; decision 3).
 //!
 //! Their states are in `state.rs`, their table in `table.rs`, the access rules in `access.rs`, and their remains in
-//! `tombstones.rs`. `life.rs` has their life cycle, and `early.rs` the lines that come before them.
+//! `tombstones.rs`. `life.rs` has their life cycle, `children.rs` those that belong to others, and `early.rs` the lines that
+//! come before them.
 
 pub(crate) mod access;
 pub(crate) mod activity;
+pub(crate) mod children;
 pub(crate) mod early;
 mod life;
 pub(crate) mod state;

@@ -45,6 +45,10 @@ pub(crate) struct Session {
     pub(crate) pending: u32,
     /// When its owner used it last.
     pub(crate) used: Moment,
+    /// The session that it is a child of (`children.rs`).
+    pub(crate) parent: Option<SessionKey>,
+    /// It has had children.
+    has_children: bool,
     /// The number with which its name was last reserved.
     held_as: u64,
 }
@@ -180,8 +184,10 @@ impl Sessions {
             self.idle_due = Moment::NEVER;
             return found;
         };
-        for (slot, awaited) in awaited(self).into_iter().enumerate() {
-            match self.table.at(slot).filter(|(_, session)| session.client.is_some()) {
+        let awaited = awaited(self);
+        self.hear_for_parents(now, &awaited);
+        for (slot, awaited) in awaited.into_iter().enumerate() {
+            match self.table.at(slot).filter(|(_, session)| session.client.is_some() && session.parent.is_none()) {
                 Some((key, session)) if session.pending > 0 && awaited > 0 => self.hear(key, now),
                 Some((key, session)) if now.since(session.used) >= idle => found.push(key),
                 _ => {}
@@ -189,6 +195,63 @@ impl Sessions {
         }
         self.idle_due = if self.owned() > found.len() { now.after(idle / LOOKS) } else { Moment::NEVER };
         found
+    }
+
+    /// What is said in a child keeps the session in use that it belongs to, and with it all of its children.
+    fn hear_for_parents(&mut self, now: Moment, awaited: &[u32]) {
+        let children = self.table.iter().filter(|(_, session)| session.parent.is_some() && session.client.is_some());
+        let used: Vec<_> = children
+            .map(|(key, session)| {
+                let is_awaited = session.pending > 0 && awaited.get(key.index()).is_some_and(|awaited| *awaited > 0);
+                (self.root_of(key), if is_awaited { now } else { session.used })
+            })
+            .collect();
+        for (root, used) in used {
+            if let Some(root) = self.table.get_mut(root) {
+                root.used = root.used.max(used);
+            }
+        }
+    }
+
+    /// Makes a session a child of another one: the worker knows it for good, and its owner has proved as much.
+    pub(super) fn adopt(&mut self, child: SessionKey, parent: SessionKey) {
+        let Some(session) = self.table.get_mut(parent) else { return };
+        session.has_children = true;
+        let state = session.state;
+        if let Some(session) = self.table.get_mut(child) {
+            (session.parent, session.state, session.is_known) = (Some(parent), state, true);
+        }
+    }
+
+    /// A child is a session of its own from now on, whose parent has no owner.
+    pub(super) fn leave_family(&mut self, child: SessionKey) {
+        if let Some(session) = self.table.get_mut(child) {
+            session.parent = None;
+        }
+    }
+
+    /// The session itself, its parent, and so on.
+    pub(crate) fn ancestry(&self, key: SessionKey) -> impl Iterator<Item = SessionKey> {
+        core::iter::successors(Some(key), |key| self.get(*key)?.parent)
+    }
+
+    /// The session that is no child: this one, or the parent of its parents.
+    pub(crate) fn root_of(&self, key: SessionKey) -> SessionKey {
+        self.ancestry(key).last().unwrap_or(key)
+    }
+
+    /// Whether a session is a child of another one, or a child of its children.
+    pub(super) fn is_below(&self, key: SessionKey, parent: SessionKey) -> bool {
+        self.ancestry(key).skip(1).any(|key| key == parent)
+    }
+
+    /// The children of a session, and theirs.
+    pub(crate) fn family_of(&self, key: SessionKey) -> Vec<SessionKey> {
+        if self.get(key).is_none_or(|session| !session.has_children) {
+            return Vec::new();
+        }
+        let children = self.table.iter().filter(|(_, session)| session.parent.is_some());
+        children.map(|(child, _)| child).filter(|child| self.is_below(*child, key)).collect()
     }
 
     /// A worker reports whether a session is active.
@@ -223,6 +286,8 @@ impl Sessions {
             is_working: false,
             pending: 0,
             used: now,
+            parent: None,
+            has_children: false,
             held_as: 0,
         })?;
         self.index.insert(self.index.hash(worker, name), key);
@@ -260,8 +325,22 @@ impl Sessions {
     pub(crate) fn step(&mut self, key: SessionKey, event: Event) {
         let Some(session) = self.table.get_mut(key) else { return };
         session.is_known |= event != Event::Answered;
-        if session.client.is_some() {
-            session.state = step(session.state, event);
+        if session.client.is_none() {
+            return;
+        }
+        let state = step(session.state, event);
+        let has_changed = core::mem::replace(&mut session.state, state) != state;
+        if has_changed && session.has_children {
+            self.share_state(key, state);
+        }
+    }
+
+    /// The children of a session are its owner's as surely as it is.
+    fn share_state(&mut self, parent: SessionKey, state: State) {
+        for child in self.family_of(parent) {
+            if let Some(child) = self.table.get_mut(child) {
+                child.state = state;
+            }
         }
     }
 
@@ -280,7 +359,7 @@ impl Sessions {
         }
         session.pending -= 1;
         if succeeds && session.state < State::Used {
-            session.state = step(session.state, Event::Answered);
+            self.step(key, Event::Answered);
         }
         Some(())
     }
@@ -317,7 +396,8 @@ impl Sessions {
         }
         self.claims_due = Moment::NEVER;
         for (key, session) in self.table.iter() {
-            let Some(owner) = session.client.filter(|_| session.state < State::Used && !session.is_known) else {
+            let is_claim = session.state < State::Used && !session.is_known && session.parent.is_none();
+            let Some(owner) = session.client.filter(|_| is_claim) else {
                 continue;
             };
             if session.pending == 0 && now.since(session.used) >= CLAIM_LASTS {
@@ -354,6 +434,11 @@ impl Sessions {
             assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
             assert!(session.client.is_some() || session.state == State::Lent);
             assert!(session.client.is_some() || session.is_known || session.pending > 0, "a name is held for nothing");
+            if let Some(parent) = session.parent {
+                let parent = self.get(parent).expect("a child ends with its parent");
+                assert_eq!((parent.worker, parent.client), (session.worker, session.client), "a child has its owner");
+                assert!(parent.has_children && self.ancestry(key).count() <= self.table.len());
+            }
             if let Some(client) = session.client {
                 let hash = self.index.hash(client, session.name.as_bytes());
                 assert!(self.index.alike(&self.table, hash).any(|(at, _)| at == key));

@@ -183,7 +183,7 @@ impl Bus {
         while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first().copied()) {
             self.lose_session(session);
         }
-        self.drop_early(key);
+        self.drop_all_early(key);
         self.close_owner(key);
     }
 

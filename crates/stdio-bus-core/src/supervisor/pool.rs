@@ -71,6 +71,8 @@ pub(crate) struct Pool {
     pub fallback: Option<Fallback>,
     /// One of its workers has given out a session name.
     pub issues_names: bool,
+    /// One of its clients knows subagents, which its workers may announce (`session/children.rs`).
+    pub has_subagents: bool,
     /// It was reported that its workers give one client the same name twice.
     pub told_of_doubles: bool,
     /// Its counters.
@@ -222,7 +224,8 @@ impl Bus {
         let tenure = Tenure::new(self.time.now(), settings, generation, incarnation);
         let is_to_see = self.supervisor.pools[pool].side.twin.is_some() && settings.assignment != Assignment::Dedicated;
         let opened = if is_to_see { Opened::No } else { Opened::Yes };
-        let facts = Facts { started: self.time.now(), opened, ..Facts::default() };
+        let has_subagents = self.supervisor.pools[pool].has_subagents;
+        let facts = Facts { started: self.time.now(), opened, has_subagents, ..Facts::default() };
         let answering = Answering::new(settings.request_timeout);
         let end = Endpoint { stream: Stream::of_worker(), ..Endpoint::default() };
         let window = SendWindow::new();

@@ -15,6 +15,8 @@ use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
 use crate::router::audience::Audience;
 use crate::router::elicitations::Elicitations;
+use crate::session::activity::told_idle;
+use crate::session::children::announced;
 use crate::session::early::Early;
 use crate::withdrawal::Dialect;
 
@@ -133,6 +135,8 @@ pub(crate) struct Facts {
     pub dialect: Option<Dialect>,
     /// It may report which of its sessions are active (`session/activity.rs`).
     pub tells_states: bool,
+    /// It may announce child sessions (`session/children.rs`).
+    pub has_subagents: bool,
     /// The wait of its client for the first answer was reported.
     pub told_of_wait: bool,
     /// Its unsolicited answers were reported.
@@ -141,6 +145,20 @@ pub(crate) struct Facts {
     pub told_of_spelling: bool,
     /// How many unmatched answers in a row its requests were searched for in vain.
     pub searches: u8,
+}
+
+impl Facts {
+    /// Whether its updates may mean something to the bus.
+    #[inline(always)]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.tells_states | self.has_subagents
+    }
+
+    /// Whether this update of it does.
+    #[inline(never)]
+    pub(crate) fn is_noted(&self, line: &[u8]) -> bool {
+        self.tells_states && told_idle(line).is_some() || self.has_subagents && announced(line).is_some()
+    }
 }
 
 impl Process {

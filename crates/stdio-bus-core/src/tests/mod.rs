@@ -4,6 +4,7 @@
 mod admission;
 mod audience;
 mod backpressure;
+mod children;
 mod clients;
 mod closing;
 mod deny;

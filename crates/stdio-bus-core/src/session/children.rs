@@ -1,0 +1,175 @@
+//! Child sessions: a worker announces that it works in another session on behalf of one that it has. ACP's subagents
+//! send `session/update {sessionId: PARENT, update: {sessionUpdate: "subagent_update", sessionId: CHILD}}`, and from then
+//! on all that is said of a child names the child alone.
+//!
+//! Only an agent whose client has said that it knows subagents announces any, so that the updates of other workers are
+//! not searched. `session_message`, which names other sessions in an update, too, is no announcement.
+//!
+//! Invariant: a child is on the worker of its parent and has its owner, from the announcement to the end of either; a
+//! client that asks for the child itself, while nobody has the parent, gets it as a session of its own.
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
+use ndjson_scan::{member, string_in};
+
+use super::state::State;
+use super::table::FULL;
+use crate::Bus;
+use crate::message::{Parsed, has_method, text_after};
+use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
+use crate::report::Reason;
+use crate::settings::MAX_SESSION_ID_LEN;
+
+/// The child that a `session/update` announces, if it does.
+pub(crate) fn announced(message: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let update = member(member(message, b"params")?, b"update")?;
+    string_in(update, b"sessionUpdate").filter(|kind| &**kind == b"subagent_update")?;
+    string_in(update, b"sessionId").filter(|name| !name.is_empty())
+}
+
+/// Whether an `initialize` says that its client knows subagents.
+fn knows_subagents(line: &[u8]) -> bool {
+    text_after(line, "\"subagents\"").is_some_and(|value| !value.starts_with(b"null") && !value.starts_with(b"false"))
+}
+
+impl Bus {
+    /// A client sends a worker this `initialize`. The workers of its pool are watched from now on, also those that are
+    /// still to be started: not every agent wants to see it again.
+    pub(crate) fn note_subagents(&mut self, worker: WorkerKey, line: &[u8]) {
+        let Some(pool) = self.pool_of(worker).filter(|_| knows_subagents(line)) else { return };
+        if core::mem::replace(&mut self.supervisor.pools[pool].has_subagents, true) {
+            return;
+        }
+        for worker in self.workers.keys() {
+            if let Some(worker) = self.workers.get_mut(worker).filter(|worker| worker.pool == pool) {
+                worker.facts.has_subagents = true;
+            }
+        }
+    }
+
+    /// A worker's message in this session was passed on: if it announces a child, that begins, and what the worker has
+    /// said in it already follows.
+    pub(crate) fn note_announcement(&mut self, worker: WorkerKey, parent: Option<SessionKey>, line: Parsed<'_>) {
+        let may_announce = self.workers.get(worker).is_some_and(|worker| worker.facts.has_subagents);
+        if !may_announce || line.id.is_some() || !has_method(line, b"session/update") {
+            return;
+        }
+        let whole = line.get(line.span);
+        // A proxy wraps the update in the params of its own message.
+        let child = announced(whole).or_else(|| announced(member(whole, b"params")?));
+        let child = child.filter(|name| name.len() <= MAX_SESSION_ID_LEN);
+        let (Some(parent), Some(child)) = (parent, child) else { return };
+        let owner = self.sessions.get(parent).and_then(|parent| parent.client);
+        if let Some(owner) = owner.filter(|owner| self.begin_child(*owner, worker, parent, &child)) {
+            self.deliver_early(worker, owner, &child, true);
+        }
+    }
+
+    /// A worker has announced a child of this session. Returns whether it is one, or is its owner's anyway.
+    fn begin_child(&mut self, owner: ClientKey, worker: WorkerKey, parent: SessionKey, name: &[u8]) -> bool {
+        let known = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
+        match known {
+            Some((key, session)) if session.client == Some(owner) => {
+                // A mere claim of the client, which named it first; an announcement in a circle changes nothing.
+                let is_claim = matches!(session.state, State::Claimed | State::Used);
+                if is_claim && session.parent.is_none() && !self.sessions.is_below(parent, key) && key != parent {
+                    self.join_family(owner, key, parent);
+                }
+                return true;
+            }
+            Some((_, session)) if session.client.is_some() && session.state.is_issued() => {
+                self.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                    format!("child session \"{}\" belongs to another client already", name.escape_ascii())
+                });
+                return false;
+            }
+            Some((key, _)) => self.drop_session(key),
+            None => {}
+        }
+        if self.sessions.is_full() {
+            self.evict_child_of(owner, parent);
+        }
+        let state = self.sessions.get(parent).map(|parent| parent.state);
+        let child = state.and_then(|state| self.new_session(owner, worker, name, state));
+        match child {
+            Some(child) => self.join_family(owner, child, parent),
+            None => self.report(Reason::SessionLimit, Some(Peer::Worker(worker)), || {
+                format!("child session \"{}\" has no room: {FULL}", name.escape_ascii())
+            }),
+        }
+        child.is_some()
+    }
+
+    fn join_family(&mut self, owner: ClientKey, child: SessionKey, parent: SessionKey) {
+        self.sessions.adopt(child, parent);
+        let Some(session) = self.sessions.get(child) else { return };
+        let (worker, name) = (session.worker, session.name.clone());
+        if session.state.is_issued() {
+            self.bind_session(owner, worker, name.as_bytes());
+        }
+        self.forget_lost(owner, name.as_bytes());
+    }
+
+    /// Nobody says that a child has ended. If the table is full and its owner holds most, its own child that was
+    /// announced first gives way, unless the new one belongs to it.
+    fn evict_child_of(&mut self, owner: ClientKey, parent: SessionKey) {
+        if self.heaviest(owner, |client| client.end.sessions.len()).is_some() {
+            return;
+        }
+        let own = self.peer_end(owner.into()).map(|end| end.sessions.clone()).unwrap_or_default();
+        let is_over = |key: &SessionKey| {
+            let is_child = self.sessions.get(*key).is_some_and(|session| session.parent.is_some());
+            is_child && *key != parent && !self.sessions.is_below(parent, *key)
+        };
+        let children: Vec<_> = own.into_iter().filter(is_over).collect();
+        let Some(oldest) = self.sessions.most_idle(&children) else { return };
+        self.report(Reason::SessionEvicted, Some(owner.into()), || {
+            "the session table is full: of the children of this client's sessions the oldest is closed".into()
+        });
+        self.drop_session(oldest);
+    }
+
+    /// The children of a session get the owner that it has got. Those that find no room are forgotten, until the worker
+    /// announces them again.
+    pub(crate) fn lend_children(&mut self, parent: SessionKey, client: ClientKey) {
+        for child in self.sessions.family_of(parent) {
+            if self.sessions.is_full() {
+                self.drop_session(child);
+            } else {
+                self.give_session(child, client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_subagent_update_announces_a_child() {
+        let child = |update: &str| {
+            let line = format!(r#"{{"method":"session/update","params":{{"sessionId":"p","update":{update}}}}}"#);
+            announced(line.as_bytes()).map(|name| String::from_utf8_lossy(&name).into_owned())
+        };
+        assert_eq!(child(r#"{"sessionUpdate":"subagent_update","sessionId":"c"}"#).as_deref(), Some("c"));
+        assert_eq!(
+            child(r#"{ "sessionId" : "c\u0041", "sessionUpd\u0061te" : "subagent\u005fupdate" }"#).as_deref(),
+            Some("cA")
+        );
+        assert_eq!(child(r#"{"sessionUpdate":"session_message","sessionId":"c"}"#), None);
+        assert_eq!(child(r#"{"content":{"sessionUpdate":"subagent_update","sessionId":"c"}}"#), None);
+        assert_eq!(child(r#"{"sessionUpdate":"subagent_update"}"#), None);
+        assert_eq!(child(r#"{"sessionUpdate":"subagent_update","sessionId":""}"#), None);
+        assert_eq!(child(r#""subagent_update""#), None);
+    }
+
+    #[test]
+    fn a_client_knows_subagents_if_it_says_so() {
+        let knows = |capabilities: &str| {
+            knows_subagents(format!(r#"{{"params":{{"clientCapabilities":{capabilities}}}}}"#).as_bytes())
+        };
+        assert!(knows(r#"{"subagents":{}}"#) && knows(r#"{ "subagents" : true }"#));
+        assert!(!knows(r#"{}"#) && !knows(r#"{"subagents":null}"#) && !knows(r#"{"title":"\"subagents\":{}"}"#));
+    }
+}

@@ -1,0 +1,501 @@
+//! Child sessions: what a worker says in the sessions that it has announced in an update of another one, as the subagents
+//! of ACP do.
+
+use super::*;
+
+const INITIALIZE: &str =
+    r#"{"id":0,"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"subagents":{}}}}"#;
+
+fn update(session: &str, text: &str) -> String {
+    format!(r#"{{"method":"session/update","params":{{"sessionId":"{session}","update":{{"text":"{text}"}}}}}}"#)
+}
+
+fn announced(parent: &str, child: &str) -> String {
+    let update =
+        format!(r#"{{"sessionUpdate":"subagent_update","sessionId":"{child}","capabilities":{{"cancel":{{}}}}}}"#);
+    format!(r#"{{"method":"session/update","params":{{"sessionId":"{parent}","update":{update}}}}}"#)
+}
+
+fn cancel(session: &str) -> String {
+    format!(r#"{{"method":"session/cancel","params":{{"sessionId":"{session}"}}}}"#)
+}
+
+fn ask(id: usize, method: &str, session: &str) -> String {
+    format!(r#"{{"id":{id},"method":"{method}","params":{{"sessionId":"{session}"}}}}"#)
+}
+
+/// A client that knows subagents has a session of this name on the worker. Its id is 10 higher than the number.
+fn new_session(bench: &mut Bench, client: Peer, worker: Peer, name: &str) {
+    bench.write(client, r#"{"id":"new","method":"session/new","params":{}}"#);
+    let asked: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+    bench.write(worker, &json!({"id": asked["id"], "result": {"sessionId": name}}).to_string());
+    bench.read(client);
+}
+
+/// A client that has shown the token of this name.
+fn named(bench: &mut Bench, name: &str) -> Peer {
+    let names = crate::origin::Names { token: Some(name.into()), ..Default::default() };
+    let origin = Origin { names: names.into(), ..Place::Inherited.into() };
+    Peer::Client(bench.connect(0, origin).expect("there is room"))
+}
+
+/// Two clients of one worker with the sessions `a` and `b`.
+fn two_clients() -> (Bench, Peer, Peer, Peer) {
+    two_clients_of(settings(vec![pool(1, Assignment::Client)]))
+}
+
+fn two_clients_of(settings: Settings) -> (Bench, Peer, Peer, Peer) {
+    let mut bench = Bench::new(settings);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(first, INITIALIZE);
+    bench.read(worker);
+    bench.write(worker, r#"{"id":0,"result":{}}"#);
+    bench.read(first);
+    new_session(&mut bench, first, worker, "a");
+    new_session(&mut bench, second, worker, "b");
+    (bench, first, second, worker)
+}
+
+#[test]
+fn all_that_is_said_in_a_child_reaches_the_owner_of_its_parent() {
+    let (mut bench, first, second, worker) = two_clients();
+    let question = ask(7, "session/request_permission", "c");
+    let lines = [announced("a", "c"), update("c", "hello"), question];
+    lines.iter().for_each(|line| bench.write(worker, line));
+    assert_eq!(bench.read(first), lines);
+    bench.write(first, r#"{"id":7,"result":{"outcome":{"outcome":"cancelled"}}}"#);
+    bench.write(first, &cancel("c"));
+    assert_eq!(bench.read(worker), [r#"{"id":7,"result":{"outcome":{"outcome":"cancelled"}}}"#, &cancel("c")]);
+    // Nobody else may name it, and nothing of it is anybody else's.
+    bench.write(second, &ask(1, "session/set_mode", "c"));
+    assert_eq!(bench.read_error(second).0, "session_denied");
+    assert!(bench.read(second).is_empty() && bench.read(worker).is_empty());
+}
+
+#[test]
+fn a_child_of_a_child_is_its_owners_as_well() {
+    let (mut bench, first, second, worker) = two_clients();
+    let lines = [announced("a", "c"), announced("c", "d"), announced("d", "e"), update("e", "deep")];
+    bench.write_bytes(worker, (lines.join("\n") + "\n").as_bytes());
+    assert_eq!(bench.read(first), lines);
+    bench.write(first, &cancel("e"));
+    assert_eq!(bench.read(worker), [cancel("e")]);
+    assert!(bench.read(second).is_empty());
+}
+
+#[test]
+fn a_child_ends_with_its_parent() {
+    for end in ["closed", "deleted", "parent is another's"] {
+        let (mut bench, first, second, worker) = two_clients();
+        for line in [announced("a", "c"), announced("c", "d")] {
+            bench.write(worker, &line);
+        }
+        bench.read(first);
+        let method = if end == "deleted" { "session/delete" } else { "session/close" };
+        bench.write(first, &ask(4, method, "a"));
+        bench.read(worker);
+        bench.write(worker, r#"{"id":4,"result":{}}"#);
+        bench.read(first);
+        if end == "parent is another's" {
+            new_session(&mut bench, second, worker, "a");
+        }
+        bench.write(first, &ask(5, "session/set_mode", "d"));
+        assert_eq!(bench.read_error(first).0, "session_denied", "{end}");
+        bench.write(worker, &update("c", "late"));
+        bench.pass(seconds(6));
+        assert_eq!(bench.count(Reason::UnknownSession), 1, "{end}");
+        assert!(bench.read(first).is_empty() && bench.read(second).is_empty(), "{end}");
+    }
+}
+
+#[test]
+fn a_child_that_is_closed_leaves_its_parent_as_it_was() {
+    let (mut bench, first, _, worker) = two_clients();
+    bench.write(worker, &announced("a", "c"));
+    bench.write(first, &ask(4, "session/close", "c"));
+    bench.read(worker);
+    bench.write(worker, r#"{"id":4,"result":{}}"#);
+    bench.read(first);
+    bench.write(worker, &update("a", "still here"));
+    assert_eq!(bench.read(first), [update("a", "still here")]);
+    bench.write(worker, &announced("a", "c"));
+    bench.write(worker, &update("c", "again"));
+    assert_eq!(bench.read(first), [announced("a", "c"), update("c", "again")]);
+}
+
+#[test]
+fn a_child_announced_while_its_parent_is_loaded_is_the_loading_clients() {
+    let (mut bench, first, second, worker) = two_clients();
+    bench.write(worker, &announced("a", "c"));
+    bench.breaks(first);
+    bench.gone(first);
+    bench.write(worker, &update("c", "nobody hears it"));
+    assert!(bench.read(second).is_empty());
+    let third = bench.client();
+    bench.write(third, &ask(9, "session/load", "a"));
+    bench.read(worker);
+    let history = [announced("a", "c"), update("c", "history"), announced("c", "d"), update("d", "deeper")];
+    bench.write_bytes(worker, (history.join("\n") + "\n").as_bytes());
+    assert_eq!(bench.read(third), history);
+    bench.write(third, &cancel("c"));
+    assert!(bench.read(worker).is_empty(), "before it is loaded nothing else may be asked in it");
+    bench.write(worker, r#"{"id":9,"result":{}}"#);
+    bench.read(third);
+    bench.write(worker, &update("d", "after"));
+    assert_eq!(bench.read(third), [update("d", "after")]);
+    bench.write(third, &cancel("d"));
+    assert_eq!(bench.read(worker), [cancel("d")]);
+    assert!(bench.read(second).is_empty());
+}
+
+#[test]
+fn a_load_that_fails_gives_no_client_the_children() {
+    let (mut bench, first, second, worker) = two_clients();
+    bench.write(worker, &announced("a", "c"));
+    bench.breaks(first);
+    bench.gone(first);
+    bench.write(second, &ask(9, "session/load", "a"));
+    bench.read(worker);
+    bench.write(worker, &announced("a", "c"));
+    bench.write(worker, r#"{"id":9,"error":{"code":1,"message":"no"}}"#);
+    bench.read(second);
+    bench.write(worker, &update("c", "whose?"));
+    assert!(bench.read(second).is_empty());
+    bench.write(second, &ask(10, "session/set_mode", "c"));
+    assert_eq!(bench.read_error(second).0, "session_denied");
+}
+
+#[test]
+fn a_client_that_comes_back_by_name_has_the_children_of_its_session() {
+    for by in ["load", "message of the parent", "message of the child"] {
+        let mut bench = Bench::new(settings(vec![pool(1, Assignment::Client)]));
+        let (old, worker) = (named(&mut bench, "alice"), bench.worker(0));
+        bench.write(old, INITIALIZE);
+        bench.read(worker);
+        bench.write(worker, r#"{"id":0,"result":{}}"#);
+        new_session(&mut bench, old, worker, "a");
+        for line in [announced("a", "c"), announced("c", "d"), ask(3, "session/request_permission", "d")] {
+            bench.write(worker, &line);
+        }
+        bench.read(old);
+        let new = named(&mut bench, "alice");
+        match by {
+            "load" => bench.write(new, &ask(9, "session/load", "a")),
+            "message of the parent" => bench.write(new, &ask(9, "session/prompt", "a")),
+            _ => bench.write(new, &cancel("d")),
+        }
+        let heard = bench.read(worker);
+        assert!(heard.iter().any(|line| line.contains("client_left")), "{by}: {heard:?}");
+        bench.write(worker, &update("d", "go on"));
+        assert_eq!(bench.read(new), [update("d", "go on")], "{by}");
+        assert!(bench.read(old).iter().all(|line| !line.contains("go on")), "{by}");
+    }
+}
+
+#[test]
+fn a_client_that_loads_a_child_alone_has_it_as_a_session_of_its_own() {
+    let (mut bench, first, second, worker) = two_clients();
+    for line in [announced("a", "c"), announced("c", "d")] {
+        bench.write(worker, &line);
+    }
+    bench.breaks(first);
+    bench.gone(first);
+    bench.write(second, &ask(9, "session/load", "c"));
+    bench.read(worker);
+    bench.write(worker, r#"{"id":9,"result":{}}"#);
+    bench.read(second);
+    bench.write(worker, &update("d", "below"));
+    assert_eq!(bench.read(second), [update("d", "below")]);
+    let third = bench.client();
+    bench.write(third, &ask(9, "session/load", "a"));
+    bench.read(worker);
+    bench.write(worker, &announced("a", "c"));
+    assert_eq!(bench.read(third), [announced("a", "c")], "its history");
+    assert_eq!(bench.count(Reason::SessionReused), 1, "the child has an owner already");
+    bench.write(worker, &update("c", "whose"));
+    assert_eq!(bench.read(second), [update("c", "whose")]);
+}
+
+#[test]
+fn a_childs_messages_ahead_of_its_announcement_follow_it() {
+    let (mut bench, first, second, worker) = two_clients();
+    // The names of both are used: the question gets another id.
+    bench.write(worker, &ask(7, "session/request_permission", "b"));
+    bench.read(second);
+    let early = [ask(8, "session/request_permission", "c"), update("c", "1"), announced("c", "d"), update("d", "2")];
+    bench.write_bytes(worker, (early.join("\n") + "\n").as_bytes());
+    assert!(bench.read(first).is_empty());
+    bench.write(worker, &announced("a", "c"));
+    let expected = [announced("a", "c"), early[0].clone(), early[1].clone(), early[2].clone(), early[3].clone()];
+    assert_eq!(bench.read(first), expected);
+    bench.write(first, r#"{"id":8,"result":{}}"#);
+    assert_eq!(bench.read(worker), [r#"{"id":8,"result":{}}"#]);
+    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.bytes_waiting()), (0, 0));
+    assert!(bench.read(second).is_empty());
+}
+
+#[test]
+fn a_childs_request_without_an_announcement_is_refused_after_five_seconds() {
+    let (mut bench, first, second, worker) = two_clients();
+    bench.write(worker, &ask(7, "session/request_permission", "c"));
+    bench.pass(seconds(4));
+    assert!(bench.read(worker).is_empty());
+    bench.pass(seconds(1));
+    assert_eq!(bench.read_error(worker).0, "unknown_session");
+    bench.write(worker, &announced("a", "c"));
+    assert_eq!(bench.read(first), [announced("a", "c")]);
+    assert!(bench.read(second).is_empty());
+}
+
+#[test]
+fn what_waits_for_a_child_is_not_given_to_the_client_of_a_new_session() {
+    let (mut bench, _, second, worker) = two_clients();
+    bench.write(worker, &update("c", "of a child"));
+    new_session(&mut bench, second, worker, "c");
+    assert!(bench.read(second).is_empty());
+    bench.write(worker, &update("c", "of the session"));
+    assert_eq!(bench.read(second), [update("c", "of the session")]);
+    bench.pass(seconds(6));
+    assert_eq!(bench.count(Reason::UnknownSession), 1);
+}
+
+#[test]
+fn an_announcement_ahead_of_the_answer_that_makes_its_parent_counts() {
+    let (mut bench, first, _, worker) = two_clients();
+    bench.write(first, r#"{"id":5,"method":"session/new"}"#);
+    bench.read(worker);
+    let early = [announced("n", "c"), update("c", "1"), update("n", "2")];
+    bench.write_bytes(worker, (early.join("\n") + "\n").as_bytes());
+    let made = r#"{"id":5,"result":{"sessionId":"n"}}"#;
+    bench.write(worker, made);
+    let mut heard = bench.read(first);
+    assert_eq!(heard.remove(0), made);
+    heard.sort();
+    let mut expected = early.to_vec();
+    expected.sort();
+    assert_eq!(heard, expected);
+    bench.write(first, &cancel("c"));
+    assert_eq!(bench.read(worker), [cancel("c")]);
+}
+
+#[test]
+fn a_session_message_is_no_announcement_and_neither_is_one_in_a_text() {
+    let (mut bench, first, second, worker) = two_clients();
+    let message = announced("a", "c").replace("subagent_update", "session_message");
+    let text = update("a", r#"{\"sessionUpdate\":\"subagent_update\",\"sessionId\":\"c\"}"#);
+    bench.write(worker, &message);
+    bench.write(worker, &text);
+    assert_eq!(bench.read(first), [message, text]);
+    bench.write(first, &ask(4, "session/set_mode", "c"));
+    assert_eq!(bench.read_error(first).0, "session_denied");
+    assert!(bench.read(second).is_empty());
+}
+
+#[test]
+fn an_announcement_takes_no_session_from_another_client() {
+    let (mut bench, first, second, worker) = two_clients();
+    bench.write(worker, &announced("a", "b"));
+    bench.write(worker, &update("b", "mine"));
+    assert_eq!(bench.read(second), [update("b", "mine")]);
+    assert_eq!(bench.read(first), [announced("a", "b")]);
+    assert_eq!(bench.count(Reason::SessionReused), 1);
+}
+
+#[test]
+fn announcements_in_a_circle_change_nothing() {
+    let (mut bench, first, _, worker) = two_clients();
+    for line in
+        [announced("a", "a"), announced("a", "c"), announced("c", "d"), announced("d", "a"), announced("d", "c")]
+    {
+        bench.write(worker, &line);
+    }
+    assert_eq!(bench.read(first).len(), 5);
+    bench.breaks(first);
+    bench.gone(first);
+    assert_eq!(bench.bus.stats().sessions, 1, "that of the other client");
+}
+
+#[test]
+fn the_prompt_of_the_parent_ends_a_question_of_its_child() {
+    let mut config = settings(vec![pool(1, Assignment::Client)]);
+    config.pools[0].request_timeout = Some(seconds(10));
+    let (mut bench, first, _, worker) = two_clients_of(config);
+    bench.write(first, &ask(4, "session/prompt", "a"));
+    bench.read(worker);
+    bench.write(worker, &announced("a", "c"));
+    bench.pass(seconds(4));
+    bench.write(worker, &ask(7, "session/request_permission", "c"));
+    bench.read(first);
+    bench.pass(seconds(6));
+    let heard = bench.read(first);
+    assert!(heard.iter().any(|line| line.contains("$/cancel_request") && line.contains("7")), "{heard:?}");
+}
+
+#[test]
+fn a_child_is_not_idle_while_its_parent_is_used_nor_the_parent_while_its_child_is() {
+    let mut config = settings(vec![pool(1, Assignment::Client)]);
+    config.limits.session_idle = Some(seconds(60));
+    let (mut bench, first, _, worker) = two_clients_of(config);
+    bench.write(worker, &announced("a", "c"));
+    bench.write(worker, &announced("a", "d"));
+    for _ in 0..6 {
+        bench.pass(seconds(25));
+        bench.write(worker, &update("d", "at work"));
+    }
+    bench.write(worker, &update("c", "at last"));
+    bench.write(worker, &update("a", "done"));
+    let heard = bench.read(first);
+    assert!(heard.ends_with(&[update("c", "at last"), update("a", "done")]), "{heard:?}");
+    bench.pass(seconds(120));
+    bench.write(worker, &update("c", "too late"));
+    assert!(bench.read(first).is_empty());
+}
+
+#[test]
+fn a_full_table_gives_up_the_oldest_child_of_a_client_that_holds_most() {
+    let (mut bench, first, second, worker) = two_clients();
+    for number in 0..1_100 {
+        bench.now = bench.now.after(Duration::from_millis(1));
+        bench.write(worker, &announced("a", &format!("c{number}")));
+        bench.read(first);
+    }
+    assert_eq!(bench.bus.stats().sessions, 1_024);
+    for (name, arrives) in [("a", true), ("c1099", true), ("c200", true), ("c0", false)] {
+        bench.write(worker, &update(name, "x"));
+        assert_eq!(!bench.read(first).is_empty(), arrives, "{name}");
+    }
+    bench.write(worker, &update("b", "x"));
+    assert_eq!(bench.read(second).len(), 1, "the other client keeps its session");
+}
+
+#[test]
+fn a_worker_started_later_is_asked_for_children_too() {
+    let (mut bench, first, _, worker) = two_clients();
+    bench.dies(worker);
+    bench.pass(seconds(1));
+    let worker = *bench.workers.last().unwrap();
+    let worker = Peer::Worker(worker);
+    bench.read(first);
+    new_session(&mut bench, first, worker, "a");
+    bench.write(worker, &announced("a", "c"));
+    bench.write(worker, &update("c", "1"));
+    assert_eq!(bench.read(first), [announced("a", "c"), update("c", "1")]);
+}
+
+/// Whatever happens to sessions with children, the bus keeps a child with its parent (it checks that after each step), no
+/// client hears of another's, and lines on the fast path go where the others go.
+#[test]
+fn no_client_hears_of_anothers_children_whatever_happens() {
+    for seed in 1..=60_u64 {
+        let mut heard = Vec::new();
+        for is_plain in [false, true] {
+            heard.push(random_walk(seed, is_plain));
+        }
+        assert_eq!(heard[0], heard[1], "seed {seed}: the fast path does something else");
+    }
+}
+
+/// All that clients heard, by their numbers. Names of sessions begin with the number of the client that made the first.
+fn random_walk(seed: u64, is_plain: bool) -> Vec<(usize, String)> {
+    let mut state = seed;
+    let mut below = |limit: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % limit
+    };
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::Client)]));
+    if is_plain {
+        bench = Bench {
+            bus: Bus::new(settings(vec![pool(1, Assignment::Client)])).without_fast_path(),
+            ..Bench::idle(settings(Vec::new()))
+        };
+        bench.spawns = true;
+        let effects = bench.bus.start(bench.now).collect();
+        bench.effects(&[], effects);
+    }
+    let worker = bench.worker(0);
+    // Its user, the connection, and its sessions.
+    let users = ["ann", "bob", "cleo"];
+    let mut clients: Vec<Peer> = users.iter().map(|user| named(&mut bench, user)).collect();
+    bench.write(clients[0], INITIALIZE);
+    bench.read(worker);
+    bench.write(worker, r#"{"id":0,"result":{}}"#);
+    let (mut known, mut heard): (Vec<String>, Vec<(usize, String)>) = (Vec::new(), Vec::new());
+    for step in 0..120 {
+        let who = below(users.len());
+        let some = |names: &[String], at: usize| names.get(at % names.len().max(1)).cloned().unwrap_or("none".into());
+        let (name, other) = (some(&known, below(64)), some(&known, below(64)));
+        match if known.is_empty() { 0 } else { below(14) } {
+            0 | 1 => {
+                let name = format!("{who}-{step}");
+                new_session(&mut bench, clients[who], worker, &name);
+                known.push(name);
+            }
+            2..5 => {
+                let child = format!("{}-{step}", &name[..1]);
+                if below(3) == 0 {
+                    bench.write(worker, &update(&child, "early"));
+                    bench.write(worker, &ask(1_000 + step, "session/request_permission", &child));
+                }
+                bench.write(worker, &announced(&name, &child));
+                known.push(child);
+            }
+            // The same user's, or its own again, or a circle.
+            5 if name[..1] == other[..1] => bench.write(worker, &announced(&name, &other)),
+            6..9 => bench.write(worker, &update(&name, "hello")),
+            9 => bench.write(clients[who], &cancel(&name)),
+            10 => {
+                bench.write(clients[who], &ask(step, "session/load", &name));
+                let asked = bench.read(worker).into_iter().rfind(|line| line.contains("session/load"));
+                if below(3) > 0 {
+                    bench.write(worker, &update(&name, "history"));
+                }
+                if let Some(asked) = asked.and_then(|line| serde_json::from_str::<Value>(&line).ok()) {
+                    // An agent gives a session only to the user that it is of.
+                    let answer = match name[..1] == format!("{who}") && below(4) > 0 {
+                        true => json!({"id": asked["id"], "result": {}}),
+                        false => json!({"id": asked["id"], "error": {"code": 1, "message": "no"}}),
+                    };
+                    bench.write(worker, &answer.to_string());
+                }
+            }
+            11 => {
+                bench.write(clients[who], &ask(step, "session/close", &name));
+                let asked = bench.read(worker).into_iter().rfind(|line| line.contains("session/close"));
+                if let Some(asked) = asked.and_then(|line| serde_json::from_str::<Value>(&line).ok()) {
+                    bench.write(worker, &json!({"id": asked["id"], "result": {}}).to_string());
+                }
+            }
+            12 => {
+                // The old connection may still look alive when the user is back.
+                let old = clients[who];
+                clients[who] = named(&mut bench, users[who]);
+                if below(2) == 0 {
+                    bench.breaks(old);
+                    bench.gone(old);
+                } else {
+                    bench.write(clients[who], &cancel(&name));
+                    bench.breaks(old);
+                    bench.gone(old);
+                }
+            }
+            _ => bench.pass(seconds(below(8) as u64)),
+        }
+        bench.read(worker);
+        for (number, client) in clients.clone().into_iter().enumerate() {
+            for line in bench.read(client) {
+                let session = serde_json::from_str::<Value>(&line).unwrap()["params"]["sessionId"].clone();
+                if let Some(session) = session.as_str() {
+                    // A load that is under way is the only time at which a session may be somebody else's.
+                    let is_history = line.contains("history");
+                    assert!(
+                        is_history || session.starts_with(&number.to_string()),
+                        "seed {seed}, {step}: {number} got {line}"
+                    );
+                }
+                heard.push((number, line));
+            }
+        }
+        bench.bus.check_invariants();
+    }
+    heard
+}

@@ -135,6 +135,7 @@ fn check_name(asked: &Asked, message: &Message, method: &[u8]) -> Result<(), Fau
     let key: &[u8] = match method {
         b"tools/call" | b"prompts/get" => b"name",
         b"resources/read" => b"uri",
+        b"tasks/get" | b"tasks/update" | b"tasks/cancel" => b"taskId",
         _ => return Ok(()),
     };
     let name = message.params().map_or(Ok(None), |params| only_string(params, key))?;
@@ -222,6 +223,18 @@ mod tests {
         ] {
             let fault = check(&asked(new, Some("tools/call"), Some("x")), &message(twice)).map_err(|fault| fault.code);
             assert_eq!(fault, Err(INVALID_PARAMS), "parsers may choose either: {twice}");
+        }
+        let task = |method: &str| {
+            message(&format!(
+                r#"{{"id":1,"method":"{method}","params":{{"taskId":"t1","_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}}}}"#
+            ))
+        };
+        for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+            assert_eq!(code(&asked(new, Some(method), Some("t1")), &task(method)), Ok(()), "{method}");
+            for wrong in [Some("t2"), Some("bus1.t1"), None] {
+                let found = code(&asked(new, Some(method), wrong), &task(method));
+                assert_eq!(found, Err(HEADER_MISMATCH), "{method} {wrong:?}");
+            }
         }
         let bare = message(r#"{"id":1,"method":"tools/list","params":{}}"#);
         assert_eq!(code(&asked(new, Some("tools/list"), None), &bare), Err(INVALID_PARAMS));

@@ -20,16 +20,25 @@ pub fn string_in<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
 
 /// Returns the objects in the array member `name` of `params`, if there is one. `line` is a valid message.
 pub fn objects_in_params<'a>(line: &'a [u8], name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
-    let array = member(line, b"params").and_then(|params| member(params, name)).filter(|it| it.starts_with(b"["));
-    let data = array.unwrap_or_default();
+    let params = member(line, b"params").unwrap_or_default();
+    elements_in(params, name).filter(|element| element.starts_with(b"{"))
+}
+
+/// Returns the decoded strings in the array member `name` of an object, if there is one.
+pub fn strings_in<'a>(object: &'a [u8], name: &[u8]) -> impl Iterator<Item = Cow<'a, [u8]>> {
+    elements_in(object, name).filter(|element| element.starts_with(b"\"")).map(decoded)
+}
+
+/// Returns the elements of the array member `name` of an object, if there is one.
+fn elements_in<'a>(object: &'a [u8], name: &[u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    let data = member(object, name).filter(|it| it.starts_with(b"[")).unwrap_or_default();
     let mut at = Some(0);
-    let elements = core::iter::from_fn(move || {
+    core::iter::from_fn(move || {
         let start = filled(data, at? + 1).filter(|start| data[*start] != b']')?;
         let end = ends(data, start)?;
         at = filled(data, end).filter(|next| data[*next] == b',');
         Some(&data[start..end])
-    });
-    elements.filter(|element| element.starts_with(b"{"))
+    })
 }
 
 /// Reads the `params` of a line as a message with `method` and `params` of its own; all other fields are those of the

@@ -49,7 +49,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub use find::{
-    Twice, member, objects_in_params, only_member, string_in, string_in_params, with_its_comma, wrapped_message,
+    Twice, member, objects_in_params, only_member, string_in, string_in_params, strings_in, with_its_comma,
+    wrapped_message,
 };
 pub use meta::Meta;
 pub use skip::SkipValue;
@@ -216,6 +217,8 @@ impl Line {
     /// A carriage return stands between its tokens, where some readers end a line; one just before the newline does
     /// not count.
     pub const LONE_RETURN: u32 = 64;
+    /// A member `taskId` is present in the `result`, whatever its value.
+    pub const TASK: u32 = 128;
 
     /// Whether all of `bits` are set.
     pub fn has(&self, bits: u32) -> bool {
@@ -265,7 +268,7 @@ pub enum Fault {
     /// Valid JSON, but not an object.
     NotAnObject,
     /// A routing key (`id`, `method`, `params`, `result`, `error`, `sessionId`, `pool`; in `params` and `result`
-    /// `sessionId` and `_meta`, in `params` `requestId`, `id` and `progressToken`) occurs twice, so parsers may differ.
+    /// `sessionId` and `_meta`, in `params` `requestId`, `id` and `progressToken`, in `result` `taskId`) occurs twice, so parsers may differ.
     DuplicateKey,
 }
 

@@ -21,11 +21,12 @@ pub(super) enum Member {
     ParamsToken,
     ParamsMeta,
     ResultMeta,
+    ResultTask,
 }
 
 impl Member {
     /// The member with the highest number.
-    pub(super) const LAST: Self = Self::ResultMeta;
+    pub(super) const LAST: Self = Self::ResultTask;
 
     /// The member of the message itself with this name.
     pub(super) const fn of_message(name: &[u8]) -> Self {
@@ -51,6 +52,7 @@ impl Member {
             (Self::Params, b"_meta") => Self::ParamsMeta,
             (Self::Result, b"_meta") => Self::ResultMeta,
             (Self::Result, b"sessionId") => Self::ResultSession,
+            (Self::Result, b"taskId") => Self::ResultTask,
             _ => Self::Other,
         }
     }

@@ -294,7 +294,7 @@ impl Machine {
             Member::ParamsId => self.line.params_id = span,
             Member::ResultSession => self.line.result_session = span,
             Member::ParamsToken => self.line.token = span,
-            Member::ParamsMeta | Member::ResultMeta => {}
+            Member::ParamsMeta | Member::ResultMeta | Member::ResultTask => {}
             Member::Other | Member::Params | Member::Result | Member::Error => {}
         }
         self.member = Member::Other;
@@ -362,6 +362,7 @@ impl Machine {
             Member::Result => self.line.flags |= Line::RESULT,
             Member::Error => self.line.flags |= Line::ERROR,
             Member::Pool => self.line.flags |= Line::POOL,
+            Member::ResultTask => self.line.flags |= Line::TASK,
             _ => {}
         }
         if self.depth == 1 {

@@ -6,7 +6,7 @@
 //!
 //! - Routes: `router/` sends each line on its way. `balancer.rs` chooses a worker for it, `refusals.rs` reports why a
 //!   line was not delivered.
-//! - Tables: `session/`, and the requests in `pending.rs` with the rules of `correlation.rs`.
+//! - Tables: `session/`, `tasks.rs`, and the requests in `pending.rs` with the rules of `correlation.rs`.
 //! - Life cycles: `admission.rs`, `clients.rs` and `closing.rs` for clients, `supervisor/` for workers and pools, and
 //!   [`shutdown`] for the daemon.
 //! - Waiting: `flow/`; and `eviction.rs` decides which client goes when something is short.
@@ -66,6 +66,7 @@ pub mod stats;
 mod supervisor;
 mod table;
 pub mod tally;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -95,6 +96,7 @@ pub use supervisor::discovery::Known;
 use supervisor::tenure::Wear;
 pub use supervisor::worker;
 use table::Table;
+use tasks::Tasks;
 use time::Time;
 use timers::{Timer, Timers};
 use worker::Event;
@@ -107,6 +109,7 @@ pub struct Bus {
     clients: Clients,
     workers: Workers,
     sessions: Sessions,
+    tasks: Tasks,
     pending: Pending,
     supervisor: Supervisor,
     balancer: Balancer,
@@ -129,6 +132,7 @@ impl Bus {
             clients: Clients::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
+            tasks: Tasks::default(),
             pending: Pending::new(),
             balancer: Balancer::new(&settings, supervisor.shown),
             supervisor,
@@ -228,7 +232,7 @@ impl Bus {
         }
         #[cfg(debug_assertions)]
         {
-            let entries = self.pending.len() + self.sessions.len() + self.client_count();
+            let entries = self.pending.len() + self.sessions.len() + self.tasks.len() + self.client_count();
             if self.out.is_to_check(entries) {
                 self.check_invariants();
             }
@@ -336,6 +340,7 @@ impl Bus {
         self.check_worker_queue();
         self.check_assignments();
         self.check_early();
+        self.tasks.check(|worker| self.workers.get(worker).is_some());
     }
 
     /// The unanswered requests of a peer, the oldest first.

@@ -80,6 +80,8 @@ pub(super) enum Verb {
     Listen,
     /// A request is not wanted any more.
     Cancel(Cancel),
+    /// `tasks/get` and the like: it names a task.
+    Task,
     /// `proxy/successor`: the message is in the params.
     Successor,
 }
@@ -120,7 +122,7 @@ pub(super) fn verb(line: Parsed<'_>) -> Verb {
 fn may_mean_something(method: &[u8]) -> bool {
     match method.strip_prefix(b"session/") {
         Some([next, ..]) => matches!(next, b'n' | b'l' | b'r' | b'f' | b'c' | b'd' | b'\\'),
-        _ => matches!(method, [b'i' | b's' | b'n' | b'p' | b'_' | b'$' | b'\\', ..]),
+        _ => matches!(method, [b'i' | b's' | b'n' | b'p' | b'_' | b'$' | b'\\', ..] | [b't', b'a' | b'\\', ..]),
     }
 }
 
@@ -135,6 +137,7 @@ fn verb_named(name: &[u8]) -> Verb {
         b"$/cancel_request" | b"$/cancelRequest" => Verb::Cancel(Cancel::Answered),
         b"notifications/cancelled" => Verb::Cancel(Cancel::Silent),
         b"proxy/successor" | b"_proxy/successor" => Verb::Successor,
+        _ if name.starts_with(b"tasks/") => Verb::Task,
         _ => Verb::Other,
     }
 }
@@ -231,6 +234,9 @@ mod tests {
             "notifications/cancelled",
             "proxy/successor",
             "_proxy/successor",
+            "tasks/get",
+            "tasks/update",
+            "tasks/cancel",
         ] {
             assert_ne!(verb_named(name.as_bytes()), Verb::Other, "{name}");
             assert!(may_mean_something(format!("{name}\"").as_bytes()), "{name}");

@@ -84,6 +84,7 @@ impl Bus {
         for worker in self.workers.values_mut() {
             worker.pool = moved[worker.pool].expect("a pool with workers stays");
         }
+        self.tasks.arrange(&moved);
         moved
     }
 

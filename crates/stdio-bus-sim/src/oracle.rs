@@ -88,6 +88,9 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
     if one(top, "pool").ok()?.is_some() {
         flags |= Line::POOL;
     }
+    if one(&result, "taskId").ok()?.is_some() {
+        flags |= Line::TASK;
+    }
     match id {
         Some("null") => flags |= Line::ID_NULL,
         Some(_) if tokens[0].is_none() => flags |= Line::ID_INVALID,

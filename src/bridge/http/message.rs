@@ -77,6 +77,8 @@ struct Params<'l> {
     name: Option<&'l RawValue>,
     #[serde(borrow)]
     uri: Option<&'l RawValue>,
+    #[serde(borrow, rename = "taskId")]
+    task_id: Option<&'l RawValue>,
     #[serde(borrow, rename = "requestId")]
     request_id: Option<&'l RawValue>,
 }
@@ -141,6 +143,7 @@ fn read(line: &[u8]) -> Option<(Kind, Option<Modern>)> {
         let named = match &*method {
             "tools/call" | "prompts/get" => params.name,
             "resources/read" => params.uri,
+            "tasks/get" | "tasks/update" | "tasks/cancel" => params.task_id,
             _ => None,
         };
         let name = named.and_then(|name| serde_json::from_str::<Cow<'_, str>>(name.get()).ok());
@@ -278,6 +281,9 @@ mod tests {
             ("tools/call", r#""name":"a\r\nX: y","#, Some("=?base64?YQ0KWDogeQ==?=")),
             ("tools/call", r#""name":7,"#, None),
             ("resources/read", r#""uri":"file:///a","#, Some("file:///a")),
+            ("tasks/get", r#""taskId":"t-1","name":"x","#, Some("t-1")),
+            ("tasks/update", r#""taskId":"t-1","#, Some("t-1")),
+            ("tasks/cancel", r#""taskId":"t-1","#, Some("t-1")),
         ] {
             assert_eq!(modern(method, member), told(method, name), "{method} {member}");
         }

@@ -130,6 +130,7 @@ fn check_head(asked: &Asked, message: &Message, value: Option<&Value>) {
     let named = match asked.method.as_deref() {
         Some("tools/call" | "prompts/get") => params["name"].as_str(),
         Some("resources/read") => params["uri"].as_str(),
+        Some("tasks/get" | "tasks/update" | "tasks/cancel") => params["taskId"].as_str(),
         _ => None,
     };
     let head = asked.name.as_deref().unwrap_or_default();

@@ -6,8 +6,19 @@ use crate::Window;
 use crate::member::Member;
 
 /// The routing keys, wherever they count.
-const NAMES: [&[u8]; 10] =
-    [b"id", b"method", b"params", b"result", b"error", b"sessionId", b"pool", b"requestId", b"progressToken", b"_meta"];
+const NAMES: [&[u8]; 11] = [
+    b"id",
+    b"method",
+    b"params",
+    b"result",
+    b"error",
+    b"sessionId",
+    b"pool",
+    b"requestId",
+    b"progressToken",
+    b"_meta",
+    b"taskId",
+];
 
 /// What a key must look like to match one name, its quotes included.
 #[derive(Clone, Copy)]
@@ -46,8 +57,8 @@ static ENTRIES: [Entry; 16] = {
 
 /// The member that the name at each index stands for, at top level and inside the value of each member that has named
 /// members.
-static MEMBERS: [[Member; 16]; 16] = {
-    let mut members = [[Member::Other; 16]; 16];
+static MEMBERS: [[Member; 16]; 32] = {
+    let mut members = [[Member::Other; 16]; 32];
     let mut index = 0;
     while index < NAMES.len() {
         let name = NAMES[index];
@@ -61,7 +72,7 @@ static MEMBERS: [[Member; 16]; 16] = {
 };
 
 /// The row of [`MEMBERS`] for the message itself: a number that no member has.
-const TOP: usize = 15;
+const TOP: usize = 16;
 
 const _: () = assert!((Member::LAST as usize) < TOP, "each member needs a row, a note and a bit of its own");
 
@@ -139,7 +150,7 @@ impl Keys {
             self.is_doubtful |= is_escaped(window, at);
         }
         let row = if is_inner { self.top as usize } else { TOP };
-        let member = if is_name { MEMBERS[row & 15][place] } else { Member::Other };
+        let member = if is_name { MEMBERS[row & 31][place] } else { Member::Other };
         self.top = if is_inner { self.top } else { member as u8 };
         self.notes[member as usize & 15] = note;
         self.twice |= self.seen & member.bit();

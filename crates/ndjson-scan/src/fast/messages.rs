@@ -257,6 +257,7 @@ fn push(
         | Member::ResultSession.bit()
         | Member::ParamsToken.bit()
         | META
+        | Member::ResultTask.bit()
         | Member::Error.bit();
 
     // Its fields are written in place: a line is too large to copy.
@@ -290,6 +291,9 @@ fn push(
         if keys.has(Member::Pool) {
             line.flags |= Line::POOL;
             line.pool = value(Member::Pool).string();
+        }
+        if keys.has(Member::ResultTask) {
+            line.flags |= Line::TASK;
         }
         if keys.has(Member::ResultSession) {
             line.result_session = value(Member::ResultSession).string();

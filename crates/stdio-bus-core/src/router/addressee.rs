@@ -34,11 +34,11 @@ pub(super) struct NamedRequest {
 impl Bus {
     /// The client that everything from a worker is for: its owner, the only one that it has served, or the only one
     /// that could use it if it has served none. A spare of a dedicated pool has none: each client there has its own.
-    pub(crate) fn only_client(&self, worker: WorkerKey) -> Option<ClientKey> {
-        let worker = self.workers.get(worker)?;
+    pub(crate) fn only_client(&self, key: WorkerKey) -> Option<ClientKey> {
+        let worker = self.workers.get(key)?;
         match worker.audience.first() {
             _ if self.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
-                worker.owner.filter(|owner| !self.may_work_for_others(worker, *owner))
+                worker.owner.filter(|owner| !self.may_work_for_others(key, worker, *owner))
             }
             Some(client) => Some(client).filter(|_| !worker.audience.has_others()),
             None => {
@@ -57,10 +57,15 @@ impl Bus {
         }
     }
 
-    /// Whether a worker that is lent to a client may still work on a request that another one has dropped.
-    fn may_work_for_others(&self, worker: &Worker, owner: ClientKey) -> bool {
+    /// Whether a worker that is lent to a client may still work on a request that another one has dropped, or works on
+    /// one of another client that has a task there.
+    fn may_work_for_others(&self, key: WorkerKey, worker: &Worker, owner: ClientKey) -> bool {
         let has_orphans = worker.end.unanswered.count() != worker.end.unanswered.awaited();
-        has_orphans && self.mcp(owner).borrows
+        let is_owners = |request: &RequestKey| {
+            self.pending.get(*request).is_some_and(|request| request.asker() == Some(owner.into()))
+        };
+        let has_guests = || worker.facts.has_guests && !self.asked_of(key.into()).iter().all(is_owners);
+        self.mcp(owner).borrows && (has_orphans || has_guests())
     }
 
     /// Why a message that names no client has no addressee, with the remedy.

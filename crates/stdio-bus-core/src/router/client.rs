@@ -192,7 +192,12 @@ impl Bus {
         };
         let recorded = self.ask(&request, message, edits).map(|_| ());
         match recorded {
-            Ok(_) => self.note_audience(worker, client),
+            Ok(_) => {
+                self.note_audience(worker, client);
+                if let Some(at) = self.workers.get_mut(worker).filter(|at| at.owner.is_some_and(|it| it != client)) {
+                    at.facts.has_guests = true;
+                }
+            }
             Err(_) => entered.into_iter().for_each(|entered| self.leave(entered)),
         }
         recorded
@@ -217,7 +222,13 @@ impl Bus {
         let Some((name, place, inner)) = message.names()? else {
             let worker = match self.worker_of_server(message) {
                 Some(worker) => worker,
-                None => self.pick_worker_for_line(client, self.group_of_line(client, line)?, line)?,
+                None => {
+                    let group = self.group_of_line(client, line)?;
+                    match self.worker_of_task(message, group)? {
+                        Some(worker) => worker,
+                        None => self.pick_worker_for_line(client, group, line)?,
+                    }
+                }
             };
             return Ok(Route { worker, first: None, second: None, about: None });
         };

@@ -23,7 +23,7 @@ pub(crate) struct Message<'a, From = ClientKey> {
 }
 
 /// A worker's request or notification, decoded.
-pub(super) type Said<'a> = Message<'a, WorkerKey>;
+pub(crate) type Said<'a> = Message<'a, WorkerKey>;
 
 /// What a request is named by.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -63,6 +63,9 @@ impl Bus {
             if verb.creates() {
                 self.drop_early(worker);
             }
+            if line.has(Line::TASK) {
+                self.note_task(None, worker, line);
+            }
             self.report_line(Reason::LateAnswer, from, line, "the client no longer waits");
             return Flow::Next;
         };
@@ -85,6 +88,9 @@ impl Bus {
                 self.drop_early(worker);
                 return Flow::Next;
             }
+        }
+        if line.has(Line::TASK) {
+            self.note_task(Some(client), worker, line);
         }
         self.deliver_answer(key, Peer::Client(client), line, misspelled);
         self.end_sessions(verb, succeeds, sessions);
@@ -203,6 +209,7 @@ impl Bus {
             return Ok(Flow::Next);
         }
         self.note_activity(worker, line);
+        self.note_task_update(&said);
         let named = self.request_of_worker_message(&said);
         let (to, session) = match self.client_for_worker_message(&said, &named) {
             Err(Refusal(Reason::UnknownSession, _))

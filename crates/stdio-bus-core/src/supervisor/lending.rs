@@ -116,6 +116,9 @@ impl Bus {
         let is_free = |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.is_extra(key);
         let due = self.workers.get(key).filter(is_free)?.facts.claimed.after(SPARED_FOR);
         if due <= self.time.now() {
+            if let Some(until) = self.needed_for_tasks(key) {
+                return Some(until);
+            }
             self.stop_worker(key);
             return None;
         }

@@ -184,6 +184,7 @@ impl Bus {
             self.lose_session(session);
         }
         self.drop_all_early(key);
+        self.tasks.forget_worker(key);
         self.close_owner(key);
     }
 

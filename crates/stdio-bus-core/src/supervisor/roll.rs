@@ -368,6 +368,10 @@ impl Bus {
             }
             return Some(tenure.ages_at).filter(|at| *at > now && tenure.worn.is_none());
         };
+        if let Some(until) = self.needed_for_tasks(key) {
+            // It is asked again when the first of both is over.
+            return Some(if by > now { until.min(by) } else { until });
+        }
         let is_over = by <= now;
         let listens = (worker.facts.question == Question::Late).then(|| worker.facts.started.after(LISTENED_FOR));
         let listens = listens.filter(|until| *until > now);

@@ -137,6 +137,8 @@ pub(crate) struct Facts {
     pub tells_states: bool,
     /// It may announce child sessions (`session/children.rs`).
     pub has_subagents: bool,
+    /// It is lent to a client, and got a request of another one, which has a task there.
+    pub has_guests: bool,
     /// The wait of its client for the first answer was reported.
     pub told_of_wait: bool,
     /// Its unsolicited answers were reported.

@@ -37,6 +37,7 @@ mod shutdown;
 mod spawns;
 mod successors;
 mod tally;
+mod tasks;
 mod timeouts;
 mod turns;
 mod useless;

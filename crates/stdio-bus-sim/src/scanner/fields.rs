@@ -33,6 +33,7 @@ fn fields(line: &str) -> Vec<(&'static str, String)> {
         ("ID_INVALID", Line::ID_INVALID),
         ("POOL", Line::POOL),
         ("LONE_RETURN", Line::LONE_RETURN),
+        ("TASK", Line::TASK),
     ];
     let tokens = tokens.iter().filter(|(_, span)| span.is_some());
     let tokens = tokens.map(|&(name, span)| (name, line[span.start as usize..span.end as usize].to_owned()));
@@ -90,6 +91,10 @@ fn requests_answers_and_notifications_have_their_fields() {
         r#"{"id":1,"method":"tools/call","params":{"name":"x", "_meta" : {"progressToken":1} }}"#,
         &[("id", "1"), ("method", r#""tools/call""#), ("progress", "1")],
     );
+    has(r#"{"id":1,"result":{"resultType":"task","taskId":"t"}}"#, &[("id", "1"), ("RESULT", ""), ("TASK", "")]);
+    has(r#"{"id":1,"result":{"task\u0049d":null}}"#, &[("id", "1"), ("RESULT", ""), ("TASK", "")]);
+    has(r#"{"id":1,"result":{"task":{"taskId":"t"},"taskIds":[]},"taskId":"x"}"#, &[("id", "1"), ("RESULT", "")]);
+    has(r#"{"id":1,"method":"tasks/get","params":{"taskId":"t"}}"#, &[("id", "1"), ("method", r#""tasks/get""#)]);
     has("{}", &[]);
     has("{}\r", &[]);
 }
@@ -226,6 +231,7 @@ fn a_duplicate_routing_key_is_refused() {
     assert_eq!(fault(r#"{"params":{"id":1,"x":{},"id":1}}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"params":{"id":null,"\u0069d":[]}}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"result":{"sessionId":1,"sessionId":2}}"#), Fault::DuplicateKey);
+    assert_eq!(fault(r#"{"result":{"taskId":1,"a":[],"t\u0061skId":2}}"#), Fault::DuplicateKey);
     has(r#"{"id":1,"params":{"id":2,"x":{"id":3,"id":4}}}"#, &[("id", "1"), ("params_id", "2")]);
     has(r#"{"params":[{"id":1,"id":2}],"result":{"id":3,"id":4}}"#, &[("RESULT", "")]);
     has(r#"{"result":{"requestId":1,"requestId":2},"x":1,"x":2}"#, &[("RESULT", "")]);

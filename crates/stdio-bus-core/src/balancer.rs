@@ -28,6 +28,8 @@ pub(super) struct Group {
     vacant_since: Option<Moment>,
     /// Its workers are lent for the time of a request.
     lends: bool,
+    /// Some client listens to one of its workers (`subscriptions.rs`).
+    has_listeners: bool,
 }
 
 impl Group {
@@ -69,6 +71,22 @@ impl Group {
     /// Whether each of its clients has a worker for itself, or is lent one.
     pub(super) fn is_dedicated(&self) -> bool {
         self.assignment == Assignment::Dedicated
+    }
+
+    /// Whether some client listens to one of its workers.
+    #[inline(always)]
+    pub(super) fn has_listeners(&self) -> bool {
+        self.has_listeners
+    }
+
+    /// Some client listens to one of its workers, or none does.
+    pub(super) fn set_listeners(&mut self, has_any: bool) {
+        self.has_listeners = has_any;
+    }
+
+    /// Whether a pool's workers are among its own.
+    pub(super) fn has(&self, pool: usize) -> bool {
+        self.pools.contains(&pool)
     }
 
     /// The pools of its workers, each once.

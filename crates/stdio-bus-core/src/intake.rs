@@ -402,7 +402,7 @@ impl FastPath<'_> {
     fn worker_for(&self, client: &Client) -> Option<(WorkerKey, bool)> {
         let group = &self.groups[client.group];
         let is_open = group.pools().all(|pool| self.pools[pool].side.is_used);
-        let is_asked_for = client.mcp.borrows || client.mcp.preferred.is_some() || !is_open;
+        let is_asked_for = client.mcp.borrows || client.mcp.preferred.is_some() || group.has_listeners() || !is_open;
         let seldom = client.seldom.get();
         if is_asked_for || seldom.is_some_and(|seldom| !seldom.offers.is_empty()) {
             return None;

@@ -63,6 +63,7 @@ pub mod settings;
 pub mod shares;
 pub mod shutdown;
 pub mod stats;
+mod subscriptions;
 mod supervisor;
 mod table;
 pub mod tally;
@@ -91,6 +92,7 @@ use session::table::Sessions;
 use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
+use subscriptions::Subscriptions;
 use supervisor::Supervisor;
 pub use supervisor::discovery::Known;
 use supervisor::tenure::Wear;
@@ -110,6 +112,7 @@ pub struct Bus {
     workers: Workers,
     sessions: Sessions,
     tasks: Tasks,
+    subscriptions: Subscriptions,
     pending: Pending,
     supervisor: Supervisor,
     balancer: Balancer,
@@ -133,6 +136,7 @@ impl Bus {
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
             tasks: Tasks::default(),
+            subscriptions: Subscriptions::default(),
             pending: Pending::new(),
             balancer: Balancer::new(&settings, supervisor.shown),
             supervisor,

@@ -91,6 +91,7 @@ impl Bus {
     /// Updates the group of each client, and its workers.
     fn arrange_clients(&mut self, moved: &[Option<usize>]) {
         self.balancer = Balancer::new(&self.settings, self.supervisor.shown);
+        self.review_subscriptions();
         for key in self.client_keys() {
             let Some(Client { identity: client, group: before, mcp, .. }) = self.client(key) else { continue };
             let (before, is_mcp) = (*before, mcp.era.is_some());

@@ -190,17 +190,17 @@ impl Bus {
             // An echo has only what the worker got.
             print: if may_echo { print_of(line, progress).wrapping_sub(own) } else { 0 },
         };
-        let recorded = self.ask(&request, message, edits).map(|_| ());
+        let recorded = self.ask(&request, message, edits);
         match recorded {
-            Ok(_) => {
+            Ok(asked) => {
                 self.note_audience(worker, client);
-                if let Some(at) = self.workers.get_mut(worker).filter(|at| at.owner.is_some_and(|it| it != client)) {
-                    at.facts.has_guests = true;
+                if let Some(asked) = asked.filter(|_| verb == Verb::Listen) {
+                    self.note_subscription(client, worker, asked);
                 }
             }
             Err(_) => entered.into_iter().for_each(|entered| self.leave(entered)),
         }
-        recorded
+        recorded.map(|_| ())
     }
 
     /// The destination of a message.
@@ -224,8 +224,9 @@ impl Bus {
                 Some(worker) => worker,
                 None => {
                     let group = self.group_of_line(client, line)?;
-                    match self.worker_of_task(message, group)? {
-                        Some(worker) => worker,
+                    let known = self.worker_of_task(message, group)?;
+                    match known.or_else(|| self.worker_it_listens_to(client, group)) {
+                        Some(worker) => self.visit(client, worker),
                         None => self.pick_worker_for_line(client, group, line)?,
                     }
                 }
@@ -242,6 +243,14 @@ impl Bus {
             None => None,
         };
         Ok(Route { worker, first, second, about: None })
+    }
+
+    /// A client's message goes to a worker that may be lent to another client.
+    fn visit(&mut self, client: ClientKey, worker: WorkerKey) -> WorkerKey {
+        if let Some(at) = self.workers.get_mut(worker).filter(|at| at.owner.is_some_and(|owner| owner != client)) {
+            at.facts.has_guests = true;
+        }
+        worker
     }
 
     /// The way to the worker at the other end of a request, if it takes messages. A session that the message names as well

@@ -35,6 +35,7 @@ mod servers;
 mod sessions;
 mod shutdown;
 mod spawns;
+mod subscriptions;
 mod successors;
 mod tally;
 mod tasks;

@@ -141,7 +141,10 @@ impl Model {
         let lacks = |fate: &Fate| fate.lost.contains(&Reason::NoWorker);
         let fate = self.fate_of_client_line(client, line);
         // The reason for its refusal may have arisen while it waits.
-        let is_vacant = || self.group_of(client, line).is_some_and(|group| lacks(&self.any_worker_for(client, group)));
+        let is_vacant = || {
+            let group = self.group_of(client, line).filter(|group| self.listens_to(client, *group).is_none());
+            group.is_some_and(|group| lacks(&self.any_worker_for(client, group)))
+        };
         // And so may another client's session that it may use.
         let is_own = |name: &String| self.sessions.iter().any(|at| at.name == *name && at.client == client);
         lacks(&fate) || (fate.to.is_empty() || !line.way().is_some_and(is_own)) && is_vacant()

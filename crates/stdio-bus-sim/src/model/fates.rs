@@ -42,6 +42,26 @@ impl Model {
         Fate { to, lost, group: Some(group) }
     }
 
+    /// The worker to which a client listens, under its name or on this connection: its other messages go there.
+    pub(super) fn listens_to(&self, client: usize, group: usize) -> Option<usize> {
+        let (pools, _) = self.pools_of(group);
+        let me = &self.clients[client];
+        let is_me = |other: usize| {
+            let it = &self.clients[other];
+            other == client || me.name.is_some() && (it.name, it.listener) == (me.name, me.listener)
+        };
+        let listens = self.to_workers.iter().rev().filter(|request| {
+            let is_mine = matches!(request.asker, Some(Party::Client(asker)) if is_me(asker));
+            is_mine && request.cancelled.is_none() && self.lines[request.line].listens()
+        });
+        let workers = listens.filter_map(|request| match request.answerer {
+            Party::Worker(worker) => Some(worker),
+            Party::Client(_) => None,
+        });
+        let is_there = |at: &Worker| at.takes && at.owner.is_none() && pools.contains(&at.pool);
+        workers.into_iter().find(|worker| is_there(&self.workers[*worker]))
+    }
+
     fn usable(&self, workers: impl Iterator<Item = usize>) -> Fate {
         let mut fate = Fate::default();
         for worker in workers {
@@ -86,7 +106,10 @@ impl Model {
             self.fate_in_session(client, line, name)
         } else {
             match self.group_of(client, line) {
-                Some(group) => self.any_worker_for(client, group),
+                Some(group) => match self.listens_to(client, group) {
+                    Some(worker) => Fate::to(Party::Worker(worker)),
+                    None => self.any_worker_for(client, group),
+                },
                 None => Fate::lost(Reason::UnknownPool),
             }
         };

@@ -1,0 +1,93 @@
+//! Open subscriptions (`subscriptions/listen` of MCP 2026-07-28). A server tells who listens only of what changes in its
+//! own process. So as long as a client listens, its other requests go to the process that it listens to: those of the same
+//! connection, and those of all connections with the same verified name.
+//!
+//! They go there also if it is lent to the connection that listens, or is being replaced: a listener keeps both.
+
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::Bus;
+use super::message::Verb;
+use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
+
+/// Who listens: a listener, and the name that was shown there, with whether it is a token's; without a name the
+/// connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listener {
+    at: usize,
+    name: Option<(bool, String)>,
+    client: Option<ClientKey>,
+}
+
+struct Subscription {
+    of: Listener,
+    request: RequestKey,
+}
+
+/// See the module's documentation. The newest is the last.
+#[derive(Default)]
+pub(crate) struct Subscriptions(Vec<Subscription>);
+
+impl Bus {
+    fn listener(&self, client: ClientKey) -> Option<Listener> {
+        let identity = self.identity(client)?;
+        let names = &identity.origin.names;
+        let name = names.owner().map(|name| (names.token.is_some(), name.to_owned()));
+        let client = Some(client).filter(|_| name.is_none());
+        Some(Listener { at: identity.listener, name, client })
+    }
+
+    /// A client listens.
+    pub(crate) fn note_subscription(&mut self, client: ClientKey, worker: WorkerKey, request: RequestKey) {
+        // A worker of one's own gets all that its client sends.
+        let is_its_own = self.has_owner(worker) && !self.mcp(client).borrows;
+        if let Some(of) = self.listener(client).filter(|_| !is_its_own) {
+            self.subscriptions.0.push(Subscription { of, request });
+            self.review_subscriptions();
+        }
+    }
+
+    /// The worker to which a client listens, if a message of it that names nothing may go there.
+    pub(crate) fn worker_it_listens_to(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        if !self.balancer.groups.get(group)?.has_listeners() {
+            return None;
+        }
+        self.review_subscriptions();
+        // What continues a request goes where that was begun.
+        let begun = self.preferred_worker(client, group);
+        let of = self.listener(client)?;
+        let own = self.subscriptions.0.iter().rev().filter(|it| it.of == of);
+        let mut workers = own.filter_map(|it| self.worker_of_subscription(it.request));
+        workers.find(|worker| {
+            let is_there = self.pool_of(*worker).is_some_and(|pool| self.balancer.groups[group].has(pool));
+            is_there && self.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
+        })
+    }
+
+    /// The worker of a `subscriptions/listen` that is neither answered nor cancelled.
+    fn worker_of_subscription(&self, request: RequestKey) -> Option<WorkerKey> {
+        let request = self.pending.get(request).filter(|request| request.verb == Verb::Listen)?;
+        let listens = request.asker().is_some() && request.cancelled().is_none();
+        match request.answerer() {
+            Peer::Worker(worker) if listens => Some(worker),
+            _ => None,
+        }
+    }
+
+    /// Forgets those that have ended, and marks the groups whose workers have listeners.
+    pub(crate) fn review_subscriptions(&mut self) {
+        let mut all = core::mem::take(&mut self.subscriptions.0);
+        all.retain(|it| self.worker_of_subscription(it.request).is_some());
+        let workers = all.iter().filter_map(|it| self.worker_of_subscription(it.request));
+        let mut pools: Vec<usize> = workers.filter_map(|worker| self.pool_of(worker)).collect();
+        pools.sort_unstable();
+        pools.dedup();
+        for group in &mut self.balancer.groups {
+            let has_any = pools.iter().any(|pool| group.has(*pool));
+            group.set_listeners(has_any);
+        }
+        self.subscriptions.0 = all;
+    }
+}

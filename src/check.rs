@@ -30,6 +30,13 @@ pub fn doubts(config: &Config) -> Vec<String> {
     for (at, pool) in config.pools.iter().enumerate() {
         let doubt = if doors.contains(&at) { doubt_shared_door(pool) } else { doubt_assignment(pool) };
         doubts.extend(doubt.map(|doubt| format!("pools[{at}].assignment: {doubt}")));
+        if let (Some(total), Some(idle)) = (pool.core.request_timeout, pool.core.idle_timeout)
+            && idle >= total
+        {
+            doubts.push(format!(
+                "pools[{at}].idle_timeout_sec: is not shorter than request_timeout_sec, which ends each request before"
+            ));
+        }
     }
     doubts.extend(config.doubtful_pools());
     doubts
@@ -220,6 +227,20 @@ mod tests {
         let doubt = "limits.max_input_buffer: a line of 16777217 bytes may need four times as much while it is read, and \
                      limits.max_memory is 67108864: a client that sends one may be closed (memory_limit)";
         assert_eq!(doubts((16 << 20) + 1), [doubt]);
+    }
+
+    #[test]
+    fn a_limit_of_silence_that_never_holds_is_doubted() {
+        let doubts = |idle: u64| {
+            let limits = json!({ "request_timeout_sec": 60, "idle_timeout_sec": idle });
+            let mut pool = json!({ "id": "a", "command": "sh", "instances": 1 });
+            pool.as_object_mut().expect("an object").extend(limits.as_object().expect("an object").clone());
+            let text = json!({ "pools": [pool] }).to_string();
+            doubts(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
+        };
+        assert_eq!(doubts(59), Vec::<String>::new());
+        let [doubt] = &doubts(60)[..] else { panic!("one doubt") };
+        assert!(doubt.starts_with("pools[0].idle_timeout_sec: is not shorter"), "{doubt}");
     }
 
     #[test]

@@ -178,6 +178,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         assignment,
         cancel_on_disconnect: cancel.unwrap_or(false),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
+        idle_timeout: number(reader, object, "idle_timeout_sec").map(Duration::from_secs),
         deny_methods: deny.unwrap_or_default(),
         max_age: number(reader, object, "max_age_sec").map(Duration::from_secs),
         max_requests: number(reader, object, "max_requests").and_then(|value| u32::try_from(value).ok()),

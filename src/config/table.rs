@@ -170,6 +170,12 @@ const POOL: &[Setting] = &[
         Words("no timeout"),
         "Time that an answer may take, of a worker or of a client, counted from when the daemon has taken the request.",
     ),
+    row(
+        "idle_timeout_sec",
+        Number(Seconds, 1, 7 * DAY),
+        Words("no timeout"),
+        "Time that a worker may say nothing about a client's request: no progress, nothing in its session, no answer.",
+    ),
     row("max_age_sec", Number(Seconds, 1, 365 * DAY), Words("no limit"), "Age at which a worker is replaced."),
     row(
         "max_requests",

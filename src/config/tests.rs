@@ -49,7 +49,7 @@ fn the_least_configuration_has_the_defaults_of_the_spec() {
     assert_eq!(config.log, Log::default());
     let core = &config.pools[0].core;
     assert_eq!((core.instances, core.max_instances, core.assignment), (2, 2, Assignment::RoundRobin));
-    assert_eq!((core.cancel_on_disconnect, core.request_timeout), (false, None));
+    assert_eq!((core.cancel_on_disconnect, core.request_timeout, core.idle_timeout), (false, None, None));
     assert_eq!((core.deny_methods.as_slice(), config.limits.max_memory), (&[][..], 268_435_456));
     assert_eq!((config.pools[0].program.as_path(), config.pools[0].cwd.as_deref()), (Path::new("/bin/sh"), None));
 }
@@ -66,7 +66,7 @@ const ALL: &str = r#"{
     "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
     "user": "root", "group": "7", "no_new_privs": false, "umask": "027",
     "rlimits": {"descriptors": 100, "core": 0, "file_size": 5, "cpu_sec": 60, "_": 1}, "cpus": [0],
-    "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"]
+    "cancel_on_disconnect": true, "request_timeout_sec": 7, "idle_timeout_sec": 5, "deny_methods": ["session/list", "x\u002fy"]
   }, {"id": "b", "command": "sh", "instances": 1}],
   "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
     "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
@@ -107,6 +107,7 @@ fn every_key_arrives() {
     let core = &pool.core;
     assert_eq!((core.instances, core.max_instances, core.assignment), (2, 9, Assignment::Dedicated));
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));
+    assert_eq!(core.idle_timeout, Some(Duration::from_secs(5)));
     assert_eq!(core.deny_methods, ["session/list", "x/y"]);
     let admin = config.admin.as_ref().expect("it is there");
     assert_eq!(admin.listen, Listen::Unix { path: "/run/admin".into(), mode: 0o660, owner: Owner::default() });

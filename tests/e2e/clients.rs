@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::admin::{Admin, with_admin};
+use crate::admin::{Admin, said, start_ready, with_admin};
 use crate::client::Client;
 use crate::harness::{Daemon, Gate, Setup, echo, lives, number_in, seconds_go_by, sink, with, worker};
 use crate::slots::on_all_slots;
@@ -415,6 +415,30 @@ fn a_request_that_is_never_answered_ends_with_request_timeout() {
     // The late answer is dropped; the next one is the client's.
     client.ask(2, "release", json!({}));
     client.answer(2);
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_falls_silent_loses_its_request_and_one_that_waits_for_a_client_keeps_it() {
+    let pool = with(with(worker("agents", 1, &[]), "idle_timeout_sec", 1), "request_timeout_sec", 3600);
+    let mut daemon = start_ready(Setup::new([pool]));
+    let (mut client, mut other) = (daemon.connect(), daemon.connect());
+    client.ask_in("s", 1, "ask", json!({ "id": "p" }));
+    assert_eq!(client.message()["method"], "session/request_permission");
+    other.ask(1, "hold", json!({}));
+    let error = other.answer(1);
+    assert_eq!(error["error"]["data"]["reason"], "timeout", "{error}");
+    assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("idle_timeout_sec")), "{error}");
+    // As much time has passed for the client with the question.
+    assert!(!client.has_something());
+    let waiting = said(&daemon, &["show", "waiting"]);
+    assert!(waiting.contains("worker agents/0  client 0"), "{waiting}");
+    assert!(waiting.contains("the answer to session/request_permission \"p\""), "{waiting}");
+    assert!(waiting.contains("client 0         worker agents/0  the answer to 1"), "{waiting}");
+    let status = said(&daemon, &["status"]);
+    assert!(status.contains("session/request_permission"), "{status}");
+    client.send(&json!({ "jsonrpc": "2.0", "id": "p", "result": {} }));
+    client.answer(1);
     daemon.stop();
 }
 

@@ -305,6 +305,7 @@ impl Bus {
     fn leave_asker(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
         let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
+        self.note_end_of_question(key);
         let asker = end!(self, asker);
         debug_assert!(asker.is_some(), "a request that is waited for has an asker");
         if let Some(end) = asker {
@@ -361,7 +362,7 @@ impl Bus {
 
     /// Answers requests that have timed out, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self) {
-        let mut late = Vec::new();
+        let (mut late, mut asked) = (Vec::new(), None);
         let now = self.time.now();
         for key in self.pending.all(&|request| request.expires != Moment::NEVER && request.expires <= now) {
             // A question may have been given up with the request that it belongs to.
@@ -371,9 +372,14 @@ impl Bus {
             } else {
                 match request.answerer() {
                     Peer::Worker(worker) => {
-                        let text = "the worker did not answer within request_timeout_sec";
-                        self.give_up(key, Reason::Timeout, text);
-                        late.push(worker);
+                        let asked = asked.get_or_insert_with(|| self.asked_of_clients());
+                        match self.why_overdue(key, asked) {
+                            Ok(text) => {
+                                self.give_up(key, Reason::Timeout, text);
+                                late.push(worker);
+                            }
+                            Err(later) => self.pending.postpone(key, later),
+                        }
                     }
                     Peer::Client(_) => {
                         let text = "the client did not answer within request_timeout_sec";

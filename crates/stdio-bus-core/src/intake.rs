@@ -18,7 +18,7 @@ use super::flow::gate::Hold;
 use super::id::{Id, Spelled};
 use super::message::{Parsed, Verb, has_method, print_of, verb};
 use super::out::Out;
-use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use super::pending::{NewRequest, Pending};
 use super::port::{Effects, Next, Received};
 use super::request::Flags;
@@ -523,7 +523,7 @@ impl FastPath<'_> {
             return None;
         }
         let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
-        let expires = worker.answering.expires(self.time.now());
+        let expires = worker.answering.limits().first_deadline(self.time.now());
         let on_top = on_top | prompt_flag(line, session, expires);
         let new = NewRequest {
             asker: client.into(),
@@ -540,7 +540,13 @@ impl FastPath<'_> {
         if let Some(records) = self.out.records() {
             records.begin(self.time.now(), request, line);
         }
-        self.timers.arm(Timer::Requests, new.expires);
+        if expires != Moment::NEVER {
+            if worker.answering.limits().limit_silence() {
+                let expires = worker.answering.limits().expires(self.time.now());
+                self.pending.watch_mut().begin(request, self.time.now(), expires);
+            }
+            self.timers.arm(Timer::Requests, expires);
+        }
         from.traffic.asked += 1;
         let is_first = worker.end.unanswered.begin();
         if let Some(session) = session {
@@ -615,14 +621,15 @@ impl FastPath<'_> {
 
     /// The client that has made the request of a progress notification, under its id.
     #[inline(always)]
-    fn asker_told(&self, worker: WorkerKey, line: Parsed<'_>) -> Option<ClientKey> {
+    fn asker_told(&self, worker: WorkerKey, line: Parsed<'_>) -> Option<(RequestKey, ClientKey)> {
         if !has_method(line, b"notifications/progress") {
             return None;
         }
         let id = Id::parse(line.get(line.token)).ok()?;
-        let request = self.pending.get(self.pending.find(worker.into(), &id)?)?;
+        let key = self.pending.find(worker.into(), &id)?;
+        let request = self.pending.get(key)?;
         match request.asker().filter(|_| request.flags.has(Flags::TOKEN_IS_ID) && !request.flags.has(Flags::UNUSUAL)) {
-            Some(Peer::Client(client)) => Some(client),
+            Some(Peer::Client(client)) => Some((key, client)),
             _ => None,
         }
     }
@@ -649,14 +656,17 @@ impl FastPath<'_> {
         if worker.facts.is_watched() && worker.facts.is_noted(line.get(line.span)) {
             return None;
         }
-        let (session, client_key) = match (name, line.token.is_some()) {
+        let (session, request, client_key) = match (name, line.token.is_some()) {
             (Some(name), false) => {
                 let session_key = self.sessions.of_worker(key, name)?;
                 let session = self.sessions.get(session_key).filter(|session| session.has_plain_name)?;
-                (Some(session_key), session.addressee(worker.may_give_out_a_name())?)
+                (Some(session_key), None, session.addressee(worker.may_give_out_a_name())?)
             }
-            (None, true) => (None, self.asker_told(key, line)?),
-            (None, false) => (None, self.only_client(worker, line)?),
+            (None, true) => {
+                let (request, client) = self.asker_told(key, line)?;
+                (None, Some(request), client)
+            }
+            (None, false) => (None, None, self.only_client(worker, line)?),
             (Some(_), true) => return None,
         };
         let client = clients.get_mut(client_key)?;
@@ -669,6 +679,10 @@ impl FastPath<'_> {
         }
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.time.now());
+        }
+        if worker.answering.limits().limit_silence() {
+            session.into_iter().for_each(|session| self.sessions.hear_worker(session, self.time.now()));
+            request.into_iter().for_each(|request| self.pending.watch_mut().hear(request, self.time.now()));
         }
         self.forward(client_key.into(), end, line, line.span.len() + 1);
         Some(())

@@ -62,6 +62,7 @@ mod session;
 pub mod settings;
 pub mod shares;
 pub mod shutdown;
+mod silence;
 pub mod stats;
 mod subscriptions;
 mod supervisor;

@@ -42,6 +42,8 @@ pub struct Link {
     pub full: Option<Duration>,
     /// The peer it waits for, and how long: it is not read meanwhile. Or its own worker without an answer yet.
     pub waits: Option<(Name, Duration)>,
+    /// What it waits for.
+    pub waits_for: &'static str,
     /// Time since its last activity.
     pub idle: Duration,
 }
@@ -110,9 +112,13 @@ pub struct RequestRow {
     pub asker: Option<Name>,
     /// Its answerer.
     pub answerer: Option<Name>,
+    /// The beginning of its method, if a worker has asked.
+    pub method: Option<String>,
     /// How long it has waited.
     pub age: Duration,
-    /// Time until it times out.
+    /// How long its worker has said nothing about it, though it could, if that is limited.
+    pub silent: Option<Duration>,
+    /// Time until it times out, if nothing is said about it before.
     pub expires: Option<Duration>,
     /// Its asker has cancelled it.
     pub is_cancelled: bool,
@@ -173,7 +179,9 @@ impl Bus {
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
         let (key, client) = self.client_in(slot)?;
         let mut link = self.link(now, &client.end, client.identity.opened);
-        link.waits = link.waits.or_else(|| self.waits_for_own(now, key, client));
+        if let Some((whom, time, what)) = self.waits_for_own(now, key, client).filter(|_| link.waits.is_none()) {
+            (link.waits, link.waits_for) = (Some((whom, time)), what);
+        }
         Some(ClientRow {
             number: client.identity.number,
             listener: client.identity.listener,
@@ -189,15 +197,16 @@ impl Bus {
     }
 
     /// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
-    fn waits_for_own(&self, now: Moment, key: ClientKey, client: &Client) -> Option<(Name, Duration)> {
+    fn waits_for_own(&self, now: Moment, key: ClientKey, client: &Client) -> Option<(Name, Duration, &'static str)> {
         if let Some((group, since)) = self.awaits_turn(key) {
             let pool = self.balancer.groups[group].pools().next()?;
-            return Some((Name::Pool(self.supervisor.pools[pool].side.shown_as), now.since(since)));
+            return Some((Name::Pool(self.supervisor.pools[pool].side.shown_as), now.since(since), "a worker"));
         }
         let starts =
             |worker: &WorkerKey| self.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
         let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
-        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.facts.claimed)))
+        let since = self.workers.get(worker)?.facts.claimed;
+        Some((self.name(Peer::Worker(worker))?, now.since(since), "its first answer"))
     }
 
     /// Number of worker slots in use, gaps included.
@@ -233,6 +242,7 @@ impl Bus {
             queued: end.output.queued(),
             full: end.output.full_since().map(|since| now.since(since)),
             waits: end.seldom.blocked_on.and_then(|(peer, since)| Some((self.name(peer)?, now.since(since)))),
+            waits_for: "room for its next line",
             idle: now.since(end.stream.progress_at().max(since)),
         }
     }
@@ -260,15 +270,24 @@ impl Bus {
         self.pending.slots()
     }
 
+    /// Who has made the request in a slot, if that still waits.
+    pub fn asker_of(&self, slot: usize) -> Option<Name> {
+        let (_, request) = self.pending.at(slot)?;
+        self.name(request.asker()?)
+    }
+
     /// The request in a slot.
     pub fn request_row(&self, now: Moment, slot: usize) -> Option<RequestRow> {
         let (key, request) = self.pending.at(slot)?;
+        let (silent, expires) = self.patience(now, key, request);
         Some(RequestRow {
             id: self.pending.asker_text(key),
+            method: self.pending.method_of(key),
+            silent,
             asker: request.asker().and_then(|asker| self.name(asker)),
             answerer: self.name(request.answerer()),
             age: self.lasted(now, request.since()),
-            expires: (request.expires != Moment::NEVER).then(|| request.expires.since(now)),
+            expires: (expires != Moment::NEVER).then(|| expires.since(now)),
             is_cancelled: request.cancelled().is_some(),
         })
     }

@@ -22,6 +22,7 @@ use super::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text, WorkerKe
 use super::request::{Flags, NONE, Rare, SINCE_SHIFT};
 pub(super) use super::request::{NewRequest, Original, Request};
 use super::settings::MAX_PENDING_REQUESTS;
+use super::silence::Watch;
 use super::table::{Fingerprints, Table};
 
 /// How long the answer to a cancelled request is awaited.
@@ -31,12 +32,14 @@ const CANCEL_ROUND: u64 = 100_000_000;
 /// Slots reserved for each other asker, and for all of them together.
 const KEPT_FOR_EACH: usize = 4;
 const KEPT: usize = MAX_PENDING_REQUESTS / 4;
+/// So much of the method of a worker's question is kept, for people.
+const LONGEST_METHOD: usize = 64;
 /// Up to this many requests are searched without a list.
 const FEW: usize = 16;
 
 /// Bytes of a request with everything stored beside it, except its ids.
 #[cfg(test)]
-pub(super) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + 64;
+pub(super) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + LONGEST_METHOD + 64;
 
 /// The index slot of a request, or a free one.
 #[derive(Clone, Copy)]
@@ -59,6 +62,8 @@ pub(super) struct Pending {
     by_token: BTreeMap<u64, RequestKey>,
     /// What the names that answerers were sent share.
     names: names::Shared,
+    /// Requests about which workers may not be silent for long.
+    watch: Watch,
     /// Orphaned and cancelled requests, oldest first, in each direction; some may be gone.
     unwanted: [VecDeque<RequestKey>; 2],
 }
@@ -115,6 +120,7 @@ impl Pending {
             by_asker: BTreeMap::new(),
             by_token: BTreeMap::new(),
             names: names::Shared::default(),
+            watch: Watch::default(),
             unwanted: [VecDeque::new(), VecDeque::new()],
         }
     }
@@ -411,11 +417,19 @@ impl Pending {
         (rare.token, rare.original_token) = (wire, original);
     }
 
-    /// A worker's question belongs to this request of the client that it is for.
-    pub(super) fn note_question(&mut self, key: RequestKey, of: RequestKey) {
+    /// A worker asks a client with this method, perhaps since it works on a request of the client.
+    pub(super) fn note_question(&mut self, key: RequestKey, method: &[u8], of: Option<RequestKey>) {
         let Some(question) = self.table.get_mut(key) else { return };
         question.flags.0 |= Flags::RARE;
-        self.beside(key).belongs_to = Some(of);
+        let rare = self.beside(key);
+        rare.belongs_to = of;
+        rare.method = method[..method.len().min(LONGEST_METHOD)].into();
+    }
+
+    /// The beginning of the method of a worker's question, a JSON token.
+    pub(super) fn method_of(&self, question: RequestKey) -> Option<String> {
+        let method = self.rare(question)?.method.as_bytes();
+        (!method.is_empty()).then(|| String::from_utf8_lossy(method).trim_matches('"').into())
     }
 
     /// The pending request that a worker's question belongs to.
@@ -543,6 +557,23 @@ impl Pending {
         self.remove_at(key, Place(place));
     }
 
+    /// Requests about which workers may not be silent for long.
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// The same, mutable.
+    pub(super) fn watch_mut(&mut self) -> &mut Watch {
+        &mut self.watch
+    }
+
+    /// The deadline of a request is moved on.
+    pub(super) fn postpone(&mut self, key: RequestKey, to: Moment) {
+        if let Some(request) = self.table.get_mut(key) {
+            request.expires = to;
+        }
+    }
+
     /// The asker of a request stops waiting. The id stays reserved until the answer arrives.
     pub(super) fn orphan(&mut self, key: RequestKey) {
         let Some(request) = self.table.get_mut(key) else { return };
@@ -555,13 +586,14 @@ impl Pending {
 
     /// The asker cancels the request: its answer is awaited a little longer, until the moment returned.
     pub(super) fn cancel(&mut self, now: Moment, key: RequestKey, how: Cancel) -> Option<Moment> {
+        let total = self.watch.expires(key);
         let request = self.table.get_mut(key).filter(|request| request.cancelled().is_none())?;
         let due = Moment(now.after(CANCEL_GRACE).0.next_multiple_of(CANCEL_ROUND));
         request.flags.0 |= match how {
             Cancel::Answered => Flags::CANCELLED,
             Cancel::Silent => Flags::CANCELLED_SILENTLY,
         };
-        request.expires = request.expires.min(due);
+        request.expires = total.unwrap_or(request.expires).min(due);
         let (expires, answerer) = (request.expires, request.answerer());
         self.mark_unwanted(answerer, key);
         Some(expires)

@@ -15,6 +15,7 @@ use super::peer::Moment;
 use super::port::{Effect, Effects};
 use super::report::Reason;
 use super::settings::{self, Assignment, Settings};
+use super::silence::TimeLimits;
 use super::supervisor::Supervisor;
 use super::supervisor::pool::Side;
 use super::supervisor::tenure::Tenure;
@@ -147,7 +148,7 @@ impl Bus {
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
         for worker in self.workers.values_mut().filter(|worker| worker.pool == pool) {
-            worker.answering.renew(is.request_timeout);
+            worker.answering.limit(TimeLimits::of(is));
             if changes_tenure {
                 let Tenure { generation, worn, leaves_by, .. } = worker.tenure;
                 let limits = Tenure::new(worker.facts.started, is, generation, worker.name.incarnation);

@@ -83,6 +83,8 @@ pub(super) struct Rare {
     pub original_token: Option<Text>,
     /// The client's request that this question of a worker belongs to.
     pub belongs_to: Option<RequestKey>,
+    /// The beginning of the method of a worker's question, as written.
+    pub method: Text,
 }
 
 /// The id as its asker wrote it.

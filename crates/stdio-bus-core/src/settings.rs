@@ -142,6 +142,8 @@ pub struct Pool {
     pub cancel_on_disconnect: bool,
     /// Time limit for the answer to a request, if any.
     pub request_timeout: Option<Duration>,
+    /// How long a worker may say nothing about a request, if that is limited.
+    pub idle_timeout: Option<Duration>,
     /// Methods that clients may not use on its workers, decoded.
     pub deny_methods: Vec<String>,
     /// A worker of about this age is replaced, if limited.

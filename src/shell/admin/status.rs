@@ -6,7 +6,7 @@ use serde_json::json;
 use super::figures::{self, Over, add_members};
 use super::history;
 use super::samples::seconds;
-use super::tables::{Object, named};
+use super::tables::{Object, Part, named, waits_long};
 use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::port::Moment;
@@ -14,17 +14,14 @@ use crate::bus::readiness::Readiness;
 use crate::shell::log;
 
 /// The tables after the figures, with their maximum numbers of rows: of warnings and errors the latest.
-const TABLES: [(&str, usize); 5] = [
-    ("listeners", usize::MAX),
-    ("pools", usize::MAX),
-    ("workers", usize::MAX),
-    ("waiting", usize::MAX),
-    ("errors", 10),
-];
+const TABLES: [(&str, usize); 5] =
+    [("listeners", usize::MAX), ("pools", usize::MAX), ("workers", usize::MAX), ("waiting", 32), ("errors", 10)];
 
 /// The whole object.
 pub(super) fn status() -> Object {
-    Object::new(figures, TABLES.iter().filter_map(|(name, most)| Some((named(name)?, *most))).collect())
+    let shows = |name: &str| if name == "waiting" { waits_long } else { |_: &View<'_>, _| true };
+    let part = |(name, most): &(&str, usize)| Some(Part { table: named(name)?, most: *most, shows: shows(name) });
+    Object::new(figures, TABLES.iter().filter_map(part).collect())
 }
 
 fn figures(view: &View<'_>) -> serde_json::Value {

@@ -8,7 +8,7 @@ use super::figures::{self, FIGURES, Over, add_members};
 use super::response::Pieces;
 use super::samples::{STATES, seconds};
 use super::view::View;
-use crate::bus::overview::{Level, Name};
+use crate::bus::overview::{Level, Name, RequestRow};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
 use crate::bus::tally::{Outcome, Tally};
@@ -17,6 +17,8 @@ use crate::visible;
 
 /// Rows of a piece.
 const ROWS: usize = 48;
+/// A client that has waited for so long is worth a line of an overview.
+const LONG: Duration = Duration::from_secs(1);
 /// Slots scanned for a piece: empty ones are skipped fast, but not without limit.
 const SLOTS: usize = 1024;
 
@@ -163,7 +165,9 @@ tables! {
         "id": request.id,
         "from": request.asker.map(|who| name(view, who)),
         "to": request.answerer.map(|who| name(view, who)),
+        "method": request.method,
         "age_seconds": seconds(request.age),
+        "silent_seconds": request.silent.map(seconds),
         "expires_seconds": request.expires.map(seconds),
         "cancelled": request.is_cancelled,
     }
@@ -188,12 +192,13 @@ tables! {
         "text": trouble.text,
     }
 
-    "waiting", |view| view.bus.client_slots() + view.bus.worker_slots();
-    |view, slot| (who, (whom, time)) = waiting(view, slot)?;
+    "waiting", |view| peers(view) + view.bus.request_slots(), in questions_first;
+    |view, slot| wait = waiting(view, slot)?;
     {
-        "who": name(view, who),
-        "waits_for": name(view, whom),
-        "waits_seconds": seconds(time),
+        "who": name(view, wait.who),
+        "waits_for": name(view, wait.whom),
+        "what": wait.what,
+        "waits_seconds": seconds(wait.time),
     }
 }
 
@@ -233,50 +238,59 @@ pub(super) fn by_pool(view: &View<'_>) -> Vec<usize> {
     workers.into_iter().map(|(_, _, slot)| slot).collect()
 }
 
-/// An object written in pieces: the members of `head`, then tables, each with a maximum number of slots.
+/// A part of an object: a table, or the rows of it for an overview.
+pub(super) struct Part {
+    pub(super) table: &'static Table,
+    /// Maximum number of rows.
+    pub(super) most: usize,
+    /// Whether the row of a slot is shown.
+    pub(super) shows: fn(&View<'_>, usize) -> bool,
+}
+
+/// An object written in pieces: the members of `head`, then tables.
 pub(super) struct Object {
     head: Option<fn(&View<'_>) -> Value>,
-    tables: Vec<(&'static Table, usize)>,
-    /// The current table and slot, and whether it has a row yet.
+    parts: Vec<Part>,
+    /// The current table and slot, and how many rows it has yet.
     at: usize,
     slot: usize,
-    has_row: bool,
+    rows: usize,
     order: Option<Vec<usize>>,
 }
 
 impl Object {
-    pub(super) fn new(head: fn(&View<'_>) -> Value, tables: Vec<(&'static Table, usize)>) -> Self {
-        Self { head: Some(head), tables, at: 0, slot: 0, has_row: false, order: None }
+    pub(super) fn new(head: fn(&View<'_>) -> Value, parts: Vec<Part>) -> Self {
+        Self { head: Some(head), parts, at: 0, slot: 0, rows: 0, order: None }
     }
 
     /// A single table.
     pub(super) fn of(table: &'static Table) -> Self {
-        Self::new(|_| json!({}), vec![(table, usize::MAX)])
+        Self::new(|_| json!({}), vec![Part { table, most: usize::MAX, shows: |_, _| true }])
     }
 
     /// Appends rows. False after the last one.
     fn add_rows(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
-        let Some((table, most)) = self.tables.get(self.at) else { return false };
+        let Some(&Part { table, most, shows }) = self.parts.get(self.at) else { return false };
         if self.slot == 0 {
             out.extend_from_slice(format!("{}\"{}\":[", if self.at > 0 { "," } else { "" }, table.name).as_bytes());
             self.order = table.order.map(|order| order(view));
         }
-        let slots = self.order.as_ref().map_or_else(|| (table.slots)(view), Vec::len).min(*most);
-        let (mut rows, last) = (0, self.slot + SLOTS);
-        while self.slot < slots && self.slot < last && rows < ROWS {
+        let slots = self.order.as_ref().map_or_else(|| (table.slots)(view), Vec::len);
+        let (last, last_row) = (self.slot + SLOTS, most.min(self.rows + ROWS));
+        while self.slot < slots && self.slot < last && self.rows < last_row {
             let slot = self.order.as_ref().map_or(self.slot, |order| order[self.slot]);
-            if let Some(row) = table.row(view, slot) {
-                out.extend_from_slice(if std::mem::replace(&mut self.has_row, true) { b",\n" } else { b"\n" });
+            if let Some(row) = table.row(view, slot).filter(|_| shows(view, slot)) {
+                out.extend_from_slice(if self.rows > 0 { b",\n" } else { b"\n" });
                 out.extend_from_slice(visible::json(&row.to_string()).as_bytes());
-                rows += 1;
+                self.rows += 1;
             }
             self.slot += 1;
         }
-        if self.slot >= slots {
+        if self.slot >= slots || self.rows >= most {
             out.push(b']');
-            (self.at, self.slot, self.has_row) = (self.at + 1, 0, false);
+            (self.at, self.slot, self.rows) = (self.at + 1, 0, 0);
         }
-        self.at < self.tables.len()
+        self.at < self.parts.len()
     }
 }
 
@@ -349,14 +363,55 @@ fn limits(view: &View<'_>) -> Vec<(&'static str, Option<usize>, u64)> {
     rows
 }
 
-/// The peer in a slot, if it waits for another: for which, and how long.
-fn waiting(view: &View<'_>, slot: usize) -> Option<(Name, (Name, Duration))> {
+/// A peer that waits for another.
+struct Wait {
+    who: Name,
+    whom: Name,
+    what: String,
+    time: Duration,
+}
+
+/// Slots of the table of those who wait that are of peers; requests follow.
+fn peers(view: &View<'_>) -> usize {
+    view.bus.client_slots() + view.bus.worker_slots()
+}
+
+/// The request in a slot of the table of those who wait.
+fn request_in(view: &View<'_>, slot: usize) -> Option<RequestRow> {
+    view.bus.request_row(view.now, slot.checked_sub(peers(view))?)
+}
+
+/// Those who wait: peers that are not read, workers that have asked clients, clients.
+fn questions_first(view: &View<'_>) -> Vec<usize> {
+    let is_question = |slot: &usize| matches!(view.bus.asker_of(slot - peers(view)), Some(Name::Worker(_)));
+    let (questions, requests): (Vec<_>, Vec<_>) =
+        (peers(view)..peers(view) + view.bus.request_slots()).partition(is_question);
+    (0..peers(view)).chain(questions).chain(requests).collect()
+}
+
+/// The peer in a slot, or whoever has asked in it, if it waits for another.
+fn waiting(view: &View<'_>, slot: usize) -> Option<Wait> {
     let clients = view.bus.client_slots();
-    if slot < clients {
+    let (who, link) = if slot < clients {
         let client = view.bus.client_row(view.now, slot)?;
-        Some((Name::Client(client.number), client.link.waits?))
-    } else {
+        (Name::Client(client.number), client.link)
+    } else if slot < peers(view) {
         let worker = view.bus.worker_row(view.now, slot - clients)?;
-        Some((Name::Worker(worker.name), worker.link.waits?))
-    }
+        (Name::Worker(worker.name), worker.link)
+    } else {
+        let RequestRow { id, asker, answerer, method, age, .. } = request_in(view, slot)?;
+        let what = match method {
+            Some(method) => format!("the answer to {method} {id}"),
+            None => format!("the answer to {id}"),
+        };
+        return Some(Wait { who: asker?, whom: answerer?, what, time: age });
+    };
+    let (whom, time) = link.waits?;
+    Some(Wait { who, whom, what: link.waits_for.to_owned(), time })
+}
+
+/// Whether a row of the table of those who wait is worth a line of an overview: not each request that is answered soon.
+pub(super) fn waits_long(view: &View<'_>, slot: usize) -> bool {
+    let is_question = |request: &RequestRow| matches!(request.asker, Some(Name::Worker(_)));
+    request_in(view, slot).is_none_or(|request| is_question(&request) || request.age >= LONG)
 }

@@ -168,6 +168,11 @@ impl Bus {
     pub(crate) fn open_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.open(hold)) {
             self.out.push(Effect::Resume(peer));
+            if let Peer::Worker(worker) = peer
+                && let Some(worker) = self.workers.get_mut(worker)
+            {
+                worker.facts.read_since = self.time.now();
+            }
         }
     }
 

@@ -44,6 +44,11 @@ impl ReadGate {
         self.holds & (Hold::Output as u8 | Hold::Worker as u8) != 0
     }
 
+    /// Whether it is not read for now.
+    pub(crate) fn is_held_up(self) -> bool {
+        self.holds & !(Hold::Over as u8) != 0
+    }
+
     pub(crate) fn has(self, hold: Hold) -> bool {
         self.holds & hold as u8 != 0
     }

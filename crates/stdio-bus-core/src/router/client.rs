@@ -123,7 +123,7 @@ impl Bus {
                 return Err(denied);
             }
         }
-        let due = self.workers.get(route.worker).map(|worker| worker.answering.expires(self.time.taken_at()));
+        let due = self.workers.get(route.worker).map(|worker| worker.answering.limits().expires(self.time.taken_at()));
         let due = due.filter(|due| may_expire && *due != Moment::NEVER);
         if due.is_some_and(|due| due <= self.time.now()) {
             return Err(overdue("its worker had no room for it within request_timeout_sec"));
@@ -174,8 +174,10 @@ impl Bus {
     ) -> Result<(), Refusal> {
         let &Message { from: client, line, verb, progress, .. } = message;
         let answering = self.workers.get(worker).map(|worker| &worker.answering);
-        let expires = answering.filter(|_| verb != Verb::Listen).map(|it| it.expires(self.time.taken_at()));
-        let expires = expires.unwrap_or(Moment::NEVER);
+        // A subscription is not answered.
+        let limits = answering.filter(|_| verb != Verb::Listen).map(|it| *it.limits()).unwrap_or_default();
+        let (now, expires) = (self.time.now(), limits.expires(self.time.taken_at()));
+        let first_deadline = expires.min(limits.silent_at(now));
         let own = not_for_worker(line).map_or(0, |own| own.len() as u32);
         let may_echo = answering.is_some_and(|answering| !answering.responds());
         let request = NewRequest {
@@ -184,18 +186,21 @@ impl Bus {
             session: entered[0].session,
             second_session: entered[1].session,
             flags: (if line.session.len() > 2 { Flags::ON_TOP } else { 0 })
-                | prompt_flag(line, entered[0].session, expires),
+                | prompt_flag(line, entered[0].session, first_deadline),
             verb,
-            expires,
+            expires: first_deadline,
             // An echo has only what the worker got.
             print: if may_echo { print_of(line, progress).wrapping_sub(own) } else { 0 },
         };
         let recorded = self.ask(&request, message, edits);
         match recorded {
-            Ok(asked) => {
+            Ok(request) => {
                 self.note_audience(worker, client);
-                if let Some(asked) = asked.filter(|_| verb == Verb::Listen) {
-                    self.note_subscription(client, worker, asked);
+                if let Some(request) = request.filter(|_| verb == Verb::Listen) {
+                    self.note_subscription(client, worker, request);
+                }
+                if let Some(request) = request.filter(|_| limits.limit_silence()) {
+                    self.pending.watch_mut().begin(request, now, expires);
                 }
             }
             Err(_) => entered.into_iter().for_each(|entered| self.leave(entered)),

@@ -224,7 +224,7 @@ impl Bus {
             let text = "no request may be sent to a client of MCP 2026-07-28; answer its request with input_required";
             return Err(Refusal(Reason::ServerRequest, text.into()));
         }
-        let due = self.workers.get(worker).map(|worker| worker.answering.expires(self.time.taken_at()));
+        let due = self.workers.get(worker).map(|worker| worker.answering.limits().expires(self.time.taken_at()));
         let due = due.filter(|due| said.id.is_some() && *due != Moment::NEVER);
         if due.is_some_and(|due| due <= self.time.now()) {
             let text = "its client had no room for it within request_timeout_sec";
@@ -279,6 +279,7 @@ impl Bus {
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.time.now());
         }
+        self.note_life(worker, session, named.about);
         if id.is_none() && session.is_none() {
             self.end_elicitation(said);
         }
@@ -287,7 +288,8 @@ impl Bus {
         let mut edits = UNCHANGED;
         edits[1] = token.map(|with| Edit { at: named.at, with });
         if id.is_some() {
-            let expires = self.workers.get(worker).map(|worker| worker.answering.expires(self.time.taken_at()));
+            let expires =
+                self.workers.get(worker).map(|worker| worker.answering.limits().expires(self.time.taken_at()));
             let request = NewRequest {
                 asker: worker.into(),
                 answerer: to.into(),
@@ -299,9 +301,9 @@ impl Bus {
                 print: 0,
             };
             let asked = self.ask(&request, said, &mut edits)?;
-            let of = named.about.or_else(|| self.request_of_question(worker, to, session));
-            if let Some((question, of)) = asked.zip(of) {
-                self.pending.note_question(question, of);
+            if let Some(question) = asked {
+                let of = named.about.or_else(|| self.request_of_question(worker, to, session));
+                self.pending.note_question(question, said.line.get(said.line.method), of);
             }
             self.note_elicitation(said, to, session);
         }

@@ -49,6 +49,8 @@ pub(crate) struct Session {
     pub(crate) parent: Option<SessionKey>,
     /// It has had children.
     has_children: bool,
+    /// When its worker has last said something in it, where silence is limited.
+    pub(crate) heard: Moment,
     /// The number with which its name was last reserved.
     held_as: u64,
 }
@@ -153,6 +155,15 @@ impl Sessions {
     pub(crate) fn hear(&mut self, key: SessionKey, now: Moment) {
         if let Some(session) = self.table.get_mut(key) {
             session.used = now;
+        }
+    }
+
+    /// Its worker says something in it now, and so works for the sessions that it is a child of.
+    pub(crate) fn hear_worker(&mut self, key: SessionKey, now: Moment) {
+        let mut next = Some(key);
+        while let Some(session) = next.and_then(|key| self.table.get_mut(key)) {
+            session.heard = now;
+            next = session.parent;
         }
     }
 
@@ -288,6 +299,7 @@ impl Sessions {
             used: now,
             parent: None,
             has_children: false,
+            heard: Moment::default(),
             held_as: 0,
         })?;
         self.index.insert(self.index.hash(worker, name), key);

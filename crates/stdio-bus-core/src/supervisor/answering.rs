@@ -7,6 +7,7 @@ use super::tenure::{Tenure, Wear};
 use crate::Bus;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
+use crate::silence::TimeLimits;
 
 /// After this many request timeouts in a row without output a worker is restarted.
 const MAX_TIMEOUTS: u32 = 3;
@@ -23,8 +24,8 @@ pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// A worker's record of answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answering {
-    /// Time limit for an answer.
-    timeout: Option<Duration>,
+    /// The time limits of its requests.
+    limits: TimeLimits,
     /// It has answered a request.
     has_answered: bool,
     /// It has answered a request with a response: it does not merely echo its input.
@@ -53,19 +54,20 @@ pub(crate) enum Opened {
 }
 
 impl Answering {
-    /// The record of a new worker with this time limit for answers.
-    pub(super) fn new(timeout: Option<Duration>) -> Self {
-        Self { timeout, ..Self::default() }
+    /// The record of a new worker with these time limits.
+    pub(super) fn new(limits: TimeLimits) -> Self {
+        Self { limits, ..Self::default() }
     }
 
-    /// Changes the time limit for answers.
-    pub(crate) fn renew(&mut self, timeout: Option<Duration>) {
-        self.timeout = timeout;
+    /// Other time limits hold for its requests from now on.
+    pub(crate) fn limit(&mut self, limits: TimeLimits) {
+        self.limits = limits;
     }
 
-    /// When a request that is forwarded now times out; perhaps never.
-    pub(crate) fn expires(&self, now: Moment) -> Moment {
-        self.timeout.map_or(Moment::NEVER, |timeout| now.after(timeout))
+    /// The time limits of its requests.
+    #[inline(always)]
+    pub(crate) fn limits(&self) -> &TimeLimits {
+        &self.limits
     }
 
     /// It has got a request to answer; `is_first` means that it has no other one. Returns when it must be checked, if
@@ -190,12 +192,10 @@ impl Bus {
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
         let now = self.time.now();
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        let Some((timeout, at)) =
-            worker.answering.timeout.zip(worker.end.stream.spoke_at().or(Some(worker.facts.started)))
-        else {
-            return;
-        };
-        if now.since(at) < timeout || worker.end.gate.waits() {
+        let spoke_at = worker.end.stream.spoke_at().unwrap_or(worker.facts.started);
+        let may_go_on = !worker.answering.limits().are_shorter_than(now.since(spoke_at));
+        // One that waits for a client's answer does not hang.
+        if may_go_on || worker.end.gate.waits() || !worker.end.outstanding.is_empty() {
             worker.answering.timeouts = 0;
             return;
         }

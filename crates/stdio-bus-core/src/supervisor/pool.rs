@@ -19,6 +19,7 @@ use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Reason, Report, WorkerName};
 use crate::settings::{self, Assignment, Era};
+use crate::silence::TimeLimits;
 use crate::tally::Tally;
 use crate::timers::Timer;
 
@@ -226,7 +227,7 @@ impl Bus {
         let opened = if is_to_see { Opened::No } else { Opened::Yes };
         let has_subagents = self.supervisor.pools[pool].has_subagents;
         let facts = Facts { started: self.time.now(), opened, has_subagents, ..Facts::default() };
-        let answering = Answering::new(settings.request_timeout);
+        let answering = Answering::new(TimeLimits::of(settings));
         let end = Endpoint { stream: Stream::of_worker(), ..Endpoint::default() };
         let window = SendWindow::new();
         let worker = Worker { pool, name, facts, tenure, answering, window, end, ..Worker::default() };

@@ -125,6 +125,8 @@ pub(crate) struct Facts {
     pub is_unwanted: bool,
     /// A signal that the bus did not send ended it.
     pub was_killed: bool,
+    /// Since when it is read without a pause.
+    pub read_since: Moment,
     /// When its client took it, or gave it back.
     pub claimed: Moment,
     /// Whether it was sent `server/discover`.

@@ -499,3 +499,22 @@ fn random_walk(seed: u64, is_plain: bool) -> Vec<(usize, String)> {
     }
     heard
 }
+
+#[test]
+fn what_is_said_in_a_child_and_a_question_in_it_keep_the_prompt_of_its_parent() {
+    let idle = Pool { idle_timeout: Some(seconds(2)), ..pool(1, Assignment::Client) };
+    let (mut bench, first, _, worker) = two_clients_of(settings(vec![idle]));
+    bench.write(first, &ask(1, "session/prompt", "a"));
+    bench.write(worker, &announced("a", "c"));
+    for _ in 0..4 {
+        bench.pass(seconds(1));
+        bench.write(worker, &update("c", "at work"));
+    }
+    bench.write(worker, &ask(7, "session/request_permission", "c"));
+    assert_eq!(bench.read(first).len(), 6);
+    bench.pass(seconds(60));
+    assert!(bench.read(first).is_empty());
+    bench.write(first, r#"{"id":7,"result":{"outcome":{"outcome":"cancelled"}}}"#);
+    bench.pass(milliseconds(2_050));
+    assert_eq!(bench.read_error(first).0, "timeout");
+}

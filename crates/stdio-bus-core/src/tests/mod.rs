@@ -34,6 +34,7 @@ mod routing;
 mod servers;
 mod sessions;
 mod shutdown;
+mod silent;
 mod spawns;
 mod subscriptions;
 mod successors;

@@ -152,7 +152,7 @@ impl Spelled {
     pub(super) fn parse(token: &[u8]) -> Result<Self, TooLong> {
         match number(token) {
             Some(number) => {
-                let is_plain = number <= LARGEST_EXACT && !MADE.contains(&number);
+                let is_plain = number < MADE.start || (MADE.end..=LARGEST_EXACT).contains(&number);
                 Ok(Self { id: Id::Number(number), is_plain, is_escaped: false })
             }
             None => Self::parse_any(token),

@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Window};
+use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
 use super::Bus;
 use super::balancer::Group;
@@ -18,9 +18,9 @@ use super::flow::gate::Hold;
 use super::id::{Id, Spelled};
 use super::message::{Parsed, Verb, has_method, print_of, verb};
 use super::out::Out;
-use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use super::pending::{NewRequest, Pending};
-use super::port::{Effects, Next, Received};
+use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use super::pending::{NewRequest, Pending, Place};
+use super::port::{Effect, Effects, Next, Received};
 use super::request::Flags;
 use super::session::table::Sessions;
 use super::settings::{Assignment, Era, IdCollision, Settings};
@@ -163,14 +163,17 @@ impl Bus {
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
         self.begin_call(now);
         let received = match from {
-            Peer::Client(client) => self.receive_from_client(client, window),
+            Peer::Client(client) => {
+                let received = self.receive_from_client(client, window);
+                self.out.stats().client_side.bytes_in += received.consumed as u64;
+                received
+            }
             Peer::Worker(worker) => {
-                let mut received = self.receive_from_worker(worker, window);
-                self.charge_useless(worker, &mut received);
+                let received = self.receive_from_worker(worker, window);
+                self.out.stats().worker_side.bytes_in += received.consumed as u64;
                 received
             }
         };
-        self.out.side(from).bytes_in += received.consumed as u64;
         (received, self.effects())
     }
 
@@ -242,10 +245,12 @@ impl Bus {
             });
             self.out.stats().worker_side.lines_in += lines as u64;
             if let Some(received) = self.intake.finish(&mut worker.end, now, bytes, found, lines, limit) {
-                return received;
+                let may_be_useless = worker.useless.is_suspected(lines, received.consumed);
+                return if may_be_useless { self.charge_useless(key, received) } else { received };
             }
         }
-        self.route_lines(key.into(), window, found, lines)
+        let received = self.route_lines(key.into(), window, found, lines);
+        self.charge_useless(key, received)
     }
 
     /// Whether lines may take the fast path, which checks neither methods nor the shutdown.
@@ -472,9 +477,7 @@ impl FastPath<'_> {
         if in_turns && !worker.window.has_room_for(key, others_wait, self.clients == 1) {
             return None;
         }
-        if line.id.is_some() {
-            self.ask(key, from, (worker_key, worker), session, line)?;
-        }
+        let made = if line.id.is_some() { self.ask(key, from, (worker_key, worker), session, line)? } else { None };
         if !worker.audience.has(key) {
             worker.audience.add(key, &client.identity.origin);
         }
@@ -488,12 +491,14 @@ impl FastPath<'_> {
         if in_turns {
             worker.window.mark_line_end(key, bytes);
         }
+        let bytes = self.copy(worker_key.into(), line, made, bytes);
         worker.window.push(self.time.now(), bytes, self.clients > 1 && worker.owner.is_none());
-        self.forward(worker_key.into(), &mut worker.end, line, bytes);
+        self.count_queued(worker_key.into(), &mut worker.end, bytes);
         Some(())
     }
 
-    /// Records the request of a client's line. None if it has to take the slow path.
+    /// Records the request of a client's line. Returns the number that replaces its id, if one does. None if it has to
+    /// take the slow path.
     #[inline(always)]
     fn ask(
         &mut self,
@@ -502,41 +507,59 @@ impl FastPath<'_> {
         (worker_key, worker): (WorkerKey, &mut Worker),
         session: Option<SessionKey>,
         line: Parsed<'_>,
-    ) -> Option<()> {
+    ) -> Option<Option<u64>> {
         let (token, progress) = (line.get(line.id), line.meta.progress);
         let Spelled { id, is_plain, is_escaped } = Spelled::parse(token).ok()?;
         // Clients use the id as progress token.
-        let is_replaced = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.doubts_nothing())
+        let is_unusual = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.doubts_nothing())
             || self.settings.routing.id_collision == IdCollision::Always
             || progress.is_some() && (self.pending.has_other_tokens() || line.get(progress) != token)
             || !is_plain;
-        if is_replaced || is_escaped {
+        if is_unusual || is_escaped {
             return None;
         }
-        let place = self.pending.find_or_place(worker_key.into(), &id).err()?;
+        let found = self.pending.find_or_place(worker_key.into(), &id);
         if !self.pending.has_room(worker_key.into(), self.clients, from.outstanding.len()) {
             return None;
         }
         let is_known =
             matches!(id, Id::Number(number) if worker.end.names.are_known(client.into(), client.index(), number));
-        if !is_known && !self.pending.claim_name(&mut worker.end.names, client.into(), client.index(), &id) {
-            return None;
-        }
+        let (place, replaced) = match found {
+            Err(place) if is_known => (place, None),
+            found => self.claim_or_replace(client, (worker_key, worker), &id, found.err(), progress)?,
+        };
         let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
         let expires = worker.answering.limits().first_deadline(self.time.now());
         let on_top = on_top | prompt_flag(line, session, expires);
+        let (flags, print) = match replaced {
+            Some((original, _)) => (Flags::UNUSUAL, original),
+            None if worker.answering.responds() => (0, 0),
+            None => (0, print_of(line, progress)),
+        };
         let new = NewRequest {
             asker: client.into(),
             answerer: worker_key.into(),
             session,
             second_session: None,
-            flags: if progress.is_some() { on_top | Flags::TOKEN_IS_ID } else { on_top },
+            flags: flags | if progress.is_some() { on_top | Flags::TOKEN_IS_ID } else { on_top },
             verb: Verb::Other,
             expires,
-            print: if worker.answering.responds() { 0 } else { print_of(line, progress) },
+            print,
+        };
+        let (made, made_id);
+        let wire = match replaced {
+            None => {
+                made = None;
+                &id
+            }
+            Some((_, number)) => {
+                self.out.stats().ids_translated += 1;
+                (made, made_id) = (Some(number), Id::Number(number));
+                &made_id
+            }
         };
         let came_at = self.time.came_at();
-        let request = self.pending.insert(came_at, place, &new, &id, None, &mut from.outstanding)?;
+        let request = self.pending.insert(came_at, place, &new, wire, None, &mut from.outstanding)?;
         if let Some(records) = self.out.records() {
             records.begin(self.time.now(), request, line);
         }
@@ -553,14 +576,60 @@ impl FastPath<'_> {
             self.sessions.begin_request(session);
         }
         let at = worker.answering.begin(self.time.now(), is_first, &mut worker.tenure);
-        self.timers.arm(Timer::Worker(worker_key), at);
-        Some(())
+        if at.is_some() {
+            self.timers.arm(Timer::Worker(worker_key), at);
+        }
+        Some(made)
     }
 
-    /// Queues an unchanged line for a peer whose output is not full.
+    /// The id of a request is not known to be its client's: it is from now on, if `free` is a place for it that no pending
+    /// request has and no other client owns it. Otherwise a number is replaced: returns the place of the new one, and
+    /// both. None if it has to take the slow path: the number is long, or the worker may echo requests.
+    #[cold]
+    fn claim_or_replace(
+        &mut self,
+        client: ClientKey,
+        (worker_key, worker): (WorkerKey, &mut Worker),
+        id: &Id,
+        free: Option<Place>,
+        progress: Span,
+    ) -> Option<(Place, Option<(u32, u64)>)> {
+        let names = &mut worker.end.names;
+        if let Some(place) = free
+            && self.pending.claim_name(names, client.into(), client.index(), id)
+        {
+            return Some((place, None));
+        }
+        let Id::Number(number) = id else { return None };
+        let original = u32::try_from(*number).ok().filter(|_| worker.answering.responds() && !progress.is_some())?;
+        let made = names.make_new_number()?;
+        let place = self.pending.find_or_place(worker_key.into(), &Id::Number(made)).err()?;
+        Some((place, Some((original, made))))
+    }
+
+    /// Copies a line to a peer, with this number for its id, if any. Returns how long it is then.
     #[inline(always)]
-    fn forward(&mut self, to: Peer, end: &mut Endpoint, line: Parsed<'_>, bytes: usize) {
+    fn copy(&mut self, to: Peer, line: Parsed<'_>, id: Option<u64>, bytes: usize) -> usize {
+        if let Some(id) = id {
+            return self.copy_renamed(to, line, id);
+        }
         self.out.copy(to, line.span.start, line.span.end + 1);
+        bytes
+    }
+
+    #[cold]
+    fn copy_renamed(&mut self, to: Peer, line: Parsed<'_>, id: u64) -> usize {
+        let text = Text::of_number(id);
+        let bytes = line.span.len() + 1 - line.id.len() + text.as_bytes().len();
+        self.out.copy(to, line.span.start, line.id.start);
+        self.out.push(Effect::Insert { to, text });
+        self.out.copy(to, line.id.end, line.span.end + 1);
+        bytes
+    }
+
+    /// So many bytes were copied to a peer whose output was not full.
+    #[inline(always)]
+    fn count_queued(&mut self, to: Peer, end: &mut Endpoint, bytes: usize) {
         if self.out.count_queued(self.time.now(), to, end, bytes, self.settings.limits.max_output_queue) {
             self.timers.arm(to.into(), self.time.now().after(self.settings.limits.backpressure_timeout));
         }
@@ -584,6 +653,10 @@ impl FastPath<'_> {
         let request = self.pending.get(request_key).filter(|request| request.is_simple())?;
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
         let (session, since) = (request.session, request.since());
+        let original = request.original_number();
+        if original.is_some() && (!line.meta.is_empty() || self.out.keeps_records()) {
+            return None;
+        }
         let Client { identity, mcp, phase, seldom, end, .. } = clients.get_mut(client_key)?;
         let end = end.get_mut()?;
         if *phase != Phase::Open
@@ -615,7 +688,8 @@ impl FastPath<'_> {
             let id = line.get(line.id).into();
             records.end(request_key, Ended { worker: Some(worker.name), took, id, session, ..ended });
         }
-        self.forward(client_key.into(), end, line, line.span.len() + 1);
+        let bytes = self.copy(client_key.into(), line, original.map(u64::from), line.span.len() + 1);
+        self.count_queued(client_key.into(), end, bytes);
         Some(())
     }
 
@@ -684,7 +758,8 @@ impl FastPath<'_> {
             session.into_iter().for_each(|session| self.sessions.hear_worker(session, self.time.now()));
             request.into_iter().for_each(|request| self.pending.watch_mut().hear(request, self.time.now()));
         }
-        self.forward(client_key.into(), end, line, line.span.len() + 1);
+        let bytes = self.copy(client_key.into(), line, None, line.span.len() + 1);
+        self.count_queued(client_key.into(), end, bytes);
         Some(())
     }
 }

@@ -138,6 +138,15 @@ impl SentNames {
         (Id::made(count % (MADE.end - MADE.start), is_string), count >= MADE.end - MADE.start)
     }
 
+    /// The same for a number that was certainly not made before.
+    pub(super) fn make_new_number(&mut self) -> Option<u64> {
+        let made = MADE.start + self.made;
+        MADE.contains(&made).then(|| {
+            self.made += 1;
+            made
+        })
+    }
+
     /// Number of ranges and strings.
     fn len(&self) -> usize {
         self.ranges.len() + self.stems.len()

@@ -150,6 +150,17 @@ enum Repr {
 impl Text {
     const INLINE: usize = 38;
 
+    /// The digits of a number.
+    pub(super) fn of_number(mut number: u64) -> Self {
+        let mut digits = [0; Self::INLINE];
+        let count = number.checked_ilog10().map_or(1, |below| below as usize + 1);
+        for digit in digits[..count].iter_mut().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        Self(Repr::Inline(count as u8, digits))
+    }
+
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -189,6 +200,13 @@ mod tests {
             (Source::User(7).to_string(), Source::Inherited.to_string()),
             ("user 7".into(), "an unknown source".into())
         );
+    }
+
+    #[test]
+    fn a_text_of_a_number_has_its_digits() {
+        for number in [0, 7, 10, 2_000_000_000, u64::MAX] {
+            assert_eq!(Text::of_number(number), number.to_string().as_bytes().into());
+        }
     }
 
     #[test]

@@ -221,7 +221,11 @@ impl Pending {
 
     /// The id known to its asker.
     fn asker_id(&self, key: RequestKey, request: &Request) -> Id {
-        self.original(key).map_or_else(|| self.wire_id(key, request), |original| original.id.clone())
+        match (request.original_number(), self.original(key)) {
+            (Some(number), _) => Id::Number(number.into()),
+            (None, Some(original)) => original.id.clone(),
+            (None, None) => self.wire_id(key, request),
+        }
     }
 
     fn rare(&self, key: RequestKey) -> Option<&Rare> {
@@ -242,7 +246,7 @@ impl Pending {
     pub(super) fn asker_token(&self, key: RequestKey) -> Vec<u8> {
         match (self.original(key), self.get(key)) {
             (Some(original), _) => original.token.as_bytes().to_vec(),
-            (None, Some(request)) => self.wire_id(key, request).token(),
+            (None, Some(request)) => self.asker_id(key, request).token(),
             (None, None) => Vec::new(),
         }
     }
@@ -254,6 +258,9 @@ impl Pending {
 
     /// The token known to its asker, if the answerer sees another id.
     pub(super) fn replaced_token(&self, key: RequestKey) -> Option<Text> {
+        if let Some(number) = self.get(key)?.original_number() {
+            return Some(Text::of_number(number.into()));
+        }
         self.original(key).filter(|original| original.is_replaced).map(|original| original.token.clone())
     }
 

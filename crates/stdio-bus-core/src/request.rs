@@ -21,7 +21,8 @@ pub(super) struct Flags(pub u8);
 impl Flags {
     /// There is a [`Rare`] beside it.
     pub(super) const RARE: u8 = 1;
-    /// That holds more than the answerer's names.
+    /// That holds more than the answerer's names. Without one: its asker knows it by another number, and nothing else is
+    /// unusual (`Request::original_number`).
     pub(super) const UNUSUAL: u8 = 16;
     /// The sessionId was at top level, where an answer repeats it (spec 5.2.2).
     pub(super) const ON_TOP: u8 = 2;
@@ -59,7 +60,7 @@ pub(super) struct Request {
     /// The meaning of its method, and so the effect of an answer on its sessions.
     pub verb: Verb,
     pub flags: Flags,
-    /// The hash of its line, to recognise an echo.
+    /// The hash of its line, to recognise an echo; or the number that its asker knows it by.
     pub print: u32,
 }
 
@@ -139,9 +140,17 @@ impl Request {
         }
     }
 
-    /// Whether it is only a request whose asker waits for the answer.
+    /// Whether it is only a request whose asker waits for the answer, perhaps with another number.
     #[inline]
     pub(super) fn is_simple(&self) -> bool {
-        self.asker.is_some() && self.verb == Verb::Other && !self.flags.has(Flags::UNUSUAL)
+        let is_unusual = self.flags.0 & (Flags::UNUSUAL | Flags::RARE) == Flags::UNUSUAL | Flags::RARE;
+        self.asker.is_some() && self.verb == Verb::Other && !is_unusual
+    }
+
+    /// The number that its asker knows it by, if its answerer sees another one and nothing is stored beside it. Its worker
+    /// does not echo requests.
+    #[inline]
+    pub(super) fn original_number(&self) -> Option<u32> {
+        (self.flags.0 & (Flags::UNUSUAL | Flags::RARE) == Flags::UNUSUAL).then_some(self.print)
     }
 }

@@ -64,6 +64,12 @@ impl Useless {
     pub(crate) fn count_line(&mut self) {
         self.lines += 1;
     }
+
+    /// Whether a read that found so many lines, all of them with receivers, may have been useless, or another one.
+    #[inline(always)]
+    pub(crate) fn is_suspected(&self, lines: usize, consumed: usize) -> bool {
+        lines == 0 || consumed >= MANY || self.lines > 0
+    }
 }
 
 /// Bytes of these lines, newlines included.
@@ -74,8 +80,8 @@ fn bytes_of(lines: &[Line]) -> usize {
 impl Bus {
     /// A worker's bytes were received, and `lines` of it were found among those that were consumed. If too much of its
     /// output is for nobody, it is not read for a moment.
-    #[inline]
-    pub(crate) fn charge_useless(&mut self, key: WorkerKey, received: &mut Received) {
+    #[cold]
+    pub(crate) fn charge_useless(&mut self, key: WorkerKey, mut received: Received) -> Received {
         let lines = self.intake.batch();
         let blank = match received.consumed {
             consumed if lines.is_empty() => consumed,
@@ -83,13 +89,13 @@ impl Bus {
             _ => 0,
         };
         let found = lines.len();
-        let Some(worker) = self.workers.get(key).filter(|worker| !worker.process.is_drained()) else { return };
-        if blank > 0 || worker.useless.lines > 0 {
-            self.pause_useless(key, blank, found, received);
+        let worker = self.workers.get(key).filter(|worker| !worker.process.is_drained());
+        if worker.is_some_and(|worker| blank > 0 || worker.useless.lines > 0) {
+            self.pause_useless(key, blank, found, &mut received);
         }
+        received
     }
 
-    #[cold]
     fn pause_useless(&mut self, key: WorkerKey, blank: usize, found: usize, received: &mut Received) {
         let now = self.time.now();
         let Some(worker) = self.workers.get_mut(key) else { return };

@@ -430,3 +430,60 @@ fn a_workers_request_with_an_invalid_id_is_dropped_and_reported() {
     bench.write(worker, r#"{"id":null,"method":"m","sessionId":"a"}"#);
     assert_eq!(bench.read(client).len(), 1, "null is none, and says so");
 }
+
+#[test]
+fn a_plain_number_that_is_replaced_goes_the_short_way_and_is_its_clients_own_everywhere() {
+    let pool = Pool { request_timeout: Some(seconds(3)), ..pool(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![pool]));
+    let (first, client, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for line in [1, 2, 4_294_967_295u64].map(|id| format!(r#"{{"id":{id},"method":"x"}}"#)) {
+        bench.write(first, &line);
+        bench.write(worker, &line.replace(r#""method":"x""#, r#""result":1"#));
+    }
+    bench.read(worker);
+    let ask = |bench: &mut Bench, id: u64| {
+        bench.write(client, &format!(r#"{{"method":"x","id":{id} ,"params":{{}}}}"#));
+        let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+        assert_ne!(seen["id"], id);
+        seen["id"].clone()
+    };
+    for id in [1, 4_294_967_295] {
+        let before = bench.bus.fast_lines();
+        let seen = ask(&mut bench, id);
+        bench.write(worker, &format!(r#"{{"result":{{}},"id":{seen} }}"#));
+        assert_eq!(bench.read_one(client), format!(r#"{{"result":{{}},"id":{id} }}"#));
+        assert_eq!(bench.bus.fast_lines(), before + 2);
+    }
+    // An answer that repeats the id elsewhere, a cancellation, a question about it, and an error know it, too.
+    let seen = ask(&mut bench, 2);
+    let meta = "io.modelcontextprotocol/subscriptionId";
+    bench.write(worker, &format!(r#"{{"id":{seen},"result":{{"_meta":{{"{meta}":{seen}}}}}}}"#));
+    assert_eq!(bench.read_one(client), format!(r#"{{"id":2,"result":{{"_meta":{{"{meta}":2}}}}}}"#));
+    let seen = ask(&mut bench, 3);
+    bench.write(worker, &format!(r#"{{"id":7,"method":"elicitation/create","params":{{"requestId":{seen}}}}}"#));
+    assert_eq!(bench.read_json(client)["params"]["requestId"], 3);
+    bench.write(client, r#"{"method":"$/cancel_request","params":{"requestId":3}}"#);
+    assert_eq!(bench.read_json(worker)["params"]["requestId"], seen);
+    bench.write(worker, &format!(r#"{{"id":{seen},"error":{{"code":-32800,"message":"cancelled"}}}}"#));
+    assert_eq!(bench.read_json(client)["id"], 3);
+    let seen = ask(&mut bench, 5);
+    let row = (0..bench.bus.request_slots()).filter_map(|slot| bench.bus.request_row(bench.now, slot));
+    assert!(row.into_iter().any(|row| row.id == "5"), "operators see the client's own");
+    bench.pass(seconds(3));
+    let heard: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(heard.iter().any(|line| line["id"] == 5 && line["error"]["data"]["reason"] == "timeout"), "{heard:?}");
+    let told = bench.read(worker).join("\n");
+    assert!(told.contains(&format!(r#""requestId":{seen}"#)), "{told}");
+}
+
+#[test]
+fn a_long_number_that_is_replaced_is_restored_as_well() {
+    let mut bench = bench(1);
+    let (first, client, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for sender in [first, client] {
+        bench.write(sender, r#"{"id":4294967296,"method":"x"}"#);
+        let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
+        bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, seen["id"]));
+        assert_eq!(bench.read_one(sender), r#"{"id":4294967296,"result":1}"#);
+    }
+}

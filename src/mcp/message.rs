@@ -1,11 +1,14 @@
 //! The body of a POST: one message, or several in a batch (2025-03-26). Each becomes a line.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::fault::{Fault, INVALID_REQUEST, PARSE_ERROR};
+use super::params::{Params, Walk};
 use crate::http1::Status;
-use crate::scan::{Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, decoded, member};
+use crate::scan::{BATCH, Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, decoded, member};
 
 /// The kind of a message, by its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub struct Message {
     end: usize,
     line: Line,
     weight: usize,
+    /// What was found in its params; a short one is looked through when that is asked for.
+    params: OnceCell<Params>,
 }
 
 /// The contents of a body.
@@ -41,6 +46,8 @@ pub const MOST_MESSAGES: usize = 1024;
 /// A body is scanned once this much of it has come: a usual one only once, when it is complete, and a long one piece by
 /// piece, so that no piece takes long.
 const SCAN_FROM: usize = 64 * 1024;
+/// How much of a long one is looked through at once.
+const WALK: usize = 256 * 1024;
 
 /// Reads lines one at a time, each of which is the whole input.
 #[derive(Default)]
@@ -58,7 +65,13 @@ impl LineReader {
     pub fn read(&mut self, mut partial: Partial, window: Window<'_>) -> Result<Option<Line>, String> {
         self.lines.clear();
         let scanner = self.scanner.get_or_insert_with(Scanner::new);
-        match (scanner.scan(&mut partial, window, &mut self.lines), &self.lines[..]) {
+        let outcome = loop {
+            match scanner.scan(&mut partial, window, &mut self.lines) {
+                Outcome::Full if self.lines.is_empty() => {}
+                outcome => break outcome,
+            }
+        };
+        match (outcome, &self.lines[..]) {
             (Outcome::More, [line]) => Ok(Some(*line)),
             (Outcome::Malformed { at, fault, .. }, _) => Err(format!("{}, at byte {at}", fault.what())),
             _ => Ok(None),
@@ -67,7 +80,8 @@ impl LineReader {
 }
 
 /// A body as it comes. It is taken apart piece by piece, and no byte of it is looked at again when it is complete, so that
-/// the last piece of the longest body takes no longer than any other.
+/// the last piece of the longest body takes no longer than any other. Where the scanner is in doubt, and reads it again
+/// from its start, it falls behind: then the caller waits with what comes next, and lets it go on in shares.
 #[derive(Default)]
 pub struct Upload {
     /// The bytes so far, after a pad. Those between the messages of a batch are blanks and newlines.
@@ -80,8 +94,16 @@ pub struct Upload {
     begun: usize,
     /// The scanner may read up to here.
     settled: usize,
-    /// There are carriage returns in it, which have to become blanks.
+    /// There are carriage returns in it, which have to become blanks, and have up to here.
     has_returns: bool,
+    blanked: usize,
+    /// All of it has come.
+    is_ended: bool,
+    /// The scanner has not read all that it was to read.
+    is_behind: bool,
+    /// A long message is looked through in shares when it is complete.
+    walk: Walk,
+    params: OnceCell<Params>,
     fault: Option<Fault>,
 }
 
@@ -113,7 +135,7 @@ impl Upload {
 
     /// Refuses it, whatever else comes. What came is forgotten.
     pub fn refuse(&mut self, fault: Fault) {
-        *self = Self { fault: Some(fault), ..Self::default() };
+        *self = Self { fault: Some(fault), is_ended: self.is_ended, ..Self::default() };
     }
 
     /// Memory used, in bytes.
@@ -163,7 +185,7 @@ impl Upload {
             self.settled = self.padded.len() - PAD;
         }
         self.padded.resize(self.padded.len() + PAD, 0);
-        let is_due = self.settled - self.partial.scanned() >= SCAN_FROM;
+        let is_due = self.is_behind || self.settled - self.partial.scanned() >= SCAN_FROM;
         let result = is_right.and_then(|()| if is_due { self.scan(reader) } else { Ok(()) });
         if let Err(fault) = result {
             self.refuse(fault);
@@ -217,7 +239,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Lets the scanner read what is settled.
+    /// Lets the scanner read what is settled, or a share of it.
     fn scan(&mut self, reader: &mut LineReader) -> Result<(), Fault> {
         let window = Window::new(&self.padded, PAD, PAD + self.settled);
         let scanner = reader.scanner.get_or_insert_with(Scanner::new);
@@ -225,39 +247,91 @@ impl Upload {
             reader.lines.clear();
             let outcome = scanner.scan(&mut self.partial, window, &mut reader.lines);
             self.lines.extend_from_slice(&reader.lines);
+            self.is_behind = outcome == Outcome::Full && reader.lines.len() < BATCH;
             match outcome {
-                Outcome::More => return Ok(()),
-                Outcome::Full => {}
+                Outcome::Full if !self.is_behind => {}
+                Outcome::More | Outcome::Full => break,
                 Outcome::Malformed { at, fault, .. } => {
                     return Err(malformed(&format!("{}, at byte {at}", fault.what())));
                 }
             }
         }
+        // Those that were read stand between tokens.
+        let read = self.partial.scanned();
+        if self.has_returns && read > self.blanked {
+            let new = &mut self.padded[PAD + self.blanked..PAD + read];
+            new.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+        }
+        self.blanked = self.blanked.max(read);
+        Ok(())
     }
 
-    /// The messages of a complete body.
-    ///
-    /// # Errors
-    /// It is neither a message nor an array of messages.
-    pub fn finish(mut self, reader: &mut LineReader) -> Result<Body, Fault> {
-        if let Some(fault) = self.fault {
-            return Err(fault);
+    /// Whether it waits for [`Upload::go_on`].
+    pub fn is_behind(&self) -> bool {
+        self.is_behind || self.is_to_walk()
+    }
+
+    /// Whether it is a long message that is not looked through yet.
+    fn is_to_walk(&self) -> bool {
+        let is_read = self.is_ended && self.shape == Shape::One && self.lines.len() == 1;
+        is_read && self.len() >= SCAN_FROM && self.params.get().is_none()
+    }
+
+    /// Whether all of it has come.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Reads a share of what it is behind with.
+    pub fn go_on(&mut self, reader: &mut LineReader) {
+        if self.is_behind {
+            if let Err(fault) = self.scan(reader) {
+                self.refuse(fault);
+            }
+        } else if self.is_to_walk()
+            && let [line] = &self.lines[..]
+        {
+            let text = &self.padded[PAD + line.span.start as usize..PAD + line.span.end as usize];
+            if self.walk.go_on(text, WALK) {
+                self.params = OnceCell::from(std::mem::take(&mut self.walk).found());
+            }
+        }
+    }
+
+    /// All of it has come. It may be behind after this.
+    pub fn end(&mut self, reader: &mut LineReader) {
+        if std::mem::replace(&mut self.is_ended, true) || self.fault.is_some() {
+            return;
         }
         match self.shape {
-            Shape::Blank => return Err(malformed("the body is empty")),
+            Shape::Blank => return self.refuse(malformed("the body is empty")),
             Shape::One | Shape::Over => {}
-            _ => return Err(malformed("the array does not end")),
+            _ => return self.refuse(malformed("the array does not end")),
         }
-        let is_one = self.shape == Shape::One;
         self.padded.truncate(self.padded.len() - PAD);
         self.padded.push(b'\n');
         self.settled = self.padded.len() - PAD;
         self.padded.resize(self.padded.len() + PAD, 0);
-        self.scan(reader)?;
-        self.lines.iter().try_for_each(check)?;
-        if self.has_returns {
-            self.padded.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+        if let Err(fault) = self.scan(reader) {
+            self.refuse(fault);
         }
+    }
+
+    /// The messages of a complete body. A caller that must not wait for a long one calls it when [`Upload::end`] has left
+    /// nothing behind.
+    ///
+    /// # Errors
+    /// It is neither a message nor an array of messages.
+    pub fn finish(mut self, reader: &mut LineReader) -> Result<Body, Fault> {
+        self.end(reader);
+        while self.is_behind() {
+            self.go_on(reader);
+        }
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        let (is_one, params) = (self.shape == Shape::One, self.params);
+        self.lines.iter().try_for_each(check)?;
         let (padded, lines) = (Rc::new(self.padded), self.lines);
         if lines.is_empty() {
             return Err(Fault::bad(INVALID_REQUEST, "the batch is empty"));
@@ -268,10 +342,11 @@ impl Upload {
             let Span { start, end } = line.span;
             let weight = size_of::<Message>() + if at == last { padded.capacity() } else { 0 };
             let (start, end) = (PAD + start as usize, PAD + end as usize);
-            Message { padded: Rc::clone(&padded), start, end, line: line.counted_after(start - PAD), weight }
+            let (line, params) = (line.counted_after(start - PAD), OnceCell::new());
+            Message { padded: Rc::clone(&padded), start, end, line, weight, params }
         });
         if is_one && let Some(message) = messages.next() {
-            return Ok(Body::One(message));
+            return Ok(Body::One(Message { params, ..message }));
         }
         Ok(Body::Batch(messages.collect()))
     }
@@ -333,6 +408,21 @@ impl Message {
         Window::new(&self.padded, self.start, self.end + 1)
     }
 
+    /// Its length with the newline.
+    pub fn length(&self) -> usize {
+        self.end + 1 - self.start
+    }
+
+    /// A part of the line, in place.
+    pub fn part(&self, part: Range<usize>) -> Window<'_> {
+        Window::new(&self.padded, self.start + part.start, (self.start + part.end).min(self.end + 1))
+    }
+
+    /// The memory that it lies in, perhaps with other messages of its batch, and where it begins there.
+    pub fn storage(&self) -> (Rc<Vec<u8>>, usize) {
+        (Rc::clone(&self.padded), self.start)
+    }
+
     /// The line without its newline.
     pub fn text(&self) -> &[u8] {
         let window = self.window().data();
@@ -352,14 +442,20 @@ impl Message {
         }
     }
 
-    /// Its `params`, verbatim.
-    pub fn params(&self) -> Option<&[u8]> {
-        member(self.text(), b"params")
+    /// What 2026-07-28 looks at in its params.
+    pub fn params(&self) -> &Params {
+        self.params.get_or_init(|| Params::of(self.text()))
     }
 
-    /// `params._meta`, verbatim.
-    pub fn meta(&self) -> Option<&[u8]> {
-        member(self.params()?, b"_meta")
+    /// Whether it is known already, without a look at the text.
+    pub fn has_params(&self) -> bool {
+        self.params.get().is_some()
+    }
+
+    /// `params.requestId`, verbatim.
+    pub fn request_id(&self) -> Option<&[u8]> {
+        let id = self.line.request_id;
+        id.is_some().then(|| self.window().get(id))
     }
 
     /// The token that its progress notifications carry, verbatim.
@@ -383,6 +479,8 @@ pub fn string<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mcp::params::Wanted;
+    use crate::scan::MOST_DOUBTFUL;
 
     fn body(text: &str) -> Result<Vec<Message>, Fault> {
         let whole = cut(text.as_bytes(), text.len().max(1));
@@ -526,13 +624,60 @@ mod tests {
         assert_eq!(upload.finish(&mut reader).map(|_| ()).map_err(|fault| fault.code), Err(PARSE_ERROR));
     }
 
+    /// A long message, as a body of which all has come: how many shares it is behind with, and what comes out.
+    fn shares_of(text: &str) -> (usize, Result<Message, Fault>) {
+        let (mut upload, mut reader) = (Upload::default(), LineReader::default());
+        text.as_bytes().chunks(16 * 1024).for_each(|piece| {
+            while upload.is_behind() {
+                upload.go_on(&mut reader);
+            }
+            upload.push(piece, &mut reader);
+        });
+        upload.end(&mut reader);
+        let mut shares = 0;
+        while upload.is_behind() {
+            let (scanned, walked) = (upload.partial.scanned(), upload.walk.clone());
+            upload.go_on(&mut reader);
+            let is_restarted = upload.partial.scanned() < scanned;
+            assert!(is_restarted || upload.partial.scanned() - scanned <= MOST_DOUBTFUL || upload.fault.is_some());
+            assert!(upload.partial.scanned() > scanned || upload.walk != walked || !upload.is_behind(), "it goes on");
+            shares += 1;
+        }
+        assert!(upload.is_ended(), "the caller goes on with what came of it");
+        let message = upload.finish(&mut reader).map(|body| match body {
+            Body::One(message) => message,
+            Body::Batch(_) => panic!("it is one"),
+        });
+        (shares, message)
+    }
+
+    #[test]
+    fn a_long_body_in_doubt_at_its_end_is_read_again_in_shares() {
+        let numbers = "1,".repeat(512 * 1024);
+        let (shares, message) = shares_of(&format!(r#"{{"method":"a","params":{{"x":[{numbers}1]}},"\u0069d":7}}"#));
+        assert!(shares >= numbers.len() / MOST_DOUBTFUL, "{shares}");
+        assert_eq!(message.expect("it is valid").id(), Some(&b"7"[..]));
+        let (shares, message) = shares_of(&format!(r#"{{"method":"a","params":{{"x":[{numbers}1]}},}}"#));
+        assert!(shares >= numbers.len() / MOST_DOUBTFUL, "{shares}");
+        assert_eq!(message.map(|_| ()).map_err(|fault| fault.code), Err(PARSE_ERROR));
+    }
+
+    #[test]
+    fn the_params_of_a_long_body_are_looked_through_in_shares() {
+        let numbers = "1,\r\n".repeat(256 * 1024);
+        let (shares, message) =
+            shares_of(&format!(r#"{{"id":1,"method":"a","params":{{"x":[{numbers}1],"name":"n"}}}}"#));
+        assert!(shares >= numbers.len() / WALK, "{shares}");
+        let message = message.expect("it is valid");
+        assert!(message.has_params() && !message.text().contains(&b'\r'));
+        assert_eq!(message.params().string(message.text(), Wanted::Name).as_deref(), Some(&b"n"[..]));
+    }
+
     #[test]
     fn the_members_of_a_message_are_found() {
         let text = r#"{"id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"a\u0062","b":1}}}"#;
         let messages = body(text).expect("it is a message");
         assert_eq!(messages[0].progress_token(), Some(&br#""a\u0062""#[..]));
-        let params = messages[0].params().expect("they are there");
-        assert_eq!(string(params, b"name").as_deref(), Some(&b"x"[..]));
-        assert_eq!(string(params, b"_meta"), None);
+        assert_eq!(messages[0].params().string(messages[0].text(), Wanted::Name).as_deref(), Some(&b"x"[..]));
     }
 }

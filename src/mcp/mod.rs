@@ -5,8 +5,8 @@
 //! [`crate::http1`].
 //!
 //! # Reading order
-//! `versions.rs`, `fault.rs` (error responses), `asked.rs` (a head), `message.rs` (a body), `modern.rs` (what
-//! 2026-07-28 requires of both), `session.rs` with `log.rs` (which stream a line goes to, and what is kept of it), and
+//! `versions.rs`, `fault.rs` (error responses), `asked.rs` (a head), `message.rs` (a body), `params.rs` and
+//! `modern.rs` (what 2026-07-28 requires of both), `session.rs` with `log.rs` (which stream a line goes to, and what is kept of it), and
 //! `write.rs` (responses and events).
 
 pub mod asked;
@@ -14,6 +14,7 @@ pub mod fault;
 pub mod log;
 pub mod message;
 pub mod modern;
+pub mod params;
 pub mod session;
 mod versions;
 pub mod write;

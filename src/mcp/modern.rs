@@ -10,25 +10,27 @@ use memchr::memmem::Finder;
 
 use super::asked::Asked;
 use super::fault::{Fault, HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND};
-use super::message::{Kind, Message, string};
+use super::message::{Kind, Message};
+use super::params::Wanted;
 use super::versions::{LEGACY_VERSIONS, MODERN_VERSION};
 use crate::http1::Status;
-use crate::scan::{Twice, decoded, only_member};
-
-const VERSION_KEY: &[u8] = b"io.modelcontextprotocol/protocolVersion";
 
 /// The version that the message itself declares.
 fn version(message: &Message) -> Result<Option<Cow<'_, [u8]>>, Fault> {
     static NAME: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("io.modelcontextprotocol"));
-    let meta = NAME.find(message.text()).and_then(|_| message.meta());
-    meta.map_or(Ok(None), |meta| only_string(meta, VERSION_KEY))
+    match message.has_params() || NAME.find(message.text()).is_some() {
+        true => only_string(message, Wanted::Version),
+        false => Ok(None),
+    }
 }
 
-/// The decoded value of the only member of this name, if it is a string. Given two, a worker may read the other one.
-fn only_string<'a>(object: &'a [u8], name: &[u8]) -> Result<Option<Cow<'a, [u8]>>, Fault> {
-    let twice = |Twice| Fault::bad(INVALID_PARAMS, format!("\"{}\" stands twice", name.escape_ascii()));
-    let value = only_member(object, name).map_err(twice)?;
-    Ok(value.filter(|value| value.starts_with(b"\"")).map(decoded))
+/// The decoded value of this member, if it is a string. Given two, a worker may read the other one.
+fn only_string(message: &Message, wanted: Wanted) -> Result<Option<Cow<'_, [u8]>>, Fault> {
+    let params = message.params();
+    match params.is_twice(wanted) {
+        true => Err(Fault::bad(INVALID_PARAMS, format!("\"{}\" stands twice", wanted.name()))),
+        false => Ok(params.string(message.text(), wanted)),
+    }
 }
 
 /// Whether a posted message is of 2026-07-28 or later and belongs to no session. An `initialize` is judged by its body
@@ -132,14 +134,13 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
 
 /// Checks that the head repeats the name or address of what a request calls.
 fn check_name(asked: &Asked, message: &Message, method: &[u8]) -> Result<(), Fault> {
-    let key: &[u8] = match method {
-        b"tools/call" | b"prompts/get" => b"name",
-        b"resources/read" => b"uri",
-        b"tasks/get" | b"tasks/update" | b"tasks/cancel" => b"taskId",
+    let wanted = match method {
+        b"tools/call" | b"prompts/get" => Wanted::Name,
+        b"resources/read" => Wanted::Uri,
+        b"tasks/get" | b"tasks/update" | b"tasks/cancel" => Wanted::Task,
         _ => return Ok(()),
     };
-    let name = message.params().map_or(Ok(None), |params| only_string(params, key))?;
-    let Some(name) = name else { return Ok(()) };
+    let Some(name) = only_string(message, wanted)? else { return Ok(()) };
     let mismatch = |why: String| Err(Fault::bad(HEADER_MISMATCH, why));
     match asked.name.as_deref().map(decode) {
         None => mismatch("the head has no Mcp-Name".into()),
@@ -165,8 +166,7 @@ fn decode(value: &str) -> Option<Cow<'_, [u8]>> {
 
 /// State from an earlier answer that a request carries, by which its worker is found again.
 pub fn request_state(message: &Message) -> Option<Cow<'_, [u8]>> {
-    memchr::memmem::find(message.text(), b"requestState")?;
-    string(message.params()?, b"requestState")
+    message.params().string(message.text(), Wanted::State)
 }
 
 #[cfg(test)]

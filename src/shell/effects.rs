@@ -1,20 +1,17 @@
 //! Carries out the core's effects.
 
-use std::rc::Rc;
-
-use super::outbox::are_held;
+use super::outbox::{Storage, are_held};
 use super::reactor::Reactor;
 use crate::bus::port::{Effect, Effects, Peer};
 use crate::io::Io;
-use crate::io::buffers::Block;
 use crate::scan::{Span, Window};
 
-/// The peer whose bytes the effects copy from, and the block that they lie in with their offset there, if its lines can
+/// The peer whose bytes the effects copy from, and the memory that they lie in with their offset there, if its lines can
 /// be held in place.
 pub(super) struct Source<'a> {
     pub from: Peer,
     pub window: Window<'a>,
-    pub block: Option<(Rc<Block>, usize)>,
+    pub block: Option<(Storage, usize)>,
 }
 
 impl<I: Io> Reactor<I> {
@@ -75,7 +72,7 @@ impl<I: Io> Reactor<I> {
         let outbox = &mut self.connections[slot].outbox;
         let queued = match &source.block {
             Some((block, start)) if are_held(span.len(), block.capacity()) => {
-                outbox.hold(Rc::clone(block), start + span.start as usize, start + span.end as usize, self.io.buffers())
+                outbox.hold(block.clone(), start + span.start as usize, start + span.end as usize, self.io.buffers())
             }
             _ => outbox.push(source.window.get(span), self.io.buffers()),
         };

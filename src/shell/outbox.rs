@@ -1,6 +1,7 @@
 //! An output queue, in order: chunks that lines were copied to, and long lines that are held where they were received.
 //! For a WebSocket each line is sent as a frame (`framing.rs`): with its header, and without its newline.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -19,18 +20,66 @@ const HOLD_PART: usize = 4;
 /// Segments in one gathering write.
 const GATHER: usize = 16;
 
+/// Where a long line lies: it is held there until it is sent.
+#[derive(Clone)]
+pub(super) enum Storage {
+    /// Where it was received; the block is only read into after it.
+    Block(Rc<Block>),
+    /// In the body of a POST.
+    Posted(Rc<Posted>),
+}
+
+impl Storage {
+    #[inline]
+    fn bytes(&self, start: usize, end: usize) -> &[u8] {
+        match self {
+            Self::Block(block) => block.bytes(start, end),
+            Self::Posted(body) => &body.bytes[start..end],
+        }
+    }
+
+    /// Its size.
+    pub(super) fn capacity(&self) -> usize {
+        match self {
+            Self::Block(block) => block.capacity(),
+            Self::Posted(body) => body.bytes.capacity(),
+        }
+    }
+}
+
+/// The body of a POST, or a batch of messages, of which one at least is queued. It is counted as long as that is so.
+pub(super) struct Posted {
+    bytes: Rc<Vec<u8>>,
+    total: Rc<Cell<usize>>,
+}
+
+impl Posted {
+    /// It is counted in `total`.
+    pub(super) fn new(bytes: Rc<Vec<u8>>, total: &Rc<Cell<usize>>) -> Self {
+        total.set(total.get() + bytes.capacity());
+        Self { bytes, total: Rc::clone(total) }
+    }
+}
+
+impl Drop for Posted {
+    fn drop(&mut self) {
+        self.total.set(self.total.get() - self.bytes.capacity());
+    }
+}
+
 enum Segment {
     /// Copied bytes; more may be appended.
     Chunk { block: Block, start: usize, end: usize },
-    /// A long line where it was received; the block is only read into after it.
-    Held { block: Rc<Block>, start: usize, end: usize },
+    /// A long line where it lies.
+    Held { storage: Storage, start: usize, end: usize },
 }
 
 impl Segment {
     fn give_back(self, buffers: &mut Buffers) {
         let block = match self {
             Self::Chunk { block, .. } => Some(block),
-            Self::Held { block, .. } => Rc::into_inner(block),
+            Self::Held { storage: Storage::Block(block), .. } => Rc::into_inner(block),
+            Self::Held { .. } => None,
         };
         if let Some(block) = block {
             buffers.give_back(block);
@@ -38,17 +87,30 @@ impl Segment {
     }
 
     #[inline]
-    fn block(&self) -> &Block {
+    fn bytes(&self) -> &[u8] {
         match self {
-            Self::Chunk { block, .. } => block,
-            Self::Held { block, .. } => block,
+            Self::Chunk { block, start, end } => block.bytes(*start, *end),
+            Self::Held { storage, start, end } => storage.bytes(*start, *end),
         }
     }
 
-    #[inline]
-    fn bytes(&self) -> &[u8] {
-        let (Self::Chunk { start, end, .. } | Self::Held { start, end, .. }) = self;
-        self.block().bytes(*start, *end)
+    /// The registration of its memory.
+    fn registered(&self) -> Option<u16> {
+        match self {
+            Self::Chunk { block, .. } => block.registered(),
+            Self::Held { storage: Storage::Block(block), .. } => block.registered(),
+            Self::Held { .. } => None,
+        }
+    }
+
+    /// The memory used, in bytes, and what tells whether two segments lie in the same.
+    fn weight(&self) -> (*const u8, usize) {
+        let of_block = |block: &Block| (std::ptr::from_ref(block).cast(), block.weight());
+        match self {
+            Self::Chunk { block, .. } => of_block(block),
+            Self::Held { storage: Storage::Block(block), .. } => of_block(block),
+            Self::Held { storage: Storage::Posted(body), .. } => (body.bytes.as_ptr(), body.bytes.capacity()),
+        }
     }
 }
 
@@ -199,16 +261,16 @@ impl Outbox {
     fn push_lines(
         &mut self,
         bytes: &[u8],
-        held: Option<(&Rc<Block>, usize)>,
+        held: Option<(&Storage, usize)>,
         buffers: &mut Buffers,
     ) -> Result<(), usize> {
         let mut at = 0;
         while let Some(length) = memchr::memchr(b'\n', &bytes[at..]) {
             let line = at..at + length;
             let push = |outbox: &mut Self, buffers: &mut Buffers| match held {
-                Some((block, begin)) if length >= HOLD => {
-                    let (block, start, end) = (Rc::clone(block), begin + line.start, begin + line.end);
-                    outbox.queue.segments.push_back(Segment::Held { block, start, end });
+                Some((storage, begin)) if length >= HOLD => {
+                    let (storage, start, end) = (storage.clone(), begin + line.start, begin + line.end);
+                    outbox.queue.segments.push_back(Segment::Held { storage, start, end });
                     Ok(())
                 }
                 _ => outbox.push_bytes(&bytes[line], Room::Ample, buffers),
@@ -296,25 +358,25 @@ impl Outbox {
         torn_off
     }
 
-    /// Appends the bytes `start..end` of `block` without copying them.
+    /// Appends the bytes `start..end` there without copying them.
     ///
     /// # Errors
     /// As for [`Outbox::push`]: the beginning of the line was lost.
     pub(super) fn hold(
         &mut self,
-        block: Rc<Block>,
+        storage: Storage,
         start: usize,
         end: usize,
         buffers: &mut Buffers,
     ) -> Result<(), usize> {
-        let bytes = block.bytes(start, end);
+        let bytes = storage.bytes(start, end);
         if self.dropping_line {
             return Err(self.drop_bytes(bytes.len(), bytes));
         }
         if self.framing.is_some() {
-            return self.push_lines(bytes, Some((&block, start)), buffers);
+            return self.push_lines(bytes, Some((&storage, start)), buffers);
         }
-        self.queue.segments.push_back(Segment::Held { block, start, end });
+        self.queue.segments.push_back(Segment::Held { storage, start, end });
         Ok(())
     }
 
@@ -325,10 +387,10 @@ impl Outbox {
 
     /// Memory used, in bytes: a held block counts in full, once.
     pub(super) fn weight(&self) -> usize {
-        let mut before: *const Block = std::ptr::null();
-        let weights = self.queue.segments.iter().map(|segment| {
-            let same = std::ptr::eq(std::mem::replace(&mut before, segment.block()), segment.block());
-            if same { 0 } else { segment.block().weight() }
+        let mut before = std::ptr::null();
+        let weights = self.queue.segments.iter().map(Segment::weight).map(|(memory, weight)| {
+            let is_same = std::ptr::eq(std::mem::replace(&mut before, memory), memory);
+            if is_same { 0 } else { weight }
         });
         weights.sum::<usize>() + self.framing.as_ref().map_or(0, |framing| framing.weight())
     }
@@ -349,7 +411,7 @@ impl Outbox {
             let (from, bytes) = (segment.bytes().as_ptr(), segment.bytes().len() as u32);
             let submission = match is_socket {
                 true => Submission::Send { socket: to, from, bytes, now_or_never: true, more: false },
-                false => Submission::Write { to, from, bytes, registered: segment.block().registered() },
+                false => Submission::Write { to, from, bytes, registered: segment.registered() },
             };
             return Some((submission, bytes as usize));
         }
@@ -539,7 +601,7 @@ mod tests {
                                 let mut block = buffers.take(length, length).expect("there is memory");
                                 block.write(0, piece);
                                 let block = Rc::new(block);
-                                outbox.hold(Rc::clone(&block), 0, length, &mut buffers).expect("there is memory");
+                                outbox.hold(Storage::Block(Rc::clone(&block)), 0, length, &mut buffers).expect("there is memory");
                                 // As its inbox does after consuming it.
                                 if let Some(block) = Rc::into_inner(block) {
                                     buffers.give_back(block);
@@ -579,9 +641,9 @@ mod tests {
         let mut buffers = Buffers::new(None, 0).expect("there is memory");
         let block = Rc::new(buffers.take(READ, READ).expect("there is memory"));
         let (mut one, mut other) = (Outbox::default(), Outbox::default());
-        one.hold(Rc::clone(&block), 0, HOLD, &mut buffers).expect("no line is being dropped");
-        one.hold(Rc::clone(&block), HOLD, 2 * HOLD, &mut buffers).expect("no line is being dropped");
-        other.hold(block, 2 * HOLD, 3 * HOLD, &mut buffers).expect("no line is being dropped");
+        one.hold(Storage::Block(Rc::clone(&block)), 0, HOLD, &mut buffers).expect("no line is being dropped");
+        one.hold(Storage::Block(Rc::clone(&block)), HOLD, 2 * HOLD, &mut buffers).expect("no line is being dropped");
+        other.hold(Storage::Block(block), 2 * HOLD, 3 * HOLD, &mut buffers).expect("no line is being dropped");
         assert_eq!((one.weight(), other.weight()), (buffers.used(), buffers.used()));
         one.clear(&mut buffers);
         assert_eq!(buffers.used(), other.weight());

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use super::connection::{Closing, End, Flight};
 use super::effects::Source;
 use super::operation::Operation;
+use super::outbox::Storage;
 use super::reactor::Reactor;
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Next, Peer};
@@ -129,7 +130,14 @@ impl<I: Io> Shell<I> {
             let mut inbox = std::mem::take(&mut connection.inbox);
             let Some(window) = inbox.window() else { return };
             let (received, effects) = self.bus.receive(now, peer, window);
-            self.reactor.carry_out(effects, Some(&Source { from: peer, window, block: inbox.holdable() }));
+            self.reactor.carry_out(
+                effects,
+                Some(&Source {
+                    from: peer,
+                    window,
+                    block: inbox.holdable().map(|(block, start)| (Storage::Block(block), start)),
+                }),
+            );
             inbox.consume(received.consumed, keep, self.reactor.io.buffers());
             self.reactor.connections[slot].inbox = inbox;
             if received.next != Next::Again || self.reactor.give_up_turn(slot, batch) {

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, Setup, with, worker};
+use crate::harness::{Daemon, Setup, echo, with, worker};
 use crate::http::{Answer, Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door, door_of, modern, post_modern};
 
@@ -248,5 +248,37 @@ fn a_token_reaches_no_session_in_a_pool_that_only_another_token_of_its_name_gran
     assert_eq!(other.ask(&request(1, "m", json!({}))).status, 404);
     assert_eq!(other.open(None).status, 404);
     assert_eq!(alice.call(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_long_body_gets_its_answer_or_its_error_wherever_the_scanner_is_in_doubt() {
+    let daemon = door(with(echo("echo", 1), "assignment", "client"), json!({}));
+    let session = Http::session(daemon.address(), VERSION);
+    let numbers = "1,".repeat(200_000);
+    let post = |text: &str| {
+        let mut client = session.again();
+        client.send("POST /mcp", &[], text);
+        // One behind it on the same connection waits for its turn.
+        client.send("POST /mcp", &[], &request(99, "behind", json!({})).to_string());
+        let answers = [client.answer(), client.answer()];
+        assert_eq!(answers[1].json()["id"], 99, "{:?}", answers[1]);
+        let [first, _] = answers;
+        first
+    };
+    for (id, key) in [(1, "b"), (2, "\\u0062"), (3, "\\u0069d")] {
+        let params = format!(r#"{{"a":[{numbers}1],"{key}":"é"}}"#);
+        let answer = post(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m","params":{params}}}"#));
+        assert_eq!(answer.status, 200, "{key}");
+        assert!(
+            answer.body.contains(&format!(r#""result":{{"echo":{params},"method":"m"}}"#)),
+            "{key}: it is as it was"
+        );
+        assert_eq!(answer.json()["id"], id);
+    }
+    for wrong in [",", "\u{0}", "\"params\":1"] {
+        let answer = post(&format!(r#"{{"jsonrpc":"2.0","id":4,"method":"m","params":{{"a":[{numbers}1]}},{wrong}}}"#));
+        assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (400, Some(-32700)), "{wrong:?}");
+    }
     daemon.stop();
 }

@@ -126,20 +126,6 @@ pub fn with_its_comma(data: &[u8], at: usize, name: &[u8]) -> Option<Span> {
     None
 }
 
-/// A member occurs twice in an object: two parsers could choose differently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Twice;
-
-/// Returns the value of the only member `name` of an object, which is valid JSON.
-///
-/// # Errors
-/// The member occurs more than once.
-pub fn only_member<'a>(object: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Twice> {
-    let mut found = Members::of(object, 0).filter(|(key, _)| is_name(object, *key, name));
-    let first = found.next().map(|(_, value)| &object[value.start as usize..value.end as usize]);
-    if found.next().is_some() { Err(Twice) } else { Ok(first) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

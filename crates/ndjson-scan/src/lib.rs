@@ -49,8 +49,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub use find::{
-    Twice, member, objects_in_params, only_member, string_in, string_in_params, strings_in, with_its_comma,
-    wrapped_message,
+    member, objects_in_params, string_in, string_in_params, strings_in, with_its_comma, wrapped_message,
 };
 pub use meta::Meta;
 pub use skip::SkipValue;
@@ -290,7 +289,8 @@ impl Fault {
 pub enum Outcome {
     /// Every complete line was returned.
     More,
-    /// The batch is full: take its lines and scan again with the same window.
+    /// The batch is full, or [`MOST_DOUBTFUL`] bytes were read one by one: take its lines and scan again with the same
+    /// window.
     Full,
     /// The lines before this one were returned; this one is not a message.
     Malformed {
@@ -305,6 +305,10 @@ pub enum Outcome {
 
 /// Maximum number of lines in the batch after one [`Scanner::scan`].
 pub const BATCH: usize = 64;
+
+/// Maximum number of bytes that one [`Scanner::scan`] reads one by one: the reference scanner takes some nanoseconds for
+/// each, and a long line that is found doubtful at its end is read again from its start.
+pub const MOST_DOUBTFUL: usize = 64 * 1024;
 
 /// How bytes are examined. All sets return the same lines and the same faults; they differ in speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,7 +400,7 @@ impl Scanner {
         debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was dropped");
         let scan = fast::Scan { scratch: &mut self.scratch, partial, window, lines };
         match self.engine {
-            Engine::Reference => scan.partial.scan_by_byte(window, scan.lines),
+            Engine::Reference => scan.partial.scan_by_byte(window, scan.lines, &mut { MOST_DOUBTFUL }),
             Engine::Portable(isa) => isa.run(scan),
             #[cfg(target_arch = "x86_64")]
             Engine::Avx2(isa) => isa.run(scan),
@@ -500,18 +504,18 @@ impl Partial {
     }
 
     #[inline(never)]
-    fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+    fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>, left: &mut usize) -> Outcome {
         while lines.len() < BATCH {
-            if let Some(outcome) = self.read_by_byte(window, lines) {
+            if let Some(outcome) = self.read_by_byte(window, lines, left) {
                 return outcome;
             }
         }
         Outcome::Full
     }
 
-    /// Reads one line byte by byte, resuming where the last call for it stopped. `None` means that it was returned or
-    /// was blank; the next line is not begun.
-    fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
+    /// Reads one line byte by byte, resuming where the last call for it stopped, and at most `left` bytes, from which it
+    /// takes those that it reads. `None` means that it was returned or was blank; the next line is not begun.
+    fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>, left: &mut usize) -> Option<Outcome> {
         let (data, start) = (window.data(), self.consumed);
         let machine = self.machine.get_or_insert_default();
         if !self.is_amid_a_line {
@@ -519,17 +523,20 @@ impl Partial {
             self.is_amid_a_line = true;
             self.scanned = start;
         }
-        let verdict = machine.read(&data[start..], self.scanned - start);
+        let limit = data.len().min(self.scanned + *left);
+        let verdict = machine.read(&data[start..limit], self.scanned - start);
         let end = match verdict {
-            Verdict::Unfinished => data.len(),
+            Verdict::Unfinished => limit,
             Verdict::Malformed { at, .. } => start + at,
             Verdict::Line { length } | Verdict::Blank { length } => start + length,
         };
-        self.looked_at += end.saturating_sub(self.scanned) as u64;
+        let read = end.saturating_sub(self.scanned);
+        self.looked_at += read as u64;
+        *left -= read;
         let length = match verdict {
             Verdict::Unfinished => {
-                self.scanned = data.len();
-                return Some(Outcome::More);
+                self.scanned = limit;
+                return Some(if limit < data.len() { Outcome::Full } else { Outcome::More });
             }
             Verdict::Malformed { at, fault } => {
                 self.scanned = start + at;

@@ -25,14 +25,27 @@ enum State {
     Escape,
 }
 
+/// The bytes that matter in an array or an object.
+static STRUCTURAL: [bool; 256] = {
+    let mut bytes = [false; 256];
+    let mut at = 0;
+    while at < b"\"{}[]\n".len() {
+        bytes[b"\"{}[]\n"[at] as usize] = true;
+        at += 1;
+    }
+    bytes
+};
+
 impl SkipValue {
     /// Reads on: `bytes` begin with the value, or with the rest of it. Returns how many of them belong to it, once it
     /// has ended. A newline ends every value, since a line cannot contain one.
     pub fn read(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
-            if self.state == State::Text {
-                at += memchr3(b'"', b'\\', b'\n', &bytes[at..])?;
+            match self.state {
+                State::Text => at += memchr3(b'"', b'\\', b'\n', &bytes[at..])?,
+                State::Nested => at += bytes[at..].iter().position(|byte| STRUCTURAL[usize::from(*byte)])?,
+                _ => {}
             }
             let byte = bytes[at];
             if byte == b'\n' {

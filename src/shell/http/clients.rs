@@ -82,6 +82,7 @@ impl<I: Io> Shell<I> {
                 names,
                 bearer: sender.bearer,
                 inbox: VecDeque::new(),
+                is_resumed: false,
                 is_paused: false,
                 is_closing: false,
                 is_flushing: false,

@@ -128,6 +128,11 @@ impl Incoming {
         self.body.as_ref().map_or(0, |upload| upload.weight()) + self.parked.as_ref().map_or(0, Message::weight)
     }
 
+    /// Whether the scanner is behind with the body.
+    pub(super) fn is_behind(&self) -> bool {
+        self.body.as_ref().is_some_and(|upload| upload.is_behind())
+    }
+
     /// Frees the request. Returns how many bytes it used.
     pub(super) fn clear(&mut self) -> usize {
         let weight = self.weight();

@@ -438,7 +438,7 @@ impl<I: Io> Reactor<I> {
         let Some(member) = self.http.members.get_mut(client) else { return };
         member.is_paused = is_paused;
         if !is_paused && !member.inbox.is_empty() {
-            self.http.members.resumed.push_back(client);
+            self.http.members.resume(client);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
+use std::ops::Range;
 
 use hashbrown::HashMap as Table;
 
@@ -17,6 +18,19 @@ pub(super) struct Waiting {
     pub message: Message,
     /// The connection to notify once it was accepted: its slot and its serial.
     pub tells: Option<(usize, u64)>,
+    /// How many of its bytes were offered to the core, and taken by it.
+    pub offered: usize,
+    pub taken: usize,
+}
+
+impl Waiting {
+    /// Offers up to `left` more of its bytes, which are taken from that. Returns those that were offered and not taken.
+    pub(super) fn offer(&mut self, left: &mut usize) -> Range<usize> {
+        let more = (*left).min(self.message.length() - self.offered);
+        self.offered += more;
+        *left -= more;
+        self.taken..self.offered
+    }
 }
 
 /// The kind of a member.
@@ -40,6 +54,8 @@ pub(super) struct Member {
     pub bearer: Option<Bearer>,
     /// Messages that the core has not accepted yet.
     pub inbox: VecDeque<Waiting>,
+    /// It is among those that are resumed.
+    pub is_resumed: bool,
     /// The core has paused it.
     pub is_paused: bool,
     /// The core is closing it.
@@ -147,6 +163,15 @@ impl Members {
         of_listener.filter_map(|member| Some((member.client, member.bearer.as_ref()?)))
     }
 
+    /// Queues a member whose messages are to be passed on.
+    pub(super) fn resume(&mut self, client: ClientKey) {
+        if let Some(member) = self.get_mut(client)
+            && !std::mem::replace(&mut member.is_resumed, true)
+        {
+            self.resumed.push_back(client);
+        }
+    }
+
     pub(super) fn remove(&mut self, client: ClientKey) -> Option<Box<Member>> {
         let member = self.table.get_mut(client.index())?.take_if(|member| member.client == client)?;
         if let Role::Session(session) = &member.role {
@@ -170,5 +195,27 @@ impl Members {
     /// An unpredictable hash of a state.
     pub(super) fn hash_of(&self, state: &[u8]) -> u64 {
         self.hasher.hash_one(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::Body;
+    use crate::mcp::message::{LineReader, Upload};
+
+    #[test]
+    fn a_long_body_is_presented_piece_by_piece_and_what_was_not_taken_with_the_next_piece() {
+        let (mut upload, mut reader) = (Upload::default(), LineReader::default());
+        upload.push(br#"{"id":1,"method":"a"}"#, &mut reader);
+        let Ok(Body::One(message)) = upload.finish(&mut reader) else { panic!("it is a message") };
+        let mut waiting = Waiting { message, tells: None, offered: 0, taken: 0 };
+        let mut left = 10;
+        assert_eq!((waiting.offer(&mut left), left), (0..10, 0));
+        assert_eq!(waiting.offer(&mut left), 0..10, "no more in this turn");
+        waiting.taken = 4;
+        let mut left = 30;
+        assert_eq!((waiting.offer(&mut left), left), (4..22, 18));
+        assert_eq!(waiting.message.part(4..22).data(), b"\":1,\"method\":\"a\"}\n");
     }
 }

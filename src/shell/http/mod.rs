@@ -17,6 +17,8 @@ mod places;
 mod requests;
 mod serve;
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -54,6 +56,8 @@ pub(super) struct Http {
     dirty: Vec<usize>,
     /// Connections whose receive found no buffer.
     starved: Vec<usize>,
+    /// Connections with a body that the scanner is behind with.
+    behind: Vec<usize>,
     /// The era of another pool has become known.
     pub has_discovered: bool,
     lines: LineReader,
@@ -82,6 +86,8 @@ struct Memory {
     kept: usize,
     /// Events kept by sessions.
     logs: usize,
+    /// Posted bodies that lie in the queues of workers.
+    posted: Rc<Cell<usize>>,
     /// Limit of what may be held, of all sessions' kept events that are no answers, and of their answers.
     most: usize,
 }
@@ -224,12 +230,13 @@ impl Http {
 
     /// Whether there is work that can be done at once.
     pub(super) fn is_busy(&self) -> bool {
-        !self.members.resumed.is_empty() || self.has_discovered || !self.dirty.is_empty()
+        let has_turns = !self.members.resumed.is_empty() || !self.behind.is_empty();
+        has_turns || self.has_discovered || !self.dirty.is_empty()
     }
 
     /// Memory used by data queued for workers and clients, in bytes.
     pub(super) fn held(&self) -> usize {
-        self.memory.held + self.memory.kept
+        self.memory.held + self.memory.kept + self.memory.posted.get()
     }
 
     /// Updates the accounting of what a connection has queued; admin connections, which are few, are not counted.

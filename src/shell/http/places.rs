@@ -138,8 +138,13 @@ impl<I: Io> Shell<I> {
         let owed = connection.outgoing.disown();
         let Some(client) = connection.member.take() else { return self.reactor.leave_http(now, slot) };
         let Some(member) = http.members.get_mut(client) else { return self.reactor.leave_http(now, slot) };
-        // What waits only to be taken by the core is taken back.
-        let is_its = |waiting: &mut Waiting| waiting.tells == Some((slot, serial));
+        // What waits only to be taken by the core is taken back, but for what the core has begun to read.
+        let is_its = |waiting: &mut Waiting| {
+            let is_its = waiting.tells == Some((slot, serial));
+            let is_begun = waiting.offered > 0;
+            waiting.tells = waiting.tells.filter(|_| !(is_its && is_begun));
+            is_its && !is_begun
+        };
         let mut is_delivered = true;
         while let Some(at) = member.inbox.iter_mut().position(is_its) {
             let weight = member.inbox.remove(at).map_or(0, |waiting| waiting.message.weight());

@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use super::Http;
 use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Member, Waiting};
 use crate::bus::Known;
 use crate::bus::id::Id;
-use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
+use crate::bus::port::{ClientKey, Input, Moment, Next, Peer, Reason};
 use crate::bus::settings::Era;
 use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
@@ -16,14 +17,17 @@ use crate::mcp::fault::INVALID_REQUEST;
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, modern};
-use crate::scan::member;
+use crate::shell::effects::Source;
 use crate::shell::handshakes::upgrade::turned_away;
+use crate::shell::outbox::{Posted, Storage, are_held};
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 use crate::websocket::request::Caller;
 
 /// Maximum length of an id in a refusal: one of 128 bytes may be written with an escape for each of them.
 const LONGEST_ID: usize = 1024;
+/// How many bytes of a client's messages are passed to the core in a turn.
+const SHARE: usize = 256 * 1024;
 /// The only revision with batches.
 const BATCHES: &str = "2025-03-26";
 
@@ -102,7 +106,13 @@ impl<I: Io> Shell<I> {
             Verb::Delete => modern::check_legacy(asked).and_then(|()| self.http_delete(now, slot)),
             Verb::Post => {
                 http.memory.held -= incoming.weight();
-                let upload = incoming.body.take().unwrap_or_default();
+                let mut upload = incoming.body.take().unwrap_or_default();
+                upload.end(&mut http.lines);
+                if upload.is_behind() {
+                    http.memory.held += upload.weight();
+                    incoming.body = Some(upload);
+                    return http.behind.push(slot);
+                }
                 match upload.finish(&mut http.lines) {
                     Ok(body) => return self.http_post(now, slot, body),
                     Err(fault) => self.may_post(slot).and(Err(fault)),
@@ -237,8 +247,14 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn work_for_http(&mut self, now: Moment) {
         for _ in 0..self.reactor.http.members.resumed.len() {
             if let Some(client) = self.reactor.http.members.resumed.pop_front() {
+                if let Some(member) = self.reactor.http.members.get_mut(client) {
+                    member.is_resumed = false;
+                }
                 self.present_member(now, client);
             }
+        }
+        for slot in std::mem::take(&mut self.reactor.http.behind) {
+            self.go_on_with_body(now, slot);
         }
         for (client, state) in std::mem::take(&mut self.reactor.http.members.answered) {
             if let Some(worker) = self.bus.answered_by(client) {
@@ -354,7 +370,7 @@ impl<I: Io> Shell<I> {
             Body::One(message) => self.hand_over(now, client, message, tells),
             Body::Batch(mut messages) => {
                 let last = messages.pop();
-                messages.into_iter().for_each(|message| self.hand_over(now, client, message, None));
+                messages.into_iter().for_each(|message| self.reactor.http.queue_message(client, message, None));
                 last.into_iter().for_each(|message| self.hand_over(now, client, message, tells));
             }
         }
@@ -422,38 +438,63 @@ impl<I: Io> Shell<I> {
     /// that.
     pub(super) fn hand_over(&mut self, now: Moment, client: ClientKey, message: Message, tells: Option<usize>) {
         let http = &mut self.reactor.http;
-        let tells = tells.map(|slot| (slot, http.connections[slot].serial));
-        let Some(at) = http.members.get_mut(client) else { return };
-        http.memory.held += message.weight();
-        at.inbox.push_back(Waiting { message, tells });
-        self.present_member(now, client);
+        http.queue_message(client, message, tells);
+        if http.members.get(client).is_some_and(|member| !member.is_resumed) {
+            self.present_member(now, client);
+        }
     }
 
-    /// Passes queued messages of a client to the core, as far as it accepts them.
+    /// Passes queued messages of a client to the core, as far as it accepts them, and a share of them at most: a long
+    /// line is offered piece by piece, as a socket would bring it, and others have their turns between two pieces.
     pub(in crate::shell) fn present_member(&mut self, now: Moment, client: ClientKey) {
+        let mut left = SHARE;
         loop {
             let http = &mut self.reactor.http;
             let Some(member) = http.members.get_mut(client).filter(|member| !member.is_paused) else { return };
-            let Some(waiting) = member.inbox.pop_front() else { return };
-            let window = waiting.message.window();
-            let (received, effects) = self.bus.receive(now, Peer::Client(client), window);
-            let source = crate::shell::effects::Source { from: Peer::Client(client), window, block: None };
-            self.reactor.carry_out(effects, Some(&source));
-            let http = &mut self.reactor.http;
-            if received.consumed < window.data().len()
-                && let Some(member) = http.members.get_mut(client)
-            {
+            let Some(mut waiting) = member.inbox.pop_front() else { return };
+            if left == 0 {
                 member.inbox.push_front(waiting);
-                if received.next != crate::bus::port::Next::Again {
-                    return;
+                return http.members.resume(client);
+            }
+            let part = waiting.offer(&mut left);
+            let Waiting { message, offered, taken, .. } = &mut waiting;
+            let window = message.part(part);
+            let block = http.storage_of(message).map(|(storage, start)| (storage, start + *taken));
+            let (received, effects) = self.bus.receive(now, Peer::Client(client), window);
+            self.reactor.carry_out(effects, Some(&Source { from: Peer::Client(client), window, block }));
+            *taken += received.consumed;
+            let (is_taken, has_more) = (*taken == message.length(), *offered < message.length());
+            let http = &mut self.reactor.http;
+            if !is_taken && let Some(member) = http.members.get_mut(client) {
+                member.inbox.push_front(waiting);
+                match received.next {
+                    Next::Read if has_more => continue,
+                    Next::Again => return http.members.resume(client),
+                    Next::Read | Next::Wait => return,
                 }
-                continue;
             }
             http.memory.held -= waiting.message.weight();
             if let Some((connection, serial)) = waiting.tells {
                 self.reactor.tell_taken(now, connection, serial);
             }
         }
+    }
+}
+
+impl Http {
+    /// Queues a message for the core.
+    fn queue_message(&mut self, client: ClientKey, message: Message, tells: Option<usize>) {
+        let tells = tells.map(|slot| (slot, self.connections[slot].serial));
+        let Some(at) = self.members.get_mut(client) else { return };
+        self.memory.held += message.weight();
+        at.inbox.push_back(Waiting { message, tells, offered: 0, taken: 0 });
+    }
+
+    /// Where a long message lies, so that it needs not be copied.
+    fn storage_of(&self, message: &Message) -> Option<(Storage, usize)> {
+        let (bytes, start) = message.storage();
+        are_held(message.length(), bytes.capacity())
+            .then(|| (Storage::Posted(Rc::new(Posted::new(bytes, &self.memory.posted))), start))
     }
 }
 
@@ -489,8 +530,7 @@ fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option
 /// The request that a message cancels.
 fn cancelled_by(message: &Message) -> Option<Id> {
     let cancels = message.kind() == Kind::Notification && *message.method() == *b"notifications/cancelled";
-    let id = cancels.then(|| message.params().and_then(|params| member(params, b"requestId"))).flatten();
-    Id::parse(id?).ok()
+    Id::parse(message.request_id().filter(|_| cancels)?).ok()
 }
 
 fn no_batches() -> Fault {

@@ -137,6 +137,7 @@ impl<I: Io> Shell<I> {
         let mut at = if awaited_header { self.read_header(now, slot, bytes) } else { 0 };
         while let Some(connection) = self.reactor.http.connections.get_mut(slot)
             && connection.state == State::Reading
+            && !connection.incoming.is_behind()
         {
             let result = match connection.reader.next(now, &bytes[at..]) {
                 Event::More(length) => {
@@ -186,7 +187,8 @@ impl<I: Io> Shell<I> {
                 kept
             }
         };
-        if is_short && connection.state == State::Reading && connection.incoming.bytes.len() > USUAL_HEAD {
+        let is_head = connection.state == State::Reading && !connection.incoming.is_behind();
+        if is_short && is_head && connection.incoming.bytes.len() > USUAL_HEAD {
             connection.incoming.bytes = Vec::new();
             self.fail_http(now, slot, &Fault::busy(SHORT));
         }
@@ -227,8 +229,29 @@ impl<I: Io> Shell<I> {
         let http = &mut self.reactor.http;
         upload.push(data, &mut http.lines);
         http.memory.held = http.memory.held - before + upload.weight();
+        if upload.is_behind() {
+            http.behind.push(slot);
+        }
         http.connections[slot].incoming.body = Some(upload);
         Ok(())
+    }
+
+    /// Lets the scanner read a share of a body that it is behind with. What comes after it waits.
+    pub(super) fn go_on_with_body(&mut self, now: Moment, slot: usize) {
+        let http = &mut self.reactor.http;
+        let Some(connection) = http.connections.get_mut(slot).filter(|it| it.state == State::Reading) else { return };
+        let Some(upload) = connection.incoming.body.as_mut().filter(|upload| upload.is_behind()) else { return };
+        let before = upload.weight();
+        upload.go_on(&mut http.lines);
+        http.memory.held = http.memory.held - before + upload.weight();
+        if upload.is_behind() {
+            http.behind.push(slot);
+        } else if upload.is_ended() {
+            self.http_request(now, slot);
+            self.read_http(now, slot, &[]);
+        } else {
+            self.read_http(now, slot, &[]);
+        }
     }
 
     /// Takes the head of a request; `begun` follows it.
@@ -382,6 +405,9 @@ impl<I: Io> Shell<I> {
             return self.reactor.set_http_due(slot, due);
         }
         match connection.state {
+            State::Reading if connection.incoming.is_behind() => {
+                self.reactor.set_http_due(slot, now.after(REQUEST_TIME));
+            }
             State::Header => self.reactor.handshake_is_late(now, slot),
             State::Reading if connection.purpose == Purpose::Handshake => self.reactor.handshake_is_late(now, slot),
             State::Reading if !connection.is_idle() => {
@@ -431,6 +457,9 @@ impl<I: Io> Reactor<I> {
     pub(super) fn arm_http_receive(&mut self, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.state == State::Leaving || connection.incoming.has_ended || connection.outgoing.parts {
+            return;
+        }
+        if connection.state == State::Reading && connection.incoming.is_behind() {
             return;
         }
         if connection.state != State::Reading && connection.incoming.bytes.len() >= MOST_BEHIND {

@@ -35,7 +35,7 @@ mod shapes;
 pub(crate) mod tokens;
 
 use crate::isa::{Isa, Job};
-use crate::{BATCH, Line, Outcome, Partial, Window};
+use crate::{BATCH, Line, MOST_DOUBTFUL, Outcome, Partial, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use messages::{Draft, Messages, Stop};
@@ -72,12 +72,13 @@ impl Job for Scan<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Outcome {
         let Self { scratch, partial, window, lines } = self;
+        let mut left = MOST_DOUBTFUL;
         if partial.is_amid_a_line
-            && let Some(outcome) = scratch.resume(partial, window, lines)
+            && let Some(outcome) = scratch.resume(partial, window, lines, &mut left)
         {
             return outcome;
         }
-        scratch.read(isa, partial, window, lines)
+        scratch.read(isa, partial, window, lines, left)
     }
 }
 
@@ -85,11 +86,17 @@ impl Scratch {
     /// Resumes the incomplete line of a connection.
     #[cold]
     #[inline(never)]
-    fn resume(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
+    fn resume(
+        &mut self,
+        partial: &mut Partial,
+        window: Window<'_>,
+        lines: &mut Vec<Line>,
+        left: &mut usize,
+    ) -> Option<Outcome> {
         if lines.len() >= BATCH {
             return Some(Outcome::Full);
         }
-        let Some(memory) = partial.memory.take() else { return partial.read_by_byte(window, lines) };
+        let Some(memory) = partial.memory.take() else { return partial.read_by_byte(window, lines, left) };
         (self.memory, partial.is_amid_a_line) = (*memory, false);
         None
     }
@@ -102,8 +109,16 @@ impl Scratch {
         partial.is_amid_a_line = true;
     }
 
+    /// `left` is how many bytes may be read one by one.
     #[inline(always)]
-    fn read<I: Isa>(&mut self, isa: I, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+    fn read<I: Isa>(
+        &mut self,
+        isa: I,
+        partial: &mut Partial,
+        window: Window<'_>,
+        lines: &mut Vec<Line>,
+        mut left: usize,
+    ) -> Outcome {
         let Self { tokens, shapes, memory } = self;
         while lines.len() < BATCH {
             let from = partial.scanned;
@@ -148,7 +163,7 @@ impl Scratch {
                     Stop::Doubt => {
                         let (strings, scanned) = (core::mem::take(memory).strings, partial.scanned);
                         partial.restart();
-                        if let Some(outcome) = partial.read_by_byte(window, lines) {
+                        if let Some(outcome) = partial.read_by_byte(window, lines, &mut left) {
                             return outcome;
                         }
                         if partial.consumed > scanned {
@@ -164,7 +179,7 @@ impl Scratch {
                 // Some line in these bytes is malformed; the reference scanner finds which one, and its first fault.
                 *memory = Memory::default();
                 partial.restart();
-                return partial.scan_by_byte(window, lines);
+                return partial.scan_by_byte(window, lines, &mut left);
             }
         }
         if partial.scanned != partial.consumed {

@@ -3,7 +3,7 @@
 use super::held::read_held;
 use super::{read, sets};
 use crate::oracle::{Judgement, as_judged, judge};
-use ndjson_scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
+use ndjson_scan::{BATCH, MOST_DOUBTFUL, Outcome, PAD, Partial, Scanner, Window};
 use proptest::prelude::*;
 
 /// A JSON value as text, with white space here and there, of every kind and with every kind of escape.
@@ -166,8 +166,13 @@ fn grow(scanner: &mut Scanner, line: &[u8], step: usize) -> u64 {
     while end < line.len() {
         end = (end + step).min(line.len());
         let window = Window::new(&buffer, PAD, PAD + end);
-        assert_eq!(scanner.scan(&mut partial, window, &mut lines), Outcome::More);
-        assert_eq!(lines.len(), usize::from(end == line.len()));
+        let outcome = loop {
+            match scanner.scan(&mut partial, window, &mut lines) {
+                Outcome::Full => {}
+                outcome => break outcome,
+            }
+        };
+        assert_eq!((outcome, lines.len()), (Outcome::More, usize::from(end == line.len())));
     }
     assert_eq!((partial.consumed(), lines.len()), (line.len(), 1));
     partial.looked_at()
@@ -199,6 +204,36 @@ fn a_fault_in_an_unfinished_line_is_reported_before_its_end() {
             let window = Window::new(&buffer, PAD, PAD + text.len());
             let outcome = scanner.scan(&mut Partial::new(), window, &mut lines);
             assert!(matches!(outcome, Outcome::Malformed { line: 0, .. }), "{set:?} {fault} {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_long_line_that_is_doubtful_at_its_end_is_read_in_shares() {
+    let numbers = "1,".repeat(8 * MOST_DOUBTFUL);
+    for (end, is_valid) in [(r#""m\u0065thod":"m"}"#, true), (r#""id":2}"#, false), ("]}", false)] {
+        let text = format!("{{\"id\":1}}\n{{\"id\":1,\"x\":[{numbers}1],{end}\n{{\"id\":3}}\n");
+        let buffer = [&[b'"'; PAD][..], text.as_bytes(), &[b'"'; PAD]].concat();
+        let window = Window::new(&buffer, PAD, PAD + text.len());
+        for set in sets() {
+            let scanner = &mut Scanner::with(set).unwrap();
+            let (mut partial, mut lines, mut shares) = (Partial::new(), Vec::new(), Vec::new());
+            let outcome = loop {
+                let before = partial.looked_at();
+                match scanner.scan(&mut partial, window, &mut lines) {
+                    Outcome::Full => shares.push(partial.looked_at() - before),
+                    other => break other,
+                }
+            };
+            let methods: Vec<&[u8]> = lines.iter().map(|line| window.get(line.method)).collect();
+            match is_valid {
+                true => assert_eq!((outcome, &methods[..]), (Outcome::More, &[&b""[..], b"\"m\"", b""][..]), "{set:?}"),
+                false => {
+                    assert!(matches!(outcome, Outcome::Malformed { .. }) && lines.len() == 1, "{set:?} {outcome:?}")
+                }
+            }
+            assert!(shares.len() >= text.len() / MOST_DOUBTFUL, "{set:?} {shares:?}");
+            assert!(shares[1..].iter().all(|share| *share <= MOST_DOUBTFUL as u64), "{set:?} {shares:?}");
         }
     }
 }

@@ -41,7 +41,7 @@ impl<I: Io> Reactor<I> {
         }
         let peer = connection.peer;
         // A socket that is read again will show its end itself, after its last bytes; and a half-closed one may still
-        // wait for answers. On Unix sockets a full close can be distinguished; on TCP the next send shows it.
+        // wait for answers. On Unix sockets a full close can be distinguished; on TCP it is provoked (`liveness.rs`).
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
         if connection.ends.is_worker() || (connection.is_not_read() && has_gone) {
             self.broken(now, slot, peer, "the peer has disconnected".to_owned());

@@ -135,6 +135,8 @@ pub(super) struct Incoming {
     pub end: End,
     /// The kernel has reported that the peer half-closed.
     pub told_half_closed: bool,
+    /// It was not read when it was last looked for, and has not been since (`liveness.rs`).
+    pub is_doubted: bool,
 }
 
 impl Incoming {

@@ -92,6 +92,7 @@ impl<I: Io> Reactor<I> {
         self.connections[slot].incoming.is_paused = is_paused;
         if is_paused {
             self.tell_half_closed(slot);
+            self.doubt(slot);
             self.watch(slot);
         } else {
             self.connections.resume_soon(slot);

@@ -2,12 +2,20 @@
 //! this file checks whether nothing has come back for too long, neither an answer to a probe nor an acknowledgement of
 //! sent data.
 //!
+//! Detects TCP clients that have gone while they are not read, too. A close looks like a half-close, and does not show at all
+//! behind bytes that have no room here. But the host of a program that has closed its socket answers new data, and nothing
+//! else, with a reset. What is sent for that is a byte of urgent data, a blank, which no reader sees among the others
+//! (tcp(7), SO_OOBINLINE); and it is sent only between lines.
+//!
 //! TCP_USER_TIMEOUT would also end connections of clients that are alive but do not read: how long they may do that is
 //! up to backpressure_timeout_sec.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use rustix::net::SendFlags;
+
+use super::connection::{Closing, Flight};
 use super::listen::KEEPALIVE;
 use super::reactor::Reactor;
 use crate::bus::port::Moment;
@@ -17,6 +25,11 @@ use crate::io::Io;
 const SILENCE: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 /// The interval of checks.
 const LOOK_EVERY: Duration = Duration::from_secs(SILENCE.as_secs() / 6);
+/// How long a client that is not read may make no progress before it is checked whether it has gone, and the interval of
+/// that.
+pub(super) const DOUBT: Duration = Duration::from_secs(2);
+/// Those checks of all clients are done together this often.
+const DOUBT_EVERY: Duration = Duration::from_secs(1);
 
 /// How long nothing was received on a TCP connection, including acknowledgements.
 fn silence_of(socket: impl AsFd) -> Option<Duration> {
@@ -39,16 +52,25 @@ fn silence_of(socket: impl AsFd) -> Option<Duration> {
 }
 
 /// The next check: at a moment shared by all connections, so that the loop wakes once for all.
-fn next_look(now: Moment) -> Moment {
-    let period = LOOK_EVERY.as_nanos() as u64;
+fn next_look(now: Moment, every: Duration) -> Moment {
+    let period = every.as_nanos() as u64;
     Moment((now.0 / period + 1) * period)
+}
+
+/// Sends what the host of a client that has closed its socket answers with a reset. Its departure is then reported as
+/// that of any other. Only over TCP: elsewhere a close looks different.
+pub(super) fn provoke_reset(socket: impl AsFd) {
+    if silence_of(&socket).is_some() {
+        // Without room for it, there is something unsent, which has the same effect.
+        let _ = rustix::net::send(&socket, b" ", SendFlags::OOB | SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
 }
 
 impl<I: Io> Reactor<I> {
     /// Starts monitoring a client of this listener.
     pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
         let is_tcp = self.listeners.terms.get(listener).is_some_and(|terms| terms.is_tcp);
-        self.connections[slot].look_at = is_tcp.then(|| next_look(now));
+        self.connections[slot].look_at = is_tcp.then(|| next_look(now, LOOK_EVERY));
         self.schedule(slot);
     }
 
@@ -56,11 +78,43 @@ impl<I: Io> Reactor<I> {
     pub(super) fn close_if_dead(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         let Some(look_at) = connection.look_at.as_mut().filter(|at| **at <= now) else { return };
-        *look_at = next_look(now);
+        *look_at = next_look(now, LOOK_EVERY);
         if connection.ends.input().and_then(silence_of).is_some_and(|silence| silence >= SILENCE) {
             connection.look_at = None;
             let (peer, seconds) = (connection.peer, SILENCE.as_secs());
             self.broken(now, slot, peer, format!("the network has given no sign of it for {seconds} s"));
+        } else if connection.is_not_read() {
+            self.check_unread(now, slot);
+        }
+    }
+
+    /// A client is not read any more: it is checked soon whether it has gone.
+    pub(super) fn doubt(&mut self, slot: usize) {
+        let now = self.clock.now();
+        let connection = &mut self.connections[slot];
+        connection.incoming.is_doubted = false;
+        if let Some(look_at) = connection.look_at.as_mut().filter(|at| **at > now.after(DOUBT_EVERY)) {
+            *look_at = next_look(now, DOUBT_EVERY);
+            self.schedule(slot);
+        }
+    }
+
+    /// A client is not read. If it has made no progress since the last check, it may have gone.
+    fn check_unread(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.connections[slot];
+        connection.look_at = Some(next_look(now.after(DOUBT), DOUBT_EVERY));
+        if !std::mem::replace(&mut connection.incoming.is_doubted, true) || connection.closing != Closing::Open {
+            return;
+        }
+        let is_idle = !connection.in_flight.has(Flight::Write) && connection.outbox.is_empty();
+        if connection.web.is_some() {
+            // A WebSocket cannot be half-closed. Its close frame, if it has sent one, is not read.
+            if connection.incoming.is_half_closed() && connection.incoming.is_paused {
+                let peer = connection.peer;
+                self.broken(now, slot, peer, "it has disconnected while it was not read".to_owned());
+            }
+        } else if is_idle && let Some(socket) = connection.ends.input() {
+            provoke_reset(socket);
         }
     }
 }
@@ -85,10 +139,36 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_has_closed_is_told_from_one_that_sends_no_more_and_reads() {
+        let listening = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let pair = || {
+            let client = TcpStream::connect(listening.local_addr().expect("it is bound")).expect("it listens");
+            (client, listening.accept().expect("there is one").0)
+        };
+        let (mut reads, mut server) = pair();
+        reads.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        provoke_reset(&server);
+        server.write_all(b"a").expect("it is connected");
+        provoke_reset(&server);
+        server.write_all(b"b").expect("it is connected");
+        server.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        let mut read = Vec::new();
+        reads.read_to_end(&mut read).expect("it is not reset");
+        assert_eq!(read, b"ab", "it sees nothing of that");
+        let (closed, mut server) = pair();
+        drop(closed);
+        assert_eq!(server.read(&mut [0]).expect("it has closed in order"), 0);
+        provoke_reset(&server);
+        let mut events = [rustix::event::PollFd::new(&server, rustix::event::PollFlags::empty())];
+        rustix::event::poll(&mut events, Some(&rustix::time::Timespec { tv_sec: 60, tv_nsec: 0 })).expect("it works");
+        assert!(events[0].revents().contains(rustix::event::PollFlags::ERR));
+    }
+
+    #[test]
     fn silence_is_checked_six_times_at_moments_that_all_connections_share() {
         assert_eq!(LOOK_EVERY * 6, SILENCE);
         for now in [10, 12, 14] {
-            let look = next_look(Moment(now * 1_000_000_000));
+            let look = next_look(Moment(now * 1_000_000_000), LOOK_EVERY);
             assert_eq!(look, Moment(15_000_000_000), "connections of different times are checked together");
         }
     }

@@ -260,6 +260,7 @@ impl<I: Io> Reactor<I> {
             return self.broken(now, slot, peer, why);
         }
         self.tell_half_closed(slot);
+        self.doubt(slot);
         self.tell_end(now, slot);
         // It is watched if it still exists once the core knows.
         self.connections.mark_dirty(slot);

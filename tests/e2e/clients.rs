@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::admin::{Admin, said, start_ready, with_admin};
+use crate::admin::{Admin, metric, said, start_ready, with_admin};
 use crate::client::Client;
 use crate::harness::{Daemon, Gate, Setup, echo, lives, number_in, seconds_go_by, sink, with, worker};
 use crate::slots::on_all_slots;
@@ -265,6 +265,40 @@ fn a_half_closed_client_that_disconnects_is_not_waited_for() {
         }
         daemon.logs(&["reason=client_broken"]);
         daemon.logs(&["reason=request_discarded", "id=1"]);
+        daemon.stop();
+    }
+}
+
+#[test]
+fn clients_that_have_closed_give_their_slots_up_though_their_worker_does_not_read() {
+    for over_tcp in [true, false] {
+        let setup = with_admin(Setup::new([])).limit("max_output_queue", 8 << 10);
+        let setup = setup.limit("backpressure_timeout_sec", 86_400);
+        let gate = Gate::new(setup.path("gate"));
+        let setup =
+            setup.set("pools", json!([with(worker("late", 1, &["--gate", &gate.path()]), "assignment", "client")]));
+        let mut daemon = if over_tcp { setup.start() } else { setup.unix().start() };
+        let mut admin = Admin::of(&daemon);
+        let fill = "x".repeat(60_000);
+        let mut send = |id: i64| {
+            let mut client = daemon.connect();
+            (0..4).for_each(|n| client.ask(10 * id + n, "m", json!(fill)));
+            client
+        };
+        let (mut waits, mut half) = (send(1), send(2));
+        half.half_close();
+        let gone: Vec<Client> = (3..8).map(&mut send).collect();
+        daemon.until("they are not read", || metric(&admin.get("/metrics").body, "stdio_bus_clients_paused") == 7.0);
+        drop(gone);
+        daemon.logs_times("reason=client_broken", 5);
+        daemon.logs_times("waited for a worker and are not delivered", 5);
+        gate.open();
+        for (id, client) in [(1, &mut waits), (2, &mut half)] {
+            for n in 0..4 {
+                assert_eq!(client.answer(10 * id + n)["result"]["echo"], fill, "client {id}");
+            }
+        }
+        half.ends();
         daemon.stop();
     }
 }

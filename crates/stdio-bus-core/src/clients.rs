@@ -171,8 +171,15 @@ impl Bus {
             return;
         }
         let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued());
+        let waiting = self.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
         self.report(Reason::ClientBroken, Some(Peer::Client(key)), || {
-            format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent")
+            let mut text =
+                format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent");
+            if waiting > 0 {
+                let lines = if waiting == 1 { "1 line" } else { &*format!("{waiting} lines") };
+                text.push_str(&format!("; {lines} of it, or more, waited for a worker and are not delivered"));
+            }
+            text
         });
         self.close_client(key, Close::Now, Reason::ClientBroken);
     }

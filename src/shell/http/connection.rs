@@ -120,12 +120,19 @@ pub(in crate::shell) struct Incoming {
     pub is_last: bool,
     /// The client has half-closed.
     pub has_ended: bool,
+    /// The kernel has reported that, before it was read.
+    pub told_half_closed: bool,
 }
 
 impl Incoming {
     /// Memory used by the body so far, or by the parked message.
     pub(super) fn weight(&self) -> usize {
         self.body.as_ref().map_or(0, |upload| upload.weight()) + self.parked.as_ref().map_or(0, Message::weight)
+    }
+
+    /// Whether the client is known to have half-closed.
+    pub(super) fn is_half_closed(&self) -> bool {
+        self.has_ended || self.told_half_closed
     }
 
     /// Whether the scanner is behind with the body.

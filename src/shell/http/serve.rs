@@ -15,6 +15,7 @@ use crate::mcp::write::Manner;
 use crate::mcp::{Fault, write};
 use crate::shell::connection::Flight;
 use crate::shell::handshakes::upgrade::health;
+use crate::shell::liveness::{DOUBT, provoke_reset};
 use crate::shell::operation::Operation;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
@@ -120,7 +121,10 @@ impl<I: Io> Shell<I> {
         let is_get = connection.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
         match connection.state {
             State::Events if is_session && is_get => self.reactor.leave_stream(now, slot),
-            State::Waiting | State::Events if is_session => self.reactor.watch_http(slot),
+            State::Waiting | State::Events if is_session => {
+                self.reactor.watch_http(slot);
+                self.reactor.set_http_due(slot, now.after(DOUBT));
+            }
             State::Answering => {}
             _ => self.reactor.leave_http(now, slot),
         }
@@ -414,7 +418,19 @@ impl<I: Io> Shell<I> {
                 let fault = Fault::new(Status::RequestTimeout, "the request took too long to come");
                 self.fail_http(now, slot, &fault);
             }
-            State::Waiting | State::Events if connection.outgoing.is_empty() => self.reactor.keep_http_alive(now, slot),
+            State::Waiting | State::Events if connection.outgoing.is_empty() => {
+                let has_ended = connection.incoming.is_half_closed();
+                if has_ended {
+                    // It may have gone, which is seen only if something is sent.
+                    provoke_reset(&connection.socket);
+                }
+                if !has_ended || now.since(connection.since) >= KEEP_ALIVE {
+                    self.reactor.keep_http_alive(now, slot);
+                }
+                if has_ended {
+                    self.reactor.set_http_due(slot, now.after(DOUBT));
+                }
+            }
             State::Leaving => {}
             State::Parked => self.parked_due(now, slot),
             State::Waiting | State::Events | State::Answering
@@ -479,7 +495,7 @@ impl<I: Io> Reactor<I> {
         if connection.state == State::Leaving || !connection.in_flight.add(Flight::Watch) {
             return;
         }
-        let half_closed = connection.incoming.has_ended;
+        let half_closed = connection.incoming.is_half_closed();
         let watch = Submission::Watch { descriptor: connection.socket.as_raw_fd(), half_closed };
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(watch, Operation::HttpWatch.token(slot)) };
@@ -492,7 +508,13 @@ impl<I: Io> Reactor<I> {
         if connection.state == State::Leaving {
             return self.remove_http_if_idle(slot);
         }
-        if result > 0 && !tells_half_closed(result) {
+        if tells_half_closed(result) {
+            // It is not read, so this is not its end yet.
+            connection.incoming.told_half_closed = true;
+            self.set_http_due(slot, now.after(DOUBT));
+            return self.watch_http(slot);
+        }
+        if result > 0 {
             self.leave_http(now, slot);
         }
     }

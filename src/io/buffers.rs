@@ -72,6 +72,19 @@ impl Pages {
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, bytes })
     }
+
+    /// Makes the mapping longer. It may move, which copies none of its bytes.
+    fn grow(&mut self, bytes: usize) -> io::Result<()> {
+        let bytes = bytes.next_multiple_of(PAGE);
+        // SAFETY: mapped with this length, and nothing else refers to it: `&mut`, and its holder has no other.
+        let start = unsafe { libc::mremap(self.start.as_ptr().cast(), self.bytes, bytes, libc::MREMAP_MAYMOVE) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        self.start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        self.bytes = bytes;
+        Ok(())
+    }
 }
 
 impl Drop for Pages {
@@ -542,6 +555,22 @@ impl Buffers {
             _ => Err(error),
         });
         found.ok().map(Rc::new)
+    }
+
+    /// Gives a long block this larger capacity, without a copy of its bytes. False if that is not possible; then nothing
+    /// has changed.
+    pub fn grow(&mut self, block: &mut Block, capacity: usize) -> bool {
+        if block.home != Home::Long || reserve::is_spent() {
+            return false;
+        }
+        let Some(pages) = Rc::get_mut(&mut block.pages) else { return false };
+        let before = pages.bytes;
+        if pages.grow(capacity + 2 * PAD).is_err() {
+            return false;
+        }
+        self.used += pages.bytes - before;
+        (block.start, block.capacity) = (pages.start, capacity);
+        true
     }
 
     /// Takes a block back.

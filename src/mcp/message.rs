@@ -8,7 +8,9 @@ use std::rc::Rc;
 use super::fault::{Fault, INVALID_REQUEST, PARSE_ERROR};
 use super::params::{Params, Walk};
 use crate::http1::Status;
-use crate::scan::{BATCH, Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, decoded, member};
+use crate::scan::{
+    BATCH, Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, blank_returns, decoded, member,
+};
 
 /// The kind of a message, by its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +48,10 @@ pub const MOST_MESSAGES: usize = 1024;
 /// A body is scanned once this much of it has come: a usual one only once, when it is complete, and a long one piece by
 /// piece, so that no piece takes long.
 const SCAN_FROM: usize = 64 * 1024;
+/// A method that is compared with that of a head is no longer.
+const LONGEST_METHOD: usize = 256 * 1024;
 /// How much of a long one is looked through at once.
-const WALK: usize = 256 * 1024;
+const WALK: usize = 64 * 1024;
 
 /// Reads lines one at a time, each of which is the whole input.
 #[derive(Default)]
@@ -259,8 +263,7 @@ impl Upload {
         // Those that were read stand between tokens.
         let read = self.partial.scanned();
         if self.has_returns && read > self.blanked {
-            let new = &mut self.padded[PAD + self.blanked..PAD + read];
-            new.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+            blank_returns(&mut self.padded[PAD + self.blanked..PAD + read]);
         }
         self.blanked = self.blanked.max(read);
         Ok(())
@@ -434,11 +437,12 @@ impl Message {
         self.line.id.is_some().then(|| self.window().get(self.line.id))
     }
 
-    /// Its method, decoded; empty if it has none.
+    /// Its method, decoded; empty if it has none. One that is longer than any head is not decoded.
     pub fn method(&self) -> Cow<'_, [u8]> {
-        match self.line.method.is_some() {
-            true => decoded(self.window().get(self.line.method)),
-            false => Cow::Borrowed(b""),
+        match self.line.method.len() {
+            0 => Cow::Borrowed(b""),
+            ..=LONGEST_METHOD => decoded(self.window().get(self.line.method)),
+            _ => Cow::Borrowed(self.window().get(self.line.method)),
         }
     }
 

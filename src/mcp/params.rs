@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::scan::{SkipValue, decoded};
+use crate::scan::{SkipValue, decoded, is_decoded};
 
 /// A member that is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,8 +156,7 @@ impl Walk {
 
     /// Whether the key that was read is this one.
     fn is_key(&self, text: &[u8], name: &str) -> bool {
-        let (key, most) = (&text[self.key.clone()], 6 * name.len() + 2);
-        (name.len() + 2..=most).contains(&key.len()) && *decoded(key) == *name.as_bytes()
+        is_decoded(&text[self.key.clone()], name.as_bytes())
     }
 }
 

@@ -140,6 +140,12 @@ impl Inbox {
         }
         let needed = held + wanted;
         let generous = (4 * held).min(limit + CHUNK).max(needed);
+        if self.start == 0
+            && let Some(block) = self.block.as_mut().and_then(Rc::get_mut)
+            && buffers.grow(block, generous)
+        {
+            return true;
+        }
         let larger =
             if self.of_worker && needed <= READ { buffers.take_read() } else { buffers.take(needed, generous) };
         let Some(mut larger) = larger else { return false };
@@ -172,6 +178,21 @@ mod tests {
             inbox.release(&mut buffers);
             assert_eq!(buffers.used(), 0);
         }
+    }
+
+    #[test]
+    fn a_long_line_grows_where_it_is_and_keeps_its_bytes() {
+        let mut buffers = Buffers::new(None, 0).expect("there is memory");
+        let (mut inbox, mut expected) = (Inbox::default(), Vec::new());
+        for step in 0..200_u32 {
+            let piece: Vec<u8> = (0..20_000).map(|at| (at * step) as u8).collect();
+            assert!(inbox.append(&piece, 1 << 30, &mut buffers));
+            expected.extend(piece);
+        }
+        assert_eq!(inbox.window().map(|window| window.data() == expected), Some(true));
+        assert_eq!(buffers.used(), inbox.weight());
+        inbox.release(&mut buffers);
+        assert_eq!(buffers.used(), 0);
     }
 
     #[test]

@@ -279,7 +279,20 @@ fn clients_that_have_closed_give_their_slots_up_though_their_worker_does_not_rea
             setup.set("pools", json!([with(worker("late", 1, &["--gate", &gate.path()]), "assignment", "client")]));
         let mut daemon = if over_tcp { setup.start() } else { setup.unix().start() };
         let mut admin = Admin::of(&daemon);
-        let fill = "x".repeat(60_000);
+        // Until it runs, clients are not read for lack of a worker.
+        daemon.logs(&["worker_started"]);
+        let mut paused = |number: f64| metric(&admin.get("/metrics").body, "stdio_bus_clients_paused") == number;
+        // More than fits into all buffers between one client and the worker: the others wait for it.
+        let (mut first, mut at, mut looks) = (daemon.connect(), 0, 0);
+        let line = format!("{{\"method\":\"m\",\"params\":\"{}\"}}\n", "x".repeat(1000));
+        daemon.until("the first one is not read", || {
+            looks += 1;
+            while let Ok(bytes) = first.push(&line.as_bytes()[at..]) {
+                (at, looks) = ((at + bytes) % line.len(), 0);
+            }
+            looks > 3 && paused(1.0)
+        });
+        let fill = "x".repeat(20_000);
         let mut send = |id: i64| {
             let mut client = daemon.connect();
             (0..4).for_each(|n| client.ask(10 * id + n, "m", json!(fill)));
@@ -288,7 +301,7 @@ fn clients_that_have_closed_give_their_slots_up_though_their_worker_does_not_rea
         let (mut waits, mut half) = (send(1), send(2));
         half.half_close();
         let gone: Vec<Client> = (3..8).map(&mut send).collect();
-        daemon.until("they are not read", || metric(&admin.get("/metrics").body, "stdio_bus_clients_paused") == 7.0);
+        daemon.until("they are not read", || paused(8.0));
         drop(gone);
         daemon.logs_times("reason=client_broken", 5);
         daemon.logs_times("waited for a worker and are not delivered", 5);

@@ -5,7 +5,7 @@ use alloc::borrow::Cow;
 
 use super::meta::Meta;
 use super::object::{Members, ends, filled};
-use super::string::decoded;
+use super::string::{decoded, is_decoded};
 use super::{Line, Span, Window};
 
 /// Returns the decoded string member `name` of `params`, if there is one. `line` is a valid message.
@@ -84,8 +84,7 @@ pub fn wrapped_message(window: Window<'_>, line: &Line) -> Result<Line, usize> {
 #[inline]
 fn is_name(data: &[u8], key: Span, name: &[u8]) -> bool {
     let token = &data[key.start as usize..key.end as usize];
-    let text = &token[1..token.len() - 1];
-    text == name || text.len() > name.len() && text.contains(&b'\\') && *decoded(token) == *name
+    is_decoded(token, name)
 }
 
 /// The value at this span, if it is a string.
@@ -106,9 +105,24 @@ pub fn member<'a>(object: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     Some(&object[value.start as usize..value.end as usize])
 }
 
+/// Returns the values of these members of an object, which is valid JSON and has each of them once at most, in one walk.
+pub fn members<'a, const N: usize>(object: &'a [u8], names: [&[u8]; N]) -> [Option<&'a [u8]>; N] {
+    let mut values = [None; N];
+    for (key, value) in Members::of(object, 0) {
+        if let Some(at) = names.iter().position(|name| is_name(object, key, name)) {
+            values[at] = Some(&object[value.start as usize..value.end as usize]);
+        }
+    }
+    values
+}
+
 /// Returns the place of the member `name` of the object at `at` with the comma that parts it from its neighbour, so that
-/// what remains without these bytes is an object, too. `data[at..]` begins with a valid object.
-pub fn with_its_comma(data: &[u8], at: usize, name: &[u8]) -> Option<Span> {
+/// what remains without these bytes is an object, too. `data[at..]` begins with a valid object. `value` is where the value
+/// is, if that is known: then nothing else is looked at.
+pub fn with_its_comma(data: &[u8], at: usize, name: &[u8], value: Span) -> Option<Span> {
+    if value.is_some() {
+        return around(data, at, value);
+    }
     let mut before = None;
     for (key, value) in Members::of(data, at) {
         let after = value.end as usize;
@@ -124,6 +138,21 @@ pub fn with_its_comma(data: &[u8], at: usize, name: &[u8]) -> Option<Span> {
         });
     }
     None
+}
+
+/// The same for a member with this value, whose key has no quote in it.
+fn around(data: &[u8], at: usize, value: Span) -> Option<Span> {
+    let filled_before = |end: usize| data[at..end].iter().rposition(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
+    let colon = at + filled_before(value.start as usize)?;
+    let quote = at + filled_before(colon)?;
+    let key = at + data[at..quote].iter().rposition(|byte| *byte == b'"')?;
+    let before = at + filled_before(key)?;
+    let after = filled(data, value.end as usize)?;
+    Some(match (data[after], data[before]) {
+        (b',', _) => Span { start: key as u32, end: after as u32 + 1 },
+        (_, b',') => Span { start: before as u32, end: value.end },
+        _ => Span { start: key as u32, end: value.end },
+    })
 }
 
 #[cfg(test)]
@@ -151,6 +180,13 @@ mod tests {
     }
 
     #[test]
+    fn several_members_are_found_in_one_walk() {
+        let line = br#" {"x":{"id":7}, "result" : [1] ,"i\u0064":"a","y":null}"#;
+        assert_eq!(members(line, [b"id", b"result", b"error"]), [Some(&br#""a""#[..]), Some(b"[1]"), None]);
+        assert_eq!(members(b"[{}]", [b"id"]), [None]);
+    }
+
+    #[test]
     fn a_member_is_found_with_the_comma_that_has_to_go_with_it() {
         for (line, left) in [
             (r#"{"pool":"a","id":1}"#, r#"{"id":1}"#),
@@ -158,16 +194,21 @@ mod tests {
             (r#" { "id" : 1 , "pool" : "a" , "x" : 2 } "#, r#" { "id" : 1 ,  "x" : 2 } "#),
             (r#"{ "id" : 1 , "pool" : "a" }"#, r#"{ "id" : 1  }"#),
             (r#"{ "pool" : "a" }"#, "{  }"),
+            (r#"{"x":"pool", "po\u006fl" :"a"}"#, r#"{"x":"pool"}"#),
             (
                 r#"{"x":{"pool":1,"y":[",\"pool\":2"]},"po\u006fl":{"pool":[{}]},"y":"pool"}"#,
                 r#"{"x":{"pool":1,"y":[",\"pool\":2"]},"y":"pool"}"#,
             ),
         ] {
-            let place = with_its_comma(line.as_bytes(), 0, b"pool").expect(line);
+            let place = with_its_comma(line.as_bytes(), 0, b"pool", Span::default()).expect(line);
+            if let Some(start) = line.find("\"a\"") {
+                let value = Span { start: start as u32, end: start as u32 + 3 };
+                assert_eq!(with_its_comma(line.as_bytes(), 0, b"pool", value), Some(place), "{line}");
+            }
             let rest = [&line[..place.start as usize], &line[place.end as usize..]].concat();
             assert_eq!(rest, left, "{line}");
         }
-        assert_eq!(with_its_comma(br#"{"x":{"pool":1}}"#, 0, b"pool"), None);
+        assert_eq!(with_its_comma(br#"{"x":{"pool":1}}"#, 0, b"pool", Span::default()), None);
     }
 
     #[test]

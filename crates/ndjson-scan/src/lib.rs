@@ -49,11 +49,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub use find::{
-    member, objects_in_params, string_in, string_in_params, strings_in, with_its_comma, wrapped_message,
+    member, members, objects_in_params, string_in, string_in_params, strings_in, with_its_comma, wrapped_message,
 };
 pub use meta::Meta;
 pub use skip::SkipValue;
-pub use string::{decode, decoded};
+pub use string::{blank_returns, decode, decoded, is_decoded};
 
 use isa::Isa;
 use isa::portable::Portable;
@@ -308,7 +308,7 @@ pub const BATCH: usize = 64;
 
 /// Maximum number of bytes that one [`Scanner::scan`] reads one by one: the reference scanner takes some nanoseconds for
 /// each, and a long line that is found doubtful at its end is read again from its start.
-pub const MOST_DOUBTFUL: usize = 64 * 1024;
+pub const MOST_DOUBTFUL: usize = 16 * 1024;
 
 /// How bytes are examined. All sets return the same lines and the same faults; they differ in speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -400,7 +400,10 @@ impl Scanner {
         debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was dropped");
         let scan = fast::Scan { scratch: &mut self.scratch, partial, window, lines };
         match self.engine {
-            Engine::Reference => scan.partial.scan_by_byte(window, scan.lines, &mut { MOST_DOUBTFUL }),
+            Engine::Reference => {
+                scan.partial.left = MOST_DOUBTFUL as u32;
+                scan.partial.scan_by_byte(window, scan.lines)
+            }
             Engine::Portable(isa) => isa.run(scan),
             #[cfg(target_arch = "x86_64")]
             Engine::Avx2(isa) => isa.run(scan),
@@ -422,6 +425,8 @@ pub struct Partial {
     is_amid_a_line: bool,
     /// Lines may be nested deeper than [`MAX_DEPTH`].
     is_of_any_depth: bool,
+    /// How many bytes this scan may still read one by one.
+    left: u32,
     /// The byte machine, created when a line first needs it and kept from then on.
     machine: Option<Box<Machine>>,
     /// What the fast scanner remembers of the unfinished line, if any.
@@ -450,6 +455,7 @@ impl Partial {
             looked_at: 0,
             is_amid_a_line: false,
             is_of_any_depth: false,
+            left: 0,
             machine: None,
             memory: None,
         }
@@ -504,18 +510,18 @@ impl Partial {
     }
 
     #[inline(never)]
-    fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>, left: &mut usize) -> Outcome {
+    fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
         while lines.len() < BATCH {
-            if let Some(outcome) = self.read_by_byte(window, lines, left) {
+            if let Some(outcome) = self.read_by_byte(window, lines) {
                 return outcome;
             }
         }
         Outcome::Full
     }
 
-    /// Reads one line byte by byte, resuming where the last call for it stopped, and at most `left` bytes, from which it
-    /// takes those that it reads. `None` means that it was returned or was blank; the next line is not begun.
-    fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>, left: &mut usize) -> Option<Outcome> {
+    /// Reads one line byte by byte, resuming where the last call for it stopped, and at most as many bytes as are
+    /// left of [`MOST_DOUBTFUL`]. `None` means that it was returned or was blank; the next line is not begun.
+    fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
         let (data, start) = (window.data(), self.consumed);
         let machine = self.machine.get_or_insert_default();
         if !self.is_amid_a_line {
@@ -523,7 +529,7 @@ impl Partial {
             self.is_amid_a_line = true;
             self.scanned = start;
         }
-        let limit = data.len().min(self.scanned + *left);
+        let limit = data.len().min(self.scanned + self.left as usize);
         let verdict = machine.read(&data[start..limit], self.scanned - start);
         let end = match verdict {
             Verdict::Unfinished => limit,
@@ -532,7 +538,7 @@ impl Partial {
         };
         let read = end.saturating_sub(self.scanned);
         self.looked_at += read as u64;
-        *left -= read;
+        self.left = self.left.saturating_sub(read as u32);
         let length = match verdict {
             Verdict::Unfinished => {
                 self.scanned = limit;
@@ -543,7 +549,7 @@ impl Partial {
                 return Some(Outcome::Malformed { line: start, at: start + at, fault });
             }
             Verdict::Line { length } => {
-                lines.push(machine.line(window, start, length));
+                lines.push(machine.line(start, length));
                 length
             }
             Verdict::Blank { length } => length,

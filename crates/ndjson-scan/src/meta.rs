@@ -28,6 +28,12 @@ const PROGRESS: &[u8; 15] = b"\"progressToken\"";
 const SUBSCRIPTION: &[u8; 40] = b"\"io.modelcontextprotocol/subscriptionId\"";
 
 impl Name {
+    /// Which name a decoded key is.
+    pub(super) fn named(key: &[u8]) -> Option<Self> {
+        let is = |quoted: &[u8]| *key == quoted[1..quoted.len() - 1];
+        if is(PROGRESS) { Some(Self::Progress) } else { is(SUBSCRIPTION).then_some(Self::Subscription) }
+    }
+
     /// Which name the key at this span of a valid object is; white space may follow it.
     #[inline(always)]
     pub(super) fn of(window: Window<'_>, key: Span) -> Option<Self> {
@@ -51,9 +57,7 @@ impl Name {
     #[inline(never)]
     fn spelled(window: Window<'_>, at: usize) -> Option<Self> {
         let key = &window.data()[at..];
-        let name = decoded(&key[..string_length(key)]);
-        let is = |quoted: &[u8]| *name == quoted[1..quoted.len() - 1];
-        if is(PROGRESS) { Some(Self::Progress) } else { is(SUBSCRIPTION).then_some(Self::Subscription) }
+        Self::named(&decoded(&key[..string_length(key)]))
     }
 }
 

@@ -1,14 +1,13 @@
 //! The reference scanner: one line, byte by byte. It defines what a valid line is and what its fields are; the fast
-//! paths may only fall back to it. It never recurses, and reads no byte twice except those of a `_meta`. It keeps one
-//! bit per level of nesting.
+//! paths may only fall back to it. It never recurses, and reads no byte twice. It keeps one bit per level of nesting.
 //!
 //! The invariant: all that is known of the bytes read so far is in the [`Machine`], so a line may arrive in pieces of
 //! any size. A byte that makes the line malformed leaves the machine unchanged.
 
 use super::member::Member;
-use super::meta::Meta;
+use super::meta::{Meta, Name};
 use super::string::plain;
-use super::{Fault, Line, MAX_WRAPPED_DEPTH, Span, Window};
+use super::{Fault, Line, MAX_WRAPPED_DEPTH, Span};
 use alloc::vec::Vec;
 
 /// The result of reading the bytes of a line.
@@ -72,8 +71,20 @@ enum State {
     Power,
 }
 
-/// The longest routing key has thirteen bytes; one more shows that a key is not a routing key.
-const KEY: usize = 14;
+/// The longest routing key has 38 bytes; one more shows that a key is not a routing key.
+const KEY: usize = 39;
+
+/// The beginning of a key.
+struct Key([u8; KEY]);
+
+impl Default for Key {
+    fn default() -> Self {
+        Self([0; KEY])
+    }
+}
+
+/// Number of open containers in a `_meta`: the message, its params or its result, and that.
+const META_DEPTH: usize = 3;
 
 /// The state of one line.
 #[derive(Default)]
@@ -88,7 +99,7 @@ pub(super) struct Machine {
     /// The string being read is a key.
     in_key: bool,
     /// The first bytes of the key being read, decoded, if this place can hold a routing key.
-    key: [u8; KEY],
+    key: Key,
     key_length: usize,
     /// The hex digits of the escape being read.
     code: u32,
@@ -104,8 +115,16 @@ pub(super) struct Machine {
     token: usize,
     /// The fields found so far, relative to the line's start.
     line: Line,
-    /// Where the `_meta` object of the top member begins, relative to the line's start; 0 if it has none.
-    meta: usize,
+    /// The `_meta` of params is being read, or that of the result; what they say is in the line.
+    in_meta: bool,
+    /// There is one in params, which counts alone.
+    has_meta_of_params: bool,
+    /// The names that were seen in it.
+    named: [bool; 2],
+    /// The name that the next value belongs to, or the value being read.
+    name: Option<Name>,
+    /// Where the key being read begins.
+    key_at: usize,
 }
 
 impl Machine {
@@ -152,10 +171,9 @@ impl Machine {
         Verdict::Unfinished
     }
 
-    /// The line, found valid and `length` bytes long, in a window where it begins at `start`.
-    pub(super) fn line(&self, window: Window<'_>, start: usize, length: usize) -> Line {
-        let line = self.line.placed(start, length);
-        if self.meta == 0 { line } else { Line { meta: Meta::of(window, start + self.meta), ..line } }
+    /// The line, found valid and `length` bytes long, where it begins at `start`.
+    pub(super) fn line(&self, start: usize, length: usize) -> Line {
+        self.line.placed(start, length)
     }
 
     /// Why a newline is not allowed here.
@@ -173,7 +191,7 @@ impl Machine {
                 _ => return Err(Fault::Syntax),
             },
             FirstKey if byte == b'}' => self.close(true)?,
-            FirstKey | Key if byte == b'"' => self.open_key(),
+            FirstKey | Key if byte == b'"' => self.open_key(at),
             Colon if byte == b':' => Value,
             FirstValue if byte == b']' => self.close(false)?,
             FirstValue | Value => self.value(byte, at)?,
@@ -263,10 +281,14 @@ impl Machine {
         match (self.member, byte) {
             (Member::Id, b'n') => self.line.flags |= Line::ID_NULL,
             (Member::Id, b'{' | b'[' | b't' | b'f') => self.line.flags |= Line::ID_INVALID,
-            (Member::ParamsMeta, b'{') => self.meta = at,
-            (Member::ResultMeta, b'{') if self.meta == 0 => self.meta = at,
+            (Member::ParamsMeta, b'{') => {
+                self.has_meta_of_params = true;
+                self.open_meta();
+            }
+            (Member::ResultMeta, b'{') if !self.has_meta_of_params => self.open_meta(),
             _ => {}
         }
+        self.name = self.name.filter(|_| matches!(byte, b'"' | b'-' | b'0'..=b'9'));
         // Only a field that names a request may be a number; every other field that routing reads is a string.
         let kept = match byte {
             b'"' => true,
@@ -284,6 +306,11 @@ impl Machine {
     /// A string, a number or a literal ended before `end`.
     fn end_token(&mut self, end: usize) {
         let span = Span { start: self.token as u32, end: end as u32 };
+        match self.name.take() {
+            Some(Name::Progress) => self.line.meta.progress = span,
+            Some(Name::Subscription) => self.line.meta.subscription = span,
+            None => {}
+        }
         match self.member {
             Member::Id => self.line.id = span,
             Member::Method => self.line.method = span,
@@ -333,21 +360,31 @@ impl Machine {
         })
     }
 
-    fn open_key(&mut self) -> State {
-        self.in_key = true;
+    fn open_key(&mut self, at: usize) -> State {
+        (self.in_key, self.key_at) = (true, at);
         self.key_length = 0;
         State::Text
     }
 
+    fn open_meta(&mut self) {
+        (self.in_meta, self.named, self.line.meta) = (true, [false; 2], Meta::default());
+    }
+
     fn push_key(&mut self, byte: u8) {
         if self.in_key && self.key_length < KEY {
-            self.key[self.key_length] = byte;
+            self.key.0[self.key_length] = byte;
             self.key_length += 1;
         }
     }
 
     fn end_key(&mut self) -> Result<(), Fault> {
-        let name = &self.key[..self.key_length];
+        let name = &self.key.0[..self.key_length];
+        if self.in_meta && self.depth == META_DEPTH {
+            self.name = Name::named(name);
+            if self.name.is_some_and(|name| core::mem::replace(&mut self.named[name as usize], true)) {
+                self.line.meta.twice = self.key_at as u32;
+            }
+        }
         let member = match self.depth {
             1 => Member::of_message(name),
             2 => self.top.inside(name),
@@ -399,6 +436,7 @@ impl Machine {
             return Err(Fault::Syntax);
         }
         self.depth -= 1;
+        self.in_meta &= self.depth >= META_DEPTH;
         Ok(if self.depth == 0 { State::End } else { State::AfterValue })
     }
 

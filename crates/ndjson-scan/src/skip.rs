@@ -1,6 +1,7 @@
 //! Finds the end of a JSON value without looking at its content. Nothing is validated or kept.
 
-use memchr::memchr3;
+use crate::isa::portable::Portable;
+use crate::isa::{BLOCK, Isa};
 
 /// Progress through one value, which may arrive in pieces of any size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,18 +24,9 @@ enum State {
     Text,
     /// In a string, after a backslash.
     Escape,
+    /// After its last byte.
+    Over,
 }
-
-/// The bytes that matter in an array or an object.
-static STRUCTURAL: [bool; 256] = {
-    let mut bytes = [false; 256];
-    let mut at = 0;
-    while at < b"\"{}[]\n".len() {
-        bytes[b"\"{}[]\n"[at] as usize] = true;
-        at += 1;
-    }
-    bytes
-};
 
 impl SkipValue {
     /// Reads on: `bytes` begin with the value, or with the rest of it. Returns how many of them belong to it, once it
@@ -42,35 +34,113 @@ impl SkipValue {
     pub fn read(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
-            match self.state {
-                State::Text => at += memchr3(b'"', b'\\', b'\n', &bytes[at..])?,
-                State::Nested => at += bytes[at..].iter().position(|byte| STRUCTURAL[usize::from(*byte)])?,
-                _ => {}
-            }
-            let byte = bytes[at];
-            if byte == b'\n' {
-                return Some(at);
-            }
-            self.state = match (self.state, byte) {
-                (State::Text, b'\\') => State::Escape,
-                (State::Text, _) | (State::Nested, b'}' | b']') => {
-                    self.depth -= usize::from(self.state == State::Nested);
-                    if self.depth == 0 {
-                        return Some(at + 1);
-                    }
-                    State::Nested
+            if let State::Nested | State::Text = self.state
+                && let Some(block) = bytes[at..].first_chunk()
+            {
+                if let Some(length) = self.read_block(block) {
+                    return Some(at + length);
                 }
-                (State::Escape, _) | (State::Begin | State::Nested, b'"') => State::Text,
-                (State::Begin | State::Nested, b'{' | b'[') => {
-                    self.depth += 1;
-                    State::Nested
-                }
-                (State::Nested, _) => State::Nested,
-                (State::Begin | State::Scalar, b'}' | b']' | b',' | b' ' | b'\t' | b'\r') => return Some(at),
-                (State::Begin | State::Scalar, _) => State::Scalar,
-            };
-            at += 1;
+                at += BLOCK;
+            } else if self.read_byte(bytes[at]) {
+                return Some(at + usize::from(self.owns_last(bytes[at])));
+            } else {
+                at += 1;
+            }
         }
+        None
+    }
+
+    /// Whether the byte that has ended the value belongs to it.
+    fn owns_last(self, byte: u8) -> bool {
+        byte != b'\n' && self.state == State::Over
+    }
+
+    /// Reads a byte. Returns whether the value has ended, with it or before it.
+    fn read_byte(&mut self, byte: u8) -> bool {
+        if byte == b'\n' {
+            return true;
+        }
+        self.state = match (self.state, byte) {
+            (State::Text, b'\\') => State::Escape,
+            (State::Text, b'"') => State::Nested,
+            (State::Text | State::Escape, _) => State::Text,
+            (State::Nested, b'}' | b']') => {
+                self.depth -= 1;
+                State::Nested
+            }
+            (State::Begin | State::Nested, b'"') => State::Text,
+            (State::Begin | State::Nested, b'{' | b'[') => {
+                self.depth += 1;
+                State::Nested
+            }
+            (State::Nested, _) => State::Nested,
+            (State::Begin | State::Scalar, b'}' | b']' | b',' | b' ' | b'\t' | b'\r') => return true,
+            (State::Begin | State::Scalar, _) => State::Scalar,
+            (State::Over, _) => return true,
+        };
+        if self.state == State::Nested && self.depth == 0 {
+            self.state = State::Over;
+        }
+        self.state == State::Over
+    }
+
+    /// Reads a block of an array, an object or a string. Returns how many of its bytes belong to the value, once it has
+    /// ended.
+    fn read_block(&mut self, bytes: &[u8; BLOCK]) -> Option<usize> {
+        const EVEN: u64 = 0x5555_5555_5555_5555;
+        let isa = Portable;
+        let block = isa.load(bytes);
+        let is = |byte| isa.equal(block, byte);
+        let (mut quotes, backslashes, newlines) = (is(b'"'), is(b'\\'), is(b'\n'));
+        let mut is_escape_left = false;
+        if backslashes != 0 {
+            // A run that begins at an odd place carries into the even place behind it if its length is odd, and so on.
+            let after = backslashes << 1;
+            let (sum, carry) = (backslashes & !EVEN & !after).overflowing_add(backslashes);
+            quotes &= !((EVEN ^ (sum << 1)) & after);
+            is_escape_left = carry;
+        }
+        let in_text = isa.parity(quotes) ^ if self.state == State::Text { u64::MAX } else { 0 };
+        if backslashes & !in_text != 0 {
+            // It is not JSON; the byte after it is no escape.
+            return bytes
+                .iter()
+                .position(|byte| self.read_byte(*byte))
+                .map(|at| at + usize::from(self.owns_last(bytes[at])));
+        }
+        let end = match self.depth {
+            0 => (quotes != 0).then(|| quotes.trailing_zeros() as usize),
+            _ => self.count((is(b'{') | is(b'[')) & !in_text, (is(b'}') | is(b']')) & !in_text),
+        };
+        let newline = (newlines != 0).then(|| newlines.trailing_zeros() as usize);
+        if let Some(end) = end.filter(|end| newline.is_none_or(|newline| *end < newline)) {
+            self.state = State::Over;
+            return Some(end + 1);
+        }
+        let is_in_text = in_text >> (BLOCK - 1) != 0;
+        self.state = match is_in_text {
+            true if is_escape_left => State::Escape,
+            true => State::Text,
+            false => State::Nested,
+        };
+        newline
+    }
+
+    /// Counts the brackets of a block. Returns where the last open one is closed, if it is.
+    fn count(&mut self, opening: u64, closing: u64) -> Option<usize> {
+        let mut closings = closing;
+        if self.depth <= BLOCK {
+            let mut closed = 0;
+            while closings != 0 {
+                let at = closings.trailing_zeros();
+                closed += 1;
+                if self.depth + (opening & ((1 << at) - 1)).count_ones() as usize == closed {
+                    return Some(at as usize);
+                }
+                closings &= closings - 1;
+            }
+        }
+        self.depth = self.depth + opening.count_ones() as usize - closing.count_ones() as usize;
         None
     }
 }
@@ -102,6 +172,35 @@ mod tests {
                     assert_eq!(end, Some(value.len()), "{}", bytes.escape_ascii());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_long_value_ends_in_the_same_place_however_it_is_cut() {
+        let (deep, shallow) = ("[".repeat(70) + &"]".repeat(70), "[],{},".repeat(40) + "1");
+        let values = [
+            format!(r##"{{"a":[{deep},"{}"],"b":{{{{}}}}}}"##, r##"\\\"]}"##.repeat(20)),
+            format!("[{shallow}]"),
+            format!(r##"["{}",{{}}]"##, r"\n".repeat(100)),
+            format!(r##""{}\\""##, r##"\\\""##.repeat(50)),
+            format!(r##"["{}\\"]"##, "[".repeat(90)),
+            // No JSON, but it ends where the reference scanner will have refused it.
+            format!(r##"{{"a":\"}}}},{}"}}"##, "x".repeat(100)),
+        ];
+        for value in values {
+            let bytes = [value.as_bytes(), &b",\"x\":[1,2]}\n"[..], &[b' '; 2 * BLOCK]].concat();
+            for cut in 0..=value.len() {
+                let mut skip = SkipValue::default();
+                let first = skip.read(&bytes[..cut]);
+                let end = first.or_else(|| skip.read(&bytes[cut..]).map(|end| cut + end));
+                assert_eq!(end, Some(value.len()), "{value}, cut at {cut}");
+            }
+            let mut skip = SkipValue::default();
+            let end = bytes
+                .iter()
+                .position(|byte| skip.read_byte(*byte))
+                .map(|at| at + usize::from(skip.owns_last(bytes[at])));
+            assert_eq!(end, Some(value.len()), "{value}, byte by byte");
         }
     }
 

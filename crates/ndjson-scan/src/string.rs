@@ -3,12 +3,16 @@
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
+use super::SkipValue;
+
 /// Appends the decoded bytes of `token`, a valid string token with its quotes, to `out`. A lone surrogate escape, which
 /// JSON allows and UTF-8 does not, becomes its three bytes in WTF-8.
 pub fn decode(token: &[u8], out: &mut Vec<u8>) {
     debug_assert!(token.len() >= 2 && token[0] == b'"' && token[token.len() - 1] == b'"');
     let mut rest = &token[1..token.len() - 1];
-    while let Some(backslash) = memchr::memchr(b'\\', rest) {
+    out.reserve(rest.len());
+    // Escapes often follow each other.
+    while let Some(backslash) = if rest.starts_with(b"\\") { Some(0) } else { memchr::memchr(b'\\', rest) } {
         out.extend_from_slice(&rest[..backslash]);
         let letter = rest[backslash + 1];
         rest = &rest[backslash + 2..];
@@ -39,16 +43,30 @@ pub fn decoded(token: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
+/// Whether the decoded bytes of `token` are `text`. A token that is too long for that is not decoded.
+pub fn is_decoded(token: &[u8], text: &[u8]) -> bool {
+    // The longest escape of a byte has six.
+    (text.len() + 2..=6 * text.len() + 2).contains(&token.len()) && *decoded(token) == *text
+}
+
+/// Makes a blank of each carriage return: between the tokens of a line both mean the same.
+pub fn blank_returns(bytes: &mut [u8]) {
+    // Without a branch, so that it takes many at a time.
+    bytes.iter_mut().for_each(|byte| *byte = if *byte == b'\r' { b' ' } else { *byte });
+}
+
 /// The length of the valid string at the start of `bytes`.
 pub(super) fn string_length(bytes: &[u8]) -> usize {
     let mut at = 1;
-    while let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[at..]) {
-        if bytes[at + found] == b'"' {
-            return at + found + 1;
+    // One with many escapes is read in blocks.
+    for _ in 0..8 {
+        match memchr::memchr2(b'"', b'\\', &bytes[at..]) {
+            Some(found) if bytes[at + found] == b'"' => return at + found + 1,
+            Some(found) => at += found + 2,
+            None => unreachable!("a valid string has an end"),
         }
-        at += found + 2;
     }
-    unreachable!("a valid string has an end")
+    SkipValue::default().read(bytes).unwrap_or(bytes.len())
 }
 
 /// The byte that `\` and this letter encode.

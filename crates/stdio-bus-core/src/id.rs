@@ -160,6 +160,10 @@ impl Spelled {
     }
 
     fn parse_any(token: &[u8]) -> Result<Self, TooLong> {
+        // The longest escape of a byte has six.
+        if token.len() > 6 * MAX_REQUEST_ID_LEN + 2 {
+            return Err(TooLong);
+        }
         if token.first() == Some(&b'"') {
             let text = decoded(token);
             if text.len() > MAX_REQUEST_ID_LEN {

@@ -6,7 +6,7 @@ use core::cmp::Ordering;
 use core::ops::Deref;
 
 use memchr::memmem;
-use ndjson_scan::{Line, Span, Window, decoded, with_its_comma};
+use ndjson_scan::{Line, Span, Window, decoded, is_decoded, with_its_comma};
 
 use super::peer::{Text, hash_of_name};
 use super::report::Reason;
@@ -107,6 +107,9 @@ pub(super) enum Cancel {
     Silent,
 }
 
+/// Maximum length of a method with a meaning, whatever of it is an escape.
+const LONGEST_METHOD: usize = 512;
+
 /// What the method of a line means.
 pub(super) fn verb(line: Parsed<'_>) -> Verb {
     if !line.method.is_some() {
@@ -114,7 +117,11 @@ pub(super) fn verb(line: Parsed<'_>) -> Verb {
     }
     let token = line.get(line.method);
     // A method with an escaped letter means the same.
-    if may_mean_something(&token[1..]) { verb_named(&decoded(token)) } else { Verb::Other }
+    if token.len() <= LONGEST_METHOD && may_mean_something(&token[1..]) {
+        verb_named(&decoded(token))
+    } else {
+        Verb::Other
+    }
 }
 
 /// Whether a method may be one with a meaning, by the first letter that distinguishes most of them from others. An
@@ -157,7 +164,7 @@ pub(super) fn has_method(line: Parsed<'_>, name: &[u8]) -> bool {
     match token.len().cmp(&(name.len() + 2)) {
         Ordering::Less => false,
         Ordering::Equal => token[1..=name.len()] == *name,
-        Ordering::Greater => *decoded(token) == *name,
+        Ordering::Greater => is_decoded(token, name),
     }
 }
 
@@ -188,7 +195,8 @@ pub(super) fn session_named<'a>(line: Parsed<'a>) -> Option<Cow<'a, [u8]>> {
 /// Some servers of MCP do not answer a line with a member that they do not know.
 pub(super) fn not_for_worker(line: Parsed<'_>) -> Option<Span> {
     // Nearly no line has it, so that its place is searched for.
-    line.has(Line::POOL).then(|| with_its_comma(line.window.data(), line.span.start as usize, b"pool")).flatten()
+    let place = || with_its_comma(line.window.data(), line.span.start as usize, b"pool", line.pool);
+    line.has(Line::POOL).then(place).flatten()
 }
 
 /// The id for the answer to a refused request: the client's own token.

@@ -15,7 +15,7 @@ use crate::mcp::message::string;
 use crate::mcp::session::{self, Delivery, Resumed};
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Fault, Session};
-use crate::scan::{Line, PAD, Partial, Window, decoded, member};
+use crate::scan::{Line, PAD, Partial, Window, blank_returns, decoded, member, members};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 
@@ -25,6 +25,9 @@ const MOST_KEPT: usize = 512 * 1024;
 /// An answer of such a length is sent as an event, if its client can resume a stream before its first event. A connection
 /// may break amid it, and no client can ask for a part of JSON again. Python's `mcp` 2 refuses an event above 1 MiB.
 const SENT_AS_EVENT: std::ops::Range<usize> = 128 * 1024..1_000_000;
+
+/// A line from this length on is not scanned for its delivery.
+const LONG: usize = 64 * 1024;
 
 /// The routing fields of a line from the core.
 struct Said<'a> {
@@ -44,11 +47,19 @@ impl Http {
 
     /// Scans a line that the core has made or forwarded.
     fn read_line<'a>(&mut self, line: &'a [u8], padded: &'a mut Vec<u8>) -> Option<Said<'a>> {
+        let is_long = line.len() >= LONG;
+        // Between tokens it is a blank; in an event it would end a line.
+        let has_returns = memchr::memchr(b'\r', line).is_some();
+        if is_long && !has_returns {
+            return Some(Said::of_long(line));
+        }
         padded.resize(PAD, 0);
         padded.extend_from_slice(line);
-        // Between tokens it is a blank; in an event it would end a line.
-        if memchr::memchr(b'\r', line).is_some() {
-            padded.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+        if has_returns {
+            blank_returns(padded);
+        }
+        if is_long {
+            return Some(Said::of_long(&padded[PAD..]));
         }
         padded.push(b'\n');
         let end = padded.len();
@@ -63,6 +74,20 @@ impl Http {
             answers: found.flags & (Line::RESULT | Line::ERROR) != 0,
             is_error: found.has(Line::ERROR) && !found.has(Line::RESULT),
         })
+    }
+}
+
+impl<'a> Said<'a> {
+    /// What a long line says. The core has scanned it: it is neither scanned again nor copied, only walked through.
+    fn of_long(text: &'a [u8]) -> Self {
+        let [id, method, result, error] = members(text, [b"id", b"method", b"result", b"error"]);
+        Self {
+            text,
+            id: id.filter(|id| matches!(id.first(), Some(b'"' | b'-' | b'0'..=b'9'))),
+            method: method.filter(|method| method.starts_with(b"\"") && method.len() <= LONG),
+            answers: result.is_some() || error.is_some(),
+            is_error: error.is_some() && result.is_none(),
+        }
     }
 }
 

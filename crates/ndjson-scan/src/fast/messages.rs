@@ -10,7 +10,7 @@ use crate::isa::{BLOCK, Isa};
 use crate::member::Member;
 use crate::meta::Meta;
 use crate::string::string_length;
-use crate::{BATCH, Line, Span, Window};
+use crate::{BATCH, Line, MOST_DOUBTFUL, SkipValue, Span, Window};
 use alloc::vec::Vec;
 
 /// Why reading stopped.
@@ -149,6 +149,10 @@ impl Messages<'_> {
     #[inline(always)]
     fn long<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> bool {
         if !self.go_on(isa, at, count, true) || !self.draft.grammar.is_complete() {
+            return false;
+        }
+        if end - *self.line > MOST_DOUBTFUL && has_long_meta(self.window, *self.line, &self.draft.keys, end) {
+            // The reference scanner reads it in shares.
             return false;
         }
         let line = *self.line;
@@ -311,6 +315,19 @@ fn push(
             line.meta = meta();
         }
     }
+}
+
+/// Whether a line has a `_meta` that is too long to be read at once.
+#[cold]
+#[inline(never)]
+fn has_long_meta(window: Window<'_>, line: usize, keys: &Keys, end: usize) -> bool {
+    let members = [Member::ParamsMeta, Member::ResultMeta].into_iter().filter(|member| keys.has(*member));
+    let mut objects =
+        members.map(|member| value_at(window, line + keys.note(member) as usize + 1).token.start as usize);
+    objects.any(|start| {
+        let data = &window.data()[start..end];
+        data.len() > MOST_DOUBTFUL && SkipValue::default().read(&data[..MOST_DOUBTFUL]).is_none()
+    })
 }
 
 /// Where the last token before `next` ends, without trailing white space.

@@ -72,13 +72,13 @@ impl Job for Scan<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Outcome {
         let Self { scratch, partial, window, lines } = self;
-        let mut left = MOST_DOUBTFUL;
+        partial.left = MOST_DOUBTFUL as u32;
         if partial.is_amid_a_line
-            && let Some(outcome) = scratch.resume(partial, window, lines, &mut left)
+            && let Some(outcome) = scratch.resume(partial, window, lines)
         {
             return outcome;
         }
-        scratch.read(isa, partial, window, lines, left)
+        scratch.read(isa, partial, window, lines)
     }
 }
 
@@ -86,17 +86,11 @@ impl Scratch {
     /// Resumes the incomplete line of a connection.
     #[cold]
     #[inline(never)]
-    fn resume(
-        &mut self,
-        partial: &mut Partial,
-        window: Window<'_>,
-        lines: &mut Vec<Line>,
-        left: &mut usize,
-    ) -> Option<Outcome> {
+    fn resume(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
         if lines.len() >= BATCH {
             return Some(Outcome::Full);
         }
-        let Some(memory) = partial.memory.take() else { return partial.read_by_byte(window, lines, left) };
+        let Some(memory) = partial.memory.take() else { return partial.read_by_byte(window, lines) };
         (self.memory, partial.is_amid_a_line) = (*memory, false);
         None
     }
@@ -109,16 +103,8 @@ impl Scratch {
         partial.is_amid_a_line = true;
     }
 
-    /// `left` is how many bytes may be read one by one.
     #[inline(always)]
-    fn read<I: Isa>(
-        &mut self,
-        isa: I,
-        partial: &mut Partial,
-        window: Window<'_>,
-        lines: &mut Vec<Line>,
-        mut left: usize,
-    ) -> Outcome {
+    fn read<I: Isa>(&mut self, isa: I, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
         let Self { tokens, shapes, memory } = self;
         while lines.len() < BATCH {
             let from = partial.scanned;
@@ -163,7 +149,7 @@ impl Scratch {
                     Stop::Doubt => {
                         let (strings, scanned) = (core::mem::take(memory).strings, partial.scanned);
                         partial.restart();
-                        if let Some(outcome) = partial.read_by_byte(window, lines, &mut left) {
+                        if let Some(outcome) = partial.read_by_byte(window, lines) {
                             return outcome;
                         }
                         if partial.consumed > scanned {
@@ -179,7 +165,7 @@ impl Scratch {
                 // Some line in these bytes is malformed; the reference scanner finds which one, and its first fault.
                 *memory = Memory::default();
                 partial.restart();
-                return partial.scan_by_byte(window, lines, &mut left);
+                return partial.scan_by_byte(window, lines);
             }
         }
         if partial.scanned != partial.consumed {

@@ -82,6 +82,22 @@ impl Isa for Portable {
         words(bytes, 0)
     }
 
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn equal(self, block: Block, byte: u8) -> u64 {
+        use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
+        let mut bits = 0;
+        for (index, [low, high]) in block.as_chunks::<2>().0.iter().enumerate() {
+            // SAFETY: every CPU of this architecture has SSE2.
+            let sixteen = unsafe {
+                _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_set_epi64x(*high as i64, *low as i64), _mm_set1_epi8(byte as i8)))
+            };
+            bits |= (sixteen as u64) << (16 * index);
+        }
+        bits
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
     #[inline(always)]
     fn equal(self, block: Block, byte: u8) -> u64 {
         upper_bits(block.map(|word| are(word, byte)))

@@ -4,7 +4,7 @@
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Span};
+use ndjson_scan::{Line, Span, blank_returns};
 
 use super::gate::Hold;
 use crate::Bus;
@@ -224,7 +224,7 @@ impl Bus {
         let mut text = edited(line, edits);
         // None stands in a string, where it would be malformed.
         let last = text.len() - 2;
-        text[..last].iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+        blank_returns(&mut text[..last]);
         self.send(to, &text);
     }
 

@@ -3,7 +3,7 @@
 //!
 //! A client without access learns nothing of others: every reason has the same text.
 
-use ndjson_scan::decoded;
+use ndjson_scan::is_decoded;
 
 use super::state::State;
 use super::table::Session;
@@ -200,8 +200,8 @@ impl Bus {
         if pool.deny_methods.is_empty() || !line.method.is_some() {
             return None;
         }
-        let method = decoded(line.get(line.method));
-        let denied = pool.deny_methods.iter().find(|denied| denied.as_bytes() == &*method)?;
+        let method = line.get(line.method);
+        let denied = pool.deny_methods.iter().find(|denied| is_decoded(method, denied.as_bytes()))?;
         let text = format!("Method not found: {denied:?} is not for clients of this pool (pools[].deny_methods)");
         Some(Refusal(Reason::MethodDenied, text))
     }

@@ -168,7 +168,7 @@ impl Pool {
             ),
             Speaks::Mcp => (
                 "A process for each session. A server that keeps nothing by session can share some: round_robin.",
-                json!({ "instances": 1, "assignment": "dedicated", "max_instances": 16 }),
+                json!({ "instances": 1, "assignment": "dedicated", "max_instances": 16, "on_bad_output": "skip" }),
             ),
             Speaks::Anything => (
                 "Messages take turns over the workers. client keeps a connection with one; dedicated gives it one.",
@@ -186,7 +186,7 @@ impl Pool {
         if let Some(cwd) = &self.cwd {
             lines.push(format!("\"cwd\": {}", Value::from(cwd.to_string_lossy())));
         }
-        let known = ["instances", "assignment", "max_instances", "cancel_on_disconnect"];
+        let known = ["instances", "assignment", "max_instances", "on_bad_output", "cancel_on_disconnect"];
         lines.extend(known.iter().filter_map(|key| Some(format!("\"{key}\": {}", rest.get(key)?))));
         format!("    {{\n      {}\n    }}", lines.join(",\n      "))
     }
@@ -218,6 +218,8 @@ mod tests {
             let value: Value = serde_json::from_str(&text).expect("JSON");
             assert_eq!(value["pools"][0]["assignment"], assignment, "{text}");
             assert_eq!(value["pools"][0]["args"], json!(words[1..]));
+            let skips = value["pools"][0]["on_bad_output"] == "skip";
+            assert_eq!(skips, door == "http", "servers of MCP print banners: {text}");
             assert!(value["listeners"][0][door].is_string() && value["listeners"][0]["_try"].is_string(), "{text}");
             assert!(value["listeners"][0]["_try"].as_str().is_some_and(|how| how.contains(initialize)));
         }

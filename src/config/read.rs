@@ -18,7 +18,7 @@ use super::{
     same_place,
 };
 use crate::address::Address;
-use crate::bus::settings::{self, Assignment, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
+use crate::bus::settings::{self, Assignment, BadOutput, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
 
 /// Maximum length of a pool id in bytes: it is in every line of its workers' stderr.
 const MAX_POOL_ID: usize = 64;
@@ -177,6 +177,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         max_instances,
         assignment,
         cancel_on_disconnect: cancel.unwrap_or(false),
+        on_bad_output: reader.choice(object, "on_bad_output", [BadOutput::Restart, BadOutput::Skip]),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
         idle_timeout: number(reader, object, "idle_timeout_sec").map(Duration::from_secs),
         deny_methods: deny.unwrap_or_default(),

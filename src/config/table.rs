@@ -153,6 +153,12 @@ const POOL: &[Setting] = &[
         "Worker of a message without a session: the next one, one per connection, or one that serves that connection alone.",
     ),
     row(
+        "on_bad_output",
+        Choice(&["restart", "skip"]),
+        Words("`\"restart\"`; `\"skip\"` if only `http` listeners offer the pool"),
+        "A worker writes a line to stdout that is no message or is too long: it is restarted, or the line passed over.",
+    ),
+    row(
         "max_instances",
         Number(One, 1, MAX_WORKERS as u64),
         Words("the larger of 64 and `instances`"),

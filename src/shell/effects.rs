@@ -56,6 +56,7 @@ impl<I: Io> Reactor<I> {
                 Effect::StopAccept => self.stop_accepting(),
                 Effect::Discovered { .. } => self.http.has_discovered = true,
                 Effect::Report(report) => self.log.report(report, &self.workers.pools),
+                Effect::Stray { worker, line, length } => self.log_stray(worker, &line, length),
                 Effect::Done => self.is_done = true,
             }
         }

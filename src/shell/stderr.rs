@@ -80,6 +80,11 @@ impl Stderr {
         self.fit_block(bytes);
     }
 
+    /// A line for the log that did not come by the pipe; it counts as one of stderr.
+    pub(super) fn pass(&mut self, now: Moment, line: &[u8], length: usize, mut tell: impl FnMut(Said<'_>)) {
+        self.rate.pass(now, line, length, &mut tell);
+    }
+
     /// Takes a larger block for a worker that fills this one.
     fn fit_block(&mut self, bytes: usize) {
         let wanted = if bytes == self.block.len() {

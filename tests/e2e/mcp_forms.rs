@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, Setup};
+use crate::harness::{Daemon, Setup, shell, with};
 use crate::http::{Answer, Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door, door_of, messages, shared};
 
@@ -110,5 +110,16 @@ fn a_refusal_names_what_was_asked_for_and_what_to_change() {
     client.send_bytes(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n");
     let answer = client.answer();
     assert!(answer.status == 413 && answer.body.contains("limits.max_input_buffer, 1048576 bytes"), "{answer:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_server_that_prints_to_stdout_serves_http_clients_and_its_lines_are_logged() {
+    let script = "echo MCP Server running on stdio; exec cat";
+    let daemon = door(with(shell("tools", script), "assignment", "client"), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    assert_eq!(client.call(1, "tools/list", json!({}))["id"], 1);
+    daemon.logs(&["INFO", "stdout: MCP Server running on stdio", "tools/0"]);
+    daemon.logs(&["WARN", "pools[].on_bad_output", "reason=worker_stdout"]);
     daemon.stop();
 }

@@ -274,6 +274,13 @@ impl Stream {
         Received { consumed: done, next: Next::Wait }
     }
 
+    /// Its first bytes are passed over, and a line begins behind them. Nothing of it waits.
+    pub(super) fn pass_over(&mut self, bytes: usize, consumed: usize, goes_on: bool) -> Received {
+        self.partial.reset();
+        self.kept = bytes - consumed;
+        Received { consumed, next: if goes_on && consumed < bytes { Next::Again } else { Next::Read } }
+    }
+
     /// Discards its input.
     pub(super) fn discard(&mut self, bytes: usize) -> Received {
         self.partial.reset();

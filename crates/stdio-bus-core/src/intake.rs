@@ -95,6 +95,13 @@ pub(super) enum Flow {
     Next,
     /// Its receiver is full: its sender waits, and the line is presented again.
     Blocked,
+    /// The bytes of its sender are passed over up to `to`, and a line begins there.
+    PassedOver {
+        /// The number of bytes.
+        to: usize,
+        /// What follows is to be looked at; else more has to come.
+        goes_on: bool,
+    },
     /// Its sender is not read any more.
     Over,
 }
@@ -231,6 +238,10 @@ impl Bus {
         if !worker.end.gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
+        if worker.strays.is_amid() {
+            self.intake.batch.clear();
+            return self.receive_stray(key, window);
+        }
         let found = worker.end.stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
         let has_waited = worker.end.seldom.get().is_some_and(|seldom| seldom.kept.is_any());
@@ -291,7 +302,7 @@ impl Bus {
                 self.time.take_line(kept.taken_at(line.span.end as usize, now));
             }
             flow = if line.span.len() > limit {
-                self.line_too_long(from)
+                self.line_too_long(from, window, line.span.start as usize)
             } else {
                 let line = Parsed { window: &window, line };
                 match from {
@@ -299,6 +310,10 @@ impl Bus {
                     Peer::Worker(worker) => self.worker_line(worker, line),
                 }
             };
+            // The line is complete, and the next one follows.
+            if let Flow::PassedOver { .. } = flow {
+                flow = Flow::Next;
+            }
             if flow != Flow::Next {
                 break;
             }
@@ -317,9 +332,11 @@ impl Bus {
             let unfinished = self.peer_end(from).map_or(0, |end| end.stream.unfinished(bytes));
             flow = match outcome {
                 // Read in pieces, it would have been too long before the fault was seen.
-                Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(from),
+                Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => {
+                    self.line_too_long(from, window, line)
+                }
                 Outcome::Malformed { line, at, fault } => self.malformed(from, window, line, at, fault),
-                Outcome::More if unfinished > limit => self.line_too_long(from),
+                Outcome::More if unfinished > limit => self.line_too_long(from, window, bytes - unfinished),
                 Outcome::More | Outcome::Full => Flow::Next,
             };
         }
@@ -335,6 +352,7 @@ impl Bus {
             match flow {
                 Flow::Next => end.stream.finish(bytes, outcome),
                 Flow::Blocked => end.stream.wait(bytes, bytes_of(done), waiting),
+                Flow::PassedOver { to, goes_on } => end.stream.pass_over(bytes, to, goes_on),
                 Flow::Over => end.stream.discard(bytes),
             }
         });

@@ -64,6 +64,7 @@ pub mod shares;
 pub mod shutdown;
 mod silence;
 pub mod stats;
+mod stray;
 mod subscriptions;
 mod supervisor;
 mod table;
@@ -177,7 +178,10 @@ impl Bus {
                 }
                 match peer {
                     Peer::Client(client) => self.on_client_ended(client),
-                    Peer::Worker(worker) => self.step(worker, Event::StdoutEnded),
+                    Peer::Worker(worker) => {
+                        self.end_of_stray(worker);
+                        self.step(worker, Event::StdoutEnded);
+                    }
                 }
             }
             Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(client, &why),

@@ -107,6 +107,11 @@ impl Out {
         self.effects.push_back(Effect::Report(Box::new(make())));
     }
 
+    /// Counts an event that is not reported.
+    pub(super) fn count_quietly(&mut self, reason: Reason) {
+        self.buckets.entry(reason).or_default().count += 1;
+    }
+
     /// Sums up suppressed reports. Returns when the next summary is due.
     pub(super) fn sum_up(&mut self, now: Moment) -> Option<Moment> {
         let mut next = None;

@@ -263,6 +263,15 @@ pub enum Effect {
     },
     /// A report for people.
     Report(Box<Report>),
+    /// Log a line that a worker has written to stdout and that is no message.
+    Stray {
+        /// The worker.
+        worker: WorkerKey,
+        /// The beginning of the line, without its newline.
+        line: Box<[u8]>,
+        /// Its whole length in bytes.
+        length: usize,
+    },
     /// The drain is over: exit.
     Done,
 }

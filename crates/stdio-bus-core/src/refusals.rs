@@ -142,6 +142,14 @@ impl Bus {
 
     /// A line of `from` is malformed (spec 4.3, 5.3).
     pub(super) fn malformed(&mut self, from: Peer, window: Window<'_>, line: usize, at: usize, fault: Fault) -> Flow {
+        if let Some(flow) = self.skip_mark(from, window, line) {
+            return flow;
+        }
+        if let Peer::Worker(worker) = from
+            && self.passes_over(worker)
+        {
+            return self.pass_over(worker, window, line, false);
+        }
         if let Peer::Client(client) = from
             && let Some(text) = self.untrusted_header(client, &window.data()[line..])
         {
@@ -179,7 +187,7 @@ impl Bus {
                 };
                 format!(
                     "{what}{begin}; a worker writes each message as one line of JSON to stdout, and everything else to \
-                     stderr"
+                     stderr (or on_bad_output is \"skip\")"
                 )
             }
         };
@@ -222,15 +230,18 @@ impl Bus {
         self.malformed(from, *line.window, line.span.start as usize, at, Fault::DuplicateKey)
     }
 
-    /// A line of `from` is longer than max_input_buffer (spec 7.3.2), or four times that.
-    pub(super) fn line_too_long(&mut self, from: Peer) -> Flow {
-        let text = |what: &str| format!("a line is longer than {what}, {} bytes", self.longest_line(from));
+    /// The line of `from` that begins at `line` is longer than max_input_buffer (spec 7.3.2), or four times that.
+    pub(super) fn line_too_long(&mut self, from: Peer, window: Window<'_>, line: usize) -> Flow {
         match from {
             Peer::Client(client) => {
-                self.close_with_error(client, Reason::ClientLineTooLong, &text("max_input_buffer"));
+                let most = self.settings.limits.max_input_buffer;
+                let text = format!("a line is longer than limits.max_input_buffer, {most} bytes");
+                self.close_with_error(client, Reason::ClientLineTooLong, &text);
             }
+            Peer::Worker(worker) if self.passes_over(worker) => return self.pass_over(worker, window, line, true),
             Peer::Worker(worker) => {
-                self.stop_broken_worker(worker, Reason::WorkerLineTooLong, &text("four times max_input_buffer"));
+                let text = format!("a line is longer than {}", self.longest());
+                self.stop_broken_worker(worker, Reason::WorkerLineTooLong, &text);
             }
         }
         Flow::Over

@@ -47,6 +47,23 @@ impl Settings {
         (0..self.pools.len()).filter(|pool| !self.pools[*pool].is_gone).filter(offers).collect()
     }
 
+    /// What happens if a worker of this pool writes what is no message. Where it does not say, it is what its clients
+    /// expect: those of an MCP listener over HTTP know servers that print a banner to stdout.
+    pub fn on_bad_output(&self, pool: usize) -> BadOutput {
+        let Some(settings) = self.pools.get(pool) else { return BadOutput::Restart };
+        settings.on_bad_output.unwrap_or_else(|| {
+            let offers = |it: &&Listener| {
+                let may_name = it.pools.as_ref().is_none_or(|pools| pools.contains(&pool));
+                !it.is_gone && (may_name || it.pool == Some(pool))
+            };
+            let mut offering = self.listeners.iter().filter(offers).peekable();
+            match offering.peek().is_some() && offering.all(|listener| listener.mcp) {
+                true => BadOutput::Skip,
+                false => BadOutput::Restart,
+            }
+        })
+    }
+
     /// Maximum number of workers over all pools.
     pub fn most_workers(&self) -> usize {
         let twice = self.pools_of_both_eras();
@@ -150,6 +167,8 @@ pub struct Pool {
     pub max_age: Option<Duration>,
     /// A worker with about this many requests is replaced, if limited.
     pub max_requests: Option<u32>,
+    /// What happens if a worker writes what is no message; none for the default ([`Settings::on_bad_output`]).
+    pub on_bad_output: Option<BadOutput>,
     /// The number of its command, counted by the caller: workers of another are replaced ([`Bus::reload`]).
     ///
     /// [`Bus::reload`]: super::Bus::reload
@@ -168,6 +187,15 @@ impl Pool {
     pub(super) fn slots(&self, era: Era) -> usize {
         if self.lends(era) { self.max_instances } else { self.instances }
     }
+}
+
+/// What happens if a worker writes a line that is no message, or is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadOutput {
+    /// The worker is restarted (spec 5.3, 7.3.2).
+    Restart,
+    /// The line is passed over.
+    Skip,
 }
 
 /// How a message without a known session chooses its worker (decision 6). Of several pools the last one of these holds.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Random;
 use crate::bus::settings::{
-    Assignment, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
+    Assignment, BadOutput, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
 };
 
 /// An action of the world.
@@ -93,6 +93,8 @@ pub fn settings(random: &mut Random) -> Settings {
                 assignment,
                 cancel_on_disconnect,
                 request_timeout,
+                // Drawn aside, so that the rest of a seed stays what it was.
+                on_bad_output: random.clone().one_in(3).then_some(BadOutput::Skip),
                 deny_methods: if random.one_in(4) { vec!["session/list".into()] } else { Vec::new() },
                 ..Pool::default()
             }

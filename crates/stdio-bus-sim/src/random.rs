@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// The source of every choice of a world.
+#[derive(Clone)]
 pub struct Random {
     state: u64,
     /// Choices to return before the generator begins: each takes as many bytes as its range needs.

@@ -158,6 +158,11 @@ impl Trace {
             Effect::StopAccept => hash.bytes(b"S"),
             Effect::Discovered { pool } => hash.text(format!("discovered {pool}").as_bytes()),
             Effect::Report(report) => hash.report(report),
+            Effect::Stray { line, length, .. } => {
+                hash.text(b"stray");
+                hash.text(line);
+                hash.number(*length as u64);
+            }
             Effect::Done => hash.bytes(b"D"),
         }
     }

@@ -130,6 +130,25 @@ impl<I: Io> Reactor<I> {
         }
     }
 
+    /// Logs a line that a worker has written to stdout and that is no message, as one of its stderr.
+    pub(super) fn log_stray(&mut self, worker: WorkerKey, line: &[u8], length: usize) {
+        const PLACE: &[u8] = b"stdout: ";
+        let Some(slot) = self.connections.slot(Peer::Worker(worker)) else { return };
+        let connection = &mut self.connections[slot];
+        let Some(name) = connection.name.as_deref().copied() else { return };
+        let line = [PLACE, line.strip_suffix(b"\r").unwrap_or(line)].concat();
+        let length = length.max(line.len() - PLACE.len()) + PLACE.len();
+        let pool = &self.workers.pools[name.pool];
+        let tell = |said: Said<'_>| log::worker(&pool.core.id, name, said);
+        match &mut connection.stderr {
+            Some(stderr) => {
+                stderr.pass(self.clock.now(), &line, length, tell);
+                self.schedule(slot);
+            }
+            None => tell(Said::Line(&line, length)),
+        }
+    }
+
     /// Logs what was omitted from a worker's stderr, and reads it again after a pause, if that is due.
     pub(super) fn tell_left_out(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];

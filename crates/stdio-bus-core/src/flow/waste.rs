@@ -26,6 +26,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 const LINE: u64 = 1_000;
 const BYTE: u64 = 13;
 const READ: u64 = 8_000;
+/// So many bytes of a line that is passed over cost a nanosecond.
+const BYTES_PASSED: u64 = 16;
 /// So many bytes at once may be blank lines between others, and are counted.
 const MANY: usize = 16 * 1024;
 /// A worker is reported again after it was read without pauses for so long.
@@ -55,6 +57,8 @@ pub(crate) struct Useless {
     waste: Waste,
     /// Lines refused since the last look.
     lines: u32,
+    /// Bytes of lines that are passed over since the last look.
+    passed: usize,
     /// When it was last read with pauses.
     paused_at: Option<Moment>,
 }
@@ -69,6 +73,11 @@ impl Useless {
     #[inline(always)]
     pub(crate) fn is_suspected(&self, lines: usize, consumed: usize) -> bool {
         lines == 0 || consumed >= MANY || self.lines > 0
+    }
+
+    /// So many bytes of a line were passed over. They cost less than blank lines.
+    pub(crate) fn pass(&mut self, bytes: usize) {
+        self.passed += bytes;
     }
 }
 
@@ -100,8 +109,10 @@ impl Bus {
         let now = self.time.now();
         let Some(worker) = self.workers.get_mut(key) else { return };
         let refused = core::mem::take(&mut worker.useless.lines) as usize;
-        let read = if refused >= found { READ } else { 0 };
-        let until = worker.useless.waste.charge(now, refused as u64 * LINE + blank as u64 * BYTE + read);
+        let passed = core::mem::take(&mut worker.useless.passed);
+        let read = if refused >= found && passed == 0 { READ } else { 0 };
+        let bytes = blank.saturating_sub(passed) as u64 * BYTE + passed as u64 / BYTES_PASSED;
+        let until = worker.useless.waste.charge(now, refused as u64 * LINE + bytes + read);
         // One that has exited is read to its end, for a second at most.
         let Some(until) = until.filter(|_| !worker.process.has_exited()) else { return };
         let before = worker.useless.paused_at.replace(now);

@@ -1,7 +1,8 @@
 //! The life of a worker: it is started, it stops or breaks, it is reaped, and everything that depends on it ends with
 //! it (spec 7.1; decision 13).
 
-use alloc::borrow::ToOwned;
+use alloc::borrow::{Cow, ToOwned};
+use alloc::format;
 
 use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
@@ -167,14 +168,21 @@ impl Bus {
         let to_answer = self.asked_of(key.into());
         let (reason, text) = match self.workers.get(key) {
             _ if self.shutdown.stops_workers() => {
-                (Reason::ShuttingDown, "the daemon shut down before the worker answered")
+                (Reason::ShuttingDown, Cow::Borrowed("the daemon shut down before the worker answered"))
             }
-            Some(worker) => (Reason::RequestLost, lost(worker.process.cause(), &worker.tenure)),
+            Some(worker) if worker.process.cause() == Some(Reason::WorkerLineTooLong) => {
+                let text = format!(
+                    "the worker was replaced before it answered: it wrote a line longer than {}; raise that",
+                    self.longest()
+                );
+                (Reason::RequestLost, text.into())
+            }
+            Some(worker) => (Reason::RequestLost, lost(worker.process.cause(), &worker.tenure).into()),
             None => return,
         };
         self.penalise_crash(key, &to_answer);
         for request in to_answer {
-            self.fail_request(request, reason, text);
+            self.fail_request(request, reason, &text);
             self.forget_request(request);
         }
         for request in self.asked_by(key.into()) {
@@ -333,8 +341,9 @@ impl Bus {
 /// The error for requests lost with a worker that was replaced for this reason, or ended by itself.
 fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
     match cause {
-        Some(Reason::WorkerMalformed) => "the worker was replaced before it answered: it wrote a malformed line",
-        Some(Reason::WorkerLineTooLong) => "the worker was replaced before it answered: its line was too long",
+        Some(Reason::WorkerMalformed) => {
+            "the worker was replaced before it answered: it wrote a malformed line (pools[].on_bad_output)"
+        }
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it timed out",
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
         Some(Reason::WorkerReplaced) if tenure.worn == Some(Wear::Operator) => {

@@ -18,6 +18,7 @@ use crate::router::elicitations::Elicitations;
 use crate::session::activity::told_idle;
 use crate::session::children::announced;
 use crate::session::early::Early;
+use crate::stray::Strays;
 use crate::withdrawal::Dialect;
 
 /// How long a worker with a broken pipe may take to exit by itself, and how long the stdout of an exited one is still
@@ -263,6 +264,8 @@ pub(crate) struct Worker {
     pub stall: StallBudget,
     /// What it has written for nobody.
     pub useless: Useless,
+    /// What it has written that is no message.
+    pub strays: Strays,
     /// The bytes on their way to it.
     pub window: SendWindow,
     /// Lines, requests and sessions.

@@ -144,7 +144,7 @@ fn a_worker_that_writes_no_messages_is_told_what_belongs_on_stdout() {
         bench.write_bytes(worker, bytes);
         let error = bench.reports.iter().find(|report| report.reason == Reason::WorkerMalformed).unwrap();
         assert!(error.text.contains(told), "{}", error.text);
-        let advice = "writes each message as one line of JSON to stdout, and everything else to stderr";
+        let advice = "writes each message as one line of JSON to stdout, and everything else to stderr (or on_bad_output is \"skip\")";
         assert!(error.text.ends_with(advice), "{}", error.text);
     }
 }

@@ -36,6 +36,7 @@ mod sessions;
 mod shutdown;
 mod silent;
 mod spawns;
+mod stray;
 mod subscriptions;
 mod successors;
 mod tally;
@@ -72,6 +73,8 @@ struct Bench {
     /// Workers whose start was confirmed.
     spawned: Vec<WorkerKey>,
     reports: Vec<Report>,
+    /// Lines of workers to log.
+    strays: Vec<String>,
     closed: Vec<(ClientKey, Close)>,
     signals: Vec<(WorkerKey, Signal)>,
     stdin_closed: Vec<WorkerKey>,
@@ -169,6 +172,7 @@ impl Bench {
             spawns: false,
             spawned: Vec::new(),
             reports: Vec::new(),
+            strays: Vec::new(),
             closed: Vec::new(),
             signals: Vec::new(),
             stdin_closed: Vec::new(),
@@ -238,6 +242,7 @@ impl Bench {
                 Effect::OpenListener(listener) => self.listeners.closed.retain(|closed| *closed != listener),
                 Effect::Discovered { pool } => self.discovered.push(pool),
                 Effect::Report(report) => self.reports.push(*report),
+                Effect::Stray { line, .. } => self.strays.push(String::from_utf8_lossy(&line).into_owned()),
                 Effect::Done => self.done = true,
             }
         }

@@ -63,6 +63,7 @@ impl World {
                 Effect::CloseListener(_) | Effect::OpenListener(_) | Effect::Discovered { .. } => {}
                 Effect::StopAccept => self.drain.stops_listening(),
                 Effect::Report(report) => self.read_report(&report),
+                Effect::Stray { .. } => {}
                 Effect::Done => {
                     self.note(|_| "done".into());
                     self.drain.ends();

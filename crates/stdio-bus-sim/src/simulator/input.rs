@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::World;
 use crate::bus::port::{Close, Input, Next};
 use crate::bus::report::Reason;
+use crate::bus::settings::BadOutput;
 use crate::line::{Kind, Party};
 use crate::scan::{PAD, Window};
 
@@ -86,7 +87,7 @@ impl World {
             consumed -= line_length;
             let end = self.end_mut(party);
             end.lines.pop_front();
-            if !std::mem::take(&mut end.skips) {
+            if !std::mem::take(&mut end.skips) && !(kind == Kind::Malformed && self.passes_over(party)) {
                 due.push_back(number);
             }
         }
@@ -123,9 +124,18 @@ impl World {
 
     /// Whether the rest of a partial line may be dropped: memory is short, or was, and the client is being closed.
     fn may_skip(&self, party: Party) -> bool {
-        let Party::Client(at) = party else { return false };
+        let Party::Client(at) = party else {
+            let front = self.end(party).lines.front().map(|(number, _)| self.model.lines[*number].kind);
+            return self.passes_over(party) && matches!(front, Some(Kind::Malformed | Kind::TooLong));
+        };
         let client = &self.clients[at];
         client.closing == Some(Close::Refuse) && (self.is_crowded || client.left_for == Some(Reason::MemoryLimit))
+    }
+
+    /// Whether lines of a worker that are no messages are passed over, and those that are too long up to their end.
+    fn passes_over(&self, party: Party) -> bool {
+        let Party::Worker(at) = party else { return false };
+        self.settings.on_bad_output(self.workers[at].name.pool) == BadOutput::Skip
     }
 
     /// A client that waits, or was refused, may have been assigned a worker before a line could be queued for it.

@@ -1,0 +1,410 @@
+//! What of a peer's input is passed over: a byte order mark ahead of its first line; and, in pools whose `on_bad_output`
+//! says so, lines of a worker that are no messages, or are too long (spec 5.3 and 7.3.2 have such a worker restarted).
+//!
+//! Banners and lines of a log are what the SDK clients of MCP pass over, too: they are logged. A flood of them still ends
+//! the worker. A line that is too long costs only the request that it answers: its members at top level are read as it
+//! comes ([`Outline`]), and nothing of it is kept. It may go on for so many bytes, and for so long.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use ndjson_scan::{SkipValue, Window, decoded};
+
+use super::id::Id;
+use super::peer::{Moment, Peer, WorkerKey};
+use super::port::{Effect, Next, Received};
+use super::reply::Delivered;
+use super::report::Reason;
+use super::settings::{BadOutput, MAX_REQUEST_ID_LEN, WRAPPED_LINE};
+use super::{Bus, Flow};
+
+/// The mark that some programs write ahead of UTF-8 (RFC 8259, section 8.1).
+const MARK: &[u8] = "\u{feff}".as_bytes();
+/// So much of a line is logged.
+const SHOWN: usize = 4 * 1024;
+/// A line that is too long may have this many times the longest length, and take so long.
+const MOST_TIMES: u64 = 64;
+const LONGEST_TIME: Duration = Duration::from_secs(120);
+/// A worker may write so many lines at once that are no messages, and so many a second from then on.
+const MOST_AT_ONCE: u32 = 1_000;
+const A_SECOND: u32 = 100;
+
+/// What a worker has written that is no message.
+#[derive(Default)]
+pub(crate) struct Strays {
+    /// The line that is being passed over.
+    line: Option<Box<Stray>>,
+    /// How many lines count against it, and since when they are forgotten again.
+    count: u32,
+    since: Moment,
+    /// It was reported.
+    is_known: bool,
+}
+
+impl Strays {
+    /// Whether it is in the middle of a line that is passed over.
+    pub(crate) fn is_amid(&self) -> bool {
+        self.line.is_some()
+    }
+
+    /// Counts one more line. True if there are too many.
+    fn is_flood(&mut self, now: Moment) -> bool {
+        let forgotten = now.since(self.since).as_millis() as u64 * u64::from(A_SECOND) / 1_000;
+        if forgotten > 0 {
+            self.count = self.count.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
+            self.since = now;
+        }
+        self.count += 1;
+        self.count > MOST_AT_ONCE
+    }
+}
+
+/// A line that is passed over.
+struct Stray {
+    /// It is too long; else it is no message.
+    is_too_long: bool,
+    /// Its beginning, and its length so far.
+    begin: Vec<u8>,
+    length: u64,
+    began: Moment,
+    outline: Outline,
+}
+
+impl Stray {
+    fn take(&mut self, bytes: &[u8]) {
+        let room = SHOWN - self.begin.len();
+        self.begin.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.length += bytes.len() as u64;
+        self.outline.read(bytes);
+    }
+}
+
+/// The members at top level of an object that comes in pieces: which request it is about, as far as that is clear. What
+/// is no object has none.
+#[derive(Default)]
+struct Outline {
+    place: Place,
+    key: Vec<u8>,
+    id: Vec<u8>,
+    method: Vec<u8>,
+    answers: bool,
+    /// The id stands twice, or is too long.
+    is_unclear: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+enum Place {
+    /// Before the object.
+    #[default]
+    Begin,
+    /// Before a key.
+    Key,
+    InKey(SkipValue),
+    /// Behind a key.
+    Colon,
+    /// Before a value.
+    Value,
+    InValue(SkipValue),
+    /// Behind the object, or in what is none.
+    Over,
+}
+
+/// Longest key and method of interest.
+const LONGEST_NAME: usize = 64;
+/// Longest id of interest: one with an escape for each byte.
+const LONGEST_ID: usize = 6 * MAX_REQUEST_ID_LEN + 2;
+
+impl Outline {
+    fn read(&mut self, bytes: &[u8]) {
+        let mut at = 0;
+        while let Some(&byte) = bytes.get(at) {
+            let is_blank = matches!(byte, b' ' | b'\t' | b'\r');
+            self.place = match self.place {
+                Place::Over => return,
+                Place::InKey(mut skip) => {
+                    let length = skip.read(&bytes[at..]);
+                    let part = &bytes[at..at + length.unwrap_or(bytes.len() - at)];
+                    keep(&mut self.key, part, LONGEST_NAME);
+                    at += part.len();
+                    self.place = if length.is_some() { Place::Colon } else { Place::InKey(skip) };
+                    continue;
+                }
+                Place::InValue(mut skip) => {
+                    let length = skip.read(&bytes[at..]);
+                    let part = &bytes[at..at + length.unwrap_or(bytes.len() - at)];
+                    match &*decoded(&self.key) {
+                        b"id" => keep(&mut self.id, part, LONGEST_ID + 1),
+                        b"method" => keep(&mut self.method, part, LONGEST_NAME),
+                        _ => {}
+                    }
+                    at += part.len();
+                    self.place = if length.is_some() { Place::Key } else { Place::InValue(skip) };
+                    continue;
+                }
+                place if is_blank => place,
+                Place::Begin if byte == b'{' => Place::Key,
+                Place::Key if byte == b',' => Place::Key,
+                Place::Key if byte == b'"' => {
+                    self.key.clear();
+                    self.place = Place::InKey(SkipValue::default());
+                    continue;
+                }
+                Place::Colon if byte == b':' => Place::Value,
+                Place::Value => {
+                    match &*decoded(&self.key) {
+                        b"id" => self.is_unclear |= !self.id.is_empty(),
+                        b"result" | b"error" => self.answers = true,
+                        _ => {}
+                    }
+                    self.place = Place::InValue(SkipValue::default());
+                    continue;
+                }
+                _ => Place::Over,
+            };
+            at += 1;
+        }
+    }
+
+    /// The id as written, if there is one.
+    fn id(&self) -> Option<&[u8]> {
+        let is_one = matches!(self.id.first(), Some(b'"' | b'-' | b'0'..=b'9'));
+        (is_one && !self.is_unclear && self.id.len() <= LONGEST_ID).then_some(&self.id)
+    }
+}
+
+fn keep(kept: &mut Vec<u8>, part: &[u8], most: usize) {
+    let room = most.saturating_sub(kept.len());
+    kept.extend_from_slice(&part[..part.len().min(room)]);
+}
+
+impl Bus {
+    /// Whether lines of a worker that are no messages are passed over.
+    pub(super) fn passes_over(&self, worker: WorkerKey) -> bool {
+        let Some(pool) = self.workers.get(worker).map(|worker| worker.name.pool) else { return false };
+        self.settings.on_bad_output(pool) == BadOutput::Skip
+    }
+
+    /// A byte order mark stands ahead of the first line of `from`, from `line` on in the window; the bytes before are
+    /// blank lines. It is passed over.
+    pub(super) fn skip_mark(&mut self, from: Peer, window: Window<'_>, line: usize) -> Option<Flow> {
+        let end = self.peer_end(from).filter(|end| end.traffic.lines_in == 0 && end.traffic.bytes_in == 0)?;
+        let (bytes, is_whole) = (&window.data()[line..], window.data()[line..].starts_with(MARK));
+        if !is_whole && !MARK.starts_with(bytes) || end.stream.waits() {
+            return None;
+        }
+        let to = if is_whole { line + MARK.len() } else { line };
+        if is_whole && let Some(end) = self.endpoint(from) {
+            // There is only one.
+            end.traffic.bytes_in += MARK.len() as u64;
+        }
+        Some(Flow::PassedOver { to, goes_on: is_whole })
+    }
+
+    /// A worker's line is no message, for this reason, or is too long: it is passed over from `line` on.
+    pub(super) fn pass_over(&mut self, key: WorkerKey, window: Window<'_>, line: usize, is_too_long: bool) -> Flow {
+        let began = self.time.now();
+        let Some(worker) = self.workers.get_mut(key) else { return Flow::Over };
+        let (begin, outline) = (Vec::new(), Outline::default());
+        worker.strays.line = Some(Box::new(Stray { is_too_long, begin, length: 0, began, outline }));
+        match self.go_on_passing_over(key, &window.data()[line..]) {
+            Some(length) => Flow::PassedOver { to: line + length, goes_on: true },
+            None => Flow::Over,
+        }
+    }
+
+    /// The next bytes of a worker that is amid a line that is passed over.
+    #[cold]
+    pub(super) fn receive_stray(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
+        let bytes = window.data().len();
+        let consumed = self.go_on_passing_over(key, window.data());
+        let Some(worker) = self.workers.get_mut(key) else { return Received { consumed: bytes, next: Next::Wait } };
+        match consumed {
+            Some(consumed) => worker.end.stream.pass_over(bytes, consumed, true),
+            None => worker.end.stream.discard(bytes),
+        }
+    }
+
+    /// Takes bytes of a line that is passed over. Returns how many, or none if the worker is stopped because of them.
+    fn go_on_passing_over(&mut self, key: WorkerKey, bytes: &[u8]) -> Option<usize> {
+        let now = self.time.now();
+        let most = self.settings.limits.max_worker_line() as u64 * MOST_TIMES;
+        let worker = self.workers.get_mut(key)?;
+        let line = worker.strays.line.as_mut()?;
+        let end = memchr::memchr(b'\n', bytes);
+        line.take(&bytes[..end.unwrap_or(bytes.len())]);
+        let (length, lasts) = (line.length, now.since(line.began));
+        worker.useless.pass(end.map_or(bytes.len(), |end| end + 1));
+        if length > most || lasts > LONGEST_TIME {
+            let text = format!(
+                "a line is longer than {} and has not ended after {length} bytes and {} s",
+                self.longest(),
+                lasts.as_secs()
+            );
+            self.stop_broken_worker(key, Reason::WorkerLineTooLong, &text);
+            return None;
+        }
+        let Some(end) = end else { return Some(bytes.len()) };
+        self.end_stray(key).then_some(end + 1)
+    }
+
+    /// The limit of a worker's line, for people.
+    pub(super) fn longest(&self) -> String {
+        format!("{WRAPPED_LINE} times limits.max_input_buffer, {} bytes", self.settings.limits.max_worker_line())
+    }
+
+    /// A line that is passed over has ended. False if that ends the worker.
+    fn end_stray(&mut self, key: WorkerKey) -> bool {
+        let Some(line) = self.workers.get_mut(key).and_then(|worker| worker.strays.line.take()) else { return true };
+        if line.is_too_long { self.end_too_long(key, &line) } else { self.end_no_message(key, *line) }
+    }
+
+    /// A line that is too long has ended: it costs the request that it answers.
+    fn end_too_long(&mut self, key: WorkerKey, line: &Stray) -> bool {
+        let (reason, from) = (Reason::WorkerLineTooLong, Peer::Worker(key));
+        let what = format!("longer than {}: raise that. It has {} bytes", self.longest(), line.length);
+        let Outline { method, .. } = &line.outline;
+        let id = line.outline.id();
+        if !method.is_empty() && !line.outline.answers {
+            let shown = method.escape_ascii();
+            let text = format!("a message {shown} is {what}, and is passed over");
+            self.report(reason, Some(from), || text.clone());
+            if let Some(id) = id {
+                self.send_error(from, id, reason, &text, Delivered::No);
+            }
+            return true;
+        }
+        let key_of_request = id.and_then(|id| self.pending.find(from, &Id::parse(id).ok()?));
+        if let Some(request) = key_of_request {
+            return self.fail_answered(key, request, reason, &format!("the answer is {what}"));
+        }
+        match id {
+            Some(_) => self.report(reason, Some(from), || format!("an answer that nobody waits for is {what}")),
+            // It may be the answer to any request.
+            None if line.begin.first() == Some(&b'{') => {
+                let text = format!("a line is {what}, and says not which request it answers");
+                self.stop_broken_worker(key, reason, &text);
+                return false;
+            }
+            None => self.report(reason, Some(from), || format!("a line that is no message is {what}")),
+        }
+        true
+    }
+
+    /// A line that is no message has ended. If it was to answer a request, that fails.
+    fn end_no_message(&mut self, key: WorkerKey, line: Stray) -> bool {
+        let (reason, from, now) = (Reason::WorkerStdout, Peer::Worker(key), self.time.now());
+        let Some(worker) = self.workers.get_mut(key) else { return true };
+        worker.useless.count_line();
+        let is_first = !core::mem::replace(&mut worker.strays.is_known, true);
+        if worker.strays.is_flood(now) {
+            let text = format!(
+                "a worker has written more than {MOST_AT_ONCE} lines to stdout that are no messages, and more than \
+                 {A_SECOND} a second: it floods; messages alone belong on stdout, everything else on stderr"
+            );
+            self.stop_broken_worker(key, Reason::WorkerMalformed, &text);
+            return false;
+        }
+        let request = line.outline.id().filter(|_| line.outline.answers);
+        let request = request.and_then(|id| self.pending.find(from, &Id::parse(id).ok()?));
+        let length = line.length as usize;
+        self.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
+        if is_first {
+            self.report(reason, Some(from), || {
+                "a worker writes lines to stdout that are no messages: they are passed over (pools[].on_bad_output), and \
+                 logged as \"stdout: …\"; diagnostics belong on stderr"
+                    .into()
+            });
+        } else {
+            self.out.count_quietly(reason);
+        }
+        match request {
+            Some(request) => {
+                let text = "the answer is not valid JSON, so it was passed over; the log has its beginning";
+                self.fail_answered(key, request, Reason::WorkerMalformed, text)
+            }
+            None => true,
+        }
+    }
+
+    /// A worker has answered a request, and the answer is not passed on.
+    fn fail_answered(
+        &mut self,
+        worker: WorkerKey,
+        request: super::peer::RequestKey,
+        reason: Reason,
+        text: &str,
+    ) -> bool {
+        let Some(found) = self.pending.get(request) else { return true };
+        let (creates, is_awaited) = (found.verb.creates(), found.asker().is_some());
+        match is_awaited {
+            true => self.fail_request(request, reason, text),
+            false => self.report(reason, Some(Peer::Worker(worker)), || text.into()),
+        }
+        self.forget_request(request);
+        if creates {
+            self.drop_early(worker);
+        }
+        true
+    }
+
+    /// A worker's output has ended amid a line that is passed over. The request that it answers fails with the worker.
+    pub(super) fn end_of_stray(&mut self, key: WorkerKey) {
+        if let Some(line) = self.workers.get_mut(key).and_then(|worker| worker.strays.line.take())
+            && line.outline.id().is_none()
+        {
+            let length = line.length as usize;
+            self.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
+            self.out.count_quietly(Reason::WorkerStdout);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Id, method, and whether it is an answer.
+    fn outline(line: &str, step: usize) -> (Option<String>, String, bool) {
+        let mut outline = Outline::default();
+        line.as_bytes().chunks(step).for_each(|piece| outline.read(piece));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (outline.id().map(text), text(&outline.method), outline.answers)
+    }
+
+    #[test]
+    fn the_members_of_a_line_are_found_however_it_is_cut() {
+        for (line, id, method, answers) in [
+            (r#"{"jsonrpc":"2.0","id":7,"result":{"id":9,"x":["#, Some("7"), "", true),
+            (r#" { "result" : {"a":"}\"id\":1"} , "id" : "a\"b" }"#, Some(r#""a\"b""#), "", true),
+            (r#"{"\u0069d":7,"error":{"message":""#, Some("7"), "", true),
+            (r#"{"method":"a/b","params":{"id":1,"data":"xxxx"#, None, "\"a/b\"", false),
+            (r#"{"id":1,"id":2,"result":1"#, None, "", true),
+            (r#"{"id":null,"result":1}"#, None, "", true),
+            (r#"{"id":{"id":1},"result":1}"#, None, "", true),
+            (r#"["id",1]"#, None, "", false),
+            (r#"Server {"id":1,"result":2}"#, None, "", false),
+            ("", None, "", false),
+        ] {
+            for step in [1, 2, 3, 1000] {
+                let found = outline(line, step);
+                assert_eq!(found, (id.map(String::from), method.to_owned(), answers), "{line} in pieces of {step}");
+            }
+        }
+        assert_eq!(outline(&format!(r#"{{"id":"{}","result":1}}"#, "x".repeat(5_000)), 7).0, None);
+    }
+
+    #[test]
+    fn a_burst_is_no_flood_and_what_goes_on_is_one() {
+        let (mut strays, mut now) = (Strays::default(), Moment(1));
+        assert!((0..MOST_AT_ONCE).all(|_| !strays.is_flood(now)));
+        assert!(strays.is_flood(now));
+        let mut strays = Strays::default();
+        for _ in 0..100 * MOST_AT_ONCE {
+            now = now.after(Duration::from_millis(11));
+            assert!(!strays.is_flood(now), "fewer than 100 a second may go on for ever");
+        }
+    }
+}

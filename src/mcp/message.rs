@@ -43,6 +43,8 @@ pub enum Body {
     Batch(Vec<Message>),
 }
 
+/// The byte order mark that some programs write ahead of UTF-8 (RFC 8259, section 8.1).
+const MARK: &[u8] = "\u{feff}".as_bytes();
 /// Maximum number of messages in a batch. Each of them is passed on in the same turn of the loop.
 pub const MOST_MESSAGES: usize = 1024;
 /// A body is scanned once this much of it has come: a usual one only once, when it is complete, and a long one piece by
@@ -134,6 +136,7 @@ enum Shape {
 impl Upload {
     /// Whether these next bytes begin a batch.
     pub fn begins_batch(&self, data: &[u8]) -> bool {
+        let data = data.strip_prefix(MARK).unwrap_or(data);
         self.shape == Shape::Blank && self.fault.is_none() && data.iter().find(|byte| !is_blank(**byte)) == Some(&b'[')
     }
 
@@ -171,7 +174,12 @@ impl Upload {
             new.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b'\r');
             self.has_returns = true;
         }
-        if self.shape == Shape::Blank {
+        if at < MARK.len() {
+            self.blank_mark();
+        }
+        let is_open = self.shape == Shape::Blank && !self.may_begin_mark();
+        let new = &mut self.padded[PAD + at..];
+        if is_open {
             match new.iter().position(|byte| !is_blank(*byte)) {
                 Some(first) if new[first] == b'[' => {
                     new[first] = b' ';
@@ -194,6 +202,19 @@ impl Upload {
         if let Err(fault) = result {
             self.refuse(fault);
         }
+    }
+
+    /// Makes blanks of a byte order mark at its begin.
+    fn blank_mark(&mut self) {
+        if let Some(begin) = self.padded.get_mut(PAD..PAD + MARK.len()).filter(|begin| begin == &MARK) {
+            begin.fill(b' ');
+        }
+    }
+
+    /// Whether all that has come may be a part of a byte order mark.
+    fn may_begin_mark(&self) -> bool {
+        let begun = &self.padded[PAD..];
+        !begun.is_empty() && begun.len() < MARK.len() && MARK.starts_with(begun)
     }
 
     /// Parts the messages of a batch, from a place in the buffer on. A newline is written before and after each.
@@ -518,6 +539,17 @@ mod tests {
         let message = &messages[0];
         assert_eq!((message.kind(), message.id(), &*message.method()), (Kind::Request, Some(&b"7"[..]), &b"a/b"[..]));
         assert!(!message.text().contains(&b'\n') && message.window().data().ends_with(b"\n"));
+    }
+
+    #[test]
+    fn a_byte_order_mark_ahead_of_a_body_is_passed_over() {
+        let one = body("\u{feff}{\"id\":1,\"method\":\"a\"}").expect("it is a message");
+        assert_eq!(one[0].id(), Some(&b"1"[..]));
+        assert_eq!(body("\u{feff} [{\"method\":\"a\"}]").expect("it is a batch").len(), 1);
+        assert!(Upload::default().begins_batch("\u{feff}[".as_bytes()));
+        for text in ["\u{feff}", "\u{feff}\u{feff}{\"method\":\"a\"}", "{\u{feff}\"method\":\"a\"}", " \u{feff}{}"] {
+            assert_eq!(body(text).map(|_| ()).map_err(|fault| fault.code), Err(PARSE_ERROR), "{text:?}");
+        }
     }
 
     #[test]

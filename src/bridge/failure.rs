@@ -464,6 +464,8 @@ mod tests {
         let plain = options("ws://h/acp", false);
         assert_eq!(refused(500, "", None, None).to_string(), "it answers 500");
         assert!(refused(404, "", None, None).remedy(&options("http://h/x", false)).contains("usually /mcp"));
+        let other = refused(404, "nothing here but WebSocket, at ws://h/acp", None, None);
+        assert!(other.remedy(&options("http://h/mcp", false)).contains("connect to ws://h/acp"));
         assert!(refused(503, "", Some(7), None).remedy(&plain).ends_with("try again in 7 s"));
         assert!(refused(301, "", None, Some("https://a/b")).remedy(&plain).contains("ask https://a/b"));
     }

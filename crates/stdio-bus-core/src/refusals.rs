@@ -13,7 +13,11 @@ use super::port::Close;
 use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
+use super::withdrawal::Dialect;
 use super::{Bus, Flow, foreign, length_of_line, reply};
+
+/// ACP's code for a resource, such as a session, that an agent does not know.
+const NOT_FOUND: i32 = -32002;
 
 impl Bus {
     /// Reports that a line of `from` was dropped, with its id.
@@ -115,7 +119,10 @@ impl Bus {
         if !self.takes_errors(to) {
             return None;
         }
-        let code = reason.code();
+        let code = match to {
+            Peer::Client(client) if reason == Reason::SessionDenied && self.speaks_acp(client) => NOT_FOUND,
+            _ => reason.code(),
+        };
         // A worker that was replaced has not simply ended.
         let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
         let mut line = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
@@ -123,6 +130,17 @@ impl Bus {
             reply::add_versions(&mut line);
         }
         Some(Said { code, reason: told, line })
+    }
+
+    /// Whether a worker that may serve a client was greeted in ACP. Its clients know what an agent says of a session that
+    /// it does not know, and go on after that.
+    fn speaks_acp(&self, client: ClientKey) -> bool {
+        let Some(group) = self.client(client).map(|client| &self.balancer.groups[client.group]) else { return false };
+        let workers = group.slots().iter().filter_map(|(pool, slot)| self.supervisor.pools[*pool].slots[*slot].worker);
+        let own = self.workers_of(client);
+        workers
+            .chain(own)
+            .any(|worker| self.workers.get(worker).is_some_and(|at| at.facts.dialect == Some(Dialect::Acp)))
     }
 
     /// Sends an error, if there is one.

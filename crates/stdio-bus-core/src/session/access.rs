@@ -55,7 +55,8 @@ pub(crate) enum Use {
 
 /// Why a client cannot use a name.
 pub(crate) fn denied() -> Refusal {
-    Refusal(Reason::SessionDenied, "this session is not available to this connection".into())
+    let text = "this session is not available to this connection; if it is yours, load it first (session/load)";
+    Refusal(Reason::SessionDenied, text.into())
 }
 
 impl Session {

@@ -22,6 +22,30 @@ fn a_second_session_of_the_same_name_is_found_when_the_first_one_is_closed() {
 }
 
 #[test]
+fn a_client_of_acp_gets_the_agents_code_for_a_session_that_it_does_not_have_and_may_load_it() {
+    for greets in [false, true] {
+        let mut bench = bench(1);
+        let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+        if greets {
+            bench.write(client, r#"{"id":0,"method":"initialize","params":{"protocolVersion":1}}"#);
+            bench.write(worker, r#"{"id":0,"result":{"protocolVersion":1}}"#);
+        }
+        bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+        bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+        for (name, method) in
+            [("s", "session/prompt"), ("x", "session/prompt"), ("x", "session/delete"), ("x", "session/close")]
+        {
+            bench.read(other);
+            bench.write(other, &format!(r#"{{"id":2,"method":"{method}","params":{{"sessionId":"{name}"}}}}"#));
+            let error = bench.read_json(other)["error"].take();
+            assert_eq!(error["code"], if greets { -32002 } else { -32014 }, "{error}");
+            assert_eq!(error["data"], json!({ "reason": "session_denied", "delivered": false }));
+            assert!(error["message"].as_str().unwrap().contains("load it first"), "of a stranger's and an unknown one");
+        }
+    }
+}
+
+#[test]
 fn a_message_that_waits_for_its_worker_makes_no_session_yet() {
     let mut small = settings(vec![pool(1, Assignment::RoundRobin)]);
     small.limits.max_output_queue = 100;

@@ -117,7 +117,7 @@ fn a_malformed_line_is_answered_and_closes_its_connection_alone() {
         (b"[{\"id\":1,\"method\":\"m\"}]\n", "not a JSON object"),
         (b"\"text\"\n", "not a JSON object"),
         (b"17\n", "not a JSON object"),
-        (b"\xEF\xBB\xBF{\"id\":1}\n", "not"),
+        (b"\xEF\xBB\xBF\xEF\xBB\xBF{\"id\":1}\n", "not"),
         (b"{\"method\":\"\xff\"}\n", "not UTF-8"),
         (b"{\"method\":\"\xed\xa0\x80\"}\n", "not UTF-8"),
         (b"{\"method\":\"a\0b\"}\n", "not JSON"),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, Setup, shell, with};
+use crate::harness::{Daemon, Setup};
 use crate::http::{Answer, Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door, door_of, messages, shared};
 
@@ -115,10 +115,11 @@ fn a_refusal_names_what_was_asked_for_and_what_to_change() {
 
 #[test]
 fn a_server_that_prints_to_stdout_serves_http_clients_and_its_lines_are_logged() {
-    let script = "echo MCP Server running on stdio; exec cat";
-    let daemon = door(with(shell("tools", script), "assignment", "client"), json!({}));
+    let daemon = door(shared(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
-    assert_eq!(client.call(1, "tools/list", json!({}))["id"], 1);
+    let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "said": true } });
+    let text = format!("MCP Server running on stdio\n{answer}\n");
+    assert_eq!(client.call(1, "write", json!({ "text": text }))["result"]["said"], true);
     daemon.logs(&["INFO", "stdout: MCP Server running on stdio", "tools/0"]);
     daemon.logs(&["WARN", "pools[].on_bad_output", "reason=worker_stdout"]);
     daemon.stop();

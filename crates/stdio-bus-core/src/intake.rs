@@ -240,7 +240,8 @@ impl Bus {
         }
         if worker.strays.is_amid() {
             self.intake.batch.clear();
-            return self.receive_stray(key, window);
+            let received = self.receive_stray(key, window);
+            return self.charge_useless(key, received);
         }
         let found = worker.end.stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{COMMAND_LINE, Config, Pool};
 use crate::address::TILDE;
+use crate::bus::settings::Assignment;
 
 /// Extensions of scripts that interpreters run.
 const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
@@ -15,6 +16,13 @@ impl Config {
     pub fn doubtful_pools(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         for (at, pool) in self.pools.iter().enumerate() {
+            let is_shared = pool.core.assignment != Assignment::Dedicated;
+            if let Some(name) = takes_one_initialize(pool).filter(|_| is_shared) {
+                doubts.push(format!(
+                    "pools[{at}].assignment: {name} takes one initialize, so that clients with another protocol version or \
+                     other capabilities than the first one are refused; \"dedicated\" gives each client a worker of its own"
+                ));
+            }
             for (number, argument) in pool.args.iter().enumerate() {
                 let doubt = doubt_file(pool, argument).or_else(|| {
                     // A shell substitutes them itself.
@@ -41,6 +49,16 @@ impl Config {
         }
         doubts
     }
+}
+
+/// The program of a pool that takes one `initialize` only, if it is known as one.
+fn takes_one_initialize(pool: &Pool) -> Option<&str> {
+    let mut words = [&pool.command].into_iter().chain(&pool.args);
+    words.find_map(|word| {
+        // A package may have a scope and a version: @zed-industries/codex-acp@2.
+        let name = word.rsplit('/').next()?.split('@').next()?;
+        (name == "codex-acp").then_some(name)
+    })
 }
 
 fn not_replaced(name: &str) -> String {
@@ -122,6 +140,25 @@ mod tests {
         for fine in ["/dev/null", "--config=x.json", "-c", "echo a/b.sh", "@scope/agent", "http://h/x.js", "main"] {
             assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
         }
+    }
+
+    #[test]
+    fn a_shared_agent_that_takes_one_initialize_is_doubted() {
+        let doubts = |command: &[&str], assignment: &str| {
+            let (command, args) = command.split_first().expect("a command");
+            let pool = json!({ "id": "a", "command": "sh", "args": args, "instances": 1, "assignment": assignment });
+            let text = json!({ "pools": [pool] }).to_string();
+            let mut config = Config::from_bytes(text.as_bytes(), "a test").expect("it is valid");
+            (*command).clone_into(&mut config.pools[0].command);
+            config.doubtful_pools()
+        };
+        for command in [&["codex-acp"][..], &["/opt/bin/codex-acp"], &["npx", "-y", "@zed-industries/codex-acp@2.6.0"]]
+        {
+            let told = doubts(command, "client");
+            assert!(told.len() == 1 && told[0].starts_with("pools[0].assignment: codex-acp takes"), "{told:?}");
+            assert_eq!(doubts(command, "dedicated"), Vec::<String>::new());
+        }
+        assert_eq!(doubts(&["gemini", "--acp"], "client"), Vec::<String>::new());
     }
 
     #[test]

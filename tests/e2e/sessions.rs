@@ -292,6 +292,7 @@ fn in_stdio_mode_the_daemon_ends_with_the_worker_of_its_one_client() {
     let pool = with(worker("agents", 1, &[]), "assignment", "dedicated");
     let mut daemon = Setup::new([pool]).stdio().start();
     let mut client = daemon.connect();
+    client.request(0, "m", json!({}));
     client.ask(1, "exit", json!({ "code": 3 }));
     assert_eq!(client.error(1, "worker_exited"), -32011);
     assert_eq!(client.error(json!(null), "own_worker_ended"), -32011);
@@ -347,5 +348,37 @@ fn when_the_pending_table_is_full_the_next_request_is_refused_and_answers_go_on(
         client.answer(id);
     }
     client.request("again", "m", json!({}));
+    daemon.stop();
+}
+
+/// An agent that refuses everything before `initialize`, and a second one, as several do.
+const STRICT: &str = r#"
+while IFS= read -r line; do
+    id=$(printf %s "$line" | sed 's/.*"id":\([^,}]*\).*/\1/')
+    case $seen$line in
+        1*'"initialize"'*) answer='"error":{"code":-32600,"message":"Already initialized"}' ;;
+        *'"initialize"'*) seen=1 answer="\"result\":{\"pid\":$$}" ;;
+        1*'"exit"'*) exit 3 ;;
+        1*) answer="\"result\":{\"pid\":$$}" ;;
+        *) answer='"error":{"code":-32600,"message":"Not initialized"}' ;;
+    esac
+    printf '{"jsonrpc":"2.0","id":%s,%s}\n' "$id" "$answer"
+done
+"#;
+
+#[test]
+fn clients_of_a_strict_agent_share_it_and_go_on_after_its_crash() {
+    let pool = with(crate::harness::shell("agents", STRICT), "assignment", "client");
+    let mut daemon = Setup::new([pool]).start();
+    let (mut one, mut two) = (daemon.connect(), daemon.connect());
+    let asks = json!({ "protocolVersion": 1, "clientCapabilities": { "terminal": true } });
+    let first = process(&one.request(0, "initialize", asks.clone()));
+    assert_eq!(process(&two.request(5000, "initialize", asks)), first, "it is the answer to the first one");
+    daemon.logs(&["initialize_refused", "takes one initialize only", "dedicated"]);
+    one.ask(1, "exit", json!({}));
+    assert_eq!(one.error(1, "worker_exited"), -32011);
+    let next = process(&one.request(2, "session/new", json!({})));
+    assert_ne!(next, first);
+    assert_eq!(process(&two.request(5001, "session/new", json!({}))), next);
     daemon.stop();
 }

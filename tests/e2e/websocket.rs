@@ -521,6 +521,8 @@ fn a_client_whose_own_worker_ends_is_told_1011() {
     pool["assignment"] = "dedicated".into();
     let daemon = door([pool], json!({}));
     let mut client = web(&daemon, &[]);
+    ask(&mut client, 0, "m", json!({}));
+    assert_eq!(message(&mut client)["id"], 0);
     ask(&mut client, 1, "die", json!({}));
     assert_eq!(message(&mut client)["error"]["data"]["reason"], "worker_exited");
     assert_eq!(message(&mut client)["error"]["data"]["reason"], "own_worker_ended");

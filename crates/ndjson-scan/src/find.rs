@@ -116,6 +116,12 @@ pub fn members<'a, const N: usize>(object: &'a [u8], names: [&[u8]; N]) -> [Opti
     values
 }
 
+/// Returns the members of an object, which is valid JSON, as tokens: key and value. None if it is no object.
+pub fn all_members<'a>(object: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+    let token = |at: Span| &object[at.start as usize..at.end as usize];
+    Members::of(object, 0).map(move |(key, value)| (token(key), token(value)))
+}
+
 /// Returns the place of the member `name` of the object at `at` with the comma that parts it from its neighbour, so that
 /// what remains without these bytes is an object, too. `data[at..]` begins with a valid object. `value` is where the value
 /// is, if that is known: then nothing else is looked at.

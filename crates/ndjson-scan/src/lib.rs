@@ -49,7 +49,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub use find::{
-    member, members, objects_in_params, string_in, string_in_params, strings_in, with_its_comma, wrapped_message,
+    all_members, member, members, objects_in_params, string_in, string_in_params, strings_in, with_its_comma,
+    wrapped_message,
 };
 pub use meta::Meta;
 pub use skip::SkipValue;

@@ -1,6 +1,5 @@
 //! What the core knows of one client connection.
 
-use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -13,6 +12,7 @@ use super::offers::Offers;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::report::Reason;
+use super::router::opening::Opening;
 use super::seldom::{Seldom, blank};
 use super::session::tombstones::LostNames;
 use super::settings::Era;
@@ -101,18 +101,10 @@ impl McpState {
 /// Kinds of lists.
 pub(super) const LISTS: usize = 3;
 
-/// The opening of an MCP session (`router/opening.rs`): its `initialize`, with the id of the bus, and the last worker
-/// that got it.
-#[derive(Default)]
-pub(super) struct Opening {
-    pub line: Option<Box<[u8]>>,
-    pub at: Option<WorkerKey>,
-}
-
 /// State that few clients have, or each only for a while.
 pub(super) struct SeldomOfClient {
-    /// Its opening, if it is a session of an MCP listener.
-    pub opening: Opening,
+    /// How it has begun to speak with the workers that it shares, for each pool.
+    pub openings: Vec<Opening>,
     /// How and why it is being closed.
     pub closing: Closing,
     /// Its worker in each group that assigns by client.
@@ -127,12 +119,14 @@ pub(super) struct SeldomOfClient {
     pub gets_no_worker: bool,
     /// Since when it has no connection, if it is a session of an MCP listener.
     pub detached: Option<Moment>,
+    /// Its own worker has ended before its first answer, and it may get another one (`supervisor/life.rs`).
+    pub has_lost_worker: bool,
 }
 
 blank!(
     SeldomOfClient,
     Self {
-        opening: Opening { line: None, at: None },
+        openings: Vec::new(),
         closing: Closing { why: None, deadline: None, since: Moment(0), bytes: 0, skips: false, refusal: None },
         assigned: Vec::new(),
         lost: LostNames::NONE,
@@ -140,6 +134,7 @@ blank!(
         offers: Offers::NONE,
         gets_no_worker: false,
         detached: None,
+        has_lost_worker: false,
     }
 );
 

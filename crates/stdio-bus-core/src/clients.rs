@@ -329,6 +329,7 @@ impl Bus {
         let was_full = self.clients.is_full();
         let Some(client) = self.clients.remove(key) else { return };
         self.pending.forget_names(&client.end.names);
+        self.forget_openings(&client.seldom.openings);
         self.leave_audiences(key);
         self.release_gone_pools();
         self.timers.disarm(Timer::Client(key));

@@ -118,7 +118,7 @@ impl Bus {
     }
 
     /// Makes a name that `answerer` has not seen yet, or not for very long, and that none of its requests has.
-    fn make_name(&mut self, answerer: Peer, is_string: bool) -> Id {
+    pub(super) fn make_name(&mut self, answerer: Peer, is_string: bool) -> Id {
         loop {
             let (pending, Some(end)) = (&self.pending, end!(self, answerer)) else { return Id::made(0, is_string) };
             let (name, is_old) = end.names.make(is_string);

@@ -23,8 +23,7 @@ use super::pending::{NewRequest, Pending, Place};
 use super::port::{Effect, Effects, Next, Received};
 use super::request::Flags;
 use super::session::table::Sessions;
-use super::settings::{Assignment, Era, IdCollision, Settings};
-use super::supervisor::answering::Opened;
+use super::settings::{Assignment, IdCollision, Settings};
 use super::supervisor::pool::Pool;
 use super::tally;
 use super::time::Time;
@@ -481,10 +480,10 @@ impl FastPath<'_> {
             return None;
         }
         let (worker_key, worker, session, takes_turn) = self.destination(key, client, &from.sessions, workers, line)?;
-        // An MCP session begins anew with a worker that has not seen it yet (`router/opening.rs`).
-        let opens = client.mcp.era == Some(Era::Legacy) && worker.facts.opened == Opened::No;
+        // A worker may have to be sent the client's `initialize` first (`router/opening.rs`).
         if !worker.takes_messages()
-            || opens && worker.owner.is_none()
+            || !worker.audience.has(key)
+            || worker.greeting.is_asking()
             || worker.end.output.is_full()
             || worker.end.seldom.get().is_some_and(|seldom| seldom.blocked_on.is_some())
             || from.seldom.get().is_some_and(|seldom| seldom.turn.is_granted())
@@ -497,9 +496,6 @@ impl FastPath<'_> {
             return None;
         }
         let made = if line.id.is_some() { self.ask(key, from, (worker_key, worker), session, line)? } else { None };
-        if !worker.audience.has(key) {
-            worker.audience.add(key, &client.identity.origin);
-        }
         if let Some(session) = session {
             self.sessions.hear(session, self.time.now());
         }

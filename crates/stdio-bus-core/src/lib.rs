@@ -350,6 +350,7 @@ impl Bus {
         self.check_assignments();
         self.check_early();
         self.tasks.check(|worker| self.workers.get(worker).is_some());
+        self.check_openings();
     }
 
     /// The unanswered requests of a peer, the oldest first.

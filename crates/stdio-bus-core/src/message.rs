@@ -68,6 +68,8 @@ pub(super) enum Verb {
     Other,
     /// `initialize`: it contains the protocol version.
     Initialize,
+    /// `notifications/initialized` of MCP, `initialized` of LSP: its sender has read the answer to its `initialize`.
+    Initialized,
     /// `session/new`: a result names a new session.
     New,
     /// `session/load`, `session/resume`: the worker decides which client gets the session.
@@ -136,6 +138,7 @@ fn may_mean_something(method: &[u8]) -> bool {
 fn verb_named(name: &[u8]) -> Verb {
     match name {
         b"initialize" => Verb::Initialize,
+        b"notifications/initialized" | b"initialized" => Verb::Initialized,
         b"session/new" => Verb::New,
         b"session/load" | b"session/resume" => Verb::Load,
         b"session/fork" => Verb::Fork,
@@ -231,6 +234,8 @@ mod tests {
     fn no_method_that_means_something_is_taken_for_another_one_by_its_letters() {
         for name in [
             "initialize",
+            "initialized",
+            "notifications/initialized",
             "session/new",
             "session/load",
             "session/resume",

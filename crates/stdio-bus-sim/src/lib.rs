@@ -114,10 +114,12 @@ mod tests {
     /// Tables of a thousand entries are filled, and lines nested, in `bus::tests::limits` and `crowd`, where slow
     /// readers are closed, too. Few seeds have a stdin that ends before a line arrives. Admission is tested by
     /// `bus::tests::admission`; a simulated daemon has no operator (`bus::tests::operator`) and no WebSocket clients
-    /// (`e2e::websocket`), and its listeners are never closed for lack of workers (`bus::tests::readiness`). No two of
+    /// (`e2e::websocket`), none that says `initialize` (`bus::tests::openings`), and its listeners are never closed for lack of workers (`bus::tests::readiness`). No two of
     /// its clients share a name at the same time, its sessions do not grow old, and few seeds lead to a request for a
     /// lost one (`bus::tests::sessions`). Events are kept by the shell (`e2e::mcp`).
-    const UNREACHED: [Reason; 23] = [
+    const UNREACHED: [Reason; 25] = [
+        Reason::InitializeLost,
+        Reason::InitializeRefused,
         Reason::WorkerFloods,
         Reason::EventsLost,
         Reason::EraUnsupported,

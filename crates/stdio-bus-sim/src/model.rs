@@ -64,6 +64,8 @@ struct Client {
     gone: bool,
     /// The line that it waits to send.
     waits_with: Option<usize>,
+    /// A worker of its own has ended before its first answer, and it has kept its connection.
+    has_lost_worker: bool,
     /// When it began to wait.
     waits_since: Option<Moment>,
     /// How long it has waited with the line that it sends next.
@@ -88,6 +90,10 @@ struct Worker {
     released: bool,
     /// It was started.
     ran: bool,
+    /// It has answered a request that was waited for.
+    has_answered: bool,
+    /// A request to it was lost with it in this step.
+    has_lost_request: bool,
     /// Every id sent to it is replaced.
     fresh: bool,
     /// It has sent an answer that nothing waits for.
@@ -359,6 +365,7 @@ impl Model {
                 worker.owner
             );
         }
+        self.workers.iter_mut().for_each(|worker| worker.has_lost_request = false);
         for worker in self.step.take_timed_out() {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
         }

@@ -49,7 +49,7 @@ impl Audience {
 
     /// It receives the first line of this client.
     #[cold]
-    pub(crate) fn add(&mut self, key: ClientKey, origin: &Rc<Origin>) {
+    fn add(&mut self, key: ClientKey, origin: &Rc<Origin>) {
         let (word, bit) = (key.index() / 64, key.index() % 64);
         self.served.resize(self.served.len().max(word + 1), 0);
         self.served[word] |= 1 << bit;

@@ -128,7 +128,9 @@ impl Bus {
         if due.is_some_and(|due| due <= self.time.now()) {
             return Err(overdue("its worker had no room for it within request_timeout_sec"));
         }
-        if self.block_on_worker(client, route.worker, line.span.len() + 1) {
+        if self.await_opening(&message, route.worker)?
+            || self.block_on_worker(client, route.worker, line.span.len() + 1)
+        {
             self.expire_first_line(client.into(), due);
             return Ok(Flow::Blocked);
         }
@@ -146,11 +148,10 @@ impl Bus {
             self.take_session_over(session, message.from);
         }
         self.note_servers(message, route.worker);
-        if message.verb == Verb::Initialize {
-            self.note_version(route.worker, message.line);
-        }
-        if self.serves_mcp() {
-            self.open_worker(message, route.worker);
+        match message.verb {
+            Verb::Initialize => self.keep_initialize(message, route.worker, &edits),
+            Verb::Initialized if self.note_initialized(message, route.worker) => return Ok(()),
+            _ => {}
         }
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
@@ -471,7 +472,9 @@ impl Bus {
         if self.block_on_worker(client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
-        self.note_audience(worker, client);
+        if !self.needs_opening(client, worker) {
+            self.note_audience(worker, client);
+        }
         self.deliver_answer(key, Peer::Worker(worker), line, None);
         Flow::Next
     }

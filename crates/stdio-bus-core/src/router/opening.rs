@@ -1,26 +1,226 @@
-//! How MCP sessions are opened on the workers that they share. A server may refuse everything before `initialize` (the
-//! official Python SDK's does), and a session reaches workers that have not seen it: when the one that it began with
-//! has ended, or with `round_robin`. So before a worker gets anything else of a session, the bus sends it the
-//! `initialize` of that session and `notifications/initialized`. The answer is discarded.
+//! `initialize` on shared workers. Clients and workers of MCP and ACP believe that each has the other for itself, so
+//! that two things are missing where a worker is shared:
+//!
+//! - **A worker that has not seen a client yet**, since it replaces one that has ended or was restarted, or with
+//!   `round_robin`. Many refuse everything before `initialize`. So before the first line of a client it is sent the
+//!   `initialize` that the client has sent before, under an id of the bus, and what followed it (`initialized`); the
+//!   answer is discarded, and the client's line waits for it, since some agents work on several lines at once. One that
+//!   has the same version and capabilities as another that the worker has accepted is not sent again.
+//! - **A worker that takes one `initialize` only.** A later one goes to it, too, since most take many. If it refuses
+//!   that, the client gets the worker's first answer under its own id, if version and capabilities are the same; if
+//!   they are not, it gets the refusal, and the log names the remedy.
+//!
+//! Invariant: what is kept is bounded for each client and worker, and counted.
 
+use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use ndjson_scan::Span;
+use ndjson_scan::{Line, Span, all_members, decoded, member};
 
 use super::message::Message;
+use super::unmatched::error_of;
 use crate::Bus;
-use crate::client::Opening;
+use crate::ended::Ending;
 use crate::id::Id;
-use crate::message::{Verb, has_method, not_for_worker};
-use crate::peer::{Peer, WorkerKey};
-use crate::settings::Era;
-use crate::supervisor::answering::Opened;
+use crate::message::{Edits, Parsed, Refusal, Verb, not_for_worker};
+use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
+use crate::report::Reason;
+use crate::tally::Outcome;
+use crate::worker::Worker;
 
-/// Maximum size of an `initialize` that is kept.
-const LONGEST: usize = 4096;
-/// The id that the bus gives it. A worker has at most one of these to answer at a time.
-pub(crate) const ID: &str = "\"stdio-bus/initialize\"";
-const INITIALIZED: &str = "notifications/initialized";
+/// Maximum size of an `initialize`, and of an answer, that is kept.
+const LONGEST: usize = 64 << 10;
+/// Those of all clients may use this part of max_memory.
+const MEMORY_PART: usize = 16;
+/// What each client may keep however little memory there is.
+const LEAST: usize = 1024;
+/// Maximum size of a notification behind it that is kept; of a longer one only the method.
+const LONGEST_NOTIFICATION: usize = 512;
+/// How long a client's line waits for the answer to its `initialize`; then it goes on without it. So long a refusal
+/// waits for the answer to another one.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How many different versions and capabilities a worker is known to have accepted; then the oldest is sent again.
+const MOST_ACCEPTED: usize = 32;
+/// After so many workers have ended before they answered it, an `initialize` is not sent again.
+const MOST_ENDS: u8 = 2;
+/// Objects in the capabilities that are nested more deeply are compared as they are written.
+const DEEPEST: usize = 4;
+
+/// A line that is kept without its id.
+struct KeptLine {
+    /// With its newline.
+    text: Box<[u8]>,
+    /// Where the id is to be, in ascending order; several if it is the progress token, too.
+    ids: Box<[u32]>,
+}
+
+impl KeptLine {
+    /// Keeps a line without what is not for its receiver. Each of these spans is the id.
+    fn of(line: Parsed<'_>, ids: &[Span], left_out: Option<Span>) -> Self {
+        let ids = ids.iter().filter(|span| span.is_some()).map(|span| (*span, true));
+        let mut pieces: Vec<(Span, bool)> = ids.chain(left_out.map(|span| (span, false))).collect();
+        pieces.sort_unstable_by_key(|(span, _)| span.start);
+        let (mut text, mut places, mut from) = (Vec::with_capacity(line.span.len() + 1), Vec::new(), line.span.start);
+        for (span, is_id) in pieces {
+            text.extend_from_slice(line.get(Span { start: from, end: span.start }));
+            from = span.end;
+            if is_id {
+                places.push(text.len() as u32);
+            }
+        }
+        text.extend_from_slice(line.get(Span { start: from, end: line.span.end }));
+        if line.has(Line::LONE_RETURN) {
+            // Some readers end a line there. None stands in a string, where it would be malformed.
+            text.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+        }
+        text.push(b'\n');
+        Self { text: text.into(), ids: places.into() }
+    }
+
+    /// The line with this id, a JSON token.
+    fn with(&self, id: &[u8]) -> Vec<u8> {
+        let (mut line, mut from) = (Vec::with_capacity(self.text.len() + id.len()), 0);
+        for at in self.ids.iter().map(|at| *at as usize) {
+            line.extend_from_slice(&self.text[from..at]);
+            line.extend_from_slice(id);
+            from = at;
+        }
+        line.extend_from_slice(&self.text[from..]);
+        line
+    }
+}
+
+/// How a client has begun to speak with the workers of a pool that it shares.
+pub(crate) struct Opening {
+    pool: usize,
+    /// What its last `initialize` has asked for.
+    alike: u64,
+    /// It has got a result for it.
+    is_accepted: bool,
+    /// That `initialize`; none if it was too large, or workers have ended over it.
+    line: Option<KeptLine>,
+    /// Its id was a string.
+    is_string: bool,
+    /// The notification that followed.
+    initialized: Option<Box<[u8]>>,
+    /// How many workers have ended before they answered it when it was sent again.
+    ends: u8,
+}
+
+impl Opening {
+    fn bytes(&self) -> usize {
+        self.line.as_ref().map_or(0, |line| line.text.len()) + self.initialized.as_ref().map_or(0, |line| line.len())
+    }
+}
+
+/// An `initialize` that a worker has not answered.
+struct Asked {
+    /// Its id at the worker.
+    id: Id,
+    alike: u64,
+    client: ClientKey,
+    since: Moment,
+    /// The bus has sent it again.
+    is_again: bool,
+}
+
+/// The refusal of an `initialize`, while one that is alike is not answered yet.
+struct Refused {
+    request: RequestKey,
+    alike: u64,
+    answer: KeptLine,
+    /// When it is held back no longer.
+    until: Moment,
+}
+
+/// The `initialize` requests of the clients that share a worker.
+#[derive(Default)]
+pub(crate) struct Greeting {
+    asked: Vec<Asked>,
+    /// What those asked for that it has answered with a result.
+    accepted: Vec<u64>,
+    /// The first of these answers, and what was asked for.
+    first: Option<(u64, KeptLine)>,
+    /// Refusals that are held back.
+    refused: Vec<Refused>,
+    /// One that was sent again is not answered: lines of clients may have to wait.
+    is_asking: bool,
+    /// It was sent the notification that follows, after the last one that it has accepted.
+    is_ready: bool,
+    /// It has refused one that was like the first.
+    takes_one: bool,
+}
+
+impl Greeting {
+    /// Whether lines of clients may have to wait.
+    #[inline(always)]
+    pub(crate) fn is_asking(&self) -> bool {
+        self.is_asking
+    }
+
+    /// The id of an `initialize` that the bus has sent again and that is not answered.
+    pub(crate) fn asked_by_bus(&self) -> Option<&Id> {
+        self.asked.iter().find(|asked| asked.is_again).map(|asked| &asked.id)
+    }
+
+    fn bytes(&self) -> usize {
+        self.first.as_ref().map_or(0, |(_, line)| line.text.len())
+    }
+
+    /// Removes the unanswered one with this id.
+    fn take(&mut self, id: &Id, is_again: bool) -> Option<Asked> {
+        let at = self.asked.iter().position(|asked| asked.is_again == is_again && asked.id == *id)?;
+        let asked = self.asked.remove(at);
+        self.is_asking = self.asked.iter().any(|asked| asked.is_again);
+        Some(asked)
+    }
+}
+
+/// What an `initialize` asks for: the version of the protocol and the capabilities of the client, however they are
+/// written; all of its params if it names no version.
+fn alike(line: &[u8]) -> u64 {
+    let mut params = member(line, b"params").unwrap_or_default();
+    if member(params, b"protocolVersion").is_none() {
+        // In an envelope.
+        params = member(params, b"params").unwrap_or(params);
+    }
+    let Some(version) = member(params, b"protocolVersion") else { return meaning(params, 0).unwrap_or(0) };
+    let capabilities = [b"clientCapabilities".as_slice(), b"capabilities"].map(|name| member(params, name));
+    let capabilities = capabilities.map(|value| value.and_then(|value| meaning(value, 0)).unwrap_or(EMPTY));
+    together(meaning(version, 0).unwrap_or(0), together(capabilities[0], capabilities[1]))
+}
+
+/// The meaning of an object without members.
+const EMPTY: u64 = 1;
+
+/// A number for a value that does not depend on blanks and the order of members; none for what stands for an absent
+/// member: null and false.
+fn meaning(value: &[u8], depth: usize) -> Option<u64> {
+    match value.first()? {
+        b'n' | b'f' => None,
+        b'"' => Some(hash_of_name(&decoded(value))),
+        b'{' if depth < DEEPEST => Some(all_members(value).fold(EMPTY, |sum, (key, value)| {
+            let member = meaning(value, depth + 1).map(|value| together(hash_of_name(&decoded(key)), value));
+            sum.wrapping_add(member.unwrap_or(0))
+        })),
+        _ => {
+            let mut text = value.to_vec();
+            text.retain(|byte| !byte.is_ascii_whitespace());
+            Some(hash_of_name(&text))
+        }
+    }
+}
+
+fn together(one: u64, other: u64) -> u64 {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&one.to_le_bytes());
+    bytes[8..].copy_from_slice(&other.to_le_bytes());
+    hash_of_name(&bytes)
+}
+
+const REMEDY: &str = "\"assignment\": \"dedicated\" gives each client a worker of its own";
 
 impl Bus {
     /// Whether there was ever an MCP listener.
@@ -28,57 +228,429 @@ impl Bus {
         self.supervisor.pools.len() > self.supervisor.shown
     }
 
-    /// A client's message goes to a worker: first sends it the session's opening, if it needs that.
-    pub(super) fn open_worker(&mut self, message: &Message<'_>, key: WorkerKey) {
-        let &Message { from: client, line, verb, .. } = message;
-        let begins = verb == Verb::Initialize && line.id.is_some();
-        let Some(worker) = self.workers.get(key) else { return };
-        let (is_opened, is_shared) = (worker.facts.opened != Opened::No, worker.owner.is_none());
-        if is_opened && !begins || !is_shared || self.mcp(client).era != Some(Era::Legacy) {
+    /// Bytes of the openings of clients, and of the answers that are kept.
+    pub fn bytes_of_openings(&self) -> usize {
+        self.supervisor.opening_bytes
+    }
+
+    /// A client's message is to go to a worker: the worker may have to be sent the client's `initialize` first. Returns
+    /// whether the message has to wait for that.
+    pub(super) fn await_opening(&mut self, message: &Message<'_>, key: WorkerKey) -> Result<bool, Refusal> {
+        let client = message.from;
+        let Some(worker) = self.workers.get(key).filter(|worker| worker.owner.is_none()) else { return Ok(false) };
+        let is_new = !worker.audience.has(client);
+        let is_concerned = is_new || worker.greeting.is_asking;
+        if !is_concerned || message.verb == Verb::Initialize && message.id.is_some() {
+            return Ok(false);
+        }
+        let Some(opening) = self.opening_of(client, worker.pool).filter(|opening| opening.is_accepted) else {
+            return Ok(false);
+        };
+        let (greeting, pool, alike, now) = (&worker.greeting, worker.pool, opening.alike, self.time.now());
+        if greeting.accepted.contains(&alike) {
+            self.send_initialized(client, key);
+            return Ok(false);
+        }
+        // What the client itself has just sent does not hold its next line up.
+        let is_it = |asked: &&Asked| asked.alike == alike && (asked.is_again || is_new);
+        let is_timely = |asked: &&Asked| asked.since.after(PATIENCE) > now;
+        let mut same = greeting.asked.iter().filter(is_it);
+        if let Some(asked) = same.clone().find(is_timely) {
+            let until = asked.since.after(PATIENCE);
+            self.await_greeting(client, pool, until);
+            return Ok(true);
+        }
+        if same.any(|asked| asked.is_again) {
+            let is_asking = greeting.asked.iter().filter(is_timely).any(|asked| asked.is_again);
+            self.workers.get_mut(key).into_iter().for_each(|worker| worker.greeting.is_asking = is_asking);
+            return Ok(false);
+        }
+        if !is_new {
+            return Ok(false);
+        }
+        if greeting.takes_one {
+            self.report_request(Reason::InitializeRefused, [Some(client.into()), Some(key.into())], || {
+                let text = format!(
+                    "a client goes on at a worker that takes one initialize only, and has had one with another protocol \
+                     version or other capabilities; {REMEDY}"
+                );
+                (None, text)
+            });
+            return Ok(false);
+        }
+        let Some(line) = &opening.line else {
+            if !greeting.accepted.is_empty() {
+                return Ok(false);
+            }
+            let why = if opening.ends < MOST_ENDS {
+                format!("was larger than the {} bytes that are kept of one", self.longest_opening())
+            } else {
+                "has ended the workers that it was sent to again".into()
+            };
+            let text = format!(
+                "this connection's next worker knows nothing of it, and cannot be sent its initialize, which {why}: send \
+                 initialize again, or connect again"
+            );
+            return Err(Refusal(Reason::InitializeLost, text));
+        };
+        let is_string = opening.is_string;
+        let line = KeptLine { text: line.text.clone(), ids: line.ids.clone() };
+        let id = self.make_name(key.into(), is_string);
+        let text = line.with(&id.token());
+        self.note_audience(key, client);
+        self.note_version(key, &text);
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
+            worker.greeting.is_asking = true;
+        }
+        self.send(Peer::Worker(key), &text);
+        self.await_greeting(client, pool, now.after(PATIENCE));
+        Ok(true)
+    }
+
+    /// Whether a client's next line to a worker waits for its `initialize`. An answer to the worker's own question does
+    /// not.
+    pub(super) fn needs_opening(&self, client: ClientKey, key: WorkerKey) -> bool {
+        let is_new = |worker: &&Worker| worker.owner.is_none() && !worker.audience.has(client);
+        let Some(worker) = self.workers.get(key).filter(is_new) else { return false };
+        let needs = |opening: &Opening| opening.is_accepted && !worker.greeting.accepted.contains(&opening.alike);
+        self.opening_of(client, worker.pool).is_some_and(needs)
+    }
+
+    /// How a client has begun in a pool.
+    fn opening_of(&self, client: ClientKey, pool: usize) -> Option<&Opening> {
+        self.client(client)?.seldom.get()?.openings.iter().find(|opening| opening.pool == pool)
+    }
+
+    /// The same, to be changed.
+    fn opening_mut(&mut self, client: ClientKey, pool: usize) -> Option<&mut Opening> {
+        let client = self.client_mut(client)?.seldom.get_mut()?;
+        client.openings.iter_mut().find(|opening| opening.pool == pool)
+    }
+
+    /// Maximum size of what is kept of a client.
+    fn longest_opening(&self) -> usize {
+        (self.settings.limits.max_memory / MEMORY_PART / self.most_clients().max(1)).clamp(LEAST, LONGEST)
+    }
+
+    /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
+    #[cold]
+    pub(super) fn keep_initialize(&mut self, message: &Message<'_>, key: WorkerKey, edits: &Edits) {
+        let &Message { from: client, line, ref id, .. } = message;
+        let text = line.get(line.span);
+        self.note_version(key, text);
+        let (since, longest) = (self.time.now(), self.longest_opening());
+        let pool = self.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
+        let Some((spelled, pool)) = id.as_ref().zip(pool) else { return };
+        self.drop_opening(client, pool);
+        let openings = self.client(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
+        let kept: usize = openings.map_or(0, |openings| openings.iter().map(Opening::bytes).sum());
+        let is_kept = kept + text.len() < longest;
+        // Only what is kept, or nearly, is compared: another one is like no other.
+        let alike = if text.len() <= LONGEST { alike(text) } else { hash_of_name(text) };
+        let opening = Opening {
+            pool,
+            alike,
+            is_accepted: false,
+            line: is_kept.then(|| KeptLine::of(line, &[line.id, message.progress], not_for_worker(line))),
+            is_string: spelled.id.is_string(),
+            initialized: None,
+            ends: 0,
+        };
+        self.supervisor.opening_bytes += opening.bytes();
+        if let Some(client) = self.client_mut(client) {
+            client.seldom.openings.push(opening);
+        }
+        let made = edits[0].as_ref().and_then(|edit| Id::parse(edit.with.as_bytes()).ok());
+        let id = made.unwrap_or_else(|| spelled.id.clone());
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.greeting.asked.push(Asked { id, alike, client, since, is_again: false });
+        }
+    }
+
+    /// A client sends a worker the notification that follows `initialize`. Others that have accepted its `initialize`
+    /// get it, too. Returns whether this one is to get none: it takes one only, and has had it.
+    #[cold]
+    pub(super) fn note_initialized(&mut self, message: &Message<'_>, key: WorkerKey) -> bool {
+        let &Message { from: client, line, ref id, .. } = message;
+        let pool = self.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
+        let Some(pool) = pool.filter(|_| id.is_none()) else { return false };
+        let Some(opening) = self.opening_mut(client, pool) else { return false };
+        let (alike, before) = (opening.alike, opening.bytes());
+        let kept = if line.span.len() < LONGEST_NOTIFICATION {
+            KeptLine::of(line, &[], not_for_worker(line)).text
+        } else {
+            let method = String::from_utf8_lossy(line.get(line.method));
+            format!("{{\"jsonrpc\":\"2.0\",\"method\":{method}}}\n").into_bytes().into()
+        };
+        opening.initialized = Some(kept);
+        let after = opening.bytes();
+        self.supervisor.opening_bytes += after;
+        self.supervisor.opening_bytes -= before;
+        let accepts = |greeting: &Greeting| greeting.accepted.contains(&alike);
+        let Some(greeting) = self.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return false };
+        let is_known = greeting.is_ready && greeting.takes_one && accepts(greeting);
+        greeting.is_ready = true;
+        let waits = |worker: &Worker| {
+            let has_begun = worker.pool == pool && worker.audience.has(client);
+            has_begun && accepts(&worker.greeting) && !worker.greeting.is_ready
+        };
+        let others: Vec<WorkerKey> = self.workers.iter().filter(|(_, it)| waits(it)).map(|(other, _)| other).collect();
+        others.into_iter().for_each(|other| self.send_initialized(client, other));
+        is_known
+    }
+
+    /// A worker that has accepted a client's `initialize` gets the notification that follows, unless it has had one, or
+    /// the client has not sent it yet.
+    fn send_initialized(&mut self, client: ClientKey, key: WorkerKey) {
+        let Some(pool) = self.workers.get(key).filter(|worker| !worker.greeting.is_ready).map(|worker| worker.pool)
+        else {
             return;
-        }
-        let Some(opening) = self.client_mut(client).map(|client| &mut client.seldom.opening) else { return };
-        if begins {
-            let mut pieces = [Some((line.id, ID.as_bytes())), not_for_worker(line).map(|own| (own, &b""[..]))];
-            pieces.sort_unstable_by_key(|piece| piece.map_or(u32::MAX, |(at, _)| at.start));
-            let mut text = Vec::new();
-            let mut from = line.span.start;
-            for (at, with) in pieces.into_iter().flatten() {
-                text.extend_from_slice(line.get(Span { start: from, end: at.start }));
-                text.extend_from_slice(with);
-                from = at.end;
-            }
-            text.extend_from_slice(line.get(Span { start: from, end: line.span.end }));
-            text.push(b'\n');
-            let kept = (line.span.len() <= LONGEST).then(|| text.into());
-            *opening = Opening { line: kept, at: Some(key) };
-        } else if opening.at == Some(key) {
-            if has_method(line, INITIALIZED.as_bytes()) {
-                self.set_opened(key, Opened::Yes);
-            }
-        } else if let Some(line) = opening.line.clone() {
-            opening.at = Some(key);
-            self.set_opened(key, Opened::Asked);
-            self.send(Peer::Worker(key), &line);
-            let initialized = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{INITIALIZED}\"}}\n");
-            self.send(Peer::Worker(key), initialized.as_bytes());
-        }
+        };
+        let line = self.opening_of(client, pool).and_then(|opening| opening.initialized.clone());
+        let Some(line) = line else { return };
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.greeting.is_ready = true;
+        self.send(Peer::Worker(key), &line);
     }
 
-    fn set_opened(&mut self, key: WorkerKey, opened: Opened) {
-        self.workers.get_mut(key).into_iter().for_each(|worker| worker.facts.opened = opened);
-    }
-
-    /// Takes the answer of a worker to an opening, if this is one. After an error it gets the opening of the next
-    /// session. Returns whether it is one.
-    pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.facts.opened == Opened::Asked) else {
+    /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
+    /// result. Returns whether it is one.
+    pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
+        let Some(asked) = self.workers.get_mut(key).and_then(|worker| worker.greeting.take(id, true)) else {
             return false;
         };
-        let is_it = Id::parse(ID.as_bytes()).as_ref() == Ok(id);
-        if is_it {
-            worker.facts.opened = if is_result { Opened::Yes } else { Opened::No };
+        let is_accepted = !line.has(Line::ERROR) || line.has(Line::RESULT);
+        self.settle(key, &asked, line, is_accepted);
+        if !is_accepted {
+            let (client, error) = (self.client(asked.client).map(|_| asked.client.into()), error_of(line));
+            let has_others = self.workers.get(key).is_some_and(|worker| !worker.greeting.accepted.is_empty());
+            let remedy = if has_others { format!("; if it takes one only: {REMEDY}") } else { String::new() };
+            self.report_request(Reason::InitializeRefused, [client, Some(key.into())], || {
+                let text = format!(
+                    "a worker has refused a client's initialize, which the bus has sent again since the client had sent \
+                     it to another one: {error}{remedy}"
+                );
+                (None, text)
+            });
         }
-        is_it
+        true
+    }
+
+    /// A worker has answered a client's `initialize`. Returns whether the answer is not for the client: it gets that to
+    /// the first one, now or once that has come.
+    #[cold]
+    pub(super) fn hear_answer_to_initialize(
+        &mut self,
+        key: WorkerKey,
+        request: RequestKey,
+        line: Parsed<'_>,
+        is_misspelled: bool,
+    ) -> bool {
+        let Some(id) = self.pending.wire_of(request) else { return false };
+        let Some(asked) = self.workers.get_mut(key).and_then(|worker| worker.greeting.take(&id, false)) else {
+            return false;
+        };
+        let is_accepted = !line.has(Line::ERROR) || line.has(Line::RESULT);
+        let Some(greeting) = self.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return false };
+        let is_alike = |first: &u64| *first == asked.alike;
+        if is_accepted || is_misspelled {
+            self.settle(key, &asked, line, is_accepted && !is_misspelled);
+            return false;
+        }
+        if greeting.first.as_ref().is_some_and(|(first, _)| is_alike(first)) {
+            self.answer_as_first(key, request);
+            return true;
+        }
+        if greeting.asked.iter().any(|other| is_alike(&other.alike)) {
+            let answer = KeptLine::of(line, &[line.id], None);
+            let until = self.time.now().after(PATIENCE);
+            greeting.refused.push(Refused { request, alike: asked.alike, answer, until });
+            self.wake_at(key.into(), until);
+            return true;
+        }
+        let is_other = !greeting.accepted.is_empty() && !greeting.accepted.iter().any(is_alike);
+        self.settle(key, &asked, line, false);
+        let pool = self.pool_of(key).unwrap_or_default();
+        if self.opening_of(asked.client, pool).is_some_and(|opening| is_alike(&opening.alike)) {
+            self.drop_opening(asked.client, pool);
+        }
+        if is_other {
+            let shown = self.pending.asker_text(request);
+            self.report_request(Reason::InitializeRefused, [Some(asked.client.into()), Some(key.into())], || {
+                let text = format!(
+                    "a worker has refused an initialize after one with another protocol version or other capabilities: {}; \
+                     if it takes one only: {REMEDY}",
+                    error_of(line)
+                );
+                (Some(shown), text)
+            });
+        }
+        false
+    }
+
+    /// A worker has answered an `initialize`: what has waited for that goes on.
+    fn settle(&mut self, key: WorkerKey, asked: &Asked, line: Parsed<'_>, is_accepted: bool) {
+        let longest =
+            LONGEST.min(self.settings.limits.max_memory / MEMORY_PART / crate::settings::MAX_WORKERS).max(LEAST);
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let (pool, greeting) = (worker.pool, &mut worker.greeting);
+        if is_accepted {
+            if !greeting.accepted.contains(&asked.alike) {
+                if greeting.accepted.len() >= MOST_ACCEPTED {
+                    greeting.accepted.remove(0);
+                }
+                greeting.accepted.push(asked.alike);
+            }
+            greeting.is_ready = false;
+            if greeting.first.is_none() && line.id.is_some() && line.span.len() < longest {
+                greeting.first = Some((asked.alike, KeptLine::of(line, &[line.id], None)));
+                self.supervisor.opening_bytes += greeting.bytes();
+            }
+        }
+        let is_over = is_accepted || !greeting.asked.iter().any(|other| other.alike == asked.alike);
+        let is_first = greeting.first.as_ref().is_some_and(|(first, _)| *first == asked.alike);
+        let refused = greeting.refused.extract_if(.., |refused| is_over && refused.alike == asked.alike);
+        let refused: Vec<Refused> = refused.collect();
+        for Refused { request, answer, .. } in refused {
+            match is_first {
+                true => self.answer_as_first(key, request),
+                false => self.answer_instead(key, request, &answer, Outcome::Error),
+            }
+        }
+        if is_accepted && asked.is_again {
+            self.send_initialized(asked.client, key);
+        } else if is_accepted {
+            self.note_accepted(asked.client, key, asked.alike);
+        }
+        self.stop_awaiting_workers_of(pool);
+    }
+
+    /// A client gets a result for its `initialize`.
+    fn note_accepted(&mut self, client: ClientKey, key: WorkerKey, alike: u64) {
+        let Some(pool) = self.pool_of(key) else { return };
+        if let Some(opening) = self.opening_mut(client, pool).filter(|opening| opening.alike == alike) {
+            opening.is_accepted = true;
+        }
+    }
+
+    /// Refusals that were held back for long enough reach their clients. Returns when to check again.
+    pub(crate) fn tick_refused(&mut self, key: WorkerKey) -> Option<Moment> {
+        let now = self.time.now();
+        let greeting = &mut self.workers.get_mut(key)?.greeting;
+        let due: Vec<Refused> = greeting.refused.extract_if(.., |refused| refused.until <= now).collect();
+        for Refused { request, answer, .. } in due {
+            self.answer_instead(key, request, &answer, Outcome::Error);
+        }
+        self.workers.get(key)?.greeting.refused.iter().map(|refused| refused.until).min()
+    }
+
+    /// A client whose `initialize` a worker has refused gets the answer to the first one, which asked for the same.
+    fn answer_as_first(&mut self, key: WorkerKey, request: RequestKey) {
+        let Some(greeting) = self.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return };
+        let is_news = !core::mem::replace(&mut greeting.takes_one, true);
+        let Some((alike, first)) = &greeting.first else { return };
+        let (alike, first) = (*alike, KeptLine { text: first.text.clone(), ids: first.ids.clone() });
+        let asker = self.pending.get(request).and_then(|request| request.asker());
+        if let Some(Peer::Client(client)) = asker {
+            self.note_accepted(client, key, alike);
+        }
+        if is_news {
+            self.report_request(Reason::InitializeRefused, [asker, Some(key.into())], || {
+                let text = format!(
+                    "a worker takes one initialize only: clients with the protocol version and the capabilities of the \
+                     first one get its answer, all others are refused; {REMEDY}"
+                );
+                (None, text)
+            });
+        }
+        self.answer_instead(key, request, &first, Outcome::Answered);
+    }
+
+    /// A client's request that a worker has answered ends with this answer.
+    fn answer_instead(&mut self, key: WorkerKey, request: RequestKey, answer: &KeptLine, outcome: Outcome) {
+        let Some(asked) = self.pending.get(request) else { return };
+        let (asker, since) = (asked.asker(), asked.since());
+        let text = answer.with(&self.pending.asker_token(request));
+        let ending = Ending { outcome: outcome.name(), code: None, reason: None, bytes_out: text.len() as u64 };
+        if self.out.keeps_records() {
+            self.record_end(request, ending, None);
+        }
+        self.forget_request(request);
+        let Some(Peer::Client(client)) = asker else { return };
+        if let Some(worker) = self.workers.get_mut(key) {
+            self.supervisor.has_changed |= worker.answering.answers(true);
+            self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.time.lasted(since));
+        }
+        if let Some(client) = self.client_mut(client) {
+            client.mcp.answered_by = Some(key);
+        }
+        self.send(client.into(), &text);
+        self.wake_after_answer(client);
+    }
+
+    /// What a client has begun with in a pool is not kept any longer.
+    fn drop_opening(&mut self, client: ClientKey, pool: usize) {
+        let Some(client) = self.client_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
+        let dropped = client.openings.extract_if(.., |opening| opening.pool == pool);
+        let bytes: usize = dropped.map(|opening| opening.bytes()).sum();
+        self.supervisor.opening_bytes -= bytes;
+    }
+
+    /// A client has gone.
+    pub(crate) fn forget_openings(&mut self, openings: &[Opening]) {
+        self.supervisor.opening_bytes -= openings.iter().map(Opening::bytes).sum::<usize>();
+    }
+
+    /// A worker has gone.
+    pub(crate) fn forget_greeting(&mut self, pool: usize, greeting: &Greeting) {
+        self.supervisor.opening_bytes -= greeting.bytes();
+        for asked in greeting.asked.iter().filter(|asked| asked.is_again) {
+            let Some(opening) = self.opening_mut(asked.client, pool) else { continue };
+            opening.ends += u8::from(opening.alike == asked.alike);
+            if opening.ends >= MOST_ENDS {
+                let before = opening.bytes();
+                (opening.line, opening.initialized) = (None, None);
+                self.supervisor.opening_bytes -= before;
+            }
+        }
+    }
+
+    /// Panics if what is kept was counted wrongly.
+    pub(crate) fn check_openings(&self) {
+        let clients = self.all_clients().filter_map(|(_, client)| client.seldom.get());
+        let kept: usize = clients.flat_map(|client| &client.openings).map(Opening::bytes).sum();
+        let answers: usize = self.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
+        assert_eq!(kept + answers, self.supervisor.opening_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_initialize_asks_for_does_not_depend_on_how_it_is_written() {
+        let of = |params: &str| alike(format!(r#"{{"id":1,"method":"initialize","params":{params}}}"#).as_bytes());
+        let one = of(r#"{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true},"terminal":true}}"#);
+        for same in [
+            r#"{"clientInfo":{"name":"a"},"clientCapabilities":{"terminal":true,"fs":{"readTextFile":true}},"protocolVersion":1}"#,
+            r#"{ "protocolVersion" : 1, "clientCapabilities" : { "fs" : { "readText\u0046ile" : true, "writeTextFile": false }, "terminal" : true, "x": null } }"#,
+        ] {
+            assert_eq!(of(same), one, "{same}");
+        }
+        for other in [
+            r#"{"protocolVersion":2,"clientCapabilities":{"fs":{"readTextFile":true},"terminal":true}}"#,
+            r#"{"protocolVersion":1,"clientCapabilities":{"fs":{"readTextFile":true}}}"#,
+            r#"{"protocolVersion":1,"clientCapabilities":{"fs":{},"terminal":true}}"#,
+            r#"{"protocolVersion":1}"#,
+        ] {
+            assert_ne!(of(other), one, "{other}");
+        }
+        assert_eq!(of(r#"{"protocolVersion":"a","capabilities":{}}"#), of(r#"{"protocolVersion":"a"}"#));
+        assert_ne!(of(r#"{"protocolVersion":"a","capabilities":{"roots":{}}}"#), of(r#"{"protocolVersion":"a"}"#));
+        assert_ne!(of(r#"{"processId":1}"#), of(r#"{"processId":2}"#), "without a version all counts");
+        let wrapped = r#"{"id":1,"method":"proxy/successor","params":{"method":"initialize","params":{"protocolVersion":1,"clientCapabilities":{"terminal":true,"fs":{"readTextFile":true}}}}}"#;
+        assert_eq!(alike(wrapped.as_bytes()), one);
     }
 }

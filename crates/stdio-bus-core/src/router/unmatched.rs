@@ -69,10 +69,7 @@ impl Bus {
         } else {
             self.own_question(worker).filter(|_| !is_result)
         };
-        if id
-            .as_ref()
-            .is_some_and(|id| self.take_era(worker, id, is_result) || self.take_opening(worker, id, is_result))
-        {
+        if id.as_ref().is_some_and(|id| self.take_era(worker, id, is_result) || self.take_opening(worker, id, line)) {
             return Flow::Next;
         }
         let Some(at) = self.workers.get_mut(worker) else { return Flow::Next };
@@ -204,7 +201,7 @@ fn is_rounded(rounded: u64, number: u64) -> bool {
 }
 
 /// The code and the message of an error, for people.
-fn error_of(line: Parsed<'_>) -> String {
+pub(super) fn error_of(line: Parsed<'_>) -> String {
     let Some(error) = member(line.get(line.span), b"error") else { return String::new() };
     let code = member(error, b"code").unwrap_or_default();
     let message = member(error, b"message").filter(|message| message.starts_with(b"\""));

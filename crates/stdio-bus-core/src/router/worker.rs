@@ -57,6 +57,9 @@ impl Bus {
             if verb == Verb::Load && line.has(Line::RESULT) {
                 self.sessions.step_all(sessions, Event::LoadedLate);
             }
+            if verb == Verb::Initialize {
+                self.hear_answer_to_initialize(worker, key, line, misspelled.is_some());
+            }
             let asked_in = if verb.creates() { [None; 2] } else { sessions };
             self.learn_from_late_answer(worker, line, asked_in);
             self.forget_request(key);
@@ -74,6 +77,9 @@ impl Bus {
             Room::Wait => return Flow::Blocked,
             // The client was closed, so this answer has no asker now.
             Room::Closed => return self.worker_response(worker, line),
+        }
+        if verb == Verb::Initialize && self.hear_answer_to_initialize(worker, key, line, misspelled.is_some()) {
+            return Flow::Next;
         }
         let succeeds = line.has(Line::RESULT);
         let named = session_name(line, line.result_session).filter(|_| succeeds);
@@ -204,7 +210,7 @@ impl Bus {
         if said
             .id
             .as_ref()
-            .is_some_and(|it| self.take_era(worker, &it.id, false) || self.take_opening(worker, &it.id, true))
+            .is_some_and(|it| self.take_era(worker, &it.id, false) || self.take_opening(worker, &it.id, line))
         {
             return Ok(Flow::Next);
         }

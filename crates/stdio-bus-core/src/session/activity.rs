@@ -24,10 +24,9 @@ fn asks_for_version_2(line: &[u8]) -> bool {
 }
 
 impl Bus {
-    /// A client sends a worker this `initialize`.
+    /// A worker is sent this `initialize` of a client.
     #[cold]
-    pub(crate) fn note_version(&mut self, worker: WorkerKey, line: Parsed<'_>) {
-        let line = line.get(line.span);
+    pub(crate) fn note_version(&mut self, worker: WorkerKey, line: &[u8]) {
         self.note_subagents(worker, line);
         let Some(worker) = self.workers.get_mut(worker) else { return };
         worker.facts.tells_states |= asks_for_version_2(line);

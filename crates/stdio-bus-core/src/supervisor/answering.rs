@@ -41,18 +41,6 @@ pub(crate) struct Answering {
     is_watched: bool,
 }
 
-/// Whether a worker was sent the opening of a session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Opened {
-    /// It was, or needs none.
-    #[default]
-    Yes,
-    /// It was not.
-    No,
-    /// The bus has sent it, and waits for the answer.
-    Asked,
-}
-
 impl Answering {
     /// The record of a new worker with these time limits.
     pub(super) fn new(limits: TimeLimits) -> Self {

@@ -15,14 +15,12 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::answering::Opened;
 use super::tenure::Wear;
 use crate::Bus;
 use crate::id::Id;
 use crate::peer::{Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::Reason;
-use crate::router::opening::ID as OPENING;
 use crate::settings::Era;
 use crate::worker::Worker;
 
@@ -147,12 +145,10 @@ impl Bus {
     /// The id of the bus's own request that a worker has to answer before all others, or while it has no other.
     pub(crate) fn own_question(&self, key: WorkerKey) -> Option<Id> {
         let worker = self.workers.get(key).filter(|worker| worker.end.unanswered.count() == 0)?;
-        let id = match (worker.facts.question, worker.facts.opened) {
-            (Question::Open, _) => id_of(worker.name.incarnation),
-            (_, Opened::Asked) => OPENING.into(),
-            _ => return None,
-        };
-        Id::parse(id.as_bytes()).ok()
+        match worker.facts.question {
+            Question::Open => Id::parse(id_of(worker.name.incarnation).as_bytes()).ok(),
+            _ => worker.greeting.asked_by_bus().cloned(),
+        }
     }
 
     /// Stops waiting for an answer. Returns when to check again.

@@ -9,7 +9,7 @@ use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::client::Phase;
 use crate::flow::gate::Hold;
-use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
+use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
 use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
@@ -181,6 +181,9 @@ impl Bus {
             None => return,
         };
         self.penalise_crash(key, &to_answer);
+        let owner = self.owner(key).map(Peer::Client);
+        let has_failed = |request: &RequestKey| self.pending.get(*request).is_some_and(|it| it.asker() == owner);
+        let is_told = owner.is_some() && to_answer.iter().any(has_failed);
         for request in to_answer {
             self.fail_request(request, reason, &text);
             self.forget_request(request);
@@ -193,19 +196,26 @@ impl Bus {
         }
         self.drop_all_early(key);
         self.tasks.forget_worker(key);
-        self.close_owner(key);
+        self.close_owner(key, is_told);
     }
 
     /// A dedicated worker has ended: the client sees that as the end of its connection, as if it had started the worker
-    /// itself. Another worker would know nothing of the negotiated state.
-    fn close_owner(&mut self, key: WorkerKey) {
+    /// itself. Another worker would know nothing of the negotiated state. `is_told` means that a request of it failed.
+    fn close_owner(&mut self, key: WorkerKey, is_told: bool) {
         let Some(worker) = self.workers.get(key) else { return };
         // A worker that could not be started has negotiated nothing.
-        let Some(owner) = worker.owner.filter(|_| worker.has_run()) else { return };
+        let Some(owner) = worker.owner.filter(|_| worker.has_run() && !worker.facts.is_left) else { return };
         // The shutdown closes its clients in its own time; a client that is being closed has a reason already.
         let goes_on = self.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.mcp(owner).borrows;
         if self.shutdown.stops_workers() || goes_on {
             return;
+        }
+        if is_told && self.gets_another_worker(owner, key) {
+            self.report_request(Reason::OwnWorkerReplaced, [Some(owner.into()), Some(key.into())], || {
+                (None, "the client's own worker has ended before its first answer; the client gets another one".into())
+            });
+            self.workers.get_mut(key).into_iter().for_each(|worker| worker.facts.is_left = true);
+            return self.unassign(owner, key);
         }
         self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
             (None, "the client's own worker has ended; the connection is closed".into())
@@ -218,11 +228,22 @@ impl Bus {
         self.close_orderly(owner, Reason::OwnWorkerEnded, text);
     }
 
+    /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
+    /// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak. The error
+    /// of its request tells the client of the end.
+    fn gets_another_worker(&mut self, owner: ClientKey, key: WorkerKey) -> bool {
+        let has_failed = |worker: &Worker| worker.process.has_exited() && !worker.answering.has_answered();
+        let is_first = self.workers.get(key).is_some_and(has_failed) && self.phase(owner) == Some(Phase::Open);
+        let owner = self.client_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
+        owner.is_some_and(|owner| !core::mem::replace(&mut owner.seldom.has_lost_worker, true))
+    }
+
     /// It has exited and its last line was read.
     fn finish_worker(&mut self, key: WorkerKey) {
         self.detach_worker(key);
         let Some(worker) = self.workers.remove(key) else { return };
         self.pending.forget_names(&worker.end.names);
+        self.forget_greeting(worker.pool, &worker.greeting);
         self.timers.disarm(Timer::Worker(key));
         self.out.stats().bytes_unsent += worker.end.output.queued() as u64;
         self.out.push(Effect::Release(key));
@@ -261,6 +282,7 @@ impl Bus {
             Self::tick_silent,
             Self::tick_probation,
             Self::tick_early,
+            Self::tick_refused,
             Self::tick_first_answer,
             Self::tick_question,
             Self::tick_extra,

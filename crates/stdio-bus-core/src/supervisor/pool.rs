@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::answering::{Answering, Opened};
+use super::answering::Answering;
 use super::discovery::Discovery;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
@@ -223,10 +223,8 @@ impl Bus {
         let name = WorkerName { pool: shown, place, incarnation };
         let settings = &self.settings.pools[pool];
         let tenure = Tenure::new(self.time.now(), settings, generation, incarnation);
-        let is_to_see = self.supervisor.pools[pool].side.twin.is_some() && settings.assignment != Assignment::Dedicated;
-        let opened = if is_to_see { Opened::No } else { Opened::Yes };
         let has_subagents = self.supervisor.pools[pool].has_subagents;
-        let facts = Facts { started: self.time.now(), opened, has_subagents, ..Facts::default() };
+        let facts = Facts { started: self.time.now(), has_subagents, ..Facts::default() };
         let answering = Answering::new(TimeLimits::of(settings));
         let end = Endpoint { stream: Stream::of_worker(), ..Endpoint::default() };
         let window = SendWindow::new();

@@ -13,6 +13,9 @@
 //! In a full pool they wait while a worker is ending, or a session without a connection may give up its own
 //! (`eviction.rs`).
 //!
+//! Others wait until a worker that has not seen them yet has answered their `initialize`, which the bus has sent again
+//! (`router/opening.rs`).
+//!
 //! Invariant: `waiting` has each client that awaits a worker, once.
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -123,6 +126,17 @@ impl Bus {
         until > now
     }
 
+    /// Makes a client wait with its next line for a worker's answer to an `initialize` (`router/opening.rs`). `pool` is
+    /// that of the worker, and the index of its group.
+    pub(crate) fn await_greeting(&mut self, client: ClientKey, pool: usize, until: Moment) {
+        let Some(source) = self.identity(client).map(|client| client.origin.source()) else { return };
+        let since = self.time.now();
+        let waiting = Waiting { client, source, group: pool, since, until, for_turn: false, has_ended: false };
+        self.timers.arm(Timer::WorkerQueue, until);
+        self.supervisor.queue.waiting.push(waiting);
+        self.close_gate(client.into(), Hold::Worker);
+    }
+
     /// Until when a line waits for a worker to come back to a group, if one is about to.
     fn hold_ends(&mut self, group: usize) -> Option<Moment> {
         let hold = self.settings.limits.hold;
@@ -189,7 +203,7 @@ impl Bus {
     }
 
     /// The state of a pool's workers has changed: lines that wait for one to come back are checked again.
-    pub(super) fn stop_awaiting_workers_of(&mut self, pool: usize) {
+    pub(crate) fn stop_awaiting_workers_of(&mut self, pool: usize) {
         let concerned: Vec<bool> =
             self.balancer.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
         self.stop_awaiting(false, |waiting| !waiting.for_turn && concerned[waiting.group]);

@@ -4,7 +4,7 @@
 //! process can close its pipes and live.
 use core::time::Duration;
 
-use super::answering::{Answering, Opened};
+use super::answering::Answering;
 use super::discovery::Question;
 use super::tenure::Tenure;
 use crate::endpoint::Endpoint;
@@ -15,6 +15,7 @@ use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
 use crate::router::audience::Audience;
 use crate::router::elicitations::Elicitations;
+use crate::router::opening::Greeting;
 use crate::session::activity::told_idle;
 use crate::session::children::announced;
 use crate::session::early::Early;
@@ -130,10 +131,10 @@ pub(crate) struct Facts {
     pub read_since: Moment,
     /// When its client took it, or gave it back.
     pub claimed: Moment,
+    /// Its client keeps its connection and gets another one.
+    pub is_left: bool,
     /// Whether it was sent `server/discover`.
     pub question: Question,
-    /// Whether it was sent the opening of an MCP session (`router/opening.rs`).
-    pub opened: Opened,
     /// The protocol of the last `initialize` that it was sent.
     pub dialect: Option<Dialect>,
     /// It may report which of its sessions are active (`session/activity.rs`).
@@ -256,6 +257,8 @@ pub(crate) struct Worker {
     pub creating: Creating,
     /// The clients whose lines it has received.
     pub audience: Audience,
+    /// The `initialize` requests of the clients that share it.
+    pub greeting: Greeting,
     /// Its early lines.
     pub early: Early,
     /// The clients that it has sent to other places with elicitations.

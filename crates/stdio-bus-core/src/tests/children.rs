@@ -376,6 +376,10 @@ fn a_worker_started_later_is_asked_for_children_too() {
     let worker = *bench.workers.last().unwrap();
     let worker = Peer::Worker(worker);
     bench.read(first);
+    // It gets the client's initialize first.
+    bench.write(first, r#"{"method":"x"}"#);
+    bench.answers(worker);
+    bench.read(worker);
     new_session(&mut bench, first, worker, "a");
     bench.write(worker, &announced("a", "c"));
     bench.write(worker, &update("c", "1"));

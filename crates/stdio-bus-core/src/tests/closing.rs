@@ -24,6 +24,9 @@ fn is_refused(bench: &mut Bench, client: Peer, id: u32) {
 #[test]
 fn requests_sent_before_the_client_could_see_the_end_of_its_worker_are_refused() {
     let (mut bench, client, worker) = with_own_worker();
+    ask(&mut bench, client, 0);
+    bench.write(worker, r#"{"id":0,"result":{}}"#);
+    bench.read(client);
     ask(&mut bench, client, 1);
     bench.dies(worker);
     assert_eq!(bench.read_reasons(client), ["worker_exited", "own_worker_ended"]);
@@ -74,6 +77,8 @@ fn a_client_that_takes_no_refusals_is_closed_all_the_same() {
     settings.limits.max_output_queue = 1000;
     let mut bench = Bench::new(settings);
     let (client, worker) = (bench.client(), bench.worker(0));
+    ask(&mut bench, client, 0);
+    bench.write(worker, r#"{"id":0,"result":{}}"#);
     ask(&mut bench, client, 0);
     bench.stalls(client);
     bench.dies(worker);

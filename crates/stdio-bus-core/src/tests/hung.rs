@@ -193,7 +193,7 @@ fn waits(source: impl Fn(u32) -> Source) -> Vec<u64> {
         let (client, worker) = (bench.connect(0, source(client)).expect("there is room").into(), bench.worker(0));
         bench.write(client, r#"{"id":1,"method":"initialize"}"#);
         bench.dies(worker);
-        assert_eq!(bench.read_reasons(client), ["worker_exited", "own_worker_ended"]);
+        assert_eq!(bench.read_reasons(client), ["worker_exited"]);
         bench.breaks(client);
         bench.gone(client);
         waited

@@ -23,6 +23,7 @@ mod isolation;
 mod late;
 mod limits;
 mod memory;
+mod openings;
 mod operator;
 mod overview;
 mod pools;

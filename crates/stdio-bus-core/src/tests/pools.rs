@@ -80,6 +80,9 @@ fn a_connection_ends_with_the_worker_that_it_has_for_itself() {
     bench.write(client, r#"{"id":1,"method":"initialize"}"#);
     bench.write(other, r#"{"id":1,"method":"initialize"}"#);
     let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":1,"result":{}}"#);
+    bench.read(client);
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
     bench.dies(worker);
     assert_eq!(bench.read_reasons(client), ["worker_exited", "own_worker_ended"]);
     let Peer::Client(key) = client else { panic!("it is a client") };
@@ -103,7 +106,9 @@ fn a_client_without_pending_requests_is_told_that_its_own_worker_has_ended() {
 fn a_dedicated_worker_is_not_replaced_before_its_client_sees_the_end() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
     let (client, worker) = (bench.client(), bench.worker(0));
-    asks(&mut bench, client, 1);
+    bench.write(client, r#"{"id":0,"method":"initialize"}"#);
+    bench.answers(worker);
+    bench.read(client);
     bench.breaks(worker);
     bench.write(client, r#"{"id":1,"method":"session/new"}"#);
     assert_eq!(bench.read_error(client).0, "worker_exited");
@@ -117,6 +122,9 @@ fn a_connection_that_ends_with_its_worker_gets_errors_for_its_requests_to_others
     let pools = vec![named("own", 1, Assignment::Dedicated), named("tools", 1, Assignment::RoundRobin)];
     let mut bench = Bench::new(settings(pools));
     let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":0,"method":"x","pool":"own"}"#);
+    bench.answers(worker);
+    bench.read(client);
     bench.write(client, r#"{"id":1,"method":"x","pool":"own"}"#);
     bench.write(client, r#"{"id":2,"method":"x","pool":"tools"}"#);
     bench.dies(worker);

@@ -1,7 +1,9 @@
 //! A small world around an MCP listener: clients of both eras, and of lines, before pools of every assignment, whose
 //! workers answer `server/discover`, refuse it, stay silent, or exit on it. The rules are checked from outside: the
 //! first line that a worker reads pins it to an era, a lent worker has one client at a time, every request is answered
-//! once, and what a client leaves behind is cancelled at its worker and reported to no other client.
+//! once, and what a client leaves behind is cancelled at its worker and reported to no other client. A client that has
+//! said `initialize` meets no shared worker that has heard neither that nor one that asks for the same; some workers
+//! take one only.
 
 mod rules;
 mod worker;
@@ -23,6 +25,8 @@ use worker::{SimWorker, Wire, Work};
 
 /// How long a worker may take to answer `server/discover`, and how long a cancelled request may still be worked on.
 const SILENT_FOR: Duration = Duration::from_secs(5);
+/// How long a client's line may wait for the answer to its `initialize`.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// After this many workers in a row that exit on `server/discover` the command counts as one for sessions.
 const MOST_ENDS: usize = 2;
 /// The listener for lines, and that for MCP.
@@ -50,6 +54,8 @@ struct SimClient {
     next: usize,
     /// Numbers of unanswered requests.
     waiting: Vec<usize>,
+    /// What its `initialize` asks for, if it has said it, and whether it has the answer.
+    greeting: Option<(usize, bool)>,
     /// The worker that its next line must go to while that takes any.
     bound: Option<usize>,
     closing: bool,
@@ -76,6 +82,8 @@ struct World {
     random: Random,
     settings: Settings,
     manners: Vec<Manner>,
+    /// Whether the workers of each pool take one `initialize` only.
+    take_one: Vec<bool>,
     bus: Twins,
     now: Moment,
     clients: Vec<SimClient>,
@@ -146,8 +154,10 @@ impl World {
             ])
         };
         let manners: Vec<Manner> = settings.pools.iter().map(manner).collect();
+        let take_one = settings.pools.iter().map(|_| random.one_in(2)).collect();
         Self {
             seed,
+            take_one,
             eras: vec![None; settings.pools.len()],
             ends: vec![0; settings.pools.len()],
             bus: Twins::new(settings.clone()),
@@ -239,14 +249,16 @@ impl World {
         let key = key.expect("there is room");
         self.note(format!("client {} of {era:?} connects to pool {pool}", self.clients.len()));
         let (wire, waiting) = (Wire::default(), Vec::new());
-        let (next, bound, closing, closed) = (0, None, false, false);
-        self.clients.push(SimClient { key, era, pool, wire, next, waiting, bound, closing, closed });
+        let (next, greeting, bound, closing, closed) = (0, None, None, false, false);
+        self.clients.push(SimClient { key, era, pool, wire, next, waiting, greeting, bound, closing, closed });
         self.carry_out(effects, &[]);
     }
 
     fn asks(&mut self, at: usize) {
+        let greets = self.clients[at].next == 0 && self.clients[at].speaks() == Era::Legacy && !self.random.one_in(3);
+        let kind = self.random.range(0..2);
         let client = &mut self.clients[at];
-        if client.waiting.len() > 3 {
+        if client.waiting.len() > 3 || client.greeting.is_some_and(|(_, is_answered)| !is_answered) {
             return;
         }
         let number = client.next;
@@ -257,7 +269,13 @@ impl World {
         let id = if client.speaks() == Era::Modern { json!(format!("{}", number % 3)) } else { json!(number) };
         let is_free = !client.waiting.iter().any(|other| other % 3 == number % 3);
         let mut line = json!({"jsonrpc": "2.0", "method": "tools/call", "params": params});
-        if is_request && is_free {
+        if greets {
+            line["method"] = json!("initialize");
+            line["params"]["protocolVersion"] = json!("2025-06-18");
+            line["params"]["capabilities"] = json!({"kind": kind});
+            client.greeting = Some((kind, false));
+        }
+        if is_request && is_free || greets {
             line["id"] = id;
             client.waiting.push(number);
         }
@@ -298,7 +316,9 @@ impl World {
         let live = |worker: &SimWorker| worker.takes();
         let mut owed: Vec<(usize, usize)> = Vec::new();
         for (of, worker) in self.workers.iter().enumerate().filter(|(_, worker)| live(worker)) {
-            owed.extend(worker.work.iter().filter(|work| work.client == at).map(|work| (of, work.number)));
+            // An `initialize` is not cancelled.
+            let of_it = worker.work.iter().filter(|work| work.client == at && work.greets.is_none());
+            owed.extend(of_it.map(|work| (of, work.number)));
         }
         let is_mcp = self.clients[at].era.is_some();
         self.handle(input);
@@ -309,7 +329,7 @@ impl World {
             assert_eq!(is_cancelled, is_mcp, "request {number} of client {at} is cancelled at worker {worker}");
         }
         for worker in &mut self.workers {
-            let left = worker.work.iter_mut().filter(|work| work.client == at);
+            let left = worker.work.iter_mut().filter(|work| work.client == at && !work.is_again);
             left.for_each(|work| _ = work.given_up.get_or_insert(self.now));
         }
         if !self.clients[at].closed {
@@ -385,8 +405,14 @@ impl World {
                     (0..worker.work.len()).filter(|work| worker.work[*work].given_up.is_none()).collect();
                 let work = *self.random.pick(&live);
                 let work = self.workers[at].work.remove(work);
-                let result = json!({"client": work.client, "number": work.number});
-                let answer = match self.random.one_in(5) {
+                let mut result = json!({"client": work.client, "number": work.number});
+                let mut fails = self.random.one_in(5);
+                if let Some(kind) = work.greets {
+                    result["kind"] = json!(kind);
+                    fails = self.take_one[self.workers[at].pool] && work.is_second;
+                    self.workers[at].answers_greeting(&work, fails);
+                }
+                let answer = match fails {
                     true => {
                         json!({"jsonrpc": "2.0", "id": work.id, "error": {"code": -32000, "message": "no", "data": result}})
                     }
@@ -631,7 +657,7 @@ impl World {
         self.check();
         let stats = self.bus.stats();
         // Requests left behind by a client of lines are not cancelled, and may still be answered.
-        let is_left = |work: &&Work| self.clients[work.client].era.is_none();
+        let is_left = |work: &&Work| self.clients[work.client].era.is_none() && !work.is_again;
         let live = self.workers.iter().filter(|worker| !worker.released);
         let left: usize = live.map(|worker| worker.work.iter().filter(is_left).count()).sum();
         assert_eq!((stats.clients, stats.pending, stats.awaiting_workers), (0, left, 0));

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::worker::{SimWorker, Work};
-use super::{SILENT_FOR, World};
+use super::{PATIENCE, SILENT_FOR, World};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Era};
@@ -56,9 +56,43 @@ impl World {
             };
             assert!(!others, "worker {at} has one client at a time");
         }
-        if !line["id"].is_null() {
-            self.workers[at].work.push(Work { id: line["id"].clone(), client, number, given_up: None });
+        let greets = (line["method"] == "initialize").then(|| line["params"]["capabilities"]["kind"].as_u64());
+        let greets = greets.map(|kind| kind.expect("a client's initialize") as usize);
+        // Its client has the answer, or an error.
+        let is_again = greets.is_some() && !self.clients[client].waiting.contains(&number);
+        if let Some(kind) = greets.filter(|_| is_again) {
+            self.is_greeted_again(at, client, kind);
+        } else if greets.is_none() {
+            self.check_greeted(at, client);
         }
+        if !line["id"].is_null() {
+            let is_second = greets.is_some() && std::mem::replace(&mut self.workers[at].has_begun, true);
+            let (id, given_up) = (line["id"].clone(), None);
+            self.workers[at].work.push(Work { id, client, number, given_up, greets, is_second, is_again });
+        }
+    }
+
+    /// A worker reads an `initialize` that the bus has sent again.
+    fn is_greeted_again(&mut self, at: usize, client: usize, kind: usize) {
+        let worker = &self.workers[at];
+        assert_ne!(self.settings.pools[worker.pool].assignment, Assignment::Dedicated, "nobody else has it");
+        assert!(!worker.accepted.contains(&kind), "worker {at} has accepted one that asks for the same");
+        assert!(worker.greeted.iter().all(|(greeted, ..)| *greeted != client), "once for client {client}");
+        self.workers[at].greeted.push((client, self.now, false));
+    }
+
+    /// A worker reads a line of a client: it knows the client's `initialize`, or one that asks for the same, unless it
+    /// has refused it.
+    fn check_greeted(&self, at: usize, client: usize) {
+        let worker = &self.workers[at];
+        let is_shared = self.settings.pools[worker.pool].assignment != Assignment::Dedicated;
+        let Some((kind, true)) = self.clients[client].greeting.filter(|_| is_shared) else { return };
+        let was_asked = |(of, since, is_answered): &(usize, Moment, bool)| {
+            *of == client && *is_answered || self.now.since(*since) >= PATIENCE
+        };
+        let takes_no_more = self.take_one[worker.pool] && !worker.accepted.is_empty();
+        let knows = worker.accepted.contains(&kind) || takes_no_more || worker.greeted.iter().any(was_asked);
+        assert!(knows, "worker {at} knows nothing of client {client}");
     }
 
     pub(super) fn client_reads(&mut self, at: usize, line: &Value) {
@@ -80,14 +114,30 @@ impl World {
         let is_it = |number: &usize| if modern { number % 3 == id } else { *number == id };
         let asked = client.waiting.iter().position(is_it).expect("a request is answered once");
         let number = client.waiting.remove(asked);
+        if let Some((kind, is_answered)) = client.greeting.as_mut().filter(|(_, is_answered)| !*is_answered) {
+            if line["result"].is_null() {
+                client.greeting = None;
+            } else {
+                *is_answered = true;
+                assert_eq!(line["result"]["kind"], json!(*kind), "an answer to what it asks for");
+                self.answered += 1;
+                return;
+            }
+        }
         let told = if line["result"].is_null() { &line["error"]["data"] } else { &line["result"] };
         if told["client"].is_u64() {
             assert_eq!((&told["client"], &told["number"]), (&json!(at), &json!(number)), "an answer is its own");
             self.answered += 1;
         } else {
             let reason = told["reason"].as_str().expect("an error of the bus has a reason").to_owned();
-            let may_be =
-                ["no_worker", "worker_exited", "own_worker_ended", "unsupported_protocol_version", "request_discarded"];
+            let may_be = [
+                "no_worker",
+                "worker_exited",
+                "own_worker_ended",
+                "unsupported_protocol_version",
+                "request_discarded",
+                "initialize_lost",
+            ];
             assert!(may_be.contains(&reason.as_str()), "{line}");
             let is_unsupported = reason == "unsupported_protocol_version";
             let era = self.eras[self.clients[at].pool];

@@ -23,6 +23,12 @@ pub(super) struct Work {
     pub(super) client: usize,
     pub(super) number: usize,
     pub(super) given_up: Option<Moment>,
+    /// It is an `initialize` that asks for this.
+    pub(super) greets: Option<usize>,
+    /// It is not the first one of its worker.
+    pub(super) is_second: bool,
+    /// The bus has sent it again.
+    pub(super) is_again: bool,
 }
 
 /// The state of a worker's process.
@@ -51,6 +57,12 @@ pub(super) struct SimWorker {
     pub(super) pinned: Option<Era>,
     pub(super) served: Vec<usize>,
     pub(super) work: Vec<Work>,
+    /// What an `initialize` asked for that it has accepted.
+    pub(super) accepted: Vec<usize>,
+    /// Clients whose `initialize` the bus has sent it again, when, and whether it has answered.
+    pub(super) greeted: Vec<(usize, Moment, bool)>,
+    /// It has read an `initialize`.
+    pub(super) has_begun: bool,
     pub(super) next: usize,
     pub(super) terminated: bool,
     pub(super) released: bool,
@@ -71,10 +83,23 @@ impl SimWorker {
             pinned: None,
             served: Vec::new(),
             work: Vec::new(),
+            accepted: Vec::new(),
+            greeted: Vec::new(),
+            has_begun: false,
             next: 0,
             terminated: false,
             released: false,
         }
+    }
+
+    /// It answers an `initialize`.
+    pub(super) fn answers_greeting(&mut self, work: &Work, fails: bool) {
+        let kind = work.greets.expect("it is one");
+        if !fails {
+            self.accepted.push(kind);
+        }
+        let again = self.greeted.iter_mut().filter(|(client, ..)| work.is_again && *client == work.client);
+        again.for_each(|(.., is_answered)| *is_answered = true);
     }
 
     pub(super) fn is_starting(&self) -> bool {

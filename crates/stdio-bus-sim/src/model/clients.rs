@@ -23,6 +23,7 @@ impl Model {
             refused_for: Reason::ConnectionClosing,
             gone: false,
             waits_with: None,
+            has_lost_worker: false,
             waits_since: None,
             has_waited: Duration::ZERO,
             assigned: Vec::new(),

@@ -173,6 +173,7 @@ impl Model {
         let line = self.lines[number].clone();
         let request = self.answered_by(number, true);
         self.clients[client].penalty.answered();
+        self.workers[worker].has_answered = true;
         let is_misspelled = line.ids.id.as_deref().map(meaning).as_ref() != Some(&request.wire);
         if is_misspelled && !std::mem::replace(&mut self.workers[worker].misspells, true) {
             self.count(Reason::UnknownId);
@@ -347,6 +348,7 @@ impl Model {
             Reason::RequestLost => {
                 assert!(!self.drain.has_refused());
                 self.step.note_timeout(worker);
+                self.workers[worker].has_lost_request = true;
                 if !is_replaced {
                     self.seats.blame(worker, to);
                 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BELIEVED, LOST_NAMES, Model, Rank, Request, Retired, Worker};
 use crate::bus::port::Moment;
+use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Pool};
 use crate::line::Party;
 
@@ -41,6 +42,8 @@ impl Model {
             owner: None,
             released: false,
             ran: false,
+            has_answered: false,
+            has_lost_request: false,
             fresh: false,
             answers_twice: false,
             misspells: false,
@@ -99,6 +102,15 @@ impl Model {
         self.workers[worker].owner == Some(client)
     }
 
+    /// Whether a client keeps its connection when this worker of its own has ended: once, if it was told of that by the
+    /// error of a request, and the worker has answered nothing.
+    pub fn gets_another(&self, client: usize, worker: usize) -> bool {
+        let (from, at) = (&self.clients[client], &self.workers[worker]);
+        let is_first = !from.has_lost_worker && !from.half_closed;
+        // One that could not be started costs no connection.
+        is_first && at.ran && at.owner == Some(client) && at.has_lost_request && !at.has_answered
+    }
+
     /// Whether a client is closed because its own worker has ended, or is about to be.
     pub fn lost_its_worker(&self, client: usize) -> bool {
         let own =
@@ -139,6 +151,12 @@ impl Model {
     /// A worker is gone for good.
     pub fn released(&mut self, now: Moment, worker: usize) {
         self.settled(worker);
+        let owner = self.workers[worker].owner;
+        if let Some(owner) = owner.filter(|owner| !self.clients[*owner].closed && self.gets_another(*owner, worker)) {
+            self.clients[owner].has_lost_worker = true;
+            self.workers[worker].owner = None;
+            self.count(Reason::OwnWorkerReplaced);
+        }
         for (at, client) in self.clients.iter_mut().enumerate() {
             if self.seats.is_blamed(worker, Party::Client(at)) {
                 client.penalty.crashed(now);

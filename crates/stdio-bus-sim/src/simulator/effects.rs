@@ -133,7 +133,13 @@ impl World {
             let heard = call.hearing.filter(|_| call.is_bad);
             match (goes, heard) {
                 _ if has_stalled => {}
-                (Some((_, worker)), _) => self.model.unasks(*worker),
+                (Some((_, worker)), _) => {
+                    assert!(
+                        !self.model.gets_another(at, *worker),
+                        "client {at} loses its connection at a first request"
+                    );
+                    self.model.unasks(*worker);
+                }
                 (None, Some(Party::Worker(worker))) => self.model.unasks(worker),
                 _ => panic!("client {at} has lost no worker"),
             }

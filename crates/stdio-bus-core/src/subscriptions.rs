@@ -50,10 +50,13 @@ impl Bus {
     }
 
     /// The worker to which a client listens, if a message of it that names nothing may go there.
+    #[inline(always)]
     pub(crate) fn worker_it_listens_to(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        if !self.balancer.groups.get(group)?.has_listeners() {
-            return None;
-        }
+        if self.balancer.groups[group].has_listeners() { self.find_subscription(client, group) } else { None }
+    }
+
+    #[inline(never)]
+    fn find_subscription(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         self.review_subscriptions();
         // What continues a request goes where that was begun.
         let begun = self.preferred_worker(client, group);

@@ -155,10 +155,16 @@ impl Bus {
     ///
     /// # Errors
     /// One of them is another client's, or its worker takes no messages any more.
+    #[inline(always)]
     pub(crate) fn worker_of_task(&mut self, message: &Message<'_>, group: usize) -> Result<Option<WorkerKey>, Refusal> {
-        if self.tasks.is_empty() || !matches!(message.verb, Verb::Task | Verb::Listen) {
-            return Ok(None);
+        match message.verb {
+            Verb::Task | Verb::Listen if !self.tasks.is_empty() => self.find_tasks(message, group),
+            _ => Ok(None),
         }
+    }
+
+    #[cold]
+    fn find_tasks(&mut self, message: &Message<'_>, group: usize) -> Result<Option<WorkerKey>, Refusal> {
         let now = self.time.now();
         let mut worker = None;
         for id in named(message) {

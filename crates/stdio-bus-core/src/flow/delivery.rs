@@ -31,6 +31,7 @@ pub(crate) enum Room {
 }
 
 /// The edits of a line in the order of their places.
+#[inline(always)]
 fn sort(edits: &mut Edits) {
     if edits[1..].iter().any(Option::is_some) {
         edits.sort_unstable_by_key(|edit| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start));

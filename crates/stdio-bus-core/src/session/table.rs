@@ -348,6 +348,7 @@ impl Sessions {
     }
 
     /// The children of a session are its owner's as surely as it is.
+    #[cold]
     fn share_state(&mut self, parent: SessionKey, state: State) {
         for child in self.family_of(parent) {
             if let Some(child) = self.table.get_mut(child) {

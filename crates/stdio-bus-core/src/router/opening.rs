@@ -24,7 +24,7 @@ use super::unmatched::error_of;
 use crate::Bus;
 use crate::ended::Ending;
 use crate::id::Id;
-use crate::message::{Edits, Parsed, Refusal, Verb, not_for_worker};
+use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
 use crate::report::Reason;
 use crate::tally::Outcome;
@@ -417,9 +417,9 @@ impl Bus {
     /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
     /// result. Returns whether it is one.
     pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
-        let Some(asked) = self.workers.get_mut(key).and_then(|worker| worker.greeting.take(id, true)) else {
-            return false;
-        };
+        let Some(worker) = self.workers.get_mut(key) else { return false };
+        let Some(asked) = worker.greeting.take(id, true) else { return false };
+        self.supervisor.has_changed |= worker.answering.answers(is_response(&line));
         let is_accepted = !line.has(Line::ERROR) || line.has(Line::RESULT);
         self.settle(key, &asked, line, is_accepted);
         if !is_accepted {
@@ -452,7 +452,8 @@ impl Bus {
             return false;
         };
         let is_accepted = !line.has(Line::ERROR) || line.has(Line::RESULT);
-        let Some(greeting) = self.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return false };
+        let Some(worker) = self.workers.get_mut(key) else { return false };
+        let greeting = &mut worker.greeting;
         let is_alike = |first: &u64| *first == asked.alike;
         if is_accepted || is_misspelled {
             self.settle(key, &asked, line, is_accepted && !is_misspelled);
@@ -465,6 +466,7 @@ impl Bus {
         if greeting.asked.iter().any(|other| is_alike(&other.alike)) {
             let answer = KeptLine::of(line, &[line.id], None);
             let until = self.time.now().after(PATIENCE);
+            self.supervisor.has_changed |= worker.answering.answers(true);
             greeting.refused.push(Refused { request, alike: asked.alike, answer, until });
             self.wake_at(key.into(), until);
             return true;

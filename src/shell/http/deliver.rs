@@ -361,8 +361,9 @@ impl<I: Io> Reactor<I> {
         Ok(())
     }
 
-    /// Other connections that are sent kept events of this stream end behind the event that they have begun: the stream
-    /// goes on at a new one.
+    /// Other connections that are sent kept events of this stream end: the stream goes on at a new one. One in the middle
+    /// of an event, whose length it has said, cannot end properly; to let it finish the event would keep that for a
+    /// reader that has probably gone.
     fn cut_replays(&mut self, now: Moment, but: usize, client: ClientKey, stream: u32) {
         let is_one = |slot: usize, it: &Connection| {
             slot != but && it.member == Some(client) && it.stream == stream && it.outgoing.replay.is_some()
@@ -371,8 +372,11 @@ impl<I: Io> Reactor<I> {
             self.http.connections.iter().filter(|(slot, it)| is_one(*slot, it)).map(|(slot, _)| slot).collect();
         for slot in cut {
             let replay = &mut self.http.connections[slot].outgoing.replay;
-            let Some((came, owed)) = replay.as_mut().map(|replay| replay.cut()) else { continue };
-            replay.take_if(|replay| replay.is_empty());
+            let Some(replay) = replay.take_if(|replay| !replay.is_amid_event()) else {
+                self.leave_http(now, slot);
+                continue;
+            };
+            let (came, owed) = replay.give_up();
             let lost = self.http.session_of(slot).map_or(0, |session| session.detach(slot, &came));
             self.count_lost_events(client, lost);
             self.end_http_events(now, slot);

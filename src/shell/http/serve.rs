@@ -420,11 +420,12 @@ impl<I: Io> Shell<I> {
             }
             State::Waiting | State::Events if connection.outgoing.is_empty() => {
                 let has_ended = connection.incoming.is_half_closed();
-                if has_ended {
-                    // It may have gone, which is seen only if something is sent.
+                let has_begun = connection.state == State::Events;
+                // A client that has half-closed may have gone, which is seen only if something is sent.
+                if has_ended && !has_begun {
                     provoke_reset(&connection.socket);
                 }
-                if !has_ended || now.since(connection.since) >= KEEP_ALIVE {
+                if !has_ended || has_begun || now.since(connection.since) >= KEEP_ALIVE {
                     self.reactor.keep_http_alive(now, slot);
                 }
                 if has_ended {

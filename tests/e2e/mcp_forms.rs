@@ -120,7 +120,7 @@ fn a_server_that_prints_to_stdout_serves_http_clients_and_its_lines_are_logged()
     let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "said": true } });
     let text = format!("MCP Server running on stdio\n{answer}\n");
     assert_eq!(client.call(1, "write", json!({ "text": text }))["result"]["said"], true);
-    daemon.logs(&["[tools/0] stdout: MCP Server running on stdio"]);
+    daemon.logs(&["] stdout: MCP Server running on stdio"]);
     daemon.logs(&["WARN", "pools[].on_bad_output", "reason=worker_stdout"]);
     daemon.stop();
 }

@@ -36,6 +36,7 @@ pub struct Message {
 }
 
 /// The contents of a body.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once; a box would cost each message an allocation")]
 pub enum Body {
     /// One message.
     One(Message),
@@ -462,7 +463,7 @@ impl Message {
     pub fn method(&self) -> Cow<'_, [u8]> {
         match self.line.method.len() {
             0 => Cow::Borrowed(b""),
-            ..=LONGEST_METHOD => decoded(self.window().get(self.line.method)),
+            1..=LONGEST_METHOD => decoded(self.window().get(self.line.method)),
             _ => Cow::Borrowed(self.window().get(self.line.method)),
         }
     }

@@ -117,7 +117,7 @@ pub fn members<'a, const N: usize>(object: &'a [u8], names: [&[u8]; N]) -> [Opti
 }
 
 /// Returns the members of an object, which is valid JSON, as tokens: key and value. None if it is no object.
-pub fn all_members<'a>(object: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+pub fn all_members(object: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     let token = |at: Span| &object[at.start as usize..at.end as usize];
     Members::of(object, 0).map(move |(key, value)| (token(key), token(value)))
 }

@@ -37,6 +37,7 @@ pub mod eras;
 mod eviction;
 mod flow;
 pub mod foreign;
+mod greeting;
 pub mod histogram;
 pub mod id;
 mod intake;

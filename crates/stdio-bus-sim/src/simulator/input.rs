@@ -87,7 +87,7 @@ impl World {
             consumed -= line_length;
             let end = self.end_mut(party);
             end.lines.pop_front();
-            if !std::mem::take(&mut end.skips) && !(kind == Kind::Malformed && self.passes_over(party)) {
+            if !(std::mem::take(&mut end.skips) || kind == Kind::Malformed && self.passes_over(party)) {
                 due.push_back(number);
             }
         }

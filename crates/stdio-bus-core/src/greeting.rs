@@ -133,14 +133,6 @@ impl Greeting {
     pub(crate) fn bytes(&self) -> usize {
         self.first.as_ref().map_or(0, |(_, line)| line.text.len())
     }
-
-    /// Removes the unanswered one with this id.
-    pub(crate) fn take(&mut self, id: &Id, is_again: bool) -> Option<Asked> {
-        let at = self.asked.iter().position(|asked| asked.is_again == is_again && asked.id == *id)?;
-        let asked = self.asked.remove(at);
-        self.is_asking = self.asked.iter().any(|asked| asked.is_again);
-        Some(asked)
-    }
 }
 
 /// What an `initialize` asks for: the version of the protocol and the capabilities of the client, however they are

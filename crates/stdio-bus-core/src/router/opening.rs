@@ -48,6 +48,14 @@ const MOST_ENDS: u8 = 2;
 
 const REMEDY: &str = "\"assignment\": \"dedicated\" gives each client a worker of its own";
 
+/// Removes an unanswered `initialize` with this id.
+fn take_asked(greeting: &mut Greeting, id: &Id, is_again: bool) -> Option<Asked> {
+    let at = greeting.asked.iter().position(|asked| asked.is_again == is_again && asked.id == *id)?;
+    let asked = greeting.asked.remove(at);
+    greeting.is_asking = greeting.asked.iter().any(|asked| asked.is_again);
+    Some(asked)
+}
+
 impl Bus {
     /// Whether there was ever an MCP listener.
     pub(crate) fn serves_mcp(&self) -> bool {
@@ -244,7 +252,7 @@ impl Bus {
     /// result. Returns whether it is one.
     pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
         let Some(worker) = self.workers.get_mut(key) else { return false };
-        let Some(asked) = worker.greeting.take(id, true) else { return false };
+        let Some(asked) = take_asked(&mut worker.greeting, id, true) else { return false };
         self.supervisor.has_changed |= worker.answering.answers(is_response(&line));
         let is_accepted = !line.has(Line::ERROR) || line.has(Line::RESULT);
         self.settle(key, &asked, line, is_accepted);
@@ -274,7 +282,8 @@ impl Bus {
         is_misspelled: bool,
     ) -> bool {
         let Some(id) = self.pending.wire_of(request) else { return false };
-        let Some(asked) = self.workers.get_mut(key).and_then(|worker| worker.greeting.take(&id, false)) else {
+        let Some(asked) = self.workers.get_mut(key).and_then(|worker| take_asked(&mut worker.greeting, &id, false))
+        else {
             return false;
         };
         let is_accepted = !line.has(Line::ERROR) || line.has(Line::RESULT);

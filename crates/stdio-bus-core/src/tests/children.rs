@@ -56,6 +56,14 @@ fn two_clients_of(settings: Settings) -> (Bench, Peer, Peer, Peer) {
     (bench, first, second, worker)
 }
 
+/// A client's request, to which the worker answers with an empty result.
+fn grant(bench: &mut Bench, client: Peer, worker: Peer, request: &str) {
+    bench.write(client, request);
+    let seen = bench.read_json(worker);
+    bench.write(worker, &json!({ "id": seen["id"], "result": {} }).to_string());
+    bench.read(client);
+}
+
 #[test]
 fn all_that_is_said_in_a_child_reaches_the_owner_of_its_parent() {
     let (mut bench, first, second, worker) = two_clients();
@@ -92,10 +100,7 @@ fn a_child_ends_with_its_parent() {
         }
         bench.read(first);
         let method = if end == "deleted" { "session/delete" } else { "session/close" };
-        bench.write(first, &ask(4, method, "a"));
-        bench.read(worker);
-        bench.write(worker, r#"{"id":4,"result":{}}"#);
-        bench.read(first);
+        grant(&mut bench, first, worker, &ask(4, method, "a"));
         if end == "parent is another's" {
             new_session(&mut bench, second, worker, "a");
         }
@@ -112,10 +117,7 @@ fn a_child_ends_with_its_parent() {
 fn a_child_that_is_closed_leaves_its_parent_as_it_was() {
     let (mut bench, first, _, worker) = two_clients();
     bench.write(worker, &announced("a", "c"));
-    bench.write(first, &ask(4, "session/close", "c"));
-    bench.read(worker);
-    bench.write(worker, r#"{"id":4,"result":{}}"#);
-    bench.read(first);
+    grant(&mut bench, first, worker, &ask(4, "session/close", "c"));
     bench.write(worker, &update("a", "still here"));
     assert_eq!(bench.read(first), [update("a", "still here")]);
     bench.write(worker, &announced("a", "c"));
@@ -200,10 +202,7 @@ fn a_client_that_loads_a_child_alone_has_it_as_a_session_of_its_own() {
     }
     bench.breaks(first);
     bench.gone(first);
-    bench.write(second, &ask(9, "session/load", "c"));
-    bench.read(worker);
-    bench.write(worker, r#"{"id":9,"result":{}}"#);
-    bench.read(second);
+    grant(&mut bench, second, worker, &ask(9, "session/load", "c"));
     bench.write(worker, &update("d", "below"));
     assert_eq!(bench.read(second), [update("d", "below")]);
     let third = bench.client();

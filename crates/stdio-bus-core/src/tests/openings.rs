@@ -273,13 +273,19 @@ fn a_refusal_ahead_of_the_first_answer_waits_for_it() {
     }
 }
 
-#[test]
-fn a_refusal_does_not_wait_longer_than_half_a_minute() {
+/// Two clients that ask for the same; the second one is refused before the first one has its answer.
+fn refused_before_the_first_answer() -> (Bench, Peer, Peer, Peer) {
     let mut bench = Bench::of_one(Assignment::Client);
     let (worker, one, two) = (bench.worker(0), bench.client(), bench.client());
     bench.write(one, ONE);
     bench.write(two, &alike("5000"));
     bench.write(worker, &error(&json!(5000)));
+    (bench, worker, one, two)
+}
+
+#[test]
+fn a_refusal_does_not_wait_longer_than_half_a_minute() {
+    let (mut bench, _, _, two) = refused_before_the_first_answer();
     bench.pass(milliseconds(29_999));
     assert!(bench.read(two).is_empty());
     bench.pass(milliseconds(1));
@@ -288,11 +294,7 @@ fn a_refusal_does_not_wait_longer_than_half_a_minute() {
 
 #[test]
 fn a_refused_initialize_fails_with_a_worker_that_ends_before_its_first_answer() {
-    let mut bench = Bench::of_one(Assignment::Client);
-    let (worker, one, two) = (bench.worker(0), bench.client(), bench.client());
-    bench.write(one, ONE);
-    bench.write(two, &alike("5000"));
-    bench.write(worker, &error(&json!(5000)));
+    let (mut bench, worker, one, two) = refused_before_the_first_answer();
     bench.dies(worker);
     assert_eq!([bench.read_error(one).0, bench.read_error(two).0], ["worker_exited", "worker_exited"]);
 }

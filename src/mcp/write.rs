@@ -78,19 +78,14 @@ pub fn json(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>, body: &[u8])
     out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
     number(out, body.len());
     out.extend_from_slice(b"\r\n\r\n");
-    out.extend_from_slice(body);
+    if !manner.is_head {
+        out.extend_from_slice(body);
+    }
 }
 
 /// Answers a search for an authorization server: there is none. The body is an error of OAuth (RFC 6749, section 5.2).
 pub fn no_authorization_server(out: &mut Vec<u8>, manner: &Manner<'_>) {
-    const BODY: &[u8] = b"{\"error\":\"not_found\"}";
-    head(out, Status::NotFound, manner);
-    out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
-    number(out, BODY.len());
-    out.extend_from_slice(b"\r\n\r\n");
-    if !manner.is_head {
-        out.extend_from_slice(BODY);
-    }
+    json(out, Status::NotFound, manner, b"{\"error\":\"not_found\"}");
 }
 
 /// Writes a complete response without a body.

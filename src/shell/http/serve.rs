@@ -249,13 +249,12 @@ impl<I: Io> Shell<I> {
         upload.go_on(&mut http.lines);
         http.memory.held = http.memory.held - before + upload.weight();
         if upload.is_behind() {
-            http.behind.push(slot);
-        } else if upload.is_ended() {
-            self.http_request(now, slot);
-            self.read_http(now, slot, &[]);
-        } else {
-            self.read_http(now, slot, &[]);
+            return http.behind.push(slot);
         }
+        if upload.is_ended() {
+            self.http_request(now, slot);
+        }
+        self.read_http(now, slot, &[]);
     }
 
     /// Takes the head of a request; `begun` follows it.

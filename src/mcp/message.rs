@@ -9,7 +9,8 @@ use super::fault::{Fault, INVALID_REQUEST, PARSE_ERROR};
 use super::params::{Params, Walk};
 use crate::http1::Status;
 use crate::scan::{
-    BATCH, Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, blank_returns, decoded, member,
+    BATCH, BYTE_ORDER_MARK as MARK, Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, blank_returns,
+    decoded, member,
 };
 
 /// The kind of a message, by its members.
@@ -44,8 +45,6 @@ pub enum Body {
     Batch(Vec<Message>),
 }
 
-/// The byte order mark that some programs write ahead of UTF-8 (RFC 8259, section 8.1).
-const MARK: &[u8] = "\u{feff}".as_bytes();
 /// Maximum number of messages in a batch. Each of them is passed on in the same turn of the loop.
 pub const MOST_MESSAGES: usize = 1024;
 /// A body is scanned once this much of it has come: a usual one only once, when it is complete, and a long one piece by

@@ -54,7 +54,7 @@ pub use find::{
 };
 pub use meta::Meta;
 pub use skip::SkipValue;
-pub use string::{blank_returns, decode, decoded, is_decoded};
+pub use string::{BYTE_ORDER_MARK, blank_returns, decode, decoded, is_decoded};
 
 use isa::Isa;
 use isa::portable::Portable;

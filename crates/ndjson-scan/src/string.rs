@@ -43,6 +43,10 @@ pub fn decoded(token: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
+/// The byte order mark that some programs write ahead of UTF-8, though they should not (RFC 8259, section 8.1). The
+/// scanner refuses it.
+pub const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Whether the decoded bytes of `token` are `text`. A token that is too long for that is not decoded.
 pub fn is_decoded(token: &[u8], text: &[u8]) -> bool {
     // The longest escape of a byte has six.

@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Span, all_members, decoded, member};
+use ndjson_scan::{Line, Span, all_members, blank_returns, decoded, member};
 
 use super::id::Id;
 use super::message::Parsed;
@@ -14,11 +14,12 @@ use super::peer::{ClientKey, Moment, RequestKey, hash_of_name};
 const DEEPEST: usize = 4;
 
 /// A line that is kept without its id.
+#[derive(Clone)]
 pub(crate) struct KeptLine {
     /// With its newline.
     pub(crate) text: Box<[u8]>,
     /// Where the id is to be, in ascending order; several if it is the progress token, too.
-    pub(crate) ids: Box<[u32]>,
+    ids: Box<[u32]>,
 }
 
 impl KeptLine {
@@ -38,7 +39,7 @@ impl KeptLine {
         text.extend_from_slice(line.get(Span { start: from, end: line.span.end }));
         if line.has(Line::LONE_RETURN) {
             // Some readers end a line there. None stands in a string, where it would be malformed.
-            text.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+            blank_returns(&mut text);
         }
         text.push(b'\n');
         Self { text: text.into(), ids: places.into() }
@@ -154,7 +155,7 @@ const EMPTY: u64 = 1;
 
 /// A number for a value that does not depend on blanks and the order of members; none for what stands for an absent
 /// member: null and false.
-pub(crate) fn meaning(value: &[u8], depth: usize) -> Option<u64> {
+fn meaning(value: &[u8], depth: usize) -> Option<u64> {
     match value.first()? {
         b'n' | b'f' => None,
         b'"' => Some(hash_of_name(&decoded(value))),
@@ -170,7 +171,7 @@ pub(crate) fn meaning(value: &[u8], depth: usize) -> Option<u64> {
     }
 }
 
-pub(crate) fn together(one: u64, other: u64) -> u64 {
+fn together(one: u64, other: u64) -> u64 {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&one.to_le_bytes());
     bytes[8..].copy_from_slice(&other.to_le_bytes());

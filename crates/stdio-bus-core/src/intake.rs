@@ -497,7 +497,7 @@ impl FastPath<'_> {
         }
         let made = if line.id.is_some() { self.ask(key, from, (worker_key, worker), session, line)? } else { None };
         if let Some(session) = session {
-            self.sessions.hear(session, self.time.now());
+            self.sessions.touch(session, self.time.now());
         }
         if takes_turn {
             self.groups[client.group].advance();
@@ -767,11 +767,11 @@ impl FastPath<'_> {
             end.seldom.forget_crashes();
         }
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
-            self.sessions.hear(session, self.time.now());
+            self.sessions.touch(session, self.time.now());
         }
         if worker.answering.limits().limit_silence() {
-            session.into_iter().for_each(|session| self.sessions.hear_worker(session, self.time.now()));
-            request.into_iter().for_each(|request| self.pending.watch_mut().hear(request, self.time.now()));
+            session.into_iter().for_each(|session| self.sessions.touch_by_worker(session, self.time.now()));
+            request.into_iter().for_each(|request| self.pending.watch_mut().touch(request, self.time.now()));
         }
         let bytes = self.copy(client_key.into(), line, None, line.span.len() + 1);
         self.count_queued(client_key.into(), end, bytes);

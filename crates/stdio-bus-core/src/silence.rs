@@ -97,7 +97,7 @@ impl Watch {
     }
 
     /// A worker has said something about a request.
-    pub(super) fn hear(&mut self, request: RequestKey, now: Moment) {
+    pub(super) fn touch(&mut self, request: RequestKey, now: Moment) {
         if let Some(Some(watched)) = self.requests.get_mut(request.index())
             && watched.request == request
         {
@@ -122,6 +122,13 @@ pub(super) struct Asked {
 }
 
 impl Bus {
+    /// When the request that is being handled times out, by the limits of this worker, if ever. Its time began when the
+    /// daemon took its line.
+    pub(super) fn line_expires(&self, worker: WorkerKey) -> Option<Moment> {
+        let expires = self.workers.get(worker)?.answering.limits().expires(self.time.taken_at());
+        Some(expires).filter(|expires| *expires != Moment::NEVER)
+    }
+
     /// A worker has said something in this session, or about this request.
     #[inline]
     pub(super) fn note_life(&mut self, worker: WorkerKey, session: Option<SessionKey>, about: Option<RequestKey>) {
@@ -130,10 +137,10 @@ impl Bus {
             return;
         }
         if let Some(session) = session {
-            self.sessions.hear_worker(session, now);
+            self.sessions.touch_by_worker(session, now);
         }
         if let Some(request) = about {
-            self.pending.watch_mut().hear(request, now);
+            self.pending.watch_mut().touch(request, now);
         }
     }
 

@@ -11,18 +11,16 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use ndjson_scan::{SkipValue, Window, decoded};
+use ndjson_scan::{BYTE_ORDER_MARK as MARK, SkipValue, Window, decoded};
 
 use super::id::Id;
-use super::peer::{Moment, Peer, WorkerKey};
+use super::peer::{Moment, Peer, RequestKey, WorkerKey};
 use super::port::{Effect, Next, Received};
 use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::{BadOutput, MAX_REQUEST_ID_LEN, WRAPPED_LINE};
 use super::{Bus, Flow};
 
-/// The mark that some programs write ahead of UTF-8 (RFC 8259, section 8.1).
-const MARK: &[u8] = "\u{feff}".as_bytes();
 /// So much of a line is logged.
 const SHOWN: usize = 4 * 1024;
 /// A line that is too long may have this many times the longest length, and take so long.
@@ -278,7 +276,8 @@ impl Bus {
         }
         let key_of_request = id.and_then(|id| self.pending.find(from, &Id::parse(id).ok()?));
         if let Some(request) = key_of_request {
-            return self.fail_answered(key, request, reason, &format!("the answer is {what}"));
+            self.fail_answered(key, request, reason, &format!("the answer is {what}"));
+            return true;
         }
         match id {
             Some(_) => self.report(reason, Some(from), || format!("an answer that nobody waits for is {what}")),
@@ -320,24 +319,16 @@ impl Bus {
         } else {
             self.out.count_quietly(reason);
         }
-        match request {
-            Some(request) => {
-                let text = "the answer is not valid JSON, so it was passed over; the log has its beginning";
-                self.fail_answered(key, request, Reason::WorkerMalformed, text)
-            }
-            None => true,
+        if let Some(request) = request {
+            let text = "the answer is not valid JSON, so it was passed over; the log has its beginning";
+            self.fail_answered(key, request, Reason::WorkerMalformed, text);
         }
+        true
     }
 
     /// A worker has answered a request, and the answer is not passed on.
-    fn fail_answered(
-        &mut self,
-        worker: WorkerKey,
-        request: super::peer::RequestKey,
-        reason: Reason,
-        text: &str,
-    ) -> bool {
-        let Some(found) = self.pending.get(request) else { return true };
+    fn fail_answered(&mut self, worker: WorkerKey, request: RequestKey, reason: Reason, text: &str) {
+        let Some(found) = self.pending.get(request) else { return };
         let (creates, is_awaited) = (found.verb.creates(), found.asker().is_some());
         match is_awaited {
             true => self.fail_request(request, reason, text),
@@ -347,7 +338,6 @@ impl Bus {
         if creates {
             self.drop_early(worker);
         }
-        true
     }
 
     /// A worker's output has ended amid a line that is passed over. The request that it answers fails with the worker.

@@ -57,7 +57,9 @@ impl Bus {
 
     #[inline(never)]
     fn find_subscription(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        self.review_subscriptions();
+        if self.subscriptions.0.iter().any(|it| self.worker_of_subscription(it.request).is_none()) {
+            self.review_subscriptions();
+        }
         // What continues a request goes where that was begun.
         let begun = self.preferred_worker(client, group);
         let of = self.listener(client)?;

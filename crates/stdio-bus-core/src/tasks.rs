@@ -209,7 +209,7 @@ impl Bus {
             let task = Task { serial, worker, maker, works: true, until: self.time.now(), has_ttl: false };
             self.tasks.insert((pool, Rc::from(&*id)), task);
         }
-        self.hear_of_task(worker, pool, &id, result);
+        self.update_task(worker, pool, &id, result);
     }
 
     /// A worker's notification may tell of a task.
@@ -221,11 +221,11 @@ impl Bus {
         }
         let Some((params, pool)) = member(line.get(line.span), b"params").zip(self.pool_of(worker)) else { return };
         if let Some(id) = string_in(params, b"taskId") {
-            self.hear_of_task(worker, pool, &id, params);
+            self.update_task(worker, pool, &id, params);
         }
     }
 
-    fn hear_of_task(&mut self, worker: WorkerKey, pool: usize, id: &[u8], said: &[u8]) {
+    fn update_task(&mut self, worker: WorkerKey, pool: usize, id: &[u8], said: &[u8]) {
         let now = self.time.now();
         let task = self.tasks.by_name.get_mut(&(pool, Rc::from(id))).filter(|task| task.worker == worker);
         let Some(task) = task else { return };

@@ -123,8 +123,7 @@ impl Bus {
                 return Err(denied);
             }
         }
-        let due = self.workers.get(route.worker).map(|worker| worker.answering.limits().expires(self.time.taken_at()));
-        let due = due.filter(|due| may_expire && *due != Moment::NEVER);
+        let due = self.line_expires(route.worker).filter(|_| may_expire);
         if due.is_some_and(|due| due <= self.time.now()) {
             return Err(overdue("its worker had no room for it within request_timeout_sec"));
         }
@@ -301,7 +300,7 @@ impl Bus {
             && let Some(key) = self.session_of_client(client, of.name)
             && let Some(worker) = self.sessions.get(key).map(|session| session.worker)
         {
-            self.sessions.hear(key, self.time.now());
+            self.sessions.touch(key, self.time.now());
             return Ok((worker, self.access(of, worker, Some(key))?));
         }
         self.refuse_lost(of)?;
@@ -389,12 +388,12 @@ impl Bus {
             Use::None => return Ok(Entered::default()),
             // A session that is taken over changes hands when the message is recorded.
             Use::Own(key) | Use::Take(key) => {
-                self.sessions.hear(key, self.time.now());
+                self.sessions.touch(key, self.time.now());
                 return Ok(Entered { session: Some(key), is_new: false });
             }
             // That keeps a claim alive, but does not make the request its owner's.
             Use::Share(key) => {
-                self.sessions.hear(key, self.time.now());
+                self.sessions.touch(key, self.time.now());
                 return Ok(Entered::default());
             }
             Use::Claim => (self.new_session(client, worker, name, State::Claimed), true),

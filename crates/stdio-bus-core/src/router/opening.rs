@@ -48,6 +48,11 @@ const MOST_ENDS: u8 = 2;
 
 const REMEDY: &str = "\"assignment\": \"dedicated\" gives each client a worker of its own";
 
+/// Whether an answer to an `initialize` is none that refuses it: an echo counts as a result.
+fn accepts(line: Parsed<'_>) -> bool {
+    !line.has(Line::ERROR) || line.has(Line::RESULT)
+}
+
 /// Removes an unanswered `initialize` with this id.
 fn take_asked(greeting: &mut Greeting, id: &Id, is_again: bool) -> Option<Asked> {
     let at = greeting.asked.iter().position(|asked| asked.is_again == is_again && asked.id == *id)?;
@@ -128,7 +133,7 @@ impl Bus {
             return Err(Refusal(Reason::InitializeLost, text));
         };
         let is_string = opening.is_string;
-        let line = KeptLine { text: line.text.clone(), ids: line.ids.clone() };
+        let line = line.clone();
         let id = self.make_name(key.into(), is_string);
         let text = line.with(&id.token());
         self.note_audience(key, client);
@@ -254,7 +259,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return false };
         let Some(asked) = take_asked(&mut worker.greeting, id, true) else { return false };
         self.supervisor.has_changed |= worker.answering.answers(is_response(&line));
-        let is_accepted = !line.has(Line::ERROR) || line.has(Line::RESULT);
+        let is_accepted = accepts(line);
         self.settle(key, &asked, line, is_accepted);
         if !is_accepted {
             let (client, error) = (self.client(asked.client).map(|_| asked.client.into()), error_of(line));
@@ -274,7 +279,7 @@ impl Bus {
     /// A worker has answered a client's `initialize`. Returns whether the answer is not for the client: it gets that to
     /// the first one, now or once that has come.
     #[cold]
-    pub(super) fn hear_answer_to_initialize(
+    pub(super) fn take_answer_to_initialize(
         &mut self,
         key: WorkerKey,
         request: RequestKey,
@@ -286,7 +291,7 @@ impl Bus {
         else {
             return false;
         };
-        let is_accepted = !line.has(Line::ERROR) || line.has(Line::RESULT);
+        let is_accepted = accepts(line);
         let Some(worker) = self.workers.get_mut(key) else { return false };
         let greeting = &mut worker.greeting;
         let is_alike = |first: &u64| *first == asked.alike;
@@ -386,8 +391,7 @@ impl Bus {
     fn answer_as_first(&mut self, key: WorkerKey, request: RequestKey) {
         let Some(greeting) = self.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return };
         let is_news = !core::mem::replace(&mut greeting.takes_one, true);
-        let Some((alike, first)) = &greeting.first else { return };
-        let (alike, first) = (*alike, KeptLine { text: first.text.clone(), ids: first.ids.clone() });
+        let Some((alike, first)) = greeting.first.clone() else { return };
         let asker = self.pending.get(request).and_then(|request| request.asker());
         if let Some(Peer::Client(client)) = asker {
             self.note_accepted(client, key, alike);

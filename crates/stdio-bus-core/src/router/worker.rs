@@ -58,7 +58,7 @@ impl Bus {
                 self.sessions.step_all(sessions, Event::LoadedLate);
             }
             if verb == Verb::Initialize {
-                self.hear_answer_to_initialize(worker, key, line, misspelled.is_some());
+                self.take_answer_to_initialize(worker, key, line, misspelled.is_some());
             }
             let asked_in = if verb.creates() { [None; 2] } else { sessions };
             self.learn_from_late_answer(worker, line, asked_in);
@@ -78,7 +78,7 @@ impl Bus {
             // The client was closed, so this answer has no asker now.
             Room::Closed => return self.worker_response(worker, line),
         }
-        if verb == Verb::Initialize && self.hear_answer_to_initialize(worker, key, line, misspelled.is_some()) {
+        if verb == Verb::Initialize && self.take_answer_to_initialize(worker, key, line, misspelled.is_some()) {
             return Flow::Next;
         }
         let succeeds = line.has(Line::RESULT);
@@ -230,8 +230,7 @@ impl Bus {
             let text = "no request may be sent to a client of MCP 2026-07-28; answer its request with input_required";
             return Err(Refusal(Reason::ServerRequest, text.into()));
         }
-        let due = self.workers.get(worker).map(|worker| worker.answering.limits().expires(self.time.taken_at()));
-        let due = due.filter(|due| said.id.is_some() && *due != Moment::NEVER);
+        let due = self.line_expires(worker).filter(|_| said.id.is_some());
         if due.is_some_and(|due| due <= self.time.now()) {
             let text = "its client had no room for it within request_timeout_sec";
             return Err(Refusal(Reason::Timeout, text.into()));
@@ -283,7 +282,7 @@ impl Bus {
     ) -> Result<Edits, Refusal> {
         let &Said { from: worker, ref id, .. } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
-            self.sessions.hear(session, self.time.now());
+            self.sessions.touch(session, self.time.now());
         }
         self.note_life(worker, session, named.about);
         if id.is_none() && session.is_none() {
@@ -294,8 +293,7 @@ impl Bus {
         let mut edits = UNCHANGED;
         edits[1] = token.map(|with| Edit { at: named.at, with });
         if id.is_some() {
-            let expires =
-                self.workers.get(worker).map(|worker| worker.answering.limits().expires(self.time.taken_at()));
+            let expires = self.line_expires(worker);
             let request = NewRequest {
                 asker: worker.into(),
                 answerer: to.into(),

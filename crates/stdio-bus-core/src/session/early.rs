@@ -105,10 +105,14 @@ impl Bus {
         if owned.is_none_or(|session| session.client != Some(client)) {
             return;
         }
+        let has_subagents = self.workers.get(key).is_some_and(|worker| worker.facts.has_subagents);
         let is_it = |early: &EarlyLine| early.session.as_bytes() == name && (is_child || !early.is_for_child);
         for early in self.take_early(key, is_it) {
             if early.id.is_none() {
                 self.send(client.into(), early.line.as_bytes());
+            }
+            if early.id.is_none() && !has_subagents {
+                continue;
             }
             let passed = self.with_kept_line(early.line.as_bytes(), |bus, line| match early.id {
                 Some(_) => bus.pass_kept_request(key, line),

@@ -54,7 +54,7 @@ impl Bus {
         // Its parent, if it has one, has no owner.
         self.sessions.leave_family(key);
         self.lend_children(key, client);
-        self.sessions.hear(key, self.time.now());
+        self.sessions.touch(key, self.time.now());
         self.watch_sessions(false);
         true
     }
@@ -263,7 +263,7 @@ impl Bus {
             self.leave_owner(key);
             self.give_session(key, by);
             self.hand_elicitations_over(worker, key, by);
-            self.sessions.hear(key, self.time.now());
+            self.sessions.touch(key, self.time.now());
         }
         self.forget_lost(by, name.as_bytes());
     }

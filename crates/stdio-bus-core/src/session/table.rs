@@ -152,14 +152,14 @@ impl Sessions {
 
     /// A session is used now: a message in it has arrived.
     #[inline]
-    pub(crate) fn hear(&mut self, key: SessionKey, now: Moment) {
+    pub(crate) fn touch(&mut self, key: SessionKey, now: Moment) {
         if let Some(session) = self.table.get_mut(key) {
             session.used = now;
         }
     }
 
     /// Its worker says something in it now, and so works for the sessions that it is a child of.
-    pub(crate) fn hear_worker(&mut self, key: SessionKey, now: Moment) {
+    pub(crate) fn touch_by_worker(&mut self, key: SessionKey, now: Moment) {
         let mut next = Some(key);
         while let Some(session) = next.and_then(|key| self.table.get_mut(key)) {
             session.heard = now;
@@ -196,10 +196,10 @@ impl Sessions {
             return found;
         };
         let awaited = awaited(self);
-        self.hear_for_parents(now, &awaited);
+        self.touch_parents(now, &awaited);
         for (slot, awaited) in awaited.into_iter().enumerate() {
             match self.table.at(slot).filter(|(_, session)| session.client.is_some() && session.parent.is_none()) {
-                Some((key, session)) if session.pending > 0 && awaited > 0 => self.hear(key, now),
+                Some((key, session)) if session.pending > 0 && awaited > 0 => self.touch(key, now),
                 Some((key, session)) if now.since(session.used) >= idle => found.push(key),
                 _ => {}
             }
@@ -209,7 +209,7 @@ impl Sessions {
     }
 
     /// What is said in a child keeps the session in use that it belongs to, and with it all of its children.
-    fn hear_for_parents(&mut self, now: Moment, awaited: &[u32]) {
+    fn touch_parents(&mut self, now: Moment, awaited: &[u32]) {
         let children = self.table.iter().filter(|(_, session)| session.parent.is_some() && session.client.is_some());
         let used: Vec<_> = children
             .map(|(key, session)| {

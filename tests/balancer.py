@@ -161,12 +161,24 @@ async def until(what, condition):
     raise AssertionError(f"it never came to that: {what}")
 
 
-async def proxied(statistics, name):
-    """HAProxy's state of a server: UP, NOLB, DOWN."""
+async def command(statistics, line):
+    """What HAProxy answers to a command on its socket."""
     reader, writer = await asyncio.open_unix_connection(statistics)
-    writer.write(b"show stat\n")
+    writer.write(f"{line}\n".encode())
     text = (await reader.read()).decode()
     writer.close()
+    return text
+
+
+async def entries(statistics, table):
+    """How many entries a stick table of HAProxy has."""
+    head = (await command(statistics, f"show table {table}")).partition("\n")[0]
+    return int(head.rpartition("used:")[2])
+
+
+async def proxied(statistics, name):
+    """HAProxy's state of a server: UP, NOLB, DOWN."""
+    text = await command(statistics, "show stat")
     rows = [line.split(",") for line in text.splitlines() if line]
     column = rows[0].index("status")
     return next(row[column] for row in rows if row[:2] == ["daemons", name])

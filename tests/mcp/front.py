@@ -77,6 +77,12 @@ class Fleet:
     async def is_seen(self, name, wanted):
         await balancer.until(f"{name} sees {wanted}", lambda: balancer.are_seen(self.statistics[name], wanted))
 
+    async def has_learned(self, name, count):
+        """Peers learn from each other a moment after the answer that one of them has seen."""
+        async def has_all():
+            return await balancer.entries(self.statistics[name], "daemons") >= count
+        await balancer.until(f"{name} knows {count} sessions", has_all)
+
     def url(self, pool, name="lb1"):
         return f"https://localhost:{self.fronts[name]}/mcp/{pool}"
 
@@ -198,6 +204,7 @@ async def sessions_stay_when_a_haproxy_is_killed_a_daemon_restarted_and_one_kill
 
             # The HAProxy instances share what they have learned: nodes that are not servers by name are known only from
             # the table.
+            await fleet.has_learned("lb2", CLIENTS)
             fleet.proxies["lb1"].kill()
             crowd.move("lb2")
             await crowd.each(crowd.old + crowd.new, crowd.ask)

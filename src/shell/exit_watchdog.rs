@@ -84,7 +84,7 @@ mod tests {
     fn process(test: &str, stderr: impl Into<Stdio>) -> Child {
         let mut process = Command::new(std::env::current_exe().expect("it has a file"));
         process.args(["--exact", &format!("shell::exit_watchdog::tests::{test}"), "--ignored", "--nocapture"]);
-        let _starting = crate::testing::STARTS.read();
+        let _starting = crate::testing::STARTS.write();
         process.stdout(Stdio::null()).stderr(stderr).spawn().expect("it can be started")
     }
 

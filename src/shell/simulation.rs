@@ -564,6 +564,7 @@ fn for_each_seed<T>(test: &str, usual: u64, lives: impl Fn(u64, usize) -> T) -> 
     let run = |seed| {
         shrink::run(steps, |steps, _| {
             let seeded = format!("STDIO_BUS_SHELL_SEED={seed} STDIO_BUS_SHELL_STEPS={steps}");
+            let _nothing_starts = crate::testing::STARTS.read();
             let _repeat = Repeat(format!("{seeded} cargo test --lib shell::simulation::{test}"));
             lives(seed, steps)
         })

@@ -7,8 +7,9 @@ pub mod fuzz;
 #[cfg(test)]
 pub(crate) mod kernel;
 
-/// A process that is being spawned holds copies of all our descriptors for a moment, which delays the effect of closing
-/// one. Tests that spawn a process hold this lock meanwhile, and a test that this would affect holds it against them.
+/// A process that is being spawned holds copies of all our descriptors until it executes its program, which delays the
+/// effect of closing one. Tests write-lock this while they spawn a process; simulations, which check what is closed,
+/// read-lock it, so that none of them sees such a delay.
 #[cfg(test)]
 pub(crate) static STARTS: std::sync::RwLock<()> = std::sync::RwLock::new(());
 

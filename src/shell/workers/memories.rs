@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn the_memory_of_children_counts() {
         let mut shell = std::process::Command::new("sh");
-        let starting = crate::testing::STARTS.read();
+        let starting = crate::testing::STARTS.write();
         let mut child = shell.args(["-c", "sleep 60 & wait"]).spawn().expect("there is a shell");
         drop(starting);
         let own = || resident(child.id()).unwrap_or(0);
@@ -55,7 +55,7 @@ mod tests {
         }
         // The test's shell is a child of this process.
         assert!(held_by(std::process::id()) >= held_by(child.id()));
-        let _starting = crate::testing::STARTS.read();
+        let _starting = crate::testing::STARTS.write();
         let sleeping = std::process::Command::new("pkill").args(["-P", &child.id().to_string()]).status();
         let _ = (sleeping, child.kill(), child.wait());
     }

@@ -46,6 +46,37 @@ fn a_client_of_acp_gets_the_agents_code_for_a_session_that_it_does_not_have_and_
 }
 
 #[test]
+fn a_session_of_the_own_list_is_deleted_and_closed_once_it_is_loaded_and_at_once_on_an_own_worker() {
+    for assignment in [Assignment::Client, Assignment::Dedicated] {
+        let mut bench = Bench::new(settings(vec![pool(1, assignment)]));
+        let (client, worker) = (bench.client(), bench.worker(0));
+        let asks = |bench: &mut Bench, method: &str, name: &str| {
+            bench.write(client, &format!(r#"{{"id":1,"method":"{method}","params":{{"sessionId":"{name}"}}}}"#));
+            let has_come = !bench.read(worker).is_empty();
+            if has_come {
+                bench.write(worker, r#"{"id":1,"result":{}}"#);
+            }
+            (has_come, bench.read_json(client)["error"]["message"].as_str().unwrap_or("").to_owned())
+        };
+        bench.write(client, r#"{"id":0,"method":"session/new"}"#);
+        bench.write(worker, r#"{"id":0,"result":{"sessionId":"new"}}"#);
+        bench.write(client, r#"{"id":1,"method":"session/list"}"#);
+        bench.write(worker, r#"{"id":1,"result":{"sessions":[{"sessionId":"a"},{"sessionId":"b"}]}}"#);
+        bench.read(worker);
+        bench.read(client);
+        for (method, name) in [("session/delete", "a"), ("session/close", "b")] {
+            let (has_come, error) = asks(&mut bench, method, name);
+            let is_own = assignment == Assignment::Dedicated;
+            assert_eq!((has_come, error.contains("load it first (session/load)")), (is_own, !is_own), "{error}");
+            if !is_own {
+                assert!(asks(&mut bench, "session/load", name).0);
+                assert_eq!(asks(&mut bench, method, name), (true, String::new()), "{method}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_message_that_waits_for_its_worker_makes_no_session_yet() {
     let mut small = settings(vec![pool(1, Assignment::RoundRobin)]);
     small.limits.max_output_queue = 100;

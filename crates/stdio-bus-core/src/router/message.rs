@@ -3,7 +3,7 @@
 //! these places too. Nothing here knows the bus.
 use alloc::borrow::Cow;
 
-use ndjson_scan::Span;
+use ndjson_scan::{Line, Span, wrapped_message};
 
 use crate::id::Spelled;
 use crate::message::{Cancel, Parsed, Refusal, Verb, has_method, session_name, verb};
@@ -105,6 +105,11 @@ impl Said<'_> {
 pub(super) fn is_wrapped(line: Parsed<'_>) -> bool {
     // No spelling of its method is shorter.
     line.method.len() >= "\"proxy/successor\"".len() && verb(line) == Verb::Successor
+}
+
+/// The message in a line that a proxy forwards for its successor, if it is such a line.
+pub(crate) fn unwrapped(line: Parsed<'_>) -> Option<Line> {
+    if is_wrapped(line) { wrapped_message(*line.window, line.line).ok() } else { None }
 }
 
 /// Whether a line belongs to an MCP server over ACP. Its `requestId` is the server's business.

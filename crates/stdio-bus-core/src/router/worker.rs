@@ -7,7 +7,7 @@
 use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, wrapped_message};
 
 use super::addressee::NamedRequest;
-use super::message::{Said, is_wrapped};
+use super::message::{Said, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
 use crate::flow::delivery::{Room, edited};
 use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, session_name};
@@ -262,7 +262,7 @@ impl Bus {
 
     /// Forwards a worker's request that has waited for its session.
     pub(crate) fn pass_kept_request(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Result<(), Refusal> {
-        let wrapped = if is_wrapped(line) { wrapped_message(*line.window, line.line).ok() } else { None };
+        let wrapped = unwrapped(line);
         let line = Parsed { line: wrapped.as_ref().unwrap_or(line.line), ..line };
         let said = Said::decode(worker, line)?;
         let named = self.request_of_worker_message(&said);

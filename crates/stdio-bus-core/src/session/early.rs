@@ -20,6 +20,7 @@ use crate::message::{Parsed, Refusal, session_named};
 use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
 use crate::reply::Delivered;
 use crate::report::Reason;
+use crate::router::message::unwrapped;
 use crate::settings::MAX_SESSION_ID_LEN;
 
 /// Maximum number of waiting lines of one worker.
@@ -117,6 +118,8 @@ impl Bus {
             let passed = self.with_kept_line(early.line.as_bytes(), |bus, line| match early.id {
                 Some(_) => bus.pass_kept_request(key, line),
                 None => {
+                    let wrapped = unwrapped(line);
+                    let line = Parsed { line: wrapped.as_ref().unwrap_or(line.line), ..line };
                     bus.note_announcement(key, session, line);
                     Ok(())
                 }

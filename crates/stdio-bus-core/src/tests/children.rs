@@ -65,6 +65,27 @@ fn grant(bench: &mut Bench, client: Peer, worker: Peer, request: &str) {
 }
 
 #[test]
+fn a_child_may_be_announced_in_a_proxys_envelope() {
+    let wrapped = |line: &str| {
+        let message = line.strip_prefix('{').expect("an object");
+        format!(r#"{{"method":"proxy/successor","params":{{{message}}}"#)
+    };
+    let (mut bench, first, second, worker) = two_clients();
+    // What is said in the child, and the announcement of its own child, come ahead of the announcement.
+    let lines = [update("c", "hello"), announced("c", "below"), update("below", "deep"), announced("a", "c")];
+    lines.iter().for_each(|line| bench.write(worker, &wrapped(line)));
+    let got = [3, 0, 1, 2].map(|at: usize| wrapped(&lines[at]));
+    assert_eq!(bench.read(first), got);
+    let lines = [announced("b", "d"), update("d", "hello")].map(|line| wrapped(&line));
+    lines.iter().for_each(|line| bench.write(worker, line));
+    assert_eq!((bench.read(second), bench.read(first).len()), (lines.to_vec(), 0));
+    bench.write(first, &wrapped(&cancel("d")));
+    assert!(bench.read(worker).is_empty(), "it is the second client's");
+    bench.write(second, &wrapped(&cancel("d")));
+    assert_eq!(bench.read_one(worker), wrapped(&cancel("d")));
+}
+
+#[test]
 fn all_that_is_said_in_a_child_reaches_the_owner_of_its_parent() {
     let (mut bench, first, second, worker) = two_clients();
     let question = ask(7, "session/request_permission", "c");

@@ -5,8 +5,9 @@
 //! A task is its maker's: a client whose name is verified shares it with its other connections, and with nobody else.
 //! Without names whoever knows the id may use it, since a client of 2026-07-28 is nothing but its requests.
 //!
-//! Invariant: a task here has a live worker. What is known of tasks is bounded; one that is forgotten, or whose worker has
-//! ended, is unknown, and a message that names it goes to any worker.
+//! Invariant: a task here has a live worker. What is known of tasks is bounded, and when the table is full the sources of
+//! their makers have shares of it, as of other tables (`shares.rs`). One that is forgotten, or whose worker has ended, is
+//! unknown, and a message that names it goes to any worker.
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -19,11 +20,12 @@ use super::Bus;
 use super::client::Client;
 use super::message::{Parsed, Refusal, Verb, has_method};
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, WorkerKey};
+use super::peer::{ClientKey, Moment, Source, WorkerKey};
 use super::report::Reason;
 use super::router::message::{Message, Said};
+use super::shares::Shares;
 
-/// Maximum number of tasks; beyond it the oldest one that has ended is forgotten, else the oldest one.
+/// Maximum number of tasks; beyond it one is forgotten for each new one.
 const MOST: usize = 4096;
 /// A longer id is not remembered.
 const LONGEST_ID: usize = 256;
@@ -35,9 +37,14 @@ const LONGEST_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A task, by the pool of its worker and its id.
 type Name = (usize, Rc<[u8]>);
 
+/// The order in which the tasks of a source are forgotten: its source, whether it works, and its serial number.
+type Turn = (Source, bool, u64);
+
 struct Task {
     serial: u64,
     worker: WorkerKey,
+    /// Where its maker's connection came from.
+    source: Source,
     /// Who has made it, if that is known beyond its connection: a listener, and the names shown there.
     maker: Option<(usize, Rc<Origin>)>,
     /// The worker has not said that it has ended.
@@ -47,12 +54,20 @@ struct Task {
     has_ttl: bool,
 }
 
+impl Task {
+    fn turn(&self) -> Turn {
+        (self.source, self.works, self.serial)
+    }
+}
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Tasks {
     by_name: BTreeMap<Name, Task>,
-    /// Their names, the oldest in front.
-    oldest: BTreeMap<u64, Name>,
+    /// Their names: of each source those that have ended in front, and of these and the others the oldest.
+    turns: BTreeMap<Turn, Name>,
+    /// How many each source has.
+    held: BTreeMap<Source, usize>,
     made: u64,
 }
 
@@ -89,20 +104,47 @@ impl Tasks {
 
     fn insert(&mut self, name: Name, task: Task) {
         self.remove(&name);
-        if self.by_name.len() >= MOST {
-            let ended = self.oldest.values().find(|name| self.by_name.get(*name).is_some_and(|task| !task.works));
-            if let Some(oldest) = ended.or_else(|| self.oldest.values().next()).cloned() {
-                self.remove(&oldest);
-            }
+        if self.by_name.len() >= MOST
+            && let Some(goes) = self.first_to_go(task.source)
+        {
+            self.remove(&goes);
         }
-        self.oldest.insert(task.serial, name.clone());
+        *self.held.entry(task.source).or_default() += 1;
+        self.turns.insert(task.turn(), name.clone());
         self.by_name.insert(name, task);
     }
 
     fn remove(&mut self, name: &Name) {
-        if let Some(task) = self.by_name.remove(name) {
-            self.oldest.remove(&task.serial);
+        let Some(task) = self.by_name.remove(name) else { return };
+        self.turns.remove(&task.turn());
+        if let Some(held) = self.held.get_mut(&task.source) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&task.source);
+            }
         }
+    }
+
+    /// The task that is forgotten for a new one of this source: by the shares of the sources, else the oldest one of its
+    /// own, else of all; of these one that has ended before one that works.
+    fn first_to_go(&self, asker: Source) -> Option<Name> {
+        let shares = Shares::new(MOST, self.held.iter().map(|(source, count)| (*source, *count)), Some(asker));
+        let first = |source: Source, works: bool| {
+            let (from, to) = ((source, works, 0), (source, works, u64::MAX));
+            self.turns.range(from..=to).next().map(|((.., serial), name)| (*serial, name))
+        };
+        let each = || self.held.keys().flat_map(|source| [(*source, false), (*source, true)]);
+        let by_share = each().filter_map(|(source, works)| {
+            let turn = shares.turn(source, !works)?;
+            first(source, works).map(|(serial, name)| (turn, serial, name))
+        });
+        if let Some((.., name)) = by_share.min_by_key(|(turn, serial, _)| (*turn, *serial)) {
+            return Some(name.clone());
+        }
+        let others = each().filter_map(|(source, works)| {
+            first(source, works).map(|(serial, name)| ((source != asker, works, serial), name))
+        });
+        others.min_by_key(|(turn, _)| *turn).map(|(_, name)| name.clone())
     }
 
     /// Pools have other indexes now. Those of tasks stay, since their workers live.
@@ -110,14 +152,31 @@ impl Tasks {
         let to = |(pool, id): Name| Some((moved.get(pool).copied().flatten()?, id));
         let by_name = core::mem::take(&mut self.by_name);
         self.by_name = by_name.into_iter().filter_map(|(name, task)| Some((to(name)?, task))).collect();
-        let oldest = core::mem::take(&mut self.oldest);
-        self.oldest = oldest.into_iter().filter_map(|(serial, name)| Some((serial, to(name)?))).collect();
+        self.count_anew();
     }
 
     /// The tasks of a worker go with it.
     pub(crate) fn forget_worker(&mut self, worker: WorkerKey) {
+        let before = self.by_name.len();
         self.by_name.retain(|_, task| task.worker != worker);
-        self.oldest.retain(|_, name| self.by_name.contains_key(name));
+        if self.by_name.len() < before {
+            self.count_anew();
+        }
+    }
+
+    /// Makes the other tables those of the tasks.
+    fn count_anew(&mut self) {
+        self.turns = self.by_name.iter().map(|(name, task)| (task.turn(), name.clone())).collect();
+        self.held.clear();
+        self.by_name.values().for_each(|task| *self.held.entry(task.source).or_default() += 1);
+    }
+
+    /// A task works, or has ended.
+    fn set_works(&mut self, name: &Name, works: bool) {
+        let Some(task) = self.by_name.get_mut(name).filter(|task| task.works != works) else { return };
+        self.turns.remove(&task.turn());
+        task.works = works;
+        self.turns.insert(task.turn(), name.clone());
     }
 
     /// Whether it knows this task of a pool.
@@ -126,12 +185,13 @@ impl Tasks {
         self.get(pool, id).is_some()
     }
 
-    /// Panics if the two tables disagree, or a worker is not in the table of these.
+    /// Panics if the tables disagree, or a worker is not in the table of these.
     pub(crate) fn check(&self, lives: impl Fn(WorkerKey) -> bool) {
-        assert!(self.by_name.len() <= MOST && self.by_name.len() == self.oldest.len());
-        for (serial, name) in &self.oldest {
+        assert!(self.by_name.len() <= MOST && self.by_name.len() == self.turns.len());
+        assert_eq!(self.held.values().sum::<usize>(), self.by_name.len());
+        for (turn, name) in &self.turns {
             let task = self.by_name.get(name).expect("a name has a task");
-            assert!(task.serial == *serial && lives(task.worker), "a task has a live worker");
+            assert!(task.turn() == *turn && lives(task.worker), "a task has a live worker");
         }
     }
 }
@@ -204,9 +264,9 @@ impl Bus {
         if makes && let Some(client) = client.and_then(|client| self.identity(client)) {
             let maker = (client.listener, Rc::clone(&client.origin));
             let maker = Some(maker).filter(|(_, origin)| origin.names.owner().is_some());
-            let serial = self.tasks.made;
+            let (serial, source) = (self.tasks.made, client.origin.source());
             self.tasks.made += 1;
-            let task = Task { serial, worker, maker, works: true, until: self.time.now(), has_ttl: false };
+            let task = Task { serial, worker, source, maker, works: true, until: self.time.now(), has_ttl: false };
             self.tasks.insert((pool, Rc::from(&*id)), task);
         }
         self.update_task(worker, pool, &id, result);
@@ -227,16 +287,16 @@ impl Bus {
 
     fn update_task(&mut self, worker: WorkerKey, pool: usize, id: &[u8], said: &[u8]) {
         let now = self.time.now();
-        let task = self.tasks.by_name.get_mut(&(pool, Rc::from(id))).filter(|task| task.worker == worker);
-        let Some(task) = task else { return };
+        let name = (pool, Rc::from(id));
+        let Some(task) = self.tasks.by_name.get_mut(&name).filter(|task| task.worker == worker) else { return };
         let Report { works, ttl } = Report::of(said);
-        task.works = works;
         // It begins when the task does, but it is only known here when it is said.
         match ttl {
             Some(ttl) if !task.has_ttl => (task.until, task.has_ttl) = (now.after(ttl), true),
             None if !task.has_ttl => task.until = now.after(WORKS_FOR),
             _ => {}
         }
+        self.tasks.set_works(&name, works);
         if !works {
             self.notice_leaving(worker);
         }

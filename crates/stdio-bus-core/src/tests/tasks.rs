@@ -209,6 +209,28 @@ fn at_most_4096_tasks_are_known_and_what_has_ended_goes_first() {
 }
 
 #[test]
+fn a_client_that_makes_more_tasks_than_there_is_room_for_costs_no_other_client_a_task() {
+    let mut bench = bench(1);
+    let (modest, greedy) = (named(&mut bench, "modest"), named(&mut bench, "greedy"));
+    let ended = makes(&mut bench, modest, "ended", "");
+    makes(&mut bench, modest, "works", "");
+    bench.write(ended, r#"{"method":"notifications/tasks","params":{"taskId":"ended","status":"completed"}}"#);
+    for number in 0..5000 {
+        makes(&mut bench, greedy, &format!("t{number}"), "");
+    }
+    let known = |bench: &Bench, id: &str| bench.bus.tasks.knows(0, id.as_bytes());
+    assert!(known(&bench, "works") && known(&bench, "ended"), "what has ended may still be asked for");
+    assert!(known(&bench, "t4999") && !known(&bench, "t905") && known(&bench, "t906"), "its own oldest ones go");
+    for number in 0..3 {
+        makes(&mut bench, modest, &format!("m{number}"), "");
+    }
+    let its = ["works", "ended", "m0", "m1", "m2"];
+    assert!(its.iter().all(|id| known(&bench, id)) && !known(&bench, "t908") && known(&bench, "t909"));
+    bench.dies(ended);
+    assert!(!known(&bench, "works") && !known(&bench, "t4999"));
+}
+
+#[test]
 fn a_task_is_asked_for_at_a_worker_that_another_client_has_borrowed() {
     let mut bench = Bench::asked(Pool { max_instances: 2, ..pool(2, Assignment::Dedicated) }, MODERN);
     let (one, two, three) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern), bench.mcp(Era::Modern));

@@ -4,6 +4,9 @@
 //! Banners and lines of a log are what the SDK clients of MCP pass over, too: they are logged. A flood of them still ends
 //! the worker. A line that is too long costs only the request that it answers: its members at top level are read as it
 //! comes ([`Outline`]), and nothing of it is kept. It may go on for so many bytes, and for so long.
+//!
+//! An array of messages (a batch of JSON-RPC, which MCP had in 2025-03-26 alone) is passed over, too, but the requests that
+//! it answers fail at once: nothing else will answer them.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -81,7 +84,7 @@ impl Stray {
 }
 
 /// The members at top level of an object that comes in pieces: which request it is about, as far as that is clear. What
-/// is no object has none.
+/// is no object has none. Of an array the ids of the answers in it are kept, and the rest is that of its last object.
 #[derive(Default)]
 struct Outline {
     place: Place,
@@ -91,6 +94,9 @@ struct Outline {
     answers: bool,
     /// The id stands twice, or is too long.
     is_unclear: bool,
+    is_array: bool,
+    /// The ids of the answers in an array, as written.
+    answered: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -114,6 +120,8 @@ enum Place {
 const LONGEST_NAME: usize = 64;
 /// Longest id of interest: one with an escape for each byte.
 const LONGEST_ID: usize = 6 * MAX_REQUEST_ID_LEN + 2;
+/// So many answers in an array are of interest.
+const MOST_IN_AN_ARRAY: usize = 1_024;
 
 impl Outline {
     fn read(&mut self, bytes: &[u8]) {
@@ -144,6 +152,15 @@ impl Outline {
                 }
                 place if is_blank => place,
                 Place::Begin if byte == b'{' => Place::Key,
+                Place::Begin if byte == b'[' && !self.is_array => {
+                    self.is_array = true;
+                    Place::Begin
+                }
+                Place::Begin if byte == b',' && self.is_array => Place::Begin,
+                Place::Key if byte == b'}' && self.is_array => {
+                    self.end_element();
+                    Place::Begin
+                }
                 Place::Key if byte == b',' => Place::Key,
                 Place::Key if byte == b'"' => {
                     self.key.clear();
@@ -166,8 +183,23 @@ impl Outline {
         }
     }
 
-    /// The id as written, if there is one.
+    /// An object in an array has ended.
+    fn end_element(&mut self) {
+        let answered = self.id_written().filter(|_| self.answers && self.answered.len() < MOST_IN_AN_ARRAY);
+        if let Some(id) = answered.map(Vec::from) {
+            self.answered.push(id);
+        }
+        self.id.clear();
+        self.method.clear();
+        (self.answers, self.is_unclear) = (false, false);
+    }
+
+    /// The id as written, if there is one and it is that of the line.
     fn id(&self) -> Option<&[u8]> {
+        self.id_written().filter(|_| !self.is_array)
+    }
+
+    fn id_written(&self) -> Option<&[u8]> {
         let is_one = matches!(self.id.first(), Some(b'"' | b'-' | b'0'..=b'9'));
         (is_one && !self.is_unclear && self.id.len() <= LONGEST_ID).then_some(&self.id)
     }
@@ -256,6 +288,12 @@ impl Bus {
     /// A line that is passed over has ended. False if that ends the worker.
     fn end_stray(&mut self, key: WorkerKey) -> bool {
         let Some(line) = self.workers.get_mut(key).and_then(|worker| worker.strays.line.take()) else { return true };
+        for id in &line.outline.answered {
+            let Some(request) = Id::parse(id).ok().and_then(|id| self.pending.find(key.into(), &id)) else { continue };
+            let text = "the answer stands in an array (a batch), which is passed over; a worker writes each message on a \
+                        line of its own";
+            self.fail_answered(key, request, Reason::WorkerMalformed, text);
+        }
         if line.is_too_long { self.end_too_long(key, &line) } else { self.end_no_message(key, *line) }
     }
 
@@ -263,9 +301,9 @@ impl Bus {
     fn end_too_long(&mut self, key: WorkerKey, line: &Stray) -> bool {
         let (reason, from) = (Reason::WorkerLineTooLong, Peer::Worker(key));
         let what = format!("longer than {}: raise that. It has {} bytes", self.longest(), line.length);
-        let Outline { method, .. } = &line.outline;
+        let Outline { method, is_array, .. } = &line.outline;
         let id = line.outline.id();
-        if !method.is_empty() && !line.outline.answers {
+        if !is_array && !method.is_empty() && !line.outline.answers {
             let shown = method.escape_ascii();
             let text = format!("a message {shown} is {what}, and is passed over");
             self.report(reason, Some(from), || text.clone());
@@ -375,6 +413,7 @@ mod tests {
             (r#"{"id":null,"result":1}"#, None, "", true),
             (r#"{"id":{"id":1},"result":1}"#, None, "", true),
             (r#"["id",1]"#, None, "", false),
+            (r#"[{"id":1,"result":2}]"#, None, "", false),
             (r#"Server {"id":1,"result":2}"#, None, "", false),
             ("", None, "", false),
         ] {
@@ -384,6 +423,29 @@ mod tests {
             }
         }
         assert_eq!(outline(&format!(r#"{{"id":"{}","result":1}}"#, "x".repeat(5_000)), 7).0, None);
+    }
+
+    #[test]
+    fn the_answers_in_an_array_are_found_however_it_is_cut() {
+        for (line, answered) in [
+            (r#"[{"id":1,"result":{"id":9,"x":[{}]}},{"method":"m"},{"error":{},"id":"a"}]"#, &["1", r#""a""#][..]),
+            (r#" [ {"jsonrpc":"2.0", "id" : 1 , "result":{} } , {"id":2,"method":"m"}]"#, &["1"]),
+            (r#"[{"id":1,"id":2,"result":1},{"result":1},{"id":3,"result":1}"#, &["3"]),
+            (r#"[{"id":1,"result":1"#, &[]),
+            (r#"[[{"id":1,"result":1}]]"#, &[]),
+            (r#"[INFO] {"id":1,"result":1}"#, &[]),
+            (r#"{"id":1,"result":1},{"id":2,"result":1}"#, &[]),
+        ] {
+            for step in [1, 2, 3, 1000] {
+                let mut outline = Outline::default();
+                line.as_bytes().chunks(step).for_each(|piece| outline.read(piece));
+                let found: Vec<_> = outline.answered.iter().map(|id| String::from_utf8_lossy(id)).collect();
+                assert_eq!(found, answered, "{line} in pieces of {step}");
+            }
+        }
+        let mut outline = Outline::default();
+        outline.read(format!("[{}]", r#"{"id":1,"result":1},"#.repeat(5_000)).as_bytes());
+        assert_eq!(outline.answered.len(), MOST_IN_AN_ARRAY);
     }
 
     #[test]

@@ -91,6 +91,29 @@ fn an_answer_that_is_not_valid_json_fails_its_request_alone() {
 }
 
 #[test]
+fn the_requests_that_a_worker_answers_in_an_array_fail_at_once() {
+    for (piece, length) in [(1, 10), (10_000, 10), (100, 9_000)] {
+        let mut bench = skipping();
+        let (client, worker) = (bench.client(), bench.worker(0));
+        for id in 1..=4 {
+            bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+        }
+        let text = "x".repeat(length);
+        let array = format!(
+            r#"[{{"id":1,"result":"{text}"}}, {{"method":"notifications/message"}},{{"id":99,"result":1}},{{"id":3,"error":{{}}}}]"#
+        );
+        in_pieces(&mut bench, worker, format!("{array}\n").as_bytes(), piece);
+        let failed = bench.read(client).into_iter().map(|line| serde_json::from_str::<Value>(&line).unwrap());
+        let failed: Vec<Value> = failed.map(|it| json!([it["id"], it["error"]["data"]["reason"]])).collect();
+        assert_eq!(failed, [json!([1, "worker_malformed"]), json!([3, "worker_malformed"])], "{length} bytes");
+        bench.write(worker, r#"{"id":2,"result":2}"#);
+        bench.write(worker, r#"{"id":4,"result":4}"#);
+        assert_eq!(bench.read(client).len(), 2, "the others are answered");
+        assert!(bench.signals_to(worker).is_empty());
+    }
+}
+
+#[test]
 fn a_flood_of_lines_that_are_no_messages_ends_the_worker() {
     let mut bench = skipping();
     let (client, worker) = (bench.client(), bench.worker(0));

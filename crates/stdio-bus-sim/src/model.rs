@@ -94,6 +94,8 @@ struct Worker {
     has_answered: bool,
     /// A request to it was lost with it in this step.
     has_lost_request: bool,
+    /// Its client has kept its connection.
+    is_left: bool,
     /// Every id sent to it is replaced.
     fresh: bool,
     /// It has sent an answer that nothing waits for.
@@ -357,8 +359,10 @@ impl Model {
         for worker in 0..self.workers.len() {
             let worker = &self.workers[worker];
             // A worker that could not be started has negotiated nothing.
-            let outlives =
-                worker.ran && worker.released && worker.owner.is_some_and(|owner| !self.clients[owner].closed);
+            let outlives = worker.ran
+                && worker.released
+                && !worker.is_left
+                && worker.owner.is_some_and(|owner| !self.clients[owner].closed);
             assert!(
                 !(outlives && self.is_dedicated(worker.pool)) || self.drain.is_refusing(),
                 "a client outlives its own worker: {:?}",

@@ -229,10 +229,14 @@ impl Bus {
     }
 
     /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
-    /// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak. The error
-    /// of its request tells the client of the end.
+    /// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak, and some
+    /// of these say on stdout why they end: such a line is read while the process is still there, and ends it by itself.
+    /// The error of its request tells the client of the end.
     fn gets_another_worker(&mut self, owner: ClientKey, key: WorkerKey) -> bool {
-        let has_failed = |worker: &Worker| worker.process.has_exited() && !worker.answering.has_answered();
+        let has_failed = |Worker { process, answering, .. }: &Worker| {
+            let is_malformed = matches!(process.cause(), Some(Reason::WorkerMalformed | Reason::WorkerLineTooLong));
+            (process.has_exited() || is_malformed) && !answering.has_answered()
+        };
         let is_first = self.workers.get(key).is_some_and(has_failed) && self.phase(owner) == Some(Phase::Open);
         let owner = self.client_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
         owner.is_some_and(|owner| !core::mem::replace(&mut owner.seldom.has_lost_worker, true))

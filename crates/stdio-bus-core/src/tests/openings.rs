@@ -434,12 +434,26 @@ fn an_answer_to_a_question_of_the_next_worker_does_not_stand_for_the_initialize(
 
 #[test]
 fn a_client_gets_another_worker_for_one_whose_last_words_are_malformed() {
-    let mut bench = Bench::new(settings(vec![Pool { max_instances: 4, ..pool(2, Assignment::Dedicated) }]));
-    let client = bench.client();
-    bench.write(client, r#"{"id":0,"method":"server/discover"}"#);
-    let worker = bench.busy_worker();
-    bench.exits(worker, Exit::Code(1));
-    bench.write(worker, "Error: ExpectedInitializeRequest");
-    assert_eq!(bench.read_error(client).0, "worker_exited");
-    assert_eq!((bench.how_closed(client), bench.count(Reason::OwnWorkerEnded)), (None, 0));
+    for is_gone in [true, false] {
+        let mut bench = Bench::new(settings(vec![Pool { max_instances: 4, ..pool(2, Assignment::Dedicated) }]));
+        let client = bench.client();
+        bench.write(client, r#"{"id":0,"method":"server/discover"}"#);
+        let worker = bench.busy_worker();
+        let exits = |bench: &mut Bench| bench.exits(worker, Exit::Code(1));
+        if is_gone {
+            exits(&mut bench);
+        }
+        bench.write(worker, "Error: ExpectedInitializeRequest");
+        assert_eq!(bench.read_error(client).0, "worker_exited");
+        bench.write(client, ONE);
+        let next = bench.busy_worker();
+        if !is_gone {
+            exits(&mut bench);
+        }
+        assert_eq!((bench.how_closed(client), bench.count(Reason::OwnWorkerEnded)), (None, 0));
+        bench.write(next, "Error: something else");
+        assert_eq!(bench.read_reasons(client), ["worker_exited", "own_worker_ended"]);
+        assert_eq!(bench.how_closed(client), Some(Close::Refuse), "once");
+        assert_eq!([Reason::OwnWorkerReplaced, Reason::OwnWorkerEnded].map(|it| bench.count(it)), [1, 1]);
+    }
 }

@@ -44,6 +44,7 @@ impl Model {
             ran: false,
             has_answered: false,
             has_lost_request: false,
+            is_left: false,
             fresh: false,
             answers_twice: false,
             misspells: false,
@@ -108,13 +109,15 @@ impl Model {
         let (from, at) = (&self.clients[client], &self.workers[worker]);
         let is_first = !from.has_lost_worker && !from.half_closed;
         // One that could not be started costs no connection.
-        is_first && at.ran && at.owner == Some(client) && at.has_lost_request && !at.has_answered
+        is_first && at.ran && at.owner == Some(client) && !at.is_left && at.has_lost_request && !at.has_answered
     }
 
     /// Whether a client is closed because its own worker has ended, or is about to be.
     pub fn lost_its_worker(&self, client: usize) -> bool {
-        let own =
-            |(at, worker): (usize, &Worker)| worker.owner == Some(client) && !worker.takes && self.ends_its_client(at);
+        let is_over = |worker: &Worker| !worker.takes && !worker.is_left;
+        let own = |(at, worker): (usize, &Worker)| {
+            worker.owner == Some(client) && is_over(worker) && self.ends_its_client(at)
+        };
         self.workers.iter().enumerate().any(own)
     }
 
@@ -148,15 +151,21 @@ impl Model {
         self.let_go();
     }
 
-    /// A worker is gone for good.
-    pub fn released(&mut self, now: Moment, worker: usize) {
+    /// A worker has ended, or has broken the protocol: its client may get another one.
+    pub fn failed(&mut self, worker: usize) {
         self.settled(worker);
-        let owner = self.workers[worker].owner;
-        if let Some(owner) = owner.filter(|owner| !self.clients[*owner].closed && self.gets_another(*owner, worker)) {
+        let owner = self.workers[worker].owner.filter(|owner| !self.clients[*owner].closed);
+        if let Some(owner) = owner.filter(|owner| self.gets_another(*owner, worker)) {
             self.clients[owner].has_lost_worker = true;
-            self.workers[worker].owner = None;
+            self.clients[owner].assigned.retain(|(_, assigned)| *assigned != worker);
+            self.workers[worker].is_left = true;
             self.count(Reason::OwnWorkerReplaced);
         }
+    }
+
+    /// A worker is gone for good.
+    pub fn released(&mut self, now: Moment, worker: usize) {
+        self.failed(worker);
         for (at, client) in self.clients.iter_mut().enumerate() {
             if self.seats.is_blamed(worker, Party::Client(at)) {
                 client.penalty.crashed(now);

@@ -131,17 +131,15 @@ impl World {
             let is_own = |(behind, worker): &&(usize, usize)| *behind > place && self.model.is_own(at, *worker);
             let goes = call.released.iter().find(is_own);
             let heard = call.hearing.filter(|_| call.is_bad);
-            match (goes, heard) {
-                _ if has_stalled => {}
-                (Some((_, worker)), _) => {
-                    assert!(
-                        !self.model.gets_another(at, *worker),
-                        "client {at} loses its connection at a first request"
-                    );
-                    self.model.unasks(*worker);
-                }
-                (None, Some(Party::Worker(worker))) => self.model.unasks(worker),
+            let worker = match (goes, heard) {
+                _ if has_stalled => None,
+                (Some((_, worker)), _) => Some(*worker),
+                (None, Some(Party::Worker(worker))) => Some(worker),
                 _ => panic!("client {at} has lost no worker"),
+            };
+            if let Some(worker) = worker {
+                assert!(!self.model.gets_another(at, worker), "client {at} loses its connection at a first request");
+                self.model.unasks(worker);
             }
         }
         self.note(|_| format!("client {at} is closed: {how:?}"));

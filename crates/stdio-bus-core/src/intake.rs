@@ -166,6 +166,9 @@ impl Bus {
     ///
     /// Handles at most [`BATCH`](ndjson_scan::BATCH) lines, so that one peer cannot hold up the others;
     /// [`Received::next`] says how to continue. The effects refer to the window.
+    // The daemon calls it in three places, and has one function for them; the benchmark with its one place is to measure
+    // the same.
+    #[inline(never)]
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
         self.begin_call(now);
         let received = match from {

@@ -630,7 +630,8 @@ fn a_daemon_that_has_ended_takes_its_sessions_with_it() {
     let url = format!("http://{}/mcp", listener.local_addr().expect("it is bound"));
     let (mut bridge, mut stdout) = Bridge::start(&url);
     let socket = patient(listener.accept().expect("a connection").0).0;
-    drop(listener);
+    // Closing it would not be enough: a process that another test starts has a copy of it until it executes its program.
+    rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).expect("it listens");
     let (sender, asked) = channel();
     std::thread::spawn(move || read_requests(0, socket, &sender));
     let mut server = Server { url, arguments: Vec::new(), asked, later: Vec::new() };

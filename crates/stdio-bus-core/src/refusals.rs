@@ -119,8 +119,9 @@ impl Bus {
         if !self.takes_errors(to) {
             return None;
         }
+        let is_unknown = matches!(reason, Reason::SessionDenied | Reason::SessionLost);
         let code = match to {
-            Peer::Client(client) if reason == Reason::SessionDenied && self.speaks_acp(client) => NOT_FOUND,
+            Peer::Client(client) if is_unknown && self.speaks_acp(client) => NOT_FOUND,
             _ => reason.code(),
         };
         // A worker that was replaced has not simply ended.
@@ -132,15 +133,13 @@ impl Bus {
         Some(Said { code, reason: told, line })
     }
 
-    /// Whether a worker that may serve a client was greeted in ACP. Its clients know what an agent says of a session that
-    /// it does not know, and go on after that.
+    /// Whether a worker of a pool that may serve a client was ever greeted in ACP. Its clients know what an agent says of a
+    /// session that it does not know, and go on after that.
     fn speaks_acp(&self, client: ClientKey) -> bool {
         let Some(group) = self.client(client).map(|client| &self.balancer.groups[client.group]) else { return false };
-        let workers = group.slots().iter().filter_map(|(pool, slot)| self.supervisor.pools[*pool].slots[*slot].worker);
-        let own = self.workers_of(client);
-        workers
-            .chain(own)
-            .any(|worker| self.workers.get(worker).is_some_and(|at| at.facts.dialect == Some(Dialect::Acp)))
+        let own = self.workers_of(client).filter_map(|worker| self.pool_of(worker));
+        let mut pools = group.slots().iter().map(|(pool, _)| *pool).chain(own);
+        pools.any(|pool| self.supervisor.pools[pool].dialect == Some(Dialect::Acp))
     }
 
     /// Sends an error, if there is one.

@@ -69,7 +69,7 @@ impl Bus {
         if self.mcp(client).era.is_some() {
             return Dialect::Mcp;
         }
-        let known = self.workers.get(worker).and_then(|worker| worker.facts.dialect);
+        let known = self.pool_of(worker).and_then(|pool| self.supervisor.pools[pool].dialect);
         known.unwrap_or(if self.pending.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
     }
 

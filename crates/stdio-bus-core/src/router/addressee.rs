@@ -5,17 +5,23 @@
 //! client that has left may have left something behind (a subscription, work in progress), so the next client does not
 //! take its place.
 
+use alloc::string::String;
+
 use ndjson_scan::Span;
 
+use super::audience::LOGIN;
 use super::message::{By, Said};
 use crate::Bus;
 use crate::client::{Client, Phase};
 use crate::id::{Id, Spelled};
-use crate::message::{Parsed, Refusal, session_named};
+use crate::message::{Parsed, Refusal, session_name, session_named};
 use crate::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{Assignment, Era};
 use crate::worker::Worker;
+
+/// So much of a method is shown where its message is refused.
+const LONGEST_METHOD: usize = 64;
 
 /// Another request that a worker's message is about.
 #[derive(Default)]
@@ -69,24 +75,38 @@ impl Bus {
     }
 
     /// Why a message that names no client has no addressee, with the remedy.
-    pub(crate) fn no_addressee(&self, worker: WorkerKey) -> Refusal {
-        let Some(worker) = self.workers.get(worker) else {
+    fn no_addressee(&self, said: &Said<'_>) -> Refusal {
+        let Some(worker) = self.workers.get(said.from) else {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };
         let pool = &self.settings.pools[worker.pool];
+        let method = session_name(said.line, said.line.method).unwrap_or_default();
+        let shown = String::from_utf8_lossy(&method[..method.len().min(LONGEST_METHOD)]);
+        let shown = shown.escape_debug();
         let why = match (pool.assignment, worker.audience.has_others()) {
             (Assignment::Dedicated, _) if worker.owner.is_some() => {
-                let text = "it names no request, and the worker may still work on one that another client has given up";
-                return Refusal(Reason::Unroutable, text.into());
+                let text = format!(
+                    "\"{shown}\" names no request, and the worker may still work on one that another client has given up"
+                );
+                return Refusal(Reason::Unroutable, text);
             }
             (Assignment::Dedicated, _) => {
-                return Refusal(Reason::Unroutable, "it names no session, and no client has this worker yet".into());
+                let text = format!("\"{shown}\" names no session, and no client has this worker yet");
+                return Refusal(Reason::Unroutable, text);
+            }
+            (_, true) if *method == *LOGIN => {
+                let text = format!(
+                    "\"{shown}\" is about the login of one user, and this worker has served clients that are not known to be \
+                     one: give them tokens or certificates of one name, or give pool \"{}\" \"assignment\": \"dedicated\"",
+                    pool.id
+                );
+                return Refusal(Reason::Unroutable, text);
             }
             (_, true) => "this worker has served several clients",
             _ => "its client is ambiguous",
         };
         let text = format!(
-            "it names no session, and {why}: give pool \"{}\" \"assignment\": \"dedicated\", as MCP servers need it",
+            "\"{shown}\" names no session, and {why}: give pool \"{}\" \"assignment\": \"dedicated\", as MCP servers need it",
             pool.id
         );
         Refusal(Reason::Unroutable, text)
@@ -145,7 +165,7 @@ impl Bus {
         } else {
             let elicited = || self.client_of_elicitation(said).map(Peer::Client);
             let server = || self.client_of_server(said).map(Peer::Client);
-            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.no_addressee(worker))?
+            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.no_addressee(said))?
         };
         // A half-closed client still takes notifications. It cannot answer a request any more.
         let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };

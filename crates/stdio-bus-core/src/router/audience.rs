@@ -14,6 +14,9 @@ use crate::origin::Origin;
 use crate::peer::{ClientKey, Peer, WorkerKey};
 use crate::{Bus, Flow};
 
+/// The state of the login at an agent (ACP).
+pub(super) const LOGIN: &[u8] = b"auth/status_update";
+
 /// A line without content is not longer than this.
 const LONGEST: usize = 1024;
 
@@ -86,7 +89,7 @@ impl ForAll {
             b"notifications/tools/list_changed" => Self::List(0),
             b"notifications/prompts/list_changed" => Self::List(1),
             b"notifications/resources/list_changed" => Self::List(2),
-            b"auth/status_update" => return Some(Self::Login),
+            LOGIN => return Some(Self::Login),
             _ => return None,
         };
         (line.span.len() <= LONGEST).then_some(kind)

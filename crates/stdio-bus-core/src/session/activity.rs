@@ -30,7 +30,8 @@ impl Bus {
         self.note_subagents(worker, line);
         let Some(worker) = self.workers.get_mut(worker) else { return };
         worker.facts.tells_states |= asks_for_version_2(line);
-        worker.facts.dialect = Dialect::of_initialize(line).or(worker.facts.dialect);
+        let pool = &mut self.supervisor.pools[worker.pool];
+        pool.dialect = Dialect::of_initialize(line).or(pool.dialect);
     }
 
     /// A worker sends this line, whether its session has an owner or not.

@@ -22,6 +22,7 @@ use crate::settings::{self, Assignment, Era};
 use crate::silence::TimeLimits;
 use crate::tally::Tally;
 use crate::timers::Timer;
+use crate::withdrawal::Dialect;
 
 /// A worker that lives this long with its client is not a failure, however it ends then.
 const LASTS: Duration = Duration::from_secs(10);
@@ -74,6 +75,8 @@ pub(crate) struct Pool {
     pub issues_names: bool,
     /// One of its clients knows subagents, which its workers may announce (`session/children.rs`).
     pub has_subagents: bool,
+    /// The protocol of the last `initialize` that one of its workers was sent.
+    pub dialect: Option<Dialect>,
     /// It was reported that its workers give one client the same name twice.
     pub told_of_doubles: bool,
     /// Its counters.

@@ -20,7 +20,6 @@ use crate::session::activity::told_idle;
 use crate::session::children::announced;
 use crate::session::early::Early;
 use crate::stray::Strays;
-use crate::withdrawal::Dialect;
 
 /// How long a worker with a broken pipe may take to exit by itself, and how long the stdout of an exited one is still
 /// read.
@@ -135,8 +134,6 @@ pub(crate) struct Facts {
     pub is_left: bool,
     /// Whether it was sent `server/discover`.
     pub question: Question,
-    /// The protocol of the last `initialize` that it was sent.
-    pub dialect: Option<Dialect>,
     /// It may report which of its sessions are active (`session/activity.rs`).
     pub tells_states: bool,
     /// It may announce child sessions (`session/children.rs`).

@@ -56,6 +56,7 @@ fn the_error_of_a_worker_that_has_served_two_clients_suggests_a_dedicated_pool()
     let answer = bench.read_json(worker);
     assert_eq!((&answer["id"], &answer["error"]["data"]["reason"]), (&Value::from(0), &Value::from("unroutable")));
     let text = answer["error"]["message"].as_str().expect("an error says what is wrong");
+    assert!(text.starts_with(r#""sampling/createMessage" names no session"#), "{text}");
     assert!(text.contains(r#"pool "agents" "assignment": "dedicated""#), "{text}");
     bench.write(worker, NOTE);
     let told = bench.reports.last().expect("a loss is told");
@@ -339,6 +340,11 @@ fn a_login_state_is_sent_to_all_clients_of_a_worker_only_if_they_are_known_to_be
             assert_eq!(bench.read(client).len(), usize::from(is_told), "{names:?}");
         }
         assert_eq!(bench.count(Reason::Unroutable), u64::from(!is_told));
+        if !is_told {
+            let text = &bench.reports.last().expect("a loss is reported").text;
+            let remedies = [r#""auth/status_update""#, "tokens", r#"pool "agents" "assignment": "dedicated""#];
+            assert!(remedies.iter().all(|remedy| text.contains(remedy)), "{text}");
+        }
         // A client that is another user is remembered after it has left.
         for client in &clients[1..] {
             bench.breaks(*client);

@@ -77,6 +77,31 @@ fn a_session_of_the_own_list_is_deleted_and_closed_once_it_is_loaded_and_at_once
 }
 
 #[test]
+fn after_a_crash_clients_of_acp_get_the_agents_code_for_sessions_that_are_gone_before_anyone_has_greeted_the_next_worker()
+ {
+    let mut bench = bench(1);
+    let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":0,"method":"initialize","params":{"protocolVersion":1}}"#);
+    bench.write(worker, r#"{"id":0,"result":{"protocolVersion":1}}"#);
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.read(client);
+    bench.dies(worker);
+    bench.pass(seconds(1));
+    let worker = bench.worker(0);
+    for (asker, expected) in [(client, "session_lost"), (other, "session_denied")] {
+        bench.write(asker, PROMPT);
+        let error = bench.read_json(asker)["error"].take();
+        assert_eq!(
+            (&error["code"], &error["data"]["reason"]),
+            (&Value::from(-32002), &Value::from(expected)),
+            "{error}"
+        );
+    }
+    assert!(bench.read(worker).is_empty(), "nobody has greeted it");
+}
+
+#[test]
 fn a_message_that_waits_for_its_worker_makes_no_session_yet() {
     let mut small = settings(vec![pool(1, Assignment::RoundRobin)]);
     small.limits.max_output_queue = 100;

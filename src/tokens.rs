@@ -41,7 +41,8 @@ impl Tokens {
     /// The first bad line, by number, without any part of a token.
     pub fn parse(text: &str, pools: &[&str]) -> Result<Self, String> {
         let (mut bearers, mut lines) = (HashMap::new(), HashMap::new());
-        for (index, line) in text.lines().enumerate() {
+        // Some editors begin UTF-8 with a byte order mark.
+        for (index, line) in text.strip_prefix('\u{feff}').unwrap_or(text).lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
@@ -195,6 +196,12 @@ mod tests {
             Tokens::parse("alice:0123456789abcdef\nalice:0123456789abcdef tools\n", &POOLS).expect("it is the same");
         let pools = twice.find("0123456789abcdef").and_then(|bearer| bearer.pools.as_deref());
         assert_eq!(pools, Some(&[1][..]), "its last line counts");
+    }
+
+    #[test]
+    fn a_byte_order_mark_ahead_of_the_first_name_is_no_part_of_it() {
+        let tokens = Tokens::parse("\u{feff}alice:0123456789abcdef\r\n", &POOLS).expect("it is valid");
+        assert_eq!(tokens.find("0123456789abcdef").map(|bearer| &*bearer.name), Some("alice"));
     }
 
     #[test]

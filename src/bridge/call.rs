@@ -23,6 +23,7 @@ use super::daemon::{Daemon, Options};
 use super::failure::{Ending, Failure};
 use super::guard::Guard;
 use super::link::{self, Sink, Source};
+use super::mark::Mark;
 use super::run;
 use super::stream::{Backend, Stream};
 use super::terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
@@ -245,7 +246,7 @@ async fn hear(mut source: Source, events: Sender<Event>) {
 
 /// Reads the lines of stdin.
 async fn read_lines(stdin: Stream, events: Sender<Event>) {
-    let (mut buffer, mut line) = (Vec::with_capacity(BLOCK), Vec::new());
+    let (mut buffer, mut line, mut mark) = (Vec::with_capacity(BLOCK), Vec::new(), Mark::default());
     loop {
         let read = stdin.read(buffer).await;
         buffer = read.1;
@@ -255,6 +256,7 @@ async fn read_lines(stdin: Stream, events: Sender<Event>) {
         if !matches!(read.0, Ok(1..)) {
             break;
         }
+        mark.skip(&mut buffer);
         let mut rest = &buffer[..];
         while let Some(newline) = memchr(b'\n', rest) {
             line.extend_from_slice(&rest[..newline]);

@@ -31,6 +31,7 @@ mod frames;
 mod guard;
 mod http;
 mod link;
+mod mark;
 mod refusal;
 mod ring;
 mod run;
@@ -57,6 +58,7 @@ use begun::BegunLine;
 use failure::Ending;
 use guard::Guard;
 use link::{Sink, Source};
+use mark::Mark;
 use refusal::Refusal;
 use stream::{Backend, Stream};
 use terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
@@ -318,7 +320,7 @@ fn output_failed(error: &io::Error) -> u8 {
 /// Copies stdin to the daemon.
 async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
-    let mut begun = BegunLine::default();
+    let (mut begun, mut mark) = (BegunLine::default(), Mark::default());
     loop {
         let read = stdin.read(buffer).await;
         buffer = read.1;
@@ -331,6 +333,7 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
                 break;
             }
         }
+        mark.skip(&mut buffer);
         shared.has_asked.set(true);
         shared.waiting.borrow_mut().sending(&buffer);
         shared.was_read.notify_one();
@@ -411,7 +414,7 @@ async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
         // An interactive user does not type JSON-RPC just to have it refused.
         return;
     }
-    let mut waiting = Waiting::default();
+    let (mut waiting, mut mark) = (Waiting::default(), Mark::default());
     let mut until = Instant::now() + FIRST_REQUEST_LIMIT;
     let mut refused = false;
     let mut buffer = Vec::with_capacity(BLOCK);
@@ -422,6 +425,7 @@ async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
         if ended {
             let _ = waiting.sent_all();
         } else {
+            mark.skip(&mut buffer);
             waiting.sending(&buffer);
         }
         let errors: Vec<u8> = waiting.take().iter().flat_map(|id| refusal.error(id)).collect();

@@ -188,7 +188,7 @@ fn a_request_that_a_call_cannot_answer_is_answered_with_an_error() {
 #[test]
 fn lines_of_stdin_are_sent_until_all_is_answered() {
     let daemon = Setup::new([worker("a", 1, &[])]).start();
-    let lines = "{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"method\":\"one\"}\n\ntwo {\"b\": 2}\nthree";
+    let lines = "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"method\":\"one\"}\n\ntwo {\"b\": 2}\nthree";
     let called = call(&tcp(&daemon), &[], lines);
     assert_eq!((called.code, called.said.as_str()), (Some(0), ""));
     let ids: Vec<&Value> = called.lines.iter().map(|line| &line["id"]).collect();

@@ -181,12 +181,17 @@ pub struct Lines {
     limit: usize,
     /// Beginning and end of a line that is being skipped.
     skipped: Option<Vec<u8>>,
+    /// The first line was read.
+    has_begun: bool,
 }
+
+/// Some programs write it ahead of UTF-8, though they should not (RFC 8259, section 8.1).
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 impl Lines {
     /// Lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { buffer: Vec::new(), start: 0, scanned: 0, end: 0, limit, skipped: None }
+        Self { buffer: Vec::new(), start: 0, scanned: 0, end: 0, limit, skipped: None, has_begun: false }
     }
 
     /// Space for a read; [`Self::received`] says how much of it was used.
@@ -241,7 +246,11 @@ impl Lines {
         self.line(line)
     }
 
-    fn line(&mut self, line: Range<usize>) -> Option<Line> {
+    fn line(&mut self, mut line: Range<usize>) -> Option<Line> {
+        let begin = self.buffer[line.clone()].trim_ascii_start();
+        if !begin.is_empty() && !std::mem::replace(&mut self.has_begun, true) && begin.starts_with(BYTE_ORDER_MARK) {
+            line.start = line.end - begin.len() + BYTE_ORDER_MARK.len();
+        }
         if self.skipped.is_some() || line.len() > self.limit {
             self.skip(line);
             return self.skipped.take().map(|kept| Line::TooLong(Envelope::of(&kept)));
@@ -436,6 +445,26 @@ mod tests {
             let expected: Vec<_> = lines.iter().filter(|line| !line.is_empty())
                 .map(|line| (line.len() <= 20).then(|| line.clone())).collect();
             prop_assert_eq!(read(&chunks, 20), expected);
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_ahead_of_the_first_line_is_no_part_of_it() {
+        let mark = "\u{feff}";
+        for (text, expected) in [
+            (format!("{mark}ab\n{mark}c\n"), vec!["ab".to_owned(), format!("{mark}c")]),
+            (format!("\n\r\n{mark}ab\r\n"), vec!["ab\r".to_owned()]),
+            (format!("{mark}\nab"), vec!["ab".to_owned()]),
+        ] {
+            for piece in 1..=text.len() {
+                let chunks: Vec<&[u8]> = text.as_bytes().chunks(piece).collect();
+                let lines: Vec<_> = read(&chunks, 20).into_iter().flatten().map(String::from_utf8).collect();
+                assert_eq!(
+                    lines,
+                    expected.iter().cloned().map(Ok).collect::<Vec<_>>(),
+                    "{text:?} in pieces of {piece}"
+                );
+            }
         }
     }
 

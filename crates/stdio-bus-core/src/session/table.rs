@@ -393,11 +393,14 @@ impl Sessions {
         session.pending == 0 && session.client.is_none() && !session.is_known
     }
 
-    /// The one of these sessions to evict first: nothing is pending in it; first those without an answer, then those
-    /// unused for longest.
+    /// The one of these sessions to evict first: nothing is pending in it, and none of them is a child of it, since those
+    /// would go with it; first those without an answer, then those unused for longest.
     pub(crate) fn most_idle(&self, keys: &[SessionKey]) -> Option<SessionKey> {
-        let idle =
-            keys.iter().filter_map(|key| Some((*key, self.get(*key)?))).filter(|(_, session)| session.pending == 0);
+        let mut parents: Vec<_> = keys.iter().filter_map(|key| self.get(*key)?.parent).collect();
+        parents.sort_unstable();
+        let may_go = |key: &SessionKey, at: &Session| at.pending == 0 && parents.binary_search(key).is_err();
+        let found = keys.iter().filter_map(|key| Some((*key, self.get(*key)?)));
+        let idle = found.filter(|(key, session)| may_go(key, session));
         idle.min_by_key(|(_, session)| (session.state >= State::Used, session.used)).map(|(key, _)| key)
     }
 

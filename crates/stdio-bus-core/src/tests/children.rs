@@ -386,6 +386,12 @@ fn a_full_table_gives_up_the_oldest_child_of_a_client_that_holds_most() {
     }
     bench.write(worker, &update("b", "x"));
     assert_eq!(bench.read(second).len(), 1, "the other client keeps its session");
+    // Its parent has been unused for longest.
+    new_session(&mut bench, second, worker, "more");
+    for (name, arrives) in [("a", true), ("c1099", true), ("c78", false)] {
+        bench.write(worker, &update(name, "x"));
+        assert_eq!(!bench.read(first).is_empty(), arrives, "{name}: the oldest child goes, not all of them");
+    }
 }
 
 #[test]

@@ -86,6 +86,7 @@ pub fn settings(random: &mut Random) -> Settings {
             let grows = if assignment == Assignment::Dedicated { random.range(0..4) } else { 0 };
             let cancel_on_disconnect = random.one_in(2);
             let request_timeout = random.one_in(3).then(|| milliseconds(random, 500..5000));
+            let idle_timeout = random.one_in(4).then(|| milliseconds(random, 500..3000));
             Pool {
                 id: format!("pool-{number}"),
                 instances,
@@ -95,6 +96,7 @@ pub fn settings(random: &mut Random) -> Settings {
                 request_timeout,
                 // Drawn aside, so that the rest of a seed stays what it was.
                 on_bad_output: random.clone().one_in(3).then_some(BadOutput::Skip),
+                idle_timeout,
                 deny_methods: if random.one_in(4) { vec!["session/list".into()] } else { Vec::new() },
                 ..Pool::default()
             }
@@ -158,12 +160,13 @@ pub fn reload(random: &mut Random, first: &Settings, now: &Settings) -> Settings
         let at = random.range(0..next.pools.len());
         let pool = &mut next.pools[at];
         let is_dedicated = pool.assignment == Assignment::Dedicated;
-        match random.range(0..13) {
+        match random.range(0..14) {
             0..4 => pool.generation += u32::from(!pool.is_gone),
             4 => {
                 pool.instances = random.range(1..5);
                 pool.max_instances = pool.instances + if is_dedicated { random.range(0..4) } else { 0 };
             }
+            12 => pool.idle_timeout = random.one_in(2).then(|| milliseconds(random, 500..3000)),
             5 => pool.request_timeout = random.one_in(2).then(|| milliseconds(random, 500..5000)),
             6 => pool.deny_methods = if random.one_in(2) { vec!["session/list".into()] } else { Vec::new() },
             7 => pool.max_requests = random.one_in(2).then(|| random.range(1..20) as u32),

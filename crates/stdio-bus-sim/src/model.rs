@@ -18,6 +18,7 @@ mod requests;
 mod retired;
 mod seats;
 mod sessions;
+mod silence;
 mod step;
 mod tally;
 mod workers;
@@ -84,6 +85,8 @@ struct Worker {
     takes: bool,
     /// From any client.
     serves: bool,
+    /// It is not read for now.
+    is_paused: bool,
     /// Clients that may stay on it, though it gets no new work.
     perhaps_of: BTreeSet<usize>,
     owner: Option<usize>,
@@ -181,12 +184,25 @@ struct Request {
     expires: Option<Moment>,
     /// The same, if it had to wait before it was forwarded: the bus counts from when it has taken the line.
     expires_first: Option<Moment>,
+    /// Signs of life about it, if its worker may not be silent for long.
+    signs: Option<Signs>,
     /// When its client cancelled it, and whether that is reported when the slot is freed.
     cancelled: Option<(Moment, bool)>,
     /// It was given up, and its answerer was told.
     given_up: bool,
     /// When its asker stopped waiting.
     orphaned: Option<Moment>,
+}
+
+/// Signs of life about a request.
+#[derive(Debug)]
+struct Signs {
+    /// The limit when its worker was sent it.
+    limit: Duration,
+    /// When its worker has last said something about it.
+    heard: Moment,
+    /// The same, or when it has perhaps become the worker's turn.
+    perhaps: Moment,
 }
 
 impl Request {
@@ -203,6 +219,7 @@ impl Request {
             sessions: Vec::new(),
             expires: None,
             expires_first: None,
+            signs: None,
             cancelled: None,
             given_up: false,
             orphaned: None,

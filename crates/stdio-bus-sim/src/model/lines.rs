@@ -47,6 +47,7 @@ impl Model {
             (Party::Worker(worker), Party::Client(client)) => self.worker_response(now, number, worker, client, &ids),
             (Party::Client(_), Party::Worker(_)) => {
                 let request = self.answered_by(number, false);
+                self.question_ends(now, &request);
                 let expected = if request.replaced { Some(&request.token) } else { line.ids.id.as_ref() };
                 assert_eq!(ids.id.as_ref(), expected, "the id of a worker was not restored");
             }
@@ -104,7 +105,7 @@ impl Model {
             self.count(reason);
         }
         if reason == Reason::LateAnswer {
-            self.late_answer(number);
+            self.late_answer(now, number);
         }
         if let Party::Client(client) = line.from {
             if is_cancellation(line.method) && reason != Reason::ShuttingDown {
@@ -180,6 +181,7 @@ impl Model {
         if reason == "client_left" {
             let at = self.to_clients.iter().position(|request| request.asker == Some(to) && request.token == id);
             let request = self.to_clients.remove(at.expect("a request of a worker was pending"));
+            self.question_ends(now, &request);
             let Party::Client(client) = request.answerer else { panic!("{request:?}") };
             self.count(Reason::ClientLeft);
             assert!(self.is_there(to), "a worker that does not listen is spoken to");

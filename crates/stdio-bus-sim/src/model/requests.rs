@@ -81,6 +81,7 @@ impl Model {
             sessions,
             expires: timeout.map(|timeout| now.after(timeout)),
             expires_first: timeout.map(|timeout| self.presented_at(now, number).after(timeout)),
+            signs: self.signs_of(now, worker, &line),
             ..Request::new(number, Party::Client(client), Party::Worker(worker))
         };
         let worker = &self.workers[worker];
@@ -129,6 +130,7 @@ impl Model {
 
     pub(super) fn worker_message(&mut self, now: Moment, number: usize, worker: usize, client: usize, ids: &Ids) {
         let line = self.lines[number].clone();
+        self.hears(now, worker, &line);
         let about = self.request_meant_by(worker, &line);
         let seen = ids.request_id.as_deref();
         match (line.kind, about) {
@@ -234,7 +236,7 @@ impl Model {
         }
     }
 
-    pub(super) fn late_answer(&mut self, number: usize) {
+    pub(super) fn late_answer(&mut self, now: Moment, number: usize) {
         let line = &self.lines[number];
         let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
         if let Party::Worker(worker) = line.from {
@@ -255,15 +257,23 @@ impl Model {
             }
             self.let_go();
         } else {
-            self.answered_by(number, false);
+            let question = self.answered_by(number, false);
+            self.question_ends(now, &question);
         }
     }
 
     /// A peer is told that nobody waits for its answer to this request any more.
     pub(super) fn withdrawn(&mut self, now: Moment, from: Party, id: &str) {
         let requests = if matches!(from, Party::Worker(_)) { &mut self.to_workers } else { &mut self.to_clients };
-        let is_it = |request: &&mut Request| request.answerer == from && request.wire == meaning(id);
-        let Some(request) = requests.iter_mut().find(is_it) else { panic!("{from:?} is told to cancel {id}") };
+        let is_it = |request: &Request| request.answerer == from && request.wire == meaning(id);
+        let Some(at) = requests.iter().position(is_it) else { panic!("{from:?} is told to cancel {id}") };
+        let request = requests.remove(at);
+        if matches!(from, Party::Client(_)) {
+            self.question_ends(now, &request);
+        }
+        let requests = if matches!(from, Party::Worker(_)) { &mut self.to_workers } else { &mut self.to_clients };
+        requests.insert(at, request);
+        let request = &mut requests[at];
         assert!(request.asker.is_some() && request.cancelled.is_none(), "it was given up before: {request:?}");
         (request.cancelled, request.given_up) = (Some((now, false)), true);
         // A worker that was told to stop gets no error for it.
@@ -284,6 +294,9 @@ impl Model {
         let withdrawn = self.to_clients.iter().position(|request| is_it(request) && request.cancelled.is_some());
         let found = withdrawn.or_else(|| self.to_clients.iter().position(is_it));
         let Some(found) = found else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
+        let question = self.to_clients.remove(found);
+        self.question_ends(now, &question);
+        self.to_clients.insert(found, question);
         let request = &mut self.to_clients[found];
         let Party::Worker(worker) = to else { panic!("{to:?} asks clients") };
         let is_overdue = request.expires_first.is_some_and(|at| at <= now);
@@ -304,7 +317,7 @@ impl Model {
             let waited = self.to_workers.iter().position(|it| is_it(it) && may_leave(it));
             if let Some(at) = waited.filter(|_| !self.step.owes_cancelled(to, id)) {
                 let request = self.to_workers.remove(at);
-                self.leaves(request);
+                self.leaves(now, request);
             }
             self.step.tell_cancelled(to, id);
             return self.count(reason);
@@ -318,18 +331,23 @@ impl Model {
         let ends_first =
             |request: &Request| is_it(request) && lines[request.line].listens() && request.cancelled.is_none();
         // One that times out was withdrawn just before.
-        let is_withdrawn = |request: &Request| {
-            is_it(request)
-                && request.cancelled == Some((now, false))
-                && request.expires_first.is_some_and(|at| at <= now)
-        };
+        let is_overdue =
+            |request: &Request| request.expires_first.is_some_and(|at| at <= now) || self.is_silent(request, now);
+        let is_withdrawn =
+            |request: &Request| is_it(request) && request.cancelled == Some((now, false)) && is_overdue(request);
         let first = match reason {
             Reason::ShuttingDown => self.to_workers.iter().position(ends_first),
-            Reason::Timeout => self.to_workers.iter().position(is_withdrawn),
+            // A worker that reads nothing any more was not told.
+            Reason::Timeout => {
+                let is_late = |request: &Request| is_it(request) && request.cancelled.is_none() && is_overdue(request);
+                let withdrawn = self.to_workers.iter().position(is_withdrawn);
+                withdrawn.or_else(|| self.to_workers.iter().position(is_late))
+            }
             _ => None,
         };
         let found = first.or_else(|| self.to_workers.iter().position(is_it));
         let Some(found) = found else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
+        let is_overdue = is_overdue(&self.to_workers[found]);
         let request = &mut self.to_workers[found];
         request.asker = None;
         request.orphaned = Some(now);
@@ -337,7 +355,6 @@ impl Model {
         match reason {
             Reason::Timeout => {
                 let Party::Client(client) = to else { panic!("{to:?} waits for a client") };
-                let is_overdue = request.expires_first.is_some_and(|at| at <= now);
                 assert!(is_overdue || self.clients[client].half_closed, "too early: {request:?}");
                 if is_overdue && (!self.clients[client].half_closed || !self.workers[worker].takes) {
                     request.cancelled.get_or_insert((now, false));
@@ -396,7 +413,7 @@ impl Model {
         let (stay, questions): (_, Vec<_>) = std::mem::take(&mut self.to_clients).into_iter().partition(stays);
         self.to_clients = stay;
         for request in leave.into_iter().chain(questions) {
-            self.leaves(request);
+            self.leaves(now, request);
         }
         self.let_go();
     }
@@ -409,12 +426,12 @@ impl Model {
             let due = self.to_workers.iter().enumerate().filter_map(|(at, request)| Some((due(request)?, at))).min();
             let Some((_, at)) = due else { return };
             let request = self.to_workers.remove(at);
-            self.leaves(request);
+            self.leaves(now, request);
         }
         self.let_go();
     }
 
-    fn leaves(&mut self, request: Request) {
+    fn leaves(&mut self, now: Moment, request: Request) {
         if let Party::Worker(worker) = request.answerer {
             let creates = self.lines[request.line].creates();
             let at = &mut self.workers[worker];
@@ -425,6 +442,7 @@ impl Model {
             }
         }
         if let Party::Client(client) = request.answerer {
+            self.question_ends(now, &request);
             let at = &mut self.clients[client];
             at.fresh |= !at.retired.add(&request.wire, request.progress.as_ref().map(|token| &token.wire));
             return;
@@ -462,6 +480,7 @@ impl Model {
         let all = self.to_workers.iter().chain(&self.to_clients);
         for request in all.filter(|request| request.asker.is_some() && request.cancelled.is_none()) {
             assert!(request.expires.is_none_or(|expires| expires > now), "it is overdue: {request:?}");
+            assert!(!self.is_certainly_silent(request, now), "nothing is said about it: {request:?}");
         }
     }
 

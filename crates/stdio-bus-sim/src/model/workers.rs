@@ -38,6 +38,7 @@ impl Model {
             pool,
             takes: true,
             serves: true,
+            is_paused: false,
             perhaps_of: BTreeSet::new(),
             owner: None,
             released: false,

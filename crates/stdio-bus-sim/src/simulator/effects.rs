@@ -96,6 +96,9 @@ impl World {
         if let Party::Client(client) = party {
             self.model.waits(self.now, client, self.front(party));
         }
+        if let Party::Worker(worker) = party {
+            self.model.pauses(self.now, worker, true);
+        }
         if let (None, Party::Worker(worker)) = (call.hearing, party) {
             // It is not read, so it does not wait for a peer: it has stalled, and is not read any more.
             self.model.unasks(worker);
@@ -110,6 +113,9 @@ impl World {
             let waits_with: Vec<usize> = self.front(party).into_iter().collect();
             self.learn_owners_by(client, &waits_with);
             self.model.waits(now, client, None);
+        }
+        if let Party::Worker(worker) = party {
+            self.model.pauses(now, worker, false);
         }
         let end = self.end_mut(party);
         assert!(end.paused, "{party:?} is resumed, and was not paused");
@@ -221,7 +227,9 @@ impl World {
         self.model.started(self.now, pool);
         let random = &mut self.random;
         let end = End { pace: Self::any_pace(random), ..End::default() };
-        let view = WorkerView::new(random, self.settings.pools[pool].request_timeout.is_some());
+        let limits = &self.settings.pools[pool];
+        let is_hurried = limits.request_timeout.is_some() || limits.idle_timeout.is_some();
+        let view = WorkerView::new(random, is_hurried);
         self.note(|world| format!("worker {} is started in pool {pool}: {view:?}", world.workers.len()));
         self.workers.push(SimWorker {
             key,

@@ -38,7 +38,8 @@ impl Scenario {
             settings.listeners.truncate(1);
             settings.listeners[0].pools = None;
             let pool = &mut settings.pools[0];
-            (pool.instances, pool.max_instances, pool.request_timeout) = (1, 1, None);
+            (pool.instances, pool.max_instances) = (1, 1);
+            (pool.request_timeout, pool.idle_timeout) = (None, None);
         }
         let mut weights = faults::weights(random);
         if random.one_in(3) {

@@ -37,6 +37,8 @@ pub enum Action {
     ClientBad,
     /// A worker writes a line that is malformed or too long.
     WorkerBad,
+    /// A worker writes much that has no receiver.
+    Flood,
     /// A worker's process exits, sometimes after half a line.
     Exit,
     /// A worker closes its stdout and stays alive.

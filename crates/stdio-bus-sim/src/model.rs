@@ -8,6 +8,7 @@ mod clients;
 mod drain;
 mod early;
 mod fates;
+mod floods;
 mod lines;
 mod names;
 mod outputs;
@@ -32,6 +33,7 @@ use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Settings};
 use crate::bus::shutdown::Stage;
 use drain::Drain;
+use floods::Flood;
 use names::Names;
 use owners::Owners;
 use penalty::Penalty;
@@ -115,6 +117,8 @@ struct Worker {
     served: BTreeSet<usize>,
     /// Lines that wait for the session that they name.
     early: Vec<Early>,
+    /// What it has written for nobody.
+    flood: Flood,
 }
 
 /// A line that waits for the session that it names.

@@ -332,6 +332,7 @@ impl World {
         self.learn_roles();
         let soon = self.now.after(Duration::from_millis(1));
         let turns = self.bus.next_deadline().is_some_and(|at| at <= soon);
+        let is_due = self.bus.next_deadline().is_some_and(|at| at <= self.now);
         for party in self.all_parties() {
             let excused = match party {
                 // A client that is far ahead, or whose lines wait for a worker, yields to others, and gets its turn
@@ -339,7 +340,7 @@ impl World {
                 Party::Client(client) => {
                     turns || self.model.is_suspect(self.now, client) || self.model.awaits_worker(client)
                 }
-                Party::Worker(_) => false,
+                Party::Worker(worker) => is_due || self.model.floods(self.now, worker),
             };
             let waits = self.end(party).paused && !self.end(party).ignored;
             assert!(

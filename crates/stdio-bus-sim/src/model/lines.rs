@@ -104,6 +104,7 @@ impl Model {
         } else {
             self.count(reason);
         }
+        self.wastes(line.from);
         if reason == Reason::LateAnswer {
             self.late_answer(now, number);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BELIEVED, LOST_NAMES, Model, Rank, Request, Retired, Worker};
+use super::{BELIEVED, Flood, LOST_NAMES, Model, Rank, Request, Retired, Worker};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Pool};
@@ -54,6 +54,7 @@ impl Model {
             may_create: false,
             served: BTreeSet::new(),
             early: Vec::new(),
+            flood: Flood::default(),
         });
         let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
         let most = self.settings.pools[pool].max_instances;

@@ -56,6 +56,7 @@ impl World {
                 self.write_bad(Party::Client(client))
             }
             (Action::WorkerBad, _, Some(worker)) if self.can_write(worker) => self.write_bad(Party::Worker(worker)),
+            (Action::Flood, _, Some(worker)) if self.can_write(worker) => self.flood(worker),
             (Action::Exit, _, Some(worker)) if self.workers[worker].process.runs() => {
                 let exit = *self.random.pick(&[Exit::Code(0), Exit::Code(1), Exit::Signal(11)]);
                 self.exit(worker, exit);

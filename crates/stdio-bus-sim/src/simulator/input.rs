@@ -61,7 +61,7 @@ impl World {
         let (received, effects) = self.bus.receive(self.now, peer, window);
         let is_bad = bad.iter().map(|reason| self.bus.count(*reason)).sum::<u64>() > bad_before;
 
-        let mut due = VecDeque::new();
+        let (mut due, mut nothing) = (VecDeque::new(), 0);
         let mut consumed = received.consumed;
         while let Some((number, line_length)) = self.end(party).lines.front().copied() {
             let kind = self.model.lines[number].kind;
@@ -78,6 +78,7 @@ impl World {
             if consumed < line_length {
                 assert!(!is_bad, "a good line of {party:?} was taken for a bad one");
                 if consumed > 0 && (self.end(party).skips || self.may_skip(party)) {
+                    nothing += consumed;
                     let end = self.end_mut(party);
                     end.lines[0].1 -= std::mem::take(&mut consumed);
                     end.skips = true;
@@ -87,7 +88,9 @@ impl World {
             consumed -= line_length;
             let end = self.end_mut(party);
             end.lines.pop_front();
-            if !(std::mem::take(&mut end.skips) || kind == Kind::Malformed && self.passes_over(party)) {
+            let is_nothing = std::mem::take(&mut end.skips) || kind == Kind::Malformed && self.passes_over(party);
+            nothing += if is_nothing || kind == Kind::Blank { line_length } else { 0 };
+            if !is_nothing {
                 due.push_back(number);
             }
         }
@@ -103,11 +106,20 @@ impl World {
         self.carry_out(effects, window.data(), Some(party), due, is_bad);
         match party {
             Party::Worker(worker) if is_bad => self.model.failed(worker),
+            Party::Worker(worker) => self.charge_flood(worker, nothing),
             Party::Client(client) => self.learn_owners(client),
-            _ => {}
         }
         self.check();
         received.next
+    }
+
+    /// A worker was read: if it writes too much for nobody, it is not read for a moment.
+    fn charge_flood(&mut self, at: usize, nothing: usize) {
+        let (must, may) = self.model.was_read(self.now, at, nothing);
+        let worker = &self.workers[at];
+        let is_read = !worker.end.paused && !worker.end.ignored && worker.process.runs();
+        assert!(!(must && is_read), "worker {at} writes much for nobody, and is read on");
+        assert!(self.more(Reason::WorkerFloods) == 0 || may, "worker {at} has written too little for a flood");
     }
 
     /// The model learns which whole lines are presented.

@@ -45,6 +45,10 @@ impl Scenario {
         if random.one_in(3) {
             weights.push((Action::Shutdown, 1));
         }
+        // Drawn aside, so that the worlds without a flood stay what they were.
+        if seed.map_or_else(|| random.one_in(10), |seed| Random::new(seed ^ 0xf100d).one_in(10)) {
+            weights.push((Action::Flood, 3));
+        }
         let names = &NAMES[..*random.pick(&[0, 2, NAMES.len()])];
         if !names.is_empty() {
             // Many connect and leave, since the owner of a session matters when others ask for it.

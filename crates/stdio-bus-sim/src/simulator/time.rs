@@ -69,7 +69,7 @@ impl World {
     /// much is queued for that reader.
     fn is_held_up(&self, at: usize) -> Option<bool> {
         let worker = &self.workers[at];
-        let waits = worker.end.paused && !worker.end.ignored && !worker.released;
+        let waits = worker.end.paused && !worker.end.ignored && !worker.released && !self.model.floods(self.now, at);
         self.front(Party::Worker(at)).filter(|_| waits).and_then(|front| self.model.holds_up(at, front))
     }
 }

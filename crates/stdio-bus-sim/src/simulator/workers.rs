@@ -127,6 +127,21 @@ impl World {
         self.draft(party, draft);
     }
 
+    /// A worker writes much that has no receiver: messages in a session that nobody has, or blank lines.
+    pub(super) fn flood(&mut self, at: usize) {
+        let party = Party::Worker(at);
+        let (lines, is_blank) = (self.random.range(200..2000), self.random.one_in(3));
+        let blank = " ".repeat(self.random.range(0..500));
+        for _ in 0..lines {
+            if is_blank {
+                self.write(party, Line::raw(party, Kind::Blank, blank.clone()));
+            } else {
+                let inner = Some("nobody's".to_owned());
+                self.draft(party, Draft { method: "session/update", inner, ..Draft::default() });
+            }
+        }
+    }
+
     /// A session that a worker may name, and the client it means.
     fn any_session(&mut self, at: usize, draft: &mut Draft) -> Option<String> {
         let (random, worker) = (&mut self.random, &mut self.workers[at]);

@@ -304,9 +304,8 @@ impl Bus {
         let Outline { method, is_array, .. } = &line.outline;
         let id = line.outline.id();
         if !is_array && !method.is_empty() && !line.outline.answers {
-            let method = method.strip_prefix(b"\"").unwrap_or(method);
-            let shown = method.strip_suffix(b"\"").unwrap_or(method).escape_ascii();
-            let text = format!("a message \"{shown}\" is {what}, and is passed over");
+            let shown = method.escape_ascii();
+            let text = format!("a message {shown} is {what}, and is passed over");
             self.report(reason, Some(from), || text.clone());
             if let Some(id) = id {
                 self.send_error(from, id, reason, &text, Delivered::No);

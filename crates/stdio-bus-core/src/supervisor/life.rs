@@ -368,8 +368,7 @@ impl Bus {
 fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
     match cause {
         Some(Reason::WorkerMalformed) => {
-            "the worker was replaced before it answered: it wrote to stdout what is no message, and pools[].on_bad_output \
-             has it restarted for that"
+            "the worker was replaced before it answered: it wrote a malformed line (pools[].on_bad_output)"
         }
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it timed out",
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",

@@ -12,6 +12,7 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::report::{Reason, WorkerName};
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
+pub use super::silence::Questions;
 use super::stats::Account;
 use super::tally::{Counts, Tally};
 use super::worker::{State, Worker};
@@ -40,12 +41,21 @@ pub struct Link {
     pub queued: usize,
     /// For how long its queue has been full.
     pub full: Option<Duration>,
-    /// The peer it waits for, and how long: it is not read meanwhile. Or its own worker without an answer yet.
-    pub waits: Option<(Name, Duration)>,
-    /// What it waits for.
-    pub waits_for: &'static str,
+    /// What it waits for: then it is not read. Or its own worker has not answered anything yet.
+    pub waits_for: Option<WaitsFor>,
     /// Time since its last activity.
     pub idle: Duration,
+}
+
+/// What a client or a worker waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitsFor {
+    /// Who keeps it waiting.
+    pub whom: Name,
+    /// What that has to give.
+    pub what: &'static str,
+    /// How long it has waited.
+    pub time: Duration,
 }
 
 /// A client connection.
@@ -179,9 +189,7 @@ impl Bus {
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
         let (key, client) = self.client_in(slot)?;
         let mut link = self.link(now, &client.end, client.identity.opened);
-        if let Some((whom, time, what)) = self.waits_for_own(now, key, client).filter(|_| link.waits.is_none()) {
-            (link.waits, link.waits_for) = (Some((whom, time)), what);
-        }
+        link.waits_for = link.waits_for.or_else(|| self.wait_for_own_worker(now, key, client));
         Some(ClientRow {
             number: client.identity.number,
             listener: client.identity.listener,
@@ -197,16 +205,18 @@ impl Bus {
     }
 
     /// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
-    fn waits_for_own(&self, now: Moment, key: ClientKey, client: &Client) -> Option<(Name, Duration, &'static str)> {
+    fn wait_for_own_worker(&self, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
         if let Some((group, since)) = self.awaits_turn(key) {
             let pool = self.balancer.groups[group].pools().next()?;
-            return Some((Name::Pool(self.supervisor.pools[pool].side.shown_as), now.since(since), "a worker"));
+            let whom = Name::Pool(self.supervisor.pools[pool].side.shown_as);
+            return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
         }
         let starts =
             |worker: &WorkerKey| self.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
         let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
         let since = self.workers.get(worker)?.facts.claimed;
-        Some((self.name(Peer::Worker(worker))?, now.since(since), "its first answer"))
+        let whom = self.name(Peer::Worker(worker))?;
+        Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
     }
 
     /// Number of worker slots in use, gaps included.
@@ -235,14 +245,16 @@ impl Bus {
     }
 
     fn link(&self, now: Moment, end: &Endpoint, since: Moment) -> Link {
+        let wait_for_room = |(peer, since)| {
+            Some(WaitsFor { whom: self.name(peer)?, what: "room for its next line", time: now.since(since) })
+        };
         Link {
             asked: end.outstanding.len(),
             to_answer: end.unanswered.count() as usize,
             sessions: end.sessions.len(),
             queued: end.output.queued(),
             full: end.output.full_since().map(|since| now.since(since)),
-            waits: end.seldom.blocked_on.and_then(|(peer, since)| Some((self.name(peer)?, now.since(since)))),
-            waits_for: "room for its next line",
+            waits_for: end.seldom.blocked_on.and_then(wait_for_room),
             idle: now.since(end.stream.progress_at().max(since)),
         }
     }
@@ -276,10 +288,10 @@ impl Bus {
         self.name(request.asker()?)
     }
 
-    /// The request in a slot.
-    pub fn request_row(&self, now: Moment, slot: usize) -> Option<RequestRow> {
+    /// The request in a slot. `questions` is for all rows of this moment.
+    pub fn request_row(&self, now: Moment, slot: usize, questions: &Questions) -> Option<RequestRow> {
         let (key, request) = self.pending.at(slot)?;
-        let (silent, expires) = self.patience(now, key, request);
+        let (silent, expires) = self.patience(now, key, request, questions);
         Some(RequestRow {
             id: self.pending.asker_text(key),
             method: self.pending.method_of(key),

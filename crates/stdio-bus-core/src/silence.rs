@@ -7,6 +7,7 @@
 //! nothing for each line, and several requests are looked at together.
 
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 use core::time::Duration;
 
 use super::Bus;
@@ -121,6 +122,10 @@ pub(super) struct Asked {
     requests: Vec<RequestKey>,
 }
 
+/// What clients have still to answer at one moment. It is looked for once, when the first of many rows needs it.
+#[derive(Default)]
+pub struct Questions(OnceCell<Asked>);
+
 impl Bus {
     /// When the request that is being handled times out, by the limits of this worker, if ever. Its time began when the
     /// daemon took its line.
@@ -182,13 +187,19 @@ impl Bus {
     }
 
     /// How long the worker of a request is silent about it, if that is limited, and when the request is given up then.
-    pub(super) fn patience(&self, now: Moment, key: RequestKey, request: &Request) -> (Option<Duration>, Moment) {
+    pub(super) fn patience(
+        &self,
+        now: Moment,
+        key: RequestKey,
+        request: &Request,
+        questions: &Questions,
+    ) -> (Option<Duration>, Moment) {
         let Some(watched) = self.pending.watch().of(key) else { return (None, request.expires) };
         let Peer::Worker(worker) = request.answerer() else { return (None, request.expires) };
         if request.asker().is_none() || request.cancelled().is_some() {
             return (None, request.expires);
         }
-        let since = self.silent_since(key, &self.asked_of_clients());
+        let since = self.silent_since(key, questions.0.get_or_init(|| self.asked_of_clients()));
         let limits = self.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
         let silent_at = since.map_or(Moment::NEVER, |since| limits.silent_at(since));
         (since.map(|since| now.since(since)), watched.expires.min(silent_at))

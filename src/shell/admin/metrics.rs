@@ -7,6 +7,7 @@ use super::figures::{FIGURES, Figure, Over, Scene, Write};
 use super::response::Pieces;
 use super::samples::{Gathered, OfPool, Samples};
 use super::view::View;
+use crate::bus::overview::WaitsFor;
 
 /// The content type of the format.
 pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -55,7 +56,7 @@ impl Metrics {
                     *clients += 1;
                 }
                 gathered.client_queued += row.link.queued;
-                if let Some((_, paused)) = row.link.waits {
+                if let Some(WaitsFor { time: paused, .. }) = row.link.waits_for {
                     gathered.clients_paused += 1;
                     gathered.clients_paused_for += paused;
                 }
@@ -66,7 +67,7 @@ impl Metrics {
                 let Some(pool) = gathered.pools.get_mut(row.name.pool) else { return true };
                 pool.states[row.state as usize] += 1;
                 pool.queued += row.link.queued;
-                if let Some((_, paused)) = row.link.waits {
+                if let Some(WaitsFor { time: paused, .. }) = row.link.waits_for {
                     pool.paused += 1;
                     gathered.workers_paused_for += paused;
                 }

@@ -10,6 +10,7 @@ use super::response::{Body, Response, Rest};
 use super::route::{Act, route};
 use super::view::View;
 use super::{Admin, Operator};
+use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
 use crate::http1::{self, Error, Framing, Status};
 use crate::io::Io;
@@ -74,6 +75,7 @@ impl<I: Io> Shell<I> {
         View {
             bus: &self.bus,
             now,
+            questions: Questions::default(),
             workers: &self.reactor.workers,
             places: &self.admin.places,
             recent: &self.reactor.log.recent,

@@ -8,7 +8,7 @@ use super::figures::{self, FIGURES, Over, add_members};
 use super::response::Pieces;
 use super::samples::{STATES, seconds};
 use super::view::View;
-use crate::bus::overview::{Level, Name, RequestRow};
+use crate::bus::overview::{Level, Name, RequestRow, WaitsFor};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
 use crate::bus::tally::{Outcome, Tally};
@@ -86,8 +86,8 @@ tables! {
         "sessions": client.link.sessions,
         "queued_bytes": client.link.queued,
         "full_seconds": client.link.full.map(seconds),
-        "waits_for": client.link.waits.map(|(who, _)| name(view, who)),
-        "waits_seconds": client.link.waits.map(|(_, time)| seconds(time)),
+        "waits_for": client.link.waits_for.map(|it| name(view, it.whom)),
+        "waits_seconds": client.link.waits_for.map(|it| seconds(it.time)),
         "lines_in": client.account.traffic.lines_in,
         "bytes_in": client.account.traffic.bytes_in,
         "lines_out": client.account.traffic.lines_out,
@@ -121,8 +121,8 @@ tables! {
         "unread_bytes": worker.unread,
         "memory_bytes": view.workers.processes.resident(worker.pid),
         "full_seconds": worker.link.full.map(seconds),
-        "waits_for": worker.link.waits.map(|(who, _)| name(view, who)),
-        "waits_seconds": worker.link.waits.map(|(_, time)| seconds(time)),
+        "waits_for": worker.link.waits_for.map(|it| name(view, it.whom)),
+        "waits_seconds": worker.link.waits_for.map(|it| seconds(it.time)),
     }
 
     "pools", |view| view.workers.pools.len(), with Pools;
@@ -160,7 +160,7 @@ tables! {
     }
 
     "pending", |view| view.bus.request_slots();
-    |view, slot| request = view.bus.request_row(view.now, slot)?;
+    |view, slot| request = view.bus.request_row(view.now, slot, &view.questions)?;
     {
         "id": request.id,
         "from": request.asker.map(|who| name(view, who)),
@@ -378,7 +378,7 @@ fn peers(view: &View<'_>) -> usize {
 
 /// The request in a slot of the table of those who wait.
 fn request_in(view: &View<'_>, slot: usize) -> Option<RequestRow> {
-    view.bus.request_row(view.now, slot.checked_sub(peers(view))?)
+    view.bus.request_row(view.now, slot.checked_sub(peers(view))?, &view.questions)
 }
 
 /// Those who wait: peers that are not read, workers that have asked clients, clients.
@@ -406,8 +406,8 @@ fn waiting(view: &View<'_>, slot: usize) -> Option<Wait> {
         };
         return Some(Wait { who: asker?, whom: answerer?, what, time: age });
     };
-    let (whom, time) = link.waits?;
-    Some(Wait { who, whom, what: link.waits_for.to_owned(), time })
+    let WaitsFor { whom, what, time } = link.waits_for?;
+    Some(Wait { who, whom, what: what.to_owned(), time })
 }
 
 /// Whether a row of the table of those who wait is worth a line of an overview: not each request that is answered soon.

@@ -6,6 +6,7 @@ use super::recent::Recent;
 use super::wall::WallClock;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
+use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
 use crate::shell::reactor::Workers;
 use crate::shell::reloads::Outcomes;
@@ -14,6 +15,8 @@ use crate::shell::reloads::Outcomes;
 pub(super) struct View<'a> {
     pub bus: &'a Bus,
     pub now: Moment,
+    /// What clients have still to answer now.
+    pub questions: Questions,
     pub workers: &'a Workers,
     pub places: &'a [Place],
     pub recent: &'a Recent,

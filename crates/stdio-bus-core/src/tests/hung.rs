@@ -118,7 +118,7 @@ fn a_worker_paused_for_lack_of_room_is_not_reported_as_silent() {
     bench.pass(seconds(100));
     assert_eq!(bench.count(Reason::WorkerSilent), 0);
     let row = bench.bus.worker_row(bench.now, 0).expect("it lives");
-    let waits = row.link.waits.map(|(peer, time)| (peer, time.as_secs()));
+    let waits = row.link.waits_for.map(|it| (it.whom, it.time.as_secs()));
     assert_eq!(waits, Some((Name::Client(0), 100)), "show waiting lists both peers");
     bench.takes(client, 1000);
     assert!(!bench.is_paused(worker));

@@ -469,7 +469,7 @@ fn a_plain_number_that_is_replaced_goes_the_short_way_and_is_its_clients_own_eve
     bench.write(worker, &format!(r#"{{"id":{seen},"error":{{"code":-32800,"message":"cancelled"}}}}"#));
     assert_eq!(bench.read_json(client)["id"], 3);
     let seen = ask(&mut bench, 5);
-    let row = (0..bench.bus.request_slots()).filter_map(|slot| bench.bus.request_row(bench.now, slot));
+    let row = (0..bench.bus.request_slots()).filter_map(|slot| bench.request_row(slot));
     assert!(row.into_iter().any(|row| row.id == "5"), "operators see the client's own");
     bench.pass(seconds(3));
     let heard: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -57,6 +57,7 @@ use serde_json::{Value, json};
 use super::Bus;
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
+use super::overview::{Questions, RequestRow};
 use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
 
@@ -459,6 +460,11 @@ impl Bench {
 
     fn count(&self, reason: Reason) -> u64 {
         self.bus.count(reason)
+    }
+
+    /// The request in a slot, as an operator sees it.
+    fn request_row(&self, slot: usize) -> Option<RequestRow> {
+        self.bus.request_row(self.now, slot, &Questions::default())
     }
 }
 

@@ -263,7 +263,7 @@ fn an_operator_is_shown_who_waits_for_whom_and_for_how_long_a_worker_is_silent()
     bench.pass(milliseconds(500));
     bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
     bench.pass(milliseconds(500));
-    let row = |bench: &Bench, slot| bench.bus.request_row(bench.now, slot).expect("it waits");
+    let row = |bench: &Bench, slot| bench.request_row(slot).expect("it waits");
     let prompt = row(&bench, 0);
     assert_eq!((prompt.silent, prompt.expires), (Some(milliseconds(500)), Some(milliseconds(1500))));
     bench.write(worker, r#"{"id":"p","method":"session/request_permission","params":{"sessionId":"s"}}"#);
@@ -272,6 +272,20 @@ fn an_operator_is_shown_who_waits_for_whom_and_for_how_long_a_worker_is_silent()
     assert_eq!((question.asker, question.answerer), (prompt.answerer, prompt.asker));
     assert_eq!((question.method.as_deref(), &question.id[..]), (Some("session/request_permission"), "\"p\""));
     bench.read(client);
+}
+
+#[test]
+fn the_rows_of_one_moment_look_for_what_clients_have_to_answer_once() {
+    let (mut bench, _, worker) = prompted(idle(Assignment::RoundRobin));
+    bench.pass(milliseconds(500));
+    let shown = |bench: &Bench, questions: &Questions| {
+        bench.bus.request_row(bench.now, 0, questions).expect("it waits").silent
+    };
+    let questions = Questions::default();
+    assert_eq!(shown(&bench, &questions), Some(milliseconds(500)));
+    bench.write(worker, r#"{"id":"p","method":"session/request_permission","params":{"sessionId":"s"}}"#);
+    assert_eq!(shown(&bench, &questions), Some(Duration::ZERO), "it is not looked for again");
+    assert_eq!(shown(&bench, &Questions::default()), None);
 }
 
 #[test]

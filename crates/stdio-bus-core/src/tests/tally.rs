@@ -160,7 +160,7 @@ fn waits_for_a_receiver_without_room_are_counted_in_time() {
     assert!(bench.is_paused(client));
     bench.pass(seconds(3));
     let row = bench.bus.client_row(bench.now, 0).expect("it is there");
-    assert_eq!(row.link.waits.map(|(_, time)| time), Some(seconds(3)));
+    assert_eq!(row.link.waits_for.map(|it| it.time), Some(seconds(3)));
     assert_eq!(bench.bus.stats().client_side.paused, Duration::ZERO, "it still waits");
     bench.takes(worker, usize::MAX);
     assert_eq!(bench.bus.stats().client_side.paused, seconds(3));

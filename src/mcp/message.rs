@@ -403,14 +403,10 @@ fn malformed(why: &str) -> Fault {
 }
 
 impl Message {
-    /// The notification that cancels the request with this id, which is a JSON token.
-    pub fn cancelling(id: &[u8], why: &str, reader: &mut LineReader) -> Option<Self> {
+    /// The message that is this line.
+    pub fn of_line(line: &[u8], reader: &mut LineReader) -> Option<Self> {
         let mut upload = Upload::default();
-        upload.push(b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":", reader);
-        upload.push(id, reader);
-        upload.push(b",\"reason\":", reader);
-        upload.push(serde_json::Value::from(why).to_string().as_bytes(), reader);
-        upload.push(b"}}", reader);
+        upload.push(line.strip_suffix(b"\n").unwrap_or(line), reader);
         match upload.finish(reader).ok()? {
             Body::One(message) => Some(message),
             Body::Batch(_) => None,

@@ -104,6 +104,7 @@ use table::Table;
 use tasks::Tasks;
 use time::Time;
 use timers::{Timer, Timers};
+pub use withdrawal::{Dialect, cancellation};
 use worker::Event;
 
 /// The bus. It answers every input with [`Effects`], which are carried out in order.

@@ -18,7 +18,7 @@ use super::timers::Timer;
 
 /// How a protocol cancels a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Dialect {
+pub enum Dialect {
     /// `$/cancel_request` (ACP).
     Acp,
     /// `notifications/cancelled` (MCP).
@@ -38,8 +38,8 @@ impl Dialect {
     }
 }
 
-/// The notification that cancels the request with this id, a JSON token. Only MCP says why.
-fn cancellation(dialect: Dialect, id: &[u8], why: &str) -> Vec<u8> {
+/// The notification that cancels the request with this id, a JSON token, as a line. Only MCP says why.
+pub fn cancellation(dialect: Dialect, id: &[u8], why: &str) -> Vec<u8> {
     let (method, name) = match dialect {
         Dialect::Acp => ("$/cancel_request", "requestId"),
         Dialect::Mcp => ("notifications/cancelled", "requestId"),

@@ -8,6 +8,7 @@ use super::members::{Role, Waiting};
 use crate::bus::admission::{TurnedAway, most_of_source};
 use crate::bus::id::Id;
 use crate::bus::port::{Input, Moment, Reason, Source};
+use crate::bus::{Dialect, cancellation};
 use crate::io::Io;
 use crate::mcp::{Fault, Message};
 use crate::shell::handshakes::upgrade::turned_away;
@@ -173,7 +174,8 @@ impl<I: Io> Shell<I> {
             return reactor.tell(now, Input::Left(client));
         }
         for id in ids {
-            let cancels = Message::cancelling(&id, "there is no room for it", &mut self.reactor.http.lines);
+            let line = cancellation(Dialect::Mcp, &id, "there is no room for it");
+            let cancels = Message::of_line(&line, &mut self.reactor.http.lines);
             cancels.into_iter().for_each(|message| self.hand_over(now, client, message, None));
         }
     }

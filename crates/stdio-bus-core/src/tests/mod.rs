@@ -55,9 +55,9 @@ use ndjson_scan::{PAD, Window};
 use serde_json::{Value, json};
 
 use super::Bus;
+use super::overview::{Questions, RequestRow};
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
-use super::overview::{Questions, RequestRow};
 use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
 

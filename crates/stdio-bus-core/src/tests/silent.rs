@@ -278,9 +278,8 @@ fn an_operator_is_shown_who_waits_for_whom_and_for_how_long_a_worker_is_silent()
 fn the_rows_of_one_moment_look_for_what_clients_have_to_answer_once() {
     let (mut bench, _, worker) = prompted(idle(Assignment::RoundRobin));
     bench.pass(milliseconds(500));
-    let shown = |bench: &Bench, questions: &Questions| {
-        bench.bus.request_row(bench.now, 0, questions).expect("it waits").silent
-    };
+    let shown =
+        |bench: &Bench, questions: &Questions| bench.bus.request_row(bench.now, 0, questions).expect("it waits").silent;
     let questions = Questions::default();
     assert_eq!(shown(&bench, &questions), Some(milliseconds(500)));
     bench.write(worker, r#"{"id":"p","method":"session/request_permission","params":{"sessionId":"s"}}"#);

@@ -10,7 +10,13 @@ use super::{Line, Span, Window};
 
 /// Returns the decoded string member `name` of `params`, if there is one. `line` is a valid message.
 pub fn string_in_params<'a>(line: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
-    string_in(member(line, b"params")?, name)
+    string_in(params_of(line)?, name)
+}
+
+/// The `params` of a message and what follows them: where they end is not looked for, since they can be long.
+fn params_of(line: &[u8]) -> Option<&[u8]> {
+    let begin = Members::of(line, 0).begin_of(|key| is_name(line, key, b"params"))?;
+    Some(&line[begin..])
 }
 
 /// Returns the decoded string member `name` of an object, if there is one.
@@ -20,8 +26,7 @@ pub fn string_in<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
 
 /// Returns the objects in the array member `name` of `params`, if there is one. `line` is a valid message.
 pub fn objects_in_params<'a>(line: &'a [u8], name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
-    let params = member(line, b"params").unwrap_or_default();
-    elements_in(params, name).filter(|element| element.starts_with(b"{"))
+    elements_in(params_of(line).unwrap_or_default(), name).filter(|element| element.starts_with(b"{"))
 }
 
 /// Returns the decoded strings in the array member `name` of an object, if there is one.
@@ -31,7 +36,8 @@ pub fn strings_in<'a>(object: &'a [u8], name: &[u8]) -> impl Iterator<Item = Cow
 
 /// Returns the elements of the array member `name` of an object, if there is one.
 fn elements_in<'a>(object: &'a [u8], name: &[u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-    let data = member(object, name).filter(|it| it.starts_with(b"[")).unwrap_or_default();
+    let begin = Members::of(object, 0).begin_of(|key| is_name(object, key, name));
+    let data = begin.map(|begin| &object[begin..]).filter(|it| it.starts_with(b"[")).unwrap_or_default();
     let mut at = Some(0);
     core::iter::from_fn(move || {
         let start = filled(data, at? + 1).filter(|start| data[*start] != b']')?;

@@ -15,6 +15,38 @@ impl<'a> Members<'a> {
     pub(super) fn of(data: &'a [u8], at: usize) -> Self {
         Self { data, at: filled(data, at).filter(|at| data[*at] == b'{') }
     }
+
+    /// The next key, and where its value begins.
+    #[inline]
+    fn key(&self) -> Option<(Span, usize)> {
+        let data = self.data;
+        let key = filled(data, self.at? + 1).filter(|key| data[*key] == b'"')?;
+        let end = ends(data, key)?;
+        Some((span(key, end), filled(data, filled(data, end)? + 1)?))
+    }
+
+    /// Where the value of the first member with a key like this begins. How long it is does not matter, and nothing from
+    /// there on is looked at.
+    pub(super) fn begin_of(mut self, is_it: impl Fn(Span) -> bool) -> Option<usize> {
+        loop {
+            let (key, value) = self.key()?;
+            if is_it(key) {
+                return Some(value);
+            }
+            self.go_on(ends(self.data, value)?);
+        }
+    }
+
+    /// The last value ends here.
+    #[inline]
+    fn go_on(&mut self, end: usize) {
+        self.at = filled(self.data, end).filter(|next| self.data[*next] == b',');
+    }
+}
+
+#[inline]
+fn span(start: usize, end: usize) -> Span {
+    Span { start: start as u32, end: end as u32 }
 }
 
 impl Iterator for Members<'_> {
@@ -22,14 +54,10 @@ impl Iterator for Members<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        let data = self.data;
-        let key = filled(data, self.at? + 1).filter(|key| data[*key] == b'"')?;
-        let key_end = ends(data, key)?;
-        let value = filled(data, filled(data, key_end)? + 1)?;
-        let end = ends(data, value)?;
-        self.at = filled(data, end).filter(|next| data[*next] == b',');
-        let span = |start: usize, end: usize| Span { start: start as u32, end: end as u32 };
-        Some((span(key, key_end), span(value, end)))
+        let (key, value) = self.key()?;
+        let end = ends(self.data, value)?;
+        self.go_on(end);
+        Some((key, span(value, end)))
     }
 }
 

@@ -1,7 +1,11 @@
 //! Finds the end of a JSON value without looking at its content. Nothing is validated or kept.
 
-use crate::isa::portable::Portable;
-use crate::isa::{BLOCK, Isa};
+use crate::isa::{BLOCK, Isa, Job, portable::Portable};
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{avx2::Avx2, avx512::Avx512};
+
+/// Most values are shorter: only what is longer is read with the fastest instruction set, since choosing it costs time.
+const SHORT: usize = 16 * BLOCK;
 
 /// Progress through one value, which may arrive in pieces of any size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,12 +36,36 @@ impl SkipValue {
     /// Reads on: `bytes` begin with the value, or with the rest of it. Returns how many of them belong to it, once it
     /// has ended. A newline ends every value, since a line cannot contain one.
     pub fn read(&mut self, bytes: &[u8]) -> Option<usize> {
+        let short = &bytes[..bytes.len().min(SHORT)];
+        if let Some(length) = self.read_with(Portable, short) {
+            return Some(length);
+        }
+        if bytes.len() == short.len() {
+            return None;
+        }
+        let rest = ReadOn { value: self, bytes: &bytes[short.len()..] };
+        #[cfg(target_arch = "x86_64")]
+        let read = match Avx512::detect() {
+            Some(isa) => isa.run(rest),
+            None => match Avx2::detect() {
+                Some(isa) => isa.run(rest),
+                None => Portable.run(rest),
+            },
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let read = Portable.run(rest);
+        read.map(|length| short.len() + length)
+    }
+
+    /// The same, with this instruction set.
+    #[inline(always)]
+    fn read_with<I: Isa>(&mut self, isa: I, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
             if let State::Nested | State::Text = self.state
                 && let Some(block) = bytes[at..].first_chunk()
             {
-                if let Some(length) = self.read_block(block) {
+                if let Some(length) = self.read_block(isa, block) {
                     return Some(at + length);
                 }
                 at += BLOCK;
@@ -86,9 +114,9 @@ impl SkipValue {
 
     /// Reads a block of an array, an object or a string. Returns how many of its bytes belong to the value, once it has
     /// ended.
-    fn read_block(&mut self, bytes: &[u8; BLOCK]) -> Option<usize> {
+    #[inline(always)]
+    fn read_block<I: Isa>(&mut self, isa: I, bytes: &[u8; BLOCK]) -> Option<usize> {
         const EVEN: u64 = 0x5555_5555_5555_5555;
-        let isa = Portable;
         let block = isa.load(bytes);
         let is = |byte| isa.equal(block, byte);
         let (mut quotes, backslashes, newlines) = (is(b'"'), is(b'\\'), is(b'\n'));
@@ -127,9 +155,10 @@ impl SkipValue {
     }
 
     /// Counts the brackets of a block. Returns where the last open one is closed, if it is.
+    #[inline(always)]
     fn count(&mut self, opening: u64, closing: u64) -> Option<usize> {
         let mut closings = closing;
-        if self.depth <= BLOCK {
+        if self.depth <= closing.count_ones() as usize {
             let mut closed = 0;
             while closings != 0 {
                 let at = closings.trailing_zeros();
@@ -142,6 +171,21 @@ impl SkipValue {
         }
         self.depth = self.depth + opening.count_ones() as usize - closing.count_ones() as usize;
         None
+    }
+}
+
+/// A long value is read on, with the instructions of an instruction set.
+struct ReadOn<'a> {
+    value: &'a mut SkipValue,
+    bytes: &'a [u8],
+}
+
+impl Job for ReadOn<'_> {
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> Self::Output {
+        self.value.read_with(isa, self.bytes)
     }
 }
 
@@ -194,6 +238,26 @@ mod tests {
                 let first = skip.read(&bytes[..cut]);
                 let end = first.or_else(|| skip.read(&bytes[cut..]).map(|end| cut + end));
                 assert_eq!(end, Some(value.len()), "{value}, cut at {cut}");
+            }
+            let before = [b"[1,".as_slice(), &b"[],\"\\\"\",".repeat(200)].concat();
+            let long = [&before[..], value.as_bytes(), b"]", &bytes[value.len()..]].concat();
+            let length = before.len() + value.len() + 1;
+            let is_json = !value.contains(r##"\"}"##);
+            for step in [long.len(), SHORT + BLOCK, 1000, 77].into_iter().filter(|_| is_json) {
+                let (mut skip, mut at) = (SkipValue::default(), 0);
+                let end = long.chunks(step).find_map(|piece| {
+                    at += piece.len();
+                    skip.read(piece).map(|end| at - piece.len() + end)
+                });
+                assert_eq!(end, Some(length), "{value} in a long array, in pieces of {step}");
+            }
+            #[cfg(target_arch = "x86_64")]
+            {
+                let ends = [
+                    Avx2::detect().map(|isa| isa.run(ReadOn { value: &mut SkipValue::default(), bytes: &bytes })),
+                    Avx512::detect().map(|isa| isa.run(ReadOn { value: &mut SkipValue::default(), bytes: &bytes })),
+                ];
+                assert!(ends.iter().flatten().all(|end| *end == Some(value.len())), "{value}: {ends:?}");
             }
             let mut skip = SkipValue::default();
             let end = bytes

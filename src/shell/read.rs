@@ -17,9 +17,17 @@ use crate::io::{Io, Submission};
 /// A socket whose incomplete line has at least this length is read directly into the inbox.
 const LONG_LINE: usize = 8 * 1024;
 
+/// How much of a long line is read at once. The core looks at it right away, and the others wait meanwhile.
+const SHARE: usize = 1024 * 1024;
+
 /// How many batches of lines a connection may present in a turn, with and without others waiting.
 const BATCHES: usize = 2;
 const BATCHES_ALONE: usize = 16;
+
+/// How many bytes to read into so much room. The newline of a WebSocket's frame may need one byte more than was received.
+fn share_of(room: usize, is_web: bool) -> u32 {
+    (room - usize::from(is_web)).min(SHARE) as u32
+}
 
 impl<I: Io> Shell<I> {
     /// A read into the inbox has completed.
@@ -225,8 +233,7 @@ impl<I: Io> Reactor<I> {
             self.memory.waiting.push(slot);
             return None;
         };
-        // A frame's newline may need one byte more than was received.
-        let bytes = (room - usize::from(connection.web.is_some())).min(u32::MAX as usize) as u32;
+        let bytes = share_of(room, connection.web.is_some());
         Some(match is_socket {
             true => Submission::ReceiveInto { socket: from, into, bytes },
             false => Submission::Read { from, into, bytes, registered, now_or_never: false },
@@ -292,5 +299,19 @@ impl<I: Io> Reactor<I> {
             self.close_stdin_when_idle(slot);
         }
         self.tell(now, Input::Broken { peer, why });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_read_in_shares_however_much_room_it_has() {
+        assert_eq!(
+            [1 << 26, SHARE + 1, SHARE, 4096].map(|room| share_of(room, true) as usize),
+            [SHARE, SHARE, SHARE - 1, 4095]
+        );
+        assert_eq!(share_of(SHARE, false) as usize, SHARE);
     }
 }

@@ -74,13 +74,18 @@ const USUAL_HEAD: usize = 256;
 /// Writes a complete response.
 pub fn json(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>, body: &[u8]) {
     out.reserve(USUAL_HEAD + body.len());
-    head(out, status, manner);
-    out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
-    number(out, body.len());
-    out.extend_from_slice(b"\r\n\r\n");
+    json_head(out, status, manner, body.len());
     if !manner.is_head {
         out.extend_from_slice(body);
     }
+}
+
+/// Writes all of a response but its body, which has this length.
+pub fn json_head(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>, length: usize) {
+    head(out, status, manner);
+    out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
+    number(out, length);
+    out.extend_from_slice(b"\r\n\r\n");
 }
 
 /// Answers a search for an authorization server: there is none. The body is an error of OAuth (RFC 6749, section 5.2).

@@ -1,10 +1,12 @@
 //! Carries out the core's effects.
 
+use std::rc::Rc;
+
 use super::outbox::{Storage, are_held};
 use super::reactor::Reactor;
-use crate::bus::port::{Effect, Effects, Peer};
+use crate::bus::port::{Effect, Effects, Peer, Text};
 use crate::io::Io;
-use crate::scan::{Span, Window};
+use crate::scan::{Line, Span, Window};
 
 /// The peer whose bytes the effects copy from, and the memory that they lie in with their offset there, if its lines can
 /// be held in place.
@@ -17,16 +19,17 @@ pub(super) struct Source<'a> {
 impl<I: Io> Reactor<I> {
     /// Carries out the effects of a call to the core; `source` has the bytes to copy.
     pub(super) fn carry_out(&mut self, effects: Effects<'_>, source: Option<&Source<'_>>) {
+        let lines = effects.lines();
         for effect in effects {
             match effect {
                 Effect::Copy { to, span } => {
                     debug_assert!(source.is_some(), "a copy has a window");
                     match source {
-                        Some(source) => self.copy(to, source, span),
+                        Some(source) => self.copy(to, source, lines, span),
                         None => tracing::error!("{} bytes for {to:?} have no source: this is a bug", span.len()),
                     }
                 }
-                Effect::Insert { to, text } => self.insert(to, text.as_bytes(), source.map(|source| source.from)),
+                Effect::Insert { to, text } => self.insert(to, text, source.map(|source| source.from)),
                 Effect::Pause(peer) => self.pause(peer, true),
                 Effect::Resume(peer) => self.pause(peer, false),
                 Effect::Spawn { worker, name, generation } => self.spawn(worker, name, generation),
@@ -62,14 +65,21 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    fn insert(&mut self, to: Peer, text: &[u8], from: Option<Peer>) {
-        let Some(slot) = self.connections.slot(to) else { return self.push_to_member(to, text) };
-        let queued = self.connections[slot].outbox.push(text, self.io.buffers());
+    fn insert(&mut self, to: Peer, text: Text, from: Option<Peer>) {
+        let bytes = text.as_bytes();
+        let Some(slot) = self.connections.slot(to) else { return self.push_to_member(to, bytes) };
+        let (outbox, length) = (&mut self.connections[slot].outbox, bytes.len());
+        let queued = if are_held(length, length) {
+            let storage = self.http.hold(Rc::new(text.into()));
+            outbox.hold(storage, 0, length, self.io.buffers())
+        } else {
+            outbox.push(bytes, self.io.buffers())
+        };
         self.queued(slot, from, to, queued);
     }
 
-    fn copy(&mut self, to: Peer, source: &Source<'_>, span: Span) {
-        let Some(slot) = self.connections.slot(to) else { return self.push_to_member(to, source.window.get(span)) };
+    fn copy(&mut self, to: Peer, source: &Source<'_>, lines: &[Line], span: Span) {
+        let Some(slot) = self.connections.slot(to) else { return self.copy_to_member(to, source, lines, span) };
         let outbox = &mut self.connections[slot].outbox;
         let queued = match &source.block {
             Some((block, start)) if are_held(span.len(), block.capacity()) => {

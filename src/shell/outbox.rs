@@ -25,7 +25,7 @@ const GATHER: usize = 16;
 pub(super) enum Storage {
     /// Where it was received; the block is only read into after it.
     Block(Rc<Block>),
-    /// In the body of a POST.
+    /// In the body of a POST, or in a line that the core has made.
     Posted(Rc<Posted>),
 }
 
@@ -47,7 +47,8 @@ impl Storage {
     }
 }
 
-/// The body of a POST, or a batch of messages, of which one at least is queued. It is counted as long as that is so.
+/// The body of a POST, or a batch of messages, of which one at least is queued, or a long line of the core. It is counted as
+/// long as that is so.
 pub(super) struct Posted {
     bytes: Rc<Vec<u8>>,
     total: Rc<Cell<usize>>,

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use crate::admin::{Admin, said, with_admin};
-use crate::harness::{Daemon, Setup, children, with, worker};
+use crate::harness::{Daemon, Setup, children, echo, with, worker};
 use crate::http::{Event, Http, notification, request};
 
 pub const VERSION: &str = "2025-11-25";
@@ -234,6 +234,41 @@ fn a_long_answer_is_an_event_that_can_be_fetched_after_its_connection_broke() {
     let mut old = Http::session(daemon.address(), "2025-06-18");
     let answer = old.ask(&request(1, "write", json!({ "text": text })));
     assert_eq!((answer.is_stream(), answer.json()), (false, long_answer(1)), "others could not ask for it");
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_of_megabytes_comes_whole_with_its_own_id_to_each_session_of_a_shared_worker() {
+    let pool = with(echo("echo", 1), "assignment", "client");
+    let daemon = door_of(Setup::new([pool]).limit("max_input_buffer", 4 << 20), json!({}));
+    let text = "x".repeat(2 << 20);
+    // The ids of the second one are replaced.
+    let mut sessions = [(); 2].map(|()| Http::session(daemon.address(), VERSION));
+    for _ in 0..2 {
+        for client in &mut sessions {
+            let answer = client.ask(&request(7, "tools/call", json!({ "text": text })));
+            assert!(!answer.is_stream());
+            let answer = answer.json();
+            assert!(answer["id"] == 7 && answer["result"]["echo"]["text"] == text.as_str());
+        }
+    }
+    daemon.stop();
+}
+
+#[test]
+fn an_event_of_megabytes_has_no_carriage_returns_and_a_whole_answer_may_have_them() {
+    let daemon = door_of(Setup::new([dedicated()]).limit("max_input_buffer", 4 << 20), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let result = json!({ "text": "x".repeat(2 << 20) });
+    let answer = |id: u64| format!("{{\"jsonrpc\":\"2.0\",\r\"id\":{id},\r\"result\":{result}\r}}\n");
+    let whole = client.ask(&request(1, "write", json!({ "text": answer(1) })));
+    assert!(!whole.is_stream() && whole.json()["result"] == result);
+    let log = notification("notifications/message", json!({ "data": "x" }));
+    let text = format!("{log}\n{}", answer(2));
+    assert!(client.ask(&request(2, "write", json!({ "text": text }))).is_stream());
+    let events = client.events();
+    assert!(events.iter().all(|event| !event.data.contains('\r')));
+    assert!(messages(&events).last().is_some_and(|answer| answer["id"] == 2 && answer["result"] == result));
     daemon.stop();
 }
 

@@ -183,7 +183,7 @@ impl Bus {
                 received
             }
         };
-        (received, self.effects())
+        (received, self.effects_of_lines())
     }
 
     fn receive_from_client(&mut self, key: ClientKey, window: Window<'_>) -> Received {

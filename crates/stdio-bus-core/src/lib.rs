@@ -235,8 +235,20 @@ impl Bus {
         debug_assert!(self.out.effects().is_empty(), "effects were left behind: {:?}", self.out.effects());
     }
 
-    /// The effects of a call. In debug builds everything is checked first: with full tables not every time.
+    /// The effects of a call.
     fn effects(&mut self) -> Effects<'_> {
+        self.end_call();
+        Effects { effects: self.out.effects(), lines: &[] }
+    }
+
+    /// The effects of a call that has read lines.
+    fn effects_of_lines(&mut self) -> Effects<'_> {
+        self.end_call();
+        Effects { effects: self.out.effects(), lines: self.intake.batch() }
+    }
+
+    /// Ends a call. In debug builds everything is checked: with full tables not every time.
+    fn end_call(&mut self) {
         if self.supervisor.has_changed {
             self.go_on_replacing();
             self.update_listeners();
@@ -248,7 +260,6 @@ impl Bus {
                 self.check_invariants();
             }
         }
-        Effects(self.out.effects())
     }
 
     /// When [`Input::Tick`] is wanted at the latest.

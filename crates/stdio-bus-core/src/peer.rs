@@ -2,6 +2,7 @@
 //! texts. It knows none of the tables that the keys belong to.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use core::num::NonZeroU64;
 use core::time::Duration;
@@ -166,6 +167,22 @@ impl Text {
         match &self.0 {
             Repr::Inline(len, bytes) => &bytes[..usize::from(*len)],
             Repr::Boxed(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Vec<u8>> for Text {
+    fn from(bytes: Vec<u8>) -> Self {
+        if bytes.len() > Self::INLINE { Self(Repr::Boxed(bytes.into_boxed_slice())) } else { (&bytes[..]).into() }
+    }
+}
+
+impl From<Text> for Vec<u8> {
+    /// The bytes; a long text is not copied.
+    fn from(text: Text) -> Self {
+        match text.0 {
+            Repr::Inline(..) => text.as_bytes().into(),
+            Repr::Boxed(bytes) => bytes.into(),
         }
     }
 }

@@ -13,7 +13,7 @@ pub use super::origin::{Names, Origin, Place};
 pub use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, Text, WorkerKey};
 use super::report::Report;
 pub use super::report::{Reason, WorkerName};
-use ndjson_scan::Span;
+use ndjson_scan::{Line, Span};
 
 /// An event outside.
 #[derive(Clone, Debug)]
@@ -298,13 +298,24 @@ pub enum Signal {
 
 /// The actions, in this order. It borrows the bus, so that the core cannot be called before the last effect is taken.
 #[must_use = "lines are lost with the effects that nobody carries out"]
-pub struct Effects<'a>(pub(super) &'a mut VecDeque<Effect>);
+pub struct Effects<'a> {
+    pub(super) effects: &'a mut VecDeque<Effect>,
+    pub(super) lines: &'a [Line],
+}
+
+impl<'a> Effects<'a> {
+    /// The lines that [`Bus::receive`](super::Bus::receive) has found in its window, so that nobody has to look through a
+    /// long one again; none after any other call.
+    pub fn lines(&self) -> &'a [Line] {
+        self.lines
+    }
+}
 
 impl Iterator for Effects<'_> {
     type Item = Effect;
 
     fn next(&mut self) -> Option<Effect> {
-        self.0.pop_front()
+        self.effects.pop_front()
     }
 }
 

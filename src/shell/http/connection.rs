@@ -4,18 +4,22 @@
 //! the kernel holds no operation of it.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};
+use crate::io::Submission;
+use crate::io::buffers::Buffers;
 use crate::mcp::asked::{Takes, Verb};
 use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
 use crate::shell::connection::{Flight, InFlight};
+use crate::shell::outbox::{Outbox, Storage};
 use crate::tokens::Bearer;
 
 /// Interval of keep-alives in a stream, and how long an answer may be outstanding before its response becomes a stream.
@@ -240,6 +244,8 @@ pub(in crate::shell) struct Outgoing {
     next: Batch,
     /// The answer that is not an event.
     pub whole: Option<EventId>,
+    /// A long answer that is sent from where it lies, after all that is queued. It ends the response.
+    held: Option<Box<Held>>,
     /// What comes after all that is queued.
     pub(super) replay: Option<Box<Replay>>,
     /// It is in the list of outputs with something to send.
@@ -250,10 +256,51 @@ pub(in crate::shell) struct Outgoing {
     pub weighed: usize,
 }
 
+/// See [`Outgoing::hold`].
+struct Held {
+    bytes: Outbox,
+    /// How many bytes of the core's line are not sent yet.
+    owed: usize,
+    has_begun: bool,
+}
+
 impl Outgoing {
     /// The buffer for further output.
     pub(in crate::shell) fn queue(&mut self) -> &mut Vec<u8> {
+        debug_assert!(self.held.is_none(), "the response is complete");
         &mut self.next.bytes
+    }
+
+    /// Queues the rest of a response without a copy: it is sent from where it lies, and given back then. With it `owed`
+    /// bytes of a core's line are sent.
+    pub(super) fn hold(&mut self, storage: Storage, place: Range<usize>, owed: usize, buffers: &mut Buffers) {
+        let mut bytes = Outbox::default();
+        let held = bytes.hold(storage, place.start, place.end, buffers);
+        debug_assert!(held.is_ok(), "nothing is copied");
+        self.held = Some(Box::new(Held { bytes, owed, has_begun: false }));
+    }
+
+    /// Sends the next bytes; `more` if something else follows at once.
+    pub(super) fn send(&mut self, socket: RawFd, more: bool) -> Option<Submission> {
+        let is_held = self.held.is_some();
+        if let Some(rest) = self.rest() {
+            let bytes = rest.len().min(u32::MAX as usize) as u32;
+            let more = more || is_held;
+            return Some(Submission::Send { socket, from: rest.as_ptr(), bytes, now_or_never: true, more });
+        }
+        let held = self.held.as_deref_mut()?;
+        held.has_begun = true;
+        held.bytes.next(socket, true).map(|(send, _)| match send {
+            Submission::Send { socket, from, bytes, now_or_never, .. } => {
+                Submission::Send { socket, from, bytes, now_or_never, more }
+            }
+            other => other,
+        })
+    }
+
+    /// Gives back the memory of what is sent from its place. The kernel has no part of it.
+    pub(super) fn let_go(&mut self, buffers: &mut Buffers) {
+        self.held.take().into_iter().for_each(|mut held| held.bytes.clear(buffers));
     }
 
     /// Records that bytes of a core's line were queued.
@@ -263,7 +310,7 @@ impl Outgoing {
     }
 
     /// The bytes to send now; none if there are none.
-    pub(super) fn rest(&mut self) -> Option<&[u8]> {
+    fn rest(&mut self) -> Option<&[u8]> {
         if self.sent == self.now.bytes.len() {
             self.now.bytes.clear();
             self.now.bytes.shrink_to(KEPT);
@@ -276,7 +323,15 @@ impl Outgoing {
 
     /// Records sent bytes. Returns how many bytes of the core's lines are completed by them. Progress of a long answer
     /// is reported as it is sent, since a slow reader does read.
-    pub(super) fn sent(&mut self, bytes: usize) -> usize {
+    pub(super) fn sent(&mut self, bytes: usize, buffers: &mut Buffers) -> usize {
+        if let Some(held) = self.held.as_deref_mut().filter(|held| held.has_begun) {
+            held.bytes.advance(bytes, buffers);
+            let is_over = held.bytes.is_empty();
+            let out = if is_over { held.owed } else { bytes.min(held.owed) };
+            held.owed -= out;
+            self.held.take_if(|_| is_over);
+            return out;
+        }
         self.sent += bytes;
         if self.sent < self.now.bytes.len() {
             let out = bytes.min(self.now.owed);
@@ -289,13 +344,18 @@ impl Outgoing {
 
     /// Whether everything was sent.
     pub(super) fn is_empty(&self) -> bool {
-        self.sent == self.now.bytes.len() && self.next.bytes.is_empty() && self.replay.is_none()
+        self.sent == self.now.bytes.len() && self.next.bytes.is_empty() && self.held.is_none() && self.replay.is_none()
     }
 
-    /// Memory used by what is queued. Sent bytes are freed with those after them.
+    /// Memory used by what is queued, but for what is sent from its place. Sent bytes are freed with those after them.
     pub(in crate::shell) fn weight(&self) -> usize {
         let now = if self.sent == self.now.bytes.len() { 0 } else { self.now.bytes.len() };
         now + self.next.bytes.len() + self.replay.as_ref().map_or(0, |replay| replay.weight())
+    }
+
+    /// Memory used by what is sent from its place: it counts as lent, whoever holds it.
+    fn held_weight(&self) -> usize {
+        self.held.as_ref().map_or(0, |held| held.bytes.weight())
     }
 
     /// Queues as much of the replay as the reader has room for, and returns the events that this begins. The caller ends
@@ -333,16 +393,20 @@ impl Outgoing {
         self.now.events.clear();
         self.next.events.clear();
         let replayed = self.replay.as_mut().map_or(0, |replay| replay.disown());
-        std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed) + replayed
+        let held = self.held.as_deref_mut().map_or(0, |held| std::mem::take(&mut held.owed));
+        std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed) + held + replayed
     }
 
     /// Gives up sending. Returns what was not sent.
     pub(super) fn give_up(&mut self) -> Unsent {
-        let is_begun = self.next.bytes.is_empty() && self.sent > 0;
+        let is_begun =
+            self.next.bytes.is_empty() && self.sent > 0 || self.held.as_ref().is_some_and(|held| held.has_begun);
         let whole = self.whole.take().filter(|_| !self.is_empty());
         let mut events = std::mem::take(&mut self.now.events);
         events.append(&mut self.next.events);
         let mut owed = std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed);
+        // The kernel may have it: it stays until the connection is removed.
+        owed += self.held.as_deref_mut().map_or(0, |held| std::mem::take(&mut held.owed));
         if let Some(replay) = self.replay.take() {
             let (taken, its) = replay.give_up();
             events.extend(taken);
@@ -454,7 +518,7 @@ impl Connection {
 
     /// All memory that it uses, in bytes.
     pub(in crate::shell) fn weight(&self) -> usize {
-        self.queued() + self.incoming.weight()
+        self.queued() + self.outgoing.held_weight() + self.incoming.weight()
     }
 
     /// Whether it can be closed after what is queued: its last request is complete, and nothing follows it.
@@ -508,15 +572,59 @@ impl Connection {
 mod tests {
     use super::*;
 
+    fn buffers() -> Buffers {
+        Buffers::new(None, 0).expect("there is memory")
+    }
+
+    #[test]
+    fn a_long_answer_is_sent_from_where_it_lies() {
+        let mut buffers = buffers();
+        let mut block = buffers.take(100_000, 100_000).expect("there is memory");
+        block.write(10, &[b'x'; 90_000]);
+        let block = Rc::new(block);
+        let lies_at = block.at(10).cast_const();
+        let mut outgoing = Outgoing::default();
+        outgoing.queue().extend_from_slice(b"head");
+        outgoing.hold(Storage::Block(block), 10..90_010, 90_003, &mut buffers);
+        let sends = |outgoing: &mut Outgoing| match outgoing.send(3, false) {
+            Some(Submission::Send { socket: 3, from, bytes, more, .. }) => Some((from, bytes, more)),
+            other => panic!("{other:?}"),
+        };
+        let head = sends(&mut outgoing).expect("it begins with its head");
+        assert_eq!((head.1, head.2, outgoing.weight()), (4, true, 4), "nothing of the answer is copied");
+        assert_eq!(outgoing.sent(4, &mut buffers), 0);
+        assert_eq!(sends(&mut outgoing), Some((lies_at, 90_000, false)));
+        assert_eq!(outgoing.sent(50_000, &mut buffers), 50_000, "progress is reported");
+        assert_eq!(sends(&mut outgoing), Some((lies_at.wrapping_add(50_000), 40_000, false)));
+        assert!(!outgoing.is_empty() && outgoing.held_weight() == buffers.used() && buffers.used() >= 90_000);
+        assert_eq!(outgoing.sent(40_000, &mut buffers), 40_003);
+        assert!(outgoing.is_empty() && outgoing.send(3, false).is_none());
+        assert_eq!(buffers.used(), 0, "its memory is given back");
+    }
+
+    #[test]
+    fn a_long_answer_that_is_given_up_keeps_its_memory_until_the_kernel_is_done() {
+        let mut buffers = buffers();
+        let block = Rc::new(buffers.take(100_000, 100_000).expect("there is memory"));
+        let mut outgoing = Outgoing::default();
+        outgoing.hold(Storage::Block(block), 0..100_000, 100_001, &mut buffers);
+        assert!(outgoing.send(3, false).is_some());
+        outgoing.sent(1, &mut buffers);
+        let unsent = outgoing.give_up();
+        assert_eq!((unsent.owed, unsent.is_begun, buffers.used() > 0), (100_000, true, true));
+        outgoing.let_go(&mut buffers);
+        assert_eq!(buffers.used(), 0);
+    }
+
     #[test]
     fn progress_of_a_long_answer_is_reported_while_it_is_sent() {
-        let mut outgoing = Outgoing::default();
+        let (mut outgoing, mut buffers) = (Outgoing::default(), buffers());
         outgoing.queue().extend_from_slice(&[b'h'; 20]);
         outgoing.queue().extend_from_slice(&[b'x'; 80]);
         outgoing.owe(81, None);
         assert_eq!(outgoing.rest().map(<[u8]>::len), Some(100));
-        assert_eq!([30, 30, 39].map(|bytes| outgoing.sent(bytes)), [30, 30, 21], "no more than is owed");
-        assert_eq!((outgoing.sent(1), outgoing.give_up().owed), (0, 0));
+        assert_eq!([30, 30, 39].map(|bytes| outgoing.sent(bytes, &mut buffers)), [30, 30, 21], "no more than is owed");
+        assert_eq!((outgoing.sent(1, &mut buffers), outgoing.give_up().owed), (0, 0));
     }
 
     fn replay(lengths: &[usize]) -> Outgoing {
@@ -538,7 +646,7 @@ mod tests {
             // The reader is slow.
             let taken = rest.len().min(5_000);
             told.extend_from_slice(&rest[..taken]);
-            owed += outgoing.sent(taken);
+            owed += outgoing.sent(taken, &mut buffers());
         }
         let mut whole = Vec::new();
         for (at, length) in lengths.iter().enumerate() {

@@ -1,6 +1,10 @@
 //! Delivers the core's output to MCP clients: lines go to the connection that waits for them, or are kept; and clients
 //! are paused, resumed and closed.
 
+use std::borrow::Cow;
+use std::ops::Deref;
+use std::rc::Rc;
+
 use super::Http;
 use super::connection::{Connection, KEEP_ALIVE, Replay, State};
 use super::members::{Member, Role};
@@ -15,7 +19,9 @@ use crate::mcp::message::string;
 use crate::mcp::session::{self, Delivery, Resumed};
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Fault, Session};
-use crate::scan::{Line, PAD, Partial, Window, blank_returns, decoded, member, members};
+use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, decoded, member, members};
+use crate::shell::effects::Source;
+use crate::shell::outbox::{Storage, are_held};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 
@@ -29,14 +35,46 @@ const SENT_AS_EVENT: std::ops::Range<usize> = 128 * 1024..1_000_000;
 /// A line from this length on is not scanned for its delivery.
 const LONG: usize = 64 * 1024;
 
-/// The routing fields of a line from the core.
+/// A line from the core, and its routing fields.
 struct Said<'a> {
+    /// What precedes `text`, if the id was replaced in a line that is not copied.
+    head: &'a [u8],
     text: &'a [u8],
+    /// Where `text` lies if it is long: it can be sent from there.
+    place: Option<(&'a Storage, usize)>,
     id: Option<&'a [u8]>,
     /// None if it has none, or one that is no string.
     method: Option<&'a [u8]>,
     answers: bool,
     is_error: bool,
+}
+
+/// The message of an event.
+enum Data<'a> {
+    /// It is for its connection alone.
+    Own(&'a [u8]),
+    /// Its session keeps it, too.
+    Shared(Rc<[u8]>),
+}
+
+impl Data<'_> {
+    fn shared(self) -> Rc<[u8]> {
+        match self {
+            Self::Own(data) => data.into(),
+            Self::Shared(data) => data,
+        }
+    }
+}
+
+impl Deref for Data<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(data) => data,
+            Self::Shared(data) => data,
+        }
+    }
 }
 
 impl Http {
@@ -68,7 +106,9 @@ impl Http {
         let text = &padded[PAD..end - 1];
         let get = |span: crate::scan::Span| &text[span.start as usize..span.end as usize];
         Some(Said {
+            head: &[],
             text,
+            place: None,
             id: found.id.is_some().then(|| get(found.id)),
             method: found.method.is_some().then(|| get(found.method)),
             answers: found.flags & (Line::RESULT | Line::ERROR) != 0,
@@ -82,7 +122,9 @@ impl<'a> Said<'a> {
     fn of_long(text: &'a [u8]) -> Self {
         let [id, method, result, error] = members(text, [b"id", b"method", b"result", b"error"]);
         Self {
+            head: &[],
             text,
+            place: None,
             id: id.filter(|id| matches!(id.first(), Some(b'"' | b'-' | b'0'..=b'9'))),
             method: method.filter(|method| method.starts_with(b"\"") && method.len() <= LONG),
             answers: result.is_some() || error.is_some(),
@@ -117,6 +159,28 @@ impl Said<'_> {
     fn code(&self) -> Option<i64> {
         let code = self.is_error.then(|| member(member(self.text, b"error")?, b"code")).flatten();
         code.and_then(|code| str::from_utf8(code).ok()?.parse().ok())
+    }
+
+    /// Its length.
+    fn len(&self) -> usize {
+        self.head.len() + self.text.len()
+    }
+
+    /// All of it.
+    fn whole(&self) -> Cow<'_, [u8]> {
+        match self.head {
+            b"" => self.text.into(),
+            head => [head, self.text].concat().into(),
+        }
+    }
+
+    /// All of it, without carriage returns: in an event they would end a line.
+    fn event(&self) -> Cow<'_, [u8]> {
+        let mut text = self.whole();
+        if self.place.is_some() && memchr::memchr(b'\r', &text).is_some() {
+            blank_returns(text.to_mut());
+        }
+        text
     }
 
     /// The HTTP status for it, if it is an answer.
@@ -158,12 +222,64 @@ impl<I: Io> Reactor<I> {
         (self.http.members.begun, self.http.padded) = (begun, padded);
     }
 
+    /// Takes bytes of a window for an MCP client.
+    pub(in crate::shell) fn copy_to_member(&mut self, to: Peer, source: &Source<'_>, lines: &[Line], span: Span) {
+        if span.len() < LONG {
+            return self.push_to_member(to, source.window.get(span));
+        }
+        let mut rest = span;
+        for line in lines.iter().filter(|line| (span.start..span.end).contains(&line.span.end)) {
+            let part = Span { end: line.span.end + 1, ..rest };
+            if !self.deliver_in_place(to, source, line, part) {
+                self.push_to_member(to, source.window.get(part));
+            }
+            rest.start = part.end;
+        }
+        if rest.start < rest.end {
+            self.push_to_member(to, source.window.get(rest));
+        }
+    }
+
+    /// Delivers a long answer without a copy of it, and without a look at it: the core has found its fields. `part` is
+    /// the whole line, or what follows its id, which was replaced. Returns whether it was that.
+    fn deliver_in_place(&mut self, to: Peer, source: &Source<'_>, line: &Line, part: Span) -> bool {
+        let (Peer::Client(to), Some((storage, begin))) = (to, &source.block) else { return false };
+        let is_result = line.flags & (Line::RESULT | Line::ERROR) == Line::RESULT && !line.method.is_some();
+        if part.len() < LONG || !is_result || !line.id.is_some() || !are_held(part.len(), storage.capacity()) {
+            return false;
+        }
+        let begun = std::mem::take(&mut self.http.members.begun);
+        let before = source.window.get(Span { end: line.id.start, ..line.span });
+        let id = match begun.strip_prefix(before) {
+            None if begun.is_empty() && part.start == line.span.start => Some(source.window.get(line.id)),
+            Some(id) if part.start == line.id.end && !id.is_empty() => Some(id),
+            _ => None,
+        };
+        let text = source.window.get(Span { end: part.end - 1, ..part });
+        let place = Some((storage, begin + part.start as usize));
+        let said =
+            id.map(|id| Said { head: &begun, text, place, id: Some(id), method: None, answers: true, is_error: false });
+        let is_known = said.is_some() && self.http.members.get(to).is_some();
+        if is_known {
+            self.deliver(self.clock.now(), to, said.as_ref(), begun.len() + part.len());
+        }
+        self.http.members.begun = begun;
+        if is_known {
+            self.http.members.begun.clear();
+        }
+        is_known
+    }
+
     fn deliver_line(&mut self, now: Moment, to: ClientKey, line: &[u8], padded: &mut Vec<u8>) {
-        let bytes = line.len() + 1;
         let said = self.http.read_line(line, padded);
+        self.deliver(now, to, said.as_ref(), line.len() + 1);
+    }
+
+    /// Delivers a line of so many bytes.
+    fn deliver(&mut self, now: Moment, to: ClientKey, said: Option<&Said<'_>>, bytes: usize) {
         let is_taken = said.and_then(|said| match self.http.members.get(to)?.role {
-            Role::Modern { connection } => Some(self.deliver_modern(now, connection, to, &said)),
-            Role::Session(_) => self.deliver_to_session(now, to, &said),
+            Role::Modern { connection } => Some(self.deliver_modern(now, connection, to, said)),
+            Role::Session(_) => self.deliver_to_session(now, to, said),
         });
         if is_taken != Some(true) {
             self.tell_sent(now, to, bytes);
@@ -188,12 +304,14 @@ impl<I: Io> Reactor<I> {
                 if state == Some(State::Waiting) {
                     self.begin_http_events(now, connection, 0);
                 }
-                self.queue_event(now, connection, None, said.text, is_answer);
+                self.queue_event(now, connection, None, Data::Own(&said.event()), is_answer);
             }
             _ => return false,
         }
-        if is_answer && memchr::memmem::find(said.text, b"requestState").is_some() {
-            let result = member(said.text, b"result");
+        let has_state = |text| memchr::memmem::find(text, b"requestState").is_some();
+        if is_answer && [said.head, said.text].into_iter().any(has_state) {
+            let text = said.whole();
+            let result = member(&text, b"result");
             if let Some(request_state) = result.and_then(|result| string(result, b"requestState")) {
                 let hash = self.http.members.hash_of(&request_state);
                 self.http.members.answered.push((client, hash));
@@ -216,7 +334,7 @@ impl<I: Io> Reactor<I> {
         let is_first = answered.is_some() && session.initialize == answered;
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
         let is_sent_whole = match connection.map_or(Takes::Either, |at| self.http.connections[at].takes()) {
-            Takes::Either => !(session.primes() && SENT_AS_EVENT.contains(&said.text.len())),
+            Takes::Either => !(session.primes() && SENT_AS_EVENT.contains(&said.len())),
             Takes::Json | Takes::JsonAlone => true,
             Takes::Events => false,
         };
@@ -226,16 +344,21 @@ impl<I: Io> Reactor<I> {
         let header = is_first.then(|| session.id.clone());
         if is_first {
             session.initialize = None;
-            let version = member(said.text, b"result").and_then(|result| string(result, b"protocolVersion"));
+            let text = said.whole();
+            let version = member(&text, b"result").and_then(|result| string(result, b"protocolVersion"));
             if let Some(version) = version {
                 session.agree(&version);
             }
         }
         let before = session.weight();
-        let lost = match connection {
-            Some(_) if is_whole => 0,
-            Some(_) if !may_be_gone => session.keep(id, said.text, kind.carries(), most),
-            _ => session.keep_untaken(id, said.text, kind.carries(), is_nameless, most),
+        let is_event = connection.is_none() || !is_whole;
+        let event: Option<Rc<[u8]>> = is_event.then(|| said.event().into());
+        let lost = match &event {
+            None => 0,
+            Some(event) if connection.is_some() && !may_be_gone => {
+                session.keep(id, Rc::clone(event), kind.carries(), most)
+            }
+            Some(event) => session.keep_untaken(id, Rc::clone(event), kind.carries(), is_nameless, most),
         };
         self.http.memory.keep_log(before, session.weight());
         self.count_lost_events(client, lost);
@@ -245,11 +368,11 @@ impl<I: Io> Reactor<I> {
             let header = header.as_deref().filter(|_| !said.is_error);
             self.answer_whole(now, connection, Status::Ok, said, header);
             self.http.connections[connection].outgoing.whole = Some(id);
-        } else {
+        } else if let Some(event) = event {
             if self.http.connections[connection].state == State::Waiting {
                 self.begin_http_events(now, connection, id.place - 1);
             }
-            self.queue_event(now, connection, Some(id), said.text, is_last);
+            self.queue_event(now, connection, Some(id), Data::Shared(event), is_last);
         }
         if is_first && said.is_error {
             // No client knows its id.
@@ -262,8 +385,19 @@ impl<I: Io> Reactor<I> {
     fn answer_whole(&mut self, now: Moment, slot: usize, status: Status, said: &Said<'_>, session: Option<&str>) {
         let connection = &mut self.http.connections[slot];
         let manner = connection.manner(session);
-        write::json(connection.outgoing.queue(), status, &manner, said.text);
-        connection.outgoing.owe(said.text.len() + 1, None);
+        match said.place.filter(|_| !manner.is_head) {
+            Some((storage, start)) => {
+                let queue = connection.outgoing.queue();
+                write::json_head(queue, status, &manner, said.len());
+                queue.extend_from_slice(said.head);
+                let bytes = start..start + said.text.len();
+                connection.outgoing.hold(storage.clone(), bytes, said.len() + 1, self.io.buffers());
+            }
+            None => {
+                write::json(connection.outgoing.queue(), status, &manner, &said.whole());
+                connection.outgoing.owe(said.len() + 1, None);
+            }
+        }
         self.begin_http_answer(now, slot);
     }
 
@@ -291,18 +425,20 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Queues an event, and the end of its stream after the last one.
-    fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, data: &[u8], is_last: bool) {
+    fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, data: Data<'_>, is_last: bool) {
         let connection = &mut self.http.connections[slot];
         if connection.outgoing.is_empty() {
             connection.since = now;
         }
-        if let Some(replay) = &mut connection.outgoing.replay {
-            // Kept events are still being sent, and it comes behind them.
-            replay.push(id, data.into(), true);
+        let replay = &mut connection.outgoing.replay;
+        if replay.is_some() || data.len() >= LONG {
+            // Kept events are still being sent, and it comes behind them; or it is long, and not copied at once.
+            let replay = replay.get_or_insert_default();
+            replay.push(id, data.shared(), true);
             replay.ends |= is_last;
             return self.http.mark_dirty(slot);
         }
-        connection.event(id, data);
+        connection.event(id, &data);
         connection.outgoing.owe(data.len() + 1, id);
         if is_last {
             self.end_http_events(now, slot);

@@ -493,8 +493,12 @@ impl Http {
     /// Where a long message lies, so that it needs not be copied.
     fn storage_of(&self, message: &Message) -> Option<(Storage, usize)> {
         let (bytes, start) = message.storage();
-        are_held(message.length(), bytes.capacity())
-            .then(|| (Storage::Posted(Rc::new(Posted::new(bytes, &self.memory.posted))), start))
+        are_held(message.length(), bytes.capacity()).then(|| (self.hold(bytes), start))
+    }
+
+    /// Memory of a line that is sent from there, and counted until then.
+    pub(in crate::shell) fn hold(&self, bytes: Rc<Vec<u8>>) -> Storage {
+        Storage::Posted(Rc::new(Posted::new(bytes, &self.memory.posted)))
     }
 }
 

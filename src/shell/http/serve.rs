@@ -313,7 +313,7 @@ impl<I: Io> Shell<I> {
             }
             (_, 1..) if had_to_wait => {}
             (_, 1..) => {
-                let owed = connection.outgoing.sent(result as usize);
+                let owed = connection.outgoing.sent(result as usize, reactor.io.buffers());
                 connection.since = now;
                 let client = connection.member.filter(|client| reactor.http.members.get(*client).is_some());
                 if let Some(client) = client {
@@ -343,15 +343,8 @@ impl<I: Io> Shell<I> {
         reactor.refill_http(now, slot);
         let connection = &mut reactor.http.connections[slot];
         let parts = connection.may_part();
-        if let Some(rest) = connection.outgoing.rest() {
-            let send = Submission::Send {
-                socket: connection.socket.as_raw_fd(),
-                from: rest.as_ptr(),
-                bytes: rest.len().min(u32::MAX as usize) as u32,
-                now_or_never: true,
-                // The FIN goes with the last bytes.
-                more: parts,
-            };
+        // The FIN goes with the last bytes.
+        if let Some(send) = connection.outgoing.send(connection.socket.as_raw_fd(), parts) {
             connection.in_flight.add(Flight::Write);
             let is_received = connection.in_flight.has(Flight::Read);
             let cancels = parts && !std::mem::replace(&mut connection.outgoing.parts, parts) && is_received;
@@ -624,6 +617,7 @@ impl<I: Io> Reactor<I> {
 
     fn remove_http_if_idle(&mut self, slot: usize) {
         if self.http.connections[slot].in_flight.is_empty() {
+            self.http.connections[slot].outgoing.let_go(self.io.buffers());
             drop(self.http.remove(slot));
             self.free_descriptor();
         }

@@ -246,8 +246,8 @@ fn keep(session: &mut Session, model: &mut Model, delivery: &Delivery, carries: 
     assert!(model.events.insert((id.stream, id.place)), "no two events have one id");
     let data = vec![b' '; bytes];
     match delivery.connection.is_some() {
-        true => session.keep(id, &data, carries, MOST),
-        false => session.keep_untaken(id, &data, carries, false, MOST),
+        true => session.keep(id, data.into(), carries, MOST),
+        false => session.keep_untaken(id, data.into(), carries, false, MOST),
     };
 }
 

@@ -226,7 +226,10 @@ impl Bus {
         // None stands in a string, where it would be malformed.
         let last = text.len() - 2;
         blank_returns(&mut text[..last]);
-        self.send(to, &text);
+        let bytes = text.len();
+        // It can be long: it is not copied again.
+        self.out.push(Effect::Insert { to, text: text.into() });
+        self.count_queued(to, bytes);
     }
 
     /// A line of `bytes` bytes was queued.

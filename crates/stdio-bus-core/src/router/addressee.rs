@@ -94,7 +94,7 @@ impl Bus {
                 let text = format!("\"{shown}\" names no session, and no client has this worker yet");
                 return Refusal(Reason::Unroutable, text);
             }
-            (_, true) if *method == *LOGIN => {
+            (_, true) if LOGIN.contains(&&*method) => {
                 let text = format!(
                     "\"{shown}\" is about the login of one user, and this worker has served clients that are not known to be \
                      one: give them tokens or certificates of one name, or give pool \"{}\" \"assignment\": \"dedicated\"",

@@ -14,8 +14,8 @@ use crate::origin::Origin;
 use crate::peer::{ClientKey, Peer, WorkerKey};
 use crate::{Bus, Flow};
 
-/// The state of the login at an agent (ACP).
-pub(super) const LOGIN: &[u8] = b"auth/status_update";
+/// The state of the login at an agent: as ACP proposes it, and as an extension, which agents send until it is decided.
+pub(super) const LOGIN: [&[u8]; 2] = [b"auth/status_update", b"_auth/status_update"];
 
 /// A line without content is not longer than this.
 const LONGEST: usize = 1024;
@@ -89,7 +89,7 @@ impl ForAll {
             b"notifications/tools/list_changed" => Self::List(0),
             b"notifications/prompts/list_changed" => Self::List(1),
             b"notifications/resources/list_changed" => Self::List(2),
-            LOGIN => return Some(Self::Login),
+            method if LOGIN.contains(&method) => return Some(Self::Login),
             _ => return None,
         };
         (line.span.len() <= LONGEST).then_some(kind)

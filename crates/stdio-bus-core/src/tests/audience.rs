@@ -324,25 +324,31 @@ fn named(bench: &mut Bench, name: Option<&str>) -> Peer {
 
 #[test]
 fn a_login_state_is_sent_to_all_clients_of_a_worker_only_if_they_are_known_to_be_one_user() {
-    const STATUS: &str = r#"{"method":"auth/status_update","params":{"status":"authenticated","account":"alice"}}"#;
-    for (names, is_told) in [
-        ([Some("alice"), Some("alice"), Some("alice")], true),
-        ([Some("alice"), Some("bob"), Some("alice")], false),
-        ([None, None, None], false),
-        ([Some("alice"), Some("alice"), None], false),
-        ([None, Some("alice"), Some("alice")], false),
+    // The second is what codex-acp 2.6 and claude-agent-acp 0.101 send.
+    const STATUSES: [&str; 2] = [
+        r#"{"method":"auth/status_update","params":{"status":"authenticated","account":"alice"}}"#,
+        r#"{"method":"_auth/status_update","params":{"status":"authenticated","account":"alice"}}"#,
+    ];
+    for (names, is_told, status) in [
+        ([Some("alice"), Some("alice"), Some("alice")], true, STATUSES[0]),
+        ([Some("alice"), Some("alice"), Some("alice")], true, STATUSES[1]),
+        ([Some("alice"), Some("bob"), Some("alice")], false, STATUSES[0]),
+        ([Some("alice"), Some("bob"), Some("alice")], false, STATUSES[1]),
+        ([None, None, None], false, STATUSES[0]),
+        ([Some("alice"), Some("alice"), None], false, STATUSES[0]),
+        ([None, Some("alice"), Some("alice")], false, STATUSES[0]),
     ] {
         let mut bench = bench(1);
         let clients = names.map(|name| named(&mut bench, name));
         let worker = bench.worker(0);
-        bench.write(worker, STATUS);
+        bench.write(worker, status);
         for client in clients {
             assert_eq!(bench.read(client).len(), usize::from(is_told), "{names:?}");
         }
         assert_eq!(bench.count(Reason::Unroutable), u64::from(!is_told));
         if !is_told {
             let text = &bench.reports.last().expect("a loss is reported").text;
-            let remedies = [r#""auth/status_update""#, "tokens", r#"pool "agents" "assignment": "dedicated""#];
+            let remedies = ["auth/status_update\"", "tokens", r#"pool "agents" "assignment": "dedicated""#];
             assert!(remedies.iter().all(|remedy| text.contains(remedy)), "{text}");
         }
         // A client that is another user is remembered after it has left.
@@ -350,14 +356,14 @@ fn a_login_state_is_sent_to_all_clients_of_a_worker_only_if_they_are_known_to_be
             bench.breaks(*client);
             bench.gone(*client);
         }
-        bench.write(worker, STATUS);
+        bench.write(worker, status);
         assert_eq!(bench.read(clients[0]).len(), usize::from(is_told), "{names:?}");
     }
     let mut bench = bench_of(Assignment::Dedicated, 2);
     let (first, second) = (named(&mut bench, None), named(&mut bench, None));
     for (client, worker) in [(first, bench.worker(0)), (second, bench.worker(1))] {
-        bench.write(worker, STATUS);
-        assert_eq!(bench.read_one(client), STATUS);
+        bench.write(worker, STATUSES[0]);
+        assert_eq!(bench.read_one(client), STATUSES[0]);
     }
 }
 

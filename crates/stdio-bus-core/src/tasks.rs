@@ -3,7 +3,8 @@
 //! process that has it knows it.
 //!
 //! A task is its maker's: a client whose name is verified shares it with its other connections, and with nobody else.
-//! Without names whoever knows the id may use it, since a client of 2026-07-28 is nothing but its requests.
+//! Without names whoever knows the id may use it, since a client of 2026-07-28 is nothing but its requests. A client that
+//! has a worker of its own finds its tasks there, whatever it names.
 //!
 //! Invariant: a task here has a live worker. What is known of tasks is bounded, and when the table is full the sources of
 //! their makers have shares of it, as of other tables (`shares.rs`). One that is forgotten, or whose worker has ended, is
@@ -218,9 +219,18 @@ impl Bus {
     #[inline(always)]
     pub(crate) fn worker_of_task(&mut self, message: &Message<'_>, group: usize) -> Result<Option<WorkerKey>, Refusal> {
         match message.verb {
-            Verb::Task | Verb::Listen if !self.tasks.is_empty() => self.find_tasks(message, group),
+            Verb::Task | Verb::Listen if !self.tasks.is_empty() && !self.gives_own_workers(group) => {
+                self.find_tasks(message, group)
+            }
             _ => Ok(None),
         }
+    }
+
+    /// Whether each client of a group has a worker of its own until it ends. Its tasks are there, and those of others are
+    /// in processes that belong to others.
+    fn gives_own_workers(&self, group: usize) -> bool {
+        let group = &self.balancer.groups[group];
+        group.is_dedicated() && !group.lends()
     }
 
     #[cold]

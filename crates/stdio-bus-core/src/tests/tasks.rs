@@ -252,6 +252,26 @@ fn a_task_is_asked_for_at_a_worker_that_another_client_has_borrowed() {
 }
 
 #[test]
+fn a_client_with_a_worker_of_its_own_reaches_no_other_ones_by_the_name_of_a_task() {
+    for owner in [None, Some("alice")] {
+        let mut bench = Bench::new(settings(vec![Pool { max_instances: 2, ..pool(2, Assignment::Dedicated) }]));
+        let connect = |bench: &mut Bench| match owner {
+            Some(owner) => named(bench, owner),
+            None => bench.client(),
+        };
+        let clients = [connect(&mut bench), connect(&mut bench)];
+        let worker = makes(&mut bench, clients[0], "t", "");
+        let listen = r#"{"id":3,"method":"subscriptions/listen","params":{"notifications":{"taskIds":["t"]}}}"#;
+        for line in [&get(1, "get", "t"), &get(2, "cancel", "t"), listen] {
+            bench.write(clients[1], line);
+            assert_ne!(who_reads(&mut bench).0, worker, "{owner:?}: {line}");
+        }
+        bench.write(clients[0], &get(1, "get", "t"));
+        assert_eq!(who_reads(&mut bench).0, worker, "{owner:?}");
+    }
+}
+
+#[test]
 fn a_worker_that_was_started_for_a_burst_is_not_idle_while_it_has_a_task() {
     let mut bench = Bench::asked(Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }, MODERN);
     let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));

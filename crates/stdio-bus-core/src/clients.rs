@@ -141,7 +141,7 @@ impl Bus {
     /// One of its requests was answered: reads it again, or closes it if it waited only for that.
     pub(super) fn wake_after_answer(&mut self, key: ClientKey) {
         if self.balancer.lends {
-            self.give_back(key);
+            self.give_back_after_answer(key);
         }
         self.resume_if_caught_up(key);
         self.finish_half_closed(key);

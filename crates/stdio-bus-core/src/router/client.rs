@@ -250,9 +250,9 @@ impl Bus {
         Ok(Route { worker, first, second, about: None })
     }
 
-    /// A client's message goes to a worker that may be lent to another client.
+    /// A client's message goes to a worker that may be lent to another client, now or before it is answered.
     fn visit(&mut self, client: ClientKey, worker: WorkerKey) -> WorkerKey {
-        if let Some(at) = self.workers.get_mut(worker).filter(|at| at.owner.is_some_and(|owner| owner != client)) {
+        if let Some(at) = self.workers.get_mut(worker).filter(|at| at.owner != Some(client)) {
             at.facts.has_guests = true;
         }
         worker

@@ -9,7 +9,8 @@ use core::time::Duration;
 
 use super::worker::Worker;
 use crate::Bus;
-use crate::peer::{ClientKey, Moment, WorkerKey};
+use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
+use crate::request::Request;
 
 /// A worker beyond those that a pool keeps is stopped when it was unused for this long.
 const SPARED_FOR: Duration = Duration::from_secs(60);
@@ -131,15 +132,33 @@ impl Bus {
         owner.into_iter().for_each(|owner| self.unassign(owner, key));
     }
 
-    /// A client may have no request unanswered any more: its lent worker is returned.
-    pub(crate) fn give_back(&mut self, client: ClientKey) {
-        let waits = || self.peer_end(client.into()).is_none_or(|end| !end.outstanding.is_empty());
-        if !self.mcp(client).borrows || waits() {
-            return;
+    /// Whether a client waits for the worker that it has borrowed. What it has asked of others, which have a task or to
+    /// which its name listens, is no reason to keep it.
+    fn waits_for_lent(&self, client: ClientKey) -> bool {
+        let Some(end) = self.peer_end(client.into()) else { return true };
+        let is_owners = |request: RequestKey| match self.pending.get(request).map(Request::answerer) {
+            Some(Peer::Worker(worker)) => self.owner(worker) == Some(client),
+            _ => false,
+        };
+        self.pending.asked(&end.outstanding).any(is_owners)
+    }
+
+    /// A client was answered: its lent worker may be returned, or one at which it was a guest is idle.
+    pub(crate) fn give_back_after_answer(&mut self, client: ClientKey) {
+        let has_given_turns = self.give_back(client);
+        if !has_given_turns && self.mcp(client).borrows && self.supervisor.queue.has_turns() {
+            self.give_turns();
+        }
+    }
+
+    /// A client may wait for its lent worker no more: that is returned. Returns whether it was.
+    pub(crate) fn give_back(&mut self, client: ClientKey) -> bool {
+        if !self.mcp(client).borrows || self.waits_for_lent(client) {
+            return false;
         }
         let lent = self.take_workers(client);
         if lent.is_empty() {
-            return;
+            return false;
         }
         for (_, key) in lent {
             let Some(worker) = self.workers.get_mut(key) else { continue };
@@ -153,5 +172,6 @@ impl Bus {
         if self.supervisor.queue.has_turns() {
             self.give_turns();
         }
+        true
     }
 }

@@ -252,6 +252,64 @@ fn a_task_is_asked_for_at_a_worker_that_another_client_has_borrowed() {
 }
 
 #[test]
+fn a_client_that_listens_to_a_task_elsewhere_gives_the_worker_back_that_it_has_borrowed() {
+    let mut bench = Bench::asked(Pool { max_instances: 2, ..pool(2, Assignment::Dedicated) }, MODERN);
+    let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    let worker = makes(&mut bench, one, "t", "");
+    let listen = r#"{"id":2,"method":"subscriptions/listen","params":{"notifications":{"taskIds":["t"]}}}"#;
+    bench.write(one, listen);
+    assert_eq!(who_reads(&mut bench).0, worker);
+    bench.write(two, r#"{"id":3,"method":"tools/call","params":{"name":"x"}}"#);
+    let (other, asked) = who_reads(&mut bench);
+    assert_ne!(other, worker, "that is not idle");
+    bench.write(two, &listen.replace(":2,", ":4,"));
+    assert_eq!(who_reads(&mut bench).0, worker);
+    answer(&mut bench, other, &id_of(&asked), "");
+    bench.read(two);
+    let three = bench.mcp(Era::Modern);
+    bench.write(three, r#"{"id":5,"method":"tools/call","params":{"name":"x"}}"#);
+    assert_eq!(who_reads(&mut bench).0, other, "it is idle");
+}
+
+#[test]
+fn a_client_that_waits_gets_a_worker_as_soon_as_it_has_answered_what_names_its_task() {
+    let mut bench = Bench::asked(Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }, MODERN);
+    let clients = [(); 4].map(|()| bench.mcp(Era::Modern));
+    let worker = makes(&mut bench, clients[0], "t", "");
+    bench.write(clients[1], &get(2, "get", "t"));
+    let (_, asked) = who_reads(&mut bench);
+    // It leaves before its worker has answered anything: its source has to wait for the next one.
+    bench.write(clients[2], r#"{"id":3,"method":"tools/call","params":{"name":"slow"}}"#);
+    assert_ne!(who_reads(&mut bench).0, worker);
+    bench.breaks(clients[2]);
+    bench.gone(clients[2]);
+    bench.workers.clone().into_iter().for_each(|worker| drop(bench.read(worker.into())));
+    bench.write(clients[3], r#"{"id":4,"method":"tools/call","params":{"name":"x"}}"#);
+    let all: Vec<Peer> = bench.workers.iter().copied().map(Peer::Worker).collect();
+    assert!(all.into_iter().all(|worker| bench.read(worker).is_empty()), "it waits");
+    answer(&mut bench, worker, &id_of(&asked), r#""taskId":"t","status":"working""#);
+    assert_eq!(who_reads(&mut bench).0, worker);
+}
+
+#[test]
+fn a_client_that_borrows_a_worker_hears_nothing_that_may_be_about_a_request_of_anothers_task() {
+    let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
+    let clients = [(); 3].map(|()| bench.mcp(Era::Modern));
+    let worker = makes(&mut bench, clients[0], "t", "");
+    bench.write(clients[1], &get(2, "get", "t"));
+    let (_, asked) = who_reads(&mut bench);
+    bench.write(clients[2], r#"{"id":3,"method":"tools/call","params":{"name":"x"}}"#);
+    assert_eq!(who_reads(&mut bench).0, worker, "it is nobody's");
+    let message = r#"{"method":"notifications/message","params":{"level":"info","data":"private"}}"#;
+    bench.write(worker, message);
+    assert!(clients.into_iter().all(|client| bench.read(client).is_empty()));
+    answer(&mut bench, worker, &id_of(&asked), r#""taskId":"t","status":"working""#);
+    bench.read(clients[1]);
+    bench.write(worker, message);
+    assert_eq!(bench.read(clients[2]), [message]);
+}
+
+#[test]
 fn a_client_with_a_worker_of_its_own_reaches_no_other_ones_by_the_name_of_a_task() {
     for owner in [None, Some("alice")] {
         let mut bench = Bench::new(settings(vec![Pool { max_instances: 2, ..pool(2, Assignment::Dedicated) }]));

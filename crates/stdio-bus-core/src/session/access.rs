@@ -75,6 +75,8 @@ impl Session {
     #[inline]
     pub(crate) fn addressee(&self, is_one_made: bool) -> Option<ClientKey> {
         let may_be_anothers = match self.state {
+            // That depends on its parent.
+            state if !state.is_issued() && self.parent.is_some() => true,
             State::Lent => self.pending != 1,
             State::Claimed | State::Used => is_one_made,
             _ => false,

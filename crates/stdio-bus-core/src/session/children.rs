@@ -12,7 +12,6 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{member, string_in};
 
-use super::state::State;
 use super::table::FULL;
 use crate::Bus;
 use crate::message::{Parsed, has_method, text_after};
@@ -70,9 +69,13 @@ impl Bus {
         let known = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
         match known {
             Some((key, session)) if session.client == Some(owner) => {
-                // A mere claim of the client, which named it first; an announcement in a circle changes nothing.
-                let is_claim = matches!(session.state, State::Claimed | State::Used);
-                if is_claim && session.parent.is_none() && !self.sessions.is_below(parent, key) && key != parent {
+                // A mere claim of the client, which named it first, or what it has asked for; an announcement in a circle
+                // changes nothing.
+                if !session.state.is_issued()
+                    && session.parent.is_none()
+                    && !self.sessions.is_below(parent, key)
+                    && key != parent
+                {
                     self.join_family(owner, key, parent);
                 }
                 return true;

@@ -63,7 +63,8 @@ impl Bus {
     /// the worker may speak of it.
     pub(crate) fn give_up_session(&mut self, key: SessionKey, is_refused: bool) {
         let Some(session) = self.sessions.get(key).filter(|session| session.client.is_some()) else { return };
-        if is_refused && session.state >= State::Used {
+        // A child stays with its parent, whose owner it has.
+        if is_refused && (session.state >= State::Used || session.parent.is_some()) {
             return;
         }
         if !session.is_known && session.pending == 0 {

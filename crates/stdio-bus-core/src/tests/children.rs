@@ -189,6 +189,53 @@ fn a_load_that_fails_gives_no_client_the_children() {
 }
 
 #[test]
+fn a_child_that_is_announced_while_its_owner_asks_for_it_is_a_child_whatever_the_answer_is() {
+    let (mut bench, first, _, worker) = two_clients();
+    bench.write(first, &ask(9, "session/load", "c"));
+    let load = bench.read_json(worker);
+    bench.write(worker, &announced("a", "c"));
+    bench.write(worker, &json!({"id": load["id"], "error": {"code": 1, "message": "no"}}).to_string());
+    bench.read(first);
+    bench.write(worker, &update("c", "hello"));
+    assert_eq!(bench.read(first), [update("c", "hello")]);
+}
+
+#[test]
+fn what_is_said_in_a_child_that_is_being_loaded_is_for_whom_its_parent_is_for() {
+    let (mut bench, first, second, worker) = two_clients();
+    bench.write(worker, &announced("a", "c"));
+    bench.write(first, &ask(4, "session/prompt", "a"));
+    bench.breaks(first);
+    bench.gone(first);
+    bench.write(second, &ask(9, "session/load", "a"));
+    bench.write(second, &ask(10, "session/load", "c"));
+    bench.read(second);
+    for name in ["a", "c"] {
+        bench.write(worker, &update(name, "perhaps for the prompt"));
+        assert!(bench.read(second).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_child_whose_own_load_is_refused_stays_with_its_parent_that_is_being_loaded() {
+    let (mut bench, first, second, worker) = two_clients();
+    bench.write(worker, &announced("a", "c"));
+    bench.breaks(first);
+    bench.gone(first);
+    bench.write(second, &ask(9, "session/load", "a"));
+    let parent = bench.read_json(worker);
+    bench.write(second, &ask(10, "session/load", "c"));
+    let child = bench.read_json(worker);
+    bench.write(worker, &json!({"id": child["id"], "error": {"code": 1, "message": "no"}}).to_string());
+    bench.write(worker, &json!({"id": parent["id"], "result": {}}).to_string());
+    bench.read(second);
+    bench.write(worker, &update("c", "hello"));
+    assert_eq!(bench.read(second), [update("c", "hello")]);
+    bench.write(second, &cancel("c"));
+    assert_eq!(bench.read(worker), [cancel("c")]);
+}
+
+#[test]
 fn a_client_that_comes_back_by_name_has_the_children_of_its_session() {
     for by in ["load", "message of the parent", "message of the child"] {
         let mut bench = Bench::new(settings(vec![pool(1, Assignment::Client)]));

@@ -5,9 +5,7 @@
 
 use std::time::Duration;
 
-use super::Model;
 use crate::bus::port::Moment;
-use crate::line::Party;
 
 /// One part in so many of the passing time pays for it.
 const PART: u64 = 30;
@@ -46,30 +44,27 @@ pub(super) struct Flood {
     until: Option<Moment>,
 }
 
-impl Model {
-    /// A line of a peer was refused.
-    pub(super) fn wastes(&mut self, from: Party) {
-        if let Party::Worker(worker) = from {
-            self.workers[worker].flood.refused += 1;
-        }
+impl Flood {
+    /// One of its lines was refused.
+    pub(super) fn refuse(&mut self) {
+        self.refused += 1;
     }
 
-    /// A worker was read: so many bytes belonged to no message. Returns whether it may not be read on, and whether it
+    /// The worker was read: so many bytes belonged to no message. Returns whether it may not be read on, and whether it
     /// perhaps is not.
-    pub fn was_read(&mut self, now: Moment, worker: usize, nothing: usize) -> (bool, bool) {
-        let flood = &mut self.workers[worker].flood;
-        let lines = std::mem::take(&mut flood.refused) * LINE;
+    pub(super) fn was_read(&mut self, now: Moment, nothing: usize) -> (bool, bool) {
+        let lines = std::mem::take(&mut self.refused) * LINE;
         let is_useless = lines > 0 || nothing > 0;
-        let must = flood.sure.add(now, lines) && lines > 0;
-        let may = flood.perhaps.add(now, lines + nothing as u64 * BYTE + u64::from(is_useless) * READ) && is_useless;
+        let must = self.sure.add(now, lines) && lines > 0;
+        let may = self.perhaps.add(now, lines + nothing as u64 * BYTE + u64::from(is_useless) * READ) && is_useless;
         if may {
-            flood.until = Some(now.after(LONGEST));
+            self.until = Some(now.after(LONGEST));
         }
         (must, may)
     }
 
-    /// Whether a worker is perhaps not read because it has written too much for nobody.
-    pub fn floods(&self, now: Moment, worker: usize) -> bool {
-        self.workers[worker].flood.until.is_some_and(|until| now <= until)
+    /// Whether the worker is perhaps not read because it has written too much for nobody.
+    pub(super) fn is_perhaps_paused(&self, now: Moment) -> bool {
+        self.until.is_some_and(|until| now <= until)
     }
 }

@@ -17,6 +17,23 @@ impl Model {
         }
     }
 
+    /// A line of a peer was refused.
+    pub(super) fn wastes(&mut self, from: Party) {
+        if let Party::Worker(worker) = from {
+            self.workers[worker].flood.refuse();
+        }
+    }
+
+    /// A worker was read, see [`Flood::was_read`].
+    pub fn was_read(&mut self, now: Moment, worker: usize, nothing: usize) -> (bool, bool) {
+        self.workers[worker].flood.was_read(now, nothing)
+    }
+
+    /// Whether a worker is perhaps not read because it has written too much for nobody.
+    pub fn floods(&self, now: Moment, worker: usize) -> bool {
+        self.workers[worker].flood.is_perhaps_paused(now)
+    }
+
     /// Clients may have been assigned a worker for lines that were not delivered, and stay on it.
     pub(super) fn may_be_kept(&mut self, worker: usize) {
         let may_have = (0..self.clients.len()).filter(|client| !self.clients[*client].closed);

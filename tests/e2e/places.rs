@@ -35,11 +35,11 @@ fn begin(daemon: &Daemon, token: &str) -> Http {
 /// Connections of a session, each with a request that is with the worker and waits.
 fn wait_for_answers(daemon: &Daemon, session: &mut Http, ids: std::ops::Range<u64>) -> Vec<Http> {
     let mut waiting: Vec<Http> = ids.clone().map(|_| session.again()).collect();
-    for (client, id) in waiting.iter_mut().zip(ids.clone()) {
+    // One after the other: of requests that are read in the same turn none is the newest.
+    for ((client, id), count) in waiting.iter_mut().zip(ids.clone()).zip(1..) {
         client.post(&request(id, "hold", json!({})));
+        daemon.until("it is with the worker", || kept(session, ids.end).matches("\\\"hold\\\"").count() >= count);
     }
-    let count = waiting.len();
-    daemon.until("they are with the worker", || kept(session, ids.end).matches("\\\"hold\\\"").count() >= count);
     waiting
 }
 
@@ -153,6 +153,12 @@ fn while_one_source_holds_the_slots_with_requests_that_wait_no_idle_session_of_a
         let is_refused = answer.status == 429;
         if is_refused || answer.fields.contains_key("connection") {
             refused = of(&daemon, ALICE);
+        }
+        if !is_refused {
+            // It was read before one of those that wait, which was refused then: another one takes that slot.
+            let mut one_more = of(&daemon, ALICE);
+            post_modern(&mut one_more, &modern(2, "hold", json!({})));
+            waiting.push(one_more);
         }
         is_refused
     });

@@ -148,8 +148,11 @@ impl Bus {
         let to = if name.is_some() {
             let at = self.workers.get(worker);
             // A child is for whom its parent is for.
-            let found = session.and_then(|key| self.sessions.get(self.sessions.root_of(key)));
-            let owner = found.and_then(|found| found.addressee(at.is_some_and(|worker| worker.may_give_out_a_name())));
+            let root = session.map(|key| self.sessions.root_of(key));
+            let is_one_made = at.is_some_and(|worker| worker.may_give_out_a_name());
+            let owner_waits = || root.is_some_and(|root| self.owner_waits_in(root));
+            let found = root.and_then(|root| self.sessions.get(root));
+            let owner = found.and_then(|found| found.addressee(is_one_made, owner_waits));
             let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
             owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
         } else if named.by == Some(By::Token) || named.by == Some(By::Id) && id.is_none() {

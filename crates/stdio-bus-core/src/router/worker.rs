@@ -15,7 +15,7 @@ use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::NewRequest;
 use crate::report::Reason;
 use crate::session::state::Event;
-use crate::session::table::{FULL, Session};
+use crate::session::table::FULL;
 use crate::{Bus, Flow};
 
 impl Bus {
@@ -158,11 +158,14 @@ impl Bus {
     /// The sessions that an answer ends: one that was closed, or one that was not loaded.
     fn end_sessions(&mut self, verb: Verb, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
         for session in sessions.into_iter().flatten() {
-            let may_go = |at: &Session| at.pending == 0 && at.state.is_asked_for();
             if verb == Verb::Close && succeeded {
                 self.drop_session(session);
-            } else if verb == Verb::Load && !succeeded && self.sessions.get(session).is_some_and(may_go) {
-                self.give_up_session(session, true);
+            } else if verb == Verb::Load && !succeeded {
+                // What is still pending there may be its former owner's: that is no reason to keep it.
+                let is_asked_for = self.sessions.get(session).is_some_and(|at| at.state.is_asked_for());
+                if is_asked_for && !self.owner_waits_in(session) {
+                    self.give_up_session(session, true);
+                }
             }
         }
     }

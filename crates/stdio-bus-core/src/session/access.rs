@@ -70,14 +70,15 @@ impl Session {
 
     /// The client that its worker means by its name. It may mean another client by a name that was not given to its
     /// owner: one that it is just giving that name to (`is_one_made`), unless the owner has asked for it, since the
-    /// worker replays the history before it answers; or, if others may have had it, any client unless only the owner's
-    /// request is pending. An answer proves nothing: the worker may have read another name in that request, or none.
+    /// worker replays the history before it answers; or, if others may have had it, any client unless only one request is
+    /// pending, for which the owner waits. An answer proves nothing: the worker may have read another name in that request,
+    /// or none.
     #[inline]
-    pub(crate) fn addressee(&self, is_one_made: bool) -> Option<ClientKey> {
+    pub(crate) fn addressee(&self, is_one_made: bool, owner_waits: impl FnOnce() -> bool) -> Option<ClientKey> {
         let may_be_anothers = match self.state {
             // That depends on its parent.
             state if !state.is_issued() && self.parent.is_some() => true,
-            State::Lent => self.pending != 1,
+            State::Lent => self.pending != 1 || !owner_waits(),
             State::Claimed | State::Used => is_one_made,
             _ => false,
         };

@@ -79,6 +79,13 @@ impl Bus {
         }
     }
 
+    /// Whether the owner of a session waits for the answer to a request in it, or has to answer one.
+    pub(crate) fn owner_waits_in(&self, key: SessionKey) -> bool {
+        let Some(owner) = self.sessions.get(key).and_then(|session| session.client) else { return false };
+        let own = self.asked_by(owner.into()).into_iter().chain(self.asked_of(owner.into()));
+        own.into_iter().any(|request| self.pending.sessions(request).contains(&Some(key)))
+    }
+
     fn reserve(&mut self, key: SessionKey) {
         if let Some(oldest) = self.sessions.hold(key) {
             self.drop_session(oldest);

@@ -612,3 +612,23 @@ fn a_foreign_name_is_refused_among_many_workers_and_is_free_in_another_pool() {
     bench.write(owner, &line(1, "a", "s1"));
     assert_eq!(bench.read_error(owner).0, "session_denied", "and then it is the first one's");
 }
+
+#[test]
+fn a_client_that_is_refused_a_session_hears_nothing_of_what_its_former_owner_has_asked_there() {
+    let mut bench = bench(1);
+    let (former, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(former, r#"{"id":1,"method":"session/new","params":{}}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.write(former, r#"{"id":2,"method":"session/prompt","params":{"sessionId":"s"}}"#);
+    bench.read(worker);
+    bench.breaks(former);
+    bench.write(other, r#"{"id":"load","method":"session/load","params":{"sessionId":"s"}}"#);
+    let asked = bench.read_json(worker)["id"].to_string();
+    bench.write(worker, &format!(r#"{{"id":{asked},"error":{{"code":-32002,"message":"no"}}}}"#));
+    assert_eq!(bench.read_json(other)["error"]["message"], "no");
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s","update":"of the prompt"}}"#);
+    assert!(bench.read(other).is_empty(), "it belongs to the former owner's prompt");
+    let back = bench.client();
+    bench.write(back, r#"{"id":"again","method":"session/load","params":{"sessionId":"s"}}"#);
+    assert_eq!(bench.read(worker).len(), 1, "others can ask for it again");
+}

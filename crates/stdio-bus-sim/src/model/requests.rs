@@ -194,9 +194,9 @@ impl Model {
                 self.sessions.push(session);
             } else if !line.result && only_asks && session.rank == Rank::Claimed {
                 // It stays lent or claimed as long as other requests of its owner are pending.
-                if !session.lent && !session.asked || is_in_use(&self.to_workers, &self.to_clients, session.serial) {
+                if !session.lent && !session.asked || self.owner_waits(&session) {
                     self.sessions.push(session);
-                } else if session.was_issued {
+                } else if session.was_issued || is_in_use(&self.to_workers, &self.to_clients, session.serial) {
                     self.hold(session);
                 }
             } else {

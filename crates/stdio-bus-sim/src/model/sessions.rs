@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Held, Model, Rank, Session, is_in_use, is_it};
+use super::{Held, Model, Rank, Request, Session, is_in_use, is_it};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::SessionAccess;
@@ -233,12 +233,21 @@ impl Model {
         assert!((sure..=all).contains(&how_many), "{how_many} claims are forgotten, and not {sure} to {all}");
     }
 
+    /// Whether the owner of a session waits for the answer to a request in it, or has to answer one.
+    pub(super) fn owner_waits(&self, session: &Session) -> bool {
+        let owner = Party::Client(session.client);
+        let is_in_it = |request: &&Request| request.sessions.contains(&session.serial);
+        self.to_workers.iter().filter(is_in_it).any(|request| request.asker == Some(owner))
+            || self.to_clients.iter().filter(is_in_it).any(|request| request.answerer == owner)
+    }
+
     /// A name that its owner has only used may be one that the worker is just giving to another client, or still uses
     /// for a client that has left.
     pub(super) fn may_be_anothers(&self, session: &Session) -> bool {
         let all = self.to_workers.iter().chain(&self.to_clients);
         let pending = all.filter(|request| request.sessions.contains(&session.serial)).count();
-        let may_have_left = session.rank == Rank::Claimed && session.lent && pending != 1;
+        let may_have_left =
+            session.rank == Rank::Claimed && session.lent && (pending != 1 || !self.owner_waits(session));
         // The worker may send the name that it is asked to load before it answers.
         let is_loaded = session.lent || session.asked;
         may_have_left || session.rank < Rank::Issued && !is_loaded && self.creates(session.worker)

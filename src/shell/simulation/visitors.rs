@@ -106,6 +106,8 @@ pub(super) struct Visitor {
     pub(super) wires: Vec<Wire>,
     asked: BTreeMap<u64, Call>,
     answered: BTreeMap<u64, Answer>,
+    /// How often it has resumed each stream of each of its sessions.
+    resumed: BTreeMap<(Option<String>, String), usize>,
     next: u64,
     count: usize,
     /// Sessions that it may know of, and has not seen end.
@@ -127,6 +129,11 @@ const NONSENSE: [&str; 4] = [
     "G\0T /mcp HTTP/1.1\r\n\r\n",
     "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1x\r\n\r\n",
 ];
+
+/// The stream of an event.
+fn stream_of(event: &str) -> &str {
+    event.split('-').next().unwrap_or(event)
+}
 
 impl Visitor {
     pub(super) fn new(name: usize, is_modern: bool, random: &mut Random) -> Self {
@@ -273,6 +280,9 @@ impl Visitor {
         let behind = last.as_ref().map_or_else(String::new, |last| format!("Last-Event-ID: {last}\r\n"));
         let head = format!("GET /mcp HTTP/1.1\r\n{HEAD}{}{behind}\r\n", self.fields());
         self.wires[at].todo.extend(head.bytes());
+        if let Some(last) = &last {
+            *self.resumed.entry((self.session.clone(), stream_of(last).to_owned())).or_default() += 1;
+        }
         self.wires[at].waits.push_back((What::Get(last), self.session.clone()));
     }
 
@@ -564,7 +574,13 @@ impl Visitor {
     pub(super) fn loses(&mut self, at: usize, is_known: bool) {
         let mut wire = self.wires.remove(at);
         while pull(&wire.end, &mut wire.came, 1 << 16) == Pulled::Something {}
-        let owed = wire.waits.iter().any(|(what, _)| !matches!(what, What::Nonsense));
+        let owed = wire.waits.iter().any(|(what, session)| match what {
+            What::Nonsense => false,
+            // A stream goes on where it was resumed last: another connection in the middle of an event ends there, and
+            // its response may not have begun to be sent.
+            What::Get(Some(last)) => self.resumed.get(&(session.clone(), stream_of(last).to_owned())) == Some(&1),
+            _ => true,
+        });
         let is_told = wire.is_closing || wire.told.as_ref().is_some_and(|told| told.closes);
         assert!(is_known || is_told || !owed, "{} is left without an answer to {:?}", self.name, wire.waits);
         wire.waits.iter().for_each(|(what, _)| self.cut_off(wire.number, what));

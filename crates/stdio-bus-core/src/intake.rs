@@ -752,7 +752,7 @@ impl FastPath<'_> {
             (Some(name), false) => {
                 let session_key = self.sessions.of_worker(key, name)?;
                 let session = self.sessions.get(session_key).filter(|session| session.has_plain_name)?;
-                (Some(session_key), None, session.addressee(worker.may_give_out_a_name(), || false)?)
+                (Some(session_key), None, session.addressee(|| worker.may_give_out_a_name(), || false)?)
             }
             (None, true) => {
                 let (request, client) = self.asker_told(key, line)?;

@@ -74,12 +74,19 @@ impl Session {
     /// pending, for which the owner waits. An answer proves nothing: the worker may have read another name in that request,
     /// or none.
     #[inline]
-    pub(crate) fn addressee(&self, is_one_made: bool, owner_waits: impl FnOnce() -> bool) -> Option<ClientKey> {
+    pub(crate) fn addressee(
+        &self,
+        is_one_made: impl FnOnce() -> bool,
+        owner_waits: impl FnOnce() -> bool,
+    ) -> Option<ClientKey> {
+        if self.state.is_issued() {
+            return self.client;
+        }
         let may_be_anothers = match self.state {
             // That depends on its parent.
-            state if !state.is_issued() && self.parent.is_some() => true,
+            _ if self.parent.is_some() => true,
             State::Lent => self.pending != 1 || !owner_waits(),
-            State::Claimed | State::Used => is_one_made,
+            State::Claimed | State::Used => is_one_made(),
             _ => false,
         };
         self.client.filter(|_| !may_be_anothers)

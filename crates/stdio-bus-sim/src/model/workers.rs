@@ -24,7 +24,8 @@ impl Model {
         }
     }
 
-    /// A worker was read, see [`Flood::was_read`].
+    /// A worker was read: so many bytes belonged to no message. Returns whether it may not be read on, and whether it
+    /// perhaps is not.
     pub fn was_read(&mut self, now: Moment, worker: usize, nothing: usize) -> (bool, bool) {
         self.workers[worker].flood.was_read(now, nothing)
     }

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::state::{Event, State};
 use super::table::{Session, Sessions};
 use crate::Bus;
-use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{Pending, Request};
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
@@ -82,8 +82,10 @@ impl Bus {
     /// Whether the owner of a session waits for the answer to a request in it, or has to answer one.
     pub(crate) fn owner_waits_in(&self, key: SessionKey) -> bool {
         let Some(owner) = self.sessions.get(key).and_then(|session| session.client) else { return false };
-        let own = self.asked_by(owner.into()).into_iter().chain(self.asked_of(owner.into()));
-        own.into_iter().any(|request| self.pending.sessions(request).contains(&Some(key)))
+        let Some(end) = self.peer_end(owner.into()) else { return false };
+        let is_in_it = |request: RequestKey| self.pending.sessions(request).contains(&Some(key));
+        // While a history is replayed this is asked for each line: all requests are looked at only if its own are none.
+        self.pending.asked(&end.outstanding).any(is_in_it) || self.asked_of(owner.into()).into_iter().any(is_in_it)
     }
 
     fn reserve(&mut self, key: SessionKey) {

@@ -31,7 +31,7 @@ use crate::bus::settings::Proxies;
 use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, Listener, Web};
 use crate::io::Io;
-use crate::testing::{Random, shrink};
+use crate::testing::{Draws, Random, shrink};
 use crate::tokens::Tokens;
 use clients::{BROKEN_HEADERS, BROKEN_UPGRADES, Client, Frames, REQUEST_TIMEOUT, TOKEN, UPGRADE, Verdict};
 use lines::{Pulled, pull};
@@ -58,14 +58,17 @@ struct Scarcity {
 }
 
 impl Scarcity {
-    fn new(random: &mut Random) -> Self {
-        let mut some = |times, from, to| random.one_in(times).then(|| random.range(from..to));
+    fn new(draws: &mut Draws<'_>) -> Self {
+        let mut some = |name, times, from, to| {
+            let random = draws.of(name);
+            random.one_in(times).then(|| random.range(from..to))
+        };
         Self {
-            has_little_memory: some(3, 0, 1).is_some(),
-            patience: some(4, 100, 300).map(|milliseconds| Duration::from_millis(milliseconds as u64)),
-            clients: some(5, 2, 6),
-            of_listener: some(6, 1, 6),
-            descriptors: some(5, 1, 6),
+            has_little_memory: some("has_little_memory", 3, 0, 1).is_some(),
+            patience: some("patience", 4, 100, 300).map(|milliseconds| Duration::from_millis(milliseconds as u64)),
+            clients: some("clients", 5, 2, 6),
+            of_listener: some("of_listener", 6, 1, 6),
+            descriptors: some("descriptors", 5, 1, 6),
         }
     }
 
@@ -109,7 +112,7 @@ const HEADERS: [&[u8]; 3] = [
     b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0",
 ];
 
-fn config(random: &mut Random, scarcity: Scarcity) -> Config {
+fn config(draws: &mut Draws<'_>, scarcity: Scarcity) -> Config {
     let program = std::env::current_exe().expect("a test runs");
     let text = json!({
         "pools": [{
@@ -119,18 +122,19 @@ fn config(random: &mut Random, scarcity: Scarcity) -> Config {
     });
     let mut config = Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid");
     config.listeners = vec![Listener::open(Listen::Tcp { host: "a seed".to_owned(), port: 0 })];
-    if random.one_in(2) {
+    if draws.of("proxy").one_in(2) {
         config.listeners[0].entry.proxy = Some(Proxies::Unix);
     }
-    let ping = Some(Duration::from_secs(random.range(1..30) as u64));
+    let ping = Some(Duration::from_secs(draws.of("ping").range(1..30) as u64));
     // The file is never read: its contents are passed directly.
-    let tokens_file = random.one_in(2).then(|| PathBuf::from("tokens"));
+    let tokens_file = draws.of("tokens_file").one_in(2).then(|| PathBuf::from("tokens"));
     let tokens = Tokens::parse(&format!("somebody:{TOKEN}"), &[]).expect("it is right");
-    config.listeners[0].web = random.one_in(3).then(|| Web { ping, tokens_file, tokens, ..Web::default() });
+    config.listeners[0].web =
+        draws.of("WebSocket").one_in(3).then(|| Web { ping, tokens_file, tokens, ..Web::default() });
     config.listeners[0].max_connections.total = scarcity.of_listener;
-    config.listeners.extend(random.one_in(3).then(|| Listener::open(Listen::Stdio)));
+    config.listeners.extend(draws.of("stdio").one_in(3).then(|| Listener::open(Listen::Stdio)));
     if scarcity.has_little_memory {
-        config.limits.max_memory = random.range(1..4) << 20;
+        config.limits.max_memory = draws.of("max_memory").range(1..4) << 20;
     }
     if let Some(patience) = scarcity.patience {
         config.limits.backpressure_timeout = patience;
@@ -141,13 +145,14 @@ fn config(random: &mut Random, scarcity: Scarcity) -> Config {
 impl Simulation {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0xc11e);
-        let scarcity = Scarcity::new(&mut random);
-        let config = config(&mut random, scarcity);
+        let mut draws = Draws::new(&mut random);
+        let scarcity = Scarcity::new(&mut draws);
+        let config = config(&mut draws, scarcity);
         let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
         let needs_header = config.listeners[0].entry.proxy.is_some();
         let web = config.listeners[0].web.as_ref();
         let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.tokens_file.is_some()));
-        let has_admin = random.one_in(2);
+        let has_admin = draws.of("admin").one_in(2);
         let descriptors = Allowance {
             of_workers: getrlimit(Resource::Nofile),
             fewer_clients: scarcity.clients.map(|clients| (clients, 0)),

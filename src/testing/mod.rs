@@ -14,4 +14,4 @@ pub(crate) mod kernel;
 pub(crate) static STARTS: std::sync::RwLock<()> = std::sync::RwLock::new(());
 
 #[cfg(test)]
-pub(crate) use stdio_bus_sim::{Random, shrink};
+pub(crate) use stdio_bus_sim::{Draws, Random, shrink};

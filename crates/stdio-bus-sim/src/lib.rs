@@ -42,7 +42,7 @@ pub mod strategies;
 pub mod trace;
 mod twins;
 
-pub use random::Random;
+pub use random::{Draws, Random};
 
 use bus::report::Reason;
 use ndjson_scan as scan;

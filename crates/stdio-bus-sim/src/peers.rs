@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use super::Random;
 use super::line::{Ids, Kind, Line, Meant, Party, meaning, of_other_type, reencoded};
+use super::{Draws, Random};
 use crate::bus::port::Moment;
 
 /// Another client may get a session that was never given out after this long without a line of its owner.
@@ -110,8 +110,9 @@ pub struct WorkerView {
 
 impl WorkerView {
     /// A random worker. `hurried` means that its requests time out.
-    pub fn new(random: &mut Random, hurried: bool) -> Self {
-        let place = *random.pick(&[Place::Params, Place::Params, Place::Top, Place::Either]);
+    pub fn new(draws: &mut Draws<'_>, hurried: bool) -> Self {
+        let place = *draws.of("place").pick(&[Place::Params, Place::Params, Place::Top, Place::Either]);
+        let random = draws.of("names");
         let names = match place {
             Place::Params => *random.pick(&[Names::None, Names::Counted, Names::Counted, Names::Secret]),
             // A name at top level may be claimed before it is given out, so a worker that reads it keeps it secret.
@@ -121,9 +122,9 @@ impl WorkerView {
             place,
             names,
             trusting: names != Names::Counted,
-            doubles: random.one_in(2),
-            careless: random.one_in(4),
-            slow: random.one_in(4),
+            doubles: draws.of("doubles").one_in(2),
+            careless: draws.of("careless").one_in(4),
+            slow: draws.of("slow").one_in(4),
             hurried,
             made: 0,
             sessions: Vec::new(),

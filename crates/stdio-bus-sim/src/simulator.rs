@@ -21,12 +21,12 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::time::Duration;
 
-use super::Random;
 use super::line::Party;
 use super::model::Model;
 use super::peers::WorkerView;
 use super::trace::Hashes;
 use super::twins::Twins;
+use super::{Draws, Random};
 use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Peer, WorkerKey};
 use crate::bus::report::{Reason, WorkerName};
 use crate::bus::settings::Settings;
@@ -211,7 +211,7 @@ impl World {
     }
 
     fn of(seed: Option<u64>, mut random: Random, steps: usize) -> Self {
-        let scenario = Scenario::new(seed, &mut random, steps);
+        let scenario = Scenario::new(seed, &mut Draws::new(&mut random), steps);
         let settings = scenario.settings().clone();
         let bus = Twins::new(settings.clone());
         Self {

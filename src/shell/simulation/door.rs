@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::io::Io;
 use crate::shell::descriptors::Allowance;
 use crate::shell::http::MOST_CONNECTIONS;
-use crate::testing::Random;
+use crate::testing::{Draws, Random};
 
 /// What the pool's command does when asked for its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +61,12 @@ impl Door {
     fn new(seed: u64, pool: &str) -> Self {
         let mut random = Random::new(seed ^ 0xd002);
         let program = std::env::current_exe().expect("a test runs");
-        let assignment = *random.pick(&["dedicated", "client", "round_robin"]);
+        let mut draws = Draws::new(&mut random);
+        let assignment = *draws.of("assignment").pick(&["dedicated", "client", "round_robin"]);
         let mut limits = json!({ "max_output_queue": 65536, "max_restarts": 1000, "drain_timeout_sec": 5 });
-        if random.one_in(2) {
-            limits["session_idle_sec"] = json!(random.range(2..10));
+        let idle = draws.of("session_idle_sec");
+        if idle.one_in(2) {
+            limits["session_idle_sec"] = json!(idle.range(2..10));
         }
         let dedicated = json!({
             "id": pool, "command": program, "args": [], "instances": 2, "max_instances": 16, "assignment": assignment
@@ -75,13 +77,14 @@ impl Door {
         };
         let text = json!({ "pools": [pool], "listeners": [{ "http": "127.0.0.1:0" }], "limits": limits });
         let mut config = Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid");
-        if random.one_in(4) {
-            config.limits.max_memory = random.range(1..4) << 20;
+        let memory = draws.of("max_memory");
+        if memory.one_in(4) {
+            config.limits.max_memory = memory.range(1..4) << 20;
         }
         let of_workers = getrlimit(Resource::Nofile);
         let allowance = Allowance { of_workers, fewer_clients: None, handshakes: 0, http: MOST_CONNECTIONS };
         let machine = Machine::new(seed, config, allowance, false, None);
-        let manner = *random.pick(&[Manner::Answers, Manner::Answers, Manner::Refuses, Manner::Dies]);
+        let manner = *draws.of("manner").pick(&[Manner::Answers, Manner::Answers, Manner::Refuses, Manner::Dies]);
         Self { random, machine, manner, assignment, is_kind: false, desks: Vec::new(), visitors: Vec::new() }
     }
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Random;
 use super::twins::Twins;
+use super::{Draws, Random};
 use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Place, Signal, WorkerKey};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
@@ -107,28 +107,30 @@ impl Drop for World {
     }
 }
 
-fn settings(random: &mut Random) -> Settings {
+fn settings(draws: &mut Draws<'_>) -> Settings {
     let mut pools = Vec::new();
-    for at in 0..random.range(1..3) {
-        let assignment = *random.pick(&[Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated]);
-        let instances = random.range(1..4);
-        let more = if assignment == Assignment::Dedicated { random.range(0..3) } else { 0 };
+    for at in 0..draws.of("number of pools").range(1..3) {
+        let draws = &mut draws.each("pool", at);
+        let assignments = [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated];
+        let assignment = *draws.of("assignment").pick(&assignments);
+        let instances = draws.of("instances").range(1..4);
+        let more = if assignment == Assignment::Dedicated { draws.of("max_instances").range(0..3) } else { 0 };
         pools.push(Pool {
             id: format!("p{at}"),
             instances,
             max_instances: instances + more,
             assignment,
-            cancel_on_disconnect: random.one_in(3),
+            cancel_on_disconnect: draws.of("cancel_on_disconnect").one_in(3),
             ..Pool::default()
         });
     }
     let limits = Limits {
-        hold: *random.pick(&[Duration::ZERO, Duration::from_secs(1)]),
+        hold: *draws.of("hold").pick(&[Duration::ZERO, Duration::from_secs(1)]),
         max_restarts: 1000,
         quiesce: Duration::ZERO,
         ..Limits::default()
     };
-    let id_collision = *random.pick(&[IdCollision::Translate, IdCollision::Always]);
+    let id_collision = *draws.of("id_collision").pick(&[IdCollision::Translate, IdCollision::Always]);
     Settings {
         limits,
         pools,
@@ -141,9 +143,10 @@ fn settings(random: &mut Random) -> Settings {
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0xd00f);
-        let settings = settings(&mut random);
-        let manner = |_: &Pool| {
-            *random.pick(&[
+        let mut draws = Draws::new(&mut random);
+        let settings = settings(&mut draws);
+        let mut manner = |pool: usize| {
+            *draws.each("manner", pool).of("manner").pick(&[
                 Manner::Answers,
                 Manner::Answers,
                 Manner::Answers,
@@ -153,8 +156,9 @@ impl World {
                 Manner::Echoes,
             ])
         };
-        let manners: Vec<Manner> = settings.pools.iter().map(manner).collect();
-        let take_one = settings.pools.iter().map(|_| random.one_in(2)).collect();
+        let manners: Vec<Manner> = (0..settings.pools.len()).map(&mut manner).collect();
+        let mut takes_one = |pool: usize| draws.each("take_one", pool).of("take_one").one_in(2);
+        let take_one = (0..settings.pools.len()).map(&mut takes_one).collect();
         Self {
             seed,
             take_one,
@@ -179,7 +183,9 @@ impl World {
     fn live(&mut self, steps: usize) {
         let effects = self.bus.start(self.now);
         self.carry_out(effects, &[]);
-        for _ in 0..steps {
+        for step in 0..steps as u64 {
+            // One more draw in a step changes no draw of a later one.
+            self.random = Random::new(self.seed ^ 0xd00f ^ (step + 1) << 40);
             self.act();
             self.check();
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Pace, Reaction, World};
+use crate::Draws;
 use crate::bus::port::{Close, Exit, Input, Peer};
 use crate::bus::shutdown::Stage;
 use crate::faults;
@@ -120,7 +121,8 @@ impl World {
                 self.handle("is to be replaced", Some(Party::Worker(at)), input);
             }
             _ => {
-                let next = faults::reload(&mut self.random, self.scenario.settings(), &self.settings);
+                let draws = &mut Draws::new(&mut self.random);
+                let next = faults::reload(draws, self.scenario.settings(), &self.settings);
                 if self.bus.stage() < Stage::Terminating {
                     self.settings = next.clone();
                     self.model.reloaded(&next);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::wires::any_token;
 use super::{End, SimClient, World};
+use crate::Draws;
 use crate::bus::port::{Close, Input, Origin, Peer, Place};
 use crate::bus::shutdown::Stage;
 use crate::line::{Draft, Ids, Kind, Line, Party, is_cancellation, meaning, spell_id};
@@ -158,21 +159,23 @@ impl World {
         if self.accept_paused || !self.scenario.has_room_beside(connected) {
             return;
         }
-        let listener = self.random.range(0..self.settings.listeners.len());
+        let draws = &mut Draws::new(&mut self.random);
+        let listener = draws.of("listener").range(0..self.settings.listeners.len());
         if self.settings.listeners[listener].stdio && !self.clients.is_empty() {
             return;
         }
-        let place = Place::Process { pid: 0, user: self.random.range(0..4) as u32 };
+        let place = Place::Process { pid: 0, user: draws.of("user").range(0..4) as u32 };
+        let name = self.scenario.any_name(draws);
+        let end = End { pace: Self::any_pace(draws.of("pace")), ..End::default() };
+        let name = name.filter(|name| self.is_free(name));
         let is_gone = self.settings.listeners[listener].is_gone;
         let refuses = is_gone || self.bus.stage() >= Stage::Terminating;
         let mut origin = Origin::from(place);
-        let name = self.free_name();
         origin.names.token = name.map(Into::into);
         let (key, effects) = self.bus.connect(self.now, listener, &origin);
         assert_eq!(key.is_none(), refuses, "a connection was refused or taken wrongly");
         if let Some(key) = key {
             self.model.connected(listener, place.source(), name);
-            let end = End { pace: Self::any_pace(&mut self.random), ..End::default() };
             self.clients.push(SimClient {
                 key,
                 name,
@@ -194,12 +197,10 @@ impl World {
         self.check();
     }
 
-    /// The user of the token that a connecting client shows. No other connected client has the same one: two of one
-    /// user may take sessions from each other (`bus::tests::sessions`).
-    fn free_name(&mut self) -> Option<&'static str> {
-        let name = self.scenario.any_name(&mut self.random);
-        let is_there = self.clients.iter().any(|client| !client.closed && client.name == name);
-        name.filter(|_| !is_there)
+    /// Whether no connected client shows a token of this user: two of one user may take sessions from each other
+    /// (`bus::tests::sessions`).
+    fn is_free(&self, name: &str) -> bool {
+        !self.clients.iter().any(|client| !client.closed && client.name == Some(name))
     }
 
     pub(super) fn reset(&mut self, at: usize) {

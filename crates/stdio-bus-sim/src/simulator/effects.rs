@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Call, End, Process, SimWorker, World, party};
+use crate::Draws;
 use crate::bus::overview::{Name, SessionRow};
 use crate::bus::port::{ClientKey, Close, Effect, Peer, Signal, WorkerKey};
 use crate::bus::report::{Reason, Report, WorkerName};
@@ -225,11 +226,11 @@ impl World {
     fn start_worker(&mut self, key: WorkerKey, name: WorkerName, generation: u32) {
         let pool = name.pool;
         self.model.started(self.now, pool);
-        let random = &mut self.random;
-        let end = End { pace: Self::any_pace(random), ..End::default() };
+        let draws = &mut Draws::new(&mut self.random);
+        let end = End { pace: Self::any_pace(draws.of("pace")), ..End::default() };
         let limits = &self.settings.pools[pool];
         let is_hurried = limits.request_timeout.is_some() || limits.idle_timeout.is_some();
-        let view = WorkerView::new(random, is_hurried);
+        let (view, process) = (WorkerView::new(draws, is_hurried), Process::new(draws));
         self.note(|world| format!("worker {} is started in pool {pool}: {view:?}", world.workers.len()));
         self.workers.push(SimWorker {
             key,
@@ -244,7 +245,7 @@ impl World {
             waited: Duration::ZERO,
             has_moment: false,
             probed: false,
-            process: Process::new(&mut self.random),
+            process,
             released: false,
         });
     }

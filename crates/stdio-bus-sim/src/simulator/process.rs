@@ -1,6 +1,6 @@
 //! The process of a worker: the signals it got, and when it ends.
 
-use crate::Random;
+use crate::Draws;
 use crate::bus::port::{Exit, Moment, Signal};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +24,14 @@ pub(super) struct Process {
 
 impl Process {
     /// A random process that is being started.
-    pub(super) fn new(random: &mut Random) -> Self {
+    pub(super) fn new(draws: &mut Draws<'_>) -> Self {
         Self {
             state: State::Starting,
             stdin_closed: false,
             terminated: false,
             killed: false,
-            ignores_term: random.one_in(5),
-            holds_pipe: random.one_in(5),
+            ignores_term: draws.of("ignores_term").one_in(5),
+            holds_pipe: draws.of("holds_pipe").one_in(5),
             exited_at: Moment(0),
         }
     }

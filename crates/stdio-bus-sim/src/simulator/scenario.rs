@@ -1,9 +1,9 @@
 //! The scenario of a world: drawn before anything happens in it.
 
-use crate::Random;
 use crate::bus::port::Moment;
 use crate::bus::settings::{Assignment, Settings};
 use crate::faults::{self, Action};
+use crate::{Draws, Random};
 
 /// The owners of tokens.
 const NAMES: [&str; 5] = ["alice", "bob", "carol", "dave", "eve"];
@@ -29,9 +29,9 @@ pub(super) struct Scenario {
 }
 
 impl Scenario {
-    pub(super) fn new(seed: Option<u64>, random: &mut Random, steps: usize) -> Self {
-        let mut settings = faults::settings(random);
-        let reuses_ids = random.one_in(6);
+    pub(super) fn new(seed: Option<u64>, draws: &mut Draws<'_>, steps: usize) -> Self {
+        let mut settings = faults::settings(draws);
+        let reuses_ids = draws.of("reuses_ids").one_in(6);
         if reuses_ids {
             // With one worker it is clear which of two equal requests the bus means.
             settings.pools.truncate(1);
@@ -41,28 +41,27 @@ impl Scenario {
             (pool.instances, pool.max_instances) = (1, 1);
             (pool.request_timeout, pool.idle_timeout) = (None, None);
         }
-        let mut weights = faults::weights(random);
-        if random.one_in(3) {
+        let mut weights = faults::weights(draws);
+        if draws.of("Shutdown").one_in(3) {
             weights.push((Action::Shutdown, 1));
         }
-        // Drawn aside, so that the worlds without a flood stay what they were.
-        if seed.map_or_else(|| random.one_in(10), |seed| Random::new(seed ^ 0xf100d).one_in(10)) {
+        if draws.of("Flood").one_in(10) {
             weights.push((Action::Flood, 3));
         }
-        let names = &NAMES[..*random.pick(&[0, 2, NAMES.len()])];
+        let names = &NAMES[..*draws.of("names").pick(&[0, 2, NAMES.len()])];
         if !names.is_empty() {
             // Many connect and leave, since the owner of a session matters when others ask for it.
             weights.extend([(Action::Connect, 10), (Action::HalfClose, 2), (Action::Spawn, 20)]);
             weights.extend([(Action::ClientWrites, 60), (Action::WorkerWrites, 60)]);
             weights.extend([(Action::Arrive, 100), (Action::Leave, 60)]);
-            if !reuses_ids && random.one_in(2) {
+            if !reuses_ids && draws.of("shares names alone").one_in(2) {
                 share_names_alone(&mut settings);
             }
         }
         // Of two requests with the same id the bus may mean the one that an older worker has.
-        let reloads = !reuses_ids && seed.map_or_else(|| random.one_in(2), |seed| Random::new(!seed).one_in(2));
-        let start = Moment(random.range(0..1_000_000) as u64);
-        let crowd = if random.one_in(8) { 40 } else { 12 };
+        let reloads = !reuses_ids && draws.of("reloads").one_in(2);
+        let start = Moment(draws.of("start").range(0..1_000_000) as u64);
+        let crowd = if draws.of("crowd").one_in(8) { 40 } else { 12 };
         Self { seed, steps, settings, start, reloads, weights, reuses_ids, crowd, names }
     }
 
@@ -134,8 +133,8 @@ impl Scenario {
     }
 
     /// The owner of the token that a client shows.
-    pub(super) fn any_name(&self, random: &mut Random) -> Option<&'static str> {
-        (self.has_names() && !random.one_in(4)).then(|| *random.pick(self.names))
+    pub(super) fn any_name(&self, draws: &mut Draws<'_>) -> Option<&'static str> {
+        (self.has_names() && !draws.of("has no token").one_in(4)).then(|| *draws.of("name").pick(self.names))
     }
 }
 

@@ -149,6 +149,10 @@ impl Bus {
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
         for worker in self.workers.values_mut().filter(|worker| worker.pool == pool) {
             worker.answering.limit(TimeLimits::of(is));
+            if was.idle_timeout.is_none() && is.idle_timeout.is_some() {
+                // What it has said was not noted while its silence had no limit.
+                worker.facts.read_since = self.time.now();
+            }
             if changes_tenure {
                 let Tenure { generation, worn, leaves_by, .. } = worker.tenure;
                 let limits = Tenure::new(worker.facts.started, is, generation, worker.name.incarnation);

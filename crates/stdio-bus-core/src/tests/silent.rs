@@ -239,6 +239,23 @@ fn a_reload_that_removes_the_limit_removes_it_for_requests_under_way() {
 }
 
 #[test]
+fn what_a_worker_says_while_a_reload_had_removed_the_limit_counts_when_the_limit_is_back() {
+    let mut settings = idle(Assignment::RoundRobin);
+    let (mut bench, client, worker) = prompted(settings.clone());
+    settings.pools[0].idle_timeout = None;
+    bench.reload(&settings);
+    bench.pass(seconds(1));
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
+    bench.read(client);
+    settings.pools[0].idle_timeout = Some(IDLE);
+    bench.reload(&settings);
+    bench.pass(IDLE - milliseconds(1));
+    assert!(bench.read(client).is_empty(), "it has said something less than two seconds ago");
+    bench.pass(milliseconds(51));
+    assert!(given_up(&mut bench, client).contains("idle_timeout_sec"));
+}
+
+#[test]
 fn a_worker_that_is_silent_about_three_requests_is_restarted_unless_it_waits_for_a_client() {
     for asks in [false, true] {
         let (mut bench, client, worker) = prompted(idle(Assignment::RoundRobin));

@@ -11,9 +11,11 @@ fn error_of(bench: &mut Bench, client: Peer, line: &str) -> (String, i64, Value)
 fn a_request_that_cannot_be_delivered_is_answered_with_its_reason() {
     let long_id = format!(r#"{{"id":"{}","method":"x"}}"#, "i".repeat(129));
     let long_session = format!(r#"{{"id":2,"method":"x","sessionId":"{}"}}"#, "s".repeat(257));
+    let long_inner = long_session.replace(r#""sessionId""#, r#""sessionId":"short","params":{"sessionId""#) + "}";
     for (line, id, expected, code) in [
         (long_id.as_str(), Value::from("i".repeat(129)), "id_too_long", -32602),
         (long_session.as_str(), Value::from(2), "session_id_too_long", -32602),
+        (long_inner.as_str(), Value::from(2), "session_id_too_long", -32602),
         (r#"{"id":3,"method":"x","pool":"nowhere"}"#, Value::from(3), "unknown_pool", -32602),
     ] {
         let mut bench = bench(1);

@@ -42,6 +42,19 @@ fn the_session_in_the_params_must_be_its_senders_whatever_is_at_top_level() {
         assert!(bench.read(worker).is_empty(), "{line}");
         assert_eq!(bench.read_error(attacker).0, "session_denied", "{line}");
     }
+    for members in [
+        r#""sessionId":"s0","params":{"sessionId":"s1"}"#,
+        r#""sessionId":"","params":{"sessionId":"s\u0030"}"#,
+        r#""session\u0049d":"anything","p\u0061rams":{"session\u0049d":"s0"}"#,
+        r#""sessionId":"\u00730","params":{}"#,
+    ] {
+        for method in ["session/prompt", r"session\u002fprompt", "session/cancel", r"session\/close"] {
+            bench.write(attacker, &format!(r#"{{"id":1,"method":"{method}",{members}}}"#));
+            assert_eq!(bench.read_error(attacker).0, "session_denied", "{method} {members}");
+            bench.write(attacker, &format!(r#"{{"method":"{method}",{members}}}"#));
+            assert!(bench.read(attacker).is_empty() && bench.read(worker).is_empty(), "{method} {members}");
+        }
+    }
     assert_eq!(bench.bus.stats().sessions, 2, "nothing is left of what was refused");
 }
 
@@ -75,9 +88,11 @@ fn ids_that_some_parser_changes_are_replaced_and_restored_to_the_byte() {
         let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
         assert_eq!(seen["id"].is_string(), token.starts_with('"'));
         assert!(!seen["id"].is_f64(), "{seen}");
+        let cancel = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{token}}}}}"#);
+        bench.write(attacker, &cancel);
+        assert_eq!(bench.read_json(worker)["params"]["requestId"], seen["id"], "its own is cancelled");
         bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, seen["id"]));
         assert_eq!(bench.read_one(attacker), format!(r#"{{"id":{token},"result":1}}"#));
-        let cancel = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{token}}}}}"#);
         bench.write(attacker, &cancel);
         assert!(bench.read(worker).is_empty(), "a double makes it the other client's");
     }
@@ -179,21 +194,28 @@ fn messages_in_a_session_not_given_out_yet_do_not_reach_a_client_that_claimed_it
 
 #[test]
 fn a_name_that_was_not_given_out_is_a_guess_while_a_session_is_made_and_ever_after() {
-    let mut bench = bench(1);
-    let (owner, guesser, worker) = (bench.client(), bench.client(), bench.worker(0));
-    bench.write(owner, r#"{"id":1,"method":"session/new"}"#);
-    bench.read(worker);
-    for _ in 0..2 {
-        bench.write(guesser, &prompt(1, "0"));
+    for spelling in ["session/new", r"session\u002fnew"] {
+        let mut bench = bench(1);
+        let (owner, guesser, worker) = (bench.client(), bench.client(), bench.worker(0));
+        bench.write(owner, &format!(r#"{{"id":1,"method":"{spelling}"}}"#));
+        bench.read(worker);
+        for _ in 0..2 {
+            bench.write(guesser, &prompt(1, "0"));
+            assert_eq!(bench.read_error(guesser).0, "session_denied");
+            assert!(bench.read(worker).is_empty());
+            bench.write(worker, r#"{"id":1,"result":{"sessionId":"1"}}"#);
+        }
+        // A name at top level is the bus's own business, as long as it has no owner.
+        bench.write(guesser, r#"{"id":2,"method":"x","sessionId":"mine"}"#);
+        assert_eq!(bench.read(worker).len(), 1);
+        bench.write(guesser, r#"{"id":3,"method":"x","sessionId":"1"}"#);
         assert_eq!(bench.read_error(guesser).0, "session_denied");
-        assert!(bench.read(worker).is_empty());
-        bench.write(worker, r#"{"id":1,"result":{"sessionId":"1"}}"#);
+        bench.read(owner);
+        for (own, top) in [(owner, "1"), (guesser, "mine")] {
+            bench.write(own, &prompt(4, "0").replace(r#""params""#, &format!(r#""sessionId":"{top}","params""#)));
+            assert_eq!(bench.read_error(own).0, "session_denied", "a name of its own at top level hides no guess");
+        }
     }
-    // A name at top level is the bus's own business, as long as it has no owner.
-    bench.write(guesser, r#"{"id":2,"method":"x","sessionId":"mine"}"#);
-    assert_eq!(bench.read(worker).len(), 1);
-    bench.write(guesser, r#"{"id":3,"method":"x","sessionId":"1"}"#);
-    assert_eq!(bench.read_error(guesser).0, "session_denied");
 }
 
 #[test]
@@ -249,6 +271,77 @@ fn a_session_lost_with_its_worker_is_lost_to_its_owner_and_cannot_be_claimed() {
     bench.read(other);
     bench.write(other, &prompt(4, "s1"));
     assert_eq!(bench.read_one(worker), prompt(4, "s1"));
+}
+
+#[test]
+fn a_session_lost_with_its_worker_can_be_loaded_or_given_out_again() {
+    let (mut bench, [owner, other], worker) = two_owners();
+    bench.dies(worker);
+    bench.pass(seconds(1));
+    let worker = bench.worker(0);
+    bench.write(owner, &load(20, "s0"));
+    bench.write(worker, r#"{"id":20,"result":null}"#);
+    bench.write(other, r#"{"id":30,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":30,"result":{"sessionId":"s1"}}"#);
+    for (client, stranger, name, id) in [(owner, other, "s0", 21), (other, owner, "s1", 31)] {
+        bench.read(worker);
+        bench.read(stranger);
+        bench.write(client, &prompt(id, name));
+        assert_eq!(bench.read_one(worker), prompt(id, name));
+        bench.write(stranger, &prompt(40, name));
+        assert_eq!(bench.read_error(stranger).0, "session_denied", "{name}");
+    }
+}
+
+#[test]
+fn a_session_that_its_client_named_may_start_again_on_another_worker() {
+    let mut bench = bench(2);
+    let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":1,"method":"x","sessionId":"mine"}"#);
+    bench.write(first, r#"{"id":1,"result":1}"#);
+    bench.dies(first);
+    bench.read(client);
+    bench.write(client, r#"{"id":2,"method":"x","sessionId":"mine"}"#);
+    assert_eq!((bench.read(second).len(), bench.read(client).len()), (1, 0));
+}
+
+#[test]
+fn a_returning_owner_loads_its_session_at_the_worker_that_has_it() {
+    for spelling in ["session/load", "session/resume", r"session\u002fload"] {
+        let mut bench = bench(3);
+        let (owner, stranger) = (bench.client(), bench.client());
+        bench.write(stranger, r#"{"id":1,"method":"x"}"#);
+        bench.write(owner, r#"{"id":2,"method":"session/new"}"#);
+        let worker = bench.worker(1);
+        bench.write(worker, r#"{"id":2,"result":{"sessionId":"kept"}}"#);
+        bench.breaks(owner);
+        bench.gone(owner);
+        bench.read(worker);
+        let back = bench.client();
+        let line = load(3, "kept").replace("session/load", spelling);
+        bench.write(back, &line);
+        assert_eq!(bench.read_one(worker), line);
+        let update = r#"{"method":"session/update","params":{"sessionId":"kept"}}"#;
+        bench.write(worker, update);
+        bench.write(worker, r#"{"id":3,"result":null}"#);
+        assert_eq!(bench.read(back), [update, r#"{"id":3,"result":null}"#]);
+        bench.write(back, &prompt(4, "kept"));
+        assert_eq!(bench.read(worker).len(), 1);
+        bench.write(stranger, &prompt(5, "kept"));
+        assert_eq!(bench.read_error(stranger).0, "session_denied", "{spelling}");
+    }
+}
+
+#[test]
+fn a_session_that_its_owner_closed_is_not_held_when_it_leaves() {
+    let (mut bench, [owner, stranger], worker) = two_owners();
+    bench.write(owner, &prompt(1, "s0").replace("prompt", "close"));
+    bench.write(worker, r#"{"id":1,"result":{}}"#);
+    bench.breaks(owner);
+    bench.gone(owner);
+    bench.read(worker);
+    bench.write(stranger, r#"{"id":2,"method":"x","sessionId":"s0"}"#);
+    assert_eq!((bench.read(worker).len(), bench.read(stranger).len()), (1, 0));
 }
 
 #[test]
@@ -452,6 +545,12 @@ fn a_session_created_for_a_client_that_has_left_has_no_owner() {
     bench.write(guesser, r#"{"id":1,"method":"x","sessionId":"made"}"#);
     assert_eq!(bench.read_error(guesser).0, "session_denied");
     assert_eq!(bench.bus.stats().sessions, 0);
+    bench.write(guesser, &load(2, "made"));
+    bench.write(worker, r#"{"id":2,"result":null}"#);
+    bench.read(worker);
+    bench.read(guesser);
+    bench.write(guesser, &prompt(3, "made"));
+    assert_eq!(bench.read_one(worker), prompt(3, "made"), "whom the worker lets load it");
 }
 
 #[test]
@@ -520,15 +619,75 @@ fn a_claim_that_no_worker_has_acknowledged_is_forgotten_after_a_minute_without_u
     assert_eq!(bench.bus.stats().sessions, 2);
 }
 
+/// Ids with more than one spelling, no two of the same value.
+const TOKENS: [&str; 13] = [
+    "-1.5",
+    r#""\u0066""#,
+    "1.0",
+    "1e2",
+    "-0",
+    "20E-1",
+    "123456789012345678901234567890",
+    r#""\ud800""#,
+    r#""\ud800\"""#,
+    r#""\/\u00e9é""#,
+    r#""""#,
+    "7",
+    "2000000001",
+];
+
+/// Checks that the only line that `client` was sent is an error for this reason that has the id as it was written.
+fn fails_with(bench: &mut Bench, client: Peer, token: &str, reason: &str) {
+    let error = bench.read_one(client);
+    assert!(error.contains(&format!(r#""id":{token},"#)) && error.contains(&format!(r#""{reason}""#)), "{error}");
+}
+
+#[test]
+fn an_error_repeats_the_id_as_its_client_wrote_it_when_a_request_is_refused_at_once() {
+    let (mut bench, [_, client], _) = two_owners();
+    for token in TOKENS {
+        for (members, reason) in [
+            (r#""pool":"none""#, "unknown_pool"),
+            (r#""sessionId":"s0""#, "session_denied"),
+            (r#""params":{"sessionId":"s0"}"#, "session_denied"),
+        ] {
+            bench.write(client, &format!(r#"{{"id":{token},"method":"x",{members}}}"#));
+            fails_with(&mut bench, client, token, reason);
+        }
+    }
+}
+
 #[test]
 fn an_error_repeats_the_id_as_its_client_wrote_it() {
-    for token in ["-1.5", r#""\u0066""#, "1.0", "1e2", r#""\ud800\"""#, "-0", "7"] {
-        let mut bench = bench(1);
-        let (client, worker) = (bench.client(), bench.worker(0));
-        bench.write(client, &format!(r#"{{"id":{token},"method":"x"}}"#));
-        bench.dies(worker);
-        let error = bench.read_one(client);
-        assert!(error.contains(&format!(r#""id":{token},"#)), "{error}");
+    type Ends = fn(&mut Bench, Peer, Peer, &str);
+    let ends: [(Ends, &str); 5] = [
+        (|bench, _, worker, _| bench.dies(worker), "worker_exited"),
+        (|bench, _, worker, _| bench.write(worker, "nonsense"), "worker_exited"),
+        (
+            |bench, _, worker, _| {
+                bench.shutdown();
+                bench.dies(worker);
+            },
+            "shutting_down",
+        ),
+        (|bench, _, _, _| bench.pass(seconds(10)), "timeout"),
+        (
+            |bench, client, _, token| {
+                bench.write(client, &format!(r#"{{"method":"$/cancelRequest","params":{{"id":{token}}}}}"#));
+                bench.pass(seconds(6));
+            },
+            "cancelled",
+        ),
+    ];
+    for token in TOKENS {
+        for (end, reason) in ends {
+            let slow = Pool { request_timeout: Some(seconds(10)), ..pool(1, Assignment::RoundRobin) };
+            let mut bench = Bench::new(settings(vec![slow]));
+            let (client, worker) = (bench.client(), bench.worker(0));
+            bench.write(client, &format!(r#"{{"id":{token},"method":"x"}}"#));
+            end(&mut bench, client, worker, token);
+            fails_with(&mut bench, client, token, reason);
+        }
     }
 }
 

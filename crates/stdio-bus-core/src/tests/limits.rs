@@ -112,6 +112,9 @@ fn an_id_of_128_bytes_and_a_session_id_of_256_pass() {
     let answer = format!(r#"{{"id":"{}","result":1}}"#, "é".repeat(64));
     bench.write(worker, &answer);
     assert_eq!(bench.read_one(client), answer);
+    // It is the decoded text that counts.
+    bench.write(client, &format!(r#"{{"id":"{}","method":"x"}}"#, r"\u0069".repeat(128)));
+    assert_eq!((bench.read(worker).len(), bench.read(client).len()), (1, 0));
 }
 
 #[test]
@@ -196,6 +199,24 @@ fn there_are_1024_sessions_and_the_next_one_is_refused() {
     assert_eq!(bench.read_error(client).0, "session_limit", "a session that cannot be kept is useless");
     bench.write(worker, r#"{"id":2,"result":1}"#);
     assert_eq!(bench.read(client).len(), 1);
+}
+
+#[test]
+fn lines_after_a_half_closed_clients_last_answer_in_the_same_write_are_delivered() {
+    let mut bench = bench(1);
+    let (leaver, worker) = (bench.client(), bench.worker(0));
+    // It has every session, so the one that is created for it does not fit.
+    for at in 0..1024 {
+        bench.write(leaver, &format!(r#"{{"method":"x","sessionId":"s{at}"}}"#));
+    }
+    bench.write(leaver, r#"{"id":1,"method":"session/new"}"#);
+    bench.ends(leaver);
+    let other = bench.client();
+    bench.write(other, r#"{"id":2,"method":"x"}"#);
+    bench.write_bytes(worker, b"{\"id\":1,\"result\":{\"sessionId\":\"one more\"}}\n{\"id\":2,\"result\":2}\n");
+    assert_eq!(bench.read_error(leaver).0, "session_limit");
+    assert_eq!(bench.how_closed(leaver), Some(Close::Flush));
+    assert_eq!(bench.read_one(other), r#"{"id":2,"result":2}"#);
 }
 
 #[test]

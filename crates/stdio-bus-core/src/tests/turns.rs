@@ -392,6 +392,36 @@ fn a_full_table_of_sessions_evicts_unused_claims_of_the_largest_holder_first() {
 }
 
 #[test]
+fn a_client_with_every_session_loses_its_least_recently_used_one_and_is_told() {
+    let mut bench = bench(1);
+    let (greedy, worker) = (bench.client(), bench.worker(0));
+    for at in 0..1024 {
+        bench.write(greedy, &format!(r#"{{"id":{at},"method":"session/new"}}"#));
+        bench.write(worker, &format!(r#"{{"id":{at},"result":{{"sessionId":"s{at}"}}}}"#));
+        bench.pass(milliseconds(1));
+    }
+    let prompt =
+        |id: usize, at: usize| format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"s{at}"}}}}"#);
+    // The first one is used again, and the second one has a pending request.
+    bench.write(greedy, &prompt(2000, 0));
+    bench.write(worker, r#"{"id":2000,"result":1}"#);
+    bench.write(greedy, &prompt(2001, 1));
+    bench.read(greedy);
+    let polite = bench.client();
+    bench.write(polite, r#"{"id":3000,"method":"session/new"}"#);
+    let seen: Value = serde_json::from_str(bench.read(worker).last().expect("it is asked")).unwrap();
+    bench.write(worker, &format!(r#"{{"id":{},"result":{{"sessionId":"polite"}}}}"#, seen["id"]));
+    assert_eq!((bench.read(polite).len(), bench.count(Reason::SessionEvicted)), (1, 1));
+    bench.read(worker);
+    bench.write(greedy, &prompt(2002, 2));
+    assert_eq!(bench.read_error(greedy).0, "session_lost");
+    for at in [0, 1, 3, 1023] {
+        bench.write(greedy, &prompt(2100 + at, at));
+        assert_eq!(bench.read_one(worker), prompt(2100 + at, at));
+    }
+}
+
+#[test]
 fn a_cancelled_request_frees_its_slot_after_its_grace() {
     for (method, told) in [("notifications/cancelled", false), ("$/cancel_request", true)] {
         let mut bench = bench(1);
@@ -475,6 +505,24 @@ fn a_client_whose_requests_crash_one_worker_after_another_is_slowed_down() {
     assert!(bench.is_paused(poisoner));
     bench.pass(milliseconds(1));
     assert!(!bench.is_paused(poisoner));
+}
+
+#[test]
+fn a_client_whose_requests_are_answered_between_crashes_is_not_suspected() {
+    let mut bench = bench(1);
+    let (client, _other) = (bench.client(), bench.client());
+    for id in 0..4 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+        let hit = bench.busy_worker();
+        bench.dies(hit);
+        assert_eq!(bench.read_error(client).0, "worker_exited");
+        bench.pass(seconds(1));
+        bench.write(client, &format!(r#"{{"id":"{id}","method":"x"}}"#));
+        let next = bench.busy_worker();
+        bench.write(next, &format!(r#"{{"id":"{id}","result":1}}"#));
+        bench.read_one(client);
+    }
+    assert_eq!(bench.count(Reason::CrashSuspect), 0);
 }
 
 #[test]

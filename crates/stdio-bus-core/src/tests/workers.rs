@@ -219,6 +219,24 @@ fn a_worker_that_cannot_be_started_is_tried_again_later_and_others_are_not_touch
 }
 
 #[test]
+fn one_bad_worker_does_not_touch_the_others_of_its_pool() {
+    let mut bench = bench(3);
+    let client = bench.client();
+    let workers = [bench.worker(0), bench.worker(1), bench.worker(2)];
+    let line = |id: usize, at: usize| format!(r#"{{"id":{id},"method":"x","sessionId":"s{at}"}}"#);
+    for at in 0..3 {
+        bench.write(client, &line(at, at));
+        bench.read_one(workers[at]);
+    }
+    bench.write(workers[1], "nonsense");
+    assert_eq!(bench.read_error(client), ("worker_exited".to_owned(), -32011, 1.into()));
+    for at in [0, 2] {
+        bench.write(client, &line(10 + at, at));
+        assert_eq!(bench.read_one(workers[at]), line(10 + at, at));
+    }
+}
+
+#[test]
 fn lines_written_by_a_worker_before_it_died_are_delivered() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

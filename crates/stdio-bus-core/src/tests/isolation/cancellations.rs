@@ -89,3 +89,28 @@ fn a_late_cancellation_of_a_worker_hits_no_request_of_another_one() {
         assert_eq!(bench.read_one(client), its_own, "its own it may cancel");
     }
 }
+
+#[test]
+fn a_request_id_in_another_method_does_not_name_the_request_of_another_client() {
+    let (mut bench, [victim, attacker], worker) = two_owners();
+    bench.write(victim, r#"{"id":7,"method":"x"}"#);
+    bench.read(worker);
+    for session in ["", r#""sessionId":"s1","#] {
+        for target in ["7", "7.0", "7.00000000000000000001"] {
+            let members = format!(r#""method":"progress",{session}"params":{{"requestId":{target}}}"#);
+            bench.write(attacker, &format!("{{{members}}}"));
+            bench.pass(seconds(1));
+            bench.write(attacker, &format!(r#"{{"id":1,{members}}}"#));
+            bench.pass(seconds(1));
+            assert_eq!(bench.read_error(attacker).0, "unknown_request", "{members}");
+            assert!(bench.read(worker).is_empty(), "{members}");
+        }
+    }
+    bench.write(attacker, r#"{"id":7,"method":"x"}"#);
+    let seen = bench.read_json(worker)["id"].clone();
+    assert_ne!(seen, 7);
+    bench.write(attacker, r#"{"id":8,"method":"progress","params":{"requestId":7}}"#);
+    assert_eq!(bench.read_json(worker)["params"]["requestId"], seen, "its own is translated");
+    bench.write(attacker, r#"{"id":9,"method":"progress","params":{"requestId":99}}"#);
+    assert_eq!(bench.read_json(worker)["params"]["requestId"], 99, "an unknown one passes");
+}

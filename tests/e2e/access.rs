@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Daemon, PATIENCE, Setup, echo, with, worker};
+use crate::harness::{Daemon, PATIENCE, Setup, echo};
 
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
@@ -51,22 +51,6 @@ fn one_source_has_its_connections_and_another_one_has_as_many() {
 }
 
 #[test]
-fn the_total_limit_of_a_listener_counts_all_sources() {
-    let daemon = listening([echo("echo", 1)], "max_connections", json!(2));
-    let mut near = Client::over_tcp_from(NEAR, daemon.address());
-    let mut far = Client::over_tcp_from(FAR, daemon.address());
-    near.request(1, "m", json!({}));
-    far.request(1, "m", json!({}));
-    is_refused(Client::over_tcp_from(FAR, daemon.address()), "takes 2 connections (listeners[].max_connections)");
-    drop(near);
-    daemon.logs(&["client_closed", "client=0"]);
-    let mut next = Client::over_tcp_from(FAR, daemon.address());
-    next.request(1, "m", json!({}));
-    is_refused(Client::over_tcp_from(NEAR, daemon.address()), "try again when one has left");
-    daemon.stop();
-}
-
-#[test]
 fn on_a_unix_socket_one_user_is_one_source() {
     let setup = Setup::new([echo("echo", 1)]).no_listener();
     let path = setup.path("bus");
@@ -77,73 +61,6 @@ fn on_a_unix_socket_one_user_is_one_source() {
     is_refused(Client::over_unix(&path), "takes 1 connection from one source");
     let user = rustix::process::getuid().as_raw();
     daemon.logs(&["connection_limit", &format!("from user {user} is rejected")]);
-    daemon.stop();
-}
-
-#[test]
-fn a_listener_offers_its_own_pool_alone_or_those_it_names() {
-    let pools = ["one", "two", "three"].map(|name| worker(name, 1, &["--name", name]));
-    let listeners = json!([
-        { "tcp": "127.0.0.1:0", "pool": "one" },
-        { "tcp": "127.0.0.1:0", "pools": ["two", "three"] },
-    ]);
-    let daemon = Setup::new(pools).no_listener().set("listeners", listeners).start();
-    let addresses = daemon.addresses(2);
-    let who = |client: &mut Client, pool: &str| {
-        client.send(&json!({ "id": 1, "method": "who", "pool": pool }));
-        let answer = client.answer(1);
-        answer["result"]["name"].as_str().map(str::to_owned).ok_or(answer["error"].clone())
-    };
-    let mut client = Client::over_tcp(addresses[0]);
-    assert_eq!(client.request(0, "who", json!({}))["result"]["name"], "one");
-    assert_eq!(who(&mut client, "one").as_deref(), Ok("one"));
-    let (kept, unknown) = (who(&mut client, "two").unwrap_err(), who(&mut client, "four").unwrap_err());
-    assert_eq!(
-        kept,
-        json!({
-            "code": -32602,
-            "message": "no pool is called \"two\"",
-            "data": { "reason": "unknown_pool", "delivered": false }
-        })
-    );
-    assert_eq!((&kept["code"], &kept["data"]), (&unknown["code"], &unknown["data"]));
-    let mut client = Client::over_tcp(addresses[1]);
-    for _ in 0..4 {
-        assert_ne!(client.request(0, "who", json!({}))["result"]["name"], "one");
-    }
-    assert_eq!(who(&mut client, "three").as_deref(), Ok("three"));
-    assert!(who(&mut client, "one").is_err());
-    daemon.stop();
-}
-
-#[test]
-fn a_method_that_a_pool_denies_never_reaches_its_workers() {
-    let kept = with(worker("kept", 1, &[]), "deny_methods", json!(["session/list"]));
-    let mut daemon = Setup::new([kept, worker("open", 1, &[])]).start();
-    let mut client = daemon.connect();
-    for method in ["session/list", "session\\u002flist"] {
-        client.send_line(&format!(r#"{{"id":1,"method":"{method}","pool":"kept"}}"#));
-        assert_eq!(client.error(1, "method_denied"), -32601, "{method}");
-    }
-    client.send(&json!({ "method": "session/list", "pool": "kept" }));
-    daemon.logs_times("method_denied", 3);
-    client.send(&json!({ "id": 2, "method": "session/lists", "pool": "kept" }));
-    assert!(client.answer(2)["result"].is_object());
-    client.send(&json!({ "id": 3, "method": "session/list", "pool": "open" }));
-    assert!(client.answer(3)["result"].is_object());
-    daemon.stop();
-}
-
-#[test]
-fn a_dedicated_pool_says_how_many_workers_it_may_have() {
-    let pool = with(with(echo("agents", 1), "assignment", "dedicated"), "max_instances", 2);
-    let mut daemon = Setup::new([pool]).start();
-    let mut clients: Vec<Client> = (0..2).map(|_| daemon.connect()).collect();
-    for client in &mut clients {
-        client.request(1, "m", json!({}));
-    }
-    let message = daemon.connect().request(1, "m", json!({}))["error"]["message"].take();
-    assert_eq!(message, "no worker is free: all 2 of max_instances workers are in use");
     daemon.stop();
 }
 

@@ -58,22 +58,6 @@ fn a_line_as_long_as_the_limit_passes_both_ways_and_one_byte_more_closes() {
 }
 
 #[test]
-fn a_workers_answer_may_wrap_the_longest_line_of_a_client() {
-    let mut daemon = Setup::new([worker("agents", 1, &["--ascii"])]).start();
-    let mut client = daemon.connect();
-    // The maximum depth of a line, and one level more in the answer.
-    let nested = format!("{}{}", "[".repeat(511), "]".repeat(511));
-    client.send_line(&format!(r#"{{"id":1,"method":"m","params":{nested}}}"#));
-    assert!(client.line().contains(&format!(r#""echo":{nested}"#)));
-    // Each letter comes back as an escape of six bytes.
-    let letters = "é".repeat(500_000);
-    client.send_line(&format!(r#"{{"id":2,"method":"m","params":["{letters}"]}}"#));
-    assert_eq!(client.answer(2)["result"]["echo"][0], letters.as_str());
-    let log = daemon.stop().stderr;
-    assert!(!log.contains("reason=worker_malformed") && !log.contains("reason=worker_line_too_long"), "{log}");
-}
-
-#[test]
 fn lines_of_a_megabyte_pass_in_both_directions_through_small_pipes() {
     for setup in [Setup::new([echo("echo", 1)]), Setup::new([echo("echo", 1)]).unix()] {
         let mut daemon = setup.limit("max_input_buffer", 4 << 20).start();
@@ -313,24 +297,6 @@ fn a_client_that_sends_requests_without_reading_is_paused() {
 }
 
 #[test]
-fn a_client_without_a_newline_costs_its_line_and_no_more() {
-    let mut daemon = Setup::new([echo("echo", 1)]).limit("max_input_buffer", 1000).start();
-    let mut endless: Vec<Client> = (0..20).map(|_| daemon.connect()).collect();
-    for _ in 0..1000 {
-        for client in &mut endless {
-            client.send_bytes(b" ");
-        }
-    }
-    assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
-    for client in &mut endless {
-        client.send_bytes(b"  ");
-        assert_eq!(client.error(json!(null), "client_line_too_long"), -32600);
-        client.ends();
-    }
-    daemon.stop();
-}
-
-#[test]
 fn a_worker_that_floods_its_client_does_not_delay_others() {
     let mut daemon = Setup::new([worker("loud", 1, &[]), echo("calm", 1)]).unix().start();
     let (mut listener, mut other) = (daemon.connect(), daemon.connect());
@@ -423,33 +389,5 @@ fn a_client_that_sends_requests_continuously_gets_every_answer_and_so_do_others(
             eager.answer(id);
         }
     });
-    daemon.stop();
-}
-
-#[test]
-fn a_clients_first_line_does_not_wait_for_its_predecessors_in_the_slot() {
-    let setup = Setup::new([]);
-    let gate = Gate::new(setup.path("gate"));
-    let pools = json!([worker("stuck", 1, &["--gate", &gate.path()]), worker("free", 1, &[])]);
-    // A worker that reads nothing for a quarter of this is fed without turns.
-    let mut daemon = setup.set("pools", pools).limit("backpressure_timeout_sec", 600).unix().start();
-    let note = |bytes: usize| json!({ "method": "note", "pool": "stuck", "params": { "fill": "x".repeat(bytes) } });
-    let (mut idle, mut flooder) = (daemon.connect(), daemon.connect());
-    // One more would have to wait until the worker reads.
-    for _ in 0..16 {
-        flooder.send(&note(1000));
-    }
-    for client in [&mut idle, &mut flooder] {
-        client.send(&json!({ "id": 1, "method": "who", "pool": "free" }));
-        client.answer(1);
-    }
-    flooder.reset();
-    // The first one is the harness's probe of the socket.
-    daemon.logs_times("client_closed", 2);
-    let mut newcomer = daemon.connect();
-    newcomer.send(&note(1));
-    newcomer.half_close();
-    newcomer.ends();
-    gate.open();
     daemon.stop();
 }

@@ -40,8 +40,6 @@ pub struct Reply {
     pub id: Box<RawValue>,
     #[serde(default)]
     pub result: Value,
-    #[serde(default)]
-    pub error: Value,
 }
 
 /// One connection.

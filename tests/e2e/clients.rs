@@ -74,20 +74,6 @@ fn a_workers_lines_reach_the_client_byte_for_byte() {
     daemon.stop();
 }
 
-#[test]
-fn the_semantics_of_json_rpc_are_the_workers_business() {
-    let setup = Setup::new([]);
-    let seen = setup.path("seen");
-    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
-    // No jsonrpc member, no method, an unknown method, params of a wrong type.
-    let lines = "{\"id\":1}\n{\"method\":\"\"}\n{\"id\":\"x\",\"method\":\"no/such\",\"params\":7}\n{}\n";
-    let mut client = daemon.connect();
-    client.send_bytes(lines.as_bytes());
-    daemon.until("the worker has seen it all", || fs::read(&seen).is_ok_and(|seen| seen.len() >= lines.len()));
-    assert_eq!(fs::read_to_string(&seen).unwrap(), lines);
-    daemon.stop();
-}
-
 /// Sends `bytes` on a connection of its own and checks that it is answered and closed.
 fn is_turned_away(daemon: &mut Daemon, bytes: &[u8], why: &str) {
     let mut client = daemon.connect();
@@ -140,37 +126,6 @@ fn a_malformed_line_is_answered_and_closes_its_connection_alone() {
 }
 
 #[test]
-fn requests_before_a_malformed_line_get_errors_of_their_own() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
-    let mut client = daemon.connect();
-    client.ask("held", "hold", json!({}));
-    client.request(1, "m", json!({}));
-    client.send_bytes(b"nonsense\n");
-    let lost = client.message();
-    assert_eq!((&lost["id"], &lost["error"]["code"]), (&json!("held"), &json!(-32011)), "{lost}");
-    assert_eq!(lost["error"]["data"], json!({ "reason": "request_discarded", "delivered": true }));
-    assert_eq!(client.message()["error"]["code"], -32700);
-    client.ends();
-    daemon.stop();
-}
-
-#[test]
-fn lines_before_a_malformed_one_are_delivered_and_later_ones_are_not() {
-    let setup = Setup::new([]);
-    let seen = setup.path("seen");
-    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
-    let mut client = daemon.connect();
-    client.send_bytes(b"{\"method\":\"before\"}\nnonsense\n{\"method\":\"behind\"}\n");
-    assert_eq!(client.message()["error"]["code"], -32700);
-    client.ends();
-    let mut next = daemon.connect();
-    next.send_bytes(b"{\"method\":\"next\"}\n");
-    daemon.until("the next client's line came", || fs::read_to_string(&seen).is_ok_and(|seen| seen.contains("next")));
-    assert_eq!(fs::read_to_string(&seen).unwrap(), "{\"method\":\"before\"}\n{\"method\":\"next\"}\n");
-    daemon.stop();
-}
-
-#[test]
 fn a_million_open_brackets_are_refused_without_harm() {
     let mut daemon = Setup::new([echo("echo", 1)]).limit("max_input_buffer", 4 << 20).start();
     let line = [b"[".repeat(1_000_000), b"\n".to_vec()].concat();
@@ -192,30 +147,6 @@ fn a_line_may_come_byte_by_byte_and_many_lines_in_one_piece() {
     for id in 0..1000 {
         client.answer(id);
     }
-    daemon.stop();
-}
-
-#[test]
-fn blank_lines_are_ignored_and_never_passed_on() {
-    let setup = Setup::new([]);
-    let seen = setup.path("seen");
-    let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
-    let mut client = daemon.connect();
-    client.send_bytes(b"\n\n  \n\t\r\n{\"method\":\"one\"}\n\n\r\n{\"method\":\"two\"}\n");
-    daemon.until("both lines came", || fs::read_to_string(&seen).is_ok_and(|seen| seen.contains("two")));
-    assert_eq!(fs::read_to_string(&seen).unwrap(), "{\"method\":\"one\"}\n{\"method\":\"two\"}\n");
-    daemon.stop();
-}
-
-#[test]
-fn a_part_of_a_line_at_the_end_is_dropped_and_its_length_is_logged() {
-    let mut daemon = Setup::new([echo("echo", 1)]).start();
-    let mut client = daemon.connect();
-    client.send_bytes(b"{\"id\":1,\"method\":\"m\"}\n{\"id\":2");
-    client.half_close();
-    client.answer(1);
-    client.ends();
-    daemon.logs(&["partial_line", "7"]);
     daemon.stop();
 }
 
@@ -317,30 +248,6 @@ fn clients_that_have_closed_give_their_slots_up_though_their_worker_does_not_rea
 }
 
 #[test]
-fn a_half_closed_client_waits_no_longer_than_drain_timeout() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 1).start();
-    let mut client = daemon.connect();
-    client.ask(1, "hold", json!({}));
-    client.half_close();
-    let answer: Value = serde_json::from_str(&client.rest()).expect("one line, then the end");
-    assert_eq!((&answer["id"], &answer["error"]["data"]["reason"]), (&json!(1), &json!("timeout")));
-    daemon.logs(&["reason=timeout"]);
-    daemon.stop();
-}
-
-#[test]
-fn a_silent_client_is_left_alone() {
-    let mut daemon = Setup::new([echo("echo", 1)]).start();
-    let silent: Vec<Client> = (0..50).map(|_| daemon.connect()).collect();
-    assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
-    assert!(silent.iter().all(|client| !client.has_something()));
-    for mut client in silent {
-        client.request(1, "m", json!({}));
-    }
-    daemon.stop();
-}
-
-#[test]
 fn a_client_that_resets_its_connection_disturbs_no_other() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     for _ in 0..20 {
@@ -354,67 +261,6 @@ fn a_client_that_resets_its_connection_disturbs_no_other() {
     // The worker first answers the requests of the clients that have left: those answers are dropped.
     client.ask("mine", "release", json!({}));
     client.answer("mine");
-    daemon.stop();
-}
-
-#[test]
-fn the_sessions_and_requests_of_a_client_that_leaves_are_gone() {
-    let mut daemon = Setup::new([worker("agents", 2, &[])]).start();
-    let mut first = daemon.connect();
-    first.request_in("s", 1, "who", json!({}));
-    first.ask_in("s", 2, "hold", json!({}));
-    let mut second = daemon.connect();
-    second.ask_in("s", 1, "who", json!({}));
-    assert_eq!(second.error(1, "session_denied"), -32014);
-    first.reset();
-    // Its end is noticed soon; from then on the name is free.
-    daemon.logs(&["request_discarded", "2"]);
-    second.request_in("s", 3, "who", json!({}));
-    daemon.stop();
-}
-
-#[test]
-fn an_answer_for_a_client_that_has_left_is_discarded() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).args(&["--log-level", "debug"]).start();
-    let mut first = daemon.connect();
-    first.ask(1, "hold", json!({}));
-    let mut second = daemon.connect();
-    second.request(1, "who", json!({}));
-    first.reset();
-    daemon.logs(&["request_discarded"]);
-    second.ask(1, "release", json!({}));
-    assert_eq!(second.answer(1)["result"]["method"], "release");
-    daemon.logs(&["late_answer"]);
-    daemon.stop();
-}
-
-#[test]
-fn ids_and_session_ids_beyond_their_limits_are_refused_and_never_cut() {
-    let mut daemon = Setup::new([echo("echo", 1)]).start();
-    let mut client = daemon.connect();
-    let id = |length| "i".repeat(length);
-    client.request(id(128), "m", json!({}));
-    client.ask(id(129), "m", json!({}));
-    assert_eq!(client.error(id(129), "id_too_long"), -32602);
-    let name = |length| "s".repeat(length);
-    assert_eq!(client.request_in(&name(256), 1, "m", json!({}))["sessionId"], name(256));
-    client.ask_in(&name(257), 2, "m", json!({}));
-    assert_eq!(client.error(2, "session_id_too_long"), -32602);
-    // The limits apply to the decoded text.
-    client.send_line(&format!("{{\"id\":\"{}\",\"method\":\"m\"}}", "\\u0069".repeat(128)));
-    client.answer(id(128));
-    daemon.stop();
-}
-
-#[test]
-fn ids_of_every_kind_come_back_as_they_were_written() {
-    let mut daemon = Setup::new([echo("echo", 1)]).start();
-    let mut client = daemon.connect();
-    for id in ["0", "-1", "1.5", "1e3", "12345678901234567890", "\"\"", "\"1\"", "\"a b\"", "\"\\u0061\"", "\"é\""] {
-        client.send_line(&format!("{{\"id\":{id},\"method\":\"m\"}}"));
-        let line = client.line();
-        assert!(line.contains(&format!("\"id\":{id},")), "{id}: {line}");
-    }
     daemon.stop();
 }
 
@@ -449,19 +295,6 @@ fn a_storm_of_short_connections_leaves_nothing_behind() {
     }
     daemon.until("the descriptors are closed", || daemon.descriptors() <= before);
     assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
-    daemon.stop();
-}
-
-#[test]
-fn a_request_that_is_never_answered_ends_with_request_timeout() {
-    let pool = with(worker("agents", 1, &[]), "request_timeout_sec", 1);
-    let mut daemon = Setup::new([pool]).start();
-    let mut client = daemon.connect();
-    client.ask(1, "hold", json!({}));
-    assert_eq!(client.error(1, "timeout"), -32015);
-    // The late answer is dropped; the next one is the client's.
-    client.ask(2, "release", json!({}));
-    client.answer(2);
     daemon.stop();
 }
 
@@ -506,24 +339,6 @@ fn an_answer_that_a_stopped_daemon_could_not_read_is_delivered_after_its_timeout
     daemon.signal(Signal::CONT);
     assert_eq!(client.answer(1)["result"]["held"], true);
     other.answer(2);
-    daemon.stop();
-}
-
-#[test]
-fn cancel_on_disconnect_cancels_a_departed_clients_requests_at_the_worker() {
-    let setup = Setup::new([]);
-    let seen = setup.path("seen");
-    let pool = with(sink("sink", &seen), "cancel_on_disconnect", true);
-    let mut daemon = setup.set("pools", json!([pool])).start();
-    let mut client = daemon.connect();
-    client.send_line(r#"{"id":1,"method":"session/prompt","params":{"sessionId":"a\"b"}}"#);
-    daemon.until("the request came", || fs::read_to_string(&seen).is_ok_and(|seen| seen.contains("prompt")));
-    client.reset();
-    daemon.until("the cancellation came", || {
-        let seen = fs::read_to_string(&seen).unwrap();
-        let last = seen.lines().last().and_then(|line| serde_json::from_str::<Value>(line).ok());
-        last.is_some_and(|last| last["method"] == "session/cancel" && last["params"]["sessionId"] == "a\"b")
-    });
     daemon.stop();
 }
 

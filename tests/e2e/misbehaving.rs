@@ -142,8 +142,6 @@ struct Flags {
     doubles: bool,
     /// Take this many microseconds for each line.
     slow: u64,
-    /// Write only ASCII, and escape everything else.
-    ascii: bool,
     /// Keep every line and return them in the answer to `kept`.
     keep: bool,
 }
@@ -164,7 +162,6 @@ impl Flags {
                 "--name" => flags.name = value(),
                 "--doubles" => flags.doubles = true,
                 "--slow" => flags.slow = value().parse().expect("microseconds"),
-                "--ascii" => flags.ascii = true,
                 "--keep" => flags.keep = true,
                 _ => panic!("{flag} is no flag of a worker"),
             }
@@ -212,18 +209,10 @@ impl Request {
         self.params[key].as_bool().unwrap_or(false)
     }
 
-    fn answer(&self, flags: &Flags, result: &str) {
+    fn answer(&self, result: &str) {
         let session = self.session.as_ref().map_or(String::new(), |session| format!(",\"sessionId\":{session}"));
         let id = self.id.as_deref().expect("only a request is answered");
-        let mut line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}{session}}}\n");
-        if flags.ascii {
-            let escaped = |letter: char| match letter.is_ascii() {
-                true => letter.to_string(),
-                false => letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
-            };
-            line = line.chars().map(escaped).collect();
-        }
-        write(1, line.as_bytes());
+        write(1, format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}{session}}}\n").as_bytes());
     }
 
     fn fail(&self, code: i32, message: &str) {
@@ -236,9 +225,9 @@ impl Request {
 /// Requests to answer later, each with its result.
 static HELD: Mutex<Vec<(Request, String)>> = Mutex::new(Vec::new());
 
-fn release(flags: &Flags) {
+fn release() {
     let held = std::mem::take(&mut *HELD.lock().expect("no holder panics"));
-    held.iter().for_each(|(request, result)| request.answer(flags, result));
+    held.iter().for_each(|(request, result)| request.answer(result));
 }
 
 /// Starts a careless agent's helper, which keeps our stdout, or leaves our process group.
@@ -311,7 +300,7 @@ impl Worker {
             rest_for_ever();
         }
         if flags.answer_late {
-            release(flags);
+            release();
         }
     }
 
@@ -327,23 +316,16 @@ impl Worker {
         let member = |name: &str| message.get(name).map(|raw| raw.get());
         let value = |name: &str| member(name).map(canonical);
         let mut id = member("id").map(str::to_owned);
-        let mut params = value("params").unwrap_or_default();
+        let params = value("params").unwrap_or_default();
         if self.flags.doubles {
             id = id.map(|id| as_double(&id));
-            let places: BTreeMap<String, &RawValue> =
-                member("params").and_then(|params| serde_json::from_str(params).ok()).unwrap_or_default();
-            for key in ["requestId", "id"] {
-                if let Some(raw) = places.get(key) {
-                    params[key] = canonical(&as_double(raw.get()));
-                }
-            }
         }
         let Some(method) = value("method") else {
             let (result, error) = (value("result"), value("error"));
             let id = id.filter(|_| result.is_some() || error.is_some());
             let asked = id.and_then(|id| self.questions.remove(&canonical(&id).to_string()));
             if let Some(asked) = asked {
-                asked.answer(self.flags, &json!({ "answered": result, "error": error }).to_string());
+                asked.answer(&json!({ "answered": result, "error": error }).to_string());
             }
             return;
         };
@@ -354,37 +336,27 @@ impl Worker {
 
     /// Does what a request or notification asks for.
     fn act(&mut self, request: &Request) {
-        if breaks(request, self.flags)
-            || writes(request)
-            || self.keeps(request)
-            || self.answers(request)
-            || request.id.is_none()
-        {
+        if breaks(request) || writes(request) || self.keeps(request) || self.answers(request) || request.id.is_none() {
             return;
         }
         let (method, line) = (Value::from(request.method.as_str()), self.lines_read);
         let echoed =
             format!("{{\"echo\":{},\"method\":{method},\"pid\":{},\"line\":{line}}}", request.raw_params, id());
-        request.answer(self.flags, &echoed);
+        request.answer(&echoed);
     }
 
     /// Holds an answer, or releases those held; returns whether that is all.
     fn keeps(&mut self, request: &Request) -> bool {
         match request.method.as_str() {
-            "hold" => hold(request, None),
-            // The second answer follows when held ones are released.
-            "twice" => {
-                hold(request, None);
-                return false;
-            }
+            "hold" => hold(request),
             method if CANCELLING.contains(&method) => {
                 let count = cancel(request);
                 if request.id.is_some() {
-                    request.answer(self.flags, &json!({ "cancelled": count }).to_string());
+                    request.answer(&json!({ "cancelled": count }).to_string());
                 }
             }
             "release" => {
-                release(self.flags);
+                release();
                 return false;
             }
             _ => return false,
@@ -395,7 +367,7 @@ impl Worker {
     /// Answers like an agent or a server, or sends a request; returns whether that is all.
     fn answers(&mut self, request: &Request) -> bool {
         let params = &request.params;
-        let answer = |result: &Value| request.answer(self.flags, &result.to_string());
+        let answer = |result: &Value| request.answer(&result.to_string());
         match request.method.as_str() {
             "ask" => {
                 let question = params.get("id").cloned().unwrap_or_else(|| self.next_question.into());
@@ -413,7 +385,7 @@ impl Worker {
                     params.get("name").cloned().unwrap_or_else(|| format!("session-{}", self.next_session).into());
                 self.next_session += 1;
                 let made = json!({ "sessionId": name, "pid": id() });
-                if request.is("later") { hold(request, Some(made)) } else { answer(&made) }
+                answer(&made);
             }
             "session/load" | "session/resume" => {
                 if request.is("unknown") {
@@ -456,7 +428,7 @@ impl Worker {
 }
 
 /// Exits, stops, or closes its input or output; returns whether that is all.
-fn breaks(request: &Request, flags: &Flags) -> bool {
+fn breaks(request: &Request) -> bool {
     match request.method.as_str() {
         "exit" => leave(request.number("code", 0) as i32),
         "die" => {
@@ -475,14 +447,9 @@ fn breaks(request: &Request, flags: &Flags) -> bool {
             close(0);
             if let Some(seconds) = request.params["answer_after"].as_f64() {
                 interruptible(|| std::thread::sleep(Duration::from_secs_f64(seconds)));
-                request.answer(flags, "{}");
+                request.answer("{}");
             }
             rest_for_ever();
-        }
-        "rest" => rest_for_ever(),
-        "stop" => {
-            signal_itself(libc::SIGSTOP);
-            false
         }
         _ => false,
     }
@@ -493,18 +460,6 @@ fn writes(request: &Request) -> bool {
     match request.method.as_str() {
         "write" => {
             write(1, request.text("text").as_bytes());
-            if request.is("rests") {
-                rest_for_ever();
-            }
-            return true;
-        }
-        "write_hex" => {
-            let digits = request.text("hex");
-            let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
-            write(1, &(0..digits.len()).step_by(2).map(byte).collect::<Vec<_>>());
-            if request.is("rests") {
-                rest_for_ever();
-            }
             return true;
         }
         "stderr" => write(2, request.text("text").as_bytes()),
@@ -530,10 +485,9 @@ fn writes(request: &Request) -> bool {
     false
 }
 
-/// Holds an answer until it is released: the default one, or this result.
-fn hold(request: &Request, result: Option<Value>) {
-    let echoed = || format!("{{\"held\":true,\"echo\":{}}}", request.raw_params);
-    let result = result.map_or_else(echoed, |result| result.to_string());
+/// Holds an answer until it is released.
+fn hold(request: &Request) {
+    let result = format!("{{\"held\":true,\"echo\":{}}}", request.raw_params);
     HELD.lock().expect("no holder panics").push((request.clone(), result));
 }
 
@@ -543,7 +497,7 @@ fn cancel(request: &Request) -> usize {
     let is_wanted = |(held, _): &mut (Request, String)| {
         let id = canonical(held.id.as_deref().unwrap_or("null"));
         let is_same = |name: &&Value| **name == id || name.is_number() && name.as_f64() == id.as_f64();
-        names.iter().any(is_same) && !held.params["stubborn"].as_bool().unwrap_or(false)
+        names.iter().any(is_same)
     };
     let wanted: Vec<_> = HELD.lock().expect("no holder panics").extract_if(.., is_wanted).collect();
     if request.method.starts_with('$') {
@@ -579,7 +533,7 @@ extern "C" fn on_signal(signal: i32) {
     static ENDS: AtomicBool = AtomicBool::new(false);
     if signal == libc::SIGTERM && !flags.ignore_term && !ENDS.swap(true, Ordering::Relaxed) {
         if flags.answer_late {
-            release(flags);
+            release();
         }
         leave(0);
     }

@@ -168,19 +168,6 @@ fn connections_without_a_header_keep_no_client_out_and_are_limited() {
 }
 
 #[test]
-fn the_source_of_a_client_behind_a_proxy_is_its_own() {
-    let daemon = behind(json!({}), json!({ "max_connections": { "per_source": 1 } }));
-    let mut first = begins(&daemon, TEXT);
-    first.request(1, "m", json!({}));
-    let mut second = begins(&daemon, TEXT);
-    assert_eq!(second.error(Value::Null, "connection_limit"), -32019);
-    daemon.logs(&["WARN", "connection_limit", "from 192.0.2.7 is rejected"]);
-    begins(&daemon, &binary("192.0.2.8:1", "alice")).request(1, "m", json!({}));
-    first.request(2, "m", json!({}));
-    daemon.stop();
-}
-
-#[test]
 fn a_whole_request_behind_a_header_is_not_refused_for_slower_ones_of_its_source() {
     let listener = json!({
         "ws": "127.0.0.1:0", "proxy": { "from": ["127.0.0.1"] }, "max_connections": { "per_source": 1 }

@@ -123,18 +123,6 @@ fn answers_during_the_drain_are_delivered() {
 }
 
 #[test]
-fn unanswered_requests_get_an_error_at_the_end() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
-    let mut client = daemon.connect();
-    client.ask(1, "hold", json!({}));
-    client.request(2, "who", json!({}));
-    daemon.signal(Signal::TERM);
-    assert_eq!(client.error(1, "shutting_down"), -32016);
-    client.ends();
-    daemon.ends_well();
-}
-
-#[test]
 fn a_request_during_the_drain_is_refused_at_once() {
     let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 600).start();
     let mut client = daemon.connect();

@@ -132,40 +132,6 @@ fn closed_connections_get_no_workers_and_delay_no_others() {
 }
 
 #[test]
-fn others_of_a_dedicated_pool_take_turns_with_a_client_that_needs_a_hundred_workers() {
-    let (setup, agent) = slow_to_start(1000);
-    let daemon = start_with_a_spare(setup.tcp());
-    let address = daemon.address();
-    let from = |host: u8| Client::over_tcp_from(IpAddr::from([127, 0, 0, host]), address);
-    let Some(lease) = Lease::on(&agent) else { return skip("the file system of TMPDIR has no leases (fcntl(2))") };
-    let mut warm = from(2);
-    ask(&mut warm, "own");
-    warm.answer(1);
-    let awaiting = |count: usize| {
-        let metrics = Admin::of(&daemon).get("/metrics").body;
-        metrics.contains(&format!("\nstdio_bus_clients_awaiting_workers {count}\n"))
-    };
-    let mut greedy: Vec<Client> = (0..100).map(|_| from(2)).collect();
-    greedy.iter_mut().for_each(|client| ask(client, "own"));
-    daemon.until("all of one source wait", || awaiting(100));
-    let mut honest: Vec<Client> = (3..6).map(from).collect();
-    honest.iter_mut().for_each(|client| ask(client, "own"));
-    daemon.until("the others wait, too", || awaiting(103));
-    drop(lease);
-    honest.iter_mut().chain(&mut greedy).for_each(|client| _ = client.answer(1));
-    let workers: Value = serde_json::from_str(&Admin::of(&daemon).get("/workers.json").body).expect("it is JSON");
-    // Workers are numbered in the order of their starts, clients in the order of their connections.
-    let mut own: Vec<(u64, u64)> = Vec::new();
-    for row in workers["workers"].as_array().expect("a table") {
-        own.extend(row["owner"].as_u64().zip(row["incarnation"].as_u64()));
-    }
-    own.sort_unstable();
-    let last = own.iter().rev().take(3).map(|(_, incarnation)| *incarnation).max().expect("they have workers");
-    assert!(last < 12, "the last of the others got worker {last}: {own:?}");
-    daemon.stop();
-}
-
-#[test]
 fn a_worker_is_killed_for_its_memory_before_the_daemon() {
     let mut daemon = Setup::new([echo("agents", 1)]).start();
     daemon.connect_and_ask();

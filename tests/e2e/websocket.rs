@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Bytes, Message};
 
 use crate::client::Client;
-use crate::harness::{Daemon, Setup, echo, with, worker};
+use crate::harness::{Daemon, Setup, echo, worker};
 use crate::slots::on_all_slots;
 use crate::sockets::register;
 use crate::steady::Steady;
@@ -627,26 +626,4 @@ fn a_drain_lets_answers_out_and_says_1001() {
     assert_eq!(close(&mut client), (CloseCode::Away, "shutting_down".to_owned()));
     drop(client);
     daemon.ends_well();
-}
-
-#[test]
-fn a_claim_on_a_dedicated_worker_opens_no_session_that_a_token_has_loaded() {
-    let pool = with(with(worker("agents", 1, &[]), "assignment", "dedicated"), "max_instances", 4);
-    let setup = Setup::new([pool]);
-    std::fs::write(setup.path("tokens"), "alice:a-token-of-alice-s\n").unwrap();
-    std::fs::set_permissions(setup.path("tokens"), std::fs::Permissions::from_mode(0o600)).unwrap();
-    let web_listener = json!({ "ws": "127.0.0.1:0", "tokens_file": setup.text_path("tokens") });
-    let listeners = json!([web_listener, { "tcp": "127.0.0.1:0" }]);
-    let daemon = setup.no_listener().set("listeners", listeners).start();
-    let mut stranger = Client::over_tcp(daemon.addresses(2)[1]);
-    let fails = json!({ "text": "{\"id\":1,\"error\":{\"code\":-32002,\"message\":\"no such session\"}}\n" });
-    assert!(stranger.request_in("s", 1, "write", fails)["error"].is_object());
-    let mut alice = web(&daemon, &[("authorization", "Bearer a-token-of-alice-s")]);
-    ask(&mut alice, 1, "session/load", json!({ "sessionId": "s" }));
-    assert!(message(&mut alice)["result"].is_object());
-    stranger.ask(2, "session/load", json!({ "sessionId": "s" }));
-    stranger.error(2, "session_denied");
-    ask(&mut alice, 2, "session/prompt", json!({ "sessionId": "s" }));
-    assert!(message(&mut alice)["result"].is_object());
-    daemon.stop();
 }

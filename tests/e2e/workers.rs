@@ -2,15 +2,14 @@
 
 use std::fs;
 use std::process::Stdio;
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::backpressure::{MOST_BEFORE_AN_ANSWER, taken_before_answers, written_by};
 use crate::client::Client;
 use crate::harness::{
-    Daemon, Gate, Setup, children, echo, inheritable, lives, number_in, recorded, script, shell, until, with, worker,
+    Daemon, Gate, Setup, children, echo, inheritable, lives, recorded, script, shell, until, with, worker,
 };
 
 /// The process id of the worker that answers.
@@ -31,21 +30,6 @@ fn successor(client: &mut Client, old: u64) -> u64 {
 
 fn send_signal(pid: u64, signal: Signal) {
     kill_process(Pid::from_raw(pid as i32).expect("a pid"), signal).expect("the worker is there");
-}
-
-#[test]
-fn requests_just_after_a_crash_are_answered_by_the_next_worker() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
-    let mut client = daemon.connect();
-    let old = pid(&mut client);
-    client.ask(0, "die", json!({}));
-    assert_eq!(client.error(0, "worker_exited"), -32011);
-    (1..=20).for_each(|id| client.ask(id, "m", json!({})));
-    for id in 1..=20 {
-        let answer = client.answer(id);
-        assert!(answer["result"]["pid"].as_u64().is_some_and(|new| new != old), "{answer}");
-    }
-    assert!(!daemon.stop().stderr.contains("no_worker"));
 }
 
 #[test]
@@ -171,19 +155,6 @@ fn a_workers_stderr_is_logged_with_its_name_and_without_control_characters() {
 }
 
 #[test]
-fn a_restarted_worker_has_the_same_name_and_another_incarnation() {
-    let mut daemon = Setup::new([worker("agents", 2, &[])]).unix().start();
-    let mut client = daemon.connect();
-    let old = pid(&mut client);
-    let place =
-        u8::from(!daemon.logs(&["reason=worker_started", &format!("process {old} ")]).contains("worker=agents/0 "));
-    send_signal(old, Signal::KILL);
-    daemon.logs(&["reason=worker_exited", &format!("worker=agents/{place} incarnation={place}")]);
-    daemon.logs(&["reason=worker_started", &format!("worker=agents/{place} incarnation=2")]);
-    daemon.stop();
-}
-
-#[test]
 fn a_worker_that_floods_stderr_never_stalls_routing() {
     let pools = [worker("noisy", 1, &[]), echo("calm", 1)];
     let mut daemon = Setup::new(pools).unix().stderr(Stdio::null()).start();
@@ -230,164 +201,6 @@ fn whole_lines_that_a_worker_wrote_before_it_died_are_delivered() {
     client.ask(1, "half_line", json!({ "whole": "{\"id\":1,\"result\":\"whole\"}", "half": "{\"id\":1,\"res" }));
     assert_eq!(client.answer(1)["result"], "whole");
     daemon.logs(&["partial_line", "11"]);
-    daemon.stop();
-}
-
-#[test]
-fn restarts_wait_twice_as_long_each_time_and_stop_at_max_restarts() {
-    let setup = Setup::new([]);
-    let record = setup.path("record");
-    let crashing = worker("crashing", 1, &["--exit", "3", "--record", record.to_str().unwrap()]);
-    let mut daemon = setup.set("pools", json!([crashing, echo("good", 1)])).limit("max_restarts", 3).start();
-    daemon.logs(&["pool_degraded", "given up after 3 restarts"]);
-    let starts: Vec<u64> = recorded(&record).iter().map(|line| number_in(line, "at")).collect();
-    assert_eq!(starts.len(), 4, "one start and three restarts");
-    for (pair, delay) in starts.windows(2).zip([100, 200, 400]) {
-        let waited = Duration::from_nanos(pair[1] - pair[0]);
-        assert!(waited >= Duration::from_millis(delay), "restarted after {waited:?}, not {delay} ms");
-    }
-    for delay in [100, 200, 400] {
-        daemon.logs(&["restart_scheduled", &format!("{delay} ms")]);
-    }
-    // Requests for the pool fail at once, while the other pool continues.
-    let mut client = daemon.connect();
-    client.send(&json!({ "id": 1, "method": "m", "pool": "crashing" }));
-    assert_eq!(client.error(1, "no_worker"), -32010);
-    client.send(&json!({ "id": 2, "method": "m", "pool": "good" }));
-    client.answer(2);
-    daemon.signal(Signal::TERM);
-    daemon.wait();
-    assert_eq!(recorded(&record).len(), 4, "given up means given up");
-    daemon.ends_well();
-}
-
-#[test]
-fn without_restarts_a_worker_that_exits_is_not_started_again() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 0).start();
-    let mut client = daemon.connect();
-    client.ask(1, "exit", json!({ "code": 1 }));
-    client.error(1, "worker_exited");
-    daemon.logs(&["pool_degraded"]);
-    client.ask(2, "who", json!({}));
-    client.error(2, "no_worker");
-    assert!(daemon.descendants().is_empty());
-    daemon.stop();
-}
-
-#[test]
-fn the_sessions_of_a_worker_end_with_it_and_its_requests_get_an_error() {
-    let mut daemon = Setup::new([worker("agents", 2, &[])]).start();
-    let mut client = daemon.connect();
-    let first = client.request_in("s", 1, "who", json!({}))["result"]["pid"].as_u64().unwrap();
-    for id in 10..13 {
-        client.ask_in("s", id, "hold", json!({}));
-    }
-    client.ask_in("s", 13, "exit", json!({ "code": 1 }));
-    for id in 10..14 {
-        let message = client.message();
-        assert_eq!((&message["id"], &message["sessionId"]), (&json!(id), &json!("s")), "in the order of the requests");
-        assert_eq!(message["error"]["data"]["reason"], "worker_exited");
-    }
-    // The name is free, and another worker may get it.
-    let second = client.request_in("s", 2, "who", json!({}))["result"]["pid"].as_u64().unwrap();
-    assert_ne!(first, second);
-    daemon.stop();
-}
-
-#[test]
-fn a_worker_that_writes_invalid_json_is_reported_and_replaced() {
-    for (method, params, shown) in [
-        ("write", json!({ "text": "Debugger listening on port 9229\n", "rests": true }), "Debugger listening"),
-        ("write_hex", json!({ "hex": "7b226d223a22ff227d0a", "rests": true }), "\\xff"),
-        ("write", json!({ "text": "[1]\n", "rests": true }), "[1]"),
-    ] {
-        let setup = Setup::new([]);
-        let record = setup.path("record");
-        let pool = worker("agents", 1, &["--record", record.to_str().unwrap()]);
-        let mut daemon = setup.set("pools", json!([pool])).start();
-        let mut client = daemon.connect();
-        let old = client.request_in("s", 1, "who", json!({}))["result"]["pid"].as_u64().unwrap();
-        client.ask_in("s", 2, method, params);
-        assert_eq!(client.error(2, "worker_exited"), -32011);
-        daemon.logs(&["worker_malformed", shown]);
-        daemon.until("it was told to stop", || recorded(&record).iter().any(|line| line.starts_with("SIGTERM")));
-        let new = successor(&mut client, old);
-        assert!(!lives(old) && lives(new));
-        daemon.stop();
-    }
-}
-
-#[test]
-fn a_worker_that_writes_too_long_a_line_is_ended_however_the_reads_cut_it() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_input_buffer", 100_000).start();
-    let mut client = daemon.connect();
-    // The maximum that passes, with its frame: four times what a client may send.
-    let frame = client.request(1, "big", json!({ "size": 0 })).to_string().len();
-    let answer = client.request(1, "big", json!({ "size": 400_000 - frame }));
-    assert_eq!(answer.to_string().len(), 400_000);
-    client.ask(1, "big", json!({ "size": 400_001 - frame }));
-    client.error(1, "worker_exited");
-    daemon.logs(&["worker_line_too_long"]);
-    daemon.stop();
-}
-
-#[test]
-fn unroutable_messages_are_reported_and_the_worker_continues() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
-    let (mut client, mut other) = (daemon.connect(), daemon.connect());
-    other.request(1, "m", json!({}));
-    for (text, reason) in [
-        (r#"{"id":99,"result":1}"#, "unknown_id"),
-        (r#"{"method":"tick","params":{"sessionId":"nobody's"}}"#, "unknown_session"),
-        (r#"{"method":"tick"}"#, "unroutable"),
-    ] {
-        client.send(&json!({ "method": "write", "params": { "text": format!("{text}\n") } }));
-        daemon.logs(&[reason]);
-    }
-    assert_eq!(client.request(1, "m", json!({}))["id"], 1, "nothing of that reached the client");
-    daemon.stop();
-}
-
-#[test]
-fn an_unaddressed_message_reaches_the_only_client_and_with_two_the_log_has_the_remedy() {
-    let mut daemon = Setup::new([with(worker("tools", 2, &[]), "assignment", "client")]).start();
-    let mut client = daemon.connect();
-    client.request(1, "initialize", json!({}));
-    let note = r#"{"method":"notifications/message","params":{"data":"x"}}"#;
-    let ask = r#"{"id":7,"method":"roots/list"}"#;
-    client.send(&json!({ "method": "write", "params": { "text": format!("{note}\n{ask}\n") } }));
-    assert_eq!((client.line().as_str(), client.line().as_str()), (note, ask));
-    client.send(&json!({ "id": 7, "result": { "roots": [] } }));
-    // Three clients share two workers.
-    let (mut second, mut third) = (daemon.connect(), daemon.connect());
-    second.request(1, "initialize", json!({}));
-    third.request(1, "initialize", json!({}));
-    client.send(&json!({ "method": "write", "params": { "text": format!("{note}\n") } }));
-    let told = daemon.logs(&["unroutable", "dedicated"]);
-    assert!(told.contains("tools"), "{told}");
-    daemon.stop();
-}
-
-#[test]
-fn an_answer_is_delivered_once() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
-    let mut client = daemon.connect();
-    client.ask(1, "write", json!({ "text": "{\"id\":1,\"result\":1}\n{\"id\":1,\"result\":2}\n" }));
-    assert_eq!(client.answer(1)["result"], 1);
-    daemon.logs(&["unknown_id"]);
-    client.request(2, "m", json!({}));
-    daemon.stop();
-}
-
-#[test]
-fn a_flood_of_unroutable_messages_is_summarized_in_the_log() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
-    let (mut client, mut other) = (daemon.connect(), daemon.connect());
-    other.request(1, "m", json!({}));
-    client.request(1, "flood", json!({ "lines": 50_000, "size": 10 }));
-    daemon.logs(&["unroutable"]);
-    let told = daemon.log().lines().filter(|line| line.contains("unroutable")).count();
-    assert!(told <= 20, "{told} lines of the log");
     daemon.stop();
 }
 
@@ -457,11 +270,6 @@ fn is_replaced_when_its_queue_stays_full(stop_reading: impl FnOnce(&mut Client, 
     successor(&mut client, old);
     assert!(!lives(old));
     daemon.stop();
-}
-
-#[test]
-fn a_worker_that_never_reads_is_replaced_and_its_requests_get_an_error() {
-    is_replaced_when_its_queue_stays_full(|client, _| client.ask("pending", "rest", json!({})));
 }
 
 #[test]
@@ -593,32 +401,4 @@ fn no_worker_survives_a_daemon_that_aborts_as_a_panic_makes_it_do() {
 #[test]
 fn not_even_a_worker_that_ignores_everything_survives_a_daemon_that_is_killed() {
     dies_with_its_workers(Setup::new([worker("agents", 2, &["--ignore-term"])]).start(), Signal::KILL);
-}
-
-#[test]
-fn a_worker_killed_from_outside_is_an_ordinary_exit() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
-    let mut client = daemon.connect();
-    let old = pid(&mut client);
-    client.ask(1, "hold", json!({}));
-    client.request(2, "who", json!({}));
-    // As the OOM killer does.
-    send_signal(old, Signal::KILL);
-    assert_eq!(client.error(1, "worker_exited"), -32011);
-    successor(&mut client, old);
-    daemon.stop();
-}
-
-#[test]
-fn one_bad_worker_does_not_touch_the_others_of_its_pool() {
-    let mut daemon = Setup::new([worker("agents", 3, &[])]).start();
-    let mut client = daemon.connect();
-    let pids: Vec<Value> =
-        ["a", "b", "c"].map(|name| client.request_in(name, 1, "who", json!({}))["result"]["pid"].clone()).into();
-    client.ask_in("b", 2, "write", json!({ "text": "nonsense\n" }));
-    client.error(2, "worker_exited");
-    for (name, pid) in [("a", &pids[0]), ("c", &pids[2])] {
-        assert_eq!(&client.request_in(name, 3, "who", json!({}))["result"]["pid"], pid, "{name} stays where it was");
-    }
-    daemon.stop();
 }

@@ -21,6 +21,7 @@ import chaos
 import clients
 import crowds
 import front
+import late
 import suite
 from wire import Cut
 
@@ -40,6 +41,7 @@ GROUPS = [
     (attacks.site, False, attacks.cases),
     (None, False, crowds.cases),
     (None, False, chaos.cases),
+    (None, False, late.cases),
 ]
 
 

@@ -3,6 +3,7 @@
 //! all: one that has to go leaves an error behind in its place, which its client gets instead.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::fault::Fault;
@@ -27,12 +28,83 @@ pub enum Carries {
     Other,
 }
 
+/// The message of an event, which its session shares with the connection that is sending it.
+#[derive(Clone)]
+pub enum Data {
+    /// A copy of its worker's line.
+    Copied(Rc<[u8]>),
+    /// A long answer, where its worker's line was received.
+    InPlace(Rc<dyn InPlace>),
+}
+
+/// A long answer that was not copied.
+pub trait InPlace {
+    /// Its bytes: what stands before the rest if its id was replaced, and the rest.
+    fn parts(&self) -> [&[u8]; 2];
+    /// Its id.
+    fn id(&self) -> &[u8];
+    /// The memory that it takes up, in bytes.
+    fn weight(&self) -> usize;
+}
+
+impl From<&[u8]> for Data {
+    fn from(bytes: &[u8]) -> Self {
+        Self::Copied(bytes.into())
+    }
+}
+
+impl From<Vec<u8>> for Data {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Copied(bytes.into())
+    }
+}
+
+impl Data {
+    /// Its bytes, in two parts.
+    pub fn parts(&self) -> [&[u8]; 2] {
+        match self {
+            Self::Copied(bytes) => [bytes, &[]],
+            Self::InPlace(data) => data.parts(),
+        }
+    }
+
+    /// Its length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "no message is empty")]
+    pub fn len(&self) -> usize {
+        self.parts().iter().map(|part| part.len()).sum()
+    }
+
+    /// Appends some of its bytes.
+    pub fn append_to(&self, out: &mut Vec<u8>, place: Range<usize>) {
+        let [first, rest] = self.parts();
+        let split = first.len();
+        out.extend_from_slice(&first[place.start.min(split)..place.end.min(split)]);
+        out.extend_from_slice(&rest[place.start.max(split) - split..place.end.max(split) - split]);
+    }
+
+    /// The memory that it takes up, in bytes.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::Copied(bytes) => bytes.len(),
+            Self::InPlace(data) => data.weight(),
+        }
+    }
+
+    /// The id of an answer.
+    fn id(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => member(bytes, b"id").unwrap_or(b"null"),
+            Self::InPlace(data) => data.id(),
+        }
+    }
+}
+
 /// One event.
 pub struct Event {
     /// Its position.
     pub id: EventId,
-    /// Its message, which a connection shares that is sending it.
-    pub data: Rc<[u8]>,
+    /// Its message.
+    pub data: Data,
     /// What that is.
     pub carries: Carries,
     /// It was not delivered on any connection.
@@ -43,8 +115,8 @@ pub struct Event {
 
 impl Event {
     /// Its position and its message.
-    pub fn shared(&self) -> (EventId, Rc<[u8]>) {
-        (self.id, Rc::clone(&self.data))
+    pub fn shared(&self) -> (EventId, Data) {
+        (self.id, self.data.clone())
     }
 
     fn is_answer(&self) -> bool {
@@ -67,9 +139,9 @@ impl Log {
     /// Keeps an event. Those that are no answers may have `most` bytes in total. Returns how many undelivered events
     /// were dropped for it.
     pub fn keep(&mut self, event: Event, most: usize) -> usize {
-        self.bytes += event.data.len();
+        self.bytes += event.data.weight();
         if event.is_answer() {
-            self.answers = (self.answers.0 + 1, self.answers.1 + event.data.len());
+            self.answers = (self.answers.0 + 1, self.answers.1 + event.data.weight());
         }
         self.events.push_back(event);
         let mut lost = 0;
@@ -97,9 +169,9 @@ impl Log {
 
     fn drop_event(&mut self, at: usize) -> usize {
         let Some(event) = self.events.remove(at) else { return 0 };
-        self.bytes -= event.data.len();
+        self.bytes -= event.data.weight();
         if event.is_answer() {
-            self.answers = (self.answers.0 - 1, self.answers.1 - event.data.len());
+            self.answers = (self.answers.0 - 1, self.answers.1 - event.data.weight());
             self.forgotten = self.forgotten.max(event.id.stream);
         }
         usize::from(event.is_untaken)
@@ -115,10 +187,9 @@ impl Log {
         if event.data.len() <= SHORT {
             return Some(self.drop_event(at));
         }
-        let id = member(&event.data, b"id").unwrap_or(b"null");
-        let before = event.data.len();
-        event.data = Fault::answer_lost().body(id).into();
-        let less = before.saturating_sub(event.data.len());
+        let before = event.data.weight();
+        event.data = Fault::answer_lost().body(event.data.id()).into();
+        let less = before.saturating_sub(event.data.weight());
         (self.bytes, self.answers.1) = (self.bytes - less, self.answers.1 - less);
         Some(usize::from(event.is_untaken))
     }
@@ -249,7 +320,7 @@ mod tests {
         assert!(log.weight() < weight - 9000);
         for stream in [1, 2] {
             let kept = log.behind(EventId { stream, place: 0 }).next().expect("it is there").shared().1;
-            let text = String::from_utf8(kept.to_vec()).expect("it is text");
+            let text = String::from_utf8(kept.parts().concat()).expect("it is text");
             assert!(text.starts_with(&format!(r#"{{"jsonrpc":"2.0","id":{stream},"error":"#)), "{text}");
         }
         while log.give_up_answer().is_some() {}

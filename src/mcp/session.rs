@@ -8,10 +8,8 @@
 //! Invariants: a line goes to one stream (MCP 2025-11-25, "Multiple Connections"). An answer is only sent on the stream
 //! of its request, or on a GET that resumes that.
 
-use std::rc::Rc;
-
 use super::fault::Fault;
-use super::log::{Carries, Event, Log};
+use super::log::{Carries, Data, Event, Log};
 use super::versions::LEGACY_VERSIONS;
 use super::write::EventId;
 use crate::bus::id::Id;
@@ -251,20 +249,13 @@ impl Session {
 
     /// Keeps a sent line as an event; those that are no answers within `most` bytes in total. Returns how many undelivered
     /// ones are dropped for it.
-    pub fn keep(&mut self, id: EventId, data: Rc<[u8]>, carries: Carries, most: usize) -> usize {
+    pub fn keep(&mut self, id: EventId, data: Data, carries: Carries, most: usize) -> usize {
         self.log.keep(Event { id, data, carries, is_untaken: false, is_nameless: false }, most)
     }
 
     /// Keeps a line that could not be sent. `is_nameless` if nothing was ever sent on its stream: an answer is lost then,
     /// since no client can ask for it.
-    pub fn keep_untaken(
-        &mut self,
-        id: EventId,
-        data: Rc<[u8]>,
-        carries: Carries,
-        is_nameless: bool,
-        most: usize,
-    ) -> usize {
+    pub fn keep_untaken(&mut self, id: EventId, data: Data, carries: Carries, is_nameless: bool, most: usize) -> usize {
         if is_nameless && carries == Carries::Answer {
             return 1;
         }
@@ -456,15 +447,15 @@ mod tests {
         let mut session = session();
         post(&mut session, 10, 1, None);
         let first = deliver(&mut session, &Line::Other);
-        session.keep(first.id, (*b"a").into(), Carries::Other, 1000);
+        session.keep(first.id, b"a"[..].into(), Carries::Other, 1000);
         session.detach(10, &[]);
         let progress = deliver(&mut session, &Line::Other);
         assert_eq!(progress.id.stream, 0, "what names no request is for the next GET");
         let answer = deliver(&mut session, &Line::Answer(b"1"));
         assert_eq!(answer.connection, None);
-        session.keep_untaken(answer.id, (*b"b").into(), Carries::Answer, false, 1000);
+        session.keep_untaken(answer.id, b"b"[..].into(), Carries::Answer, false, 1000);
         assert_eq!(session.resume(30, first.id), Ok(Resumed::Events(None)));
-        let behind: Vec<_> = session.events_behind(first.id).map(|event| event.data.to_vec()).collect();
+        let behind: Vec<_> = session.events_behind(first.id).map(|event| event.data.parts().concat()).collect();
         assert_eq!((behind, session.goes_on(1)), (vec![b"b".to_vec()], false));
         for (stream, place) in [(9, 0), (2, 0), (1, answer.id.place + 1)] {
             assert!(session.resume(30, EventId { stream, place }).is_err(), "{stream}-{place} was not given out");
@@ -497,7 +488,7 @@ mod tests {
     fn an_answer_of_which_nothing_was_sent_can_be_asked_for_by_nobody_and_is_lost() {
         let mut session = session();
         let id = EventId { stream: post(&mut session, 10, 1, None), place: 1 };
-        assert_eq!(session.keep_untaken(id, (*b"b").into(), Carries::Answer, true, 1000), 1);
+        assert_eq!(session.keep_untaken(id, b"b"[..].into(), Carries::Answer, true, 1000), 1);
         assert_eq!(session.weight(), 0);
     }
 

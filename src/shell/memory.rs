@@ -29,6 +29,7 @@ impl<I: Io> Shell<I> {
 
     /// Checks once per turn whether memory is short, and frees what is not needed.
     pub(super) fn check_memory(&mut self, now: Moment) {
+        self.reactor.give_back_answers();
         let has_spares = self.reactor.io.memory().has_spares();
         if !self.reactor.memory.is_calm(now, self.lent(), has_spares) || reserve::is_spent() {
             self.step(|shell| shell.tell_of_memory(now));

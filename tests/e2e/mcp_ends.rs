@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::admin::{Admin, with_admin};
-use crate::harness::{Daemon, Setup, figure, with, worker};
+use crate::harness::{Daemon, Setup, echo, figure, with, worker};
 use crate::http::{Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door, door_of, messages, modern, post_modern, shared};
 
@@ -79,6 +79,41 @@ fn events_that_are_kept_count_as_memory() {
     client.send("DELETE /mcp", &[], "");
     assert_eq!(client.answer().status, 204);
     daemon.until("they are gone with their session", || memory() < 300_000);
+    daemon.stop();
+}
+
+#[test]
+fn answers_of_megabytes_are_kept_with_their_own_ids_and_their_memory_is_given_back_with_their_sessions() {
+    let pool = with(echo("echo", 1), "assignment", "client");
+    let daemon = door_of(with_admin(Setup::new([pool]).limit("max_input_buffer", 4 << 20)), json!({}));
+    let memory = || gauge(&daemon, "stdio_bus_memory_bytes");
+    let text = "x".repeat(2 << 20);
+    let message = request(7, "tools/call", json!({ "text": text })).to_string();
+    let is_whole = |answer: &Value| answer["id"] == 7 && answer["result"]["echo"]["text"] == text.as_str();
+    // The id of the second one is replaced.
+    let mut sessions = [(); 2].map(|()| Http::session(daemon.address(), VERSION));
+    let before = memory();
+    for client in &mut sessions {
+        let (id, length) = (client.session_id(), message.len());
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: {id}\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        );
+        client.send_bytes((head + &message).as_bytes());
+        assert!(client.answer().is_stream());
+        let events = client.events();
+        assert!(messages(&events).iter().all(is_whole) && events.len() == 1);
+        let before_it = events[0].id.as_deref().and_then(|id| id.strip_suffix("-1")).expect("it is the first one");
+        let mut back = client.again();
+        assert!(back.open(Some(&format!("{before_it}-0"))).is_stream());
+        assert!(is_whole(&messages(&back.events())[0]), "it is kept");
+    }
+    daemon.until("both count", || memory() > before + (4 << 20));
+    for client in &mut sessions {
+        client.send("DELETE /mcp", &[], "");
+        assert_eq!(client.answer().status, 204);
+    }
+    daemon.until("their memory is free", || memory() <= before);
     daemon.stop();
 }
 

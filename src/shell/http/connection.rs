@@ -15,6 +15,7 @@ use crate::http1::{Limits, RequestReader};
 use crate::io::Submission;
 use crate::io::buffers::Buffers;
 use crate::mcp::asked::{Takes, Verb};
+use crate::mcp::log::Data;
 use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
@@ -169,7 +170,7 @@ pub(super) struct Replay {
     waiting: VecDeque<Waits>,
     /// How much of the first one's message is queued.
     at: usize,
-    /// Bytes of all their messages.
+    /// Memory of all their messages.
     bytes: usize,
     /// The stream ends behind them.
     pub ends: bool,
@@ -178,15 +179,15 @@ pub(super) struct Replay {
 /// An event of a replay.
 struct Waits {
     id: Option<EventId>,
-    data: Rc<[u8]>,
+    data: Data,
     /// The core waits for it to be sent.
     is_owed: bool,
 }
 
 impl Replay {
     /// Adds an event.
-    pub(super) fn push(&mut self, id: Option<EventId>, data: Rc<[u8]>, is_owed: bool) {
-        self.bytes += data.len();
+    pub(super) fn push(&mut self, id: Option<EventId>, data: Data, is_owed: bool) {
+        self.bytes += data.weight();
         self.waiting.push_back(Waits { id, data, is_owed });
     }
 
@@ -373,14 +374,14 @@ impl Outgoing {
                 write::begin_event(&mut next.bytes, first.id, length, is_old);
             }
             let end = length.min(replay.at + PAGE);
-            next.bytes.extend_from_slice(&first.data[replay.at..end]);
+            first.data.append_to(&mut next.bytes, replay.at..end);
             next.owed += if first.is_owed { end - replay.at } else { 0 };
             replay.at = end;
             if end == length {
                 next.owed += usize::from(first.is_owed);
                 next.events.extend(first.id);
                 write::end_event(&mut next.bytes, is_old);
-                replay.bytes -= length;
+                replay.bytes -= first.data.weight();
                 replay.at = 0;
                 replay.waiting.pop_front();
             }

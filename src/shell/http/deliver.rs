@@ -2,11 +2,11 @@
 //! are paused, resumed and closed.
 
 use std::borrow::Cow;
-use std::ops::Deref;
 use std::rc::Rc;
 
 use super::Http;
 use super::connection::{Connection, KEEP_ALIVE, Replay, State};
+use super::in_place::{Answer, Blocks};
 use super::members::{Member, Role};
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
@@ -14,7 +14,7 @@ use crate::http1::Status;
 use crate::io::Io;
 use crate::mcp::asked::Takes;
 use crate::mcp::fault::status_of;
-use crate::mcp::log::Event;
+use crate::mcp::log::{Data, Event};
 use crate::mcp::message::string;
 use crate::mcp::session::{self, Delivery, Resumed};
 use crate::mcp::write::{self, EventId};
@@ -42,6 +42,8 @@ struct Said<'a> {
     text: &'a [u8],
     /// Where `text` lies if it is long: it can be sent from there.
     place: Option<(&'a Storage, usize)>,
+    /// It has carriage returns, which would end a line in an event.
+    has_returns: bool,
     id: Option<&'a [u8]>,
     /// None if it has none, or one that is no string.
     method: Option<&'a [u8]>,
@@ -50,28 +52,24 @@ struct Said<'a> {
 }
 
 /// The message of an event.
-enum Data<'a> {
+enum Text<'a> {
     /// It is for its connection alone.
     Own(&'a [u8]),
-    /// Its session keeps it, too.
-    Shared(Rc<[u8]>),
+    /// Its session keeps it, too, or it is long.
+    Shared(Data),
 }
 
-impl Data<'_> {
-    fn shared(self) -> Rc<[u8]> {
+impl Text<'_> {
+    fn len(&self) -> usize {
         match self {
-            Self::Own(data) => data.into(),
-            Self::Shared(data) => data,
+            Self::Own(text) => text.len(),
+            Self::Shared(data) => data.len(),
         }
     }
-}
 
-impl Deref for Data<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
+    fn shared(self) -> Data {
         match self {
-            Self::Own(data) => data,
+            Self::Own(text) => text.into(),
             Self::Shared(data) => data,
         }
     }
@@ -109,6 +107,7 @@ impl Http {
             head: &[],
             text,
             place: None,
+            has_returns: false,
             id: found.id.is_some().then(|| get(found.id)),
             method: found.method.is_some().then(|| get(found.method)),
             answers: found.flags & (Line::RESULT | Line::ERROR) != 0,
@@ -125,6 +124,7 @@ impl<'a> Said<'a> {
             head: &[],
             text,
             place: None,
+            has_returns: false,
             id: id.filter(|id| matches!(id.first(), Some(b'"' | b'-' | b'0'..=b'9'))),
             method: method.filter(|method| method.starts_with(b"\"") && method.len() <= LONG),
             answers: result.is_some() || error.is_some(),
@@ -174,13 +174,16 @@ impl Said<'_> {
         }
     }
 
-    /// All of it, without carriage returns: in an event they would end a line.
-    fn event(&self) -> Cow<'_, [u8]> {
-        let mut text = self.whole();
-        if self.place.is_some() && memchr::memchr(b'\r', &text).is_some() {
-            blank_returns(text.to_mut());
+    /// The message of an event with it. It has no carriage returns, which would end a line there.
+    fn data(&self, blocks: &Rc<Blocks>) -> Data {
+        let Some(place) = self.place else { return Data::from(self.text) };
+        if self.has_returns {
+            let mut text = self.whole().into_owned();
+            blank_returns(&mut text);
+            return text.into();
         }
-        text
+        let answer = self.id.and_then(|id| Answer::hold(self.head, place, self.text.len(), id, blocks));
+        answer.map_or_else(|| Data::from(&*self.whole()), |answer| Data::InPlace(Rc::new(answer)))
     }
 
     /// The HTTP status for it, if it is an answer.
@@ -257,8 +260,17 @@ impl<I: Io> Reactor<I> {
         };
         let text = source.window.get(Span { end: part.end - 1, ..part });
         let place = Some((storage, begin + part.start as usize));
-        let said =
-            id.map(|id| Said { head: &begun, text, place, id: Some(id), method: None, answers: true, is_error: false });
+        let has_returns = line.has(Line::LONE_RETURN) || text.ends_with(b"\r");
+        let said = id.map(|id| Said {
+            head: &begun,
+            text,
+            place,
+            has_returns,
+            id: Some(id),
+            method: None,
+            answers: true,
+            is_error: false,
+        });
         let is_known = said.is_some() && self.http.members.get(to).is_some();
         if is_known {
             self.deliver(self.clock.now(), to, said.as_ref(), begun.len() + part.len());
@@ -304,7 +316,11 @@ impl<I: Io> Reactor<I> {
                 if state == Some(State::Waiting) {
                     self.begin_http_events(now, connection, 0);
                 }
-                self.queue_event(now, connection, None, Data::Own(&said.event()), is_answer);
+                let text = match said.place {
+                    Some(_) => Text::Shared(said.data(&self.http.memory.in_place)),
+                    None => Text::Own(said.text),
+                };
+                self.queue_event(now, connection, None, text, is_answer);
             }
             _ => return false,
         }
@@ -327,7 +343,7 @@ impl<I: Io> Reactor<I> {
             // each pending request gets an error of its own.
             return None;
         }
-        let most = self.http.most_kept();
+        let (most, blocks) = (self.http.most_kept(), Rc::clone(&self.http.memory.in_place));
         let session = self.http.members.get_mut(client)?.session()?;
         let kind = said.kind();
         let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
@@ -352,13 +368,11 @@ impl<I: Io> Reactor<I> {
         }
         let before = session.weight();
         let is_event = connection.is_none() || !is_whole;
-        let event: Option<Rc<[u8]>> = is_event.then(|| said.event().into());
-        let lost = match &event {
+        let event = is_event.then(|| said.data(&blocks));
+        let lost = match event.clone() {
             None => 0,
-            Some(event) if connection.is_some() && !may_be_gone => {
-                session.keep(id, Rc::clone(event), kind.carries(), most)
-            }
-            Some(event) => session.keep_untaken(id, Rc::clone(event), kind.carries(), is_nameless, most),
+            Some(event) if connection.is_some() && !may_be_gone => session.keep(id, event, kind.carries(), most),
+            Some(event) => session.keep_untaken(id, event, kind.carries(), is_nameless, most),
         };
         self.http.memory.keep_log(before, session.weight());
         self.count_lost_events(client, lost);
@@ -372,7 +386,7 @@ impl<I: Io> Reactor<I> {
             if self.http.connections[connection].state == State::Waiting {
                 self.begin_http_events(now, connection, id.place - 1);
             }
-            self.queue_event(now, connection, Some(id), Data::Shared(event), is_last);
+            self.queue_event(now, connection, Some(id), Text::Shared(event), is_last);
         }
         if is_first && said.is_error {
             // No client knows its id.
@@ -425,21 +439,24 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Queues an event, and the end of its stream after the last one.
-    fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, data: Data<'_>, is_last: bool) {
+    fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, text: Text<'_>, is_last: bool) {
         let connection = &mut self.http.connections[slot];
         if connection.outgoing.is_empty() {
             connection.since = now;
         }
         let replay = &mut connection.outgoing.replay;
-        if replay.is_some() || data.len() >= LONG {
+        if replay.is_some() || text.len() >= LONG {
             // Kept events are still being sent, and it comes behind them; or it is long, and not copied at once.
             let replay = replay.get_or_insert_default();
-            replay.push(id, data.shared(), true);
+            replay.push(id, text.shared(), true);
             replay.ends |= is_last;
             return self.http.mark_dirty(slot);
         }
-        connection.event(id, &data);
-        connection.outgoing.owe(data.len() + 1, id);
+        connection.outgoing.owe(text.len() + 1, id);
+        match text {
+            Text::Own(text) => connection.event(id, text),
+            Text::Shared(data) => connection.event(id, data.parts()[0]),
+        }
         if is_last {
             self.end_http_events(now, slot);
         } else {
@@ -693,6 +710,11 @@ impl<I: Io> Reactor<I> {
             self.http.memory.keep_log(before, now);
             self.count_lost_events(client, lost);
         }
+    }
+
+    /// Gives back the memory of long answers that nobody keeps or sends any more.
+    pub(in crate::shell) fn give_back_answers(&mut self) {
+        self.http.memory.in_place.give_back(self.io.buffers());
     }
 
     /// Counts undelivered events that were dropped.

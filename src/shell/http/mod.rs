@@ -7,11 +7,12 @@
 //! handshakes `handshakes` handles.
 //!
 //! Reading order: `connection.rs`, `members.rs` (the clients), `places.rs` (who has a place), `serve.rs` (moves bytes), `requests.rs` (handles
-//! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output).
+//! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output), `in_place.rs` (long answers).
 
 mod clients;
 pub(super) mod connection;
 mod deliver;
+mod in_place;
 mod members;
 mod places;
 mod requests;
@@ -32,6 +33,7 @@ use crate::http1::Limits;
 use crate::mcp::Session;
 use crate::mcp::message::LineReader;
 use connection::{Accepted, Connection, Purpose, State};
+use in_place::Blocks;
 pub(super) use members::Members;
 
 /// Maximum number of connections for MCP that have sent a request, answered or not.
@@ -88,6 +90,8 @@ struct Memory {
     logs: usize,
     /// Posted bodies that lie in the queues of workers.
     posted: Rc<Cell<usize>>,
+    /// Long answers that are kept, or sent as events, where they were received.
+    in_place: Rc<Blocks>,
     /// Limit of what may be held, of all sessions' kept events that are no answers, and of their answers.
     most: usize,
 }
@@ -236,7 +240,9 @@ impl Http {
 
     /// Memory used by data queued for workers and clients, in bytes.
     pub(super) fn held(&self) -> usize {
-        self.memory.held + self.memory.kept + self.memory.posted.get()
+        let Memory { held, kept, posted, in_place, .. } = &self.memory;
+        // What is in place counts as lent already; until its connection is weighed it counts as nothing else.
+        (held + kept + posted.get()).saturating_sub(in_place.weight())
     }
 
     /// Updates the accounting of what a connection has queued; admin connections, which are few, are not counted.

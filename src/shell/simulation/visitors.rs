@@ -255,7 +255,7 @@ impl Visitor {
         for _ in 0..if is_batch { random.range(1..4) } else { 1 } {
             let number = self.next;
             self.next += 1;
-            let length = *random.pick(&[0, 100, 3000, 30_000]);
+            let length = *random.pick(&[0, 100, 3000, 30_000, 0, 100, 3000, 100_000]);
             let params = self.params(number, random.range(0..4), length);
             messages.push(json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}));
             numbers.push(number);

@@ -1,15 +1,23 @@
 //! The daemon as its users see it: a real process, real workers, real sockets and pipes.
 //!
-//! Each module is a part of the specification, each test a sentence of it, or of `docs/failures.md`. The harness and
-//! the client are shared; `misbehaving.rs` is the only misbehaving worker.
+//! Each module is a subject, each test a sentence of the specification, or of `docs/failures.md`, that needs a mechanism:
+//! processes, pipes, sockets, signals, files, the machine. A rule of routing is proved in the core's tests instead. The
+//! harness and the clients are shared; `harness/misbehaving.rs` is the only misbehaving worker.
 
+#[path = "harness/client.rs"]
 mod client;
 #[path = "../support/descriptors.rs"]
 mod descriptors;
 mod harness;
+#[path = "harness/http.rs"]
 mod http;
+#[path = "harness/misbehaving.rs"]
+mod misbehaving;
 #[path = "../support/seccomp.rs"]
 mod seccomp;
+#[path = "harness/slots.rs"]
+mod slots;
+#[path = "harness/sockets.rs"]
 mod sockets;
 #[path = "../support/steady.rs"]
 mod steady;
@@ -21,33 +29,21 @@ mod waiting;
 mod access;
 mod admin;
 mod backpressure;
-mod call;
-mod churn;
 mod clients;
-mod elsewhere;
-mod endings;
-mod figures;
-mod greedy;
+mod command_line;
+mod fairness;
 mod kernels;
 mod logs;
 mod mcp;
-mod mcp_ends;
-mod mcp_forms;
-mod mcp_refusals;
+mod mcp_sessions;
 mod memory;
-mod misbehaving;
-mod network;
-mod places;
+mod privileges;
 mod proxy;
 mod reload;
-mod request_lines;
+mod routing;
 mod service;
-mod sessions;
 mod shutdown;
-mod slots;
-mod spawns;
 mod startup;
 mod stdio;
-mod strangers;
 mod websocket;
 mod workers;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::admin::{Admin, said, with_admin};
 use crate::harness::{Daemon, Setup, children, echo, with, worker};
-use crate::http::{Event, Http, notification, request};
+use crate::http::{Answer, Event, Http, notification, request};
 
 pub const VERSION: &str = "2025-11-25";
 
@@ -824,5 +824,404 @@ fn a_connection_with_half_a_request_is_evicted_when_all_are_taken() {
     }
     let mut client = Http::session(daemon.address(), VERSION);
     assert_eq!(client.call(1, "a", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+// Forms of requests that the listener forgives, and the words with which it refuses others.
+
+/// Posts a message with these lines in its head in place of the usual `Accept`.
+fn post(client: &mut Http, lines: &str, message: &Value) -> Answer {
+    let (text, session) = (message.to_string(), client.session_id());
+    let length = text.len();
+    client.send_bytes(
+        format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nMcp-Session-Id: {session}\r\n{lines}Content-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{text}"
+        )
+        .as_bytes(),
+    );
+    client.answer()
+}
+
+/// A request that makes the worker write a message of its log before the answer.
+fn logs_first(id: u64) -> Value {
+    let log = notification("notifications/message", json!({ "level": "info", "data": "x" }));
+    let answer = json!({ "jsonrpc": "2.0", "id": id, "result": { "said": true } });
+    request(id, "write", json!({ "text": format!("{log}\n{answer}\n") }))
+}
+
+#[test]
+fn the_form_of_an_answer_is_one_that_the_client_accepts() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let one = |id: u64| request(id, "a", json!({}));
+    for (id, accept) in [(1, ""), (2, "Accept: application/json\r\n"), (3, "Accept: application/mcp+json\r\n")] {
+        let answer = post(&mut client, accept, &one(id));
+        assert_eq!((answer.status, answer.is_stream()), (200, false), "{accept}: {answer:?}");
+        assert_eq!(answer.json()["id"], id);
+    }
+    let answer = post(&mut client, "Accept: text/event-stream\r\n", &one(4));
+    assert!(answer.is_stream(), "{answer:?}");
+    assert_eq!(messages(&client.events())[0]["id"], 4);
+    let answer = post(&mut client, "Accept: application/json\r\n", &logs_first(5));
+    assert!(answer.is_stream(), "it is more than one message: {answer:?}");
+    assert_eq!(messages(&client.events())[1]["result"]["said"], true);
+    let refuses = "Accept: application/json, text/event-stream;q=0\r\n";
+    let answer = post(&mut client, refuses, &logs_first(6));
+    assert_eq!(answer.json()["result"]["said"], true, "no stream: {answer:?}");
+    let mut stream = client.stream();
+    assert_eq!(stream.message().expect("it was kept").json()["method"], "notifications/message");
+    let long =
+        request(7, "write", json!({ "text": format!("{}\n", json!({ "id": 7, "result": "x".repeat(200_000) })) }));
+    let answer = post(&mut client, "Accept: application/json\r\n", &long);
+    assert_eq!(answer.json()["id"], 7, "a long one is no stream either");
+    daemon.stop();
+}
+
+#[test]
+fn initialize_begins_a_session_whatever_version_its_head_names() {
+    let daemon = door(shared(), json!({}));
+    for version in ["2026-07-28", "2099-01-01", "nothing"] {
+        let mut client = Http::connect(daemon.address());
+        let hello = request(1, "initialize", json!({ "protocolVersion": VERSION, "capabilities": {} }));
+        client.send("POST /mcp", &[("MCP-Protocol-Version", version)], &hello.to_string());
+        let answer = client.answer();
+        assert_eq!(answer.status, 200, "{version}: {answer:?}");
+        assert!(answer.fields.contains_key("mcp-session-id"), "{version}: {answer:?}");
+    }
+    daemon.stop();
+}
+
+/// A daemon whose listener wants a token.
+fn guarded() -> Daemon {
+    let setup = Setup::new([shared()]);
+    let file = setup.text_path("tokens");
+    std::fs::write(&file, "alice:0123456789abcdef\n").unwrap();
+    door_of(setup, json!({ "tokens_file": file }))
+}
+
+#[test]
+fn whoever_looks_for_an_authorization_server_is_told_that_there_is_none() {
+    for daemon in [door(shared(), json!({})), guarded()] {
+        for path in [
+            "GET /.well-known/oauth-protected-resource/mcp",
+            "GET /.well-known/oauth-authorization-server",
+            "GET /mcp/.well-known/openid-configuration",
+            "POST /register",
+        ] {
+            let mut client = Http::connect(daemon.address());
+            client.send(path, &[], if path.starts_with("POST") { "{\"client_name\":\"x\"}" } else { "" });
+            let answer = client.answer();
+            assert_eq!((answer.status, answer.json()), (404, json!({ "error": "not_found" })), "{path}");
+        }
+        assert!(!daemon.log().contains("refused"), "it is nothing to warn of: {}", daemon.log());
+        daemon.stop();
+    }
+}
+
+#[test]
+fn a_refusal_names_what_was_asked_for_and_what_to_change() {
+    let daemon = guarded();
+    let mut client = Http::connect(daemon.address());
+    let answer = client.ask(&request(1, "a", json!({})));
+    assert!(answer.status == 401 && !answer.body.contains("subprotocol"), "{answer:?}");
+    let mut client = Http::connect(daemon.address()).with("Authorization", "Bearer 0123456789abcdef");
+    client.send("POST /mcp/toolz", &[], &request(1, "initialize", json!({})).to_string());
+    let answer = client.answer();
+    assert!(answer.status == 404 && answer.body.contains("there is no pool \\\"toolz\\\" here"), "{answer:?}");
+    assert!(answer.body.contains("/mcp/tools"), "{answer:?}");
+    client.send_bytes(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n");
+    let answer = client.answer();
+    assert!(answer.status == 413 && answer.body.contains("limits.max_input_buffer, 1048576 bytes"), "{answer:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_server_that_prints_to_stdout_serves_http_clients_and_its_lines_are_logged() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "said": true } });
+    let text = format!("MCP Server running on stdio\n{answer}\n");
+    assert_eq!(client.call(1, "write", json!({ "text": text }))["result"]["said"], true);
+    daemon.logs(&["] stdout: MCP Server running on stdio"]);
+    daemon.logs(&["WARN", "pools[].on_bad_output", "reason=worker_stdout"]);
+    daemon.stop();
+}
+
+// Valid requests that the listener refuses: mismatched versions, batches and methods, and more than a session may have.
+
+const ALICE: &str = "Bearer 0123456789abcdef";
+const BOB: &str = "Bearer fedcba9876543210";
+
+fn shared_with(flags: &[&str]) -> Value {
+    with(worker("tools", 1, flags), "assignment", "client")
+}
+
+#[test]
+fn an_unsupported_version_is_refused_in_every_kind_of_request() {
+    let daemon = door(shared_with(&[]), json!({}));
+    let session = Http::session(daemon.address(), "2025-03-26");
+    let batch = json!([request(1, "a", json!({}))]).to_string();
+    for (line, version, body, status) in [
+        ("GET /mcp", "1999-01-01", "", 400),
+        ("DELETE /mcp", "1999-01-01", "", 400),
+        ("POST /mcp", "1999-01-01", batch.as_str(), 400),
+        ("POST /mcp", "2026-07-28", batch.as_str(), 400),
+        ("GET /mcp", "2026-07-28", "", 405),
+    ] {
+        let mut client = session.again();
+        client.send(line, &[("MCP-Protocol-Version", version)], body);
+        let answer = client.answer();
+        assert_eq!(answer.status, status, "{line} {version}: {answer:?}");
+    }
+    assert_eq!(session.again().call(2, "a", json!({}))["id"], 2, "the session is as it was");
+    daemon.stop();
+}
+
+#[test]
+fn the_session_and_the_version_of_a_request_are_looked_at_before_its_body() {
+    let daemon = door(shared_with(&[]), json!({}));
+    let old = Http::session(daemon.address(), "2025-03-26");
+    let session = Http::session(daemon.address(), VERSION);
+    let status = |client: &Http, session: Option<&str>, version: &str, body: &str| {
+        let mut fields = vec![("MCP-Protocol-Version", version)];
+        fields.extend(session.map(|session| ("Mcp-Session-Id", session)));
+        let mut client = if session.is_some() { Http::connect(daemon.address()) } else { client.again() };
+        client.send("POST /mcp", &fields, body);
+        client.answer().status
+    };
+    for wrong in ["[7", "[[[[", "{\"id\":", "nothing"] {
+        assert_eq!(status(&old, None, "2025-03-26", wrong), 400, "it is read: {wrong}");
+        assert_eq!(status(&old, Some("another"), "2025-03-26", wrong), 404, "{wrong}");
+    }
+    let batch = json!([request(1, "a", json!({}))]).to_string();
+    assert_eq!(status(&session, None, VERSION, &batch), 400, "its revision has no batches");
+    let mut stranger = Http::connect(daemon.address());
+    let answer = stranger.ask(&json!([request(1, "a", json!({}))]));
+    assert!(answer.status == 400 && answer.body.contains("names no session"), "{answer:?}");
+    daemon.stop();
+}
+
+#[test]
+fn initialize_is_refused_in_a_batch() {
+    let daemon = door(shared_with(&[]), json!({}));
+    let session = Http::session(daemon.address(), "2025-03-26");
+    let mut client = session.again();
+    let batch =
+        json!([request(1, "a", json!({})), request(2, "initialize", json!({ "protocolVersion": "2025-03-26" }))]);
+    let answer = client.ask(&batch);
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (400, Some(-32600)), "{answer:?}");
+    assert_eq!(client.call(1, "a", json!({}))["id"], 1, "nothing of it has gone to the worker");
+    daemon.stop();
+}
+
+#[test]
+fn a_session_may_have_a_thousand_pending_requests_and_gets_an_error_for_more() {
+    let daemon = door(shared_with(&["--keep"]), json!({}));
+    let session = Http::session(daemon.address(), "2025-03-26");
+    let (mut asks, mut other) = (session.again(), session.again());
+    let batch = |ids: std::ops::Range<u64>| Value::from_iter(ids.map(|id| request(id, "hold", json!({}))));
+    let answer = asks.ask(&batch(0..1025));
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (413, Some(-32600)), "{answer:?}");
+    asks.post(&batch(0..1000));
+    daemon.until("they are with the worker", || {
+        other.call(2000, "kept", json!({})).to_string().matches("hold").count() == 1000
+    });
+    let answer = session.again().ask(&batch(3000..3025));
+    assert_eq!((answer.status, answer.fields.contains_key("retry-after")), (429, true), "{answer:?}");
+    assert_eq!(answer.json()["error"]["data"], json!({ "reason": "pending_limit", "delivered": false }));
+    assert_eq!(other.call(2001, "release", json!({}))["id"], 2001);
+    assert!(asks.answer().is_stream());
+    assert_eq!(asks.events().len(), 1000);
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_to_head_has_no_body() {
+    let daemon = door(shared_with(&[]), json!({}));
+    for path in ["/mcp", "/other"] {
+        let mut client = Http::connect(daemon.address());
+        client.send(&format!("HEAD {path}"), &[], "");
+        let head = client.head();
+        assert!(matches!(head.status, 404 | 405) && head.fields["content-length"] != "0", "{head:?}");
+        assert!(client.is_closed(), "{path}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn initialize_that_says_2026_07_28_reaches_no_worker() {
+    let daemon = door(shared_with(&[]), json!({}));
+    let mut client = Http::connect(daemon.address());
+    post_modern(&mut client, &modern(1, "tools/list", json!({})));
+    assert_eq!(client.answer().status, 200, "its workers speak 2026-07-28");
+    post_modern(&mut client, &modern(2, "initialize", json!({ "protocolVersion": VERSION })));
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (404, Some(-32601)), "{answer:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_stream_that_is_resumed_elsewhere_ends_even_before_its_first_event() {
+    let daemon = door(shared_with(&["--keep"]), json!({}));
+    let session = Http::session(daemon.address(), VERSION);
+    let (mut asks, mut other) = (session.again(), session.again());
+    asks.post(&request(1, "hold", json!({})));
+    daemon.until("it is with the worker", || other.call(2, "kept", json!({})).to_string().contains("hold"));
+    // The stream's number can be guessed: the requests of two connections may be read in any order.
+    let mut guesses = (2..20).map(|number| (session.again(), format!("{number}-0")));
+    let found = guesses.find_map(|(mut thief, last)| thief.open(Some(&last)).is_stream().then_some(thief));
+    let mut stolen = found.expect("it is one of these");
+    assert!(asks.answer().is_stream());
+    assert!(asks.events().iter().all(|event| event.data.is_empty()));
+    assert_eq!(other.ask(&notification("release", json!({}))).status, 202);
+    let last = stolen.events().pop().expect("the answer");
+    assert_eq!(last.json()["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_response_that_is_refused_gets_no_error_under_its_id_which_is_the_workers() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    client.send("DELETE /mcp", &[], "");
+    assert_eq!(client.answer().status, 204);
+    let refused = client.ask(&json!({ "jsonrpc": "2.0", "id": 1, "result": {} }));
+    assert_eq!((refused.status, &refused.json()["id"]), (404, &json!(null)));
+    assert_eq!(client.ask(&request(1, "m", json!({}))).json()["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_request_that_its_head_answers_is_not_told_to_continue() {
+    let daemon = door(shared_with(&[]), json!({ "origins": ["https://app.example"] }));
+    let mut page = Http::connect(daemon.address()).with("Origin", "https://app.example");
+    page.send("OPTIONS /mcp", &[("Access-Control-Request-Method", "POST"), ("Expect", "100-continue")], "");
+    assert_eq!(page.answer().status, 204);
+    assert_eq!(page.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION }))).status, 200);
+    daemon.stop();
+}
+
+#[test]
+fn a_token_that_is_revoked_while_a_request_uploads_begins_no_session() {
+    let setup = Setup::new([shared_with(&[])]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef\n").unwrap();
+    let daemon = door_of(setup, json!({ "tokens_file": path }));
+    let mut alice = Http::connect(daemon.address()).with("Authorization", ALICE);
+    let begins = request(0, "initialize", json!({ "protocolVersion": VERSION, "capabilities": {} }));
+    alice.uploads(&begins);
+    std::fs::write(&path, "bob:fedcba9876543210\n").unwrap();
+    let bob = || Http::connect(daemon.address()).with("Authorization", BOB);
+    daemon.until("the file was read again", || bob().ask(&request(0, "ping", json!({}))).status == 400);
+    alice.send_bytes(begins.to_string().as_bytes());
+    assert_eq!(alice.answer().status, 401);
+    daemon.stop();
+}
+
+#[test]
+fn a_token_that_is_revoked_while_a_request_uploads_reaches_no_session_of_its_name() {
+    let setup = Setup::new([shared_with(&[])]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef\nalice:fedcba9876543210\n").unwrap();
+    let daemon = door_of(setup, json!({ "tokens_file": path }));
+    let mut owner = Http::connect(daemon.address()).with("Authorization", BOB);
+    let id = begins(&mut owner).fields["mcp-session-id"].clone();
+    let mut revoked = Http::connect(daemon.address()).with("Authorization", ALICE).with("Mcp-Session-Id", &id);
+    let asks = request(1, "m", json!({}));
+    revoked.uploads(&asks);
+    std::fs::write(&path, "alice:fedcba9876543210\n").unwrap();
+    let other = || Http::connect(daemon.address()).with("Authorization", ALICE);
+    daemon.until("the file was read again", || other().ask(&request(0, "ping", json!({}))).status == 401);
+    revoked.send_bytes(asks.to_string().as_bytes());
+    assert_eq!(revoked.answer().status, 401);
+    daemon.stop();
+}
+
+/// A daemon for alice and bob, whose listener has these keys too, and a session of bob, which is older than `sessions`
+/// further ones of alice.
+fn full_of_alice(keys: &Value, others: usize, sessions: usize) -> (Daemon, Http, Http) {
+    let setup = Setup::new([shared_with(&[])]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef\nbob:fedcba9876543210\n").unwrap();
+    let daemon = door_of(setup, with(keys.clone(), "tokens_file", json!(path)));
+    let mut bob = Http::connect(daemon.address()).with("Authorization", BOB);
+    let id = begins(&mut bob).fields["mcp-session-id"].clone();
+    (0..others).for_each(|_| assert_eq!(begins(&mut bob).status, 200));
+    let mut alice = Http::connect(daemon.address()).with("Authorization", ALICE);
+    (0..sessions).for_each(|_| assert_eq!(begins(&mut alice).status, 200));
+    (daemon, alice, bob.with("Mcp-Session-Id", &id))
+}
+
+fn begins(client: &mut Http) -> Answer {
+    client.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION })))
+}
+
+#[test]
+fn a_source_with_all_its_sessions_evicts_none_of_another() {
+    let keys = json!({ "max_connections": { "per_source": 1000 } });
+    let (daemon, mut alice, mut bob) = full_of_alice(&keys, 23, 1000);
+    (0..3).for_each(|_| assert_eq!(begins(&mut alice).status, 429));
+    assert_eq!(bob.call(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_source_with_most_sessions_gives_way_to_the_others() {
+    let (daemon, mut alice, mut bob) = full_of_alice(&json!({}), 0, 1023);
+    for client in [&mut alice, &mut bob.again()] {
+        (0..3).for_each(|_| assert_eq!(begins(client).status, 200));
+    }
+    assert_eq!(bob.call(1, "m", json!({}))["id"], 1, "it is idle longest, and stays");
+    assert_eq!(daemon.log().matches("reason=session_evicted").count(), 6);
+    daemon.stop();
+}
+
+#[test]
+fn a_token_reaches_no_session_in_a_pool_that_only_another_token_of_its_name_grants() {
+    let tools = with(worker("others", 1, &[]), "assignment", "client");
+    let setup = Setup::new([shared_with(&[]), tools]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef tools\nalice:fedcba9876543210 others\n").unwrap();
+    let daemon = door_of(setup, json!({ "tokens_file": path }));
+    let mut alice = Http::connect(daemon.address()).with("Authorization", ALICE);
+    let id = begins(&mut alice).fields["mcp-session-id"].clone();
+    let mut alice = alice.with("Mcp-Session-Id", &id);
+    let mut other = Http::connect(daemon.address()).with("Authorization", BOB).with("Mcp-Session-Id", &id);
+    assert_eq!(other.ask(&request(1, "m", json!({}))).status, 404);
+    assert_eq!(other.open(None).status, 404);
+    assert_eq!(alice.call(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_long_body_gets_its_answer_or_its_error_wherever_the_scanner_is_in_doubt() {
+    let daemon = door(with(echo("echo", 1), "assignment", "client"), json!({}));
+    let session = Http::session(daemon.address(), VERSION);
+    let numbers = "1,".repeat(200_000);
+    let post = |text: &str| {
+        let mut client = session.again();
+        client.send("POST /mcp", &[], text);
+        // One behind it on the same connection waits for its turn.
+        client.send("POST /mcp", &[], &request(99, "behind", json!({})).to_string());
+        let answers = [client.answer(), client.answer()];
+        assert_eq!(answers[1].json()["id"], 99, "{:?}", answers[1]);
+        let [first, _] = answers;
+        first
+    };
+    for (id, key) in [(1, "b"), (2, "\\u0062"), (3, "\\u0069d")] {
+        let params = format!(r#"{{"a":[{numbers}1],"{key}":"é"}}"#);
+        let answer = post(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m","params":{params}}}"#));
+        assert_eq!(answer.status, 200, "{key}");
+        assert!(
+            answer.body.contains(&format!(r#""result":{{"echo":{params},"method":"m"}}"#)),
+            "{key}: it is as it was"
+        );
+        assert_eq!(answer.json()["id"], id);
+    }
+    for wrong in [",", "\u{0}", "\"params\":1"] {
+        let answer = post(&format!(r#"{{"jsonrpc":"2.0","id":4,"method":"m","params":{{"a":[{numbers}1]}},{wrong}}}"#));
+        assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (400, Some(-32700)), "{wrong:?}");
+    }
     daemon.stop();
 }

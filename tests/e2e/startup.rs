@@ -1,11 +1,8 @@
 //! The start, or the reason for its failure: command line, configuration, listeners, and requirements of the machine
 //! (spec 4.1.1, 9; decisions 15, 16).
 
-mod words;
-
 use std::fs::{self, File};
-use std::io::{Seek, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
@@ -19,13 +16,13 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{
-    Log, Setup, as_another_user, complaints, echo, end_of, inheritable, is_socket, program, program_for_all,
-    run_to_its_end, script, shell, skip, with, worker,
+    Log, Setup, as_another_user, complaints, echo, end_of, is_socket, program, program_for_all, run_to_its_end, script,
+    shell, skip, with, worker,
 };
 use crate::seccomp::forbid;
 
 /// Runs it with only these arguments.
-fn refused(arguments: &[&str]) -> (Option<i32>, String) {
+pub fn refused(arguments: &[&str]) -> (Option<i32>, String) {
     let outcome = Setup::bare().args(arguments).run();
     assert_eq!(outcome.stdout, "", "a refusal belongs on stderr");
     (outcome.code, outcome.stderr)
@@ -70,13 +67,6 @@ fn every_validation_rule_of_the_spec_is_enforced_at_the_start() {
         assert_eq!(outcome.code, Some(78), "{part}: {}", outcome.stderr);
         assert!(outcome.stderr.contains(part), "{part} is missing in\n{}", outcome.stderr);
     }
-}
-
-fn answers_by_its_name(setup: Setup) {
-    let mut daemon = setup.start();
-    let answer = daemon.connect().request(0, "who", json!({}));
-    assert_eq!(answer["result"]["name"], "by descriptor");
-    daemon.stop();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What an MCP listener reports, keeps and closes when a session, a connection or all workers end.
+//! MCP over Streamable HTTP: what a listener reports, keeps and closes when a session, a connection or all workers end.
 
 use serde_json::{Value, json};
 

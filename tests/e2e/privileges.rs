@@ -1,4 +1,4 @@
-//! Workers of other users, with restricted rights.
+//! Workers of other users, with restricted rights: users, groups, limits, umask, CPUs, sandboxes.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -14,7 +14,7 @@ use crate::admin::{said, start_ready};
 use crate::client::Client;
 use crate::harness::{Setup, as_another_user, children, lives, program_for_all, script, shell, skip, until, with};
 use crate::reload::change;
-use crate::spawns::Lease;
+use crate::workers::Lease;
 
 /// Users without an account, outside the range of any `/etc/passwd`.
 const ONE: &str = "1999999001";

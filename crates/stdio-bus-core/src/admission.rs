@@ -181,7 +181,7 @@ impl Bus {
     /// Whether a connection from `place` begins with a PROXY header. The caller reads it before [`Bus::connect`], which
     /// takes its content.
     pub fn awaits_header(&self, listener: usize, place: Place) -> bool {
-        let Some(listener) = self.settings.listeners.get(listener) else { return false };
+        let Some(listener) = self.ctx.settings.listeners.get(listener) else { return false };
         match &listener.entry.proxy {
             Some(Proxies::Unix) => listener.entry.lets_connect(place),
             Some(Proxies::Networks(networks)) => place.is_in(networks),
@@ -191,12 +191,12 @@ impl Bus {
 
     /// Whether a connection may begin with a PROXY header, if it comes from the right place.
     pub fn is_behind_proxies(&self, listener: usize) -> bool {
-        self.settings.listeners.get(listener).is_some_and(|listener| listener.entry.proxy.is_some())
+        self.ctx.settings.listeners.get(listener).is_some_and(|listener| listener.entry.proxy.is_some())
     }
 
     /// Whether a client is allowed. If not, that is reported.
     pub(super) fn lets_in(&mut self, listener: usize, origin: &Origin) -> bool {
-        let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
+        let Err(key) = self.ctx.settings.listeners[listener].entry.lets_in(origin) else { return true };
         self.tell(Reason::NotAllowed, || {
             let text = format!("a client is rejected: {} is not in {key}", origin.place);
             let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
@@ -221,7 +221,7 @@ impl Bus {
 
     fn would_take_with(&self, free_slots: usize, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
         self.may_ask(listener, origin)?;
-        if self.settings.listeners[listener].is_gone {
+        if self.ctx.settings.listeners[listener].is_gone {
             return Err(TurnedAway::Removed);
         }
         if free_slots == 0 {
@@ -237,8 +237,8 @@ impl Bus {
     /// # Errors
     /// Why not.
     pub fn may_ask(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        let Some(settings) = self.settings.listeners.get(listener) else { return Err(TurnedAway::Removed) };
-        if self.shutdown.stops_workers() {
+        let Some(settings) = self.ctx.settings.listeners.get(listener) else { return Err(TurnedAway::Removed) };
+        if self.ctx.shutdown.stops_workers() {
             return Err(TurnedAway::Draining);
         }
         if let Err(key) = settings.entry.lets_in(origin) {
@@ -275,18 +275,18 @@ impl Bus {
 
     /// How many connections a listener takes, in total and from one source.
     pub fn max_connections(&self, listener: usize) -> MaxConnections {
-        self.settings.listeners.get(listener).map_or_else(MaxConnections::default, |it| it.max_connections)
+        self.ctx.settings.listeners.get(listener).map_or_else(MaxConnections::default, |it| it.max_connections)
     }
 
     /// How many more connections of this source a listener takes, if that is limited.
     pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
-        let most = self.settings.listeners.get(listener)?.max_connections.per_source?;
+        let most = self.ctx.settings.listeners.get(listener)?.max_connections.per_source?;
         Some(most.saturating_sub(self.let_in(Some(listener), Some(source))))
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
     pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<TurnedAway> {
-        let most = self.settings.listeners.get(listener)?.max_connections;
+        let most = self.ctx.settings.listeners.get(listener)?.max_connections;
         let let_in = |source| self.let_in(Some(listener), source);
         // The reason that the client can act upon comes first.
         match (most.per_source, most.total) {

@@ -236,22 +236,22 @@ impl Bus {
 
     /// Whether a client of this origin may use a pool of its listener.
     pub fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
-        let offered = self.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
-        let is_gone = self.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
+        let offered = self.ctx.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
+        let is_gone = self.ctx.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
         !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }
 
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
     pub fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
-        let is_gone = self.settings.listeners.get(listener).is_some_and(|listener| listener.is_gone);
-        is_gone || (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, pool))
+        let is_gone = self.ctx.settings.listeners.get(listener).is_some_and(|listener| listener.is_gone);
+        is_gone || (0..self.ctx.settings.pools.len()).any(|pool| self.offers(listener, origin, pool))
     }
 
     /// The pool of this name. A pool that the client may not use looks like one that does not exist.
     fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, Refusal> {
         let client = self.identity(client);
         let offers = |pool: &usize| client.is_some_and(|client| self.offers(client.listener, &client.origin, *pool));
-        let shown = &self.settings.pools[..self.supervisor.shown];
+        let shown = &self.ctx.settings.pools[..self.supervisor.shown];
         let found = shown.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
         found.filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
@@ -267,13 +267,13 @@ impl Bus {
         }
         let group = &self.balancer.groups[group];
         let pool = group.only_pool().filter(|_| group.is_dedicated());
-        let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.time.now()));
+        let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.ctx.time.now()));
         let restarts = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot].restarts);
         let due = restarts().filter_map(|restarts| restarts.due()).min();
-        let wait = |at: Moment| at.since(self.time.now()).as_millis();
+        let wait = |at: Moment| at.since(self.ctx.time.now()).as_millis();
         let why = match (pool, rests_until, due) {
             (Some(pool), ..) if self.is_full(pool) => {
-                format!(": all {} of max_instances workers are in use", self.settings.pools[pool].max_instances)
+                format!(": all {} of max_instances workers are in use", self.ctx.settings.pools[pool].max_instances)
             }
             (Some(_), Some(until), _) => format!(
                 ": the last one ended before it had answered anything, and the next one starts in {} ms",
@@ -301,9 +301,9 @@ impl Bus {
     fn next_of_shared(&self, group: &Group) -> String {
         let slots = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot]);
         let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
-        let asked = slots().filter_map(|slot| Some(self.workers.get(slot.worker?)?.is_asked()));
+        let asked = slots().filter_map(|slot| Some(self.ctx.workers.get(slot.worker?)?.is_asked()));
         match (due, asked.max()) {
-            (Some(at), _) => format!(": the next one starts in {} ms", at.since(self.time.now()).as_millis()),
+            (Some(at), _) => format!(": the next one starts in {} ms", at.since(self.ctx.time.now()).as_millis()),
             (None, Some(true)) => ": one starts, and has not said yet which version of MCP it serves".into(),
             (None, Some(false)) => ": one is ending, and the next one starts when it has".into(),
             (None, None) => String::new(),
@@ -312,10 +312,10 @@ impl Bus {
 
     /// Why workers were given up, and what brings them back; the next attempt is at `due`.
     fn how_given_up(&self, due: Option<Moment>) -> String {
-        let limits = &self.settings.limits;
+        let limits = &self.ctx.settings.limits;
         let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
         let remedy = match due {
-            Some(at) => format!("it is tried again in {} s", at.since(self.time.now()).as_millis().div_ceil(1000)),
+            Some(at) => format!("it is tried again in {} s", at.since(self.ctx.time.now()).as_millis().div_ceil(1000)),
             None => "the pool has to be restarted".to_owned(),
         };
         format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
@@ -351,12 +351,12 @@ impl Bus {
                     "one worker for each group"
                 );
                 if self.balancer.groups[*group].is_dedicated() {
-                    let worker = self.workers.get(*worker).expect("a worker of one's own lives");
+                    let worker = self.ctx.workers.get(*worker).expect("a worker of one's own lives");
                     assert_eq!(worker.owner, Some(key));
                 }
             }
         }
-        for (key, worker) in self.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
+        for (key, worker) in self.ctx.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
             let Some(owner) = worker.owner else { continue };
             assert!(self.identity(owner).is_some(), "a worker stops when its owner leaves");
             let is_known = self.workers_of(owner).any(|assigned| assigned == key);

@@ -187,14 +187,7 @@ pub(super) type Clients = Table<Client, 'c'>;
 /// All workers.
 pub(super) type Workers = Table<Worker, 'w'>;
 
-/// The endpoint of a peer, while other tables of the bus are borrowed too.
-macro_rules! end {
-    ($bus:ident, $peer:expr) => {
-        $crate::client::end_of(&mut $bus.clients, &mut $bus.workers, $peer)
-    };
-}
-pub(super) use end;
-
+/// The endpoint of a peer, while other fields of the context are borrowed too.
 pub(super) fn end_of<'a>(clients: &'a mut Clients, workers: &'a mut Workers, peer: Peer) -> Option<&'a mut Endpoint> {
     match peer {
         Peer::Client(client) => clients.get_mut(client).map(|client| &mut *client.end),
@@ -206,45 +199,45 @@ pub(super) fn end_of<'a>(clients: &'a mut Clients, workers: &'a mut Workers, pee
 impl Bus {
     /// The endpoint of a peer, mutable.
     pub(super) fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
-        end!(self, peer)
+        end_of(&mut self.ctx.clients, &mut self.ctx.workers, peer)
     }
 
     /// The endpoint of a peer.
     pub(super) fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
         match peer {
-            Peer::Client(client) => self.clients.get(client).map(|client| &*client.end),
-            Peer::Worker(worker) => self.workers.get(worker).map(|worker| &worker.end),
+            Peer::Client(client) => self.ctx.clients.get(client).map(|client| &*client.end),
+            Peer::Worker(worker) => self.ctx.workers.get(worker).map(|worker| &worker.end),
         }
     }
 
     /// A client whose input is refused.
     pub(super) fn refused(&mut self, client: ClientKey) -> Option<&mut Client> {
-        self.clients.get_mut(client).filter(|client| client.phase == Phase::Refusing)
+        self.ctx.clients.get_mut(client).filter(|client| client.phase == Phase::Refusing)
     }
 
     /// All clients, in the order of their slots.
     pub(super) fn all_clients(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
-        self.clients.iter()
+        self.ctx.clients.iter()
     }
 
     /// Number of client slots in use, gaps included.
     pub fn client_slots(&self) -> usize {
-        self.clients.slots()
+        self.ctx.clients.slots()
     }
 
     /// One of them.
     pub(super) fn client(&self, client: ClientKey) -> Option<&Client> {
-        self.clients.get(client)
+        self.ctx.clients.get(client)
     }
 
     /// The same, to be changed.
     pub(super) fn client_mut(&mut self, client: ClientKey) -> Option<&mut Client> {
-        self.clients.get_mut(client)
+        self.ctx.clients.get_mut(client)
     }
 
     /// The client in a slot.
     pub(super) fn client_in(&self, slot: usize) -> Option<(ClientKey, &Client)> {
-        self.clients.at(slot)
+        self.ctx.clients.at(slot)
     }
 
     /// The number of a client for people.
@@ -254,53 +247,53 @@ impl Bus {
 
     /// Whether any client is connected.
     pub fn has_clients(&self) -> bool {
-        !self.clients.is_empty()
+        !self.ctx.clients.is_empty()
     }
 
     /// Their keys, for loops that change the table.
     pub(super) fn client_keys(&self) -> Vec<ClientKey> {
-        self.clients.keys()
+        self.ctx.clients.keys()
     }
 
     /// Number of clients.
     pub(super) fn client_count(&self) -> usize {
-        self.clients.len()
+        self.ctx.clients.len()
     }
 
     /// Maximum number of clients.
     pub fn most_clients(&self) -> usize {
-        self.clients.capacity()
+        self.ctx.clients.capacity()
     }
 
     /// The identity of a client, if it is connected.
     pub(super) fn identity(&self, client: ClientKey) -> Option<&Identity> {
-        self.clients.get(client).map(|client| &client.identity)
+        self.ctx.clients.get(client).map(|client| &client.identity)
     }
 
     /// The state of its connection.
     pub(super) fn phase(&self, client: ClientKey) -> Option<Phase> {
-        self.clients.get(client).map(|client| client.phase)
+        self.ctx.clients.get(client).map(|client| client.phase)
     }
 
     /// What is known of it if it came through an MCP listener.
     pub(super) fn mcp(&self, client: ClientKey) -> McpState {
-        self.clients.get(client).map(|client| client.mcp).unwrap_or_default()
+        self.ctx.clients.get(client).map(|client| client.mcp).unwrap_or_default()
     }
 
     /// Its workers, in the groups that assign by client.
     pub(super) fn workers_of(&self, client: ClientKey) -> impl Iterator<Item = WorkerKey> + use<'_> {
-        self.clients.get(client).into_iter().flat_map(|client| &client.seldom.assigned).map(|(_, worker)| *worker)
+        self.ctx.clients.get(client).into_iter().flat_map(|client| &client.seldom.assigned).map(|(_, worker)| *worker)
     }
 
     /// The worker that it has in a group.
     pub(super) fn worker_in(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let assigned = &self.clients.get(client)?.seldom.assigned;
+        let assigned = &self.ctx.clients.get(client)?.seldom.assigned;
         assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
     }
 
     /// Assigns a worker to the client in this group.
     pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
-        if let Some(client) = self.clients.get_mut(client) {
+        if let Some(client) = self.ctx.clients.get_mut(client) {
             client.seldom.assigned.retain(|(of, _)| *of != group);
             client.seldom.assigned.push((group, worker));
         }
@@ -308,21 +301,21 @@ impl Bus {
 
     /// Unassigns a worker from the client in every group.
     pub(super) fn unassign(&mut self, client: ClientKey, worker: WorkerKey) {
-        if let Some(client) = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
+        if let Some(client) = self.ctx.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
             client.assigned.retain(|(_, assigned)| *assigned != worker);
         }
     }
 
     /// Unassigns all workers of a client.
     pub(super) fn take_workers(&mut self, client: ClientKey) -> Vec<(usize, WorkerKey)> {
-        let client = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut());
+        let client = self.ctx.clients.get_mut(client).and_then(|client| client.seldom.get_mut());
         client.map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
     }
 
     /// Whether a client of a worker must be notified that this list has changed, in a line of `bytes` bytes. It needs no
     /// second notification while the first is still in its output, since it fetches the list only after reading that.
     pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
-        let Some(Client { seldom, end, .. }) = self.clients.get_mut(client) else { return false };
+        let Some(Client { seldom, end, .. }) = self.ctx.clients.get_mut(client) else { return false };
         let sent = end.traffic.bytes_out;
         let is_due = seldom.lists_told[list] <= sent;
         if is_due {
@@ -339,16 +332,16 @@ impl Bus {
     /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they
     /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
-        let Some(from) = self.clients.get_mut(client) else { return };
+        let Some(from) = self.ctx.clients.get_mut(client) else { return };
         if core::mem::replace(&mut from.mcp.preferred, worker) != worker && self.awaits_turn(client).is_some() {
             // The previous one may be free.
-            self.timers.arm(Timer::WorkerQueue, self.time.now());
+            self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
         }
     }
 
     /// Gives a session without an owner to a client. Returns whether the client is still there.
     pub(super) fn give_session(&mut self, session: SessionKey, client: ClientKey) -> bool {
-        let Some(owner) = self.clients.get_mut(client) else { return false };
+        let Some(owner) = self.ctx.clients.get_mut(client) else { return false };
         self.sessions.give(session, client, &mut owner.end.sessions);
         true
     }
@@ -356,21 +349,21 @@ impl Bus {
     /// Removes the owner of a session.
     pub(super) fn leave_owner(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
-        let (worker, owner) = (session.worker, session.client.and_then(|owner| self.clients.get_mut(owner)));
+        let (worker, owner) = (session.worker, session.client.and_then(|owner| self.ctx.clients.get_mut(owner)));
         self.sessions.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
         self.notice_leaving(worker);
     }
 
     /// A client has lost a session of this name without asking for that: it gets an error when it names it.
     pub(super) fn note_lost(&mut self, client: ClientKey, name: &[u8]) {
-        if let Some(client) = self.clients.get_mut(client) {
+        if let Some(client) = self.ctx.clients.get_mut(client) {
             client.seldom.lost.add(name);
         }
     }
 
     /// It has a session of this name again, or asks for one.
     pub(super) fn forget_lost(&mut self, client: ClientKey, name: &[u8]) {
-        if let Some(client) = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
+        if let Some(client) = self.ctx.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
             client.lost.forget(name);
         }
     }

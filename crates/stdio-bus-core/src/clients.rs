@@ -46,8 +46,8 @@ impl Bus {
         origin: Origin,
         mcp: Option<(usize, Era)>,
     ) -> Option<ClientKey> {
-        let stdio = self.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?.stdio;
-        if self.shutdown.stops_workers() || !self.lets_in(listener, &origin) {
+        let stdio = self.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?.stdio;
+        if self.ctx.shutdown.stops_workers() || !self.lets_in(listener, &origin) {
             return None;
         }
         let source = origin.source();
@@ -62,29 +62,29 @@ impl Bus {
         let group = mcp.map_or_else(|| self.group_of_client(listener, &origin), |(group, _)| group);
         let era = mcp.map(|(_, era)| era);
         let mcp = McpState { era, borrows: self.balancer.groups[group].lends(), ..McpState::default() };
-        if self.clients.is_full() {
+        if self.ctx.clients.is_full() {
             // The connection was on its way when the last slot was taken.
             self.report(Reason::ConnectionLimit, None, || "a client is rejected: no slot is left".into());
             return None;
         }
         let source_use = self.admission.sources.enter(source)?;
-        let (turned_away, opened, origin) = (no_room.is_some(), self.time.now(), Rc::new(origin));
+        let (turned_away, opened, origin) = (no_room.is_some(), self.ctx.time.now(), Rc::new(origin));
         let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
         let (heard, phase) = (Moment::default(), Phase::Open);
         let client = Client { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() };
-        let key = self.clients.insert(client)?;
+        let key = self.ctx.clients.insert(client)?;
         self.admission.next_number += 1;
         self.report_client(Reason::ClientOpened, key);
-        if self.clients.is_full() {
-            self.out.push(Effect::PauseAccept);
-            let most = self.clients.capacity();
+        if self.ctx.clients.is_full() {
+            self.ctx.out.push(Effect::PauseAccept);
+            let most = self.ctx.clients.capacity();
             self.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
             self.admission.is_awaited.set(false);
-            self.timers.arm(Timer::Slots, self.time.now());
+            self.ctx.timers.arm(Timer::Slots, self.ctx.time.now());
         }
-        if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {
+        if let Some(due) = self.ctx.clients.get(key).and_then(|client| self.idle_deadline(client)) {
             self.wake_at(key.into(), due);
         }
         if let Some(no_room) = &no_room {
@@ -96,8 +96,8 @@ impl Bus {
     /// Reports that a client has connected or left, with its account. Connections that were only told that there is no
     /// room, and health checks of a proxy, are not reported as clients.
     fn report_client(&mut self, reason: Reason, key: ClientKey) {
-        let Some(client) = self.clients.get(key) else { return };
-        let lasted = self.time.lasted(client.identity.opened);
+        let Some(client) = self.ctx.clients.get(key) else { return };
+        let lasted = self.ctx.time.lasted(client.identity.opened);
         let is_minor =
             client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
         let make = || {
@@ -113,19 +113,19 @@ impl Bus {
         };
         // It may connect anew for each of its requests.
         if client.mcp.is_modern() {
-            return self.out.tell_quietly(reason, make);
+            return self.ctx.out.tell_quietly(reason, make);
         }
-        let summary = self.out.tell(self.time.now(), reason, make);
-        self.timers.arm(Timer::Reports, summary);
+        let summary = self.ctx.out.tell(self.ctx.time.now(), reason, make);
+        self.ctx.timers.arm(Timer::Reports, summary);
     }
 
     /// It has ended its input. It is closed when it has its answers (decision 10).
     pub(super) fn on_client_ended(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(client) = self.ctx.clients.get_mut(key) else { return };
         match client.phase {
             Phase::Open => {
                 client.phase = Phase::HalfClosed;
-                self.be_patient(key, self.settings.limits.drain_timeout);
+                self.be_patient(key, self.ctx.settings.limits.drain_timeout);
                 self.judge_source(key);
                 self.fail_requests_to_client(key, |_, _| true);
                 self.finish_half_closed(key);
@@ -150,7 +150,7 @@ impl Bus {
 
     /// Closes a half-closed client that waits for nothing more.
     fn finish_half_closed(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get(key) else { return };
+        let Some(client) = self.ctx.clients.get(key) else { return };
         if client.phase == Phase::HalfClosed && client.end.outstanding.is_empty() {
             self.close_client(key, Close::Flush, Reason::ClientClosed);
         }
@@ -166,7 +166,7 @@ impl Bus {
 
     /// Writes to it fail.
     pub(super) fn on_client_broken(&mut self, key: ClientKey, why: &str) {
-        let Some(client) = self.clients.get(key) else { return };
+        let Some(client) = self.ctx.clients.get(key) else { return };
         if client.phase == Phase::Closing {
             return;
         }
@@ -187,7 +187,7 @@ impl Bus {
     /// Stops reading a client and closes it. Its requests and sessions end at once (spec 7.2). The first reason is the
     /// one that is reported.
     pub(super) fn close_client(&mut self, key: ClientKey, how: Close, why: Reason) {
-        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(client) = self.ctx.clients.get_mut(key) else { return };
         let next = match how {
             Close::Refuse => Phase::Refusing,
             Close::Flush => Phase::Flushing,
@@ -219,11 +219,11 @@ impl Bus {
         }
         // Workers that waited for it can continue: what they send to it has no receiver now.
         self.release_waiters(Peer::Client(key));
-        let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
+        let nothing_left = self.ctx.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(key, Close::Now, why);
         }
-        self.out.push(Effect::Close { client: key, how, why });
+        self.ctx.out.push(Effect::Close { client: key, how, why });
         self.recheck_quiesced();
     }
 
@@ -245,7 +245,7 @@ impl Bus {
             self.fail_request(request, reason, CLOSED_BEFORE);
         }
         self.fail_requests_to_client(key, |_, _| true);
-        while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
+        while let Some(session) = self.ctx.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
             self.give_up_session(session, false);
         }
         if self.balancer.lends {
@@ -253,7 +253,7 @@ impl Bus {
         }
         let mut of_client: Vec<_> = self.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
         let leaves = |worker: &Worker| worker.owner == Some(key) && worker.tenure.is_leaving();
-        of_client.extend(self.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
+        of_client.extend(self.ctx.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
         for worker in of_client {
             self.notice_leaving(worker);
             if self.owner(worker) == Some(key) {
@@ -297,7 +297,9 @@ impl Bus {
 
     /// Bytes were sent to a client: checks whether a closing one has all of its own.
     pub(super) fn check_flushed(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else { return };
+        let Some(client) = self.ctx.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else {
+            return;
+        };
         if client.end.output.queued() == 0 || client.end.output.flush_goes_on() {
             self.await_flushed(key);
         }
@@ -305,15 +307,15 @@ impl Bus {
 
     /// Gives a closing client time to take the rest, and then to close its own side.
     fn await_flushed(&mut self, key: ClientKey) {
-        let has_more = self.clients.get(key).is_some_and(|client| client.end.output.queued() > 0);
-        let patience = if has_more { self.settings.limits.drain_timeout } else { LINGER };
+        let has_more = self.ctx.clients.get(key).is_some_and(|client| client.end.output.queued() > 0);
+        let patience = if has_more { self.ctx.settings.limits.drain_timeout } else { LINGER };
         self.be_patient(key, patience.max(LINGER));
     }
 
     /// Whatever a client waits for, or is waited for, times out after `patience` from now.
     fn be_patient(&mut self, key: ClientKey, patience: Duration) {
-        let deadline = self.time.now().after(patience);
-        if let Some(client) = self.clients.get_mut(key) {
+        let deadline = self.ctx.time.now().after(patience);
+        if let Some(client) = self.ctx.clients.get_mut(key) {
             client.seldom.closing.deadline = Some(deadline);
         }
         self.wake_at(key.into(), deadline);
@@ -321,26 +323,26 @@ impl Bus {
 
     /// Its descriptor is closed.
     pub(super) fn on_client_closed(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get(key) else { return };
+        let Some(client) = self.ctx.clients.get(key) else { return };
         if client.phase != Phase::Closing {
             self.close_client(key, Close::Now, Reason::ClientClosed);
         }
         self.report_client(Reason::ClientClosed, key);
-        let was_full = self.clients.is_full();
-        let Some(client) = self.clients.remove(key) else { return };
+        let was_full = self.ctx.clients.is_full();
+        let Some(client) = self.ctx.clients.remove(key) else { return };
         self.pending.forget_names(&client.end.names);
         self.forget_openings(&client.seldom.openings);
         self.leave_audiences(key);
         self.release_gone_pools();
-        self.timers.disarm(Timer::Client(key));
+        self.ctx.timers.disarm(Timer::Client(key));
         self.admission.sources.leave(client.identity.source_use);
-        self.out.stats().bytes_unsent += client.end.output.queued() as u64;
+        self.ctx.out.stats().bytes_unsent += client.end.output.queued() as u64;
         if was_full {
-            self.out.push(Effect::ResumeAccept);
+            self.ctx.out.push(Effect::ResumeAccept);
         }
         if client.identity.stdio {
-            if self.out.counted().client_side.lines_in == 0
-                && self.settings.listeners.len() == 1
+            if self.ctx.out.counted().client_side.lines_in == 0
+                && self.ctx.settings.listeners.len() == 1
                 && self.stage() == Stage::Running
             {
                 self.report(Reason::NoInput, None, || {
@@ -358,14 +360,14 @@ impl Bus {
 
     /// Closes a client whose time is up.
     pub(super) fn tick_client(&mut self, key: ClientKey) {
-        let now = self.time.now();
-        let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
-        let Some(client) = self.clients.get(key) else { return };
+        let now = self.ctx.time.now();
+        let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.ctx.settings.limits;
+        let Some(client) = self.ctx.clients.get(key) else { return };
         if client.end.gate.throttled_until().is_some_and(|until| until <= now) {
             self.end_throttle(key);
         }
         self.release_overdue(key.into());
-        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(client) = self.ctx.clients.get_mut(key) else { return };
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
         if client.phase == Phase::HalfClosed {
             // As long as answers arrive and are taken, there may be more.
@@ -394,7 +396,7 @@ impl Bus {
             }
         }
         let due = [self.tick_idle(key), self.tick_refusing(key)];
-        let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
+        let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
         let (end, deadline) = (&client.end, client.seldom.closing.deadline);
         let overdue_at = end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
         let own = [deadline, end.output.stalls_at(timeout), end.gate.throttled_until(), overdue_at];

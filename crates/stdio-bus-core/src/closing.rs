@@ -31,7 +31,7 @@ impl Bus {
             Reason::ShuttingDown => Refusal(why, text.into()),
             _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
         };
-        let since = self.time.now();
+        let since = self.ctx.time.now();
         let Some(client) = self.client_mut(key).filter(|client| client.phase < Phase::Refusing) else { return };
         let closing = &mut client.seldom.closing;
         closing.why.get_or_insert(why);
@@ -49,7 +49,7 @@ impl Bus {
     pub(super) fn begin_refusing(&mut self, key: ClientKey) {
         // The shutdown of the daemon has a deadline for all.
         let longest =
-            if self.shutdown.has_deadline_for_clients() { None } else { Some(self.time.now().after(LONGEST)) };
+            if self.ctx.shutdown.has_deadline_for_clients() { None } else { Some(self.ctx.time.now().after(LONGEST)) };
         let Some(client) = self.refused(key) else { return };
         client.seldom.closing.deadline = longest;
         let end = &mut client.end;
@@ -57,14 +57,14 @@ impl Bus {
         if let Some(seldom) = end.seldom.get_mut() {
             (seldom.turn, seldom.throttle) = Default::default();
         }
-        self.wake_at(key.into(), self.time.now().after(SILENCE));
+        self.wake_at(key.into(), self.ctx.time.now().after(SILENCE));
     }
 
     /// Bytes of a client whose input is refused.
     #[cold]
     pub(super) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
-        let (now, is_short) = (self.time.now(), self.shortage.is_on);
+        let (now, is_short) = (self.ctx.time.now(), self.shortage.is_on);
         let Some(client) = self.refused(key) else { return Received { consumed: bytes, next: Next::Wait } };
         if !client.end.gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
@@ -97,7 +97,7 @@ impl Bus {
 
     /// Counts refused bytes. A client that sends endlessly is not read any longer.
     fn count_refused(&mut self, key: ClientKey, bytes: usize) {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let Some(client) = self.refused(key) else { return };
         client.seldom.closing.bytes += bytes;
         let is_over = client.seldom.closing.bytes > MOST_BYTES;
@@ -116,7 +116,7 @@ impl Bus {
             client.heard.max(client.seldom.closing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });
         let due = [is_silent, client.seldom.closing.deadline].into_iter().flatten().min()?;
-        if due > self.time.now() {
+        if due > self.ctx.time.now() {
             return Some(due);
         }
         self.leave_unread(key);

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use ndjson_scan::Span;
 
 use super::Bus;
-use super::client::end;
+use super::client::end_of;
 use super::ended::{Ending, Said};
 use super::id::{Id, Spelled};
 use super::message::{Cancel, Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
@@ -45,32 +45,34 @@ impl Bus {
         // An error in place of the answer repeats the spelling.
         let original =
             (is_replaced || is_escaped).then(|| Original { id: id.clone(), token: token.into(), is_replaced });
-        let came_at = self.time.came_at();
+        let came_at = self.ctx.time.came_at();
         let (Err(place) | Ok((_, place))) = found;
-        let Some(from) = end!(self, new.asker) else { return Err(too_many()) };
+        let Some(from) = end_of(&mut self.ctx.clients, &mut self.ctx.workers, new.asker) else {
+            return Err(too_many());
+        };
         let wire = made.as_ref().unwrap_or(id);
         let inserted = self.pending.insert(came_at, place, new, wire, original.as_ref(), &mut from.outstanding);
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
-        if let (Some(records), Peer::Client(_)) = (self.out.records(), new.asker) {
-            records.begin(self.time.now(), key, line);
+        if let (Some(records), Peer::Client(_)) = (self.ctx.out.records(), new.asker) {
+            records.begin(self.ctx.time.now(), key, line);
         }
         if message.progress.is_some() {
             self.note_progress(key, new, id, line, edits);
         }
         let is_first = self.endpoint(new.answerer).is_some_and(|to| to.unanswered.begin());
         if let Peer::Worker(key) = new.answerer
-            && let Some(worker) = self.workers.get_mut(key)
+            && let Some(worker) = self.ctx.workers.get_mut(key)
         {
             worker.creating.asked += u32::from(new.verb.creates());
-            let at = worker.answering.begin(self.time.now(), is_first, &mut worker.tenure);
-            self.timers.arm(new.answerer.into(), at);
+            let at = worker.answering.begin(self.ctx.time.now(), is_first, &mut worker.tenure);
+            self.ctx.timers.arm(new.answerer.into(), at);
         }
-        self.out.stats().ids_translated += u64::from(edits[0].is_some());
+        self.ctx.out.stats().ids_translated += u64::from(edits[0].is_some());
         for session in [new.session, new.second_session].into_iter().flatten() {
             self.sessions.begin_request(session);
         }
-        self.timers.arm(Timer::Requests, new.expires);
+        self.ctx.timers.arm(Timer::Requests, new.expires);
         Ok(Some(key))
     }
 
@@ -113,14 +115,17 @@ impl Bus {
             Peer::Client(client) => client.index(),
             Peer::Worker(worker) => worker.index(),
         };
-        let Some(end) = end!(self, answerer) else { return false };
+        let Some(end) = end_of(&mut self.ctx.clients, &mut self.ctx.workers, answerer) else { return false };
         self.pending.claim_name(&mut end.names, asker.into(), slot, name)
     }
 
     /// Makes a name that `answerer` has not seen yet, or not for very long, and that none of its requests has.
     pub(super) fn make_name(&mut self, answerer: Peer, is_string: bool) -> Id {
         loop {
-            let (pending, Some(end)) = (&self.pending, end!(self, answerer)) else { return Id::made(0, is_string) };
+            let (pending, Some(end)) = (&self.pending, end_of(&mut self.ctx.clients, &mut self.ctx.workers, answerer))
+            else {
+                return Id::made(0, is_string);
+            };
             let (name, is_old) = end.names.make(is_string);
             // There are more names than requests.
             if !is_old
@@ -147,7 +152,7 @@ impl Bus {
 
     /// Whether it is a shared worker and no worker is trusted.
     fn is_untrusted(&self, answerer: Peer) -> bool {
-        self.settings.routing.id_collision == IdCollision::Always
+        self.ctx.settings.routing.id_collision == IdCollision::Always
             && matches!(answerer, Peer::Worker(worker) if !self.has_owner(worker))
     }
 
@@ -155,7 +160,7 @@ impl Bus {
     fn make_room(&mut self, &NewRequest { asker, answerer, .. }: &NewRequest) -> Result<(), Refusal> {
         let askers = match answerer {
             Peer::Worker(_) => self.client_count(),
-            Peer::Client(_) => self.workers.len(),
+            Peer::Client(_) => self.ctx.workers.len(),
         };
         let holds = self.peer_end(asker).map_or(0, |end| end.outstanding.len());
         if self.pending.has_room(answerer, askers, holds) {
@@ -191,7 +196,7 @@ impl Bus {
     /// that it may have written itself is never taken for an echo: it must match the request in length and method, from
     /// a worker that has sent no real answer yet.
     pub(super) fn echoed(&self, worker: WorkerKey, id: &Id, line: Parsed<'_>, progress: Span) -> Option<RequestKey> {
-        if self.workers.get(worker).is_none_or(|worker| worker.answering.responds()) {
+        if self.ctx.workers.get(worker).is_none_or(|worker| worker.answering.responds()) {
             return None;
         }
         let key = self.pending.find(Peer::Worker(worker), id)?;
@@ -201,7 +206,7 @@ impl Bus {
     /// The pending request that `asker` made under the id `token`.
     pub(super) fn request_named(&mut self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = Id::parse(token).ok()?;
-        let end = end!(self, asker)?;
+        let end = end_of(&mut self.ctx.clients, &mut self.ctx.workers, asker)?;
         self.pending.find_asked(asker, &id, &mut end.outstanding)
     }
 
@@ -222,7 +227,7 @@ impl Bus {
             None => self.pending.replaced_token(key).map(|with| Edit { at: line.id, with }),
         };
         edits[1] = if line.meta.is_empty() { None } else { self.edit_in_meta(key, line) };
-        if self.out.keeps_records() {
+        if self.ctx.out.keeps_records() {
             self.record_end(key, Ending::of_answer(line), session_name(line, line.result_session).as_deref());
         }
         self.forget_request(key);
@@ -230,10 +235,12 @@ impl Bus {
             self.report_spelling(worker, line, misspelled);
         }
         if let Peer::Worker(worker) = answerer
-            && let Some(worker) = self.workers.get_mut(worker)
+            && let Some(worker) = self.ctx.workers.get_mut(worker)
         {
-            self.supervisor.has_changed |= worker.answering.answers(is_response(&line));
-            self.supervisor.pools[worker.name.pool].tally.answered(Outcome::of_answer(&line), self.time.lasted(since));
+            self.ctx.workers_changed |= worker.answering.answers(is_response(&line));
+            self.supervisor.pools[worker.name.pool]
+                .tally
+                .answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
         }
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
             && let Some(client) = self.client_mut(client)
@@ -289,7 +296,7 @@ impl Bus {
             end.unanswered.end();
         }
         if let Peer::Worker(key) = answerer
-            && let Some(worker) = self.workers.get_mut(key)
+            && let Some(worker) = self.ctx.workers.get_mut(key)
         {
             worker.creating.asked -= u32::from(creates);
             self.notice_leaving(key);
@@ -306,7 +313,7 @@ impl Bus {
         let Some(request) = self.pending.get(key) else { return };
         let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
         self.note_end_of_question(key);
-        let asker = end!(self, asker);
+        let asker = end_of(&mut self.ctx.clients, &mut self.ctx.workers, asker);
         debug_assert!(asker.is_some(), "a request that is waited for has an asker");
         if let Some(end) = asker {
             self.pending.leave_asker(key, &mut end.outstanding);
@@ -328,7 +335,7 @@ impl Bus {
         if let Peer::Worker(worker) = answerer
             && verb.creates()
         {
-            if let Some(worker) = self.workers.get_mut(worker) {
+            if let Some(worker) = self.ctx.workers.get_mut(worker) {
                 worker.creating.may_follow = true;
             }
             self.drop_early(worker);
@@ -351,7 +358,7 @@ impl Bus {
 
     /// A client's request ends without an answer: its client gets the error `said`, or nothing.
     pub(super) fn count_outcome(&mut self, request: RequestKey, reason: Reason, said: Option<&Said>) {
-        if self.out.keeps_records() {
+        if self.ctx.out.keeps_records() {
             self.record_end(request, Ending::of(Outcome::of(reason).name(), reason, said), None);
         }
         let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
@@ -363,7 +370,7 @@ impl Bus {
     /// Answers requests that have timed out, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self) {
         let (mut late, mut asked) = (Vec::new(), None);
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         for key in self.pending.all(&|request| request.expires != Moment::NEVER && request.expires <= now) {
             // A question may have been given up with the request that it belongs to.
             let Some(request) = self.pending.get(key).filter(|request| request.expires <= now) else { continue };
@@ -392,7 +399,7 @@ impl Bus {
         for worker in late {
             self.count_timeout(worker);
         }
-        self.timers.arm(Timer::Requests, self.pending.iter().map(|(_, request)| request.expires).min());
+        self.ctx.timers.arm(Timer::Requests, self.pending.iter().map(|(_, request)| request.expires).min());
     }
 
     /// Tells the asker of a client's request that no answer will come, and reports the loss.
@@ -404,8 +411,11 @@ impl Bus {
         let session = session.map(|session| session.name.clone());
         let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
         self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
-        let (pool, cause) =
-            self.workers.get(worker).map_or((None, None), |worker| (Some(worker.name.pool), worker.process.cause()));
+        let (pool, cause) = self
+            .ctx
+            .workers
+            .get(worker)
+            .map_or((None, None), |worker| (Some(worker.name.pool), worker.process.cause()));
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
         let said = self.error_for(client.into(), &token, session, (reason, cause), text, Delivered::Yes);
@@ -424,7 +434,7 @@ impl Bus {
         let mut asked = self.pending.iter().filter(|(_, request)| request.asker().is_some()).count();
         let mut listed = 0;
         let clients = self.client_keys().into_iter().map(Peer::from);
-        for peer in clients.chain(self.workers.keys().into_iter().map(Peer::from)) {
+        for peer in clients.chain(self.ctx.workers.keys().into_iter().map(Peer::from)) {
             let (end, list) = (self.peer_end(peer).expect("it is in its table"), self.asked_by(peer));
             assert_eq!(list.len(), end.outstanding.len());
             assert!(list.iter().all(|key| self.pending.get(*key).is_some_and(|it| it.asker() == Some(peer))));
@@ -437,7 +447,7 @@ impl Bus {
             assert!(end.traffic.asked >= end.traffic.given_up + end.outstanding.len() as u64, "{:?}", end.traffic);
             if let Peer::Worker(worker) = peer {
                 let creating = to_answer.iter().filter(|(_, request)| request.verb.creates()).count();
-                assert_eq!(self.workers.get(worker).map(|worker| worker.creating.asked as usize), Some(creating));
+                assert_eq!(self.ctx.workers.get(worker).map(|worker| worker.creating.asked as usize), Some(creating));
             }
         }
         assert_eq!(asked, 0, "an awaited request is in the list of its asker");

@@ -167,28 +167,28 @@ fn code_of(line: &[u8]) -> Option<i64> {
 impl Bus {
     /// Takes each client request that has ended since, and returns how many more there were.
     pub fn take_ended(&mut self, take: impl FnMut(Ended)) -> u64 {
-        let Some(records) = self.out.records() else { return 0 };
+        let Some(records) = self.ctx.out.records() else { return 0 };
         records.ended.drain(..).for_each(take);
         core::mem::take(&mut records.lost)
     }
 
     /// Whether it keeps a record of each request.
     pub fn records_requests(&self) -> bool {
-        self.out.keeps_records()
+        self.ctx.out.keeps_records()
     }
 
     /// Starts or stops keeping a record of each request.
     pub fn record_requests(&mut self, is_wanted: bool) {
-        if self.out.keeps_records() != is_wanted {
+        if self.ctx.out.keeps_records() != is_wanted {
             let records = || Box::new(Records { left: MOST_OF_EACH, ..Records::default() });
-            *self.out.records() = is_wanted.then(records);
+            *self.ctx.out.records() = is_wanted.then(records);
         }
     }
 
     /// A pending request has ended like this; `named` is the session that its answer names.
     #[cold]
     pub(super) fn record_end(&mut self, key: RequestKey, ending: Ending, named: Option<&[u8]>) {
-        if !self.out.records().as_ref().is_some_and(|records| records.has(key)) {
+        if !self.ctx.out.records().as_ref().is_some_and(|records| records.has(key)) {
             return;
         }
         let Some(request) = self.pending.get(key) else { return };
@@ -198,12 +198,12 @@ impl Bus {
         let session = session.map(|session| session.name.as_bytes()).or(named).unwrap_or_default();
         let ended = Ended {
             worker: self.worker_name(worker),
-            took: self.time.lasted(request.since()),
+            took: self.ctx.time.lasted(request.since()),
             id: self.pending.asker_token(key).as_slice().into(),
             session: begin_of(session, MAX_SESSION_ID_LEN).into(),
             ..Ended::of(client, identity, ending)
         };
-        let Some(records) = self.out.records() else { return };
+        let Some(records) = self.ctx.out.records() else { return };
         records.end(key, ended);
     }
 
@@ -212,8 +212,8 @@ impl Bus {
     pub(super) fn record_refusal(&mut self, from: ClientKey, line: Parsed<'_>, reason: Reason, said: Option<&Said>) {
         let pool = self.pool_meant(from, line);
         let pool = pool.map(|pool| self.supervisor.pools[pool].side.shown_as);
-        let now = self.time.now();
-        if !self.out.records().as_mut().is_some_and(|records| records.admit(now)) {
+        let now = self.ctx.time.now();
+        if !self.ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
             return;
         }
         let Some(identity) = self.identity(from) else { return };
@@ -226,7 +226,7 @@ impl Bus {
             session: begin_of(&session_named(line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
             ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
         };
-        let Some(records) = self.out.records() else { return };
+        let Some(records) = self.ctx.out.records() else { return };
         records.add(ended);
     }
 }

@@ -69,7 +69,7 @@ impl Bus {
     }
 
     fn expect_modern(&self, pool: usize) -> Result<(), Refusal> {
-        let id = &self.settings.pools[pool].id;
+        let id = &self.ctx.settings.pools[pool].id;
         match self.pool_era(pool) {
             Some(Era::Modern) => Ok(()),
             None => {
@@ -86,7 +86,7 @@ impl Bus {
 
     /// The unused workers that were started with the daemon move to the other side.
     fn hand_over(&mut self, from: usize, to: usize) {
-        let instances = self.settings.pools[from].instances;
+        let instances = self.ctx.settings.pools[from].instances;
         for worker in self.workers_beyond(from, instances) {
             self.retire_worker(worker);
         }
@@ -100,7 +100,7 @@ impl Bus {
         taker.roll = core::mem::take(&mut giver.roll);
         self.give_candidate_a_slot(to);
         let stays = |worker: &&mut Worker| worker.pool == from && !worker.tenure.is_leaving();
-        self.workers.values_mut().filter(stays).for_each(|worker| worker.pool = to);
+        self.ctx.workers.values_mut().filter(stays).for_each(|worker| worker.pool = to);
         self.tick_pool(to);
     }
 

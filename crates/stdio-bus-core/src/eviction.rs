@@ -129,19 +129,19 @@ impl Bus {
 
     /// When a client must be checked for being idle, if its listener limits that.
     pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
-        let after = self.settings.listeners.get(client.identity.listener)?.idle_timeout?;
+        let after = self.ctx.settings.listeners.get(client.identity.listener)?.idle_timeout?;
         (client.phase == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
     }
 
     /// Closes a client that was idle for too long. Returns when to check it again.
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let client = self.client(key)?;
         let due = self.idle_deadline(client)?;
         if due > now {
             return Some(due);
         }
-        let after = self.settings.listeners[client.identity.listener].idle_timeout?;
+        let after = self.ctx.settings.listeners[client.identity.listener].idle_timeout?;
         // It may have sent something that was not read yet.
         if client.has_requests() || !client.end.sessions.is_empty() || !client.end.gate.is_open() {
             return Some(now.after(after / 8));
@@ -169,7 +169,7 @@ impl Bus {
 
     /// A session has no connection any more, or one again.
     pub(super) fn on_detached(&mut self, key: ClientKey, is_detached: bool) {
-        let since = is_detached.then(|| self.time.now());
+        let since = is_detached.then(|| self.ctx.time.now());
         if let Some(client) = self.client_mut(key).filter(|client| client.is_mcp_session()) {
             client.seldom.detached = since;
         }
@@ -184,20 +184,21 @@ impl Bus {
     /// Whether a session could be ended to make room for another one.
     pub(super) fn has_detached_session(&self) -> bool {
         self.all_clients()
-            .any(|(key, _)| self.detached_since(key).is_some_and(|at| at.after(DETACHED) <= self.time.now()))
+            .any(|(key, _)| self.detached_since(key).is_some_and(|at| at.after(DETACHED) <= self.ctx.time.now()))
     }
 
     /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
     /// had no connection.
     fn first_to_give_up(&self, pool: usize, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
-        let owners = || self.workers.iter().filter(|(_, worker)| worker.pool == pool).filter_map(|(_, it)| it.owner);
+        let owners =
+            || self.ctx.workers.iter().filter(|(_, worker)| worker.pool == pool).filter_map(|(_, it)| it.owner);
         let sources = owners().filter_map(|owner| Some(self.identity(owner)?.origin.source()));
         let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
         sources.for_each(|source| *counts.entry(source).or_default() += 1);
         let count = |source: &Source| counts.get(source).copied().unwrap_or_default();
         let least = asker.as_ref().map_or(0, count);
         // Those that may have to already go first, then the one that will soonest.
-        let rank = |since: Moment, has_most: usize| match since.after(DETACHED) > self.time.now() {
+        let rank = |since: Moment, has_most: usize| match since.after(DETACHED) > self.ctx.time.now() {
             false => (false, Reverse(has_most), since),
             true => (true, Reverse(0), since),
         };
@@ -216,7 +217,7 @@ impl Bus {
 
     /// Ends the session that has to give up its worker of a pool, if one has been without a connection for long enough.
     pub(super) fn end_detached(&mut self, pool: usize, asker: Source) -> bool {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let Some((since, client)) = self.first_to_give_up(pool, Some(asker)) else { return false };
         if since.after(DETACHED) > now {
             return false;
@@ -240,13 +241,13 @@ impl Bus {
     /// All slots are taken: closes an idle client to make room if others wait for a slot. One at a time, and those
     /// without a line first.
     pub(super) fn make_room_for_a_connection(&mut self) {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         if self.free_slots() > 0 {
             return;
         }
         if !self.admission.is_awaited.get() {
             // Those that can be refused with an answer are only counted here.
-            return self.timers.arm(Timer::Slots, now.after(FIRST_LINE));
+            return self.ctx.timers.arm(Timer::Slots, now.after(FIRST_LINE));
         }
         let idle = || {
             let idle = self.all_clients().filter(|(_, client)| client.does_nothing());
@@ -259,7 +260,7 @@ impl Bus {
         let Some((spoke, since, _, key)) = goes else {
             // Another may become idle before.
             let next = idle().map(|(_, _, due, _)| due).min().unwrap_or(Moment::NEVER);
-            return self.timers.arm(Timer::Slots, next.min(now.after(FIRST_LINE)));
+            return self.ctx.timers.arm(Timer::Slots, next.min(now.after(FIRST_LINE)));
         };
         let slots = self.most_clients();
         let what = if spoke { "has been idle" } else { "has sent no line" };
@@ -280,7 +281,7 @@ impl Bus {
             }
             return;
         }
-        let (now, shortage) = (self.time.now(), &mut self.shortage);
+        let (now, shortage) = (self.ctx.time.now(), &mut self.shortage);
         if now.since(shortage.last) > PATIENCE {
             shortage.since = None;
         }
@@ -288,7 +289,7 @@ impl Bus {
         let lasts = now >= shortage.since.get_or_insert(now).after(PATIENCE);
         let (mut holders, leaving) = self.holders(held);
         let missed = self.hold_largest_back(&holders, waiting, lasts);
-        let most = self.settings.limits.max_memory;
+        let most = self.ctx.settings.limits.max_memory;
         let text = |bytes: usize| {
             format!(
                 "it held {bytes} bytes when {used} bytes of max_memory, {most}, were in use; finish lines and read \
@@ -328,7 +329,7 @@ impl Bus {
 
     /// Holds back clients above their share, except those that have a chance. Returns those that did not use theirs.
     fn hold_largest_back(&mut self, holders: &[Holder], waiting: &[Peer], lasts: bool) -> Vec<ClientKey> {
-        let share = share(self.settings.limits.max_memory, self.client_count(), SMALL_SHARE);
+        let share = share(self.ctx.settings.limits.max_memory, self.client_count(), SMALL_SHARE);
         let mut too_much: Vec<ClientKey> =
             holders.iter().filter(|holder| holder.bytes > share).map(|holder| holder.client).collect();
         too_much.sort_unstable_by_key(|client| client.index());
@@ -346,7 +347,7 @@ impl Bus {
     fn rotate_chances(&mut self, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
         let (over, mut running): (Vec<_>, Vec<_>) =
             core::mem::take(&mut self.shortage.chances).into_iter().partition(|(client, since)| {
-                self.time.now() >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client))
+                self.ctx.time.now() >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client))
             });
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
@@ -361,7 +362,7 @@ impl Bus {
             }
             let waits = self.client(*client).is_none_or(|client| client.end.gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
-                running.push((*client, self.time.now()));
+                running.push((*client, self.ctx.time.now()));
                 self.shortage.last_chance = client.index();
             }
         }
@@ -381,7 +382,8 @@ impl Bus {
         let (mut holders, leaving) = self.holders(held);
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
-            return self.close_holder(&Holder { client, bytes, moves: false, heard: self.time.now() }, &text(bytes));
+            return self
+                .close_holder(&Holder { client, bytes, moves: false, heard: self.ctx.time.now() }, &text(bytes));
         }
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
         holders.retain(|holder| holder.bytes > TRIFLE);
@@ -400,7 +402,7 @@ impl Bus {
                 continue;
             };
             // A client that waits for a worker has sent whole lines, and cannot influence when they are taken.
-            let moves = self.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
+            let moves = self.ctx.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
             holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
         }
         holders.sort_by_key(|holder| (holder.moves, Reverse(holder.bytes)));

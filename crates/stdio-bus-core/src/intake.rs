@@ -147,16 +147,16 @@ struct FastPath<'a> {
 macro_rules! fast_path {
     ($bus:ident, $clients:ident) => {
         FastPath {
-            time: &$bus.time,
-            settings: &$bus.settings,
+            time: &$bus.ctx.time,
+            settings: &$bus.ctx.settings,
             sessions: &mut $bus.sessions,
             pending: &mut $bus.pending,
             pools: &mut $bus.supervisor.pools,
             groups: &mut $bus.balancer.groups,
-            timers: &mut $bus.timers,
-            out: &mut $bus.out,
+            timers: &mut $bus.ctx.timers,
+            out: &mut $bus.ctx.out,
             clients: $clients,
-            workers_changed: &mut $bus.supervisor.has_changed,
+            workers_changed: &mut $bus.ctx.workers_changed,
         }
     };
 }
@@ -174,12 +174,12 @@ impl Bus {
         let received = match from {
             Peer::Client(client) => {
                 let received = self.receive_from_client(client, window);
-                self.out.stats().client_side.bytes_in += received.consumed as u64;
+                self.ctx.out.stats().client_side.bytes_in += received.consumed as u64;
                 received
             }
             Peer::Worker(worker) => {
                 let received = self.receive_from_worker(worker, window);
-                self.out.stats().worker_side.bytes_in += received.consumed as u64;
+                self.ctx.out.stats().worker_side.bytes_in += received.consumed as u64;
                 received
             }
         };
@@ -187,11 +187,11 @@ impl Bus {
     }
 
     fn receive_from_client(&mut self, key: ClientKey, window: Window<'_>) -> Received {
-        let now = self.time.now();
-        let count = self.clients.len();
-        let limit = self.settings.limits.max_input_buffer;
+        let now = self.ctx.time.now();
+        let count = self.ctx.clients.len();
+        let limit = self.ctx.settings.limits.max_input_buffer;
         let (bytes, takes_fast_path) = (window.data().len(), self.may_take_fast_path());
-        let Some(client) = self.clients.get_mut(key) else {
+        let Some(client) = self.ctx.clients.get_mut(key) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
         if client.phase != Phase::Open {
@@ -201,7 +201,7 @@ impl Bus {
             self.is_throttled(key);
             return Received { consumed: 0, next: Next::Wait };
         }
-        let is_far_ahead = count > 1 && client.end.outstanding.len() >= self.settings.limits.requests_ahead;
+        let is_far_ahead = count > 1 && client.end.outstanding.len() >= self.ctx.settings.limits.requests_ahead;
         if is_far_ahead && !client.end.seldom.throttle.take_turn() {
             self.yield_to_others(key);
             return Received { consumed: 0, next: Next::Wait };
@@ -218,11 +218,11 @@ impl Bus {
         // Lines that have waited may be overdue.
         let has_waited = end.seldom.get().is_some_and(|seldom| seldom.kept.is_any());
         if takes_fast_path && !has_waited {
-            let (mut path, workers) = (fast_path!(self, count), &mut self.workers);
+            let (mut path, workers) = (fast_path!(self, count), &mut self.ctx.workers);
             lines = self.intake.count_while(limit, |line| {
                 path.client_line(key, client, end, workers, Parsed { window: &window, line })
             });
-            self.out.stats().client_side.lines_in += lines as u64;
+            self.ctx.out.stats().client_side.lines_in += lines as u64;
             received = self.intake.finish(end, now, bytes, found, lines, limit);
         }
         client.end = taken;
@@ -230,11 +230,11 @@ impl Bus {
     }
 
     fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
-        let now = self.time.now();
-        let count = self.clients.len();
-        let limit = self.settings.limits.max_worker_line();
+        let now = self.ctx.time.now();
+        let count = self.ctx.clients.len();
+        let limit = self.ctx.settings.limits.max_worker_line();
         let (bytes, takes_fast_path) = (window.data().len(), self.may_take_fast_path());
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.process.is_drained()) else {
+        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| !worker.process.is_drained()) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
         if !worker.end.gate.is_open() {
@@ -249,7 +249,7 @@ impl Bus {
         let mut lines = 0;
         let has_waited = worker.end.seldom.get().is_some_and(|seldom| seldom.kept.is_any());
         if takes_fast_path && !worker.tenure.is_leaving() && !has_waited {
-            let (mut path, clients) = (fast_path!(self, count), &mut self.clients);
+            let (mut path, clients) = (fast_path!(self, count), &mut self.ctx.clients);
             lines = self.intake.count_while(limit, |line| {
                 let parsed = Parsed { window: &window, line };
                 match line.id.is_some() {
@@ -257,7 +257,7 @@ impl Bus {
                     false => path.pass_notification(key, worker, clients, parsed),
                 }
             });
-            self.out.stats().worker_side.lines_in += lines as u64;
+            self.ctx.out.stats().worker_side.lines_in += lines as u64;
             if let Some(received) = self.intake.finish(&mut worker.end, now, bytes, found, lines, limit) {
                 let may_be_useless = worker.useless.is_suspected(lines, received.consumed);
                 return if may_be_useless { self.charge_useless(key, received) } else { received };
@@ -274,12 +274,12 @@ impl Bus {
         if self.intake.is_plain {
             return false;
         }
-        !self.balancer.denies_methods && !self.shutdown.refuses_requests()
+        !self.balancer.denies_methods && !self.ctx.shutdown.refuses_requests()
     }
 
     /// The next lines of a client, all of which are refused.
     pub(super) fn find_lines(&mut self, key: ClientKey, window: Window<'_>) -> Outcome {
-        match self.clients.get_mut(key) {
+        match self.ctx.clients.get_mut(key) {
             Some(client) => client.end.stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch),
             None => Outcome::More,
         }
@@ -298,11 +298,11 @@ impl Bus {
         let limit = self.longest_line(from);
         let kept = self.peer_end(from).and_then(|end| end.seldom.get()).map(|seldom| seldom.kept);
         let kept = kept.filter(|kept| kept.is_any());
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let mut flow = Flow::Next;
         for line in &batch[lines..] {
             if let Some(kept) = &kept {
-                self.time.take_line(kept.taken_at(line.span.end as usize, now));
+                self.ctx.time.take_line(kept.taken_at(line.span.end as usize, now));
             }
             flow = if line.span.len() > limit {
                 self.line_too_long(from, window, line.span.start as usize)
@@ -343,7 +343,7 @@ impl Bus {
                 Outcome::More | Outcome::Full => Flow::Next,
             };
         }
-        self.out.side(from).lines_in += (lines - first) as u64;
+        self.ctx.out.side(from).lines_in += (lines - first) as u64;
         // The scan state of the unhandled bytes is kept.
         let (done, waiting) = batch.split_at(lines);
         let waits = flow == Flow::Blocked && self.has_time_limits();
@@ -365,14 +365,14 @@ impl Bus {
 
     /// Whether requests to any worker, or of any, time out.
     fn has_time_limits(&self) -> bool {
-        self.settings.pools.iter().any(|pool| pool.request_timeout.is_some())
+        self.ctx.settings.pools.iter().any(|pool| pool.request_timeout.is_some())
     }
 
     /// Longest line that `peer` may send, in bytes without its newline.
     pub(super) fn longest_line(&self, peer: Peer) -> usize {
         match peer {
-            Peer::Client(_) => self.settings.limits.max_input_buffer,
-            Peer::Worker(_) => self.settings.limits.max_worker_line(),
+            Peer::Client(_) => self.ctx.settings.limits.max_input_buffer,
+            Peer::Worker(_) => self.ctx.settings.limits.max_worker_line(),
         }
     }
 

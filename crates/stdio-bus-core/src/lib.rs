@@ -31,6 +31,7 @@ mod client;
 mod clients;
 mod closing;
 mod correlation;
+mod ctx;
 pub mod ended;
 mod endpoint;
 pub mod eras;
@@ -83,37 +84,31 @@ use alloc::vec::Vec;
 
 use admission::Admission;
 use balancer::Balancer;
-use client::{Clients, Phase, Workers};
+use client::Phase;
+use ctx::Ctx;
 pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
-use out::Out;
 use peer::{Moment, Peer, RequestKey};
 use pending::Pending;
 use port::{Close, Effects, Input};
 use report::{Reason, Report};
 use session::table::Sessions;
-use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
-use shutdown::Shutdown;
+use settings::Settings;
 use stats::Stats;
 use subscriptions::Subscriptions;
 use supervisor::Supervisor;
 pub use supervisor::discovery::Known;
 use supervisor::tenure::Wear;
 pub use supervisor::worker;
-use table::Table;
 use tasks::Tasks;
-use time::Time;
-use timers::{Timer, Timers};
+use timers::Timer;
 pub use withdrawal::{Dialect, cancellation};
 use worker::Event;
 
 /// The bus. It answers every input with [`Effects`], which are carried out in order.
 pub struct Bus {
-    time: Time,
-    settings: Settings,
+    ctx: Ctx,
     intake: Intake,
-    clients: Clients,
-    workers: Workers,
     sessions: Sessions,
     tasks: Tasks,
     subscriptions: Subscriptions,
@@ -121,10 +116,7 @@ pub struct Bus {
     supervisor: Supervisor,
     balancer: Balancer,
     admission: Admission,
-    timers: Timers,
     shortage: eviction::Shortage,
-    out: Out,
-    shutdown: Shutdown,
 }
 
 impl Bus {
@@ -134,10 +126,7 @@ impl Bus {
         let twins = settings.pools_of_both_eras();
         let supervisor = Supervisor::new(&mut settings.pools, &twins);
         Self {
-            time: Time::default(),
             intake: Intake::default(),
-            clients: Clients::new(settings.most_clients.min(MAX_CONNECTIONS)),
-            workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
             tasks: Tasks::default(),
             subscriptions: Subscriptions::default(),
@@ -148,11 +137,8 @@ impl Bus {
                 listeners: vec![Default::default(); settings.listeners.len()],
                 ..Default::default()
             },
-            timers: Timers::default(),
             shortage: eviction::Shortage::default(),
-            out: Out::default(),
-            shutdown: Shutdown::default(),
-            settings,
+            ctx: Ctx::new(settings),
         }
     }
 
@@ -231,32 +217,32 @@ impl Bus {
 
     /// Lines are lost with effects that are not carried out.
     fn begin_call(&mut self, now: Moment) {
-        self.time.begin(now);
-        debug_assert!(self.out.effects().is_empty(), "effects were left behind: {:?}", self.out.effects());
+        self.ctx.time.begin(now);
+        debug_assert!(self.ctx.out.effects().is_empty(), "effects were left behind: {:?}", self.ctx.out.effects());
     }
 
     /// The effects of a call.
     fn effects(&mut self) -> Effects<'_> {
         self.end_call();
-        Effects { effects: self.out.effects(), lines: &[] }
+        Effects { effects: self.ctx.out.effects(), lines: &[] }
     }
 
     /// The effects of a call that has read lines.
     fn effects_of_lines(&mut self) -> Effects<'_> {
         self.end_call();
-        Effects { effects: self.out.effects(), lines: self.intake.batch() }
+        Effects { effects: self.ctx.out.effects(), lines: self.intake.batch() }
     }
 
     /// Ends a call. In debug builds everything is checked: with full tables not every time.
     fn end_call(&mut self) {
-        if self.supervisor.has_changed {
+        if self.ctx.workers_changed {
             self.go_on_replacing();
             self.update_listeners();
         }
         #[cfg(debug_assertions)]
         {
             let entries = self.pending.len() + self.sessions.len() + self.tasks.len() + self.client_count();
-            if self.out.is_to_check(entries) {
+            if self.ctx.out.is_to_check(entries) {
                 self.check_invariants();
             }
         }
@@ -264,7 +250,7 @@ impl Bus {
 
     /// When [`Input::Tick`] is wanted at the latest.
     pub fn next_deadline(&self) -> Option<Moment> {
-        self.timers.next()
+        self.ctx.timers.next()
     }
 
     /// Counters and gauges.
@@ -272,33 +258,33 @@ impl Bus {
         Stats {
             clients: self.client_count(),
             awaiting_workers: self.awaiting_workers(),
-            workers: self.workers.len(),
+            workers: self.ctx.workers.len(),
             sessions: self.sessions.owned(),
             pending: self.pending.len(),
-            ..*self.out.counted()
+            ..*self.ctx.out.counted()
         }
     }
 
     /// How often something was dropped, closed or changed for this reason.
     pub fn count(&self, reason: Reason) -> u64 {
-        self.out.count(reason)
+        self.ctx.out.count(reason)
     }
 
     /// Checks a peer at this moment.
     fn wake_at(&mut self, peer: Peer, at: Moment) {
         if self.peer_end(peer).is_some() {
-            self.timers.arm(peer.into(), at);
+            self.ctx.timers.arm(peer.into(), at);
         }
     }
 
     /// Runs what is due.
     fn on_tick(&mut self) {
-        for timer in self.timers.take_due(self.time.now()) {
-            self.timers.disarm(timer);
+        for timer in self.ctx.timers.take_due(self.ctx.time.now()) {
+            self.ctx.timers.disarm(timer);
             match timer {
                 Timer::Reports => {
-                    let next = self.out.sum_up(self.time.now());
-                    self.timers.arm(timer, next);
+                    let next = self.ctx.out.sum_up(self.ctx.time.now());
+                    self.ctx.timers.arm(timer, next);
                 }
                 Timer::Requests => self.tick_requests(),
                 Timer::Sessions => self.tick_sessions(),
@@ -315,8 +301,8 @@ impl Bus {
 
     /// Counts an event and reports it, within the rate limit.
     fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
-        let summary = self.out.tell(self.time.now(), reason, report);
-        self.timers.arm(Timer::Reports, summary);
+        let summary = self.ctx.out.tell(self.ctx.time.now(), reason, report);
+        self.ctx.timers.arm(Timer::Reports, summary);
     }
 
     /// Counts and reports an event of `peer`.
@@ -362,7 +348,7 @@ impl Bus {
         self.check_worker_queue();
         self.check_assignments();
         self.check_early();
-        self.tasks.check(|worker| self.workers.get(worker).is_some());
+        self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
         self.check_openings();
     }
 

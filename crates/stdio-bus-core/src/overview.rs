@@ -212,21 +212,21 @@ impl Bus {
             return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
         }
         let starts =
-            |worker: &WorkerKey| self.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
+            |worker: &WorkerKey| self.ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
         let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
-        let since = self.workers.get(worker)?.facts.claimed;
+        let since = self.ctx.workers.get(worker)?.facts.claimed;
         let whom = self.name(Peer::Worker(worker))?;
         Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
     }
 
     /// Number of worker slots in use, gaps included.
     pub fn worker_slots(&self) -> usize {
-        self.workers.slots()
+        self.ctx.workers.slots()
     }
 
     /// The worker in a slot.
     pub fn worker_row(&self, now: Moment, slot: usize) -> Option<WorkerRow> {
-        let (key, worker) = self.workers.at(slot)?;
+        let (key, worker) = self.ctx.workers.at(slot)?;
         Some(WorkerRow {
             name: worker.name,
             pid: worker.facts.pid,
@@ -313,7 +313,7 @@ impl Bus {
 
     /// The pool with this index.
     pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'_>> {
-        let settings = self.settings.pools[..self.supervisor.shown].get(pool)?;
+        let settings = self.ctx.settings.pools[..self.supervisor.shown].get(pool)?;
         let slots = || self.slots_of(pool);
         Some(PoolRow {
             settings,
@@ -336,7 +336,7 @@ impl Bus {
     /// The worker at this place in a pool.
     pub fn worker_at(&self, pool: usize, place: usize) -> Option<WorkerKey> {
         let is_meant = |worker: &Worker| worker.name.pool == pool && worker.name.place == place;
-        self.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
+        self.ctx.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
     }
 
     fn name(&self, peer: Peer) -> Option<Name> {
@@ -348,7 +348,7 @@ impl Bus {
 
     /// The limits of the configuration.
     pub fn limits(&self) -> &Limits {
-        &self.settings.limits
+        &self.ctx.settings.limits
     }
 
     /// Every reason with its count.

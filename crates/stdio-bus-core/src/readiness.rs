@@ -76,8 +76,8 @@ fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), 
 impl Bus {
     /// Whether every listener is ready.
     pub fn readiness(&self) -> Readiness {
-        let is_there = |listener: &usize| !self.settings.listeners[*listener].is_gone;
-        let listeners = (0..self.settings.listeners.len()).filter(is_there);
+        let is_there = |listener: &usize| !self.ctx.settings.listeners[*listener].is_gone;
+        let listeners = (0..self.ctx.settings.listeners.len()).filter(is_there);
         self.readiness_if(false, || all_or_first(listeners.map(|listener| self.listener_serves(listener))))
     }
 
@@ -85,7 +85,7 @@ impl Bus {
     /// have failed.
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
-        let is_there = |pool: &usize| !self.settings.pools[*pool].is_gone;
+        let is_there = |pool: &usize| !self.ctx.settings.pools[*pool].is_gone;
         let all_are_known = (0..self.supervisor.shown).filter(is_there).all(|pool| {
             // A first sign of life.
             let shows = |worker: &Worker| {
@@ -100,13 +100,13 @@ impl Bus {
 
     /// Whether the listener with this index is ready; none if there is no such listener.
     pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
-        self.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
-        Some(self.readiness_if(self.settings.listeners[listener].mcp, || self.listener_serves(listener)))
+        self.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
+        Some(self.readiness_if(self.ctx.settings.listeners[listener].mcp, || self.listener_serves(listener)))
     }
 
     /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
-        self.settings.pools[..self.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
+        self.ctx.settings.pools[..self.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
         Some(self.readiness_if(false, || self.pool_serves(pool)))
     }
 
@@ -116,7 +116,7 @@ impl Bus {
             return Readiness::Draining;
         }
         // The one client of stdio has its slot.
-        let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
+        let all_are_stdio = self.ctx.settings.listeners.iter().all(|listener| listener.stdio);
         let has_room = || self.free_slots() > 0 || all_are_stdio || ends_sessions && self.has_detached_session();
         let slots = || match has_room() {
             true => Ok(()),
@@ -130,7 +130,7 @@ impl Bus {
     }
 
     fn listener_serves(&self, listener: usize) -> Result<(), Unready> {
-        let most = self.settings.listeners[listener].max_connections.total;
+        let most = self.ctx.settings.listeners[listener].max_connections.total;
         if let Some(most) = most.filter(|most| self.let_in(Some(listener), None) >= *most) {
             return full(format!("all {most} connections of the listener are in use"));
         }
@@ -145,9 +145,9 @@ impl Bus {
     }
 
     fn side_serves(&self, pool: usize) -> Result<(), Unready> {
-        let (here, settings) = (&self.supervisor.pools[pool], &self.settings.pools[pool]);
+        let (here, settings) = (&self.supervisor.pools[pool], &self.ctx.settings.pools[pool]);
         let (id, slots) = (&settings.id, &here.slots);
-        let workers = || slots.iter().filter_map(|slot| self.workers.get(slot.worker?));
+        let workers = || slots.iter().filter_map(|slot| self.ctx.workers.get(slot.worker?));
         if workers().any(Worker::serves) {
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl Bus {
         let is_coming = workers().next().is_some();
         if settings.assignment == Assignment::Dedicated {
             if !is_coming && self.is_full(pool) {
-                if self.is_sound(pool) && self.gives_up_at(pool, None).is_some_and(|at| at <= self.time.now()) {
+                if self.is_sound(pool) && self.gives_up_at(pool, None).is_some_and(|at| at <= self.ctx.time.now()) {
                     return Ok(());
                 }
                 return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
@@ -183,18 +183,18 @@ impl Bus {
         let why = format!("no worker of pool \"{id}\" is running: {what}");
         // Clients that have their own worker go on.
         let is_owned = |worker: &Worker| worker.pool == pool && worker.owner.is_some() && worker.runs();
-        let goes_on = self.workers.iter().any(|(_, worker)| is_owned(worker));
+        let goes_on = self.ctx.workers.iter().any(|(_, worker)| is_owned(worker));
         if goes_on { full(why) } else { dead(why) }
     }
 
     /// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.
     pub(super) fn update_listeners(&mut self) {
-        self.supervisor.has_changed = false;
-        if self.shutdown.refuses_requests() {
+        self.ctx.workers_changed = false;
+        if self.ctx.shutdown.refuses_requests() {
             return;
         }
-        for listener in 0..self.settings.listeners.len() {
-            if !self.settings.listeners[listener].closes_when_not_ready {
+        for listener in 0..self.ctx.settings.listeners.len() {
+            if !self.ctx.settings.listeners[listener].closes_when_not_ready {
                 continue;
             }
             let runs = self.balancer.groups[self.balancer.of_listeners[listener]]
@@ -211,7 +211,7 @@ impl Bus {
                 true => (Effect::OpenListener(listener), Reason::ListenerOpened, "open: a worker"),
                 false => (Effect::CloseListener(listener), Reason::ListenerClosed, "closed: no worker"),
             };
-            self.out.push(effect);
+            self.ctx.out.push(effect);
             self.tell(reason, || {
                 let text = format!("listener {listener} is {what} of its pools is running");
                 let report = Report::new(reason, text);
@@ -222,6 +222,6 @@ impl Bus {
 
     /// Whether any such worker of a configured pool runs, owned or not, and is not on probation.
     fn pool_runs(&self, pool: usize, is_such: impl Fn(&Worker) -> bool) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.name.pool == pool && worker.serves() && is_such(worker))
+        self.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool && worker.serves() && is_such(worker))
     }
 }

@@ -23,7 +23,7 @@ impl Bus {
     /// Reports that a line of `from` was dropped, with its id.
     pub(super) fn report_line(&mut self, reason: Reason, from: Peer, line: Parsed<'_>, text: &str) {
         if let Peer::Worker(worker) = from
-            && let Some(worker) = self.workers.get_mut(worker)
+            && let Some(worker) = self.ctx.workers.get_mut(worker)
         {
             worker.useless.count_line();
         }
@@ -62,7 +62,7 @@ impl Bus {
         if has_id {
             let pool = self.pool_meant(client, line);
             self.count_error(pool, reason);
-            if self.out.keeps_records() && !is_response(&line) {
+            if self.ctx.out.keeps_records() && !is_response(&line) {
                 self.record_refusal(client, line, reason, said.as_ref());
             }
         }
@@ -96,7 +96,7 @@ impl Bus {
         let session = session_name(line, line.session).and_then(|name| self.session_of_client(client, &name));
         let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
         let own = self.workers_of(client);
-        of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.process.cause())
+        of_session.into_iter().chain(own).find_map(|worker| self.ctx.workers.get(worker)?.process.cause())
     }
 
     /// Sends an error to a peer that still reads. `id` is a JSON token.
@@ -145,7 +145,7 @@ impl Bus {
     /// Sends an error, if there is one.
     pub(super) fn say(&mut self, to: Peer, said: Option<Said>) {
         if let Some(Said { line, .. }) = said {
-            self.out.stats().error_replies += 1;
+            self.ctx.out.stats().error_replies += 1;
             self.send(to, &line);
         }
     }
@@ -226,7 +226,7 @@ impl Bus {
             );
         }
         let place = client.origin.place;
-        Some(match &self.settings.listeners[client.listener].entry.proxy {
+        Some(match &self.ctx.settings.listeners[client.listener].entry.proxy {
             Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
             None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
         })
@@ -251,7 +251,7 @@ impl Bus {
     pub(super) fn line_too_long(&mut self, from: Peer, window: Window<'_>, line: usize) -> Flow {
         match from {
             Peer::Client(client) => {
-                let most = self.settings.limits.max_input_buffer;
+                let most = self.ctx.settings.limits.max_input_buffer;
                 let text = format!("a line is longer than limits.max_input_buffer, {most} bytes");
                 self.close_with_error(client, Reason::ClientLineTooLong, &text);
             }

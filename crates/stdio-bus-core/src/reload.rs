@@ -25,14 +25,14 @@ impl Bus {
     /// Applies this configuration. The first value of `most_clients` stays, for the tables are allocated.
     pub fn reload(&mut self, now: Moment, mut settings: Settings) -> Effects<'_> {
         self.begin_call(now);
-        if self.shutdown.stops_workers() {
+        if self.ctx.shutdown.stops_workers() {
             return self.effects();
         }
         let twins = self.twins_of(&settings);
         let fresh = Supervisor::new(&mut settings.pools, &twins);
-        settings.most_clients = self.settings.most_clients;
+        settings.most_clients = self.ctx.settings.most_clients;
         self.stop_awaiting_workers();
-        let before = core::mem::replace(&mut self.settings, settings);
+        let before = core::mem::replace(&mut self.ctx.settings, settings);
         let moved = self.arrange_pools(&before, fresh);
         self.arrange_clients(&moved);
         self.arrange_listeners(&before);
@@ -41,15 +41,15 @@ impl Bus {
         }
         self.release_gone_pools();
         // Lines that wait may have another destination.
-        self.workers.keys().into_iter().for_each(|worker| self.release_waiters(worker.into()));
+        self.ctx.workers.keys().into_iter().for_each(|worker| self.release_waiters(worker.into()));
         self.wake_all();
-        (self.supervisor.has_changed, self.supervisor.rolls_due) = (true, true);
+        (self.ctx.workers_changed, self.supervisor.rolls_due) = (true, true);
         self.effects()
     }
 
     /// Whether the pool at this place of the new settings is another than the current one.
     fn is_another(&self, settings: &Settings, pool: usize) -> bool {
-        pool >= self.supervisor.shown || self.settings.pools[pool].id != settings.pools[pool].id
+        pool >= self.supervisor.shown || self.ctx.settings.pools[pool].id != settings.pools[pool].id
     }
 
     /// The pools that have workers for clients of both eras: those that an MCP listener offers, or has offered.
@@ -65,7 +65,7 @@ impl Bus {
         let mut moved = vec![None; pools.len()];
         for (from, mut pool) in pools.into_iter().enumerate() {
             let Side { shown_as, era, .. } = pool.side;
-            if before.pools[shown_as].id != self.settings.pools[shown_as].id {
+            if before.pools[shown_as].id != self.ctx.settings.pools[shown_as].id {
                 self.sessions.bonds_mut().forget_pool(shown_as);
                 continue;
             }
@@ -82,7 +82,7 @@ impl Bus {
         }
         self.supervisor.pools = fresh.pools;
         self.supervisor.shown = fresh.shown;
-        for worker in self.workers.values_mut() {
+        for worker in self.ctx.workers.values_mut() {
             worker.pool = moved[worker.pool].expect("a pool with workers stays");
         }
         self.tasks.arrange(&moved);
@@ -91,7 +91,7 @@ impl Bus {
 
     /// Updates the group of each client, and its workers.
     fn arrange_clients(&mut self, moved: &[Option<usize>]) {
-        self.balancer = Balancer::new(&self.settings, self.supervisor.shown);
+        self.balancer = Balancer::new(&self.ctx.settings, self.supervisor.shown);
         self.review_subscriptions();
         for key in self.client_keys() {
             let Some(Client { identity: client, group: before, mcp, .. }) = self.client(key) else { continue };
@@ -125,33 +125,34 @@ impl Bus {
     }
 
     fn arrange_listeners(&mut self, before: &Settings) {
-        let ends = self.time.now().after(self.settings.limits.drain_timeout);
-        self.admission.listeners.resize_with(self.settings.listeners.len(), Default::default);
-        for (index, (listener, state)) in self.settings.listeners.iter().zip(&mut self.admission.listeners).enumerate()
+        let ends = self.ctx.time.now().after(self.ctx.settings.limits.drain_timeout);
+        self.admission.listeners.resize_with(self.ctx.settings.listeners.len(), Default::default);
+        for (index, (listener, state)) in
+            self.ctx.settings.listeners.iter().zip(&mut self.admission.listeners).enumerate()
         {
             let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
             state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
-            self.timers.arm(Timer::Listeners, state.ends);
+            self.ctx.timers.arm(Timer::Listeners, state.ends);
             if state.is_closed && !listener.closes_when_not_ready {
                 *state = Default::default();
-                self.out.push(Effect::OpenListener(index));
+                self.ctx.out.push(Effect::OpenListener(index));
             }
         }
     }
 
     /// The pool from `from` is now at `pool`: its workers and slots are adapted to the settings.
     fn renew_pool(&mut self, before: &Settings, from: usize, pool: usize) {
-        let (was, is) = (&before.pools[from], &self.settings.pools[pool]);
+        let (was, is) = (&before.pools[from], &self.ctx.settings.pools[pool]);
         let has_another_command = was.generation != is.generation;
         let changes_tenure = was.max_age != is.max_age || was.max_requests != is.max_requests;
         // A client with a dedicated worker relies on no other client having used it.
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
-        for worker in self.workers.values_mut().filter(|worker| worker.pool == pool) {
+        for worker in self.ctx.workers.values_mut().filter(|worker| worker.pool == pool) {
             worker.answering.limit(TimeLimits::of(is));
             if was.idle_timeout.is_none() && is.idle_timeout.is_some() {
                 // What it has said was not noted while its silence had no limit.
-                worker.facts.read_since = self.time.now();
+                worker.facts.read_since = self.ctx.time.now();
             }
             if changes_tenure {
                 let Tenure { generation, worn, leaves_by, .. } = worker.tenure;
@@ -163,8 +164,8 @@ impl Bus {
             self.forget_ends(pool);
         }
         let here = &mut self.supervisor.pools[pool];
-        here.side.is_released &= self.settings.pools[pool].is_gone;
-        let slots = self.settings.pools[pool].slots(here.side.era);
+        here.side.is_released &= self.ctx.settings.pools[pool].is_gone;
+        let slots = self.ctx.settings.pools[pool].slots(here.side.era);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
         for worker in self.workers_beyond(pool, keeps) {
             if is_assigned_otherwise {
@@ -186,7 +187,7 @@ impl Bus {
         for pool in 0..self.supervisor.pools.len() {
             let uses = |(_, client): (_, &Client)| self.balancer.groups[client.group].pools().any(|of| of == pool);
             let side = self.supervisor.pools[pool].side;
-            if !self.settings.pools[pool].is_gone || side.is_released || self.all_clients().any(uses) {
+            if !self.ctx.settings.pools[pool].is_gone || side.is_released || self.all_clients().any(uses) {
                 continue;
             }
             self.restart_roll(pool);
@@ -197,11 +198,11 @@ impl Bus {
 
     /// Checks everything that may be due earlier than before.
     fn wake_all(&mut self) {
-        self.client_keys().into_iter().for_each(|client| self.wake_at(client.into(), self.time.now()));
-        self.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.time.now()));
+        self.client_keys().into_iter().for_each(|client| self.wake_at(client.into(), self.ctx.time.now()));
+        self.ctx.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.ctx.time.now()));
         let pools = (0..self.supervisor.pools.len()).map(Timer::Pool);
         let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
-        timers.for_each(|timer| self.timers.arm(timer, self.time.now()));
+        timers.for_each(|timer| self.ctx.timers.arm(timer, self.ctx.time.now()));
         self.watch_sessions(false);
     }
 
@@ -209,8 +210,8 @@ impl Bus {
     pub(super) fn tick_listeners(&mut self) {
         for listener in 0..self.admission.listeners.len() {
             let Some(ends) = self.admission.listeners[listener].ends else { continue };
-            if ends > self.time.now() {
-                self.timers.arm(Timer::Listeners, ends);
+            if ends > self.ctx.time.now() {
+                self.ctx.timers.arm(Timer::Listeners, ends);
                 continue;
             }
             for key in self.client_keys() {
@@ -224,9 +225,9 @@ impl Bus {
 
     /// Whether a removed pool is still used; true for a pool that is not removed.
     pub fn pool_in_use(&self, pool: usize) -> bool {
-        let Some(settings) = self.settings.pools[..self.supervisor.shown].get(pool) else { return false };
+        let Some(settings) = self.ctx.settings.pools[..self.supervisor.shown].get(pool) else { return false };
         !settings.is_gone
-            || self.workers.iter().any(|(_, worker)| worker.name.pool == pool)
+            || self.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool)
             || self.all_clients().any(|(_, client)| {
                 let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool));
                 named
@@ -238,7 +239,7 @@ impl Bus {
 
     /// Whether a client of a removed listener is still connected; true for a listener that is not removed.
     pub fn listener_in_use(&self, listener: usize) -> bool {
-        let Some(settings) = self.settings.listeners.get(listener) else { return false };
+        let Some(settings) = self.ctx.settings.listeners.get(listener) else { return false };
         !settings.is_gone || self.all_clients().any(|(_, client)| client.identity.listener == listener)
     }
 }

@@ -79,13 +79,13 @@ impl Shutdown {
 impl Bus {
     /// The stage of the shutdown.
     pub fn stage(&self) -> Stage {
-        self.shutdown.stage
+        self.ctx.shutdown.stage
     }
 
     /// The operator asks for a drain. It does not hurry.
     pub(super) fn on_drain(&mut self) {
-        if self.shutdown.stage == Stage::Running {
-            self.shutdown.by_operator = true;
+        if self.ctx.shutdown.stage == Stage::Running {
+            self.ctx.shutdown.by_operator = true;
             self.begin_lame_duck("the operator asked for it");
         }
     }
@@ -93,44 +93,44 @@ impl Bus {
     /// SIGTERM or SIGINT: the first one drains, the second one drops pending requests and leaves a second to report
     /// that. An earlier drain by the operator does not count: service managers send a signal after that.
     pub(super) fn on_shutdown(&mut self) {
-        let now = self.time.now();
-        let first = self.shutdown.signalled;
-        self.shutdown.signalled = first.or(Some(now));
-        if self.shutdown.stage == Stage::Running {
+        let now = self.ctx.time.now();
+        let first = self.ctx.shutdown.signalled;
+        self.ctx.shutdown.signalled = first.or(Some(now));
+        if self.ctx.shutdown.stage == Stage::Running {
             return self.begin_lame_duck("a signal asked for it");
         }
-        if first.is_none() && self.shutdown.by_operator {
+        if first.is_none() && self.ctx.shutdown.by_operator {
             let text = "a signal: the drain continues; a second one ends it";
             return self.report(Reason::Draining, None, || text.into());
         }
-        if self.shutdown.immediate || first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
+        if self.ctx.shutdown.immediate || first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
             return;
         }
-        self.shutdown.immediate = true;
+        self.ctx.shutdown.immediate = true;
         let pending = self.awaited();
         self.report(Reason::Draining, None, || {
             format!("a second signal: everything ends within a second; {pending} pending requests get errors")
         });
         self.close_clients();
-        if self.shutdown.stage < Stage::Terminating {
+        if self.ctx.shutdown.stage < Stage::Terminating {
             self.terminate();
         }
-        if self.shutdown.stage < Stage::Killing {
+        if self.ctx.shutdown.stage < Stage::Killing {
             self.kill();
         }
         let ends = now.after(LAST_GRACE);
-        (self.shutdown.ends, self.shutdown.deadline) = (ends, self.shutdown.deadline.min(ends));
-        self.timers.arm(Timer::Drain, ends);
+        (self.ctx.shutdown.ends, self.ctx.shutdown.deadline) = (ends, self.ctx.shutdown.deadline.min(ends));
+        self.ctx.timers.arm(Timer::Drain, ends);
         self.advance_shutdown();
     }
 
     /// Starts the shutdown: for a while only readiness checks see it.
     fn begin_lame_duck(&mut self, why: &str) {
-        let lame_duck = self.settings.limits.lame_duck;
+        let lame_duck = self.ctx.settings.limits.lame_duck;
         if lame_duck.is_zero() {
             return self.begin_shutdown(why);
         }
-        self.enter(Stage::LameDuck, self.time.now().after(lame_duck));
+        self.enter(Stage::LameDuck, self.ctx.time.now().after(lame_duck));
         self.report(Reason::Draining, None, || {
             format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
         });
@@ -138,27 +138,27 @@ impl Bus {
 
     /// Enters the next stage, which lasts until `deadline` at most.
     fn enter(&mut self, stage: Stage, deadline: Moment) {
-        (self.shutdown.stage, self.shutdown.deadline) = (stage, deadline);
+        (self.ctx.shutdown.stage, self.ctx.shutdown.deadline) = (stage, deadline);
         self.await_deadline();
     }
 
     fn await_deadline(&mut self) {
-        if self.shutdown.deadline > self.time.now() {
-            self.timers.arm(Timer::Drain, self.shutdown.deadline);
+        if self.ctx.shutdown.deadline > self.ctx.time.now() {
+            self.ctx.timers.arm(Timer::Drain, self.ctx.shutdown.deadline);
         }
     }
 
     /// Starts the drain itself, once.
     pub(super) fn begin_shutdown(&mut self, why: &str) {
-        let now = self.time.now();
-        if self.shutdown.stage >= Stage::Quiescing {
+        let now = self.ctx.time.now();
+        if self.ctx.shutdown.stage >= Stage::Quiescing {
             return;
         }
-        let quiesce = self.settings.limits.quiesce;
+        let quiesce = self.ctx.settings.limits.quiesce;
         self.enter(Stage::Quiescing, now.after(quiesce));
-        self.shutdown.quiesces_from = now;
+        self.ctx.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
-        self.out.push(Effect::StopAccept);
+        self.ctx.out.push(Effect::StopAccept);
         // These will get no answer.
         let is_subscription = |request: &Request| request.verb == Verb::Listen && request.cancelled().is_none();
         let subscriptions = self.pending.all(&|request| is_subscription(request) && request.asker().is_some());
@@ -178,19 +178,19 @@ impl Bus {
 
     /// Advances as far as what is left allows.
     pub(super) fn advance_shutdown(&mut self) {
-        let over = self.shutdown.deadline <= self.time.now();
-        match self.shutdown.stage {
+        let over = self.ctx.shutdown.deadline <= self.ctx.time.now();
+        match self.ctx.shutdown.stage {
             Stage::LameDuck if over => self.begin_shutdown("lame_duck_sec is over"),
             Stage::Quiescing if over => self.terminate(),
             Stage::Quiescing => {
                 self.close_silent();
                 self.recheck_quiesced();
             }
-            Stage::Terminating if self.workers.is_empty() => self.flush(),
+            Stage::Terminating if self.ctx.workers.is_empty() => self.flush(),
             Stage::Terminating if over => self.kill(),
-            Stage::Killing if over || self.workers.is_empty() => self.flush(),
+            Stage::Killing if over || self.ctx.workers.is_empty() => self.flush(),
             Stage::Flushing if over => {
-                self.shutdown.deadline = Moment::NEVER;
+                self.ctx.shutdown.deadline = Moment::NEVER;
                 for client in self.client_keys() {
                     self.leave_unread(client);
                     self.close_client(client, Close::Now, Reason::ShuttingDown);
@@ -198,39 +198,39 @@ impl Bus {
             }
             _ => {}
         }
-        if self.shutdown.stage == Stage::Flushing && !self.has_clients() {
-            self.shutdown.stage = Stage::Done;
-            self.out.push(Effect::Done);
+        if self.ctx.shutdown.stage == Stage::Flushing && !self.has_clients() {
+            self.ctx.shutdown.stage = Stage::Done;
+            self.ctx.out.push(Effect::Done);
         } else {
             self.await_deadline();
         }
     }
 
     fn terminate(&mut self) {
-        let deadline = self.time.now().after(self.settings.limits.drain_timeout);
+        let deadline = self.ctx.time.now().after(self.ctx.settings.limits.drain_timeout);
         self.enter(Stage::Terminating, deadline);
-        self.shutdown.ends = deadline;
+        self.ctx.shutdown.ends = deadline;
         for client in self.client_keys() {
             self.end_throttle(client);
         }
-        let left = self.workers.len();
+        let left = self.ctx.workers.len();
         self.report(Reason::Draining, None, || format!("{left} workers are told to stop"));
-        for worker in self.workers.keys() {
+        for worker in self.ctx.workers.keys() {
             self.stop_worker(worker);
         }
         self.advance_shutdown();
     }
 
     fn kill(&mut self) {
-        self.enter(Stage::Killing, self.time.now().after(LAST_GRACE));
+        self.enter(Stage::Killing, self.ctx.time.now().after(LAST_GRACE));
         self.kill_workers();
         self.advance_shutdown();
     }
 
     fn flush(&mut self) {
-        let deadline = match self.shutdown.immediate {
-            true => self.shutdown.ends,
-            false => self.shutdown.ends.max(self.time.now().after(LAST_GRACE)),
+        let deadline = match self.ctx.shutdown.immediate {
+            true => self.ctx.shutdown.ends,
+            false => self.ctx.shutdown.ends.max(self.ctx.time.now().after(LAST_GRACE)),
         };
         self.enter(Stage::Flushing, deadline);
         self.close_clients();
@@ -246,7 +246,7 @@ impl Bus {
     /// Closes clients that wait for nothing and were silent for a while. A request that crosses the end of the
     /// connection would be lost; so it is refused, and the grace begins anew.
     fn close_silent(&mut self) {
-        let grace = self.settings.limits.drain_grace;
+        let grace = self.ctx.settings.limits.drain_grace;
         for key in self.client_keys() {
             let Some(client) = self.client(key).filter(|client| client.phase == Phase::Open) else { continue };
             let end = &client.end;
@@ -254,12 +254,12 @@ impl Bus {
             if !end.outstanding.is_empty() || end.sessions.iter().any(works) {
                 continue;
             }
-            let silent_at = client.active_at().max(self.shutdown.quiesces_from).after(grace);
+            let silent_at = client.active_at().max(self.ctx.shutdown.quiesces_from).after(grace);
             // In the middle of a line, or with output to take, it is not done.
             let is_busy = end.stream.is_amid() || end.output.queued() > 0 || !end.gate.is_open();
             match is_busy {
-                true => self.timers.arm(Timer::Drain, self.time.now().after(grace.max(closing::SILENCE))),
-                false if silent_at > self.time.now() => self.timers.arm(Timer::Drain, silent_at),
+                true => self.ctx.timers.arm(Timer::Drain, self.ctx.time.now().after(grace.max(closing::SILENCE))),
+                false if silent_at > self.ctx.time.now() => self.ctx.timers.arm(Timer::Drain, silent_at),
                 false => self.close_client(key, Close::Flush, Reason::ShuttingDown),
             }
         }
@@ -269,7 +269,7 @@ impl Bus {
     pub(super) fn recheck_quiesced(&mut self) {
         let is_open = |(_, client): (_, &Client)| client.phase <= Phase::HalfClosed;
         let works = |(_, session): (_, &Session)| session.is_working;
-        if self.shutdown.stage == Stage::Quiescing
+        if self.ctx.shutdown.stage == Stage::Quiescing
             && !self.all_clients().any(is_open)
             && !self.sessions.iter().any(works)
         {
@@ -279,10 +279,10 @@ impl Bus {
 
     /// A client has got an answer: it may be its last one.
     pub(super) fn watch_silence(&mut self) {
-        if self.shutdown.stage == Stage::Quiescing {
+        if self.ctx.shutdown.stage == Stage::Quiescing {
             // Without a grace it is checked in the next tick, not again in this one.
-            let grace = self.settings.limits.drain_grace.max(Duration::from_nanos(1));
-            self.timers.arm(Timer::Drain, self.time.now().after(grace));
+            let grace = self.ctx.settings.limits.drain_grace.max(Duration::from_nanos(1));
+            self.ctx.timers.arm(Timer::Drain, self.ctx.time.now().after(grace));
         }
     }
 }

@@ -130,15 +130,15 @@ impl Bus {
     /// When the request that is being handled times out, by the limits of this worker, if ever. Its time began when the
     /// daemon took its line.
     pub(super) fn line_expires(&self, worker: WorkerKey) -> Option<Moment> {
-        let expires = self.workers.get(worker)?.answering.limits().expires(self.time.taken_at());
+        let expires = self.ctx.workers.get(worker)?.answering.limits().expires(self.ctx.time.taken_at());
         Some(expires).filter(|expires| *expires != Moment::NEVER)
     }
 
     /// A worker has said something in this session, or about this request.
     #[inline]
     pub(super) fn note_life(&mut self, worker: WorkerKey, session: Option<SessionKey>, about: Option<RequestKey>) {
-        let now = self.time.now();
-        if self.workers.get(worker).is_none_or(|worker| !worker.answering.limits().limit_silence()) {
+        let now = self.ctx.time.now();
+        if self.ctx.workers.get(worker).is_none_or(|worker| !worker.answering.limits().limit_silence()) {
             return;
         }
         if let Some(session) = session {
@@ -175,7 +175,7 @@ impl Bus {
     pub(super) fn silent_since(&self, key: RequestKey, asked: &Asked) -> Option<Moment> {
         let watched = self.pending.watch().of(key)?;
         let Peer::Worker(worker) = self.pending.get(key)?.answerer() else { return None };
-        let worker = self.workers.get(worker)?;
+        let worker = self.ctx.workers.get(worker)?;
         let sessions = self.pending.sessions(key);
         let in_session = |session: &SessionKey| asked.sessions.binary_search(session).is_ok();
         let is_asked = asked.requests.binary_search(&key).is_ok() || sessions.iter().flatten().any(in_session);
@@ -200,20 +200,20 @@ impl Bus {
             return (None, request.expires);
         }
         let since = self.silent_since(key, questions.0.get_or_init(|| self.asked_of_clients()));
-        let limits = self.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
+        let limits = self.ctx.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
         let silent_at = since.map_or(Moment::NEVER, |since| limits.silent_at(since));
         (since.map(|since| now.since(since)), watched.expires.min(silent_at))
     }
 
     /// Why a request to a worker whose deadline has come is given up; or its next deadline.
     pub(super) fn why_overdue(&self, key: RequestKey, asked: &Asked) -> Result<&'static str, Moment> {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let text = "the worker did not answer within request_timeout_sec";
         let Some(watched) = self.pending.watch().of(key).filter(|watched| watched.expires > now) else {
             return Ok(text);
         };
         let Some(Peer::Worker(worker)) = self.pending.get(key).map(Request::answerer) else { return Ok(text) };
-        let limits = self.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
+        let limits = self.ctx.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
         let silent_at = limits.silent_at(self.silent_since(key, asked).unwrap_or(now));
         if silent_at <= now {
             return Ok(

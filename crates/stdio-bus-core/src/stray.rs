@@ -213,8 +213,8 @@ fn keep(kept: &mut Vec<u8>, part: &[u8], most: usize) {
 impl Bus {
     /// Whether lines of a worker that are no messages are passed over.
     pub(super) fn passes_over(&self, worker: WorkerKey) -> bool {
-        let Some(pool) = self.workers.get(worker).map(|worker| worker.name.pool) else { return false };
-        self.settings.on_bad_output(pool) == BadOutput::Skip
+        let Some(pool) = self.ctx.workers.get(worker).map(|worker| worker.name.pool) else { return false };
+        self.ctx.settings.on_bad_output(pool) == BadOutput::Skip
     }
 
     /// A byte order mark stands ahead of the first line of `from`, from `line` on in the window; the bytes before are
@@ -235,8 +235,8 @@ impl Bus {
 
     /// A worker's line is no message, for this reason, or is too long: it is passed over from `line` on.
     pub(super) fn pass_over(&mut self, key: WorkerKey, window: Window<'_>, line: usize, is_too_long: bool) -> Flow {
-        let began = self.time.now();
-        let Some(worker) = self.workers.get_mut(key) else { return Flow::Over };
+        let began = self.ctx.time.now();
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return Flow::Over };
         let (begin, outline) = (Vec::new(), Outline::default());
         worker.strays.line = Some(Box::new(Stray { is_too_long, begin, length: 0, began, outline }));
         match self.go_on_passing_over(key, &window.data()[line..]) {
@@ -250,7 +250,7 @@ impl Bus {
     pub(super) fn receive_stray(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
         let consumed = self.go_on_passing_over(key, window.data());
-        let Some(worker) = self.workers.get_mut(key) else { return Received { consumed: bytes, next: Next::Wait } };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return Received { consumed: bytes, next: Next::Wait } };
         match consumed {
             Some(consumed) => worker.end.stream.pass_over(bytes, consumed, true),
             None => worker.end.stream.discard(bytes),
@@ -259,9 +259,9 @@ impl Bus {
 
     /// Takes bytes of a line that is passed over. Returns how many, or none if the worker is stopped because of them.
     fn go_on_passing_over(&mut self, key: WorkerKey, bytes: &[u8]) -> Option<usize> {
-        let now = self.time.now();
-        let most = self.settings.limits.max_worker_line() as u64 * MOST_TIMES;
-        let worker = self.workers.get_mut(key)?;
+        let now = self.ctx.time.now();
+        let most = self.ctx.settings.limits.max_worker_line() as u64 * MOST_TIMES;
+        let worker = self.ctx.workers.get_mut(key)?;
         let line = worker.strays.line.as_mut()?;
         let end = memchr::memchr(b'\n', bytes);
         line.take(&bytes[..end.unwrap_or(bytes.len())]);
@@ -282,12 +282,14 @@ impl Bus {
 
     /// The limit of a worker's line, for people.
     pub(super) fn longest(&self) -> String {
-        format!("{WRAPPED_LINE} times limits.max_input_buffer, {} bytes", self.settings.limits.max_worker_line())
+        format!("{WRAPPED_LINE} times limits.max_input_buffer, {} bytes", self.ctx.settings.limits.max_worker_line())
     }
 
     /// A line that is passed over has ended. False if that ends the worker.
     fn end_stray(&mut self, key: WorkerKey) -> bool {
-        let Some(line) = self.workers.get_mut(key).and_then(|worker| worker.strays.line.take()) else { return true };
+        let Some(line) = self.ctx.workers.get_mut(key).and_then(|worker| worker.strays.line.take()) else {
+            return true;
+        };
         for id in &line.outline.answered {
             let Some(request) = Id::parse(id).ok().and_then(|id| self.pending.find(key.into(), &id)) else { continue };
             let text = "the answer stands in an array (a batch), which is passed over; a worker writes each message on a \
@@ -332,8 +334,8 @@ impl Bus {
 
     /// A line that is no message has ended. If it was to answer a request, that fails.
     fn end_no_message(&mut self, key: WorkerKey, line: Stray) -> bool {
-        let (reason, from, now) = (Reason::WorkerStdout, Peer::Worker(key), self.time.now());
-        let Some(worker) = self.workers.get_mut(key) else { return true };
+        let (reason, from, now) = (Reason::WorkerStdout, Peer::Worker(key), self.ctx.time.now());
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return true };
         worker.useless.count_line();
         let is_first = !core::mem::replace(&mut worker.strays.is_known, true);
         if worker.strays.is_flood(now) {
@@ -347,7 +349,7 @@ impl Bus {
         let request = line.outline.id().filter(|_| line.outline.answers);
         let request = request.and_then(|id| self.pending.find(from, &Id::parse(id).ok()?));
         let length = line.length as usize;
-        self.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
+        self.ctx.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
         if is_first {
             self.report(reason, Some(from), || {
                 "a worker writes lines to stdout that are no messages: they are passed over (pools[].on_bad_output), and \
@@ -355,7 +357,7 @@ impl Bus {
                     .into()
             });
         } else {
-            self.out.count_quietly(reason);
+            self.ctx.out.count_quietly(reason);
         }
         if let Some(request) = request {
             let text = "the answer is not valid JSON, so it was passed over; the log has its beginning";
@@ -380,12 +382,12 @@ impl Bus {
 
     /// A worker's output has ended amid a line that is passed over. The request that it answers fails with the worker.
     pub(super) fn end_of_stray(&mut self, key: WorkerKey) {
-        if let Some(line) = self.workers.get_mut(key).and_then(|worker| worker.strays.line.take())
+        if let Some(line) = self.ctx.workers.get_mut(key).and_then(|worker| worker.strays.line.take())
             && line.outline.id().is_none()
         {
             let length = line.length as usize;
-            self.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
-            self.out.count_quietly(Reason::WorkerStdout);
+            self.ctx.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
+            self.ctx.out.count_quietly(Reason::WorkerStdout);
         }
     }
 }

@@ -235,7 +235,7 @@ impl Bus {
 
     #[cold]
     fn find_tasks(&mut self, message: &Message<'_>, group: usize) -> Result<Option<WorkerKey>, Refusal> {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let mut worker = None;
         for id in named(message) {
             let pools = self.balancer.groups[group].pools();
@@ -276,7 +276,7 @@ impl Bus {
             let maker = Some(maker).filter(|(_, origin)| origin.names.owner().is_some());
             let (serial, source) = (self.tasks.made, client.origin.source());
             self.tasks.made += 1;
-            let task = Task { serial, worker, source, maker, works: true, until: self.time.now(), has_ttl: false };
+            let task = Task { serial, worker, source, maker, works: true, until: self.ctx.time.now(), has_ttl: false };
             self.tasks.insert((pool, Rc::from(&*id)), task);
         }
         self.update_task(worker, pool, &id, result);
@@ -296,7 +296,7 @@ impl Bus {
     }
 
     fn update_task(&mut self, worker: WorkerKey, pool: usize, id: &[u8], said: &[u8]) {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let name = (pool, Rc::from(id));
         let Some(task) = self.tasks.by_name.get_mut(&name).filter(|task| task.worker == worker) else { return };
         let Report { works, ttl } = Report::of(said);
@@ -314,7 +314,7 @@ impl Bus {
 
     /// Until when a worker is needed for tasks that it works on; none if it works on none.
     pub(crate) fn needed_for_tasks(&self, worker: WorkerKey) -> Option<Moment> {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let works = |task: &&Task| task.worker == worker && task.works && task.until > now;
         self.tasks.by_name.values().filter(works).map(|task| task.until).max()
     }

@@ -84,16 +84,16 @@ impl Bus {
     /// The daemon did not run for a while.
     pub(super) fn on_gap(&mut self, held_up: Duration, suspended: Duration) {
         if !suspended.is_zero() {
-            self.time.add_suspended(suspended);
+            self.ctx.time.add_suspended(suspended);
             self.report(Reason::MachineSuspended, None, || {
                 let seconds = suspended.as_secs_f32();
                 format!("the machine was suspended for {seconds:.1} s; that counts for no timeout")
             });
         }
         if !held_up.is_zero() {
-            let Moment(now) = self.time.now();
+            let Moment(now) = self.ctx.time.now();
             let since = now.saturating_sub(u64::try_from(held_up.as_nanos()).unwrap_or(u64::MAX));
-            (self.time.resumed, self.time.held_up_since) = (self.time.now(), Moment(since));
+            (self.ctx.time.resumed, self.ctx.time.held_up_since) = (self.ctx.time.now(), Moment(since));
             self.report(Reason::DaemonHeldUp, None, || {
                 let seconds = held_up.as_secs_f32();
                 format!(
@@ -106,7 +106,7 @@ impl Bus {
 
     /// Duration since `since`, including the time in which the machine was suspended.
     pub fn lasted(&self, now: Moment, since: Moment) -> Duration {
-        self.time.lasted_at(now, since)
+        self.ctx.time.lasted_at(now, since)
     }
 }
 

@@ -91,8 +91,8 @@ impl Bus {
             let id = id.map_or_else(|| self.pending.asker_token(key), |id| id.as_bytes().to_owned());
             self.send(answerer, &cancellation(dialect, &id, why));
         }
-        let due = self.pending.give_up(self.time.now(), key);
-        self.timers.arm(Timer::Requests, due);
+        let due = self.pending.give_up(self.ctx.time.now(), key);
+        self.ctx.timers.arm(Timer::Requests, due);
     }
 
     /// A client's request is given up: the client gets an error, its worker is told, and so are clients with questions
@@ -194,7 +194,7 @@ impl Bus {
     pub(super) fn send_cancellation(&mut self, session: SessionKey) {
         let Some(session) = self.sessions.get(session) else { return };
         let worker = session.worker;
-        let wanted = self.pool_of(worker).is_some_and(|pool| self.settings.pools[pool].cancel_on_disconnect);
+        let wanted = self.pool_of(worker).is_some_and(|pool| self.ctx.settings.pools[pool].cancel_on_disconnect);
         if !wanted || !self.worker_takes_messages(worker) {
             return;
         }

@@ -97,8 +97,8 @@ impl Bus {
     /// A worker has ended without being asked to: any client with a request pending there may have caused it, and one
     /// that had a request each time is slowed down.
     pub(crate) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
-        let unexpected = self.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself());
-        if !unexpected || self.shutdown.stops_workers() {
+        let unexpected = self.ctx.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself());
+        if !unexpected || self.ctx.shutdown.stops_workers() {
             return;
         }
         let mut askers = Vec::new();
@@ -108,7 +108,7 @@ impl Bus {
                 continue;
             }
             askers.push(asker);
-            let now = self.time.now();
+            let now = self.ctx.time.now();
             let Some(client) = self.endpoint(asker.into()) else { continue };
             let Some((crashes, pause)) = client.seldom.throttle.count_crash() else { continue };
             self.throttle(asker, now.after(pause), false);
@@ -134,7 +134,7 @@ impl Bus {
     /// This client and its source fill a table, or its cancellation named nothing: it is not read for a while. Refusing
     /// costs more than asking, and a thousand connections refused at full speed would leave no time for the others.
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
-        let (now, is_alone) = (self.time.now(), self.client_count() == 1);
+        let (now, is_alone) = (self.ctx.time.now(), self.client_count() == 1);
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
         let ends = client.seldom.throttle.count_refusal(now);
         self.throttle(key, ends, false);
@@ -143,13 +143,13 @@ impl Bus {
     /// Makes a client that is far ahead wait.
     #[cold]
     pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
-        self.throttle(key, self.time.now().after(YIELDS_FOR), true);
+        self.throttle(key, self.ctx.time.now().after(YIELDS_FOR), true);
         self.close_gate(key.into(), Hold::Throttle);
     }
 
     /// A client has one unanswered request less: one that yields is read again once it has few.
     pub(crate) fn resume_if_caught_up(&mut self, key: ClientKey) {
-        let few = self.settings.limits.requests_ahead.div_ceil(2);
+        let few = self.ctx.settings.limits.requests_ahead.div_ceil(2);
         let Some(client) = self.endpoint(key.into()) else { return };
         if client.gate.has(Hold::Throttle) && client.seldom.throttle.yields && client.outstanding.len() < few {
             client.seldom.throttle.has_turn = false;

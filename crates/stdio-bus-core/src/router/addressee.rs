@@ -41,9 +41,9 @@ impl Bus {
     /// The client that everything from a worker is for: its owner, the only one that it has served, or the only one
     /// that could use it if it has served none. A spare of a dedicated pool has none: each client there has its own.
     pub(crate) fn only_client(&self, key: WorkerKey) -> Option<ClientKey> {
-        let worker = self.workers.get(key)?;
+        let worker = self.ctx.workers.get(key)?;
         match worker.audience.first() {
-            _ if self.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
+            _ if self.ctx.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
                 worker.owner.filter(|owner| !self.may_work_for_others(key, worker, *owner))
             }
             Some(client) => Some(client).filter(|_| !worker.audience.has_others()),
@@ -76,10 +76,10 @@ impl Bus {
 
     /// Why a message that names no client has no addressee, with the remedy.
     fn no_addressee(&self, said: &Said<'_>) -> Refusal {
-        let Some(worker) = self.workers.get(said.from) else {
+        let Some(worker) = self.ctx.workers.get(said.from) else {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };
-        let pool = &self.settings.pools[worker.pool];
+        let pool = &self.ctx.settings.pools[worker.pool];
         let method = session_name(said.line, said.line.method).unwrap_or_default();
         let shown = String::from_utf8_lossy(&method[..method.len().min(LONGEST_METHOD)]);
         let shown = shown.escape_debug();
@@ -146,7 +146,7 @@ impl Bus {
         let name = session_named(line);
         let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
         let to = if name.is_some() {
-            let at = self.workers.get(worker);
+            let at = self.ctx.workers.get(worker);
             // A child is for whom its parent is for.
             let root = session.map(|key| self.sessions.root_of(key));
             let is_one_made = || at.is_some_and(|worker| worker.may_give_out_a_name());

@@ -102,7 +102,7 @@ impl Bus {
     pub(super) fn tell_all(&mut self, said: &Said<'_>) -> Option<Flow> {
         let &Said { from: worker, line, ref id, .. } = said;
         let kind = ForAll::of(line).filter(|_| id.is_none())?;
-        let audience = &self.workers.get(worker)?.audience;
+        let audience = &self.ctx.workers.get(worker)?.audience;
         if !audience.has_others || kind == ForAll::Login && !audience.is_one_user() {
             return None;
         }
@@ -132,7 +132,7 @@ impl Bus {
 
     /// The clients that a worker has served, and that still read.
     fn served_by(&self, worker: WorkerKey) -> Vec<ClientKey> {
-        let Some(worker) = self.workers.get(worker) else { return Vec::new() };
+        let Some(worker) = self.ctx.workers.get(worker) else { return Vec::new() };
         let listens =
             |(key, client): &(ClientKey, &Client)| worker.audience.has(*key) && client.phase <= Phase::HalfClosed;
         self.all_clients().filter(listens).map(|(key, _)| key).collect()
@@ -140,15 +140,15 @@ impl Bus {
 
     /// A worker receives a line of this client.
     pub(crate) fn note_audience(&mut self, worker: WorkerKey, client: ClientKey) {
-        let is_new = self.workers.get(worker).is_some_and(|worker| !worker.audience.has(client));
+        let is_new = self.ctx.workers.get(worker).is_some_and(|worker| !worker.audience.has(client));
         let from = self.identity(client).filter(|_| is_new).map(|from| Rc::clone(&from.origin));
-        if let (Some(from), Some(worker)) = (from, self.workers.get_mut(worker)) {
+        if let (Some(from), Some(worker)) = (from, self.ctx.workers.get_mut(worker)) {
             worker.audience.add(client, &from);
         }
     }
 
     /// A client has gone.
     pub(crate) fn leave_audiences(&mut self, client: ClientKey) {
-        self.workers.values_mut().for_each(|worker| worker.audience.forget(client));
+        self.ctx.workers.values_mut().for_each(|worker| worker.audience.forget(client));
     }
 }

@@ -71,7 +71,7 @@ impl Bus {
             return Err(refusal);
         }
         // Messages about a pending request may still pass: its cancellation, notifications of its session.
-        if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || line.id.is_some()) {
+        if self.ctx.shutdown.refuses_requests() && (self.ctx.shutdown.stops_workers() || line.id.is_some()) {
             return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));
         }
         if !is_wrapped(line) {
@@ -105,7 +105,7 @@ impl Bus {
                 return Err(overdue("no worker was free for it within request_timeout_sec"));
             }
             Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, line) => {
-                let due = self.time_limit_for(client, line).map(|limit| self.time.taken_at().after(limit));
+                let due = self.time_limit_for(client, line).map(|limit| self.ctx.time.taken_at().after(limit));
                 self.expire_first_line(client.into(), due.filter(|_| may_expire));
                 return Ok(Flow::Blocked);
             }
@@ -124,7 +124,7 @@ impl Bus {
             }
         }
         let due = self.line_expires(route.worker).filter(|_| may_expire);
-        if due.is_some_and(|due| due <= self.time.now()) {
+        if due.is_some_and(|due| due <= self.ctx.time.now()) {
             return Err(overdue("its worker had no room for it within request_timeout_sec"));
         }
         if self.await_opening(&message, route.worker)?
@@ -154,8 +154,8 @@ impl Bus {
         }
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
-            let due = self.pending.cancel(self.time.now(), key, how);
-            self.timers.arm(Timer::Requests, due);
+            let due = self.pending.cancel(self.ctx.time.now(), key, how);
+            self.ctx.timers.arm(Timer::Requests, due);
             if self.mcp(message.from).era.is_some() {
                 // Over HTTP its response stays open until there is something to send.
                 self.fail_request(key, Reason::Cancelled, "the client has cancelled it");
@@ -173,10 +173,10 @@ impl Bus {
         edits: &mut Edits,
     ) -> Result<(), Refusal> {
         let &Message { from: client, line, verb, progress, .. } = message;
-        let answering = self.workers.get(worker).map(|worker| &worker.answering);
+        let answering = self.ctx.workers.get(worker).map(|worker| &worker.answering);
         // A subscription is not answered.
         let limits = answering.filter(|_| verb != Verb::Listen).map(|it| *it.limits()).unwrap_or_default();
-        let (now, expires) = (self.time.now(), limits.expires(self.time.taken_at()));
+        let (now, expires) = (self.ctx.time.now(), limits.expires(self.ctx.time.taken_at()));
         let first_deadline = expires.min(limits.silent_at(now));
         let own = not_for_worker(line).map_or(0, |own| own.len() as u32);
         let may_echo = answering.is_some_and(|answering| !answering.responds());
@@ -252,7 +252,7 @@ impl Bus {
 
     /// A client's message goes to a worker that may be lent to another client, now or before it is answered.
     fn visit(&mut self, client: ClientKey, worker: WorkerKey) -> WorkerKey {
-        if let Some(at) = self.workers.get_mut(worker).filter(|at| at.owner != Some(client)) {
+        if let Some(at) = self.ctx.workers.get_mut(worker).filter(|at| at.owner != Some(client)) {
             at.facts.has_guests = true;
         }
         worker
@@ -300,7 +300,7 @@ impl Bus {
             && let Some(key) = self.session_of_client(client, of.name)
             && let Some(worker) = self.sessions.get(key).map(|session| session.worker)
         {
-            self.sessions.touch(key, self.time.now());
+            self.sessions.touch(key, self.ctx.time.now());
             return Ok((worker, self.access(of, worker, Some(key))?));
         }
         self.refuse_lost(of)?;
@@ -388,12 +388,12 @@ impl Bus {
             Use::None => return Ok(Entered::default()),
             // A session that is taken over changes hands when the message is recorded.
             Use::Own(key) | Use::Take(key) => {
-                self.sessions.touch(key, self.time.now());
+                self.sessions.touch(key, self.ctx.time.now());
                 return Ok(Entered { session: Some(key), is_new: false });
             }
             // That keeps a claim alive, but does not make the request its owner's.
             Use::Share(key) => {
-                self.sessions.touch(key, self.time.now());
+                self.sessions.touch(key, self.ctx.time.now());
                 return Ok(Entered::default());
             }
             Use::Claim => (self.new_session(client, worker, name, State::Claimed), true),
@@ -495,14 +495,14 @@ impl Bus {
         let group = self.group_of_line(client, line).ok()?;
         let mut longest = None;
         for pool in self.balancer.groups[group].pools() {
-            longest = longest.max(Some(self.settings.pools[pool].request_timeout?));
+            longest = longest.max(Some(self.ctx.settings.pools[pool].request_timeout?));
         }
         longest
     }
 
     /// Whether a request has no worker yet, and its time is over.
     fn has_waited_for_worker(&self, client: ClientKey, line: Parsed<'_>) -> bool {
-        let (now, taken_at) = (self.time.now(), self.time.taken_at());
+        let (now, taken_at) = (self.ctx.time.now(), self.ctx.time.taken_at());
         taken_at < now && self.time_limit_for(client, line).is_some_and(|limit| taken_at.after(limit) <= now)
     }
 }

@@ -76,7 +76,7 @@ impl Bus {
     /// whether the message has to wait for that.
     pub(super) fn await_opening(&mut self, message: &Message<'_>, key: WorkerKey) -> Result<bool, Refusal> {
         let client = message.from;
-        let Some(worker) = self.workers.get(key).filter(|worker| worker.owner.is_none()) else { return Ok(false) };
+        let Some(worker) = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return Ok(false) };
         let is_new = !worker.audience.has(client);
         let is_concerned = is_new || worker.greeting.is_asking;
         if !is_concerned || message.verb == Verb::Initialize && message.id.is_some() {
@@ -85,7 +85,7 @@ impl Bus {
         let Some(opening) = self.opening_of(client, worker.pool).filter(|opening| opening.is_accepted) else {
             return Ok(false);
         };
-        let (greeting, pool, alike, now) = (&worker.greeting, worker.pool, opening.alike, self.time.now());
+        let (greeting, pool, alike, now) = (&worker.greeting, worker.pool, opening.alike, self.ctx.time.now());
         if greeting.accepted.contains(&alike) {
             self.send_initialized(client, key);
             return Ok(false);
@@ -101,7 +101,7 @@ impl Bus {
         }
         if same.any(|asked| asked.is_again) {
             let is_asking = greeting.asked.iter().filter(is_timely).any(|asked| asked.is_again);
-            self.workers.get_mut(key).into_iter().for_each(|worker| worker.greeting.is_asking = is_asking);
+            self.ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.greeting.is_asking = is_asking);
             return Ok(false);
         }
         if !is_new {
@@ -138,7 +138,7 @@ impl Bus {
         let text = line.with(&id.token());
         self.note_audience(key, client);
         self.note_version(key, &text);
-        if let Some(worker) = self.workers.get_mut(key) {
+        if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
             worker.greeting.is_asking = true;
         }
@@ -151,7 +151,7 @@ impl Bus {
     /// not.
     pub(super) fn needs_opening(&self, client: ClientKey, key: WorkerKey) -> bool {
         let is_new = |worker: &&Worker| worker.owner.is_none() && !worker.audience.has(client);
-        let Some(worker) = self.workers.get(key).filter(is_new) else { return false };
+        let Some(worker) = self.ctx.workers.get(key).filter(is_new) else { return false };
         let needs = |opening: &Opening| opening.is_accepted && !worker.greeting.accepted.contains(&opening.alike);
         self.opening_of(client, worker.pool).is_some_and(needs)
     }
@@ -169,7 +169,7 @@ impl Bus {
 
     /// Maximum size of what is kept of a client.
     fn longest_opening(&self) -> usize {
-        (self.settings.limits.max_memory / MEMORY_PART / self.most_clients().max(1)).clamp(LEAST, LONGEST)
+        (self.ctx.settings.limits.max_memory / MEMORY_PART / self.most_clients().max(1)).clamp(LEAST, LONGEST)
     }
 
     /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
@@ -178,8 +178,8 @@ impl Bus {
         let &Message { from: client, line, ref id, .. } = message;
         let text = line.get(line.span);
         self.note_version(key, text);
-        let (since, longest) = (self.time.now(), self.longest_opening());
-        let pool = self.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
+        let (since, longest) = (self.ctx.time.now(), self.longest_opening());
+        let pool = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
         let Some((spelled, pool)) = id.as_ref().zip(pool) else { return };
         self.drop_opening(client, pool);
         let openings = self.client(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
@@ -202,7 +202,7 @@ impl Bus {
         }
         let made = edits[0].as_ref().and_then(|edit| Id::parse(edit.with.as_bytes()).ok());
         let id = made.unwrap_or_else(|| spelled.id.clone());
-        if let Some(worker) = self.workers.get_mut(key) {
+        if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since, is_again: false });
         }
     }
@@ -212,7 +212,7 @@ impl Bus {
     #[cold]
     pub(super) fn note_initialized(&mut self, message: &Message<'_>, key: WorkerKey) -> bool {
         let &Message { from: client, line, ref id, .. } = message;
-        let pool = self.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
+        let pool = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
         let Some(pool) = pool.filter(|_| id.is_none()) else { return false };
         let Some(opening) = self.opening_mut(client, pool) else { return false };
         let (alike, before) = (opening.alike, opening.bytes());
@@ -227,14 +227,15 @@ impl Bus {
         self.supervisor.opening_bytes += after;
         self.supervisor.opening_bytes -= before;
         let accepts = |greeting: &Greeting| greeting.accepted.contains(&alike);
-        let Some(greeting) = self.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return false };
+        let Some(greeting) = self.ctx.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return false };
         let is_known = greeting.is_ready && greeting.takes_one && accepts(greeting);
         greeting.is_ready = true;
         let waits = |worker: &Worker| {
             let has_begun = worker.pool == pool && worker.audience.has(client);
             has_begun && accepts(&worker.greeting) && !worker.greeting.is_ready
         };
-        let others: Vec<WorkerKey> = self.workers.iter().filter(|(_, it)| waits(it)).map(|(other, _)| other).collect();
+        let others: Vec<WorkerKey> =
+            self.ctx.workers.iter().filter(|(_, it)| waits(it)).map(|(other, _)| other).collect();
         others.into_iter().for_each(|other| self.send_initialized(client, other));
         is_known
     }
@@ -242,13 +243,13 @@ impl Bus {
     /// A worker that has accepted a client's `initialize` gets the notification that follows, unless it has had one, or
     /// the client has not sent it yet.
     fn send_initialized(&mut self, client: ClientKey, key: WorkerKey) {
-        let Some(pool) = self.workers.get(key).filter(|worker| !worker.greeting.is_ready).map(|worker| worker.pool)
+        let Some(pool) = self.ctx.workers.get(key).filter(|worker| !worker.greeting.is_ready).map(|worker| worker.pool)
         else {
             return;
         };
         let line = self.opening_of(client, pool).and_then(|opening| opening.initialized.clone());
         let Some(line) = line else { return };
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         worker.greeting.is_ready = true;
         self.send(Peer::Worker(key), &line);
     }
@@ -256,14 +257,14 @@ impl Bus {
     /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
     /// result. Returns whether it is one.
     pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
-        let Some(worker) = self.workers.get_mut(key) else { return false };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return false };
         let Some(asked) = take_asked(&mut worker.greeting, id, true) else { return false };
-        self.supervisor.has_changed |= worker.answering.answers(is_response(&line));
+        self.ctx.workers_changed |= worker.answering.answers(is_response(&line));
         let is_accepted = accepts(line);
         self.settle(key, &asked, line, is_accepted);
         if !is_accepted {
             let (client, error) = (self.client(asked.client).map(|_| asked.client.into()), error_of(line));
-            let has_others = self.workers.get(key).is_some_and(|worker| !worker.greeting.accepted.is_empty());
+            let has_others = self.ctx.workers.get(key).is_some_and(|worker| !worker.greeting.accepted.is_empty());
             let remedy = if has_others { format!("; if it takes one only: {REMEDY}") } else { String::new() };
             self.report_request(Reason::InitializeRefused, [client, Some(key.into())], || {
                 let text = format!(
@@ -287,12 +288,12 @@ impl Bus {
         is_misspelled: bool,
     ) -> bool {
         let Some(id) = self.pending.wire_of(request) else { return false };
-        let Some(asked) = self.workers.get_mut(key).and_then(|worker| take_asked(&mut worker.greeting, &id, false))
+        let Some(asked) = self.ctx.workers.get_mut(key).and_then(|worker| take_asked(&mut worker.greeting, &id, false))
         else {
             return false;
         };
         let is_accepted = accepts(line);
-        let Some(worker) = self.workers.get_mut(key) else { return false };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return false };
         let greeting = &mut worker.greeting;
         let is_alike = |first: &u64| *first == asked.alike;
         if is_accepted || is_misspelled {
@@ -305,8 +306,8 @@ impl Bus {
         }
         if greeting.asked.iter().any(|other| is_alike(&other.alike)) {
             let answer = KeptLine::of(line, &[line.id], None);
-            let until = self.time.now().after(PATIENCE);
-            self.supervisor.has_changed |= worker.answering.answers(true);
+            let until = self.ctx.time.now().after(PATIENCE);
+            self.ctx.workers_changed |= worker.answering.answers(true);
             greeting.refused.push(Refused { request, alike: asked.alike, answer, until });
             self.wake_at(key.into(), until);
             return true;
@@ -334,8 +335,8 @@ impl Bus {
     /// A worker has answered an `initialize`: what has waited for that goes on.
     fn settle(&mut self, key: WorkerKey, asked: &Asked, line: Parsed<'_>, is_accepted: bool) {
         let longest =
-            LONGEST.min(self.settings.limits.max_memory / MEMORY_PART / crate::settings::MAX_WORKERS).max(LEAST);
-        let Some(worker) = self.workers.get_mut(key) else { return };
+            LONGEST.min(self.ctx.settings.limits.max_memory / MEMORY_PART / crate::settings::MAX_WORKERS).max(LEAST);
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let (pool, greeting) = (worker.pool, &mut worker.greeting);
         if is_accepted {
             if !greeting.accepted.contains(&asked.alike) {
@@ -378,18 +379,18 @@ impl Bus {
 
     /// Refusals that were held back for long enough reach their clients. Returns when to check again.
     pub(crate) fn tick_refused(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.time.now();
-        let greeting = &mut self.workers.get_mut(key)?.greeting;
+        let now = self.ctx.time.now();
+        let greeting = &mut self.ctx.workers.get_mut(key)?.greeting;
         let due: Vec<Refused> = greeting.refused.extract_if(.., |refused| refused.until <= now).collect();
         for Refused { request, answer, .. } in due {
             self.answer_instead(key, request, &answer, Outcome::Error);
         }
-        self.workers.get(key)?.greeting.refused.iter().map(|refused| refused.until).min()
+        self.ctx.workers.get(key)?.greeting.refused.iter().map(|refused| refused.until).min()
     }
 
     /// A client whose `initialize` a worker has refused gets the answer to the first one, which asked for the same.
     fn answer_as_first(&mut self, key: WorkerKey, request: RequestKey) {
-        let Some(greeting) = self.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return };
+        let Some(greeting) = self.ctx.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return };
         let is_news = !core::mem::replace(&mut greeting.takes_one, true);
         let Some((alike, first)) = greeting.first.clone() else { return };
         let asker = self.pending.get(request).and_then(|request| request.asker());
@@ -414,14 +415,14 @@ impl Bus {
         let (asker, since) = (asked.asker(), asked.since());
         let text = answer.with(&self.pending.asker_token(request));
         let ending = Ending { outcome: outcome.name(), code: None, reason: None, bytes_out: text.len() as u64 };
-        if self.out.keeps_records() {
+        if self.ctx.out.keeps_records() {
             self.record_end(request, ending, None);
         }
         self.forget_request(request);
         let Some(Peer::Client(client)) = asker else { return };
-        if let Some(worker) = self.workers.get_mut(key) {
-            self.supervisor.has_changed |= worker.answering.answers(true);
-            self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.time.lasted(since));
+        if let Some(worker) = self.ctx.workers.get_mut(key) {
+            self.ctx.workers_changed |= worker.answering.answers(true);
+            self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.ctx.time.lasted(since));
         }
         if let Some(client) = self.client_mut(client) {
             client.mcp.answered_by = Some(key);
@@ -461,7 +462,7 @@ impl Bus {
     pub(crate) fn check_openings(&self) {
         let clients = self.all_clients().filter_map(|(_, client)| client.seldom.get());
         let kept: usize = clients.flat_map(|client| &client.openings).map(Opening::bytes).sum();
-        let answers: usize = self.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
+        let answers: usize = self.ctx.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
         assert_eq!(kept + answers, self.supervisor.opening_bytes);
     }
 }

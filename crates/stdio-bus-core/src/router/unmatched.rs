@@ -72,7 +72,7 @@ impl Bus {
         if id.as_ref().is_some_and(|id| self.take_era(worker, id, is_result) || self.take_opening(worker, id, line)) {
             return Flow::Next;
         }
-        let Some(at) = self.workers.get_mut(worker) else { return Flow::Next };
+        let Some(at) = self.ctx.workers.get_mut(worker) else { return Flow::Next };
         let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| at.end.seldom.retired.take(fingerprint)) {
             self.learn_from_late_answer(worker, line, [None; 2]);
@@ -96,7 +96,11 @@ impl Bus {
         };
         self.report_line(Reason::UnknownId, from, line, &text);
         let is_first = line.id.is_some()
-            && self.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_answers, true));
+            && self
+                .ctx
+                .workers
+                .get_mut(worker)
+                .is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_answers, true));
         if is_first {
             let text = "a worker sent an answer that nothing waits for: it has answered a request twice, or under an id \
                         that it was not sent";
@@ -108,7 +112,7 @@ impl Bus {
     /// Takes an answer for the one to the request that it means.
     fn take_meant(&mut self, worker: WorkerKey, line: Parsed<'_>, meant: Meant) -> Flow {
         let Meant { key, is_sure, how } = meant;
-        let has_others = self.workers.get(worker).is_some_and(|at| at.audience.has_others());
+        let has_others = self.ctx.workers.get(worker).is_some_and(|at| at.audience.has_others());
         if !is_sure && has_others {
             let text = format!("the worker has answered under another id: {}", how.unwrap_or_default());
             self.fail_request(key, Reason::UnknownId, &text);
@@ -121,7 +125,8 @@ impl Bus {
     /// An answer under a misspelled id was delivered: reports the first one of a worker.
     pub(crate) fn report_spelling(&mut self, worker: WorkerKey, line: Parsed<'_>, misspelled: &Misspelled) {
         let Some(how) = &misspelled.how else { return };
-        if self.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_spelling, true)) {
+        if self.ctx.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_spelling, true))
+        {
             let text = format!("{how}, which it is taken for; a worker answers with the id as it came");
             self.report_line(Reason::UnknownId, Peer::Worker(worker), line, &text);
         }
@@ -137,7 +142,7 @@ impl Bus {
             let how = format!("no request is pending under {id}, but {other} ({kind}) is");
             return Some(Meant { key, is_sure: true, how: Some(how) });
         }
-        let at = self.workers.get_mut(worker).filter(|at| at.end.unanswered.count() > 0)?;
+        let at = self.ctx.workers.get_mut(worker).filter(|at| at.end.unanswered.count() > 0)?;
         if at.facts.searches >= MOST_SEARCHES {
             return None;
         }
@@ -152,13 +157,13 @@ impl Bus {
             return None;
         }
         let how = format!("{} is {wire} {how}", written.escape_ascii());
-        self.workers.get_mut(worker)?.facts.searches = 0;
+        self.ctx.workers.get_mut(worker)?.facts.searches = 0;
         Some(Meant { key, is_sure: false, how: Some(how) })
     }
 
     /// The only request that a worker has to answer.
     fn only_pending(&self, worker: WorkerKey) -> Option<RequestKey> {
-        self.workers.get(worker).filter(|at| at.end.unanswered.count() == 1)?;
+        self.ctx.workers.get(worker).filter(|at| at.end.unanswered.count() == 1)?;
         self.pending.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
     }
 }

@@ -108,7 +108,7 @@ impl Bus {
             sessions.into_iter().flatten().for_each(|session| self.drop_early_of(worker, session));
         }
         if verb.creates()
-            && (named.is_none() || self.workers.get(worker).is_some_and(|worker| worker.creating.asked == 0))
+            && (named.is_none() || self.ctx.workers.get(worker).is_some_and(|worker| worker.creating.asked == 0))
         {
             self.drop_early(worker);
         }
@@ -234,7 +234,7 @@ impl Bus {
             return Err(Refusal(Reason::ServerRequest, text.into()));
         }
         let due = self.line_expires(worker).filter(|_| said.id.is_some());
-        if due.is_some_and(|due| due <= self.time.now()) {
+        if due.is_some_and(|due| due <= self.ctx.time.now()) {
             let text = "its client had no room for it within request_timeout_sec";
             return Err(Refusal(Reason::Timeout, text.into()));
         }
@@ -284,8 +284,8 @@ impl Bus {
         session: Option<SessionKey>,
     ) -> Result<Edits, Refusal> {
         let &Said { from: worker, ref id, .. } = said;
-        if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
-            self.sessions.touch(session, self.time.now());
+        if let Some(session) = session.filter(|_| self.ctx.settings.limits.session_idle.is_some()) {
+            self.sessions.touch(session, self.ctx.time.now());
         }
         self.note_life(worker, session, named.about);
         if id.is_none() && session.is_none() {

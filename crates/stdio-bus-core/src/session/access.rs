@@ -196,18 +196,18 @@ impl Bus {
 
     /// Whether all clients may use every session.
     pub(crate) fn shares_sessions(&self) -> bool {
-        self.settings.routing.session_access == SessionAccess::Shared
+        self.ctx.settings.routing.session_access == SessionAccess::Shared
     }
 
     /// Whether the workers of a worker's pool give out session names, so that clients may use no others.
     fn issues_names(&self, worker: WorkerKey) -> bool {
-        self.workers.get(worker).is_some_and(|worker| self.supervisor.pools[worker.pool].gives_out_names(worker))
+        self.ctx.workers.get(worker).is_some_and(|worker| self.supervisor.pools[worker.pool].gives_out_names(worker))
     }
 
     /// Why a client's line may not go to any worker of this pool, which denies the method to clients, since the answer
     /// would reveal other clients. None if it may.
     pub(crate) fn denied_in(&self, pool: usize, line: Parsed<'_>) -> Option<Refusal> {
-        let pool = &self.settings.pools[pool];
+        let pool = &self.ctx.settings.pools[pool];
         if pool.deny_methods.is_empty() || !line.method.is_some() {
             return None;
         }

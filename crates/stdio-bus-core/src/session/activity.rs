@@ -28,7 +28,7 @@ impl Bus {
     #[cold]
     pub(crate) fn note_version(&mut self, worker: WorkerKey, line: &[u8]) {
         self.note_subagents(worker, line);
-        let Some(worker) = self.workers.get_mut(worker) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(worker) else { return };
         worker.facts.tells_states |= asks_for_version_2(line);
         let pool = &mut self.supervisor.pools[worker.pool];
         pool.dialect = Dialect::of_initialize(line).or(pool.dialect);
@@ -36,7 +36,7 @@ impl Bus {
 
     /// A worker sends this line, whether its session has an owner or not.
     pub(crate) fn note_activity(&mut self, worker: WorkerKey, line: Parsed<'_>) {
-        if self.workers.get(worker).is_none_or(|worker| !worker.facts.tells_states) {
+        if self.ctx.workers.get(worker).is_none_or(|worker| !worker.facts.tells_states) {
             return;
         }
         let session = session_named(line).and_then(|name| self.sessions.of_worker(worker, &name));

@@ -39,8 +39,8 @@ impl Bus {
         if core::mem::replace(&mut self.supervisor.pools[pool].has_subagents, true) {
             return;
         }
-        for worker in self.workers.keys() {
-            if let Some(worker) = self.workers.get_mut(worker).filter(|worker| worker.pool == pool) {
+        for worker in self.ctx.workers.keys() {
+            if let Some(worker) = self.ctx.workers.get_mut(worker).filter(|worker| worker.pool == pool) {
                 worker.facts.has_subagents = true;
             }
         }
@@ -49,7 +49,7 @@ impl Bus {
     /// A worker's message in this session was passed on: if it announces a child, that begins, and what the worker has
     /// said in it already follows.
     pub(crate) fn note_announcement(&mut self, worker: WorkerKey, parent: Option<SessionKey>, line: Parsed<'_>) {
-        let may_announce = self.workers.get(worker).is_some_and(|worker| worker.facts.has_subagents);
+        let may_announce = self.ctx.workers.get(worker).is_some_and(|worker| worker.facts.has_subagents);
         if !may_announce || line.id.is_some() || !has_method(line, b"session/update") {
             return;
         }

@@ -65,17 +65,17 @@ impl Bus {
     /// Makes a message wait if it names a session which the worker may be creating, or a child which it may be about to
     /// announce. Returns whether it waits.
     pub(crate) fn wait_for_session(&mut self, key: WorkerKey, line: Parsed<'_>) -> bool {
-        let most = MOST_BYTES.min(self.settings.limits.max_memory / MEMORY_PART);
+        let most = MOST_BYTES.min(self.ctx.settings.limits.max_memory / MEMORY_PART);
         let bytes = line.span.len() + 1;
         let Some(name) = session_named(line).filter(|name| name.len() <= MAX_SESSION_ID_LEN) else {
             return false;
         };
         let is_known = self.sessions.of_worker(key, &name).is_some();
         let in_all = self.bytes_waiting() + bytes;
-        let Some(worker) = self.workers.get_mut(key) else { return false };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return false };
         let has_room = worker.early.0.len() < MOST_LINES
             && bytes_of(&worker.early.0) + bytes <= most
-            && in_all <= self.settings.limits.max_memory / MEMORY_PART;
+            && in_all <= self.ctx.settings.limits.max_memory / MEMORY_PART;
         let is_request = line.id.is_some();
         let may_be_child = worker.facts.has_subagents && !worker.end.sessions.is_empty();
         let may_be_created = worker.creating.asked > 0;
@@ -85,7 +85,7 @@ impl Bus {
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
         let longest = if may_be_created && !is_request { LONGEST } else { LONGEST_FOR_CHILD };
-        let until = self.time.now().after(longest);
+        let until = self.ctx.time.now().after(longest);
         self.supervisor.early_bytes += bytes;
         worker.early.0.push(EarlyLine {
             session: (&*name).into(),
@@ -106,7 +106,7 @@ impl Bus {
         if owned.is_none_or(|session| session.client != Some(client)) {
             return;
         }
-        let has_subagents = self.workers.get(key).is_some_and(|worker| worker.facts.has_subagents);
+        let has_subagents = self.ctx.workers.get(key).is_some_and(|worker| worker.facts.has_subagents);
         let is_it = |early: &EarlyLine| early.session.as_bytes() == name && (is_child || !early.is_for_child);
         for early in self.take_early(key, is_it) {
             if early.id.is_none() {
@@ -162,9 +162,9 @@ impl Bus {
 
     /// Drops lines that have waited for too long. Returns when to check again.
     pub(crate) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         self.drop_early_lines(key, |early| early.until <= now);
-        self.workers.get(key)?.early.0.iter().map(|early| early.until).min()
+        self.ctx.workers.get(key)?.early.0.iter().map(|early| early.until).min()
     }
 
     fn drop_early_lines(&mut self, key: WorkerKey, is_over: impl Fn(&EarlyLine) -> bool) {
@@ -179,7 +179,7 @@ impl Bus {
     }
 
     fn take_early(&mut self, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
-        let Some(worker) = self.workers.get_mut(key) else { return Vec::new() };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return Vec::new() };
         let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
         self.supervisor.early_bytes -= bytes_of(&taken);
         taken
@@ -187,10 +187,10 @@ impl Bus {
 
     /// Panics if more waits than may, or the count is wrong.
     pub(crate) fn check_early(&self) {
-        for (_, worker) in self.workers.iter() {
+        for (_, worker) in self.ctx.workers.iter() {
             assert!(worker.early.0.len() <= MOST_LINES && bytes_of(&worker.early.0) <= MOST_BYTES);
         }
-        let all: usize = self.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum();
+        let all: usize = self.ctx.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum();
         assert_eq!(all, self.supervisor.early_bytes);
     }
 }

@@ -33,8 +33,8 @@ impl Bus {
             return None;
         }
         self.identity(client)?;
-        let at_worker = &mut self.workers.get_mut(worker)?.end.sessions;
-        let key = self.sessions.insert(self.time.now(), worker, at_worker, name, state)?;
+        let at_worker = &mut self.ctx.workers.get_mut(worker)?.end.sessions;
+        let key = self.sessions.insert(self.ctx.time.now(), worker, at_worker, name, state)?;
         self.give_session(key, client);
         self.watch_sessions(state < State::Used);
         Some(key)
@@ -42,8 +42,8 @@ impl Bus {
 
     /// One more session, or claim, may expire.
     pub(crate) fn watch_sessions(&mut self, is_claim: bool) {
-        let due = self.sessions.watch(self.time.now(), self.settings.limits.session_idle, is_claim);
-        self.timers.arm(Timer::Sessions, due);
+        let due = self.sessions.watch(self.ctx.time.now(), self.ctx.settings.limits.session_idle, is_claim);
+        self.ctx.timers.arm(Timer::Sessions, due);
     }
 
     /// Lends a reserved name to a client that asks the worker to load it; if the worker refuses, it is returned.
@@ -54,7 +54,7 @@ impl Bus {
         // Its parent, if it has one, has no owner.
         self.sessions.leave_family(key);
         self.lend_children(key, client);
-        self.sessions.touch(key, self.time.now());
+        self.sessions.touch(key, self.ctx.time.now());
         self.watch_sessions(false);
         true
     }
@@ -174,13 +174,13 @@ impl Bus {
             return;
         }
         let older = self.worker_name(other.worker);
-        let id = &self.settings.pools[pool].id;
+        let id = &self.ctx.settings.pools[pool].id;
         let text = format!(
             "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
              \"assignment\": \"client\" or \"dedicated\", so that one worker makes all sessions of a client",
             name.escape_ascii(),
             older.map_or("the older one".into(), |older| {
-                format!("{}/{}", self.settings.pools[older.pool].id, older.place)
+                format!("{}/{}", self.ctx.settings.pools[older.pool].id, older.place)
             })
         );
         self.report_request(Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
@@ -204,7 +204,7 @@ impl Bus {
             Some((key, _)) => self.drop_session(key),
             None => {}
         }
-        let Some(at) = self.workers.get_mut(worker) else { return };
+        let Some(at) = self.ctx.workers.get_mut(worker) else { return };
         let made = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Lent);
         if let Some(key) = made {
             self.sessions.step(key, Event::Unseen);
@@ -223,7 +223,7 @@ impl Bus {
         for key in self.sessions.family_of(key).into_iter().chain([key]) {
             self.leave_owner(key);
             let Some(worker) = self.sessions.get(key).map(|session| session.worker) else { continue };
-            self.sessions.remove(key, self.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
+            self.sessions.remove(key, self.ctx.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
         }
     }
 
@@ -273,17 +273,17 @@ impl Bus {
             self.leave_owner(key);
             self.give_session(key, by);
             self.hand_elicitations_over(worker, key, by);
-            self.sessions.touch(key, self.time.now());
+            self.sessions.touch(key, self.ctx.time.now());
         }
         self.forget_lost(by, name.as_bytes());
     }
 
     /// Forgets claims that have expired, and sessions that were idle for too long.
     pub(crate) fn tick_sessions(&mut self) {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         // A request that has timed out may never be answered.
         let awaited = |sessions: &_| pending_in(sessions, &self.pending, |request| request.asker().is_some());
-        for key in self.sessions.take_idle(now, self.settings.limits.session_idle, awaited) {
+        for key in self.sessions.take_idle(now, self.ctx.settings.limits.session_idle, awaited) {
             self.forget_idle_session(key);
         }
         for (key, owner) in self.sessions.take_expired_claims(now) {
@@ -292,7 +292,7 @@ impl Bus {
             });
             self.drop_session(key);
         }
-        self.timers.arm(Timer::Sessions, self.sessions.next_deadline());
+        self.ctx.timers.arm(Timer::Sessions, self.sessions.next_deadline());
     }
 
     /// A session was idle for long. Its owner gets an error when it next names it; on a dedicated worker there is no
@@ -328,7 +328,7 @@ impl Bus {
             assert!(worker.sessions.contains(&key));
         }
         let at_clients = self.all_clients().map(|(_, client)| client.end.sessions.len());
-        let at_workers = self.workers.iter().map(|(_, worker)| worker.end.sessions.len());
+        let at_workers = self.ctx.workers.iter().map(|(_, worker)| worker.end.sessions.len());
         assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.sessions.len() + self.sessions.owned());
     }
 }

@@ -102,25 +102,25 @@ impl Answering {
 impl Bus {
     /// A worker follows others that have failed.
     pub(super) fn put_on_probation(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         worker.answering.is_on_probation = true;
-        self.wake_at(key.into(), self.time.now().after(PROBATION));
+        self.wake_at(key.into(), self.ctx.time.now().after(PROBATION));
     }
 
     /// Ends the probation of a worker that has run for long enough. Returns when to check again.
     pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
+        let worker = self.ctx.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
         let due = worker.facts.started.after(PROBATION);
-        worker.answering.is_on_probation = due > self.time.now();
-        self.supervisor.has_changed |= due <= self.time.now();
-        (due > self.time.now()).then_some(due)
+        worker.answering.is_on_probation = due > self.ctx.time.now();
+        self.ctx.workers_changed |= due <= self.ctx.time.now();
+        (due > self.ctx.time.now()).then_some(due)
     }
 
     /// Reports a worker without output while requests wait, once for as long as it has something to answer. Returns
     /// when to check again.
     pub(super) fn tick_silent(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.time.now();
-        let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
+        let now = self.ctx.time.now();
+        let worker = self.ctx.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
         let (waiting, answering) = (worker.end.unanswered.awaited(), &mut worker.answering);
         if waiting > 0 && worker.end.gate.waits() {
             // It is paused because a client has no room: it may have more output.
@@ -155,15 +155,16 @@ impl Bus {
 
     /// Reports a client that waits for the first answer of its own worker. Returns when to check again.
     pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get_mut(key).filter(|worker| !worker.facts.told_of_wait)?;
+        let worker = self.ctx.workers.get_mut(key).filter(|worker| !worker.facts.told_of_wait)?;
         let (owner, claimed, started) = (worker.owner?, worker.facts.claimed, worker.facts.started);
         let due = claimed.after(FIRST_ANSWER);
-        if due > self.time.now() {
+        if due > self.ctx.time.now() {
             return Some(due);
         }
         worker.facts.told_of_wait = true;
         if worker.starts_for().is_some() {
-            let (waited, ran) = (self.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
+            let (waited, ran) =
+                (self.ctx.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
             self.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
                 let text = format!(
                     "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
@@ -178,8 +179,8 @@ impl Bus {
     /// A request to a worker has timed out: after too many in a row the worker is restarted. A worker that has other
     /// output meanwhile, or is paused, may be slow with these and serve others.
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
-        let now = self.time.now();
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
+        let now = self.ctx.time.now();
+        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         let spoke_at = worker.end.stream.spoke_at().unwrap_or(worker.facts.started);
         let may_go_on = !worker.answering.limits().are_shorter_than(now.since(spoke_at));
         // One that waits for a client's answer does not hang.

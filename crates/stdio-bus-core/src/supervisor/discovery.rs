@@ -107,7 +107,7 @@ impl Bus {
         let Some(pool) = self.worker_name(key).map(|name| name.pool).filter(|pool| !self.asks_era(*pool)) else {
             return;
         };
-        let (discovery, worker) = (&self.supervisor.pools[pool].discovery, self.workers.get_mut(key));
+        let (discovery, worker) = (&self.supervisor.pools[pool].discovery, self.ctx.workers.get_mut(key));
         if let (Some(discovery), Some(worker)) = (discovery, worker)
             && discovery.wants_to_know(worker.tenure.generation)
         {
@@ -117,22 +117,22 @@ impl Bus {
 
     /// A worker runs: it is asked, if it was chosen for that.
     pub(super) fn ask_era(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get(key).filter(|worker| worker.is_asked()) else { return };
+        let Some(worker) = self.ctx.workers.get(key).filter(|worker| worker.is_asked()) else { return };
         let line = question(worker.name.incarnation);
         self.send(key.into(), line.as_bytes());
-        self.wake_at(key.into(), self.time.now().after(SILENT_FOR));
+        self.wake_at(key.into(), self.ctx.time.now().after(SILENT_FOR));
     }
 
     /// Takes a worker's answer to `server/discover`, if this is one: an echo counts as no result, and neither does an
     /// error. Returns whether it is one.
     pub(crate) fn take_era(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
-        let Some(worker) = self.workers.get_mut(key) else { return false };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return false };
         if !matches!(worker.facts.question, Question::Open | Question::Late)
             || Id::parse(id_of(worker.name.incarnation).as_bytes()).as_ref() != Ok(id)
         {
             return false;
         }
-        self.supervisor.has_changed |= worker.answering.answers(false);
+        self.ctx.workers_changed |= worker.answering.answers(false);
         let (answered, era) = match is_result {
             true => (Question::Answered, Era::Modern),
             false => (Question::None, Era::Legacy),
@@ -144,7 +144,7 @@ impl Bus {
 
     /// The id of the bus's own request that a worker has to answer before all others, or while it has no other.
     pub(crate) fn own_question(&self, key: WorkerKey) -> Option<Id> {
-        let worker = self.workers.get(key).filter(|worker| worker.end.unanswered.count() == 0)?;
+        let worker = self.ctx.workers.get(key).filter(|worker| worker.end.unanswered.count() == 0)?;
         match worker.facts.question {
             Question::Open => Id::parse(id_of(worker.name.incarnation).as_bytes()).ok(),
             _ => worker.greeting.asked_by_bus().cloned(),
@@ -153,9 +153,9 @@ impl Bus {
 
     /// Stops waiting for an answer. Returns when to check again.
     pub(super) fn tick_question(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get(key).filter(|worker| worker.is_asked() && worker.has_run())?;
+        let worker = self.ctx.workers.get(key).filter(|worker| worker.is_asked() && worker.has_run())?;
         let due = worker.facts.started.after(SILENT_FOR);
-        if due > self.time.now() {
+        if due > self.ctx.time.now() {
             return Some(due);
         }
         self.stop_asking(key, Question::Late, Era::Legacy);
@@ -174,7 +174,7 @@ impl Bus {
 
     /// A worker has answered, or is late.
     fn stop_asking(&mut self, key: WorkerKey, question: Question, era: Era) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         worker.facts.question = question;
         let (pool, of) = (worker.name.pool, worker.tenure.generation);
         if let Some(discovery) = &mut self.supervisor.pools[pool].discovery {
@@ -235,8 +235,8 @@ impl Bus {
         if before == Some(Era::Modern) {
             self.end_modern_side(pool);
         }
-        self.out.push(Effect::Discovered { pool });
-        let id = &self.settings.pools[pool].id;
+        self.ctx.out.push(Effect::Discovered { pool });
+        let id = &self.ctx.settings.pools[pool].id;
         let text = match (era, known) {
             (Era::Modern, _) => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
             (Era::Legacy, Known::Answered) => {
@@ -274,7 +274,7 @@ impl Bus {
 
     /// The start of the worker of a pool that was sent `server/discover`, or will be.
     fn asked_in(&self, pool: usize) -> Option<Moment> {
-        let mut workers = self.workers.iter().map(|(_, worker)| worker);
+        let mut workers = self.ctx.workers.iter().map(|(_, worker)| worker);
         let asked = workers.find(|worker| worker.name.pool == pool && worker.is_asked());
         asked.map(|worker| worker.facts.started)
     }
@@ -297,7 +297,7 @@ impl Bus {
     /// Panics if more than one worker of a pool is asked, or one that somebody uses.
     pub(crate) fn check_questions(&self) {
         let mut asked: Vec<usize> = Vec::new();
-        for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.is_asked()) {
+        for (_, worker) in self.ctx.workers.iter().filter(|(_, worker)| worker.is_asked()) {
             assert!(!asked.contains(&worker.name.pool) && self.discovery(worker.name.pool).is_some());
             asked.push(worker.name.pool);
             let is_free = worker.owner.is_none() && worker.end.unanswered.count() == 0;

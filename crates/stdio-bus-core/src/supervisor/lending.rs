@@ -20,7 +20,7 @@ impl Bus {
     /// the group with its index: only a group of one pool lends.
     pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
         let worker = self.client(client)?.mcp.preferred?;
-        let at = self.workers.get(worker)?;
+        let at = self.ctx.workers.get(worker)?;
         (at.pool == pool && at.takes_messages()).then_some(worker)
     }
 
@@ -33,12 +33,12 @@ impl Bus {
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
     pub(super) fn free_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
         let is_free =
-            |key: &WorkerKey| self.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
+            |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
         if let Some(worker) = self.preferred_worker(client, pool) {
             return Some(worker).filter(is_free);
         }
         let free = || self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
-        let is_idle = |key: &WorkerKey| self.workers.get(*key).is_some_and(|at| at.end.unanswered.count() == 0);
+        let is_idle = |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|at| at.end.unanswered.count() == 0);
         let any = || free().next().filter(|_| self.slot_to_fill(client, pool).is_none());
         free().find(is_idle).or_else(any)
     }
@@ -50,7 +50,7 @@ impl Bus {
         }
         let may_begin = |slot: usize| {
             let slot = &self.supervisor.pools[pool].slots[slot];
-            slot.worker.is_none() && slot.restarts.may_begin(self.time.now())
+            slot.worker.is_none() && slot.restarts.may_begin(self.ctx.time.now())
         };
         (0..self.supervisor.pools[pool].slots.len()).find(|slot| may_begin(*slot))
     }
@@ -108,15 +108,15 @@ impl Bus {
     fn is_extra(&self, key: WorkerKey) -> bool {
         let Some(pool) = self.pool_of(key) else { return false };
         let slot = self.supervisor.pools[pool].slot_of(key);
-        slot.is_some_and(|slot| slot >= self.settings.pools[pool].instances)
+        slot.is_some_and(|slot| slot >= self.ctx.settings.pools[pool].instances)
     }
 
     /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
     /// check again.
     pub(super) fn tick_extra(&mut self, key: WorkerKey) -> Option<Moment> {
         let is_free = |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.is_extra(key);
-        let due = self.workers.get(key).filter(is_free)?.facts.claimed.after(SPARED_FOR);
-        if due <= self.time.now() {
+        let due = self.ctx.workers.get(key).filter(is_free)?.facts.claimed.after(SPARED_FOR);
+        if due <= self.ctx.time.now() {
             if let Some(until) = self.needed_for_tasks(key) {
                 return Some(until);
             }
@@ -128,7 +128,7 @@ impl Bus {
 
     /// A lent worker is returned although its client may still wait for it.
     pub(crate) fn take_back(&mut self, key: WorkerKey) {
-        let owner = self.workers.get_mut(key).and_then(|worker| worker.owner.take());
+        let owner = self.ctx.workers.get_mut(key).and_then(|worker| worker.owner.take());
         owner.into_iter().for_each(|owner| self.unassign(owner, key));
     }
 
@@ -161,12 +161,12 @@ impl Bus {
             return false;
         }
         for (_, key) in lent {
-            let Some(worker) = self.workers.get_mut(key) else { continue };
+            let Some(worker) = self.ctx.workers.get_mut(key) else { continue };
             worker.owner = None;
-            worker.facts.claimed = self.time.now();
+            worker.facts.claimed = self.ctx.time.now();
             self.notice_leaving(key);
             if self.is_extra(key) {
-                self.wake_at(key.into(), self.time.now().after(SPARED_FOR));
+                self.wake_at(key.into(), self.ctx.time.now().after(SPARED_FOR));
             }
         }
         if self.supervisor.queue.has_turns() {

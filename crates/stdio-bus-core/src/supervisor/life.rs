@@ -19,17 +19,17 @@ use crate::timers::Timer;
 impl Bus {
     /// The name of a worker for people.
     pub(crate) fn worker_name(&self, worker: WorkerKey) -> Option<WorkerName> {
-        self.workers.get(worker).map(|worker| worker.name)
+        self.ctx.workers.get(worker).map(|worker| worker.name)
     }
 
     /// The pool of a worker.
     pub(crate) fn pool_of(&self, worker: WorkerKey) -> Option<usize> {
-        self.workers.get(worker).map(|worker| worker.pool)
+        self.ctx.workers.get(worker).map(|worker| worker.pool)
     }
 
     /// The client that a worker of a dedicated pool belongs to.
     pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
-        self.workers.get(worker)?.owner
+        self.ctx.workers.get(worker)?.owner
     }
 
     /// Whether it serves only one client.
@@ -38,13 +38,13 @@ impl Bus {
     }
 
     pub(crate) fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
-        self.workers.get(worker).is_some_and(Worker::takes_messages)
+        self.ctx.workers.get(worker).is_some_and(Worker::takes_messages)
     }
 
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let pool = worker.pool;
-        (worker.facts.pid, worker.facts.started) = (pid, self.time.now());
+        (worker.facts.pid, worker.facts.started) = (pid, self.ctx.time.now());
         self.supervisor.pools[worker.name.pool].tally.note(Reason::WorkerStarted);
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
@@ -59,7 +59,7 @@ impl Bus {
 
     pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
         self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
-        if let Some(worker) = self.workers.get_mut(key) {
+        if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.facts.was_short = short;
             self.supervisor.pools[worker.name.pool].tally.note(Reason::SpawnFailed);
         }
@@ -71,7 +71,7 @@ impl Bus {
     pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
         // Its last lines are read at once.
         self.end_pause(key, |_| true);
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let unwanted = worker.process.exited();
         // SIGINT, SIGKILL, SIGTERM.
         let is_kill = matches!(exit, Exit::Signal(2 | 9 | 15) | Exit::OutOfMemory);
@@ -96,7 +96,7 @@ impl Bus {
     /// A worker has violated the protocol: its sessions are invalid at once, and it is told to stop (spec 5.3).
     pub(crate) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
         self.report(reason, Some(Peer::Worker(key)), || text.to_owned());
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         worker.process.break_off(reason);
         // A worker that has exited was only read to its end, which is reached.
         let has_exited = worker.process.state() == State::Stopped;
@@ -107,7 +107,7 @@ impl Bus {
 
     /// Stops a worker that is not wanted any more.
     pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         worker.facts.is_unwanted = true;
         self.step(key, Event::Stop);
     }
@@ -115,7 +115,7 @@ impl Bus {
     /// The operator has a worker stopped, which counts as no failure. The next one is started when it is gone.
     #[cold]
     pub(crate) fn stop_for_operator(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let pending = worker.end.unanswered.count();
         worker.process.replace_for(Reason::WorkerReplaced);
         worker.tenure.worn = Some(Wear::Operator);
@@ -128,32 +128,32 @@ impl Bus {
     /// Applies the state table of `worker.rs`.
     #[cold]
     pub(crate) fn step(&mut self, key: WorkerKey, event: Event) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let action = worker.process.step(event);
         let (is_there, drained) = (worker.is_there(), worker.process.is_drained());
-        self.supervisor.has_changed = true;
+        self.ctx.workers_changed = true;
         let lasts = match action {
             Action::None => return,
-            Action::Terminate | Action::Kill => self.settings.limits.drain_timeout,
+            Action::Terminate | Action::Kill => self.ctx.settings.limits.drain_timeout,
             Action::Await | Action::ReadRest | Action::Finish => GRACE,
         };
-        self.set_timer(key, self.time.now().after(lasts));
+        self.set_timer(key, self.ctx.time.now().after(lasts));
         if !self.worker_takes_messages(key) {
             // Its queue may be lost, and nothing is added to it, so no client has to wait for it.
             self.release_waiters(Peer::Worker(key));
         }
         match action {
             Action::Terminate => {
-                self.out.push(Effect::CloseStdin(key));
+                self.ctx.out.push(Effect::CloseStdin(key));
                 if is_there {
-                    self.out.push(Effect::Signal { worker: key, signal: Signal::Terminate });
+                    self.ctx.out.push(Effect::Signal { worker: key, signal: Signal::Terminate });
                 }
             }
             Action::Kill if is_there => {
                 self.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
                     "a worker did not stop in time and is killed".into()
                 });
-                self.out.push(Effect::Signal { worker: key, signal: Signal::Kill });
+                self.ctx.out.push(Effect::Signal { worker: key, signal: Signal::Kill });
             }
             Action::ReadRest if drained => self.finish_worker(key),
             Action::Finish => self.finish_worker(key),
@@ -166,8 +166,8 @@ impl Bus {
         self.release_waiters(Peer::Worker(key));
         self.stop_waiting(Peer::Worker(key));
         let to_answer = self.asked_of(key.into());
-        let (reason, text) = match self.workers.get(key) {
-            _ if self.shutdown.stops_workers() => {
+        let (reason, text) = match self.ctx.workers.get(key) {
+            _ if self.ctx.shutdown.stops_workers() => {
                 (Reason::ShuttingDown, Cow::Borrowed("the daemon shut down before the worker answered"))
             }
             Some(worker) if worker.process.cause() == Some(Reason::WorkerLineTooLong) => {
@@ -191,7 +191,7 @@ impl Bus {
         for request in self.asked_by(key.into()) {
             self.orphan_request(request);
         }
-        while let Some(session) = self.workers.get(key).and_then(|worker| worker.end.sessions.first().copied()) {
+        while let Some(session) = self.ctx.workers.get(key).and_then(|worker| worker.end.sessions.first().copied()) {
             self.lose_session(session);
         }
         self.drop_all_early(key);
@@ -202,19 +202,19 @@ impl Bus {
     /// A dedicated worker has ended: the client sees that as the end of its connection, as if it had started the worker
     /// itself. Another worker would know nothing of the negotiated state. `is_told` means that a request of it failed.
     fn close_owner(&mut self, key: WorkerKey, is_told: bool) {
-        let Some(worker) = self.workers.get(key) else { return };
+        let Some(worker) = self.ctx.workers.get(key) else { return };
         // A worker that could not be started has negotiated nothing.
         let Some(owner) = worker.owner.filter(|_| worker.has_run() && !worker.facts.is_left) else { return };
         // The shutdown closes its clients in its own time; a client that is being closed has a reason already.
         let goes_on = self.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.mcp(owner).borrows;
-        if self.shutdown.stops_workers() || goes_on {
+        if self.ctx.shutdown.stops_workers() || goes_on {
             return;
         }
         if is_told && self.gets_another_worker(owner, key) {
             self.report_request(Reason::OwnWorkerReplaced, [Some(owner.into()), Some(key.into())], || {
                 (None, "the client's own worker has ended before its first answer; the client gets another one".into())
             });
-            self.workers.get_mut(key).into_iter().for_each(|worker| worker.facts.is_left = true);
+            self.ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.facts.is_left = true);
             return self.unassign(owner, key);
         }
         self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
@@ -237,7 +237,7 @@ impl Bus {
             let is_malformed = matches!(process.cause(), Some(Reason::WorkerMalformed | Reason::WorkerLineTooLong));
             (process.has_exited() || is_malformed) && !answering.has_answered()
         };
-        let is_first = self.workers.get(key).is_some_and(has_failed) && self.phase(owner) == Some(Phase::Open);
+        let is_first = self.ctx.workers.get(key).is_some_and(has_failed) && self.phase(owner) == Some(Phase::Open);
         let owner = self.client_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
         owner.is_some_and(|owner| !core::mem::replace(&mut owner.seldom.has_lost_worker, true))
     }
@@ -245,12 +245,12 @@ impl Bus {
     /// It has exited and its last line was read.
     fn finish_worker(&mut self, key: WorkerKey) {
         self.detach_worker(key);
-        let Some(worker) = self.workers.remove(key) else { return };
+        let Some(worker) = self.ctx.workers.remove(key) else { return };
         self.pending.forget_names(&worker.end.names);
         self.forget_greeting(worker.pool, &worker.greeting);
-        self.timers.disarm(Timer::Worker(key));
-        self.out.stats().bytes_unsent += worker.end.output.queued() as u64;
-        self.out.push(Effect::Release(key));
+        self.ctx.timers.disarm(Timer::Worker(key));
+        self.ctx.out.stats().bytes_unsent += worker.end.output.queued() as u64;
+        self.ctx.out.push(Effect::Release(key));
         worker.owner.into_iter().for_each(|owner| self.unassign(owner, key));
         self.leave_pool(key, &worker);
         if self.supervisor.queue.has_turns() {
@@ -262,17 +262,17 @@ impl Bus {
 
     /// Timers and stalls of a worker.
     pub(crate) fn tick_worker(&mut self, key: WorkerKey) {
-        let timeout = self.settings.limits.backpressure_timeout;
+        let timeout = self.ctx.settings.limits.backpressure_timeout;
         self.tick_turns(key);
         self.release_held_up(key);
         self.release_overdue(key.into());
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         self.end_pause(key, |until| until <= now);
-        if self.workers.get_mut(key).is_some_and(|worker| worker.facts.timer.take_if(|at| *at <= now).is_some()) {
+        if self.ctx.workers.get_mut(key).is_some_and(|worker| worker.facts.timer.take_if(|at| *at <= now).is_some()) {
             self.on_worker_timer(key);
         }
         let stalls_at = |worker: &Worker| worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
-        if let Some(worker) = self.workers.get(key)
+        if let Some(worker) = self.ctx.workers.get(key)
             && stalls_at(worker).is_some_and(|at| at <= now)
         {
             let text = format!(
@@ -293,7 +293,7 @@ impl Bus {
             Self::tick_tenure,
         ];
         let due = due.map(|tick| tick(self, key));
-        let Some(worker) = self.workers.get(key) else { return };
+        let Some(worker) = self.ctx.workers.get(key) else { return };
         let overdue_at = worker.end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
         let own = [
             worker.facts.timer,
@@ -309,7 +309,7 @@ impl Bus {
     }
 
     fn on_worker_timer(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let (state, stdout_open) = (worker.process.state(), !worker.process.is_drained());
         let (goes_on, reason, text) = match state {
             // Its last lines wait for a slow client: the timer starts when they can be read again.
@@ -331,7 +331,7 @@ impl Bus {
             State::Starting | State::Stopping | State::Killed => return self.step(key, Event::Timer),
         };
         if goes_on {
-            return self.set_timer(key, self.time.now().after(GRACE));
+            return self.set_timer(key, self.ctx.time.now().after(GRACE));
         }
         if state == State::Running {
             worker.process.replace_for(reason);
@@ -342,13 +342,13 @@ impl Bus {
 
     /// A worker's stdout is read again. If it has exited meanwhile, its last lines get the full time.
     pub(crate) fn extend_read_timer(&mut self, key: WorkerKey) {
-        if self.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
-            self.set_timer(key, self.time.now().after(GRACE));
+        if self.ctx.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
+            self.set_timer(key, self.ctx.time.now().after(GRACE));
         }
     }
 
     fn set_timer(&mut self, key: WorkerKey, at: Moment) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         worker.facts.timer = Some(at);
         self.wake_at(key.into(), at);
     }
@@ -356,8 +356,8 @@ impl Bus {
     /// Kills every remaining worker: all were told to stop before.
     pub(crate) fn kill_workers(&mut self) {
         let is_there = |worker: &Worker| worker.is_there() && worker.process.state() == State::Stopping;
-        for key in self.workers.keys() {
-            if self.workers.get(key).is_some_and(is_there) {
+        for key in self.ctx.workers.keys() {
+            if self.ctx.workers.get(key).is_some_and(is_there) {
                 self.step(key, Event::Timer);
             }
         }

@@ -36,9 +36,6 @@ pub(crate) struct Supervisor {
     pub errors_of_no_pool: Counts,
     /// The number of the next worker.
     pub next_number: u32,
-    /// Readiness and replacements must be checked after this call: a worker has started or ceased to run, or to be
-    /// needed.
-    pub has_changed: bool,
     /// A worker may have to be replaced.
     pub rolls_due: bool,
     /// Bytes of early lines of all workers (`session/early.rs`), which the shell asks for in each turn.
@@ -63,6 +60,6 @@ impl Supervisor {
             |pool: &usize| pool::Side { era: Era::Modern, twin: Some(*pool), is_dormant: true, ..legacy(*pool) };
         let sides = (0..shown).map(legacy).chain(of.iter().map(modern));
         let pools = pools.iter().zip(sides).map(|(pool, side)| pool::Pool::new(pool, side)).collect();
-        Self { pools, shown, has_changed: true, ..Self::default() }
+        Self { pools, shown, ..Self::default() }
     }
 }

@@ -124,16 +124,17 @@ impl Bus {
     /// Number of running workers, and number of workers including those missing from their slots.
     pub fn staffing(&self) -> (usize, usize) {
         let runs = |worker: &Worker| worker.process.state() == State::Running;
-        let running = self.workers.iter().filter(|(_, worker)| runs(worker)).count();
+        let running = self.ctx.workers.iter().filter(|(_, worker)| runs(worker)).count();
         let slots = || (0..self.supervisor.shown).flat_map(|pool| self.slots_of(pool));
-        let is_manned = |slot: &&WorkerSlot| slot.worker.and_then(|worker| self.workers.get(worker)).is_some_and(runs);
+        let is_manned =
+            |slot: &&WorkerSlot| slot.worker.and_then(|worker| self.ctx.workers.get(worker)).is_some_and(runs);
         (running, slots().count() + running - slots().filter(is_manned).count())
     }
 
     /// Number of slots of a pool that are kept filled, the first ones.
     pub(crate) fn kept_slots(&self, pool: usize) -> usize {
         let side = self.supervisor.pools[pool].side;
-        if side.is_dormant || side.is_released { 0 } else { self.settings.pools[pool].instances }
+        if side.is_dormant || side.is_released { 0 } else { self.ctx.settings.pools[pool].instances }
     }
 
     /// The slots of a configured pool that are kept filled.
@@ -147,14 +148,14 @@ impl Bus {
         let counts = |key: WorkerKey, worker: &Worker| {
             worker.pool == pool && !worker.tenure.is_leaving() && !roll.is_candidate(key)
         };
-        self.workers.iter().filter(|(key, worker)| counts(*key, worker)).count()
-            >= self.settings.pools[pool].max_instances
+        self.ctx.workers.iter().filter(|(key, worker)| counts(*key, worker)).count()
+            >= self.ctx.settings.pools[pool].max_instances
     }
 
     /// The place for the name of a worker in this slot: that of the slot, so that the name stays the same over a
     /// restart, or the first free one if a client has taken the last worker of the slot along.
     fn free_place(&self, shown: usize, slot: Option<usize>) -> usize {
-        let names = self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == shown);
+        let names = self.ctx.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == shown);
         let taken: BTreeSet<usize> = names.map(|name| name.place).collect();
         slot.into_iter().chain(0..).find(|place| !taken.contains(place)).expect("there are fewer workers than numbers")
     }
@@ -169,28 +170,28 @@ impl Bus {
     pub(crate) fn is_sound(&self, pool: usize) -> bool {
         let here = &self.supervisor.pools[pool];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
-        !is_failing && here.rests_until(self.time.now()).is_none()
+        !is_failing && here.rests_until(self.ctx.time.now()).is_none()
     }
 
     /// Number of workers of a pool that are not wanted any more and will have gone soon.
     pub(super) fn ending(&self, pool: usize) -> usize {
         let ends = |worker: &Worker| worker.pool == pool && worker.facts.is_unwanted && !worker.takes_messages();
-        self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
+        self.ctx.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
     }
 
     /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
     /// the other, and after waiting clients (`queue.rs`).
     pub(crate) fn fill_slots(&mut self, pool: usize) {
-        if self.shutdown.stops_workers() || self.is_rolling(pool) {
+        if self.ctx.shutdown.stops_workers() || self.is_rolling(pool) {
             return;
         }
-        if let Some(until) = self.supervisor.pools[pool].rests_until(self.time.now()) {
-            return self.timers.arm(Timer::Pool(pool), until);
+        if let Some(until) = self.supervisor.pools[pool].rests_until(self.ctx.time.now()) {
+            return self.ctx.timers.arm(Timer::Pool(pool), until);
         }
-        let is_dedicated = self.settings.pools[pool].assignment == Assignment::Dedicated;
+        let is_dedicated = self.ctx.settings.pools[pool].assignment == Assignment::Dedicated;
         for slot in 0..self.kept_slots(pool) {
             let here = &self.supervisor.pools[pool].slots[slot];
-            if here.worker.is_some() || !here.restarts.may_begin(self.time.now()) {
+            if here.worker.is_some() || !here.restarts.may_begin(self.ctx.time.now()) {
                 continue;
             }
             if is_dedicated && !self.may_start_at_once(pool) {
@@ -224,18 +225,18 @@ impl Bus {
         let shown = self.supervisor.pools[pool].side.shown_as;
         let (place, incarnation) = (self.free_place(shown, slot), self.supervisor.next_number);
         let name = WorkerName { pool: shown, place, incarnation };
-        let settings = &self.settings.pools[pool];
-        let tenure = Tenure::new(self.time.now(), settings, generation, incarnation);
+        let settings = &self.ctx.settings.pools[pool];
+        let tenure = Tenure::new(self.ctx.time.now(), settings, generation, incarnation);
         let has_subagents = self.supervisor.pools[pool].has_subagents;
-        let facts = Facts { started: self.time.now(), has_subagents, ..Facts::default() };
+        let facts = Facts { started: self.ctx.time.now(), has_subagents, ..Facts::default() };
         let answering = Answering::new(TimeLimits::of(settings));
         let end = Endpoint { stream: Stream::of_worker(), ..Endpoint::default() };
         let window = SendWindow::new();
         let worker = Worker { pool, name, facts, tenure, answering, window, end, ..Worker::default() };
-        let worker = self.workers.insert(worker)?;
+        let worker = self.ctx.workers.insert(worker)?;
         self.supervisor.next_number += 1;
         self.wake_at(worker.into(), tenure.ages_at);
-        self.out.push(Effect::Spawn { worker, name, generation });
+        self.ctx.out.push(Effect::Spawn { worker, name, generation });
         Some(worker)
     }
 
@@ -253,9 +254,9 @@ impl Bus {
         } else {
             return None;
         };
-        let taken = self.workers.get_mut(worker)?;
+        let taken = self.ctx.workers.get_mut(worker)?;
         taken.owner = Some(client);
-        taken.facts.claimed = self.time.now();
+        taken.facts.claimed = self.ctx.time.now();
         if !lends {
             self.count_turn(client, worker);
             self.fill_slots(pool);
@@ -265,17 +266,17 @@ impl Bus {
 
     /// Removes a worker from its slot, if it was in one.
     pub(super) fn leave_slot(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get(key) else { return };
+        let Some(worker) = self.ctx.workers.get(key) else { return };
         let slots = &mut self.supervisor.pools[worker.pool].slots;
         slots.iter_mut().for_each(|slot| _ = slot.worker.take_if(|it| *it == key));
     }
 
     /// The worker of a slot has exited unexpectedly: reports the consequence for the slot.
     fn on_slot_failure(&mut self, slot: usize, worker: &Worker) {
-        let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
+        let (limits, settings) = (&self.ctx.settings.limits, &self.ctx.settings.pools[worker.pool]);
         let kept = self.kept_slots(worker.pool);
         let pool = &mut self.supervisor.pools[worker.pool];
-        let delay = pool.slots[slot].restarts.fail(self.time.now(), worker.facts.started, limits);
+        let delay = pool.slots[slot].restarts.fail(self.ctx.time.now(), worker.facts.started, limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
         let (reason, text) = match delay {
             Some(delay) => (Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis())),
@@ -307,7 +308,7 @@ impl Bus {
     fn on_taken_end(&mut self, worker: &Worker) {
         let process = &worker.process;
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !worker.facts.is_unwanted;
-        let is_failure = is_unexpected && self.time.now().since(worker.facts.claimed) < LASTS;
+        let is_failure = is_unexpected && self.ctx.time.now().since(worker.facts.claimed) < LASTS;
         let source = worker.owner.and_then(|owner| self.identity(owner)).map(|owner| owner.origin.source());
         let restarts = &mut self.supervisor.pools[worker.pool].restarts;
         if !is_failure {
@@ -316,7 +317,7 @@ impl Bus {
             }
             return;
         }
-        let Some(delay) = restarts.fail_for(self.time.now(), source) else { return };
+        let Some(delay) = restarts.fail_for(self.ctx.time.now(), source) else { return };
         self.tell(Reason::RestartScheduled, || {
             let text =
                 format!("the worker ended soon after a client got it; the next one starts in {} ms", delay.as_millis());
@@ -332,10 +333,10 @@ impl Bus {
         }
         if let Some(slot) = self.supervisor.pools[worker.pool].slot_of(key) {
             self.supervisor.pools[worker.pool].slots[slot].worker = None;
-            if worker.is_excused() || self.shutdown.stops_workers() {
+            if worker.is_excused() || self.ctx.shutdown.stops_workers() {
                 // It has not failed.
             } else if worker.facts.was_short {
-                self.supervisor.pools[worker.pool].slots[slot].restarts.note_shortage(self.time.now());
+                self.supervisor.pools[worker.pool].slots[slot].restarts.note_shortage(self.ctx.time.now());
             } else {
                 self.on_slot_failure(slot, worker);
             }
@@ -362,25 +363,26 @@ impl Bus {
         let kept = self.kept_slots(pool);
         let empty = self.supervisor.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // Workers that are due and were not started follow one after another (`queue.rs`).
-        if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.time.now()).min() {
-            self.timers.arm(Timer::Pool(pool), next);
+        if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.ctx.time.now()).min() {
+            self.ctx.timers.arm(Timer::Pool(pool), next);
         }
     }
 
     /// Panics if slots and workers disagree.
     pub(crate) fn check_pools(&self) {
-        let mut names: Vec<_> = self.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
+        let mut names: Vec<_> =
+            self.ctx.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no two workers have one name");
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
-            for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == index) {
+            for (_, worker) in self.ctx.workers.iter().filter(|(_, worker)| worker.pool == index) {
                 assert_eq!(worker.name.pool, pool.side.shown_as);
                 assert!(!pool.side.is_dormant || worker.tenure.is_leaving() || !worker.takes_messages());
             }
             assert!(!pool.side.is_dormant || !pool.side.is_used, "what is used does not rest");
             for (slot, here) in pool.slots.iter().enumerate() {
                 let Some(key) = here.worker else { continue };
-                let worker = self.workers.get(key).expect("a worker in a slot lives");
+                let worker = self.ctx.workers.get(key).expect("a worker in a slot lives");
                 assert_eq!((worker.pool, pool.slot_of(key)), (index, Some(slot)), "it has one slot of its pool");
                 assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
             }

@@ -100,10 +100,10 @@ impl WorkerQueue {
 impl Bus {
     /// Makes a client wait with this line, without a worker, if one is about to start. Returns whether it waits.
     pub(crate) fn await_worker(&mut self, client: ClientKey, line: Parsed<'_>) -> bool {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let Ok(group) = self.group_of_line(client, line) else { return false };
         let Some(source) = self.identity(client).map(|client| client.origin.source()) else { return false };
-        if self.refuse_worker(client, false) || self.shutdown.refuses_requests() {
+        if self.refuse_worker(client, false) || self.ctx.shutdown.refuses_requests() {
             return false;
         }
         let for_turn = self.unused_pool(group).is_none() && self.may_wait_for_turn(client, group);
@@ -119,7 +119,7 @@ impl Bus {
             // A session may have to give up its worker at once.
             let at_once = for_turn && self.may_get_room(client, group);
             let due = if at_once { now } else { self.supervisor.queue.due(now, &waiting) };
-            self.timers.arm(Timer::WorkerQueue, due);
+            self.ctx.timers.arm(Timer::WorkerQueue, due);
             self.supervisor.queue.waiting.push(waiting);
             self.close_gate(client.into(), Hold::Worker);
         }
@@ -130,32 +130,32 @@ impl Bus {
     /// that of the worker, and the index of its group.
     pub(crate) fn await_greeting(&mut self, client: ClientKey, pool: usize, until: Moment) {
         let Some(source) = self.identity(client).map(|client| client.origin.source()) else { return };
-        let since = self.time.now();
+        let since = self.ctx.time.now();
         let waiting = Waiting { client, source, group: pool, since, until, for_turn: false, has_ended: false };
-        self.timers.arm(Timer::WorkerQueue, until);
+        self.ctx.timers.arm(Timer::WorkerQueue, until);
         self.supervisor.queue.waiting.push(waiting);
         self.close_gate(client.into(), Hold::Worker);
     }
 
     /// Until when a line waits for a worker to come back to a group, if one is about to.
     fn hold_ends(&mut self, group: usize) -> Option<Moment> {
-        let hold = self.settings.limits.hold;
+        let hold = self.ctx.settings.limits.hold;
         // The workers of a dormant side are on the other side.
         let twin = |pool: usize| self.supervisor.pools[pool].side.twin;
         let from = self.unused_pool(group).and_then(twin).unwrap_or(group);
         let waits = !hold.is_zero() && self.expects_worker(from);
-        waits.then(|| self.balancer.groups[group].vacant_since(self.time.now()).after(hold))
+        waits.then(|| self.balancer.groups[group].vacant_since(self.ctx.time.now()).after(hold))
     }
 
     /// Whether the next worker of a group, which has none that takes messages, is started after the first backoff at
     /// the latest.
     fn expects_worker(&self, group: usize) -> bool {
-        let (group, limits) = (&self.balancer.groups[group], &self.settings.limits);
+        let (group, limits) = (&self.balancer.groups[group], &self.ctx.settings.limits);
         let is_coming = |(pool, slot): &(usize, usize)| {
             let slot = &self.supervisor.pools[*pool].slots[*slot];
             match slot.worker {
-                Some(worker) => self.workers.get(worker).is_some_and(|worker| {
-                    slot.restarts.would_restart_soon(self.time.now(), worker.facts.started, limits)
+                Some(worker) => self.ctx.workers.get(worker).is_some_and(|worker| {
+                    slot.restarts.would_restart_soon(self.ctx.time.now(), worker.facts.started, limits)
                 }),
                 None => slot.restarts.is_in_first_backoff(),
             }
@@ -163,7 +163,7 @@ impl Bus {
         let rests = |pool: usize| {
             let here = &self.supervisor.pools[pool];
             // One worker that a client had taken has failed.
-            let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.time.now()).is_some();
+            let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.ctx.time.now()).is_some();
             group.is_dedicated() && rests && !self.is_full(pool)
         };
         group.slots().iter().any(is_coming) || group.pools().any(rests)
@@ -213,7 +213,7 @@ impl Bus {
     pub(crate) fn stop_awaiting_worker(&mut self, key: ClientKey) {
         if let Some(at) = self.supervisor.queue.turn_of(key) {
             let source = self.supervisor.queue.waiting[at].source;
-            self.supervisor.queue.slow_down(self.time.now(), source, self.time.now());
+            self.supervisor.queue.slow_down(self.ctx.time.now(), source, self.ctx.time.now());
         }
         self.stop_awaiting(false, |waiting| waiting.client == key);
         self.refuse_worker(key, false);
@@ -231,7 +231,7 @@ impl Bus {
         let source = self.identity(client)?.origin.source();
         // A lent worker was started before.
         let is_paced = !(has_spare && self.mcp(client).borrows)
-            && self.supervisor.queue.waits_until(self.time.now(), source).is_some();
+            && self.supervisor.queue.waits_until(self.ctx.time.now(), source).is_some();
         // A worker may have started between the end of its wait and its line. One that it may not get yet would make it
         // wait again, and be refused again.
         if has_spare && !is_paced {
@@ -252,8 +252,8 @@ impl Bus {
         let waiting = &mut self.supervisor.queue.waiting[at];
         waiting.has_ended = true;
         let source = waiting.source;
-        self.supervisor.queue.slow_down(self.time.now(), source, self.time.now());
-        self.timers.arm(Timer::WorkerQueue, self.time.now().after(PACE));
+        self.supervisor.queue.slow_down(self.ctx.time.now(), source, self.ctx.time.now());
+        self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now().after(PACE));
         let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
         if self.supervisor.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
             self.stop_awaiting(true, |waiting| waiting.client == key);
@@ -264,11 +264,11 @@ impl Bus {
     pub(crate) fn judge_source(&mut self, key: ClientKey) {
         let Some(source) = self.identity(key).map(|client| client.origin.source()) else { return };
         let claimed = |worker: WorkerKey| {
-            let worker = self.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
+            let worker = self.ctx.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
             (!worker.answering.has_answered()).then_some(worker.facts.claimed)
         };
         if let Some(last) = self.workers_of(key).filter_map(claimed).max() {
-            self.supervisor.queue.slow_down(self.time.now(), source, last);
+            self.supervisor.queue.slow_down(self.ctx.time.now(), source, last);
         }
     }
 
@@ -280,14 +280,14 @@ impl Bus {
         };
         self.admission.sources.count_turn(source_use);
         if let Some(last) = self.supervisor.queue.paced.get_mut(&source) {
-            *last = self.time.now();
+            *last = self.ctx.time.now();
         }
-        self.wake_at(worker.into(), self.time.now().after(FIRST_ANSWER));
+        self.wake_at(worker.into(), self.ctx.time.now().after(FIRST_ANSWER));
     }
 
     /// The configured pools with a worker whose start is not confirmed yet.
     fn starting(&self) -> Vec<usize> {
-        let starting = self.workers.iter().filter(|(_, worker)| !worker.has_run());
+        let starting = self.ctx.workers.iter().filter(|(_, worker)| !worker.has_run());
         starting.map(|(_, worker)| worker.name.pool).collect()
     }
 
@@ -299,7 +299,7 @@ impl Bus {
             let client = self.identity(waiting.client)?;
             let pool = self.balancer.groups[waiting.group].pools().next()?;
             let is_starting = starting.contains(&self.supervisor.pools[pool].side.shown_as);
-            let may_start = || self.supervisor.queue.waits_until(self.time.now(), waiting.source).is_none();
+            let may_start = || self.supervisor.queue.waits_until(self.ctx.time.now(), waiting.source).is_none();
             let may = if self.mcp(waiting.client).borrows {
                 // Its lent worker is returned before.
                 let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
@@ -332,11 +332,11 @@ impl Bus {
             self.stop_awaiting(false, |waiting| waiting.client == client);
         }
         self.make_room_for_turns();
-        let (now, queue) = (self.time.now(), &self.supervisor.queue);
+        let (now, queue) = (self.ctx.time.now(), &self.supervisor.queue);
         let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
-        self.timers.arm(Timer::WorkerQueue, due);
+        self.ctx.timers.arm(Timer::WorkerQueue, due);
         for pool in 0..self.supervisor.pools.len() {
-            if self.settings.pools[pool].assignment == Assignment::Dedicated {
+            if self.ctx.settings.pools[pool].assignment == Assignment::Dedicated {
                 self.fill_slots(pool);
             }
         }
@@ -355,14 +355,14 @@ impl Bus {
             if *ending > 0 {
                 *ending -= 1;
             } else if !self.end_detached(pool, source) {
-                self.timers.arm(Timer::WorkerQueue, self.gives_up_at(pool, Some(source)));
+                self.ctx.timers.arm(Timer::WorkerQueue, self.gives_up_at(pool, Some(source)));
             }
         }
     }
 
     /// Turns that are due, and clients that have waited for too long.
     pub(crate) fn tick_worker_queue(&mut self) {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         // They were to continue elsewhere, which has changed.
         let has_its_own = |waiting: &Waiting| self.lent_worker(waiting.client, waiting.group).is_some();
         let content: Vec<ClientKey> =
@@ -380,7 +380,7 @@ impl Bus {
 
     /// Clients that wait for their turns, or for the first answers of their own workers.
     pub(crate) fn awaiting_workers(&self) -> usize {
-        let starting = self.workers.iter().filter(|(_, worker)| worker.starts_for().is_some());
+        let starting = self.ctx.workers.iter().filter(|(_, worker)| worker.starts_for().is_some());
         self.supervisor.queue.turns().count() + starting.count()
     }
 

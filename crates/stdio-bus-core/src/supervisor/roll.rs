@@ -67,9 +67,9 @@ impl Roll {
 impl Bus {
     /// Replaces one worker after the other, as far as possible now.
     pub(super) fn advance_roll(&mut self, pool: usize) {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let here = &self.supervisor.pools[pool];
-        if self.shutdown.stops_workers() || here.side.is_dormant {
+        if self.ctx.shutdown.stops_workers() || here.side.is_dormant {
             return;
         }
         if let Some((candidate, slot)) = here.roll.candidate {
@@ -79,7 +79,7 @@ impl Bus {
                     self.retire_worker(candidate);
                 }
                 Some(at) if at <= now => self.take_slot(pool, candidate, slot),
-                at => return self.timers.arm(Timer::Pool(pool), at),
+                at => return self.ctx.timers.arm(Timer::Pool(pool), at),
             }
         }
         if self.supervisor.pools[pool].roll.stopped.is_some() {
@@ -87,16 +87,16 @@ impl Bus {
         }
         let Some(slot) = self.slot_to_renew(pool) else { return self.end_roll(pool) };
         match self.supervisor.pools[pool].roll.due.filter(|due| *due > now) {
-            Some(due) => self.timers.arm(Timer::Pool(pool), due),
+            Some(due) => self.ctx.timers.arm(Timer::Pool(pool), due),
             None => {
-                let generation = self.settings.pools[pool].generation;
+                let generation = self.ctx.settings.pools[pool].generation;
                 let candidate = self.start_worker(pool, None, generation);
                 let roll = &mut self.supervisor.pools[pool].roll;
                 (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
                 match candidate {
                     Some(candidate) => self.choose_to_ask(candidate),
                     // All slots for workers are taken.
-                    None => self.timers.arm(Timer::Pool(pool), now.after(SHORTAGE)),
+                    None => self.ctx.timers.arm(Timer::Pool(pool), now.after(SHORTAGE)),
                 }
             }
         }
@@ -104,9 +104,9 @@ impl Bus {
 
     /// When a candidate settles; none if that is not known yet.
     fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get(key).filter(|worker| worker.runs())?;
+        let worker = self.ctx.workers.get(key).filter(|worker| worker.runs())?;
         let answers = worker.answering.has_answered();
-        Some(if answers { self.time.now() } else { worker.facts.started.after(SETTLED_AFTER) })
+        Some(if answers { self.ctx.time.now() } else { worker.facts.started.after(SETTLED_AFTER) })
     }
 
     /// Whether a candidate was asked for its era, and the clients here need one that was not.
@@ -114,18 +114,18 @@ impl Bus {
         let side = self.supervisor.pools[pool].side;
         side.era == Era::Legacy
             && side.is_used
-            && self.workers.get(candidate).is_some_and(|worker| worker.may_be_pinned())
+            && self.ctx.workers.get(candidate).is_some_and(|worker| worker.may_be_pinned())
     }
 
     /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
     /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
     fn slot_to_renew(&self, pool: usize) -> Option<usize> {
         let here = &self.supervisor.pools[pool];
-        let is_unsettled = here.settled != self.settings.pools[pool].generation;
+        let is_unsettled = here.settled != self.ctx.settings.pools[pool].generation;
         let kept = self.kept_slots(pool);
         let due = |slot: usize| match here.slots[slot].worker {
             Some(worker) => {
-                let worker = self.workers.get(worker).filter(|worker| self.is_outdated(worker))?;
+                let worker = self.ctx.workers.get(worker).filter(|worker| self.is_outdated(worker))?;
                 Some((Some(worker.name.incarnation), slot))
             }
             None => (is_unsettled && slot < kept).then_some((None, slot)),
@@ -136,21 +136,21 @@ impl Bus {
     }
 
     pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {
-        worker.tenure.generation != self.settings.pools[worker.pool].generation || worker.tenure.worn.is_some()
+        worker.tenure.generation != self.ctx.settings.pools[worker.pool].generation || worker.tenure.worn.is_some()
     }
 
     /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
     pub(super) fn is_rolling(&self, pool: usize) -> bool {
         let here = &self.supervisor.pools[pool];
-        here.settled != self.settings.pools[pool].generation && here.roll.stopped.is_none()
+        here.settled != self.ctx.settings.pools[pool].generation && here.roll.stopped.is_none()
     }
 
     /// No slot needs renewal any more.
     fn end_roll(&mut self, pool: usize) {
         let here = &mut self.supervisor.pools[pool];
-        here.settled = self.settings.pools[pool].generation;
+        here.settled = self.ctx.settings.pools[pool].generation;
         if core::mem::take(&mut here.roll).is_on {
-            let id = &self.settings.pools[pool].id;
+            let id = &self.ctx.settings.pools[pool].id;
             let text = format!("pool \"{id}\": all outdated workers are replaced");
             self.report(Reason::PoolRolled, None, || text);
         }
@@ -159,7 +159,7 @@ impl Bus {
 
     /// A candidate has settled: it takes its slot, and the worker there leaves.
     fn take_slot(&mut self, pool: usize, candidate: WorkerKey, slot: usize) {
-        let generation = self.settings.pools[pool].generation;
+        let generation = self.ctx.settings.pools[pool].generation;
         let is_proved = self.is_proved(pool);
         let here = &mut self.supervisor.pools[pool];
         here.roll = Roll { is_on: true, ..Roll::default() };
@@ -175,7 +175,7 @@ impl Bus {
         before.into_iter().for_each(|before| self.retire_worker(before));
         self.judge_ends(shown, generation);
         // A spare has no work yet: no client gets one with the previous command.
-        if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
+        if self.ctx.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
             self.retire_those(pool, None, Self::is_outdated);
         }
         self.end_vacancy(pool);
@@ -184,7 +184,7 @@ impl Bus {
 
     /// A candidate has ended before it has settled.
     pub(super) fn candidate_ended(&mut self, worker: &Worker) {
-        let (now, pool) = (self.time.now(), worker.pool);
+        let (now, pool) = (self.ctx.time.now(), worker.pool);
         let roll = &mut self.supervisor.pools[pool].roll;
         roll.candidate = None;
         if worker.facts.was_short {
@@ -199,7 +199,7 @@ impl Bus {
     }
 
     fn stop_roll(&mut self, pool: usize, why: &str) {
-        let id = &self.settings.pools[pool].id;
+        let id = &self.ctx.settings.pools[pool].id;
         let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
         self.supervisor.pools[pool].roll.stopped = Some(text.clone());
         self.report(Reason::RollFailed, None, || text);
@@ -211,19 +211,19 @@ impl Bus {
         let proves = |worker: &Worker| {
             worker.pool == pool && worker.tenure.generation == settled && worker.answering.has_answered()
         };
-        self.workers.iter().any(|(_, worker)| proves(worker))
+        self.ctx.workers.iter().any(|(_, worker)| proves(worker))
     }
 
     /// A worker has ended by itself: its command may be broken after all.
     pub(super) fn doubt_command(&mut self, worker: &Worker) {
-        let (now, pool) = (self.time.now(), worker.pool);
+        let (now, pool) = (self.ctx.time.now(), worker.pool);
         let here = &self.supervisor.pools[pool];
-        let newest = self.settings.pools[pool].generation;
+        let newest = self.ctx.settings.pools[pool].generation;
         let is_newest = worker.tenure.generation == newest && here.settled == newest;
         let is_excused = worker.is_excused() || worker.facts.was_short;
         let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
         let is_proved = worker.answering.has_answered()
-            || does_well(now, worker.facts.started, &self.settings.limits)
+            || does_well(now, worker.facts.started, &self.ctx.settings.limits)
             || self.is_proved(pool);
         fallback.failures += 1;
         let here = &mut self.supervisor.pools[pool];
@@ -263,12 +263,12 @@ impl Bus {
 
     /// Replacements are checked after this call.
     pub(super) fn roll_soon(&mut self) {
-        (self.supervisor.rolls_due, self.supervisor.has_changed) = (true, true);
+        (self.supervisor.rolls_due, self.ctx.workers_changed) = (true, true);
     }
 
     /// A worker is to be replaced. A dedicated one ends with its client.
     pub(crate) fn wear_out(&mut self, key: WorkerKey, wear: Wear) {
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
+        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         worker.tenure.worn.get_or_insert(wear);
         let pool = worker.pool;
         let here = &mut self.supervisor.pools[pool];
@@ -294,10 +294,10 @@ impl Bus {
     /// Those workers in the slots of a pool get no new work, perhaps for another reason than their command.
     pub(crate) fn retire_those(&mut self, pool: usize, why: Option<Wear>, is_meant: impl Fn(&Self, &Worker) -> bool) {
         let workers = self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker);
-        let is_meant = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| is_meant(self, worker));
+        let is_meant = |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|worker| is_meant(self, worker));
         let meant: Vec<_> = workers.filter(is_meant).collect();
         for key in meant {
-            if let Some((worker, why)) = self.workers.get_mut(key).zip(why) {
+            if let Some((worker, why)) = self.ctx.workers.get_mut(key).zip(why) {
                 worker.tenure.worn.get_or_insert(why);
             }
             self.retire_worker(key);
@@ -322,8 +322,8 @@ impl Bus {
     /// A worker gets no new work, and loses its slot.
     pub(crate) fn retire_worker(&mut self, key: WorkerKey) {
         self.leave_slot(key);
-        let by = self.time.now().after(self.settings.limits.replace_timeout);
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
+        let by = self.ctx.time.now().after(self.ctx.settings.limits.replace_timeout);
+        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
         worker.tenure.leaves_by = Some(by);
         let (why, name) = (worker.tenure.why(), worker.name);
         let (pending, sessions) = (worker.end.unanswered.awaited(), worker.end.sessions.len());
@@ -332,7 +332,7 @@ impl Bus {
                 format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions");
             Report { worker: Some(name), ..Report::new(Reason::WorkerReplaced, text) }.at(Level::Info)
         });
-        self.supervisor.has_changed = true;
+        self.ctx.workers_changed = true;
         self.wake_at(key.into(), by);
         // Lines that wait may have another destination.
         self.release_waiters(Peer::Worker(key));
@@ -340,7 +340,7 @@ impl Bus {
 
     /// Some work of a worker is over: if it leaves, that may have been the last.
     pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
-        self.supervisor.has_changed |= self.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
+        self.ctx.workers_changed |= self.ctx.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
     }
 
     /// Continues replacements after the events of this call.
@@ -349,7 +349,7 @@ impl Bus {
         while core::mem::take(&mut self.supervisor.rolls_due) {
             (0..self.supervisor.pools.len()).for_each(|pool| self.tick_pool(pool));
         }
-        let leaving = self.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+        let leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
         for key in leaving {
             self.tick_tenure(key);
@@ -358,9 +358,9 @@ impl Bus {
 
     /// Checks how long a worker may stay. Returns when to check again.
     pub(super) fn tick_tenure(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.time.now();
+        let now = self.ctx.time.now();
         let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
-        let worker = self.workers.get(key).filter(lives)?;
+        let worker = self.ctx.workers.get(key).filter(lives)?;
         let tenure = worker.tenure;
         let Some(by) = tenure.leaves_by else {
             if tenure.worn.is_some() || tenure.ages_at <= now {
@@ -385,7 +385,7 @@ impl Bus {
                 format!("a worker is stopped with {pending} requests pending: replace_timeout_sec is over")
             });
         }
-        if let Some(worker) = self.workers.get_mut(key) {
+        if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.process.replace_for(Reason::WorkerReplaced);
         }
         self.stop_worker(key);
@@ -405,13 +405,13 @@ impl Bus {
     /// The leaving workers of a pool that are not dedicated to a client.
     pub(crate) fn leaving_workers(&self, pool: usize) -> impl Iterator<Item = WorkerKey> {
         let leaves = move |worker: &Worker| worker.pool == pool && worker.tenure.is_leaving() && worker.owner.is_none();
-        self.workers.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
+        self.ctx.workers.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
     }
 
     /// The role of a worker: it `serves`, or is a `candidate` that must settle before it replaces another one, or
     /// `leaves` when its work is done.
     pub fn role(&self, key: WorkerKey) -> Option<&'static str> {
-        let worker = self.workers.get(key)?;
+        let worker = self.ctx.workers.get(key)?;
         Some(match () {
             () if worker.tenure.is_leaving() => "leaves",
             () if self.supervisor.pools[worker.pool].roll.is_candidate(key) => "candidate",
@@ -440,16 +440,16 @@ impl Bus {
     /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
     pub(crate) fn check_rolls(&self) {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
-            let goes_on = pool.roll.candidate.is_some() || self.timers.is_armed(Timer::Pool(index));
-            let rests = pool.side.is_dormant || self.shutdown.stops_workers();
+            let goes_on = pool.roll.candidate.is_some() || self.ctx.timers.is_armed(Timer::Pool(index));
+            let rests = pool.side.is_dormant || self.ctx.shutdown.stops_workers();
             let has_any = pool.slots.iter().any(|slot| slot.worker.is_some());
             assert!(goes_on || rests || has_any || !self.is_rolling(index), "it waits for a command that nobody tries");
             let Some((key, slot)) = pool.roll.candidate else { continue };
-            let candidate = self.workers.get(key).expect("a candidate lives");
+            let candidate = self.ctx.workers.get(key).expect("a candidate lives");
             assert!(pool.slot_of(key).is_none() && candidate.owner.is_none() && candidate.pool == index);
             assert!(slot < pool.slots.len() && !candidate.tenure.is_leaving());
         }
-        let mut leaving = self.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+        let mut leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let has_slot = |(key, worker): (_, &Worker)| self.supervisor.pools[worker.pool].slot_of(key).is_some();
         assert!(!leaving.any(has_slot), "what leaves has no slot");
     }

@@ -434,7 +434,7 @@ impl Bench {
             assert!(
                 self.bus.next_deadline().is_none_or(|next| next > self.now),
                 "the bus asks for the same moment {:?}",
-                self.bus.timers
+                self.bus.ctx.timers
             );
         }
         self.now = end;

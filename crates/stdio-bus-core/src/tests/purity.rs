@@ -19,15 +19,6 @@ fn the_core_has_no_path_to_the_world() {
     assert_eq!(named, ["extern crate alloc;"]);
 }
 
-/// All other files ask `client.rs`. The intake borrows the table, so that a client is looked up once.
-#[test]
-fn only_the_client_files_and_the_intake_use_the_table_of_clients() {
-    let knows =
-        |code: &str| ["self.clients", "bus.clients", "Table<Client", "&mut Clients"].iter().any(|it| code.contains(it));
-    let found: Vec<_> = sources().into_iter().filter(|(_, code)| knows(code)).map(|(file, _)| file).collect();
-    assert_eq!(found, ["client.rs", "clients.rs", "intake.rs"]);
-}
-
 /// A type whose fields others can change cannot keep an invariant. Rows of plain data have no such methods.
 #[test]
 fn a_type_with_mutating_methods_has_no_public_field() {

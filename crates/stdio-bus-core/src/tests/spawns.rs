@@ -28,7 +28,7 @@ fn send_no_more(bench: &mut Bench, clients: &[Peer]) {
 
 /// Workers that are being started.
 fn starting(bench: &Bench) -> Vec<WorkerKey> {
-    let is_starting = |key: &WorkerKey| bench.bus.workers.get(*key).is_some_and(|worker| worker.facts.pid == 0);
+    let is_starting = |key: &WorkerKey| bench.bus.ctx.workers.get(*key).is_some_and(|worker| worker.facts.pid == 0);
     bench.workers.iter().copied().filter(is_starting).collect()
 }
 

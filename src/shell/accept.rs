@@ -55,7 +55,7 @@ impl<I: Io> Shell<I> {
             }
             reactor.after_frames(now, slot);
         }
-        self.reactor.limit_handshakes(now, self.bus.free_slots());
+        self.reactor.limit_handshakes(now, self.bus.view().free_slots());
         client
     }
 
@@ -118,14 +118,14 @@ impl<I: Io> Shell<I> {
         if listener == OPERATORS {
             return self.admin_connected(now, accepted, is_unix);
         }
-        if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
+        if place == Place::Inherited && self.bus.view().is_behind_proxies(listener) {
             // It is unknown whether its header would have been trusted: usually a proxy's health check.
             let address = &acceptor.address;
             tracing::debug!("a connection to {address} was reset before its address was known");
             drop(accepted);
             return self.reactor.free_descriptor();
         }
-        let awaits_header = self.bus.awaits_header(listener, place);
+        let awaits_header = self.bus.view().awaits_header(listener, place);
         if awaits_header || self.reactor.listeners.speaks_web(listener) {
             return match !awaits_header && self.reactor.listeners.speaks_mcp(listener) {
                 true => self.http_connected(now, accepted),
@@ -134,7 +134,7 @@ impl<I: Io> Shell<I> {
         }
         let descriptor = accepted.socket.as_raw_fd();
         let client = self.add_client(listener, place.into(), &[], |peer| Connection::socket(peer, accepted.socket));
-        if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
+        if let Some(number) = client.and_then(|client| self.bus.view().client_number(client)) {
             let address = &self.reactor.listeners.acceptors[index].address;
             tracing::debug!(client = number, descriptor, "accepted on {address} from {place}");
         }

@@ -24,7 +24,10 @@ const MOST_CLOSED: usize = 64;
 impl<I: Io> Shell<I> {
     /// Bytes of all lent blocks, and of the lines that the core keeps.
     pub(super) fn lent(&self) -> usize {
-        self.reactor.io.lent() + self.bus.bytes_waiting() + self.bus.bytes_of_openings() + self.reactor.http.held()
+        self.reactor.io.lent()
+            + self.bus.view().bytes_waiting()
+            + self.bus.view().bytes_of_openings()
+            + self.reactor.http.held()
     }
 
     /// Checks once per turn whether memory is short, and frees what is not needed.

@@ -22,11 +22,12 @@ impl<I: Io> Shell<I> {
     pub(super) fn ask_for_memories(&mut self, now: Moment) {
         self.watch_memories(now);
         let row = |slot| {
-            let row = self.bus.worker_row(now, slot)?;
+            let row = self.bus.view().worker_row(now, slot)?;
             let most = self.reactor.workers.pools[row.name.pool].recycle_memory?;
-            Some((self.bus.worker_at(row.name.pool, row.name.place)?, row.pid, most)).filter(|(_, pid, _)| *pid != 0)
+            Some((self.bus.view().worker_at(row.name.pool, row.name.place)?, row.pid, most))
+                .filter(|(_, pid, _)| *pid != 0)
         };
-        let questions: Vec<Question> = (0..self.bus.worker_slots()).filter_map(row).collect();
+        let questions: Vec<Question> = (0..self.bus.view().worker_slots()).filter_map(row).collect();
         let Reactor { workers, signals, .. } = &mut self.reactor;
         if workers.memories.is_none() {
             match memories::begin(&signals.teller) {

@@ -53,7 +53,7 @@ impl<I: Io> Shell<I> {
                     .to_owned(),
             );
         }
-        if self.bus.stage() > Stage::Running {
+        if self.bus.view().stage() > Stage::Running {
             return Err("the daemon shuts down, and reads no configuration any more".to_owned());
         }
         if self.reloads.outcomes.last.is_under_way {
@@ -61,10 +61,12 @@ impl<I: Io> Shell<I> {
         }
         let running = &self.reloads.running;
         let in_use = InUse {
-            pools: (0..running.pools.len()).map(|pool| self.bus.pool_in_use(pool)).collect(),
+            pools: (0..running.pools.len()).map(|pool| self.bus.view().pool_in_use(pool)).collect(),
             // Connections without a client would pass on to the listener that gets the place next.
             listeners: (0..running.listeners.len())
-                .map(|listener| self.bus.listener_in_use(listener) || self.reactor.http.is_connected_to(listener))
+                .map(|listener| {
+                    self.bus.view().listener_in_use(listener) || self.reactor.http.is_connected_to(listener)
+                })
                 .collect(),
         };
         let begun = self.reactor.listeners.own_tcp().and_then(|own| {
@@ -86,7 +88,7 @@ impl<I: Io> Shell<I> {
                 let said = self.said(&prepared);
                 self.end_reload(exit::OK, said);
             }
-            Ok(_) if self.bus.stage() > Stage::Running => {
+            Ok(_) if self.bus.view().stage() > Stage::Running => {
                 self.end_reload(exit::FAILURE, ["the daemon shuts down".to_owned()]);
             }
             Ok(prepared) => {
@@ -119,7 +121,8 @@ impl<I: Io> Shell<I> {
         log::set_format(config.log.format);
         self.bus.record_requests(config.log.requests);
         let moved = self.leave_listeners(now, &plan, &opened);
-        let settled = |pool: usize, generation| self.bus.settled_commands(pool).any(|settled| settled == generation);
+        let settled =
+            |pool: usize, generation| self.bus.view().settled_commands(pool).any(|settled| settled == generation);
         self.reactor.workers.configure(config, settled);
         let reactor = &mut self.reactor;
         reactor.connections.configure(config);
@@ -205,13 +208,14 @@ impl<I: Io> Shell<I> {
     pub(super) fn check_reload(&mut self, now: Moment) {
         let Some(until) = self.reloads.settles_by else { return };
         let pools = 0..self.reloads.running.pools.len();
-        let unsettled: Vec<usize> = pools.clone().filter(|pool| self.bus.is_unsettled(*pool)).collect();
-        if !unsettled.is_empty() && until > now && self.bus.stage() == Stage::Running {
+        let unsettled: Vec<usize> = pools.clone().filter(|pool| self.bus.view().is_unsettled(*pool)).collect();
+        if !unsettled.is_empty() && until > now && self.bus.view().stage() == Stage::Running {
             return;
         }
         let id = |pool: usize| &self.reloads.running.pools[pool].core.id;
         let late = unsettled.iter().map(|pool| format!("pool {:?}: its new command is still starting", id(*pool)));
-        let failures: Vec<String> = pools.filter_map(|pool| self.bus.roll_failure(pool)).map(str::to_owned).collect();
+        let failures: Vec<String> =
+            pools.filter_map(|pool| self.bus.view().roll_failure(pool)).map(str::to_owned).collect();
         let lines: Vec<String> = late.chain(failures.iter().cloned()).collect();
         self.end_reload(if failures.is_empty() { exit::OK } else { exit::FAILURE }, lines);
     }

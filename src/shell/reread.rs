@@ -37,7 +37,7 @@ impl<I: Io> Shell<I> {
         let Some(policy) = reactor.listeners.policy(listener) else { return };
         let is_known = |bearer: &Bearer| {
             let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
-            policy.terms.tokens.has(bearer) && bus.offers_any(listener, &origin)
+            policy.terms.tokens.has(bearer) && bus.view().offers_any(listener, &origin)
         };
         for (_, connection) in reactor.connections.iter() {
             let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));

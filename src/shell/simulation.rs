@@ -244,7 +244,8 @@ impl Simulation {
             if let Err(why) = self.explain(at) {
                 let Client { name, asked, verdict, last_word, .. } = &self.clients[at];
                 let open = asked.len();
-                let counted = Reason::ALL.iter().map(|reason| (reason.name(), self.machine.shell.bus.count(*reason)));
+                let counted =
+                    Reason::ALL.iter().map(|reason| (reason.name(), self.machine.shell.bus.view().count(*reason)));
                 let counted: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
                 panic!(
                     "{name} was closed {why}, with {open} requests open, told {verdict:?}, after {last_word:?}, \
@@ -261,7 +262,7 @@ impl Simulation {
     fn explain(&mut self, at: usize) -> Result<(), &'static str> {
         let (client, bus, scarcity) = (&self.clients[at], &self.machine.shell.bus, &self.scarcity);
         let is_broken = client.wire.inode.is_some_and(|inode| self.machine.wires.borrow().broken.contains(&inode));
-        if is_broken || bus.stage() > Stage::Running {
+        if is_broken || bus.view().stage() > Stage::Running {
             return Ok(());
         }
         // The kernel delays, too: for the daemon, room appears later than it was made.
@@ -281,16 +282,18 @@ impl Simulation {
                 Some(Verdict::Error(told)) => told == reason.told(),
                 _ => true,
             };
-            *may_be && may_be_told && bus.count(*reason) > 0
+            *may_be && may_be_told && bus.view().count(*reason) > 0
         });
         let is_refused = matches!(client.verdict, Some(Verdict::Status(503 | 429)));
-        if was_full && is_refused && bus.count(Reason::HandshakeRefused) > 0 {
+        if was_full && is_refused && bus.view().count(Reason::HandshakeRefused) > 0 {
             return Ok(());
         }
         let by_itself = match &client.last_word {
             Some(last) if client.wire.sent < last.heard_at => Err("before it had said its last"),
             Some(last) if last.verdict.is_some() && last.verdict != client.verdict => Err("with another verdict"),
-            Some(last) if last.reason.is_some_and(|reason| bus.count(reason) == 0) => Err("and that was not counted"),
+            Some(last) if last.reason.is_some_and(|reason| bus.view().count(reason) == 0) => {
+                Err("and that was not counted")
+            }
             Some(_) => Ok(()),
             None if client.wire.speaks.is_some() => Err("without a reason"),
             None if !client.asked.is_empty() => Err("before it had its answers"),
@@ -321,18 +324,18 @@ impl Simulation {
         ];
         let mut counted = 0;
         for (may_be, reason) in wants {
-            assert!(may_be || bus.count(reason) == 0, "{} was counted in a world that has none", reason.name());
-            counted += bus.count(reason);
+            assert!(may_be || bus.view().count(reason) == 0, "{} was counted in a world that has none", reason.name());
+            counted += bus.view().count(reason);
         }
         assert!(self.closed_for_want <= counted, "{} of {counted} that were counted", self.closed_for_want);
         for reason in [Reason::ClientMalformed, Reason::ClientLineTooLong] {
             let said = |client: &&Client| client.last_word.as_ref().is_some_and(|last| last.reason == Some(reason));
             let said = self.clients.iter().filter(said).count() as u64;
-            assert!(bus.count(reason) <= said, "{} is counted too often", reason.name());
+            assert!(bus.view().count(reason) <= said, "{} is counted too often", reason.name());
         }
         // The client of stdin and stdout takes the daemon with it.
         let is_alone = self.stdio.is_some() && counted > 0;
-        assert!(is_alone || bus.stage() == Stage::Running, "it has ended without a reason");
+        assert!(is_alone || bus.view().stage() == Stage::Running, "it has ended without a reason");
     }
 
     /// An operator connects, or acts.
@@ -453,7 +456,7 @@ impl Simulation {
             self.machine.wires.borrow_mut().is_quiet = is_quiet;
             let is_done = self.machine.shell.turn().expect("it goes on");
             self.turns += 1;
-            if self.scarcity.full().is_some_and(|most| self.machine.shell.bus.stats().clients >= most) {
+            if self.scarcity.full().is_some_and(|most| self.machine.shell.bus.view().stats().clients >= most) {
                 self.full_in = Some(self.turns);
             }
             if is_done || over(self) {

@@ -184,7 +184,7 @@ impl<I: Io> Shell<I> {
         self.completions = completions;
         self.resume_connections(now);
         if self.reactor.clock.hears_until() <= now {
-            if self.bus.next_deadline().is_some_and(|deadline| deadline <= now) {
+            if self.bus.view().next_deadline().is_some_and(|deadline| deadline <= now) {
                 self.step(|shell| shell.reactor.tell(now, Input::Tick));
                 self.resume_connections(now);
             }
@@ -206,7 +206,7 @@ impl<I: Io> Shell<I> {
     /// Waits for completions, at most until the next deadline. Returns for how long the daemon did not run
     /// ([`Clock::read`]).
     fn enter(&mut self, completions: &mut Vec<Completion>) -> io::Result<Option<(Duration, Duration)>> {
-        let planned = Clock::wait_for(self.poll_timeout(), self.bus.has_clients());
+        let planned = Clock::wait_for(self.poll_timeout(), self.bus.view().has_clients());
         let reactor = &mut self.reactor;
         if let Some(since) = self.admin.turned_at {
             self.admin.turns.observe(reactor.io.elapsed().saturating_sub(since));
@@ -223,7 +223,7 @@ impl<I: Io> Shell<I> {
         if !reactor.connections.resumed.is_empty() || !self.admin.busy.is_empty() || reactor.http.is_busy() {
             return Some(Duration::ZERO);
         }
-        let deadline = earlier(self.bus.next_deadline(), reactor.timers.next);
+        let deadline = earlier(self.bus.view().next_deadline(), reactor.timers.next);
         let wait = deadline.map(|deadline| deadline.max(reactor.clock.hears_until()).since(reactor.clock.now()));
         let notice = reactor.notify.due().map(|due| due.saturating_sub(reactor.io.turned_at()));
         earlier(wait, notice)
@@ -259,7 +259,7 @@ impl<I: Io> Shell<I> {
     /// Logs finished requests.
     #[inline]
     fn log_requests(&mut self) {
-        if !self.bus.records_requests() && self.reactor.log.requests.lost == 0 {
+        if !self.bus.view().records_requests() && self.reactor.log.requests.lost == 0 {
             return;
         }
         let Reactor { log, workers, clock, .. } = &mut self.reactor;
@@ -269,14 +269,14 @@ impl<I: Io> Shell<I> {
     /// Sends due messages to the service manager.
     fn notify(&mut self) {
         let Reactor { notify, io, clock, .. } = &mut self.reactor;
-        if self.bus.stage() > Stage::Running {
+        if self.bus.view().stage() > Stage::Running {
             notify.stops();
         }
         if notify.due().is_some() {
             notify.tell(io.turned_at(), || {
-                let (running, wanted) = self.bus.staffing();
-                let is_ready = self.bus.has_started(clock.now());
-                Condition { is_ready, running, wanted, clients: self.bus.levels().clients.used }
+                let (running, wanted) = self.bus.view().staffing();
+                let is_ready = self.bus.view().has_started(clock.now());
+                Condition { is_ready, running, wanted, clients: self.bus.view().levels().clients.used }
             });
         }
     }
@@ -315,7 +315,7 @@ impl<I: Io> Shell<I> {
             }
             std::mem::forget(connection);
         }
-        let stats = self.bus.stats();
+        let stats = self.bus.view().stats();
         tracing::info!(
             "stopped: {} lines from clients, {} from workers, {} error replies",
             stats.client_side.lines_in,

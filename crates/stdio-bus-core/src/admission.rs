@@ -16,6 +16,7 @@ use super::report::{Level, Reason, Report};
 use super::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
 use super::shares::Shares;
 use super::table::{Key, Table};
+use crate::view::View;
 
 /// Number of rejected clients that are told why at a time. Further ones are closed without a word, so that rejected
 /// clients never take the slots of others.
@@ -178,22 +179,6 @@ impl Entry {
 }
 
 impl Bus {
-    /// Whether a connection from `place` begins with a PROXY header. The caller reads it before [`Bus::connect`], which
-    /// takes its content.
-    pub fn awaits_header(&self, listener: usize, place: Place) -> bool {
-        let Some(listener) = self.ctx.settings.listeners.get(listener) else { return false };
-        match &listener.entry.proxy {
-            Some(Proxies::Unix) => listener.entry.lets_connect(place),
-            Some(Proxies::Networks(networks)) => place.is_in(networks),
-            None => false,
-        }
-    }
-
-    /// Whether a connection may begin with a PROXY header, if it comes from the right place.
-    pub fn is_behind_proxies(&self, listener: usize) -> bool {
-        self.ctx.settings.listeners.get(listener).is_some_and(|listener| listener.entry.proxy.is_some())
-    }
-
     /// Whether a client is allowed. If not, that is reported.
     pub(super) fn lets_in(&mut self, listener: usize, origin: &Origin) -> bool {
         let Err(key) = self.ctx.settings.listeners[listener].entry.lets_in(origin) else { return true };
@@ -204,19 +189,6 @@ impl Bus {
             if origin.place == Place::Inherited && origin.via.is_none() { report.at(Level::Debug) } else { report }
         });
         false
-    }
-
-    /// Whether a client of this origin would be accepted now, for handshakes whose answer can give the reason.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.would_take_with(self.free_slots(), listener, origin)
-    }
-
-    /// Whether a client of this origin would be accepted if it had a slot.
-    pub fn would_take_in_a_slot(&self, listener: usize, origin: &Origin) -> bool {
-        self.would_take_with(1, listener, origin).is_ok()
     }
 
     fn would_take_with(&self, free_slots: usize, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
@@ -236,7 +208,7 @@ impl Bus {
     ///
     /// # Errors
     /// Why not.
-    pub fn may_ask(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
+    pub(crate) fn may_ask(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
         let Some(settings) = self.ctx.settings.listeners.get(listener) else { return Err(TurnedAway::Removed) };
         if self.ctx.shutdown.stops_workers() {
             return Err(TurnedAway::Draining);
@@ -256,12 +228,12 @@ impl Bus {
     }
 
     /// The sources of all clients, and how many each has.
-    pub fn sources(&self) -> impl Iterator<Item = (Source, usize)> {
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, usize)> {
         self.admission.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
     }
 
     /// Number of free client slots.
-    pub fn free_slots(&self) -> usize {
+    pub(crate) fn free_slots(&self) -> usize {
         self.most_clients() - self.client_count()
     }
 
@@ -271,17 +243,6 @@ impl Bus {
         let let_in =
             self.all_clients().map(|(_, client)| &client.identity).filter(|client| client.let_in() == listener);
         let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
-    }
-
-    /// How many connections a listener takes, in total and from one source.
-    pub fn max_connections(&self, listener: usize) -> MaxConnections {
-        self.ctx.settings.listeners.get(listener).map_or_else(MaxConnections::default, |it| it.max_connections)
-    }
-
-    /// How many more connections of this source a listener takes, if that is limited.
-    pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
-        let most = self.ctx.settings.listeners.get(listener)?.max_connections.per_source?;
-        Some(most.saturating_sub(self.let_in(Some(listener), Some(source))))
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
@@ -304,11 +265,6 @@ impl Bus {
             }
             _ => None,
         }
-    }
-
-    /// How many clients a listener may have, if it has that many.
-    pub fn full_listener(&self, listener: usize) -> Option<usize> {
-        self.max_connections(listener).total.filter(|most| self.let_in(Some(listener), None) >= *most)
     }
 
     /// Whether one more rejected client can be told why.
@@ -337,5 +293,52 @@ impl Bus {
             all += uses.connections;
         }
         assert_eq!(all, self.client_count(), "every source is listed");
+    }
+}
+
+impl View<'_> {
+    /// Whether a connection from `place` begins with a PROXY header. The caller reads it before [`Bus::connect`], which
+    /// takes its content.
+    pub fn awaits_header(&self, listener: usize, place: Place) -> bool {
+        let Some(listener) = self.bus.ctx.settings.listeners.get(listener) else { return false };
+        match &listener.entry.proxy {
+            Some(Proxies::Unix) => listener.entry.lets_connect(place),
+            Some(Proxies::Networks(networks)) => place.is_in(networks),
+            None => false,
+        }
+    }
+
+    /// Whether a connection may begin with a PROXY header, if it comes from the right place.
+    pub fn is_behind_proxies(&self, listener: usize) -> bool {
+        self.bus.ctx.settings.listeners.get(listener).is_some_and(|listener| listener.entry.proxy.is_some())
+    }
+
+    /// Whether a client of this origin would be accepted now, for handshakes whose answer can give the reason.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
+        self.bus.would_take_with(self.bus.free_slots(), listener, origin)
+    }
+
+    /// Whether a client of this origin would be accepted if it had a slot.
+    pub fn would_take_in_a_slot(&self, listener: usize, origin: &Origin) -> bool {
+        self.bus.would_take_with(1, listener, origin).is_ok()
+    }
+
+    /// How many connections a listener takes, in total and from one source.
+    pub fn max_connections(&self, listener: usize) -> MaxConnections {
+        self.bus.ctx.settings.listeners.get(listener).map_or_else(MaxConnections::default, |it| it.max_connections)
+    }
+
+    /// How many more connections of this source a listener takes, if that is limited.
+    pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
+        let most = self.bus.ctx.settings.listeners.get(listener)?.max_connections.per_source?;
+        Some(most.saturating_sub(self.bus.let_in(Some(listener), Some(source))))
+    }
+
+    /// How many clients a listener may have, if it has that many.
+    pub fn full_listener(&self, listener: usize) -> Option<usize> {
+        self.max_connections(listener).total.filter(|most| self.bus.let_in(Some(listener), None) >= *most)
     }
 }

@@ -12,6 +12,7 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
 use super::settings::{self, Assignment, Era, Settings};
+use crate::view::View;
 
 /// The workers that a message may go to: those of one pool, or of all.
 #[derive(Default)]
@@ -229,20 +230,15 @@ impl Bus {
         if all_are_good { group } else { preferred.unwrap_or(group) }
     }
 
-    /// The pool that a client of this origin uses if it names none; none if there are several to choose from.
-    pub fn default_pool(&self, listener: usize, origin: &Origin) -> Option<usize> {
-        self.balancer.groups[self.group_of_client(listener, origin)].only_pool()
-    }
-
     /// Whether a client of this origin may use a pool of its listener.
-    pub fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
+    pub(crate) fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
         let offered = self.ctx.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
         let is_gone = self.ctx.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
         !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }
 
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
-    pub fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
+    pub(crate) fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
         let is_gone = self.ctx.settings.listeners.get(listener).is_some_and(|listener| listener.is_gone);
         is_gone || (0..self.ctx.settings.pools.len()).any(|pool| self.offers(listener, origin, pool))
     }
@@ -362,5 +358,12 @@ impl Bus {
             let is_known = self.workers_of(owner).any(|assigned| assigned == key);
             assert!(is_known || worker.tenure.is_leaving(), "an owner knows its worker");
         }
+    }
+}
+
+impl View<'_> {
+    /// The pool that a client of this origin uses if it names none; none if there are several to choose from.
+    pub fn default_pool(&self, listener: usize, origin: &Origin) -> Option<usize> {
+        self.bus.balancer.groups[self.bus.group_of_client(listener, origin)].only_pool()
     }
 }

@@ -20,6 +20,7 @@ use super::stats::Account;
 use super::table::Table;
 use super::timers::Timer;
 use super::worker::Worker;
+use crate::view::View;
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -220,11 +221,6 @@ impl Bus {
         self.ctx.clients.iter()
     }
 
-    /// Number of client slots in use, gaps included.
-    pub fn client_slots(&self) -> usize {
-        self.ctx.clients.slots()
-    }
-
     /// One of them.
     pub(super) fn client(&self, client: ClientKey) -> Option<&Client> {
         self.ctx.clients.get(client)
@@ -241,12 +237,12 @@ impl Bus {
     }
 
     /// The number of a client for people.
-    pub fn client_number(&self, client: ClientKey) -> Option<u32> {
+    pub(crate) fn client_number(&self, client: ClientKey) -> Option<u32> {
         self.identity(client).map(|client| client.number)
     }
 
     /// Whether any client is connected.
-    pub fn has_clients(&self) -> bool {
+    pub(crate) fn has_clients(&self) -> bool {
         !self.ctx.clients.is_empty()
     }
 
@@ -261,7 +257,7 @@ impl Bus {
     }
 
     /// Maximum number of clients.
-    pub fn most_clients(&self) -> usize {
+    pub(crate) fn most_clients(&self) -> usize {
         self.ctx.clients.capacity()
     }
 
@@ -324,11 +320,6 @@ impl Bus {
         is_due
     }
 
-    /// The worker that has answered a client last.
-    pub fn answered_by(&self, client: ClientKey) -> Option<WorkerKey> {
-        self.mcp(client).answered_by
-    }
-
     /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they
     /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
@@ -366,5 +357,17 @@ impl Bus {
         if let Some(client) = self.ctx.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
             client.lost.forget(name);
         }
+    }
+}
+
+impl View<'_> {
+    /// Number of client slots in use, gaps included.
+    pub fn client_slots(&self) -> usize {
+        self.bus.ctx.clients.slots()
+    }
+
+    /// The worker that has answered a client last.
+    pub fn answered_by(&self, client: ClientKey) -> Option<WorkerKey> {
+        self.bus.mcp(client).answered_by
     }
 }

@@ -18,6 +18,7 @@ use super::peer::{ClientKey, Moment, Peer, RequestKey, Text};
 use super::report::{Reason, WorkerName};
 use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 use super::tally::Outcome;
+use crate::view::View;
 
 /// Maximum number of bytes kept of a method.
 const LONGEST_METHOD: usize = 64;
@@ -172,11 +173,6 @@ impl Bus {
         core::mem::take(&mut records.lost)
     }
 
-    /// Whether it keeps a record of each request.
-    pub fn records_requests(&self) -> bool {
-        self.ctx.out.keeps_records()
-    }
-
     /// Starts or stops keeping a record of each request.
     pub fn record_requests(&mut self, is_wanted: bool) {
         if self.ctx.out.keeps_records() != is_wanted {
@@ -228,6 +224,13 @@ impl Bus {
         };
         let Some(records) = self.ctx.out.records() else { return };
         records.add(ended);
+    }
+}
+
+impl View<'_> {
+    /// Whether it keeps a record of each request.
+    pub fn records_requests(&self) -> bool {
+        self.bus.ctx.out.keeps_records()
     }
 }
 

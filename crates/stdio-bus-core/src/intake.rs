@@ -30,6 +30,7 @@ use super::time::Time;
 use super::timers::{Timer, Timers};
 use super::withdrawal::prompt_flag;
 use super::worker::Worker;
+use crate::view::View;
 
 /// See the module's documentation.
 #[derive(Default)]
@@ -395,11 +396,13 @@ impl Bus {
         self.intake.is_plain = true;
         self
     }
+}
 
+impl View<'_> {
     /// Number of lines that took the fast path.
     #[cfg(any(test, feature = "testing"))]
     pub fn fast_lines(&self) -> u64 {
-        self.intake.fast_lines
+        self.bus.intake.fast_lines
     }
 }
 

@@ -76,6 +76,7 @@ mod tasks;
 mod tests;
 mod time;
 mod timers;
+mod view;
 mod withdrawal;
 
 use alloc::rc::Rc;
@@ -102,6 +103,7 @@ use supervisor::tenure::Wear;
 pub use supervisor::worker;
 use tasks::Tasks;
 use timers::Timer;
+pub use view::View;
 pub use withdrawal::{Dialect, cancellation};
 use worker::Event;
 
@@ -248,28 +250,6 @@ impl Bus {
         }
     }
 
-    /// When [`Input::Tick`] is wanted at the latest.
-    pub fn next_deadline(&self) -> Option<Moment> {
-        self.ctx.timers.next()
-    }
-
-    /// Counters and gauges.
-    pub fn stats(&self) -> Stats {
-        Stats {
-            clients: self.client_count(),
-            awaiting_workers: self.awaiting_workers(),
-            workers: self.ctx.workers.len(),
-            sessions: self.sessions.owned(),
-            pending: self.pending.len(),
-            ..*self.ctx.out.counted()
-        }
-    }
-
-    /// How often something was dropped, closed or changed for this reason.
-    pub fn count(&self, reason: Reason) -> u64 {
-        self.ctx.out.count(reason)
-    }
-
     /// Checks a peer at this moment.
     fn wake_at(&mut self, peer: Peer, at: Moment) {
         if self.peer_end(peer).is_some() {
@@ -373,5 +353,29 @@ impl Bus {
             Peer::Client(client) => self.phase(client) == Some(Phase::Open),
             Peer::Worker(worker) => self.worker_takes_messages(worker),
         }
+    }
+}
+
+impl View<'_> {
+    /// When [`Input::Tick`] is wanted at the latest.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.bus.ctx.timers.next()
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            clients: self.bus.client_count(),
+            awaiting_workers: self.bus.awaiting_workers(),
+            workers: self.bus.ctx.workers.len(),
+            sessions: self.bus.sessions.owned(),
+            pending: self.bus.pending.len(),
+            ..*self.bus.ctx.out.counted()
+        }
+    }
+
+    /// How often something was dropped, closed or changed for this reason.
+    pub fn count(&self, reason: Reason) -> u64 {
+        self.bus.ctx.out.count(reason)
     }
 }

@@ -16,6 +16,7 @@ pub use super::silence::Questions;
 use super::stats::Account;
 use super::tally::{Counts, Tally};
 use super::worker::{State, Worker};
+use crate::view::View;
 
 /// The name of a peer, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,38 +173,6 @@ pub struct Levels {
 }
 
 impl Bus {
-    /// How full the tables are.
-    pub fn levels(&self) -> Levels {
-        let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
-        let [to_workers, to_clients] = self.pending.counts();
-        Levels {
-            clients: Level { used: self.client_count(), most: self.most_clients() },
-            sessions: Level { used: self.sessions.owned(), most: MAX_SESSIONS },
-            held: self.sessions.held(),
-            requests: requests(to_workers),
-            worker_requests: requests(to_clients),
-        }
-    }
-
-    /// The client in a slot.
-    pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
-        let (key, client) = self.client_in(slot)?;
-        let mut link = self.link(now, &client.end, client.identity.opened);
-        link.waits_for = link.waits_for.or_else(|| self.wait_for_own_worker(now, key, client));
-        Some(ClientRow {
-            number: client.identity.number,
-            listener: client.identity.listener,
-            origin: Rc::clone(&client.identity.origin),
-            account: client.account(self.lasted(now, client.identity.opened)),
-            state: match client.phase {
-                Phase::Open => "open",
-                Phase::HalfClosed => "half_closed",
-                Phase::Refusing | Phase::Flushing | Phase::Closing => "closing",
-            },
-            link,
-        })
-    }
-
     /// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
     fn wait_for_own_worker(&self, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
         if let Some((group, since)) = self.awaits_turn(key) {
@@ -217,31 +186,6 @@ impl Bus {
         let since = self.ctx.workers.get(worker)?.facts.claimed;
         let whom = self.name(Peer::Worker(worker))?;
         Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
-    }
-
-    /// Number of worker slots in use, gaps included.
-    pub fn worker_slots(&self) -> usize {
-        self.ctx.workers.slots()
-    }
-
-    /// The worker in a slot.
-    pub fn worker_row(&self, now: Moment, slot: usize) -> Option<WorkerRow> {
-        let (key, worker) = self.ctx.workers.at(slot)?;
-        Some(WorkerRow {
-            name: worker.name,
-            pid: worker.facts.pid,
-            state: worker.process.state(),
-            role: self.role(key)?,
-            age: self.lasted(now, worker.facts.started),
-            owner: worker.owner.and_then(|owner| self.client_number(owner)),
-            // How much it has read is probed only while a client waits for its turn.
-            unread: if worker.end.unanswered.count() == 0 { 0 } else { worker.window.backlog() },
-            link: Link {
-                // Reserved names are not sessions.
-                sessions: worker.end.sessions.iter().filter_map(|session| self.sessions.get(*session)?.client).count(),
-                ..self.link(now, &worker.end, worker.facts.started)
-            },
-        })
     }
 
     fn link(&self, now: Moment, end: &Endpoint, since: Moment) -> Link {
@@ -259,18 +203,89 @@ impl Bus {
         }
     }
 
+    fn name(&self, peer: Peer) -> Option<Name> {
+        Some(match peer {
+            Peer::Client(client) => Name::Client(self.client_number(client)?),
+            Peer::Worker(worker) => Name::Worker(self.worker_name(worker)?),
+        })
+    }
+}
+
+impl<'a> View<'a> {
+    /// How full the tables are.
+    pub fn levels(&self) -> Levels {
+        let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
+        let [to_workers, to_clients] = self.bus.pending.counts();
+        Levels {
+            clients: Level { used: self.bus.client_count(), most: self.bus.most_clients() },
+            sessions: Level { used: self.bus.sessions.owned(), most: MAX_SESSIONS },
+            held: self.bus.sessions.held(),
+            requests: requests(to_workers),
+            worker_requests: requests(to_clients),
+        }
+    }
+
+    /// The client in a slot.
+    pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
+        let (key, client) = self.bus.client_in(slot)?;
+        let mut link = self.bus.link(now, &client.end, client.identity.opened);
+        link.waits_for = link.waits_for.or_else(|| self.bus.wait_for_own_worker(now, key, client));
+        Some(ClientRow {
+            number: client.identity.number,
+            listener: client.identity.listener,
+            origin: Rc::clone(&client.identity.origin),
+            account: client.account(self.lasted(now, client.identity.opened)),
+            state: match client.phase {
+                Phase::Open => "open",
+                Phase::HalfClosed => "half_closed",
+                Phase::Refusing | Phase::Flushing | Phase::Closing => "closing",
+            },
+            link,
+        })
+    }
+
+    /// Number of worker slots in use, gaps included.
+    pub fn worker_slots(&self) -> usize {
+        self.bus.ctx.workers.slots()
+    }
+
+    /// The worker in a slot.
+    pub fn worker_row(&self, now: Moment, slot: usize) -> Option<WorkerRow> {
+        let (key, worker) = self.bus.ctx.workers.at(slot)?;
+        Some(WorkerRow {
+            name: worker.name,
+            pid: worker.facts.pid,
+            state: worker.process.state(),
+            role: self.role(key)?,
+            age: self.lasted(now, worker.facts.started),
+            owner: worker.owner.and_then(|owner| self.bus.client_number(owner)),
+            // How much it has read is probed only while a client waits for its turn.
+            unread: if worker.end.unanswered.count() == 0 { 0 } else { worker.window.backlog() },
+            link: Link {
+                // Reserved names are not sessions.
+                sessions: worker
+                    .end
+                    .sessions
+                    .iter()
+                    .filter_map(|session| self.bus.sessions.get(*session)?.client)
+                    .count(),
+                ..self.bus.link(now, &worker.end, worker.facts.started)
+            },
+        })
+    }
+
     /// Number of session slots in use, gaps included.
     pub fn session_slots(&self) -> usize {
-        self.sessions.slots()
+        self.bus.sessions.slots()
     }
 
     /// The session or reserved name in a slot.
-    pub fn session_row(&self, now: Moment, slot: usize) -> Option<SessionRow<'_>> {
-        let (_, session) = self.sessions.at(slot)?;
+    pub fn session_row(&self, now: Moment, slot: usize) -> Option<SessionRow<'a>> {
+        let (_, session) = self.bus.sessions.at(slot)?;
         Some(SessionRow {
             name: session.name.as_bytes(),
-            client: session.client.and_then(|client| self.client_number(client)),
-            worker: self.name(Peer::Worker(session.worker)),
+            client: session.client.and_then(|client| self.bus.client_number(client)),
+            worker: self.bus.name(Peer::Worker(session.worker)),
             rank: session.rank(),
             pending: session.pending,
             idle: now.since(session.used),
@@ -279,25 +294,25 @@ impl Bus {
 
     /// Number of request slots in use in either direction, gaps included.
     pub fn request_slots(&self) -> usize {
-        self.pending.slots()
+        self.bus.pending.slots()
     }
 
     /// Who has made the request in a slot, if that still waits.
     pub fn asker_of(&self, slot: usize) -> Option<Name> {
-        let (_, request) = self.pending.at(slot)?;
-        self.name(request.asker()?)
+        let (_, request) = self.bus.pending.at(slot)?;
+        self.bus.name(request.asker()?)
     }
 
     /// The request in a slot. `questions` is for all rows of this moment.
     pub fn request_row(&self, now: Moment, slot: usize, questions: &Questions) -> Option<RequestRow> {
-        let (key, request) = self.pending.at(slot)?;
-        let (silent, expires) = self.patience(now, key, request, questions);
+        let (key, request) = self.bus.pending.at(slot)?;
+        let (silent, expires) = self.bus.patience(now, key, request, questions);
         Some(RequestRow {
-            id: self.pending.asker_text(key),
-            method: self.pending.method_of(key),
+            id: self.bus.pending.asker_text(key),
+            method: self.bus.pending.method_of(key),
             silent,
-            asker: request.asker().and_then(|asker| self.name(asker)),
-            answerer: self.name(request.answerer()),
+            asker: request.asker().and_then(|asker| self.bus.name(asker)),
+            answerer: self.bus.name(request.answerer()),
             age: self.lasted(now, request.since()),
             expires: (expires != Moment::NEVER).then(|| expires.since(now)),
             is_cancelled: request.cancelled().is_some(),
@@ -306,53 +321,46 @@ impl Bus {
 
     /// The pool and the age of a client's request in a slot, if its client still waits.
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(usize, Duration)> {
-        let (_, request) = self.pending.at(slot).filter(|(_, request)| request.asker().is_some())?;
+        let (_, request) = self.bus.pending.at(slot).filter(|(_, request)| request.asker().is_some())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
-        Some((self.worker_name(worker)?.pool, self.lasted(now, request.since())))
+        Some((self.bus.worker_name(worker)?.pool, self.lasted(now, request.since())))
     }
 
     /// The pool with this index.
-    pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'_>> {
-        let settings = self.ctx.settings.pools[..self.supervisor.shown].get(pool)?;
-        let slots = || self.slots_of(pool);
+    pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'a>> {
+        let settings = self.bus.ctx.settings.pools[..self.bus.supervisor.shown].get(pool)?;
+        let slots = || self.bus.slots_of(pool);
         Some(PoolRow {
             settings,
             waiting: slots().filter(|slot| !slot.restarts.is_given_up() && slot.worker.is_none()).count(),
             given_up: slots().filter(|slot| slot.restarts.is_given_up()).count(),
-            tally: &self.supervisor.pools[pool].tally,
+            tally: &self.bus.supervisor.pools[pool].tally,
         })
     }
 
     /// Errors to requests that were for no pool, or for one of several.
-    pub fn errors_of_no_pool(&self) -> &Counts {
-        &self.supervisor.errors_of_no_pool
+    pub fn errors_of_no_pool(&self) -> &'a Counts {
+        &self.bus.supervisor.errors_of_no_pool
     }
 
     /// The client with this number.
     pub fn client_numbered(&self, number: u32) -> Option<ClientKey> {
-        self.all_clients().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
+        self.bus.all_clients().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
     }
 
     /// The worker at this place in a pool.
     pub fn worker_at(&self, pool: usize, place: usize) -> Option<WorkerKey> {
         let is_meant = |worker: &Worker| worker.name.pool == pool && worker.name.place == place;
-        self.ctx.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
-    }
-
-    fn name(&self, peer: Peer) -> Option<Name> {
-        Some(match peer {
-            Peer::Client(client) => Name::Client(self.client_number(client)?),
-            Peer::Worker(worker) => Name::Worker(self.worker_name(worker)?),
-        })
+        self.bus.ctx.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
     }
 
     /// The limits of the configuration.
-    pub fn limits(&self) -> &Limits {
-        &self.ctx.settings.limits
+    pub fn limits(&self) -> &'a Limits {
+        &self.bus.ctx.settings.limits
     }
 
     /// Every reason with its count.
-    pub fn reasons(&self) -> impl Iterator<Item = (Reason, u64)> {
-        Reason::ALL.iter().map(|reason| (*reason, self.count(*reason)))
+    pub fn reasons(self) -> impl Iterator<Item = (Reason, u64)> + use<'a> {
+        Reason::ALL.iter().map(move |reason| (*reason, self.count(*reason)))
     }
 }

@@ -17,6 +17,7 @@ use super::report::{Level, Reason, Report};
 use super::settings::Assignment;
 use super::shutdown::Stage;
 use super::worker::Worker;
+use crate::view::View;
 
 /// The result of a readiness check. Texts are for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,42 +75,6 @@ fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), 
 }
 
 impl Bus {
-    /// Whether every listener is ready.
-    pub fn readiness(&self) -> Readiness {
-        let is_there = |listener: &usize| !self.ctx.settings.listeners[*listener].is_gone;
-        let listeners = (0..self.ctx.settings.listeners.len()).filter(is_there);
-        self.readiness_if(false, || all_or_first(listeners.map(|listener| self.listener_serves(listener))))
-    }
-
-    /// Whether startup is over: each pool has a worker with output or a second of running, or has failed, and not all
-    /// have failed.
-    pub fn has_started(&self, now: Moment) -> bool {
-        let mut any_lives = false;
-        let is_there = |pool: &usize| !self.ctx.settings.pools[*pool].is_gone;
-        let all_are_known = (0..self.supervisor.shown).filter(is_there).all(|pool| {
-            // A first sign of life.
-            let shows = |worker: &Worker| {
-                worker.end.stream.spoke_at().is_some() || now.since(worker.facts.started) >= FIRST_SIGN
-            };
-            let lives = self.pool_runs(pool, shows);
-            any_lives |= lives;
-            lives || self.slots_of(pool).all(|slot| slot.restarts.has_failed())
-        });
-        all_are_known && any_lives
-    }
-
-    /// Whether the listener with this index is ready; none if there is no such listener.
-    pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
-        self.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
-        Some(self.readiness_if(self.ctx.settings.listeners[listener].mcp, || self.listener_serves(listener)))
-    }
-
-    /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
-    pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
-        self.ctx.settings.pools[..self.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
-        Some(self.readiness_if(false, || self.pool_serves(pool)))
-    }
-
     /// `ends_sessions` if a new client needs no free slot where a session without a connection could be ended for it.
     fn readiness_if(&self, ends_sessions: bool, serves: impl FnOnce() -> Result<(), Unready>) -> Readiness {
         if self.stage() != Stage::Running {
@@ -223,5 +188,45 @@ impl Bus {
     /// Whether any such worker of a configured pool runs, owned or not, and is not on probation.
     fn pool_runs(&self, pool: usize, is_such: impl Fn(&Worker) -> bool) -> bool {
         self.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool && worker.serves() && is_such(worker))
+    }
+}
+
+impl View<'_> {
+    /// Whether every listener is ready.
+    pub fn readiness(&self) -> Readiness {
+        let is_there = |listener: &usize| !self.bus.ctx.settings.listeners[*listener].is_gone;
+        let listeners = (0..self.bus.ctx.settings.listeners.len()).filter(is_there);
+        self.bus.readiness_if(false, || all_or_first(listeners.map(|listener| self.bus.listener_serves(listener))))
+    }
+
+    /// Whether startup is over: each pool has a worker with output or a second of running, or has failed, and not all
+    /// have failed.
+    pub fn has_started(&self, now: Moment) -> bool {
+        let mut any_lives = false;
+        let is_there = |pool: &usize| !self.bus.ctx.settings.pools[*pool].is_gone;
+        let all_are_known = (0..self.bus.supervisor.shown).filter(is_there).all(|pool| {
+            // A first sign of life.
+            let shows = |worker: &Worker| {
+                worker.end.stream.spoke_at().is_some() || now.since(worker.facts.started) >= FIRST_SIGN
+            };
+            let lives = self.bus.pool_runs(pool, shows);
+            any_lives |= lives;
+            lives || self.bus.slots_of(pool).all(|slot| slot.restarts.has_failed())
+        });
+        all_are_known && any_lives
+    }
+
+    /// Whether the listener with this index is ready; none if there is no such listener.
+    pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
+        self.bus.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
+        Some(
+            self.bus.readiness_if(self.bus.ctx.settings.listeners[listener].mcp, || self.bus.listener_serves(listener)),
+        )
+    }
+
+    /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
+    pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
+        self.bus.ctx.settings.pools[..self.bus.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
+        Some(self.bus.readiness_if(false, || self.bus.pool_serves(pool)))
     }
 }

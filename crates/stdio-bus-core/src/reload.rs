@@ -20,6 +20,7 @@ use super::supervisor::Supervisor;
 use super::supervisor::pool::Side;
 use super::supervisor::tenure::Tenure;
 use super::timers::Timer;
+use crate::view::View;
 
 impl Bus {
     /// Applies this configuration. The first value of `most_clients` stays, for the tables are allocated.
@@ -222,24 +223,26 @@ impl Bus {
             }
         }
     }
+}
 
+impl View<'_> {
     /// Whether a removed pool is still used; true for a pool that is not removed.
     pub fn pool_in_use(&self, pool: usize) -> bool {
-        let Some(settings) = self.ctx.settings.pools[..self.supervisor.shown].get(pool) else { return false };
+        let Some(settings) = self.bus.ctx.settings.pools[..self.bus.supervisor.shown].get(pool) else { return false };
         !settings.is_gone
-            || self.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool)
-            || self.all_clients().any(|(_, client)| {
+            || self.bus.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool)
+            || self.bus.all_clients().any(|(_, client)| {
                 let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool));
                 named
-                    || self.balancer.groups[client.group]
+                    || self.bus.balancer.groups[client.group]
                         .pools()
-                        .any(|of| self.supervisor.pools[of].side.shown_as == pool)
+                        .any(|of| self.bus.supervisor.pools[of].side.shown_as == pool)
             })
     }
 
     /// Whether a client of a removed listener is still connected; true for a listener that is not removed.
     pub fn listener_in_use(&self, listener: usize) -> bool {
-        let Some(settings) = self.ctx.settings.listeners.get(listener) else { return false };
-        !settings.is_gone || self.all_clients().any(|(_, client)| client.identity.listener == listener)
+        let Some(settings) = self.bus.ctx.settings.listeners.get(listener) else { return false };
+        !settings.is_gone || self.bus.all_clients().any(|(_, client)| client.identity.listener == listener)
     }
 }

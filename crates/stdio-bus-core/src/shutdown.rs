@@ -78,7 +78,7 @@ impl Shutdown {
 
 impl Bus {
     /// The stage of the shutdown.
-    pub fn stage(&self) -> Stage {
+    pub(crate) fn stage(&self) -> Stage {
         self.ctx.shutdown.stage
     }
 

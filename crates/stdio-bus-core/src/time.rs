@@ -7,6 +7,7 @@ use core::time::Duration;
 use super::Bus;
 use super::peer::Moment;
 use super::report::Reason;
+use crate::view::View;
 
 /// Number of suspensions that are remembered. The oldest ones are merged.
 const REMEMBERED: usize = 64;
@@ -103,10 +104,12 @@ impl Bus {
             });
         }
     }
+}
 
+impl View<'_> {
     /// Duration since `since`, including the time in which the machine was suspended.
     pub fn lasted(&self, now: Moment, since: Moment) -> Duration {
-        self.ctx.time.lasted_at(now, since)
+        self.bus.ctx.time.lasted_at(now, since)
     }
 }
 

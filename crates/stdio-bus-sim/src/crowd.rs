@@ -250,7 +250,7 @@ impl Crowd {
     /// Advances time; the bus is called exactly at its deadlines.
     pub(super) fn pass(&mut self, duration: Duration) {
         let end = self.now.after(duration);
-        while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
+        while let Some(deadline) = self.bus.view().next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
             self.handle(Input::Tick);
             self.settle();
@@ -310,7 +310,7 @@ mod tests {
             for _ in 0..200 {
                 crowd.pass(MS);
             }
-            assert!(crowd.bus.stats().pending >= MAX_PENDING_REQUESTS * 9 / 10, "the table is not full");
+            assert!(crowd.bus.view().stats().pending >= MAX_PENDING_REQUESTS * 9 / 10, "the table is not full");
             polite_clients_are_served(&mut crowd);
         }
     }
@@ -327,7 +327,7 @@ mod tests {
         crowd.pass(200 * MS);
         polite_clients_are_served(&mut crowd);
         crowd.pass(Duration::from_secs(6));
-        assert_eq!(crowd.bus.stats().pending, 0, "slots of cancelled requests are kept");
+        assert_eq!(crowd.bus.view().stats().pending, 0, "slots of cancelled requests are kept");
     }
 
     #[test]
@@ -381,7 +381,7 @@ mod tests {
             crowd.write(hog, &format!("{{\"method\":\"x\",\"sessionId\":\"s{name}\"}}"));
         }
         crowd.pass(100 * MS);
-        assert_eq!(crowd.bus.stats().sessions, MAX_SESSIONS);
+        assert_eq!(crowd.bus.view().stats().sessions, MAX_SESSIONS);
         let polite: Vec<Peer> = (0..3).map(|at| crowd.client(1000 + at)).collect();
         for id in 0..20 {
             for (at, client) in polite.iter().enumerate() {
@@ -396,9 +396,9 @@ mod tests {
                 assert!(answers.len() == 1 && answers[0]["result"].is_object(), "{answers:?}");
             }
         }
-        assert!(crowd.bus.count(Reason::SessionEvicted) >= 60);
+        assert!(crowd.bus.view().count(Reason::SessionEvicted) >= 60);
         crowd.pass(Duration::from_secs(65));
-        assert!(crowd.bus.stats().sessions <= 60, "unused claims are kept");
+        assert!(crowd.bus.view().stats().sessions <= 60, "unused claims are kept");
     }
 
     #[test]

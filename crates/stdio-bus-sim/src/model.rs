@@ -364,7 +364,7 @@ impl Model {
 
     /// Compares the model with the bus, after each step.
     pub fn check(&mut self, now: Moment, bus: &crate::bus::Bus) {
-        self.drain.has_come(bus.stage());
+        self.drain.has_come(bus.view().stage());
         self.outputs.end_for_all();
         self.tally.check_replies();
         self.step.end();
@@ -403,16 +403,16 @@ impl Model {
                 self.workers[worker].used_at.insert(client, now);
             }
         }
-        let idle = bus.stage() == Stage::Terminating && self.workers.iter().all(|worker| worker.released);
+        let idle = bus.view().stage() == Stage::Terminating && self.workers.iter().all(|worker| worker.released);
         assert!(!idle, "the shutdown waits for workers that are gone");
         let waits = self.clients.iter().any(|client| !client.closed);
-        assert!(bus.stage() != Stage::Quiescing || waits, "the shutdown waits for nothing");
-        let stats = bus.stats();
+        assert!(bus.view().stage() != Stage::Quiescing || waits, "the shutdown waits for nothing");
+        let stats = bus.view().stats();
         self.step.check_cancelled();
         assert_eq!(stats.sessions, self.sessions.len(), "sessions: {:?}", self.sessions);
         let pending = self.to_workers.len() + self.to_clients.len();
         self.orphans_leave(now, pending.saturating_sub(stats.pending));
-        self.check_early(bus.bytes_waiting());
+        self.check_early(bus.view().bytes_waiting());
         let pending = self.to_workers.len() + self.to_clients.len();
         assert_eq!(stats.pending, pending, "pending: {:?} {:?}", self.to_workers, self.to_clients);
         assert_eq!(stats.bytes_unsent, self.outputs.unsent(), "bytes unsent");

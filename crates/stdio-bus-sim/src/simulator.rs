@@ -236,7 +236,7 @@ impl World {
     /// Runs it. Returns how often each reason was counted.
     pub fn run(mut self) -> Vec<u64> {
         self.live();
-        Reason::ALL.iter().map(|reason| self.bus.count(*reason)).collect()
+        Reason::ALL.iter().map(|reason| self.bus.view().count(*reason)).collect()
     }
 
     /// Runs it with one bus alone. Returns its hashes, and all its events if they are to be printed.
@@ -251,7 +251,7 @@ impl World {
     #[cfg(test)]
     pub(super) fn fast_lines(mut self) -> u64 {
         self.live();
-        self.bus.fast_lines()
+        self.bus.view().fast_lines()
     }
 
     fn live(&mut self) {
@@ -293,7 +293,7 @@ impl World {
 
     /// How often the bus has counted a reason since the last call.
     fn more(&mut self, reason: Reason) -> u64 {
-        let count = self.bus.count(reason);
+        let count = self.bus.view().count(reason);
         count - std::mem::replace(&mut self.counts[reason as usize], count)
     }
 
@@ -331,8 +331,8 @@ impl World {
         self.model.check(self.now, &self.bus);
         self.learn_roles();
         let soon = self.now.after(Duration::from_millis(1));
-        let turns = self.bus.next_deadline().is_some_and(|at| at <= soon);
-        let is_due = self.bus.next_deadline().is_some_and(|at| at <= self.now);
+        let turns = self.bus.view().next_deadline().is_some_and(|at| at <= soon);
+        let is_due = self.bus.view().next_deadline().is_some_and(|at| at <= self.now);
         for party in self.all_parties() {
             let excused = match party {
                 // A client that is far ahead, or whose lines wait for a worker, yields to others, and gets its turn

@@ -101,8 +101,12 @@ impl Twins {
         let Some(long_way) = &mut self.long_way else { return done };
         let other = call(long_way);
         assert!(done == other, "the two ways differ\n  the fast one: {done:?}\n  the long one: {other:?}");
-        assert_eq!(self.bus.next_deadline(), long_way.next_deadline(), "the two ways wait for different moments");
-        assert_eq!(self.bus.stats(), long_way.stats(), "the two ways count differently");
+        assert_eq!(
+            self.bus.view().next_deadline(),
+            long_way.view().next_deadline(),
+            "the two ways wait for different moments"
+        );
+        assert_eq!(self.bus.view().stats(), long_way.view().stats(), "the two ways count differently");
         assert_eq!(records(&mut self.bus), records(long_way), "the two ways tell other things of requests");
         assert!(sessions(&self.bus, now).eq(sessions(long_way, now)), "the two ways know different sessions");
         done
@@ -118,7 +122,7 @@ fn records(bus: &mut Bus) -> Vec<String> {
 }
 
 fn sessions(bus: &Bus, now: Moment) -> impl Iterator<Item = SessionRow<'_>> {
-    (0..bus.session_slots()).filter_map(move |slot| bus.session_row(now, slot))
+    (0..bus.view().session_slots()).filter_map(move |slot| bus.view().session_row(now, slot))
 }
 
 #[cfg(test)]

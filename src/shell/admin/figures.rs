@@ -51,14 +51,14 @@ pub(super) struct Scene<'a> {
 
 impl Scene<'_> {
     fn pool(&self, at: usize) -> PoolRow<'_> {
-        self.view.bus.pool_row(at).expect("parts are pools of the bus")
+        self.view.bus.view().pool_row(at).expect("parts are pools of the bus")
     }
 }
 
 /// Adds the figures of a part to its object.
 pub(super) fn add_members(view: &View<'_>, over: Over, at: usize, object: &mut Value) {
     let gathered = Gathered::default();
-    let scene = Scene { view, stats: view.bus.stats(), gathered: &gathered };
+    let scene = Scene { view, stats: view.bus.view().stats(), gathered: &gathered };
     for figure in FIGURES.iter().filter(|figure| figure.over == over) {
         if let (Some(member), One(value)) = (figure.member, &figure.write) {
             let place = member.split('/').fold(&mut *object, |object, name| &mut object[name]);
@@ -114,40 +114,40 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_start_time_seconds" of All: "Start of the daemon, in seconds since 1970.";
         One |it, _| Value::from(it.view.started_at.seconds());
     gauge "stdio_bus_ready" of All: "1 if /readyz says 200.";
-        One |it, _| Value::from(is_ready(Some(it.view.bus.readiness())));
+        One |it, _| Value::from(is_ready(Some(it.view.bus.view().readiness())));
     counter "stdio_bus_reloads_total" of All: "Reloads by result: ok, failed.";
         Many |out, it, _| out.each("result", [("ok", it.view.reloads.succeeded), ("failed", it.view.reloads.failed)]);
     gauge "stdio_bus_last_reload_successful" as "last_reload_successful" of All:
         "1 if the last reload succeeded, or there was none.";
         One |it, _| Value::from(!it.view.reloads.last_failed);
     gauge "stdio_bus_draining" of All: "1 while the daemon drains.";
-        One |it, _| Value::from(it.view.bus.readiness() == Readiness::Draining);
+        One |it, _| Value::from(it.view.bus.view().readiness() == Readiness::Draining);
     gauge "stdio_bus_listener_ready" as "ready" of Listeners: "1 if /readyz?listener=N says 200.";
-        One |it, at| Value::from(is_ready(it.view.bus.listener_readiness(at)));
+        One |it, at| Value::from(is_ready(it.view.bus.view().listener_readiness(at)));
     gauge "stdio_bus_pool_ready" as "ready" of Pools: "1 if /readyz?pool=ID says 200.";
-        One |it, at| Value::from(is_ready(it.view.bus.pool_readiness(at)));
+        One |it, at| Value::from(is_ready(it.view.bus.view().pool_readiness(at)));
     gauge "stdio_bus_pool_replacement_stopped" of Pools:
         "1 if a replacement stopped since new workers kept ending.";
-        One |it, at| Value::from(u64::from(it.view.bus.roll_failure(at).is_some()));
+        One |it, at| Value::from(u64::from(it.view.bus.view().roll_failure(at).is_some()));
     gauge "stdio_bus_clients" of Listeners: "Connected clients.";
         One |it, at| Value::from(it.gathered.clients.get(at).copied().unwrap_or_default());
     gauge "stdio_bus_client_slots_free" of All: "Clients that could still connect.";
-        One |it, _| Value::from(free(it.view.bus.levels().clients));
+        One |it, _| Value::from(free(it.view.bus.view().levels().clients));
     gauge "stdio_bus_sessions" of All: "Sessions that have an owner.";
         One |it, _| Value::from(it.stats.sessions);
     gauge "stdio_bus_session_slots_free" of All: "Sessions that could still be opened.";
-        One |it, _| Value::from(free(it.view.bus.levels().sessions));
+        One |it, _| Value::from(free(it.view.bus.view().levels().sessions));
     gauge "stdio_bus_session_names_held" as "names_held" of All:
         "Session ids kept for clients that have left.";
-        One |it, _| Value::from(it.view.bus.levels().held);
+        One |it, _| Value::from(it.view.bus.view().levels().held);
     gauge "stdio_bus_requests_pending" of Pools: "Client requests that wait for a worker's answer.";
         One |it, at| Value::from(it.gathered.pools[at].pending);
     gauge "stdio_bus_requests_pending_oldest_seconds" of Pools: "Age of the oldest of them; 0 if there is none.";
         One |it, at| Value::from(it.gathered.pools[at].oldest.as_secs_f64());
     gauge "stdio_bus_request_slots_free" of All: "Client requests that could still be taken.";
-        One |it, _| Value::from(free(it.view.bus.levels().requests));
+        One |it, _| Value::from(free(it.view.bus.view().levels().requests));
     gauge "stdio_bus_worker_requests_pending" of All: "Worker requests that wait for a client's answer.";
-        One |it, _| Value::from(it.view.bus.levels().worker_requests.used);
+        One |it, _| Value::from(it.view.bus.view().levels().worker_requests.used);
     counter "stdio_bus_requests_total" of Pools: "Requests passed on to a worker, by outcome.";
         Many |out, it, at| {
             let tally = it.pool(at).tally;
@@ -159,7 +159,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
             out.reasons(it.pool(at).tally.errors().iter());
             if at + 1 == it.gathered.pools.len() {
                 out.part = Some(("pool", String::new()));
-                out.reasons(it.view.bus.errors_of_no_pool().iter());
+                out.reasons(it.view.bus.view().errors_of_no_pool().iter());
             }
         };
     histogram "stdio_bus_request_duration_seconds" of Pools: "Time from passing a request on to its answer.";
@@ -238,7 +238,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_memory_limit_bytes" as "memory/most" of All: "limits.max_memory.";
         One |it, _| Value::from(it.view.max_memory);
     counter "stdio_bus_events_total" of All: "Everything dropped, closed or changed, by reason.";
-        Many |out, it, _| out.reasons(it.view.bus.reasons());
+        Many |out, it, _| out.reasons(it.view.bus.view().reasons());
     histogram "stdio_bus_turn_duration_seconds" of All: "Work of each turn of the loop, without waiting.";
         Many |out, it, _| out.histogram(it.view.turns);
     counter "stdio_bus_log_lines_lost_total" as "log/lines_lost" of All:

@@ -11,7 +11,7 @@ use crate::http1::Status;
 pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
     match asked(view, request) {
         Ok(Readiness::Ready) => {
-            let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.roll_failure(pool));
+            let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.view().roll_failure(pool));
             // Clients are served, but an operator should look at these.
             Response::text(Status::Ok, &std::iter::once("ready").chain(failures).collect::<Vec<_>>().join("; "))
         }
@@ -29,14 +29,14 @@ fn asked(view: &View<'_>, request: &Request) -> Result<Readiness, String> {
     }
     match (request.parameter("pool"), request.parameter("listener")) {
         (Some(_), Some(_)) => Err("name a pool or a listener, and not both".to_owned()),
-        (None, None) => Ok(view.bus.readiness()),
+        (None, None) => Ok(view.bus.view().readiness()),
         (Some(id), None) => {
             let pool = view.workers.pools.iter().position(|pool| pool.core.id == id);
-            pool.and_then(|pool| view.bus.pool_readiness(pool)).ok_or_else(|| no_pool(view, id))
+            pool.and_then(|pool| view.bus.view().pool_readiness(pool)).ok_or_else(|| no_pool(view, id))
         }
         (None, Some(name)) => {
             let listener = view.places.iter().position(|place| place.is_called(name)).or_else(|| name.parse().ok());
-            listener.and_then(|at| view.bus.listener_readiness(at)).ok_or_else(|| no_listener(view, name))
+            listener.and_then(|at| view.bus.view().listener_readiness(at)).ok_or_else(|| no_listener(view, name))
         }
     }
 }

@@ -33,14 +33,14 @@ impl Metrics {
         let clients = vec![0; view.places.len()];
         let pools = vec![OfPool::default(); view.workers.pools.len()];
         let gathered = Gathered { clients, pools, process: view.workers.processes.usage(), ..Gathered::default() };
-        let shows_pool = (0..view.workers.pools.len()).map(|pool| view.bus.pool_in_use(pool)).collect();
-        let shows_listener = (0..view.places.len()).map(|at| view.bus.listener_in_use(at)).collect();
+        let shows_pool = (0..view.workers.pools.len()).map(|pool| view.bus.view().pool_in_use(pool)).collect();
+        let shows_listener = (0..view.places.len()).map(|at| view.bus.view().listener_in_use(at)).collect();
         Self { slot: 0, figure: (0, 0), gathered, shows_pool, shows_listener }
     }
 
     /// Counts the entry in a slot. False if there is no such slot.
     fn gather(&mut self, view: &View<'_>, mut slot: usize) -> bool {
-        let sizes = [view.bus.client_slots(), view.bus.worker_slots(), view.bus.request_slots()];
+        let sizes = [view.bus.view().client_slots(), view.bus.view().worker_slots(), view.bus.view().request_slots()];
         let Some(table) = sizes.iter().position(|size| {
             let is_here = slot < *size;
             slot -= if is_here { 0 } else { *size };
@@ -51,7 +51,7 @@ impl Metrics {
         let gathered = &mut self.gathered;
         match table {
             0 => {
-                let Some(row) = view.bus.client_row(view.now, slot) else { return true };
+                let Some(row) = view.bus.view().client_row(view.now, slot) else { return true };
                 if let Some(clients) = gathered.clients.get_mut(row.listener) {
                     *clients += 1;
                 }
@@ -62,7 +62,7 @@ impl Metrics {
                 }
             }
             1 => {
-                let Some(row) = view.bus.worker_row(view.now, slot) else { return true };
+                let Some(row) = view.bus.view().worker_row(view.now, slot) else { return true };
                 // A reload may have added pools since the scrape began.
                 let Some(pool) = gathered.pools.get_mut(row.name.pool) else { return true };
                 pool.states[row.state as usize] += 1;
@@ -73,7 +73,7 @@ impl Metrics {
                 }
             }
             _ => {
-                let Some((pool, age)) = view.bus.request_age(view.now, slot) else { return true };
+                let Some((pool, age)) = view.bus.view().request_age(view.now, slot) else { return true };
                 let Some(pool) = gathered.pools.get_mut(pool) else { return true };
                 pool.pending += 1;
                 pool.oldest = pool.oldest.max(age);
@@ -84,7 +84,7 @@ impl Metrics {
 
     /// Writes figures until the piece is large enough. True if some are left.
     fn write(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
-        let scene = Scene { view, stats: view.bus.stats(), gathered: &self.gathered };
+        let scene = Scene { view, stats: view.bus.view().stats(), gathered: &self.gathered };
         let begin = out.len();
         while let Some(Figure { name, kind, help, over, write, .. }) = FIGURES.get(self.figure.0) {
             let (_, part) = self.figure;

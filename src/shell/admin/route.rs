@@ -185,7 +185,7 @@ fn reload(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Respons
 
 fn drain(view: &View<'_>, _: &Request, _: MayAct) -> Result<Done, Response> {
     // A second shutdown request would end everything at once.
-    if view.bus.readiness() == Readiness::Draining {
+    if view.bus.view().readiness() == Readiness::Draining {
         return Err(Response::text(Status::Ok, "the daemon drains already"));
     }
     tracing::info!("the operator drains the daemon");
@@ -199,14 +199,14 @@ fn required<'r>(request: &'r Request, name: &str) -> Result<&'r str, Response> {
 
 fn kill_client(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let number = required(request, "client")?;
-    let client = number.parse().ok().and_then(|number| view.bus.client_numbered(number));
+    let client = number.parse().ok().and_then(|number| view.bus.view().client_numbered(number));
     let unknown = || not_found(&format!("there is no client {number:?}; see show clients"));
     Ok((Act::Tell(Input::CloseClient(client.ok_or_else(unknown)?)), format!("client {number} is closed")))
 }
 
 /// Refuses while the daemon shuts down, when workers are not replaced.
 fn starts_workers(view: &View<'_>) -> Result<(), Response> {
-    match view.bus.readiness() == Readiness::Draining {
+    match view.bus.view().readiness() == Readiness::Draining {
         true => Err(Response::text(Status::Conflict, "the daemon shuts down, and starts no workers any more")),
         false => Ok(()),
     }
@@ -216,7 +216,7 @@ fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done,
     let name = required(request, "worker")?;
     let found = name.rsplit_once('/').and_then(|(id, number)| {
         let pool = view.workers.pools.iter().position(|pool| pool.core.id == id)?;
-        view.bus.worker_at(pool, number.parse().ok()?)
+        view.bus.view().worker_at(pool, number.parse().ok()?)
     });
     let worker = found.ok_or_else(|| not_found(&no_worker(view, name)))?;
     let at_once = is_set(request, "now")?;
@@ -232,7 +232,7 @@ const MOST_NAMED: usize = 16;
 
 /// Replacements have other numbers, so the existing workers are listed.
 fn no_worker(view: &View<'_>, name: &str) -> String {
-    let rows = tables::by_pool(view).into_iter().filter_map(|slot| view.bus.worker_row(view.now, slot));
+    let rows = tables::by_pool(view).into_iter().filter_map(|slot| view.bus.view().worker_row(view.now, slot));
     let names: Vec<_> = rows.map(|row| row.name).collect();
     let shown: Vec<String> = names.iter().take(MOST_NAMED).map(|name| tables::worker_name(view, *name)).collect();
     let there = match names.len().saturating_sub(MOST_NAMED) {

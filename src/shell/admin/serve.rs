@@ -163,7 +163,7 @@ impl<I: Io> Shell<I> {
 
     /// Takes a sample for the chart.
     pub(in crate::shell) fn sample_history(&mut self, now: Moment) {
-        self.admin.history.take(&self.bus.stats(), self.admin.turns.sum());
+        self.admin.history.take(&self.bus.view().stats(), self.admin.turns.sum());
         self.admin.start(&mut self.reactor.timers, now.after(EVERY));
     }
 

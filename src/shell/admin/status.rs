@@ -25,10 +25,10 @@ pub(super) fn status() -> Object {
 }
 
 fn figures(view: &View<'_>) -> serde_json::Value {
-    let levels = view.bus.levels();
-    let (stage, why) = match view.bus.readiness() {
+    let levels = view.bus.view().levels();
+    let (stage, why) = match view.bus.view().readiness() {
         Readiness::Ready => {
-            let failure = (0..view.workers.pools.len()).find_map(|pool| view.bus.roll_failure(pool));
+            let failure = (0..view.workers.pools.len()).find_map(|pool| view.bus.view().roll_failure(pool));
             ("ready", failure.map(str::to_owned))
         }
         Readiness::NotReady(why) | Readiness::Full(why) => ("not ready", Some(why)),
@@ -42,7 +42,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "state": stage,
         "why": why,
         "started": view.started_at.to_the_second(),
-        "uptime_seconds": seconds(view.bus.lasted(view.now, Moment::default())),
+        "uptime_seconds": seconds(view.bus.view().lasted(view.now, Moment::default())),
         "errors_kept": view.recent.iter().count(),
         "log": { "level": log::level_name() },
         "loop": { "turns": view.turns.count(), "busy_seconds": view.turns.sum().as_secs_f64() },

@@ -72,8 +72,8 @@ macro_rules! tables {
 }
 
 tables! {
-    "clients", |view| view.bus.client_slots();
-    |view, slot| client = view.bus.client_row(view.now, slot)?;
+    "clients", |view| view.bus.view().client_slots();
+    |view, slot| client = view.bus.view().client_row(view.now, slot)?;
     {
         "client": client.number,
         "source": client.origin.place.to_string(),
@@ -102,8 +102,8 @@ tables! {
         "unique_id": client.origin.names.unique_id,
     }
 
-    "workers", |view| view.bus.worker_slots(), in by_pool;
-    |view, slot| worker = view.bus.worker_row(view.now, slot)?;
+    "workers", |view| view.bus.view().worker_slots(), in by_pool;
+    |view, slot| worker = view.bus.view().worker_row(view.now, slot)?;
     {
         "worker": worker_name(view, worker.name),
         "pool": view.workers.pools.get(worker.name.pool).map(|pool| &pool.core.id),
@@ -126,10 +126,10 @@ tables! {
     }
 
     "pools", |view| view.workers.pools.len(), with Pools;
-    |view, at| pool = view.bus.pool_row(at).filter(|_| view.bus.pool_in_use(at))?;
+    |view, at| pool = view.bus.view().pool_row(at).filter(|_| view.bus.view().pool_in_use(at))?;
     {
         "pool": pool.settings.id,
-        "why": why(view.bus.pool_readiness(at)),
+        "why": why(view.bus.view().pool_readiness(at)),
         "requests": Outcome::ALL.iter().map(|one| (one.name(), pool.tally.requests(*one))).collect::<Value>(),
         "answer_seconds_half_below" as "p50": quantile(pool.tally, 0.5),
         "answer_seconds_99_percent_below" as "p99": quantile(pool.tally, 0.99),
@@ -141,15 +141,15 @@ tables! {
     }
 
     "listeners", |view| view.places.len(), with Listeners;
-    |view, at| place = view.places.get(at).filter(|_| view.bus.listener_in_use(at))?;
+    |view, at| place = view.places.get(at).filter(|_| view.bus.view().listener_in_use(at))?;
     {
         "listener": place.asked,
-        "why": why(view.bus.listener_readiness(at)),
+        "why": why(view.bus.view().listener_readiness(at)),
         "addresses": place.bound,
     }
 
-    "sessions", |view| view.bus.session_slots();
-    |view, slot| session = view.bus.session_row(view.now, slot)?;
+    "sessions", |view| view.bus.view().session_slots();
+    |view, slot| session = view.bus.view().session_row(view.now, slot)?;
     {
         "session": String::from_utf8_lossy(session.name),
         "client": session.client,
@@ -159,8 +159,8 @@ tables! {
         "idle_seconds": seconds(session.idle),
     }
 
-    "pending", |view| view.bus.request_slots();
-    |view, slot| request = view.bus.request_row(view.now, slot, &view.questions)?;
+    "pending", |view| view.bus.view().request_slots();
+    |view, slot| request = view.bus.view().request_row(view.now, slot, &view.questions)?;
     {
         "id": request.id,
         "from": request.asker.map(|who| name(view, who)),
@@ -192,7 +192,7 @@ tables! {
         "text": trouble.text,
     }
 
-    "waiting", |view| peers(view) + view.bus.request_slots(), in questions_first;
+    "waiting", |view| peers(view) + view.bus.view().request_slots(), in questions_first;
     |view, slot| wait = waiting(view, slot)?;
     {
         "who": name(view, wait.who),
@@ -232,8 +232,9 @@ pub(crate) fn columns() -> impl Iterator<Item = (&'static str, Vec<Column>)> {
 
 /// Workers grouped by pool.
 pub(super) fn by_pool(view: &View<'_>) -> Vec<usize> {
-    let name = |slot| view.bus.worker_row(view.now, slot).map(|worker| (worker.name.pool, worker.name.place, slot));
-    let mut workers: Vec<_> = (0..view.bus.worker_slots()).filter_map(name).collect();
+    let name =
+        |slot| view.bus.view().worker_row(view.now, slot).map(|worker| (worker.name.pool, worker.name.place, slot));
+    let mut workers: Vec<_> = (0..view.bus.view().worker_slots()).filter_map(name).collect();
     workers.sort_unstable();
     workers.into_iter().map(|(_, _, slot)| slot).collect()
 }
@@ -345,11 +346,11 @@ fn quantile(tally: &Tally, part: f64) -> Option<f64> {
 }
 
 fn limits(view: &View<'_>) -> Vec<(&'static str, Option<usize>, u64)> {
-    let levels = view.bus.levels();
+    let levels = view.bus.view().levels();
     let row = |name, Level { used, most }| (name, Some(used), most as u64);
     let mut rows: Vec<_> = figures::TABLES.iter().map(|table| row(table.name, (table.level)(&levels))).collect();
     rows.push(row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }));
-    let limits = view.bus.limits();
+    let limits = view.bus.view().limits();
     let fixed = [
         ("bytes of a line (limits.max_input_buffer)", limits.max_input_buffer as u64),
         ("bytes queued for one connection (limits.max_output_queue)", limits.max_output_queue as u64),
@@ -373,30 +374,30 @@ struct Wait {
 
 /// Slots of the table of those who wait that are of peers; requests follow.
 fn peers(view: &View<'_>) -> usize {
-    view.bus.client_slots() + view.bus.worker_slots()
+    view.bus.view().client_slots() + view.bus.view().worker_slots()
 }
 
 /// The request in a slot of the table of those who wait.
 fn request_in(view: &View<'_>, slot: usize) -> Option<RequestRow> {
-    view.bus.request_row(view.now, slot.checked_sub(peers(view))?, &view.questions)
+    view.bus.view().request_row(view.now, slot.checked_sub(peers(view))?, &view.questions)
 }
 
 /// Those who wait: peers that are not read, workers that have asked clients, clients.
 fn questions_first(view: &View<'_>) -> Vec<usize> {
-    let is_question = |slot: &usize| matches!(view.bus.asker_of(slot - peers(view)), Some(Name::Worker(_)));
+    let is_question = |slot: &usize| matches!(view.bus.view().asker_of(slot - peers(view)), Some(Name::Worker(_)));
     let (questions, requests): (Vec<_>, Vec<_>) =
-        (peers(view)..peers(view) + view.bus.request_slots()).partition(is_question);
+        (peers(view)..peers(view) + view.bus.view().request_slots()).partition(is_question);
     (0..peers(view)).chain(questions).chain(requests).collect()
 }
 
 /// The peer in a slot, or whoever has asked in it, if it waits for another.
 fn waiting(view: &View<'_>, slot: usize) -> Option<Wait> {
-    let clients = view.bus.client_slots();
+    let clients = view.bus.view().client_slots();
     let (who, link) = if slot < clients {
-        let client = view.bus.client_row(view.now, slot)?;
+        let client = view.bus.view().client_row(view.now, slot)?;
         (Name::Client(client.number), client.link)
     } else if slot < peers(view) {
-        let worker = view.bus.worker_row(view.now, slot - clients)?;
+        let worker = view.bus.view().worker_row(view.now, slot - clients)?;
         (Name::Worker(worker.name), worker.link)
     } else {
         let RequestRow { id, asker, answerer, method, age, .. } = request_in(view, slot)?;

@@ -52,7 +52,7 @@ impl<I: Io> Shell<I> {
             self.reactor.set_http_due(slot, now.after(HEADER_TIMEOUT));
         }
         self.receive_first(now, slot);
-        self.reactor.limit_handshakes(now, self.bus.free_slots());
+        self.reactor.limit_handshakes(now, self.bus.view().free_slots());
         if !awaits_header {
             self.share_out(now, listener, place);
         }
@@ -69,11 +69,11 @@ impl<I: Io> Shell<I> {
         let (room, purpose) = match reactor.listeners.speaks_mcp(listener) {
             // Its clients are sessions, which are not connections.
             true => {
-                let Some(most) = self.bus.max_connections(listener).per_source else { return };
+                let Some(most) = self.bus.view().max_connections(listener).per_source else { return };
                 (most.saturating_sub(reactor.http.placed_at(listener, Some(source))), Purpose::Mcp)
             }
             false => {
-                let Some(room) = self.bus.room_of_source(listener, source) else { return };
+                let Some(room) = self.bus.view().room_of_source(listener, source) else { return };
                 (room, Purpose::Handshake)
             }
         };
@@ -94,7 +94,7 @@ impl<I: Io> Shell<I> {
     /// Reads a PROXY header from the first bytes of a connection. Returns its length, if it is complete.
     pub(super) fn read_header(&mut self, now: Moment, slot: usize, bytes: &[u8]) -> usize {
         let connection = &self.reactor.http.connections[slot];
-        let is_believed = self.bus.awaits_header(connection.listener, connection.origin.place);
+        let is_believed = self.bus.view().awaits_header(connection.listener, connection.origin.place);
         let why = match proxy::read(&bytes[..bytes.len().min(proxy::LONGEST)]) {
             Reading::More => return 0,
             Reading::Header(_) if !is_believed => "it was taken out of proxy.from before its PROXY header was complete",

@@ -100,7 +100,7 @@ impl UpgradePolicy {
         }
         let key = request.upgrade()?;
         let bearer = self.identify(&mut origin, &request.caller)?;
-        bus.would_take(listener, &origin).map_err(turned_away)?;
+        bus.view().would_take(listener, &origin).map_err(turned_away)?;
         let connection_id = self.new_id().map_err(|why| Refusal::unavailable(why, RETRY_AFTER))?;
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());
@@ -235,7 +235,7 @@ fn new_id(node: &str) -> Result<String, &'static str> {
 
 /// The response to a listener's health check, after which the connection is closed.
 pub(in crate::shell) fn health(bus: &Bus, listener: usize, method: Method) -> String {
-    let readiness = bus.listener_readiness(listener);
+    let readiness = bus.view().listener_readiness(listener);
     let (status, body) = match readiness {
         Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
         Some(Readiness::NotReady(why) | Readiness::Full(why)) => {

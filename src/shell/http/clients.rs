@@ -57,17 +57,18 @@ impl<I: Io> Shell<I> {
     fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<ClientKey, Fault> {
         let connection = &self.reactor.http.connections[slot];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
-        if self.bus.free_slots() == 0 && self.bus.would_take_in_a_slot(listener, &sender.origin) {
-            let shares = Shares::new(self.bus.most_clients(), self.bus.sources(), Some(sender.origin.source()));
+        if self.bus.view().free_slots() == 0 && self.bus.view().would_take_in_a_slot(listener, &sender.origin) {
+            let shares =
+                Shares::new(self.bus.view().most_clients(), self.bus.view().sources(), Some(sender.origin.source()));
             self.evict_member(now, slot, &shares, |_| true);
-        } else if let Some(total) = self.bus.full_listener(listener)
-            && self.bus.may_ask(listener, &sender.origin).is_ok()
+        } else if let Some(total) = self.bus.view().full_listener(listener)
+            && self.bus.view().may_ask(listener, &sender.origin).is_ok()
         {
             let here = self.reactor.http.members.iter().filter(|member| member.listener == listener);
             let shares = Shares::new(total, here.map(|member| (member.source, 1)), Some(sender.origin.source()));
             self.evict_member(now, slot, &shares, |member| member.listener == listener);
         }
-        self.bus.would_take(listener, &sender.origin).map_err(turned_away)?;
+        self.bus.view().would_take(listener, &sender.origin).map_err(turned_away)?;
         let (source, names) = (sender.origin.source(), Names::clone(&sender.origin.names));
         let era = if let Role::Session(_) = role { Era::Legacy } else { Era::Modern };
         let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era);
@@ -92,7 +93,7 @@ impl<I: Io> Shell<I> {
             });
         }
         self.reactor.carry_out(effects, None);
-        self.reactor.limit_handshakes(now, self.bus.free_slots());
+        self.reactor.limit_handshakes(now, self.bus.view().free_slots());
         let members = &self.reactor.http.members;
         let added = client.filter(|client| members.get(*client).is_some_and(|member| !member.is_closing));
         added.ok_or_else(|| Fault::busy("no client is taken now"))

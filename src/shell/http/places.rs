@@ -56,7 +56,7 @@ impl<I: Io> Shell<I> {
         let (listener, has_place) = (connection.listener, connection.has_place);
         let is_known = has_place && connection.source == source;
         connection.source = source;
-        let most = self.bus.max_connections(listener);
+        let most = self.bus.view().max_connections(listener);
         let is_other = |at: usize, it: &Connection| at != slot && it.has_place;
         if let Some(most) = most.per_source.filter(|_| !is_known) {
             let is_own =

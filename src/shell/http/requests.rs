@@ -57,7 +57,7 @@ impl<I: Io> Shell<I> {
             return Ok(());
         }
         let bearer = policy.identify(&mut origin, &caller)?;
-        self.bus.may_ask(listener, &origin).map_err(turned_away)?;
+        self.bus.view().may_ask(listener, &origin).map_err(turned_away)?;
         let asked = Asked::of(head, &policy.terms.path)?;
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));
@@ -82,7 +82,8 @@ impl<I: Io> Shell<I> {
         let is_brought = origin.place != connection.origin.place;
         connection.source_between = if is_brought { connection.origin.source() } else { source };
         // Without a client at a removed listener, the next request has to go to another one.
-        let is_stray = !has_session && connection.member.is_none() && self.bus.listener_readiness(listener).is_none();
+        let is_stray =
+            !has_session && connection.member.is_none() && self.bus.view().listener_readiness(listener).is_none();
         let incoming = &mut connection.incoming;
         incoming.is_last |= is_stray;
         (incoming.asked, incoming.sender) = (Some(asked), Sender { origin, bearer, page });
@@ -184,11 +185,11 @@ impl<I: Io> Shell<I> {
         let (incoming, listener) = (&connection.incoming, connection.listener);
         let origin = &incoming.sender.origin;
         let pools = &self.reactor.workers.pools;
-        let may_use = |pool: &usize| self.bus.offers(listener, origin, *pool);
+        let may_use = |pool: &usize| self.bus.view().offers(listener, origin, *pool);
         let named = incoming.asked.as_ref().and_then(|asked| asked.pool.as_deref());
         let found = match named {
             Some(name) => pools.iter().position(|pool| pool.core.id == name).filter(may_use),
-            None => self.bus.default_pool(listener, origin),
+            None => self.bus.view().default_pool(listener, origin),
         };
         found.ok_or_else(|| {
             let names: Vec<&str> = (0..pools.len()).filter(may_use).map(|pool| pools[pool].core.id.as_str()).collect();
@@ -206,7 +207,7 @@ impl<I: Io> Shell<I> {
     /// Handles a message of 2026-07-28.
     fn post_modern(&mut self, now: Moment, slot: usize, message: Message) -> Result<(), Fault> {
         let pool = self.pool_asked(slot)?;
-        let era = self.bus.pool_era(pool);
+        let era = self.bus.view().pool_era(pool);
         if era == Some(Era::Legacy) {
             return Err(self.legacy_server(pool, &message));
         }
@@ -257,7 +258,7 @@ impl<I: Io> Shell<I> {
             self.go_on_with_body(now, slot);
         }
         for (client, state) in std::mem::take(&mut self.reactor.http.members.answered) {
-            if let Some(worker) = self.bus.answered_by(client) {
+            if let Some(worker) = self.bus.view().answered_by(client) {
                 self.reactor.http.members.remember(state, worker);
             }
         }
@@ -276,7 +277,7 @@ impl<I: Io> Shell<I> {
         let parked = connections.filter(|(_, it)| it.state == State::Parked).map(|(slot, _)| slot);
         for slot in parked.collect::<Vec<_>>() {
             // An unknown pool is refused.
-            if self.pool_asked(slot).map(|pool| self.bus.pool_era(pool)) != Ok(None) {
+            if self.pool_asked(slot).map(|pool| self.bus.view().pool_era(pool)) != Ok(None) {
                 self.unpark(now, slot);
             }
         }
@@ -284,7 +285,7 @@ impl<I: Io> Shell<I> {
 
     /// A request has been parked for a while. If no worker is being asked, the core decides.
     pub(super) fn parked_due(&mut self, now: Moment, slot: usize) {
-        if self.pool_asked(slot).is_ok_and(|pool| self.bus.asks_era(pool)) {
+        if self.pool_asked(slot).is_ok_and(|pool| self.bus.view().asks_era(pool)) {
             return self.reactor.set_http_due(slot, now.after(PARKED));
         }
         self.unpark(now, slot);
@@ -299,7 +300,7 @@ impl<I: Io> Shell<I> {
         http.memory.held -= message.weight();
         let id = message.id().map(<[u8]>::to_vec);
         let pool = self.still_admits(slot).and_then(|()| self.pool_asked(slot));
-        let result = pool.and_then(|pool| match self.bus.pool_era(pool) {
+        let result = pool.and_then(|pool| match self.bus.view().pool_era(pool) {
             Some(Era::Legacy) => Err(self.legacy_server(pool, &message)),
             _ => self.give_modern(now, slot, pool, message),
         });
@@ -312,7 +313,7 @@ impl<I: Io> Shell<I> {
     fn legacy_server(&self, pool: usize, message: &Message) -> Fault {
         let said =
             self.reactor.workers.said.get(&pool).map_or_else(String::new, |line| format!("; its stderr ends: {line}"));
-        let why = match self.bus.era_known(pool) {
+        let why = match self.bus.view().era_known(pool) {
             Known::Answered => "this server speaks MCP up to 2025-11-25; begin with initialize".to_owned(),
             Known::Silent => format!(
                 "the command of this pool runs and has not answered yet whether it serves MCP 2026-07-28{said}; try again, \

@@ -254,7 +254,11 @@ impl Door {
             }
         }
         let shell = &self.machine.shell;
-        panic!("it hangs: {what}; {} operations in flight, {:?}", shell.reactor.io.in_flight(), shell.bus.stats());
+        panic!(
+            "it hangs: {what}; {} operations in flight, {:?}",
+            shell.reactor.io.in_flight(),
+            shell.bus.view().stats()
+        );
     }
 
     /// Returns the number of results, the number of fetched answers, and the trace.
@@ -305,7 +309,7 @@ impl Door {
         let is_over = |door: &mut Self| door.machine.wires.borrow().awake >= ends;
         self.runs("the end of unused sessions", false, is_over);
         let shell = &self.machine.shell;
-        let (clients, pending) = (shell.bus.stats().clients, shell.bus.stats().pending);
+        let (clients, pending) = (shell.bus.view().stats().clients, shell.bus.view().stats().pending);
         assert!(clients <= known, "{clients} sessions are there, and {known} are known to clients");
         assert!(clients > 0 || shell.reactor.http.is_deserted(), "something is left");
         assert_eq!(pending, 0, "requests are pending without a waiting client");

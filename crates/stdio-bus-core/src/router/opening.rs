@@ -28,6 +28,7 @@ use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
 use crate::report::Reason;
 use crate::tally::Outcome;
+use crate::view::View;
 use crate::worker::Worker;
 
 /// Maximum size of an `initialize`, and of an answer, that is kept.
@@ -65,11 +66,6 @@ impl Bus {
     /// Whether there was ever an MCP listener.
     pub(crate) fn serves_mcp(&self) -> bool {
         self.supervisor.pools.len() > self.supervisor.shown
-    }
-
-    /// Bytes of the openings of clients, and of the answers that are kept.
-    pub fn bytes_of_openings(&self) -> usize {
-        self.supervisor.opening_bytes
     }
 
     /// A client's message is to go to a worker: the worker may have to be sent the client's `initialize` first. Returns
@@ -464,5 +460,12 @@ impl Bus {
         let kept: usize = clients.flat_map(|client| &client.openings).map(Opening::bytes).sum();
         let answers: usize = self.ctx.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
         assert_eq!(kept + answers, self.supervisor.opening_bytes);
+    }
+}
+
+impl View<'_> {
+    /// Bytes of the openings of clients, and of the answers that are kept.
+    pub fn bytes_of_openings(&self) -> usize {
+        self.bus.supervisor.opening_bytes
     }
 }

@@ -58,7 +58,7 @@ fn bytes_of(lines: &[EarlyLine]) -> usize {
 
 impl Bus {
     /// Bytes of waiting lines.
-    pub fn bytes_waiting(&self) -> usize {
+    pub(crate) fn bytes_waiting(&self) -> usize {
         self.supervisor.early_bytes
     }
 

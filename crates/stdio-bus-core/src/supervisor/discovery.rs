@@ -22,6 +22,7 @@ use crate::peer::{Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::Reason;
 use crate::settings::Era;
+use crate::view::View;
 use crate::worker::Worker;
 
 /// A worker that was silent for this long after its start does not serve 2026-07-28.
@@ -268,7 +269,7 @@ impl Bus {
     }
 
     /// Whether a worker of a pool is asked for its era, or will be once it runs.
-    pub fn asks_era(&self, pool: usize) -> bool {
+    pub(crate) fn asks_era(&self, pool: usize) -> bool {
         self.asked_in(pool).is_some()
     }
 
@@ -285,13 +286,8 @@ impl Bus {
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
     /// 2026-07-28, and usually others.
-    pub fn pool_era(&self, pool: usize) -> Option<Era> {
+    pub(crate) fn pool_era(&self, pool: usize) -> Option<Era> {
         self.discovery(pool)?.era
-    }
-
-    /// How the era of a pool's command is known.
-    pub fn era_known(&self, pool: usize) -> Known {
-        self.discovery(pool).map_or(Known::Answered, |discovery| discovery.known)
     }
 
     /// Panics if more than one worker of a pool is asked, or one that somebody uses.
@@ -303,5 +299,12 @@ impl Bus {
             let is_free = worker.owner.is_none() && worker.end.unanswered.count() == 0;
             assert!(is_free, "a worker that is asked gets nothing else");
         }
+    }
+}
+
+impl View<'_> {
+    /// How the era of a pool's command is known.
+    pub fn era_known(&self, pool: usize) -> Known {
+        self.bus.discovery(pool).map_or(Known::Answered, |discovery| discovery.known)
     }
 }

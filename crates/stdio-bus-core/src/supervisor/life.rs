@@ -28,7 +28,7 @@ impl Bus {
     }
 
     /// The client that a worker of a dedicated pool belongs to.
-    pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
+    pub(crate) fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
         self.ctx.workers.get(worker)?.owner
     }
 

@@ -22,6 +22,7 @@ use crate::settings::{self, Assignment, Era};
 use crate::silence::TimeLimits;
 use crate::tally::Tally;
 use crate::timers::Timer;
+use crate::view::View;
 use crate::withdrawal::Dialect;
 
 /// A worker that lives this long with its client is not a failure, however it ends then.
@@ -119,16 +120,6 @@ impl Bus {
         for slot in here.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
             slot.restarts = Restarts::default();
         }
-    }
-
-    /// Number of running workers, and number of workers including those missing from their slots.
-    pub fn staffing(&self) -> (usize, usize) {
-        let runs = |worker: &Worker| worker.process.state() == State::Running;
-        let running = self.ctx.workers.iter().filter(|(_, worker)| runs(worker)).count();
-        let slots = || (0..self.supervisor.shown).flat_map(|pool| self.slots_of(pool));
-        let is_manned =
-            |slot: &&WorkerSlot| slot.worker.and_then(|worker| self.ctx.workers.get(worker)).is_some_and(runs);
-        (running, slots().count() + running - slots().filter(is_manned).count())
     }
 
     /// Number of slots of a pool that are kept filled, the first ones.
@@ -387,5 +378,17 @@ impl Bus {
                 assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
             }
         }
+    }
+}
+
+impl View<'_> {
+    /// Number of running workers, and number of workers including those missing from their slots.
+    pub fn staffing(&self) -> (usize, usize) {
+        let runs = |worker: &Worker| worker.process.state() == State::Running;
+        let running = self.bus.ctx.workers.iter().filter(|(_, worker)| runs(worker)).count();
+        let slots = || (0..self.bus.supervisor.shown).flat_map(|pool| self.bus.slots_of(pool));
+        let is_manned =
+            |slot: &&WorkerSlot| slot.worker.and_then(|worker| self.bus.ctx.workers.get(worker)).is_some_and(runs);
+        (running, slots().count() + running - slots().filter(is_manned).count())
     }
 }

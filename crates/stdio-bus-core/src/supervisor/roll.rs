@@ -23,6 +23,7 @@ use crate::report::{Level, Reason, Report};
 use crate::session::table::Session;
 use crate::settings::{Assignment, Era};
 use crate::timers::Timer;
+use crate::view::View;
 
 /// A worker that is late to answer `server/discover` and has nothing else to do is still read for this long after its
 /// start.
@@ -408,35 +409,6 @@ impl Bus {
         self.ctx.workers.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
     }
 
-    /// The role of a worker: it `serves`, or is a `candidate` that must settle before it replaces another one, or
-    /// `leaves` when its work is done.
-    pub fn role(&self, key: WorkerKey) -> Option<&'static str> {
-        let worker = self.ctx.workers.get(key)?;
-        Some(match () {
-            () if worker.tenure.is_leaving() => "leaves",
-            () if self.supervisor.pools[worker.pool].roll.is_candidate(key) => "candidate",
-            () => "serves",
-        })
-    }
-
-    /// Why the workers of a configured pool are not those of its newest command, if that has failed.
-    pub fn roll_failure(&self, pool: usize) -> Option<&str> {
-        self.sides_of(pool).find_map(|side| self.supervisor.pools[side].roll.stopped.as_deref())
-    }
-
-    /// The commands of a configured pool with which workers may be started besides the newest one.
-    pub fn settled_commands(&self, pool: usize) -> impl Iterator<Item = u32> {
-        self.sides_of(pool).flat_map(|side| {
-            let here = &self.supervisor.pools[side];
-            [Some(here.settled), here.fallback.map(|fallback| fallback.generation)].into_iter().flatten()
-        })
-    }
-
-    /// Whether it is not known yet whether the newest command of a configured pool can live.
-    pub fn is_unsettled(&self, pool: usize) -> bool {
-        self.sides_of(pool).any(|side| !self.supervisor.pools[side].side.is_dormant && self.is_rolling(side))
-    }
-
     /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
     pub(crate) fn check_rolls(&self) {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
@@ -452,5 +424,38 @@ impl Bus {
         let mut leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let has_slot = |(key, worker): (_, &Worker)| self.supervisor.pools[worker.pool].slot_of(key).is_some();
         assert!(!leaving.any(has_slot), "what leaves has no slot");
+    }
+}
+
+impl<'a> View<'a> {
+    /// The role of a worker: it `serves`, or is a `candidate` that must settle before it replaces another one, or
+    /// `leaves` when its work is done.
+    pub fn role(&self, key: WorkerKey) -> Option<&'static str> {
+        let worker = self.bus.ctx.workers.get(key)?;
+        Some(match () {
+            () if worker.tenure.is_leaving() => "leaves",
+            () if self.bus.supervisor.pools[worker.pool].roll.is_candidate(key) => "candidate",
+            () => "serves",
+        })
+    }
+
+    /// Why the workers of a configured pool are not those of its newest command, if that has failed.
+    pub fn roll_failure(&self, pool: usize) -> Option<&'a str> {
+        self.bus.sides_of(pool).find_map(|side| self.bus.supervisor.pools[side].roll.stopped.as_deref())
+    }
+
+    /// The commands of a configured pool with which workers may be started besides the newest one.
+    pub fn settled_commands(&self, pool: usize) -> impl Iterator<Item = u32> + use<'a> {
+        self.bus.sides_of(pool).flat_map(|side| {
+            let here = &self.bus.supervisor.pools[side];
+            [Some(here.settled), here.fallback.map(|fallback| fallback.generation)].into_iter().flatten()
+        })
+    }
+
+    /// Whether it is not known yet whether the newest command of a configured pool can live.
+    pub fn is_unsettled(&self, pool: usize) -> bool {
+        self.bus
+            .sides_of(pool)
+            .any(|side| !self.bus.supervisor.pools[side].side.is_dormant && self.bus.is_rolling(side))
     }
 }

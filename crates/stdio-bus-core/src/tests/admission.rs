@@ -102,7 +102,7 @@ fn a_flood_of_refused_clients_takes_no_slots_from_others() {
     let mut bench = counting(Some(1), None);
     comes(&mut bench, 0, HOME);
     let taken = (0..2000).filter(|_| bench.connect(0, HOME).is_some()).count();
-    assert_eq!((taken, bench.bus.stats().clients), (16, 17), "the others are closed without a word");
+    assert_eq!((taken, bench.bus.view().stats().clients), (16, 17), "the others are closed without a word");
     assert_eq!(bench.count(Reason::ConnectionLimit), 2000);
     assert!(bench.listeners.accepting);
     let elsewhere = comes(&mut bench, 1, HOME);
@@ -141,7 +141,7 @@ fn a_client_from_a_network_that_is_not_allowed_is_closed_without_a_slot_or_a_wor
     for stranger in ["11.1.2.3:4", "[2001:db9::1]:4", "127.0.0.1:4"] {
         assert!(bench.connect(0, place(stranger)).is_none(), "{stranger}");
     }
-    assert_eq!((bench.bus.stats().clients, bench.count(Reason::NotAllowed)), (3, 3));
+    assert_eq!((bench.bus.view().stats().clients, bench.count(Reason::NotAllowed)), (3, 3));
     let text = "a client is rejected: 11.1.2.3:4 is not in listeners[].allow";
     assert_eq!(told(&bench, Reason::NotAllowed)[0], text);
 }
@@ -174,15 +174,15 @@ fn a_process_may_connect_if_its_user_is_allowed() {
 #[test]
 fn a_header_is_awaited_from_proxies_alone() {
     let bench = guarded(Entry { proxy: Some(Proxies::Networks(networks(&["10.0.0.5"]))), ..Entry::default() });
-    assert!(bench.bus.awaits_header(0, place("10.0.0.5:1")));
-    assert!(bench.bus.awaits_header(0, place("[::ffff:10.0.0.5]:1")));
+    assert!(bench.bus.view().awaits_header(0, place("10.0.0.5:1")));
+    assert!(bench.bus.view().awaits_header(0, place("[::ffff:10.0.0.5]:1")));
     for other in [place("10.0.0.6:1"), Place::Process { pid: 1, user: 0 }, Place::Inherited] {
-        assert!(!bench.bus.awaits_header(0, other), "{other:?}");
+        assert!(!bench.bus.view().awaits_header(0, other), "{other:?}");
     }
     let users = Some(vec![99]);
     let bench = guarded(Entry { peer_uids: users, proxy: Some(Proxies::Unix), ..Entry::default() });
-    assert!(bench.bus.awaits_header(0, Place::Process { pid: 1, user: 99 }));
-    assert!(!bench.bus.awaits_header(0, Place::Process { pid: 1, user: 98 }), "it is rejected first");
+    assert!(bench.bus.view().awaits_header(0, Place::Process { pid: 1, user: 99 }));
+    assert!(!bench.bus.view().awaits_header(0, Place::Process { pid: 1, user: 98 }), "it is rejected first");
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn a_client_that_takes_nothing_for_the_timeout_is_closed_and_its_worker_continue
     assert_eq!(bench.read_one(other), r#"{"id":2,"result":2}"#);
     let unsent = bench.wire(slow).queued as u64;
     bench.gone(slow);
-    assert_eq!(bench.bus.stats().bytes_unsent, unsent);
+    assert_eq!(bench.bus.view().stats().bytes_unsent, unsent);
 }
 
 #[test]

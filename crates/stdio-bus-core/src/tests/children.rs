@@ -297,7 +297,7 @@ fn a_childs_messages_ahead_of_its_announcement_follow_it() {
     assert_eq!(bench.read(first), expected);
     bench.write(first, r#"{"id":8,"result":{}}"#);
     assert_eq!(bench.read(worker), [r#"{"id":8,"result":{}}"#]);
-    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.bytes_waiting()), (0, 0));
+    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.view().bytes_waiting()), (0, 0));
     assert!(bench.read(second).is_empty());
 }
 
@@ -379,7 +379,7 @@ fn announcements_in_a_circle_change_nothing() {
     assert_eq!(bench.read(first).len(), 5);
     bench.breaks(first);
     bench.gone(first);
-    assert_eq!(bench.bus.stats().sessions, 1, "that of the other client");
+    assert_eq!(bench.bus.view().stats().sessions, 1, "that of the other client");
 }
 
 #[test]
@@ -426,7 +426,7 @@ fn a_full_table_gives_up_the_oldest_child_of_a_client_that_holds_most() {
         bench.write(worker, &announced("a", &format!("c{number}")));
         bench.read(first);
     }
-    assert_eq!(bench.bus.stats().sessions, 1_024);
+    assert_eq!(bench.bus.view().stats().sessions, 1_024);
     for (name, arrives) in [("a", true), ("c1099", true), ("c200", true), ("c0", false)] {
         bench.write(worker, &update(name, "x"));
         assert_eq!(!bench.read(first).is_empty(), arrives, "{name}");

@@ -36,7 +36,7 @@ fn a_worker_gets_an_error_when_the_client_it_asked_half_closes() {
     assert_eq!(bench.count(Reason::ClientLeft), 1);
     bench.write(worker, r#"{"id":8,"method":"session/request_permission","params":{"sessionId":"s"}}"#);
     assert_eq!(bench.read_json(worker)["error"]["data"]["reason"], "unknown_session");
-    assert_eq!(bench.bus.stats().pending, 1, "its own request is still pending");
+    assert_eq!(bench.bus.view().stats().pending, 1, "its own request is still pending");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_client_that_ends_with_nothing_pending_is_closed() {
     bench.ends(client);
     assert_eq!(bench.how_closed(client), Some(Close::Now));
     bench.gone(client);
-    assert_eq!(bench.bus.stats().clients, 0);
+    assert_eq!(bench.bus.view().stats().clients, 0);
 }
 
 #[test]
@@ -189,14 +189,14 @@ fn a_client_that_leaves_takes_its_sessions_and_requests_with_it() {
     bench.breaks(client);
     assert_eq!(bench.how_closed(client), Some(Close::Now));
     bench.gone(client);
-    assert_eq!((bench.bus.stats().sessions, bench.bus.stats().clients), (1, 1));
+    assert_eq!((bench.bus.view().stats().sessions, bench.bus.view().stats().clients), (1, 1));
     assert_eq!(bench.count(Reason::RequestDiscarded), 1);
     bench.write(worker, r#"{"id":1,"result":1}"#);
     bench.write(worker, r#"{"method":"update","sessionId":"s"}"#);
     bench.write(worker, r#"{"id":2,"result":2}"#);
     assert_eq!(bench.read(other).len(), 1);
     assert_eq!((bench.count(Reason::LateAnswer), bench.count(Reason::UnknownSession)), (1, 1));
-    assert_eq!(bench.bus.stats().pending, 0);
+    assert_eq!(bench.bus.view().stats().pending, 0);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_request_to_a_client_that_leaves_gets_an_error() {
     bench.breaks(client);
     let value = bench.read_json(worker);
     assert_eq!((&value["id"], &value["error"]["data"]["reason"]), (&"q".into(), &"client_left".into()));
-    assert_eq!(bench.bus.stats().pending, 0);
+    assert_eq!(bench.bus.view().stats().pending, 0);
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn a_client_may_have_several_sessions_and_so_may_others() {
         bench.write(first, &format!(r#"{{"method":"x","sessionId":"{name}"}}"#));
     }
     bench.write(second, r#"{"method":"x","sessionId":"d"}"#);
-    assert_eq!((bench.bus.stats().sessions, bench.bus.stats().clients), (4, 2));
+    assert_eq!((bench.bus.view().stats().sessions, bench.bus.view().stats().clients), (4, 2));
 }
 
 /// The account of a client that has left.

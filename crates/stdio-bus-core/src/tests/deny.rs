@@ -21,7 +21,7 @@ fn a_denied_request_is_answered_as_a_method_that_is_not_there() {
         assert_eq!(message["error"]["data"]["reason"], "method_denied");
         assert!(message["error"]["message"].as_str().expect("text").starts_with("Method not found"), "{message}");
     }
-    assert_eq!((bench.bus.stats().sessions, bench.bus.stats().pending), (0, 0), "nothing is left behind");
+    assert_eq!((bench.bus.view().stats().sessions, bench.bus.view().stats().pending), (0, 0), "nothing is left behind");
     for method in ["session/lis", "session/list/", "Session/list"] {
         bench.write(client, &format!(r#"{{"id":7,"method":"{method}","pool":"agents"}}"#));
         assert_eq!(bench.read(worker).len(), 1, "{method}");

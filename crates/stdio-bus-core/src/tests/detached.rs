@@ -58,7 +58,7 @@ impl Bench {
     }
 
     fn is_full(&self) -> bool {
-        matches!(self.bus.listener_readiness(1), Some(Readiness::Full(_)))
+        matches!(self.bus.view().listener_readiness(1), Some(Readiness::Full(_)))
     }
 }
 

@@ -25,9 +25,9 @@ fn the_first_worker_of_a_pool_that_an_mcp_listener_offers_is_asked_once_for_its_
     let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), None);
     let (first, second) = (bench.worker(0), bench.worker(1));
     assert!(bench.read(second).is_empty(), "one of them is asked");
-    assert_eq!(bench.bus.pool_era(0), None);
+    assert_eq!(bench.bus.view().pool_era(0), None);
     bench.write(first, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
-    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (Some(Era::Modern), vec![0]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Modern), vec![0]));
     assert_eq!(bench.count(Reason::UnknownId) + bench.count(Reason::LateAnswer), 0, "the answer is the bus' own");
     bench.dies(first);
     bench.pass(seconds(1));
@@ -46,12 +46,12 @@ fn a_pool_that_no_mcp_listener_offers_is_not_asked() {
 #[test]
 fn an_error_or_silence_mean_that_a_command_speaks_an_earlier_version() {
     let bench = Bench::asked(pool(1, Assignment::Client), LEGACY);
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Legacy));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy));
     let mut bench = Bench::asked(pool(1, Assignment::Client), None);
     bench.pass(milliseconds(4999));
-    assert_eq!(bench.bus.pool_era(0), None);
+    assert_eq!(bench.bus.view().pool_era(0), None);
     bench.pass(milliseconds(1));
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Legacy));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn an_echoing_worker_does_not_answer_the_question() {
     let worker = bench.worker(0);
     let question = bench.read_one(worker);
     bench.write(worker, &question);
-    assert_eq!((bench.bus.pool_era(0), bench.read(worker)), (Some(Era::Legacy), vec![]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.read(worker)), (Some(Era::Legacy), vec![]));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_late_answer_is_taken_all_the_same() {
     bench.pass(seconds(6));
     let worker = bench.worker(0);
     bench.write(worker, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
-    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (Some(Era::Modern), vec![0, 0]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Modern), vec![0, 0]));
     let client = bench.mcp(Era::Modern);
     bench.write(client, CALL);
     assert_eq!(bench.read_one(worker), CALL);
@@ -102,12 +102,12 @@ fn a_worker_that_is_late_with_its_answer_leaves_sessions_to_another_one_and_is_l
         let (asked, session) = (bench.worker(0), bench.mcp(Era::Legacy));
         bench.write(session, CALL);
         bench.pass(seconds(5));
-        assert_eq!((bench.bus.pool_era(0), bench.busy()), (Some(Era::Legacy), vec![false, true]));
+        assert_eq!((bench.bus.view().pool_era(0), bench.busy()), (Some(Era::Legacy), vec![false, true]));
         bench.pass(seconds(54));
         assert_eq!(bench.signals_to(asked), []);
         if answers {
             bench.write(asked, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
-            assert_eq!(bench.bus.pool_era(0), Some(Era::Modern));
+            assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern));
         } else {
             bench.pass(seconds(1));
         }
@@ -141,13 +141,13 @@ fn a_new_command_that_serves_2026_07_28_is_asked_by_a_worker_that_takes_no_place
 fn a_worker_that_ends_when_it_is_asked_has_not_failed_and_the_next_one_is_asked_again() {
     let mut bench = Bench::new(never_restarted());
     bench.dies_asked();
-    assert_eq!(bench.bus.pool_era(0), None, "it may have ended for another reason");
+    assert_eq!(bench.bus.view().pool_era(0), None, "it may have ended for another reason");
     let (next, session) = (bench.worker(0), bench.mcp(Era::Legacy));
     bench.write(session, CALL);
     let question = bench.read_json(next);
     assert_eq!(question["method"], "server/discover");
     bench.write(next, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Modern));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern));
     assert_eq!(bench.busy(), [false, true], "the session has one that was not asked");
     assert_eq!((bench.count(Reason::WorkerExited), bench.count(Reason::PoolDegraded)), (0, 0));
 }
@@ -161,7 +161,7 @@ fn workers_that_are_killed_when_asked_prove_nothing_about_their_command() {
         bench.exits(worker, Exit::Signal(9));
         bench.ends(worker);
         bench.pass(milliseconds(backoff));
-        assert_eq!(bench.bus.pool_era(0), None);
+        assert_eq!(bench.bus.view().pool_era(0), None);
     }
     assert_eq!(bench.count(Reason::WorkerExited), 3, "it is a failure as any other");
 }
@@ -170,13 +170,13 @@ fn workers_that_are_killed_when_asked_prove_nothing_about_their_command() {
 fn a_worker_that_ends_before_its_late_answer_leaves_the_question_to_the_next_one() {
     let mut bench = Bench::new(with_mcp_listener(pool(1, Assignment::Client)));
     bench.pass(seconds(6));
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Legacy));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy));
     bench.dies_asked();
     bench.pass(milliseconds(100));
     let next = bench.worker(0);
     let question = bench.read_json(next);
     bench.write(next, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Modern));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern));
 }
 
 #[test]
@@ -184,11 +184,11 @@ fn a_command_whose_workers_exit_when_asked_is_for_sessions_and_the_third_one_is_
     let mut bench = Bench::new(never_restarted());
     bench.dies_asked();
     bench.dies_asked();
-    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (Some(Era::Legacy), vec![0]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Legacy), vec![0]));
     let (third, session) = (bench.worker(0), bench.mcp(Era::Legacy));
     bench.write(session, r#"{"id":1,"method":"initialize"}"#);
     assert_eq!(bench.answers(third)["method"], "initialize");
-    let row = bench.bus.pool_row(0).expect("it is a pool");
+    let row = bench.bus.view().pool_row(0).expect("it is a pool");
     assert_eq!((row.tally.all_exits(), row.tally.events(Reason::WorkerStopped), row.given_up), (0, 2, 0));
     bench.dies(third);
     assert_eq!(bench.count(Reason::PoolDegraded), 1, "its own end is its own fault");
@@ -209,7 +209,7 @@ fn a_command_that_ends_without_a_question_as_well_is_asked_once_more_each_time()
     let last = bench.worker(0);
     let question = bench.read_json(last);
     bench.write(last, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
-    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (Some(Era::Modern), vec![0, 0]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Modern), vec![0, 0]));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_command_that_has_answered_once_is_not_asked_again_when_it_ends() {
     bench.dies(next);
     bench.pass(milliseconds(100));
     let third = bench.worker(0);
-    assert_eq!((bench.bus.pool_era(0), bench.read(third)), (Some(Era::Legacy), vec![]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.read(third)), (Some(Era::Legacy), vec![]));
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn a_broken_new_command_is_not_asked_forever_and_leaves_clients_of_2026_07_28_th
     }
     assert_eq!((asked, bench.count(Reason::RollFailed), bench.workers.len()), (4, 1, 1));
     bench.write(client, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
-    assert_eq!((bench.bus.pool_era(0), bench.answers(old)["id"].clone()), (Some(Era::Modern), json!(2)));
+    assert_eq!((bench.bus.view().pool_era(0), bench.answers(old)["id"].clone()), (Some(Era::Modern), json!(2)));
 }
 
 /// Reloads a pool that only sessions have used, with a new command that lives or not; then the first client of 2026-07-28
@@ -303,9 +303,9 @@ fn a_new_command_that_ends_when_it_is_asked_and_then_lives_is_for_sessions() {
         assert_eq!(bench.read_json(candidate)["method"], "server/discover");
         bench.dies(candidate);
     }
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Modern));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern));
     bench.pass(milliseconds(200));
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Legacy), "it has settled without a question");
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy), "it has settled without a question");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn a_new_command_that_serves_no_clients_of_2026_07_28_takes_over_from_workers_th
         let candidate = bench.worker(bench.workers.len() - 1);
         let question = bench.read_json(candidate);
         bench.write(candidate, &format!(r#"{{"id":{},"error":{{}}}}"#, question["id"]));
-        assert_eq!(bench.bus.pool_era(0), Some(Era::Legacy), "{assignment:?}");
+        assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy), "{assignment:?}");
         let session = bench.mcp(Era::Legacy);
         bench.write(session, r#"{"id":1,"method":"initialize"}"#);
         assert_eq!(bench.answers(candidate)["method"], "initialize", "{assignment:?}");
@@ -363,7 +363,7 @@ fn the_next_worker_is_asked_if_the_first_one_could_not_be_started_or_was_stopped
     let mut bench = Bench::starting(with_mcp_listener(pool(1, Assignment::Client)));
     let Peer::Worker(first) = bench.worker(0) else { unreachable!() };
     bench.handle(Input::SpawnFailed { worker: first, why: "no such file".into(), short: false });
-    assert_eq!(bench.bus.pool_era(0), None);
+    assert_eq!(bench.bus.view().pool_era(0), None);
     bench.spawns = true;
     bench.pass(milliseconds(200));
     let second = bench.worker(0);
@@ -386,7 +386,7 @@ fn a_worker_that_is_stopped_for_its_answer_counts_as_one_that_exits_when_asked()
         bench.ends(worker);
         bench.pass(seconds(1));
     }
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Legacy));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy));
     let third = bench.worker(0);
     assert!(bench.read(third).is_empty());
 }
@@ -397,7 +397,7 @@ fn a_command_that_starts_slowly_and_exits_when_asked_is_asked_twice() {
     for _ in 0..2 {
         bench.pass(seconds(6));
         bench.dies_asked();
-        assert_eq!(bench.bus.pool_era(0), Some(Era::Legacy));
+        assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy));
         bench.pass(seconds(1));
     }
     let third = bench.worker(0);
@@ -431,7 +431,7 @@ fn a_candidate_for_a_slot_that_the_side_for_sessions_lacks_takes_another() {
     let candidate = bench.newest(1)[0];
     let question = bench.read_json(candidate);
     bench.write(candidate, &format!(r#"{{"id":{},"error":{{"code":-32601,"message":"m"}}}}"#, question["id"]));
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Legacy));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy));
     bench.pass(seconds(1));
     bench.bus.check_invariants();
 }
@@ -445,7 +445,7 @@ fn no_worker_stays_in_a_slot_that_the_side_for_sessions_lacks() {
         bench.dies(candidate);
         bench.pass(seconds(1));
     }
-    assert_eq!(bench.bus.pool_era(0), Some(Era::Legacy));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy));
     bench.pass(seconds(200));
     bench.bus.check_invariants();
 }

@@ -29,7 +29,7 @@ fn early_lines_follow_the_answer_that_creates_their_session() {
     assert!(bench.read(first).is_empty());
     bench.write(worker, &made(1, "a"));
     assert_eq!(bench.read(first), [made(1, "a"), update("a", 1)]);
-    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.bytes_waiting()), (0, 0));
+    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.view().bytes_waiting()), (0, 0));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn early_lines_of_a_session_without_a_client_are_dropped_with_the_last_answer() 
     bench.write(worker, &made(1, "a"));
     assert_eq!(bench.count(Reason::UnknownSession), 0, "the other answer may name it");
     bench.write(worker, &made(2, "b"));
-    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.bytes_waiting()), (1, 0));
+    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.view().bytes_waiting()), (1, 0));
     assert_eq!((bench.read(first).len(), bench.read(second).len()), (1, 1));
     bench.write(worker, &update("c", 2));
     assert_eq!(bench.count(Reason::UnknownSession), 2, "no client waits for a session now");
@@ -62,7 +62,7 @@ fn early_lines_are_dropped_with_a_request_that_created_no_session() {
                 bench.pass(seconds(6));
             }
         }
-        assert_eq!((bench.count(Reason::UnknownSession), bench.bus.bytes_waiting()), (1, 0), "{end}");
+        assert_eq!((bench.count(Reason::UnknownSession), bench.bus.view().bytes_waiting()), (1, 0), "{end}");
         bench.write(worker, &made(2, "a"));
         let heard = bench.read(second);
         assert!(heard.iter().all(|line| !line.contains("update")), "{end}: {heard:?}");
@@ -76,7 +76,7 @@ fn a_name_that_the_bus_knows_does_not_wait() {
     bench.breaks(first);
     bench.gone(first);
     bench.write(worker, &update("a", 1));
-    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.bytes_waiting()), (1, 0));
+    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.view().bytes_waiting()), (1, 0));
     assert!(bench.read(second).is_empty());
 }
 
@@ -114,7 +114,7 @@ fn early_lines_are_bounded_in_number_and_bytes() {
         bench.write(worker, &long);
     }
     assert_eq!(bench.count(Reason::UnknownSession), 7);
-    assert_eq!(bench.bus.bytes_waiting(), 2 * (long.len() + 1));
+    assert_eq!(bench.bus.view().bytes_waiting(), 2 * (long.len() + 1));
     bench.write(worker, &made(2, "b"));
     assert_eq!(bench.read(second).len(), 3);
 }
@@ -124,7 +124,7 @@ fn early_lines_are_dropped_with_their_worker() {
     let (mut bench, _, _, worker) = two_wait();
     bench.write(worker, &update("a", 1));
     bench.dies(worker);
-    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.bytes_waiting()), (1, 0));
+    assert_eq!((bench.count(Reason::UnknownSession), bench.bus.view().bytes_waiting()), (1, 0));
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn an_echoed_request_is_the_answer() {
         bench.write(client, line);
         bench.write(worker, line);
         assert_eq!(bench.read_one(client), line);
-        assert_eq!(bench.bus.stats().pending, 0);
+        assert_eq!(bench.bus.view().stats().pending, 0);
     }
     assert!(bench.read(other).is_empty());
     assert_eq!(bench.count(Reason::Unroutable) + bench.count(Reason::UnknownId), 0);
@@ -49,9 +49,9 @@ fn a_workers_request_with_the_id_of_a_pending_request_is_not_an_answer() {
     ] {
         bench.write(worker, question);
         bench.read(client);
-        assert_eq!(bench.bus.stats().pending, 2, "{question}");
+        assert_eq!(bench.bus.view().stats().pending, 2, "{question}");
         bench.write(client, r#"{"id":1,"result":{}}"#);
-        assert_eq!(bench.bus.stats().pending, 1);
+        assert_eq!(bench.bus.view().stats().pending, 1);
         assert_eq!(bench.read(worker).last().map(String::as_str), Some(r#"{"id":1,"result":{}}"#));
     }
 }
@@ -86,5 +86,5 @@ fn a_late_echo_is_dropped() {
     bench.gone(first);
     bench.write(worker, line);
     assert!(bench.read(second).is_empty());
-    assert_eq!((bench.count(Reason::LateAnswer), bench.bus.stats().pending), (1, 0));
+    assert_eq!((bench.count(Reason::LateAnswer), bench.bus.view().stats().pending), (1, 0));
 }

@@ -164,25 +164,25 @@ fn clients_of_other_listeners_are_served_by_workers_for_earlier_versions() {
 #[test]
 fn operators_see_one_pool_and_no_unneeded_worker() {
     let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), MODERN);
-    assert_eq!(bench.bus.staffing(), (2, 2));
+    assert_eq!(bench.bus.view().staffing(), (2, 2));
     let (modern, legacy) = (bench.mcp(Era::Modern), bench.mcp(Era::Legacy));
     bench.write(modern, CALL);
-    assert_eq!(bench.bus.staffing(), (2, 2));
+    assert_eq!(bench.bus.view().staffing(), (2, 2));
     bench.write(legacy, CALL);
-    assert_eq!(bench.bus.staffing(), (4, 4));
-    let rows = (0..bench.bus.worker_slots()).filter_map(|slot| bench.bus.worker_row(bench.now, slot));
+    assert_eq!(bench.bus.view().staffing(), (4, 4));
+    let rows = (0..bench.bus.view().worker_slots()).filter_map(|slot| bench.bus.view().worker_row(bench.now, slot));
     let names: Vec<(usize, usize)> = rows.map(|row| (row.name.pool, row.name.place)).collect();
     assert_eq!(names, [(0, 0), (0, 1), (0, 2), (0, 3)]);
-    assert!(bench.bus.pool_row(1).is_none() && bench.bus.pool_readiness(1).is_none());
-    assert_eq!(bench.bus.pool_row(0).map(|row| row.tally.events(Reason::WorkerStarted)), Some(4));
+    assert!(bench.bus.view().pool_row(1).is_none() && bench.bus.view().pool_readiness(1).is_none());
+    assert_eq!(bench.bus.view().pool_row(0).map(|row| row.tally.events(Reason::WorkerStarted)), Some(4));
     let (first, third) = (bench.worker(0), bench.worker(2));
     bench.answers(first);
     bench.answers(third);
-    assert_eq!(bench.bus.pool_row(0).map(|row| row.tally.requests(crate::tally::Outcome::Answered)), Some(2));
-    assert_eq!(bench.bus.worker_at(0, 2).map(Peer::Worker), Some(third));
+    assert_eq!(bench.bus.view().pool_row(0).map(|row| row.tally.requests(crate::tally::Outcome::Answered)), Some(2));
+    assert_eq!(bench.bus.view().worker_at(0, 2).map(Peer::Worker), Some(third));
     bench.dies(third);
     bench.pass(seconds(1));
-    let again = bench.bus.worker_at(0, 2).expect("its place is filled again");
+    let again = bench.bus.view().worker_at(0, 2).expect("its place is filled again");
     assert!(bench.workers.contains(&again) && Peer::Worker(again) != third);
 }
 
@@ -205,17 +205,17 @@ fn a_worker_of_one_era_that_ends_is_followed_by_one_of_the_same() {
 #[test]
 fn a_pool_is_not_ready_before_the_era_of_its_first_worker_is_known() {
     let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), None);
-    let is_ready = |bench: &Bench| bench.bus.pool_readiness(0).is_some_and(|ready| ready.is_ready());
+    let is_ready = |bench: &Bench| bench.bus.view().pool_readiness(0).is_some_and(|ready| ready.is_ready());
     bench.pass(seconds(2));
-    assert!(!is_ready(&bench) && !bench.bus.has_started(bench.now));
+    assert!(!is_ready(&bench) && !bench.bus.view().has_started(bench.now));
     let worker = bench.worker(0);
     bench.write(worker, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
-    assert!(is_ready(&bench) && bench.bus.has_started(bench.now));
+    assert!(is_ready(&bench) && bench.bus.view().has_started(bench.now));
     let client = bench.mcp(Era::Modern);
     bench.write(client, CALL);
     assert!(is_ready(&bench), "whose worker it is is all the same");
     bench.dies(worker);
-    assert!(!is_ready(&bench) && !bench.bus.readiness().is_ready());
+    assert!(!is_ready(&bench) && !bench.bus.view().readiness().is_ready());
     bench.pass(seconds(1));
     assert!(is_ready(&bench));
 }
@@ -239,7 +239,7 @@ fn a_client_of_2026_07_28_that_leaves_cancels_its_requests_at_the_worker() {
     assert_eq!((bench.count(Reason::RequestDiscarded), bench.count(Reason::Cancelled)), (0, 2));
     assert_eq!(bench.count(Reason::SessionEvicted), 1, "the reason of the end is reported");
     bench.pass(seconds(7));
-    assert_eq!(bench.bus.stats().pending, 0, "no answer is waited for");
+    assert_eq!(bench.bus.view().stats().pending, 0, "no answer is waited for");
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn messages_of_a_client_of_an_mcp_listener_go_only_to_its_pool() {
     let client = bench.mcp(Era::Legacy);
     bench.write(client, r#"{"id":1,"method":"x","pool":"tools"}"#);
     assert_eq!(bench.busy(), [false, false, true]);
-    assert_eq!(bench.bus.worker_at(0, 1).map(Peer::Worker), Some(bench.worker(2)));
+    assert_eq!(bench.bus.view().worker_at(0, 1).map(Peer::Worker), Some(bench.worker(2)));
 }
 
 #[test]
@@ -365,12 +365,12 @@ fn the_worker_that_answered_a_client_is_known_and_may_be_preferred() {
     for assignment in [Assignment::RoundRobin, Assignment::Client] {
         let mut bench = Bench::asked(pool(3, assignment), MODERN);
         let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
-        assert_eq!(bench.bus.answered_by(key(one)), None);
+        assert_eq!(bench.bus.view().answered_by(key(one)), None);
         bench.write(one, CALL);
         let at = bench.busy().iter().position(|busy| *busy).expect("one has it");
         let worker = bench.worker(at);
         bench.write(worker, r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required"}}"#);
-        let answered = bench.bus.answered_by(key(one));
+        let answered = bench.bus.view().answered_by(key(one));
         assert_eq!(answered.map(Peer::Worker), Some(worker));
         bench.bus.prefer_worker(key(two), answered);
         for _ in 0..4 {
@@ -411,7 +411,7 @@ fn a_worker_is_lent_for_the_time_of_a_request() {
     assert_eq!(bench.read(two).len(), 1);
     bench.leaves(one);
     bench.leaves(two);
-    assert!(bench.signals_to(worker).is_empty() && bench.bus.has_clients().eq(&false));
+    assert!(bench.signals_to(worker).is_empty() && bench.bus.view().has_clients().eq(&false));
     bench.write(worker, note);
     assert_eq!(bench.count(Reason::Unroutable), 1, "no client has it now");
 }
@@ -429,7 +429,7 @@ fn as_many_workers_are_lent_as_there_may_be() {
         bench.write(worker, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
         assert_eq!(bench.read(worker).len(), 1, "the next one has it");
     }
-    assert_eq!(bench.bus.staffing(), (3, 3));
+    assert_eq!(bench.bus.view().staffing(), (3, 3));
 }
 
 #[test]
@@ -451,7 +451,7 @@ fn workers_beyond_instances_end_after_a_minute_without_use() {
     let stopped = |bench: &Bench| workers.iter().map(|worker| bench.signals_to(*worker).len()).collect::<Vec<_>>();
     assert_eq!(stopped(&bench), [0, 0, 1]);
     bench.dies(workers[2]);
-    assert_eq!((bench.bus.staffing(), bench.count(Reason::WorkerExited)), ((2, 2), 0));
+    assert_eq!((bench.bus.view().staffing(), bench.count(Reason::WorkerExited)), ((2, 2), 0));
     bench.write(clients[2], CALL);
     assert_eq!(bench.workers.len(), 3, "it is started again when it is needed");
     for worker in &workers[..2] {
@@ -552,7 +552,7 @@ fn a_continued_request_waits_for_the_worker_that_began_it() {
     bench.answers(first);
     bench.write(two, CALL);
     bench.read_one(first);
-    bench.bus.prefer_worker(key(three), bench.bus.answered_by(key(one)));
+    bench.bus.prefer_worker(key(three), bench.bus.view().answered_by(key(one)));
     bench.write(three, CALL);
     assert!(bench.is_paused(three) && bench.read(second).is_empty());
     bench.write(first, r#"{"jsonrpc":"2.0","id":2000000000,"result":{}}"#);
@@ -567,7 +567,7 @@ fn a_client_that_no_longer_needs_the_worker_it_waits_for_gets_another() {
     bench.write(one, CALL);
     bench.answers(first);
     bench.write(one, CALL);
-    bench.bus.prefer_worker(key(two), bench.bus.answered_by(key(one)));
+    bench.bus.prefer_worker(key(two), bench.bus.view().answered_by(key(one)));
     bench.write(two, CALL);
     assert!(bench.is_paused(two));
     bench.bus.prefer_worker(key(two), None);
@@ -584,7 +584,7 @@ fn one_is_to_continue_elsewhere() -> (Bench, [Peer; 2], [Peer; 2]) {
     bench.write(two, CALL);
     bench.read(first);
     bench.answers(second);
-    bench.bus.prefer_worker(key(one), bench.bus.answered_by(key(two)));
+    bench.bus.prefer_worker(key(one), bench.bus.view().answered_by(key(two)));
     bench.write(one, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
     (bench, [one, two], [first, second])
 }
@@ -617,7 +617,7 @@ fn a_continued_request_gets_another_worker_if_the_one_that_began_it_ends() {
     let (first, second) = (bench.worker(0), bench.worker(1));
     bench.answers(first);
     bench.write(two, CALL);
-    bench.bus.prefer_worker(key(three), bench.bus.answered_by(key(one)));
+    bench.bus.prefer_worker(key(three), bench.bus.view().answered_by(key(one)));
     bench.write(three, CALL);
     assert!(bench.is_paused(three));
     bench.dies(first);

@@ -23,7 +23,7 @@ fn a_request_that_cannot_be_delivered_is_answered_with_its_reason() {
         assert_eq!(error_of(&mut bench, client, line), (expected.to_owned(), code, id));
         assert!(bench.read(worker).is_empty(), "never truncated, never sent elsewhere");
         assert_eq!(bench.how_closed(client), None);
-        assert_eq!((bench.bus.stats().sessions, bench.bus.stats().pending), (0, 0));
+        assert_eq!((bench.bus.view().stats().sessions, bench.bus.view().stats().pending), (0, 0));
     }
 }
 
@@ -91,7 +91,7 @@ fn a_request_that_waits_too_long_is_answered_and_its_late_answer_discarded() {
     assert_eq!(bench.count(Reason::LateAnswer), 1);
     bench.pass(seconds(10));
     assert!(bench.read(client).is_empty());
-    assert_eq!(bench.bus.stats().pending, 0);
+    assert_eq!(bench.bus.view().stats().pending, 0);
 }
 
 #[test]

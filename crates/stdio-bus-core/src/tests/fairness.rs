@@ -53,7 +53,7 @@ fn a_client_that_leaves_while_it_yields_is_forgotten() {
     bench.breaks(eager);
     bench.gone(eager);
     bench.pass(Duration::from_millis(2));
-    assert_eq!(bench.bus.stats().clients, 1);
+    assert_eq!(bench.bus.view().stats().clients, 1);
 }
 
 #[test]

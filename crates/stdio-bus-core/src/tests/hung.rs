@@ -61,7 +61,7 @@ fn requests_of_an_ended_worker_are_lost_with_its_client_when_another_own_worker_
     assert_eq!((bench.how_closed(client), bench.count(Reason::ClientLeft)), (Some(Close::Refuse), 1));
     bench.pass(milliseconds(500));
     assert!(bench.is_released(ended));
-    assert_eq!((bench.count(Reason::ClientLeft), bench.bus.stats().pending), (1, 0));
+    assert_eq!((bench.count(Reason::ClientLeft), bench.bus.view().stats().pending), (1, 0));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_worker_paused_for_lack_of_room_is_not_reported_as_silent() {
     assert!(bench.is_paused(worker));
     bench.pass(seconds(100));
     assert_eq!(bench.count(Reason::WorkerSilent), 0);
-    let row = bench.bus.worker_row(bench.now, 0).expect("it lives");
+    let row = bench.bus.view().worker_row(bench.now, 0).expect("it lives");
     let waits = row.link.waits_for.map(|it| (it.whom, it.time.as_secs()));
     assert_eq!(waits, Some((Name::Client(0), 100)), "show waiting lists both peers");
     bench.takes(client, 1000);

@@ -61,7 +61,7 @@ fn equal_ids_of_two_clients_are_distinguished_and_restored_exactly() {
         assert_eq!(bench.read_one(second), format!(r#"{{"result":{{"id":9}},"id":{token}}}"#));
         bench.write(worker, &format!(r#"{{"result":{{"id":9}},"id":{}}}"#, ids[0]));
         assert_eq!(bench.read_one(first), format!(r#"{{"result":{{"id":9}},"id":{token}}}"#));
-        assert_eq!(bench.bus.stats().pending, 0);
+        assert_eq!(bench.bus.view().stats().pending, 0);
     }
 }
 
@@ -115,7 +115,7 @@ fn an_id_that_one_client_has_used_is_never_used_by_another_one_and_unchanged_for
         let third = bench.client();
         bench.write(third, &line);
         assert_ne!(id_of(&bench.read_one(worker)), token, "nor when the first has left");
-        assert_eq!(bench.bus.stats().ids_translated, 3);
+        assert_eq!(bench.bus.view().stats().ids_translated, 3);
     }
 }
 
@@ -351,7 +351,7 @@ fn when_a_cancelled_request_was_never_answered_other_ids_still_pass_unchanged() 
         bench.write(client, &line);
         assert_eq!(bench.read_one(worker), line);
     }
-    assert_eq!(bench.bus.stats().ids_translated, 0);
+    assert_eq!(bench.bus.view().stats().ids_translated, 0);
 }
 
 #[test]
@@ -450,11 +450,11 @@ fn a_plain_number_that_is_replaced_goes_the_short_way_and_is_its_clients_own_eve
         seen["id"].clone()
     };
     for id in [1, 4_294_967_295] {
-        let before = bench.bus.fast_lines();
+        let before = bench.bus.view().fast_lines();
         let seen = ask(&mut bench, id);
         bench.write(worker, &format!(r#"{{"result":{{}},"id":{seen} }}"#));
         assert_eq!(bench.read_one(client), format!(r#"{{"result":{{}},"id":{id} }}"#));
-        assert_eq!(bench.bus.fast_lines(), before + 2);
+        assert_eq!(bench.bus.view().fast_lines(), before + 2);
     }
     // An answer that repeats the id elsewhere, a cancellation, a question about it, and an error know it, too.
     let seen = ask(&mut bench, 2);
@@ -469,7 +469,7 @@ fn a_plain_number_that_is_replaced_goes_the_short_way_and_is_its_clients_own_eve
     bench.write(worker, &format!(r#"{{"id":{seen},"error":{{"code":-32800,"message":"cancelled"}}}}"#));
     assert_eq!(bench.read_json(client)["id"], 3);
     let seen = ask(&mut bench, 5);
-    let row = (0..bench.bus.request_slots()).filter_map(|slot| bench.request_row(slot));
+    let row = (0..bench.bus.view().request_slots()).filter_map(|slot| bench.request_row(slot));
     assert!(row.into_iter().any(|row| row.id == "5"), "operators see the client's own");
     bench.pass(seconds(3));
     let heard: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -55,7 +55,7 @@ fn the_session_in_the_params_must_be_its_senders_whatever_is_at_top_level() {
             assert!(bench.read(attacker).is_empty() && bench.read(worker).is_empty(), "{method} {members}");
         }
     }
-    assert_eq!(bench.bus.stats().sessions, 2, "nothing is left of what was refused");
+    assert_eq!(bench.bus.view().stats().sessions, 2, "nothing is left of what was refused");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_name_is_a_guess_even_while_a_worker_may_create_a_session_for_a_request_that
     bench.write(owner, r#"{"id":1,"method":"session/new"}"#);
     bench.write(owner, r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#);
     bench.pass(seconds(6));
-    assert_eq!((bench.count(Reason::Cancelled), bench.bus.stats().pending), (1, 0));
+    assert_eq!((bench.count(Reason::Cancelled), bench.bus.view().stats().pending), (1, 0));
     bench.read(worker);
     bench.write(guesser, &prompt(1, "0"));
     assert_eq!(bench.read_error(guesser).0, "session_denied");
@@ -544,7 +544,7 @@ fn a_session_created_for_a_client_that_has_left_has_no_owner() {
     bench.read(worker);
     bench.write(guesser, r#"{"id":1,"method":"x","sessionId":"made"}"#);
     assert_eq!(bench.read_error(guesser).0, "session_denied");
-    assert_eq!(bench.bus.stats().sessions, 0);
+    assert_eq!(bench.bus.view().stats().sessions, 0);
     bench.write(guesser, &load(2, "made"));
     bench.write(worker, r#"{"id":2,"result":null}"#);
     bench.read(worker);
@@ -612,11 +612,11 @@ fn a_claim_that_no_worker_has_acknowledged_is_forgotten_after_a_minute_without_u
     bench.pass(seconds(30));
     bench.write(client, r#"{"method":"x","sessionId":"used"}"#);
     bench.pass(milliseconds(29_999));
-    assert_eq!(bench.bus.stats().sessions, 4);
+    assert_eq!(bench.bus.view().stats().sessions, 4);
     bench.pass(milliseconds(2));
-    assert_eq!((bench.bus.stats().sessions, bench.count(Reason::ClaimExpired)), (3, 1));
+    assert_eq!((bench.bus.view().stats().sessions, bench.count(Reason::ClaimExpired)), (3, 1));
     bench.pass(seconds(31));
-    assert_eq!(bench.bus.stats().sessions, 2);
+    assert_eq!(bench.bus.view().stats().sessions, 2);
 }
 
 /// Ids with more than one spelling, no two of the same value.

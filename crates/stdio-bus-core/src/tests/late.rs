@@ -104,7 +104,7 @@ fn a_client_that_counts_on_its_own_far_from_others_keeps_its_ids() {
             bench.write(worker, &answer(&(begin + count).to_string()));
         }
     }
-    assert_eq!(bench.bus.stats().ids_translated, 0);
+    assert_eq!(bench.bus.view().stats().ids_translated, 0);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn an_error_without_an_id_answers_the_only_request_of_its_worker() {
         bench.write(client, r#"{"id":"a","method":"x"}"#);
         bench.write(worker, error);
         assert_eq!(bench.read_one(client), delivered);
-        assert_eq!((bench.bus.stats().pending, bench.count(Reason::UnknownId)), (0, 0));
+        assert_eq!((bench.bus.view().stats().pending, bench.count(Reason::UnknownId)), (0, 0));
         [client, other].into_iter().for_each(|client| bench.write(client, r#"{"id":"b","method":"x"}"#));
         bench.write(worker, r#"{"id":null,"error":{"code":-32700,"message":"Parse\u0020error\n"}}"#);
         bench.write(worker, r#"{"id":null,"result":{}}"#);
@@ -229,7 +229,7 @@ fn an_answer_under_a_rounded_or_cut_id_answers_the_only_client_and_fails_a_reque
                 assert_eq!(bench.read_one(client), format!(r#"{{"id":{asked},"result":1}}"#));
             }
             assert!(bench.reports.iter().any(|report| report.text.contains(says)), "{says}: {:?}", bench.reports);
-            assert_eq!(bench.bus.stats().pending, 1);
+            assert_eq!(bench.bus.view().stats().pending, 1);
         }
     }
 }

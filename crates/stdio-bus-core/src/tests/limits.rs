@@ -54,7 +54,8 @@ fn a_line_of_exactly_max_input_buffer_that_is_wrong_is_not_too_long() {
 fn lines_of_both_sides_are_counted() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
-    let lines = |bench: &Bench| [bench.bus.stats().client_side.lines_in, bench.bus.stats().worker_side.lines_in];
+    let lines =
+        |bench: &Bench| [bench.bus.view().stats().client_side.lines_in, bench.bus.view().stats().worker_side.lines_in];
     assert_eq!(lines(&bench), [0, 0]);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     bench.write(client, r#"{"method":"y"}"#);
@@ -91,13 +92,15 @@ fn a_session_that_a_worker_makes_may_have_256_bytes_for_its_name_too() {
         let (client, leaving, worker) = (bench.client(), bench.client(), bench.worker(0));
         bench.write(client, r#"{"id":1,"method":"session/new"}"#);
         bench.write(worker, &format!(r#"{{"id":1,"result":{{"sessionId":"{name}"}}}}"#));
-        assert_eq!(bench.bus.stats().sessions, sessions, "{length} bytes");
+        assert_eq!(bench.bus.view().stats().sessions, sessions, "{length} bytes");
         bench.write(leaving, r#"{"id":2,"method":"session/new"}"#);
         bench.breaks(leaving);
         bench.gone(leaving);
         let name = name.replace('n', "m");
         bench.write(worker, &format!(r#"{{"id":2,"result":{{"sessionId":"{name}"}}}}"#));
-        let rows = (0..bench.bus.session_slots()).filter_map(|slot| bench.bus.session_row(bench.now, slot)).count();
+        let rows = (0..bench.bus.view().session_slots())
+            .filter_map(|slot| bench.bus.view().session_row(bench.now, slot))
+            .count();
         assert_eq!(rows, 2 * sessions, "{length} bytes: a name without an owner is reserved");
     }
 }
@@ -170,7 +173,7 @@ fn a_worker_line_that_is_nested_too_deeply_costs_its_request_and_not_the_worker(
     let (reason, code, id) = bench.read_error(client);
     assert_eq!((reason.as_str(), code, id), ("too_deep", -32603, 1.into()));
     // The answer has arrived, so its id is free, and a second one is unsolicited.
-    assert_eq!(bench.bus.stats().pending, 1);
+    assert_eq!(bench.bus.view().stats().pending, 1);
     // A request of the worker gets an error, a notification is dropped, and both are reported.
     bench.write(worker, &format!(r#"{{"id":"q","method":"ask","sessionId":"s","params":{}}}"#, nested(20_000)));
     assert_eq!(bench.read_json(worker)["error"]["data"]["reason"], "too_deep");
@@ -230,7 +233,7 @@ fn there_are_4096_pending_requests_and_the_next_one_is_refused() {
     bench.write(client, r#"{"id":"one more","method":"x","sessionId":"s"}"#);
     let (reason, code, _) = bench.read_error(client);
     assert_eq!((reason.as_str(), code), ("pending_limit", -32013));
-    assert_eq!((bench.bus.stats().pending, bench.bus.stats().sessions), (4096, 0));
+    assert_eq!((bench.bus.view().stats().pending, bench.bus.view().stats().sessions), (4096, 0));
     bench.write(worker, r#"{"id":17,"result":1}"#);
     assert_eq!(bench.read(client).len(), 1, "answers go on");
     bench.write(client, r#"{"id":17,"method":"x"}"#);
@@ -269,10 +272,10 @@ fn when_the_table_is_full_the_longest_unwanted_request_is_dropped_first() {
     assert_eq!(bench.read(worker).len(), 4096);
     let client = bench.client();
     bench.write(client, r#"{"id":"new","method":"x"}"#);
-    assert_eq!(bench.bus.stats().pending, 4096);
+    assert_eq!(bench.bus.view().stats().pending, 4096);
     for (id, left) in [(0, 4096), (1, 4095), (4095, 4094)] {
         bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
-        assert_eq!(bench.bus.stats().pending, left, "the answer to {id}");
+        assert_eq!(bench.bus.view().stats().pending, left, "the answer to {id}");
     }
 }
 
@@ -304,7 +307,7 @@ fn all_1024_clients_stay_until_a_connection_waits_for_a_slot() {
     assert_eq!(bench.count(Reason::ClientIdle), 1, "nobody waits any more");
     // A handshake is refused with an answer, and comes again.
     let origin = Source::Inherited;
-    assert!(bench.bus.would_take(0, &Place::from(origin).into()).is_err());
+    assert!(bench.bus.view().would_take(0, &Place::from(origin).into()).is_err());
     bench.pass(seconds(1));
     assert_eq!(bench.count(Reason::ClientIdle), 2);
 }

@@ -428,11 +428,11 @@ impl Bench {
     /// Advances time; the bus is called exactly at its deadlines.
     fn pass(&mut self, duration: Duration) {
         let end = self.now.after(duration);
-        while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
+        while let Some(deadline) = self.bus.view().next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
             self.handle(Input::Tick);
             assert!(
-                self.bus.next_deadline().is_none_or(|next| next > self.now),
+                self.bus.view().next_deadline().is_none_or(|next| next > self.now),
                 "the bus asks for the same moment {:?}",
                 self.bus.ctx.timers
             );
@@ -459,12 +459,12 @@ impl Bench {
     }
 
     fn count(&self, reason: Reason) -> u64 {
-        self.bus.count(reason)
+        self.bus.view().count(reason)
     }
 
     /// The request in a slot, as an operator sees it.
     fn request_row(&self, slot: usize) -> Option<RequestRow> {
-        self.bus.request_row(self.now, slot, &Questions::default())
+        self.bus.view().request_row(self.now, slot, &Questions::default())
     }
 }
 

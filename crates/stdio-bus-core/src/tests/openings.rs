@@ -269,7 +269,7 @@ fn a_refusal_ahead_of_the_first_answer_waits_for_it() {
             bench.write(worker, r#"{"id":0,"error":{"code":-32000,"message":"no key"}}"#);
             assert_eq!((bench.read(one).len(), bench.read_one(two)), (1, error(&json!(5000))), "each gets its own");
         }
-        assert_eq!(bench.bus.stats().pending, 0);
+        assert_eq!(bench.bus.view().stats().pending, 0);
     }
 }
 
@@ -354,15 +354,15 @@ fn an_initialize_that_ends_workers_is_sent_again_twice() {
 fn what_is_kept_of_an_initialize_counts_until_its_client_and_worker_have_gone() {
     let (mut bench, client) = begun(Assignment::Client);
     let answer = result(&json!(0), "it").len();
-    assert_eq!(bench.bus.bytes_of_openings(), ONE.len() + answer, "without their ids, with their newlines");
+    assert_eq!(bench.bus.view().bytes_of_openings(), ONE.len() + answer, "without their ids, with their newlines");
     bench.write(client, INITIALIZED);
-    assert_eq!(bench.bus.bytes_of_openings(), ONE.len() + answer + INITIALIZED.len() + 1);
+    assert_eq!(bench.bus.view().bytes_of_openings(), ONE.len() + answer + INITIALIZED.len() + 1);
     bench.write(client, &other(1));
     bench.dies(bench.worker(0));
-    assert_eq!(bench.bus.bytes_of_openings(), other(1).len());
+    assert_eq!(bench.bus.view().bytes_of_openings(), other(1).len());
     bench.breaks(client);
     bench.gone(client);
-    assert_eq!(bench.bus.bytes_of_openings(), 0);
+    assert_eq!(bench.bus.view().bytes_of_openings(), 0);
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     bench.dies(old);
     assert!(bench.is_released(old));
     assert_eq!(bench.workers.len(), 2, "another one is there at once, though none is restarted");
-    let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
+    let tally = bench.bus.view().pool_row(0).expect("there is a pool").tally;
     let changes = [Reason::WorkerStopped, Reason::RestartScheduled, Reason::PoolDegraded];
     assert_eq!((tally.all_exits(), changes.map(|change| tally.events(change))), (0, [1, 0, 0]));
     assert_eq!((bench.count(Reason::WorkerReplaced), bench.count(Reason::WorkerExited)), (1, 0));

@@ -26,14 +26,14 @@ fn the_rows_of_a_client_and_a_worker_have_their_requests_and_sessions() {
     bench.stalls(worker);
     bench.write(client, r#"{"id":"a","method":"m","sessionId":"s"}"#);
     bench.pass(seconds(1));
-    let row = bench.bus.client_row(bench.now, 0).expect("it is there");
+    let row = bench.bus.view().client_row(bench.now, 0).expect("it is there");
     assert_eq!((row.number, row.listener, row.state, row.account.lasted), (0, 0, "open", seconds(3)));
     assert_eq!((row.link.asked, row.link.sessions, row.link.queued, row.link.waits_for), (1, 1, 0, None));
     assert_eq!(row.link.idle, seconds(1));
-    let row = bench.bus.worker_row(bench.now, 0).expect("it is there");
+    let row = bench.bus.view().worker_row(bench.now, 0).expect("it is there");
     assert_eq!((row.name.pool, row.name, row.pid, row.state, row.owner), (0, FIRST, 100, State::Running, None));
     assert_eq!((row.link.to_answer, row.link.sessions, row.link.queued), (1, 1, 40));
-    assert!(bench.bus.client_row(bench.now, 1).is_none() && bench.bus.worker_row(bench.now, 7).is_none());
+    assert!(bench.bus.view().client_row(bench.now, 1).is_none() && bench.bus.view().worker_row(bench.now, 7).is_none());
 }
 
 #[test]
@@ -43,18 +43,18 @@ fn sessions_and_requests_are_shown_by_their_names() {
     bench.write(client, r#"{"id":"a","method":"m","sessionId":"s"}"#);
     bench.write(worker, r#"{"id":9,"method":"ask","sessionId":"s"}"#);
     bench.pass(seconds(4));
-    let session = bench.bus.session_row(bench.now, 0).expect("it is there");
+    let session = bench.bus.view().session_row(bench.now, 0).expect("it is there");
     assert_eq!((session.name, session.client, session.rank), (&b"s"[..], Some(0), "claimed"));
     assert_eq!((session.worker, session.pending), (Some(Name::Worker(FIRST)), 2), "one in each direction");
     let request = bench.request_row(0).expect("it is there");
     assert_eq!((request.asker, request.answerer), (Some(Name::Client(0)), Some(Name::Worker(FIRST))));
     assert!(request.id.contains('a') && request.age.abs_diff(seconds(4)) < milliseconds(1), "{request:?}");
-    assert_eq!(bench.bus.request_age(bench.now, 0).map(|(pool, _)| pool), Some(0));
+    assert_eq!(bench.bus.view().request_age(bench.now, 0).map(|(pool, _)| pool), Some(0));
     let request = bench.request_row(1).expect("it is there");
     assert_eq!((request.asker, request.answerer), (Some(Name::Worker(FIRST)), Some(Name::Client(0))));
     bench.breaks(client);
     assert_eq!(bench.request_row(0).and_then(|request| request.asker), None);
-    assert_eq!(bench.bus.request_age(bench.now, 0), None, "its asker does not wait");
+    assert_eq!(bench.bus.view().request_age(bench.now, 0), None, "its asker does not wait");
 }
 
 #[test]
@@ -65,16 +65,16 @@ fn every_entry_of_a_table_is_in_one_of_its_slots() {
         bench.write(*client, &format!(r#"{{"id":{id},"method":"m","sessionId":"s{id}"}}"#));
     }
     let (bus, now) = (&bench.bus, bench.now);
-    assert_eq!((0..bus.client_slots()).filter_map(|slot| bus.client_row(now, slot)).count(), 20);
-    assert_eq!((0..bus.worker_slots()).filter_map(|slot| bus.worker_row(now, slot)).count(), 3);
-    assert_eq!((0..bus.session_slots()).filter_map(|slot| bus.session_row(now, slot)).count(), 20);
-    let slots = 0..bus.request_slots();
+    assert_eq!((0..bus.view().client_slots()).filter_map(|slot| bus.view().client_row(now, slot)).count(), 20);
+    assert_eq!((0..bus.view().worker_slots()).filter_map(|slot| bus.view().worker_row(now, slot)).count(), 3);
+    assert_eq!((0..bus.view().session_slots()).filter_map(|slot| bus.view().session_row(now, slot)).count(), 20);
+    let slots = 0..bus.view().request_slots();
     assert_eq!(slots.filter_map(|slot| bench.request_row(slot)).count(), 20);
-    let levels = bus.levels();
+    let levels = bus.view().levels();
     assert_eq!((levels.clients, levels.sessions.used), (Level { used: 20, most: 1024 }, 20));
     assert_eq!((levels.requests, levels.worker_requests.used), (Level { used: 20, most: 4096 }, 0));
-    assert!(bus.client_numbered(19).is_some() && bus.client_numbered(20).is_none());
-    assert!(bus.worker_at(0, 2).is_some() && bus.worker_at(0, 3).is_none());
+    assert!(bus.view().client_numbered(19).is_some() && bus.view().client_numbered(20).is_none());
+    assert!(bus.view().worker_at(0, 2).is_some() && bus.view().worker_at(0, 3).is_none());
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn idle_time_never_exceeds_connection_time() {
     let worker = bench.worker(0);
     bench.dies(worker);
     bench.pass(seconds(1));
-    let (client, worker) = (bench.bus.client_row(bench.now, 0), bench.bus.worker_row(bench.now, 0));
+    let (client, worker) = (bench.bus.view().client_row(bench.now, 0), bench.bus.view().worker_row(bench.now, 0));
     let (client, worker) = (client.expect("it is there"), worker.expect("it runs again"));
     assert!(client.link.idle <= client.account.lasted, "{client:?}");
     assert!(worker.link.idle <= worker.age, "{worker:?}");
@@ -101,8 +101,8 @@ fn a_reserved_name_is_not_a_session_of_its_worker() {
     }
     bench.breaks(gone);
     bench.gone(gone);
-    let levels = bench.bus.levels();
-    let at_worker = bench.bus.worker_row(bench.now, 0).expect("it lives").link.sessions;
-    let at_client = bench.bus.client_row(bench.now, 0).expect("it is there").link.sessions;
+    let levels = bench.bus.view().levels();
+    let at_worker = bench.bus.view().worker_row(bench.now, 0).expect("it lives").link.sessions;
+    let at_client = bench.bus.view().client_row(bench.now, 0).expect("it is there").link.sessions;
     assert_eq!((levels.sessions.used, levels.held, at_worker, at_client), (1, 1, 1, 1));
 }

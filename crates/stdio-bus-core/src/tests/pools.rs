@@ -190,7 +190,7 @@ fn a_session_that_a_late_answer_gave_out_is_its_clients_once_its_own_worker_has_
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"2"}}"#);
     bench.write(client, r#"{"id":2,"method":"session/load","params":{"sessionId":"2"}}"#);
     bench.write(worker, r#"{"id":2,"result":null}"#);
-    assert_eq!((bench.read(client).len(), bench.bus.stats().sessions), (2, 1));
+    assert_eq!((bench.read(client).len(), bench.bus.view().stats().sessions), (2, 1));
 }
 
 #[test]

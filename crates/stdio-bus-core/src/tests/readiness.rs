@@ -33,10 +33,14 @@ fn two_pools() -> Bench {
 fn nothing_is_ready_before_the_first_worker_runs() {
     let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
     let text = "no worker of pool \"agents\" is running: the first one is being started";
-    assert_eq!(bench.bus.readiness(), Readiness::NotReady(text.into()));
+    assert_eq!(bench.bus.view().readiness(), Readiness::NotReady(text.into()));
     bench.spawn_all();
-    assert_eq!(bench.bus.readiness(), Readiness::Ready);
-    assert_eq!((bench.bus.pool_readiness(1), bench.bus.listener_readiness(1)), (None, None), "there are none");
+    assert_eq!(bench.bus.view().readiness(), Readiness::Ready);
+    assert_eq!(
+        (bench.bus.view().pool_readiness(1), bench.bus.view().listener_readiness(1)),
+        (None, None),
+        "there are none"
+    );
 }
 
 #[test]
@@ -44,12 +48,18 @@ fn a_listener_is_as_ready_as_the_pool_that_its_clients_use_unless_they_name_one(
     let mut bench = two_pools();
     let only = bench.worker(0);
     bench.dies(only);
-    assert_eq!(why(bench.bus.pool_readiness(0)), "no worker of pool \"agents\" is running: 1 of 1 were given up");
-    assert_eq!(bench.bus.pool_readiness(1), Some(Readiness::Ready));
-    assert!(why(bench.bus.listener_readiness(0)).contains("pool \"agents\""), "that it offers another one is no help");
-    assert_eq!(bench.bus.listener_readiness(1), Some(Readiness::Ready));
-    assert_eq!(bench.bus.listener_readiness(2), Some(Readiness::Ready), "there is still one of them");
-    assert!(!bench.bus.readiness().is_ready(), "all of them together are not");
+    assert_eq!(
+        why(bench.bus.view().pool_readiness(0)),
+        "no worker of pool \"agents\" is running: 1 of 1 were given up"
+    );
+    assert_eq!(bench.bus.view().pool_readiness(1), Some(Readiness::Ready));
+    assert!(
+        why(bench.bus.view().listener_readiness(0)).contains("pool \"agents\""),
+        "that it offers another one is no help"
+    );
+    assert_eq!(bench.bus.view().listener_readiness(1), Some(Readiness::Ready));
+    assert_eq!(bench.bus.view().listener_readiness(2), Some(Readiness::Ready), "there is still one of them");
+    assert!(!bench.bus.view().readiness().is_ready(), "all of them together are not");
 }
 
 #[test]
@@ -59,12 +69,12 @@ fn a_dedicated_pool_is_ready_while_it_can_give_a_worker_to_one_more_client() {
     let clients = [bench.client(), bench.client()];
     bench.spawns = false;
     bench.write(clients[0], r#"{"id":1,"method":"m"}"#);
-    assert_eq!(bench.bus.readiness(), Readiness::Ready, "the next spare is being started");
+    assert_eq!(bench.bus.view().readiness(), Readiness::Ready, "the next spare is being started");
     bench.spawns = true;
     bench.spawn_all();
     bench.write(clients[1], r#"{"id":1,"method":"m"}"#);
-    assert_eq!(bench.bus.pool_readiness(0), is_full("all 2 workers of pool \"agents\" are in use"));
-    assert_eq!(bench.bus.readiness(), Readiness::Full("all 2 workers of pool \"agents\" are in use".into()));
+    assert_eq!(bench.bus.view().pool_readiness(0), is_full("all 2 workers of pool \"agents\" are in use"));
+    assert_eq!(bench.bus.view().readiness(), Readiness::Full("all 2 workers of pool \"agents\" are in use".into()));
 }
 
 #[test]
@@ -75,21 +85,21 @@ fn a_pool_whose_workers_end_one_after_the_other_is_ready_when_one_has_answered_o
         for ready in [true, true, false] {
             bench.pass(seconds(1));
             let worker = bench.worker(0);
-            assert_eq!(bench.bus.readiness().is_ready(), ready);
+            assert_eq!(bench.bus.view().readiness().is_ready(), ready);
             bench.dies(worker);
             bench.pass(seconds(1));
         }
         let worker = bench.worker(0);
-        assert!(why(bench.bus.pool_readiness(0)).contains("have not answered yet"));
+        assert!(why(bench.bus.view().pool_readiness(0)).contains("have not answered yet"));
         if answers {
             bench.write(client, r#"{"id":1,"method":"m"}"#);
             bench.write(worker, r#"{"id":1,"result":1}"#);
         } else {
             bench.pass(seconds(4));
-            assert!(!bench.bus.readiness().is_ready());
+            assert!(!bench.bus.view().readiness().is_ready());
             bench.pass(seconds(1));
         }
-        assert_eq!(bench.bus.readiness(), Readiness::Ready);
+        assert_eq!(bench.bus.view().readiness(), Readiness::Ready);
     }
 }
 
@@ -97,10 +107,10 @@ fn a_pool_whose_workers_end_one_after_the_other_is_ready_when_one_has_answered_o
 fn a_daemon_without_a_free_slot_is_not_ready_until_a_client_leaves() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
-    assert_eq!(bench.bus.readiness(), Readiness::Full("all 1024 connections are in use".into()));
+    assert_eq!(bench.bus.view().readiness(), Readiness::Full("all 1024 connections are in use".into()));
     bench.breaks(clients[7]);
     bench.gone(clients[7]);
-    assert_eq!(bench.bus.readiness(), Readiness::Ready);
+    assert_eq!(bench.bus.view().readiness(), Readiness::Ready);
 }
 
 #[test]
@@ -114,10 +124,13 @@ fn what_serves_nobody_is_worse_than_what_is_full() {
     let mut bench = Bench::new(settings);
     let (client, broken) = (bench.client(), bench.worker(1));
     bench.write(client, r#"{"id":1,"method":"m"}"#);
-    assert!(matches!(bench.bus.readiness(), Readiness::Full(_)));
+    assert!(matches!(bench.bus.view().readiness(), Readiness::Full(_)));
     bench.dies(broken);
-    assert_eq!(why(Some(bench.bus.readiness())), "no worker of pool \"broken\" is running: 1 of 1 were given up");
-    assert!(matches!(bench.bus.listener_readiness(0), Some(Readiness::Full(_))), "the other one goes on");
+    assert_eq!(
+        why(Some(bench.bus.view().readiness())),
+        "no worker of pool \"broken\" is running: 1 of 1 were given up"
+    );
+    assert!(matches!(bench.bus.view().listener_readiness(0), Some(Readiness::Full(_))), "the other one goes on");
 }
 
 #[test]
@@ -130,8 +143,8 @@ fn a_listener_without_room_is_not_ready_and_the_others_are() {
     settings.listeners = vec![full, Listener::default()];
     let mut bench = Bench::new(settings);
     bench.client_of(0);
-    assert_eq!(bench.bus.listener_readiness(0), is_full("all 1 connections of the listener are in use"));
-    assert_eq!(bench.bus.listener_readiness(1), Some(Readiness::Ready));
+    assert_eq!(bench.bus.view().listener_readiness(0), is_full("all 1 connections of the listener are in use"));
+    assert_eq!(bench.bus.view().listener_readiness(1), Some(Readiness::Ready));
 }
 
 #[test]
@@ -140,11 +153,11 @@ fn the_readiness_of_a_daemon_that_shuts_down_is_draining_whatever_else_is_wrong(
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"m"}"#);
     bench.shutdown();
-    assert_eq!(bench.bus.readiness(), Readiness::Draining);
-    assert_eq!(bench.bus.pool_readiness(0), Some(Readiness::Draining));
+    assert_eq!(bench.bus.view().readiness(), Readiness::Draining);
+    assert_eq!(bench.bus.view().pool_readiness(0), Some(Readiness::Draining));
     let worker = bench.worker(0);
     bench.dies(worker);
-    assert_eq!(bench.bus.listener_readiness(0), Some(Readiness::Draining));
+    assert_eq!(bench.bus.view().listener_readiness(0), Some(Readiness::Draining));
 }
 
 #[test]
@@ -189,13 +202,13 @@ fn the_start_is_over_when_workers_have_spoken_or_lasted_though_one_pool_cannot_s
     }
     bench.pass(milliseconds(999));
     bench.write(chatty.into(), r#"{"method":"hello"}"#);
-    assert!(!bench.bus.has_started(bench.now), "that a process was made is no sign of life");
+    assert!(!bench.bus.view().has_started(bench.now), "that a process was made is no sign of life");
     bench.pass(milliseconds(1));
-    assert!(!bench.bus.has_started(bench.now), "nothing is known of one pool");
+    assert!(!bench.bus.view().has_started(bench.now), "nothing is known of one pool");
     bench.handle(Input::SpawnFailed { worker: broken, why: "no such file".into(), short: false });
-    assert!(bench.bus.has_started(bench.now));
+    assert!(bench.bus.view().has_started(bench.now));
     bench.pass(seconds(60));
-    assert!(bench.bus.has_started(bench.now), "also while that pool is tried again");
+    assert!(bench.bus.view().has_started(bench.now), "also while that pool is tried again");
 }
 
 #[test]
@@ -206,12 +219,12 @@ fn the_start_is_not_over_where_no_worker_lives() {
         while let Some(worker) = bench.workers.first() {
             bench.dies((*worker).into());
         }
-        assert!(!bench.bus.has_started(bench.now));
+        assert!(!bench.bus.view().has_started(bench.now));
     }
     let mut bench = self::bench(2);
     bench.pass(milliseconds(500));
     let first = bench.worker(0);
     bench.dies(first);
     bench.pass(milliseconds(500));
-    assert!(bench.bus.has_started(bench.now), "one of two is enough");
+    assert!(bench.bus.view().has_started(bench.now), "one of two is enough");
 }

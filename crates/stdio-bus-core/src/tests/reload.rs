@@ -54,11 +54,11 @@ fn a_worker_with_an_old_command_gets_no_more_once_its_successor_has_settled_and_
     bench.read(old);
     bench.reload(&changed(&before));
     let new = bench.newest(1)[0];
-    assert_eq!((bench.generation(old), bench.generation(new), bench.bus.is_unsettled(0)), (0, 1, true));
+    assert_eq!((bench.generation(old), bench.generation(new), bench.bus.view().is_unsettled(0)), (0, 1, true));
     bench.write(client, r#"{"id":2,"method":"x"}"#);
     assert_eq!(bench.busy_worker(), old, "the new one has not settled yet");
     bench.pass(SETTLED);
-    assert!(!bench.bus.is_unsettled(0));
+    assert!(!bench.bus.view().is_unsettled(0));
     bench.write(client, r#"{"id":3,"method":"x"}"#);
     assert_eq!(bench.busy_worker(), new);
     for (worker, id) in [(old, 1), (new, 3)] {
@@ -69,7 +69,7 @@ fn a_worker_with_an_old_command_gets_no_more_once_its_successor_has_settled_and_
     bench.stops(old);
     assert_eq!(bench.read(client).len(), 1);
     assert_eq!((bench.workers.len(), bench.count(Reason::PoolRolled)), (1, 1));
-    let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
+    let tally = bench.bus.view().pool_row(0).expect("there is a pool").tally;
     assert_eq!((tally.all_exits(), tally.events(Reason::WorkerStopped)), (0, 1));
 }
 
@@ -86,7 +86,7 @@ fn workers_are_replaced_one_after_the_other() {
         bench.stops(*worker);
     }
     assert_eq!((bench.commands.len(), bench.workers.len()), (6, 3));
-    let names: Vec<usize> = (0..9).filter(|place| bench.bus.worker_at(0, *place).is_some()).collect();
+    let names: Vec<usize> = (0..9).filter(|place| bench.bus.view().worker_at(0, *place).is_some()).collect();
     assert_eq!(names.len(), 3, "no two workers have one name");
 }
 
@@ -144,8 +144,10 @@ fn a_command_that_cannot_live_leaves_the_workers_that_are_there() {
     }
     bench.pass(seconds(60));
     assert_eq!((bench.commands.len(), bench.count(Reason::RollFailed)), (5, 1));
-    assert!(bench.bus.roll_failure(0).is_some_and(|why| why.contains("agents")) && !bench.bus.is_unsettled(0));
-    assert!(bench.bus.readiness().is_ready(), "the others serve as before");
+    assert!(
+        bench.bus.view().roll_failure(0).is_some_and(|why| why.contains("agents")) && !bench.bus.view().is_unsettled(0)
+    );
+    assert!(bench.bus.view().readiness().is_ready(), "the others serve as before");
     for _ in 0..2 {
         bench.write(client, CALL);
     }
@@ -159,7 +161,7 @@ fn a_command_that_cannot_live_leaves_the_workers_that_are_there() {
     for _ in 0..2 {
         bench.pass(SETTLED);
     }
-    assert!(bench.bus.roll_failure(0).is_none());
+    assert!(bench.bus.view().roll_failure(0).is_none());
     let runs: Vec<u32> = bench.newest(2).into_iter().map(|worker| bench.generation(worker)).collect();
     assert_eq!(runs, [1, 1]);
 }
@@ -178,7 +180,7 @@ fn the_only_worker_of_a_pool_whose_new_command_cannot_live_is_followed_by_its_li
     bench.dies(old);
     bench.pass(milliseconds(100));
     assert_eq!(bench.generation(bench.newest(1)[0]), 0);
-    assert!(bench.bus.roll_failure(0).is_some());
+    assert!(bench.bus.view().roll_failure(0).is_some());
 }
 
 #[test]
@@ -210,9 +212,9 @@ fn a_command_that_runs_briefly_and_answers_nothing_is_replaced_by_the_previous_o
         bench.pass(milliseconds(pause));
     }
     assert_eq!(bench.count(Reason::RollFailed), 1);
-    assert!(bench.bus.roll_failure(0).is_some_and(|why| why.contains("the previous command is used again")));
+    assert!(bench.bus.view().roll_failure(0).is_some_and(|why| why.contains("the previous command is used again")));
     assert_eq!(bench.generation(bench.newest(1)[0]), 0);
-    assert!(bench.bus.readiness().is_ready());
+    assert!(bench.bus.view().readiness().is_ready());
 }
 
 #[test]
@@ -300,7 +302,7 @@ fn a_dedicated_pool_whose_workers_are_all_taken_starts_the_next_by_the_new_comma
     let own = bench.busy_worker();
     bench.reload(&changed(&before));
     bench.pass(seconds(1));
-    assert_eq!((bench.commands.len(), bench.bus.is_unsettled(0)), (1, false));
+    assert_eq!((bench.commands.len(), bench.bus.view().is_unsettled(0)), (1, false));
     bench.handle(Input::Left(match client {
         Peer::Client(client) => client,
         Peer::Worker(_) => unreachable!(),
@@ -344,7 +346,7 @@ fn a_pool_becomes_larger_and_smaller() {
     for worker in [bench.worker(3), bench.worker(2), bench.worker(1)] {
         bench.stops(worker);
     }
-    assert_eq!((bench.workers.len(), bench.bus.staffing()), (1, (1, 1)));
+    assert_eq!((bench.workers.len(), bench.bus.view().staffing()), (1, (1, 1)));
     bench.reload(&with(2));
     assert_eq!(bench.workers.len(), 2);
 }
@@ -361,7 +363,7 @@ fn a_new_pool_serves_at_once_and_a_removed_one_ends_with_its_sessions() {
     let mut after = Settings { pools: vec![named("a"), named("b"), named("c")], ..before };
     after.pools[1].is_gone = true;
     bench.reload(&after);
-    assert!(bench.bus.pool_in_use(1));
+    assert!(bench.bus.view().pool_in_use(1));
     bench.write(client, r#"{"id":2,"method":"x","pool":"c"}"#);
     let of_c = bench.newest(1)[0];
     bench.read(of_b);
@@ -378,7 +380,7 @@ fn a_new_pool_serves_at_once_and_a_removed_one_ends_with_its_sessions() {
     assert_eq!(bench.signals_to(of_b), []);
     bench.gone(client);
     bench.stops(of_b);
-    assert!(!bench.bus.pool_in_use(1) && bench.bus.pool_in_use(0));
+    assert!(!bench.bus.view().pool_in_use(1) && bench.bus.view().pool_in_use(0));
     // Its place now belongs to another pool.
     after.pools[1] = named("d");
     bench.reload(&after);
@@ -420,13 +422,13 @@ fn clients_of_a_removed_listener_have_the_drain_timeout() {
     assert_eq!(bench.read(goes).len(), 1, "it is served as before");
     bench.pass(milliseconds(6999));
     assert_eq!(bench.how_closed(goes), None);
-    assert!(bench.bus.listener_in_use(1));
+    assert!(bench.bus.view().listener_in_use(1));
     bench.pass(milliseconds(1));
     assert_eq!(bench.read_reasons(goes), ["listener_removed"]);
     bench.pass(seconds(1));
     assert_eq!((bench.how_closed(goes), bench.how_closed(stays)), (Some(Close::Flush), None));
     bench.gone(goes);
-    assert!(!bench.bus.listener_in_use(1));
+    assert!(!bench.bus.view().listener_in_use(1));
     after.listeners[1].is_gone = false;
     bench.reload(&after);
     assert!(bench.connect(1, Source::Inherited).is_some());
@@ -475,7 +477,7 @@ fn workers_of_a_pool_that_assigns_otherwise_are_not_handed_to_one_client_alone()
     bench.write(other, CALL);
     let own = bench.busy_worker();
     assert_ne!(own, old);
-    assert_eq!(bench.bus.owner(key(own)).map(Peer::Client), Some(other));
+    assert_eq!(bench.bus.view().owner(key(own)).map(Peer::Client), Some(other));
     bench.write(old, r#"{"id":1,"result":{}}"#);
     assert_eq!(bench.read(client).len(), 1);
     bench.stops(old);

@@ -111,9 +111,9 @@ fn a_message_that_waits_for_its_worker_makes_no_session_yet() {
     bench.write(client, &format!(r#"{{"method":"x","params":"{}"}}"#, "x".repeat(100)));
     bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
     assert!(bench.is_paused(client));
-    assert_eq!(bench.bus.stats().sessions, 0);
+    assert_eq!(bench.bus.view().stats().sessions, 0);
     bench.takes(worker, 1000);
-    assert_eq!(bench.bus.stats().sessions, 1);
+    assert_eq!(bench.bus.view().stats().sessions, 1);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn the_first_use_of_a_session_chooses_its_worker_in_turn_and_its_owner() {
     bench.write(client, r#"{"id":1,"method":"x","sessionId":"a"}"#);
     bench.write(client, r#"{"id":2,"method":"x","sessionId":"b"}"#);
     assert_eq!((bench.read(first).len(), bench.read(second).len()), (1, 1));
-    assert_eq!(bench.bus.stats().sessions, 2);
+    assert_eq!(bench.bus.view().stats().sessions, 2);
     bench.write(second, r#"{"method":"update","sessionId":"b"}"#);
     bench.write(second, r#"{"method":"update","sessionId":"a"}"#);
     assert_eq!(bench.read_one(client), r#"{"method":"update","sessionId":"b"}"#, "a lives on the first one");
@@ -238,7 +238,7 @@ fn with_shared_access_a_claim_lives_as_long_as_any_client_uses_the_session() {
     bench.pass(seconds(59));
     bench.write(other, r#"{"method":"x","sessionId":"first","params":{"sessionId":"second"}}"#);
     bench.pass(seconds(59));
-    assert_eq!((bench.bus.stats().sessions, bench.count(Reason::ClaimExpired)), (2, 0));
+    assert_eq!((bench.bus.view().stats().sessions, bench.count(Reason::ClaimExpired)), (2, 0));
     bench.write(worker, r#"{"method":"update","sessionId":"second"}"#);
     assert_eq!(bench.read_one(owner), r#"{"method":"update","sessionId":"second"}"#);
 }
@@ -279,21 +279,21 @@ fn a_session_ends_when_it_is_closed_when_its_owner_leaves_and_when_its_worker_ex
     bench.write(owner, r#"{"id":1,"method":"x","sessionId":"s"}"#);
     bench.write(owner, r#"{"id":2,"method":"session/close","params":{"sessionId":"s"}}"#);
     bench.write(worker, r#"{"id":2,"error":{"code":1,"message":"busy"}}"#);
-    assert_eq!(bench.bus.stats().sessions, 1, "it was not closed");
+    assert_eq!(bench.bus.view().stats().sessions, 1, "it was not closed");
     bench.write(owner, r#"{"id":3,"method":"session/close","params":{"sessionId":"s"}}"#);
     bench.write(worker, r#"{"id":3,"result":{}}"#);
-    assert_eq!(bench.bus.stats().sessions, 0);
+    assert_eq!(bench.bus.view().stats().sessions, 0);
     bench.write(owner, r#"{"id":4,"method":"x","sessionId":"s"}"#);
     bench.breaks(owner);
-    assert_eq!(bench.bus.stats().sessions, 0);
+    assert_eq!(bench.bus.view().stats().sessions, 0);
     bench.write(other, r#"{"id":5,"method":"x","sessionId":"s"}"#);
     assert_eq!(bench.read_error(other).0, "session_denied", "the worker has still to do for its owner");
     bench.write(worker, r#"{"id":1,"result":1}"#);
     bench.write(worker, r#"{"id":4,"result":1}"#);
     bench.write(other, r#"{"id":5,"method":"x","sessionId":"s"}"#);
-    assert_eq!(bench.bus.stats().sessions, 1, "the name is free for others");
+    assert_eq!(bench.bus.view().stats().sessions, 1, "the name is free for others");
     bench.dies(worker);
-    assert_eq!(bench.bus.stats().sessions, 0);
+    assert_eq!(bench.bus.view().stats().sessions, 0);
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn a_refused_load_takes_no_claim_away() {
     for name in ["s", "new"] {
         bench.write(owner, &format!(r#"{{"id":2,"method":"session/load","params":{{"sessionId":"{name}"}}}}"#));
         bench.write(worker, r#"{"id":2,"error":{"code":-32002,"message":"no such session"}}"#);
-        assert_eq!(bench.bus.stats().sessions, 1, "{name}");
+        assert_eq!(bench.bus.view().stats().sessions, 1, "{name}");
     }
     bench.write(other, r#"{"id":3,"method":"x","sessionId":"s"}"#);
     assert_eq!(bench.read_error(other).0, "session_denied");
@@ -399,9 +399,9 @@ const PROMPT: &str = r#"{"id":2,"method":"session/prompt","params":{"sessionId":
 fn an_unused_session_is_forgotten_and_can_be_loaded_again() {
     let (mut bench, client, worker) = forgetting(Assignment::Client);
     bench.pass(milliseconds(7999));
-    assert_eq!(bench.bus.stats().sessions, 1);
+    assert_eq!(bench.bus.view().stats().sessions, 1);
     bench.pass(seconds(1));
-    assert_eq!((bench.bus.stats().sessions, bench.count(Reason::SessionIdle)), (0, 1));
+    assert_eq!((bench.bus.view().stats().sessions, bench.count(Reason::SessionIdle)), (0, 1));
     bench.write(client, PROMPT);
     let error = bench.read_json(client)["error"].take();
     assert_eq!((&error["code"], &error["data"]["reason"]), (&Value::from(-32017), &Value::from("session_lost")));
@@ -413,7 +413,7 @@ fn an_unused_session_is_forgotten_and_can_be_loaded_again() {
     bench.write(worker, r#"{"id":3,"result":null}"#);
     bench.write(client, PROMPT);
     assert_eq!((bench.read(client).len(), bench.read(worker).len()), (1, 2));
-    assert!(bench.bus.next_deadline().is_some(), "it is watched again");
+    assert!(bench.bus.view().next_deadline().is_some(), "it is watched again");
 }
 
 #[test]

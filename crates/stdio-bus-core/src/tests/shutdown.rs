@@ -28,7 +28,7 @@ fn a_worker_that_starts_while_the_others_are_killed_is_killed() {
 fn quiescing_ends_when_the_last_client_has_its_answers_and_is_silent() {
     let (mut bench, client, worker) = quiescing(seconds(10));
     bench.shutdown();
-    assert_eq!(bench.bus.stage(), Stage::Quiescing);
+    assert_eq!(bench.bus.view().stage(), Stage::Quiescing);
     bench.pass(seconds(1));
     bench.write(worker, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
@@ -145,7 +145,7 @@ fn a_lame_duck_takes_clients_and_requests_until_its_time_is_up() {
     let mut bench = Bench::new(lame);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.shutdown();
-    assert_eq!((bench.bus.stage(), bench.listeners.listening), (Stage::LameDuck, true));
+    assert_eq!((bench.bus.view().stage(), bench.listeners.listening), (Stage::LameDuck, true));
     let late = bench.client();
     for (id, client) in [(1, client), (2, late)] {
         bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
@@ -203,7 +203,7 @@ fn a_shutdown_stops_accepting_stops_the_workers_and_ends_when_all_have_left() {
     assert!(!bench.done);
     bench.gone(client);
     assert!(bench.done);
-    assert_eq!(bench.bus.stage(), Stage::Done);
+    assert_eq!(bench.bus.view().stage(), Stage::Done);
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn a_client_that_does_not_take_its_last_bytes_is_left_behind() {
     assert_eq!(bench.how_closed(client), Some(Close::Now));
     bench.gone(client);
     assert!(bench.done);
-    assert!(bench.bus.stats().bytes_unsent > 0);
+    assert!(bench.bus.view().stats().bytes_unsent > 0);
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn in_stdio_mode_the_end_of_stdin_is_the_end_after_the_last_answer() {
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     bench.ends(client);
-    assert_eq!(bench.bus.stage(), Stage::Running);
+    assert_eq!(bench.bus.view().stage(), Stage::Running);
     bench.write(worker, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
     bench.ends(client);

@@ -46,7 +46,7 @@ fn a_request_about_which_its_worker_says_nothing_is_given_up_and_the_key_is_name
         let told = bench.read_json(worker);
         assert_eq!((told["method"].as_str(), &told["params"]["requestId"]), (Some("$/cancel_request"), &json!(1)));
         bench.pass(seconds(6));
-        assert_eq!((bench.bus.stats().pending, bench.count(Reason::Timeout)), (0, 1));
+        assert_eq!((bench.bus.view().stats().pending, bench.count(Reason::Timeout)), (0, 1));
     }
 }
 
@@ -79,7 +79,7 @@ fn each_sign_of_life_about_a_request_keeps_it() {
         // A deadline that is moved on is rounded up.
         bench.pass(IDLE + milliseconds(50));
         assert!(given_up(&mut bench, client).contains("idle_timeout_sec"), "{sign}");
-        assert_eq!(bench.bus.fast_lines() > 0, at != 1, "both ways know it");
+        assert_eq!(bench.bus.view().fast_lines() > 0, at != 1, "both ways know it");
     }
 }
 
@@ -216,7 +216,7 @@ fn a_subscription_may_be_silent_for_ever() {
     bench.write(client, r#"{"id":1,"method":"subscriptions/listen"}"#);
     bench.pass(seconds(3600));
     assert!(bench.read(client).is_empty());
-    assert_eq!(bench.bus.stats().pending, 1);
+    assert_eq!(bench.bus.view().stats().pending, 1);
 }
 
 #[test]
@@ -295,8 +295,9 @@ fn an_operator_is_shown_who_waits_for_whom_and_for_how_long_a_worker_is_silent()
 fn the_rows_of_one_moment_look_for_what_clients_have_to_answer_once() {
     let (mut bench, _, worker) = prompted(idle(Assignment::RoundRobin));
     bench.pass(milliseconds(500));
-    let shown =
-        |bench: &Bench, questions: &Questions| bench.bus.request_row(bench.now, 0, questions).expect("it waits").silent;
+    let shown = |bench: &Bench, questions: &Questions| {
+        bench.bus.view().request_row(bench.now, 0, questions).expect("it waits").silent
+    };
     let questions = Questions::default();
     assert_eq!(shown(&bench, &questions), Some(milliseconds(500)));
     bench.write(worker, r#"{"id":"p","method":"session/request_permission","params":{"sessionId":"s"}}"#);

@@ -35,7 +35,7 @@ fn starting(bench: &Bench) -> Vec<WorkerKey> {
 /// The only worker that is being started runs. Returns its owner.
 fn runs(bench: &mut Bench) -> Option<Peer> {
     let [worker] = starting(bench)[..] else { panic!("{:?} are being started", starting(bench)) };
-    let owner = bench.bus.owner(worker).map(Peer::Client);
+    let owner = bench.bus.view().owner(worker).map(Peer::Client);
     bench.handle(Input::Spawned { worker, pid: 7 });
     owner
 }
@@ -71,8 +71,9 @@ fn a_start_that_is_held_up_holds_up_those_of_no_other_pool() {
     let [held_up] = starting(&bench)[..] else { panic!("one of a pool is started at a time") };
     for _ in 0..3 {
         let client = ask(&mut bench, "tools");
-        let owned =
-            |bench: &Bench| bench.workers.iter().any(|key| bench.bus.owner(*key).map(Peer::Client) == Some(client));
+        let owned = |bench: &Bench| {
+            bench.workers.iter().any(|key| bench.bus.view().owner(*key).map(Peer::Client) == Some(client))
+        };
         for key in starting(&bench).into_iter().filter(|key| *key != held_up) {
             bench.handle(Input::Spawned { worker: key, pid: 7 });
         }
@@ -112,7 +113,7 @@ fn spares_are_started_after_waiting_clients() {
 #[test]
 fn a_source_whose_clients_leave_without_their_answers_gets_workers_at_a_limited_rate() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 1000, ..pool(2, Assignment::Dedicated) }]));
-    let begun = |bench: &Bench| bench.bus.pool_row(0).map_or(0, |pool| pool.tally.events(Reason::WorkerStarted));
+    let begun = |bench: &Bench| bench.bus.view().pool_row(0).map_or(0, |pool| pool.tally.events(Reason::WorkerStarted));
     for _ in 0..500 {
         let client = asks_from(&mut bench, 1);
         bench.breaks(client);
@@ -141,7 +142,7 @@ fn only_a_few_clients_of_each_source_that_send_no_more_wait_for_workers() {
     assert_eq!(runs(&mut bench), Some(honest), "a client that may still send goes first");
     let served = |bench: &Bench| {
         let owners: Vec<Peer> =
-            bench.workers.iter().filter_map(|worker| bench.bus.owner(*worker)).map(Peer::Client).collect();
+            bench.workers.iter().filter_map(|worker| bench.bus.view().owner(*worker)).map(Peer::Client).collect();
         ended.iter().filter(|client| owners.contains(client)).count()
     };
     bench.pass(milliseconds(49));
@@ -173,7 +174,7 @@ fn a_client_that_has_waited_in_vain_gets_a_worker_that_came_before_its_line_was_
     let client = bench.connect(0, Source::User(1)).expect("there is room");
     bench.bus.refuse_worker(client, true);
     bench.write(client.into(), ASK);
-    assert_eq!(bench.bus.owner(bench.workers[0]), Some(client));
+    assert_eq!(bench.bus.view().owner(bench.workers[0]), Some(client));
 }
 
 #[test]
@@ -191,14 +192,14 @@ fn a_client_that_waits_for_its_worker_to_start_is_counted_and_reported_once() {
     let mut bench = dedicated(100);
     let cold = asks_from(&mut bench, 1);
     let queued = [asks_from(&mut bench, 2), asks_from(&mut bench, 2)];
-    assert_eq!(bench.bus.stats().awaiting_workers, 3);
+    assert_eq!(bench.bus.view().stats().awaiting_workers, 3);
     runs(&mut bench);
     runs(&mut bench);
     bench.pass(seconds(2));
     assert_eq!(bench.count(Reason::WorkerAwaited), 3);
     let worker = bench.worker(0);
     bench.write(worker, r#"{"id":1,"result":{}}"#);
-    assert_eq!((bench.read(cold).len(), bench.bus.stats().awaiting_workers), (1, 2));
+    assert_eq!((bench.read(cold).len(), bench.bus.view().stats().awaiting_workers), (1, 2));
     assert!(bench.read(queued[0]).is_empty());
 }
 

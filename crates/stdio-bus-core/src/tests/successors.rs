@@ -88,5 +88,5 @@ fn an_envelope_in_an_envelope_is_not_opened() {
     bench.write(client, &line);
     assert_eq!(bench.read_json(client)["id"], 1, "it is told so");
     assert_eq!(bench.read(worker), [""; 0]);
-    assert_eq!(bench.bus.stats().sessions, 0);
+    assert_eq!(bench.bus.view().stats().sessions, 0);
 }

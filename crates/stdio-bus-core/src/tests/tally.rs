@@ -4,7 +4,7 @@ use super::*;
 use crate::tally::{Outcome, Tally};
 
 fn tally(bench: &Bench) -> Tally {
-    bench.bus.pool_row(0).expect("there is a pool").tally.clone()
+    bench.bus.view().pool_row(0).expect("there is a pool").tally.clone()
 }
 
 /// The outcomes with a count above zero.
@@ -88,8 +88,8 @@ fn requests_that_reach_no_worker_have_no_outcome() {
 
 /// The errors of each pool and of none.
 fn errors(bench: &Bench, pool: Option<usize>) -> Vec<(&'static str, u64)> {
-    let of_pool = pool.and_then(|pool| bench.bus.pool_row(pool)).map(|row| row.tally.errors().clone());
-    let errors = of_pool.unwrap_or_else(|| bench.bus.errors_of_no_pool().clone());
+    let of_pool = pool.and_then(|pool| bench.bus.view().pool_row(pool)).map(|row| row.tally.errors().clone());
+    let errors = of_pool.unwrap_or_else(|| bench.bus.view().errors_of_no_pool().clone());
     errors.iter().map(|(reason, count)| (reason.name(), count)).collect()
 }
 
@@ -142,7 +142,7 @@ fn bytes_are_counted_on_all_four_ways() {
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"m"}"#);
     bench.write(worker, r#"{"id":1,"result":1}"#);
-    let stats = bench.bus.stats();
+    let stats = bench.bus.view().stats();
     assert_eq!((stats.client_side.bytes_in, stats.worker_side.bytes_out), (22, 22));
     assert_eq!((stats.worker_side.bytes_in, stats.client_side.bytes_out), (20, 20));
 }
@@ -159,9 +159,9 @@ fn waits_for_a_receiver_without_room_are_counted_in_time() {
     }
     assert!(bench.is_paused(client));
     bench.pass(seconds(3));
-    let row = bench.bus.client_row(bench.now, 0).expect("it is there");
+    let row = bench.bus.view().client_row(bench.now, 0).expect("it is there");
     assert_eq!(row.link.waits_for.map(|it| it.time), Some(seconds(3)));
-    assert_eq!(bench.bus.stats().client_side.paused, Duration::ZERO, "it still waits");
+    assert_eq!(bench.bus.view().stats().client_side.paused, Duration::ZERO, "it still waits");
     bench.takes(worker, usize::MAX);
-    assert_eq!(bench.bus.stats().client_side.paused, seconds(3));
+    assert_eq!(bench.bus.view().stats().client_side.paused, seconds(3));
 }

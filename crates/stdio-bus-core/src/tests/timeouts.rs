@@ -161,7 +161,7 @@ fn a_worker_of_mcp_is_told_by_a_notification_and_its_slot_is_free_a_moment_later
     assert_eq!(cancel["params"]["requestId"], "a");
     assert!(cancel["params"]["reason"].as_str().unwrap().contains("request_timeout_sec"));
     bench.pass(seconds(6));
-    assert_eq!(bench.bus.stats().pending, 0);
+    assert_eq!(bench.bus.view().stats().pending, 0);
     assert_eq!(bench.read(worker), [""; 0], "it is told once");
 }
 
@@ -228,7 +228,7 @@ fn a_permission_is_withdrawn_with_the_prompt_that_it_belongs_to() {
         assert!(bench.read(worker).is_empty(), "it has its answer");
         assert_eq!(bench.count(Reason::LateAnswer), 1);
         bench.pass(seconds(6));
-        assert_eq!(bench.bus.stats().pending, 0);
+        assert_eq!(bench.bus.view().stats().pending, 0);
     }
 }
 

@@ -350,7 +350,7 @@ fn a_full_table_of_requests_takes_from_the_source_and_the_connection_that_hold_m
         bench.pass(milliseconds(20));
     }
     bench.read(worker);
-    assert_eq!(bench.bus.stats().pending, 4080, "four slots are kept for each of the others");
+    assert_eq!(bench.bus.view().stats().pending, 4080, "four slots are kept for each of the others");
     for client in &greedy {
         bench.read(*client);
     }
@@ -386,7 +386,7 @@ fn a_full_table_of_sessions_evicts_unused_claims_of_the_largest_holder_first() {
     bench.write(polite, r#"{"id":1,"method":"session/new"}"#);
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"polite"}}"#);
     assert_eq!(bench.read_one(polite), r#"{"id":1,"result":{"sessionId":"polite"}}"#);
-    assert_eq!((bench.bus.stats().sessions, bench.count(Reason::SessionEvicted)), (1024, 1));
+    assert_eq!((bench.bus.view().stats().sessions, bench.count(Reason::SessionEvicted)), (1024, 1));
     let told = bench.reports.iter().find(|report| report.reason == Reason::SessionEvicted).unwrap();
     assert!(told.text.contains("\"claim1\""), "{}", told.text);
 }
@@ -434,7 +434,7 @@ fn a_cancelled_request_frees_its_slot_after_its_grace() {
         bench.write(worker, r#"{"id":1,"result":"in time"}"#);
         assert_eq!(bench.read(client).len(), 1);
         bench.pass(milliseconds(200));
-        assert_eq!(bench.bus.stats().pending, 0);
+        assert_eq!(bench.bus.view().stats().pending, 0);
         if told {
             let (reason, code, id) = bench.read_error(client);
             assert_eq!((reason.as_str(), code, id), ("cancelled", -32800, Value::from(2)));

@@ -77,7 +77,7 @@ fn stray_output_on_stdout_ends_the_worker_with_its_requests_and_sessions() {
             (error.level, error.worker),
             (crate::report::Level::Error, Some(WorkerName { pool: 0, place: 0, incarnation: 0 }))
         );
-        assert_eq!(bench.bus.stats().sessions, 0);
+        assert_eq!(bench.bus.view().stats().sessions, 0);
         assert_eq!(bench.read_error(client).0, "worker_exited");
         assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
         bench.write_bytes(worker, b"{\"id\":1,\"result\":1}\n");
@@ -403,7 +403,7 @@ fn told_of(breaks: impl Fn(&mut Bench, Peer)) -> (Value, String, Vec<(&'static s
     breaks(&mut bench, worker);
     bench.dies(worker);
     let error = bench.read_json(bystander)["error"].clone();
-    let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
+    let tally = bench.bus.view().pool_row(0).expect("there is a pool").tally;
     let ends = ENDS.iter().map(|reason| (reason.name(), tally.events(*reason))).filter(|(_, count)| *count > 0);
     let logged = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited);
     (
@@ -486,7 +486,7 @@ fn a_worker_that_was_to_end_anyway_counts_as_stopped_whatever_it_writes_then() {
     bench.gone(client);
     bench.write(worker, "bye");
     bench.dies(worker);
-    let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
+    let tally = bench.bus.view().pool_row(0).expect("there is a pool").tally;
     assert_eq!((tally.all_exits(), tally.events(Reason::WorkerStopped)), (0, 1));
 }
 

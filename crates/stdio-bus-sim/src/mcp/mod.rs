@@ -300,7 +300,7 @@ impl World {
         }
         let others = self.clients.iter().filter(|other| other.pool == client.pool && !other.closed);
         let keys: Vec<ClientKey> = others.map(|other| other.key).collect();
-        let answered = self.bus.answered_by(*self.random.pick(&keys)).filter(|_| !self.random.one_in(3));
+        let answered = self.bus.view().answered_by(*self.random.pick(&keys)).filter(|_| !self.random.one_in(3));
         self.bus.prefer_worker(client.key, answered);
         let is_it = |worker: &SimWorker| Some(worker.key) == answered && worker.pinned == Some(Era::Modern);
         self.clients[at].bound = self.workers.iter().position(is_it);
@@ -465,7 +465,7 @@ impl World {
 
     fn pass(&mut self, duration: Duration) {
         let end = self.now.after(duration);
-        while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
+        while let Some(deadline) = self.bus.view().next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
             for worker in &mut self.workers {
                 let is_silent = worker.has_run_for(self.now).is_some_and(|time| time >= SILENT_FOR);
@@ -480,7 +480,10 @@ impl World {
                 }
             }
             self.handle(Input::Tick);
-            assert!(self.bus.next_deadline().is_none_or(|next| next > self.now), "the bus asks for the same moment");
+            assert!(
+                self.bus.view().next_deadline().is_none_or(|next| next > self.now),
+                "the bus asks for the same moment"
+            );
         }
         self.now = end;
     }
@@ -591,7 +594,7 @@ impl World {
                 }
             }
             Effect::Discovered { pool } => {
-                assert_eq!(self.bus.pool_era(pool), self.eras[pool], "of pool {pool}");
+                assert_eq!(self.bus.view().pool_era(pool), self.eras[pool], "of pool {pool}");
                 self.note(format!("pool {pool} is {:?}", self.eras[pool]));
             }
             Effect::Report(report) => {
@@ -661,7 +664,7 @@ impl World {
         }
         self.pass(Duration::from_secs(8));
         self.check();
-        let stats = self.bus.stats();
+        let stats = self.bus.view().stats();
         // Requests left behind by a client of lines are not cancelled, and may still be answered.
         let is_left = |work: &&Work| self.clients[work.client].era.is_none() && !work.is_again;
         let live = self.workers.iter().filter(|worker| !worker.released);
@@ -669,7 +672,10 @@ impl World {
         assert_eq!((stats.clients, stats.pending, stats.awaiting_workers), (0, left, 0));
         for worker in self.live_workers() {
             let key = self.workers[worker].key;
-            assert!(self.workers[worker].terminated || self.bus.owner(key).is_none(), "worker {worker} has no owner");
+            assert!(
+                self.workers[worker].terminated || self.bus.view().owner(key).is_none(),
+                "worker {worker} has no owner"
+            );
         }
     }
 }

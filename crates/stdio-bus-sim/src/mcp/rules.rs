@@ -178,7 +178,7 @@ impl World {
     pub(super) fn check(&mut self) {
         self.bus.check_invariants();
         for pool in 0..self.settings.pools.len() {
-            assert_eq!(self.bus.pool_era(pool), self.eras[pool], "of pool {pool}");
+            assert_eq!(self.bus.view().pool_era(pool), self.eras[pool], "of pool {pool}");
             let here = &self.settings.pools[pool];
             let leaves = |worker: &SimWorker| (worker.may_be_pinned || worker.is_late) && worker.pinned.is_none();
             let of_pool = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released);
@@ -193,7 +193,7 @@ impl World {
             if !uses(Era::Modern) || !uses(Era::Legacy) {
                 assert!(live.len() <= here.max_instances, "one era has the workers of one");
             }
-            let is_ready = self.bus.pool_readiness(pool).is_some_and(|ready| ready.is_ready());
+            let is_ready = self.bus.view().pool_readiness(pool).is_some_and(|ready| ready.is_ready());
             let runs = self.workers.iter().any(|worker| worker.pool == pool && !worker.released && worker.runs());
             assert!(!is_ready || runs, "a pool is ready in which none runs");
         }
@@ -203,7 +203,7 @@ impl World {
                 worker.pool == client.pool && takes && worker.work.is_empty()
             };
             // A crash suspect is not read for a while.
-            let has_suspects = self.bus.count(Reason::CrashSuspect) > 0;
+            let has_suspects = self.bus.view().count(Reason::CrashSuspect) > 0;
             let waits = client.wire.paused && client.bound.is_none() && !has_suspects;
             assert!(
                 !waits || !self.workers.iter().any(|worker| is_idle(&worker)),
@@ -211,7 +211,7 @@ impl World {
             );
         }
         for reason in [Reason::UnknownId, Reason::LateAnswer, Reason::WorkerAnswersTwice, Reason::WorkerMalformed] {
-            assert_eq!(self.bus.count(reason), 0, "{}", reason.name());
+            assert_eq!(self.bus.view().count(reason), 0, "{}", reason.name());
         }
     }
 }

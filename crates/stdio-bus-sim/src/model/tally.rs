@@ -99,14 +99,14 @@ impl Tally {
     pub(super) fn check_counts(&mut self, bus: &Bus) {
         self.settle_doubts(bus);
         for reason in FORESEEN {
-            assert_eq!(bus.count(reason), self.counts[reason as usize], "{}", reason.name());
+            assert_eq!(bus.view().count(reason), self.counts[reason as usize], "{}", reason.name());
         }
     }
 
     /// Finds for each line that was lost for one of several reasons one that the bus has counted.
     fn settle_doubts(&mut self, bus: &Bus) {
         let doubts = std::mem::take(&mut self.doubts);
-        let left = |reason: Reason| bus.count(reason).saturating_sub(self.counts[reason as usize]) as usize;
+        let left = |reason: Reason| bus.view().count(reason).saturating_sub(self.counts[reason as usize]) as usize;
         let mut chosen: Vec<Option<Reason>> = vec![None; doubts.len()];
         for at in 0..doubts.len() {
             // A line whose reason is used up may take another one.

@@ -123,7 +123,7 @@ impl World {
             _ => {
                 let draws = &mut Draws::new(&mut self.random);
                 let next = faults::reload(draws, self.scenario.settings(), &self.settings);
-                if self.bus.stage() < Stage::Terminating {
+                if self.bus.view().stage() < Stage::Terminating {
                     self.settings = next.clone();
                     self.model.reloaded(&next);
                 }
@@ -152,17 +152,17 @@ impl World {
 
     pub(super) fn shutdown(&mut self) {
         if self.drain.has_signals() {
-            let before = self.bus.stage();
+            let before = self.bus.view().stage();
             let again = self.drain.signal(self.now) && before > Stage::Running;
             let limits = &self.settings.limits;
             let starts = before == Stage::Running && limits.lame_duck.is_zero();
             self.model.shuts_down(again || starts, again || starts && limits.quiesce.is_zero());
             self.handle("shutdown", None, Input::Shutdown);
             if before > Stage::Running && !again {
-                assert_eq!(self.bus.stage(), before, "two signals within a second are one");
+                assert_eq!(self.bus.view().stage(), before, "two signals within a second are one");
             }
             if again {
-                assert!(self.bus.stage() >= Stage::Killing, "the second signal waits for a worker");
+                assert!(self.bus.view().stage() >= Stage::Killing, "the second signal waits for a worker");
                 assert!(!self.workers.iter().any(|worker| worker.process.is_spared()), "the second signal kills");
                 assert!(self.clients.iter().all(|client| client.closed || client.closing.is_some()));
                 let pending = self.model.asked_by_clients();

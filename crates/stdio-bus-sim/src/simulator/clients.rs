@@ -169,7 +169,7 @@ impl World {
         let end = End { pace: Self::any_pace(draws.of("pace")), ..End::default() };
         let name = name.filter(|name| self.is_free(name));
         let is_gone = self.settings.listeners[listener].is_gone;
-        let refuses = is_gone || self.bus.stage() >= Stage::Terminating;
+        let refuses = is_gone || self.bus.view().stage() >= Stage::Terminating;
         let mut origin = Origin::from(place);
         origin.names.token = name.map(Into::into);
         let (key, effects) = self.bus.connect(self.now, listener, &origin);

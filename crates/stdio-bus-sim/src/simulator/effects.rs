@@ -204,7 +204,7 @@ impl World {
         });
         let over: Vec<Party> = over.collect();
         let (bus, workers) = (&*self.bus, &self.workers);
-        let rows = || (0..bus.session_slots()).filter_map(|slot| bus.session_row(self.now, slot));
+        let rows = || (0..bus.view().session_slots()).filter_map(|slot| bus.view().session_row(self.now, slot));
         let is_left = |worker: usize, name: &str| {
             let is_at = |row: &SessionRow<'_>| row.worker == Some(Name::Worker(workers[worker].name));
             rows().any(|row| is_at(&row) && row.client.is_some() && row.name == name.as_bytes())

@@ -18,8 +18,8 @@ impl World {
         for _ in 0..2000 {
             self.progress();
             let empty = self.model.seats_empty() as u64;
-            let manned =
-                self.model.is_refusing() || empty <= self.bus.count(Reason::PoolDegraded) && self.all_are_renewed();
+            let manned = self.model.is_refusing()
+                || empty <= self.bus.view().count(Reason::PoolDegraded) && self.all_are_renewed();
             if self.drain.has_ended() || manned && self.model.is_idle() && self.no_party_is_paused() {
                 return;
             }
@@ -35,11 +35,12 @@ impl World {
     fn all_are_renewed(&self) -> bool {
         let is_renewed = |worker: &SimWorker| {
             let pool = &self.settings.pools[worker.name.pool];
-            let stays = self.bus.role(worker.key) == Some("serves") && self.bus.owner(worker.key).is_none();
+            let stays =
+                self.bus.view().role(worker.key) == Some("serves") && self.bus.view().owner(worker.key).is_none();
             !stays
                 || pool.is_gone
                 || worker.generation == pool.generation
-                || self.bus.roll_failure(worker.name.pool).is_some()
+                || self.bus.view().roll_failure(worker.name.pool).is_some()
         };
         self.workers.iter().filter(|worker| !worker.released).all(is_renewed)
     }
@@ -102,8 +103,8 @@ impl World {
         }
         if !self.drain.has_ended() {
             assert!(self.clients.iter().all(|client| client.closed), "clients never go");
-            assert_eq!((self.bus.stats().clients, self.bus.stats().sessions), (0, 0));
-            let leaves = |at: &usize| self.bus.role(self.workers[*at].key) == Some("leaves");
+            assert_eq!((self.bus.view().stats().clients, self.bus.view().stats().sessions), (0, 0));
+            let leaves = |at: &usize| self.bus.view().role(self.workers[*at].key) == Some("leaves");
             let leaving: Vec<usize> = (0..self.workers.len()).filter(leaves).collect();
             let have_ended = |world: &Self| leaving.iter().all(|at| world.workers[*at].released);
             for _ in 0..100 {
@@ -125,8 +126,8 @@ impl World {
             self.wait_for_deadline();
         }
         self.drain.check_end();
-        assert_eq!(self.bus.stage(), Stage::Done);
-        assert_eq!(self.bus.stats().clients, 0);
+        assert_eq!(self.bus.view().stage(), Stage::Done);
+        assert_eq!(self.bus.view().stats().clients, 0);
         // A killed worker that is not reaped in time, or whose pipe is held, does not hold up the end.
         for at in 0..self.workers.len() {
             let worker = &self.workers[at];

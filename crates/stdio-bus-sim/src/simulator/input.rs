@@ -50,7 +50,7 @@ impl World {
         let length = window.data().len();
         let bad =
             [Reason::ClientMalformed, Reason::ClientLineTooLong, Reason::WorkerMalformed, Reason::WorkerLineTooLong];
-        let bad_before: u64 = bad.iter().map(|reason| self.bus.count(*reason)).sum();
+        let bad_before: u64 = bad.iter().map(|reason| self.bus.view().count(*reason)).sum();
         if length > 0 {
             // Unconsumed input is presented again and again.
             self.mention(|_| format!("{party:?} present {length} bytes"));
@@ -59,7 +59,7 @@ impl World {
         self.note_presented(party);
         let peer = self.peer(party);
         let (received, effects) = self.bus.receive(self.now, peer, window);
-        let is_bad = bad.iter().map(|reason| self.bus.count(*reason)).sum::<u64>() > bad_before;
+        let is_bad = bad.iter().map(|reason| self.bus.view().count(*reason)).sum::<u64>() > bad_before;
 
         let (mut due, mut nothing) = (VecDeque::new(), 0);
         let mut consumed = received.consumed;
@@ -171,14 +171,14 @@ impl World {
     /// Workers that are starting or stopping get no shared work.
     pub(super) fn learn_roles(&mut self) {
         for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
-            self.model.has_role(at, self.bus.role(worker.key).expect("it lives"));
+            self.model.has_role(at, self.bus.view().role(worker.key).expect("it lives"));
         }
     }
 
     pub(super) fn learn_owners_by(&mut self, client: usize, lines: &[usize]) {
         let key = self.clients[client].key;
         for at in 0..self.workers.len() {
-            if !self.workers[at].released && self.bus.owner(self.workers[at].key) == Some(key) {
+            if !self.workers[at].released && self.bus.view().owner(self.workers[at].key) == Some(key) {
                 self.model.claimed(self.now, client, at, lines);
             }
         }

@@ -18,7 +18,7 @@ const RESERVE: Duration = Duration::from_millis(500);
 
 impl World {
     pub(super) fn tick_if_due(&mut self) {
-        if self.bus.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+        if self.bus.view().next_deadline().is_some_and(|deadline| deadline <= self.now) {
             self.tick();
         }
     }
@@ -26,7 +26,7 @@ impl World {
     fn tick(&mut self) {
         self.note(|_| "the time".into());
         let effects = self.bus.handle(self.now, Input::Tick);
-        let stage = self.bus.stage();
+        let stage = self.bus.view().stage();
         self.model.shuts_down(stage >= Stage::Quiescing, stage >= Stage::Terminating);
         self.model.leave_slots(self.now);
         self.model.expire_early(self.now);
@@ -34,12 +34,12 @@ impl World {
         self.model.check_overdue(self.now);
         self.model.check_stalls(self.now);
         self.check();
-        let next = self.bus.next_deadline();
+        let next = self.bus.view().next_deadline();
         assert!(next.is_none_or(|next| next > self.now), "the bus asks for {next:?} again");
     }
 
     pub(super) fn wait_for_deadline(&mut self) -> bool {
-        let Some(deadline) = self.bus.next_deadline() else { return false };
+        let Some(deadline) = self.bus.view().next_deadline() else { return false };
         self.pass(self.now.max(deadline));
         self.tick();
         true
@@ -48,7 +48,7 @@ impl World {
     /// Advances time. A worker that several clients use may not be held up by one of them for long in total.
     pub(super) fn pass(&mut self, until: Moment) {
         // If the bus is called late, what happens meanwhile is not its fault.
-        let due = self.bus.next_deadline().map_or(until, |deadline| deadline.max(self.now).min(until));
+        let due = self.bus.view().next_deadline().map_or(until, |deadline| deadline.max(self.now).min(until));
         for at in 0..self.workers.len() {
             let is_held_up = self.is_held_up(at);
             let held_up = is_held_up.map_or(Duration::ZERO, |_| due.since(self.now));

@@ -1,0 +1,92 @@
+//! What the shell, a simulator or a monitor may read of the bus at any time: it changes nothing.
+
+use crate::Bus;
+use crate::admission::TurnedAway;
+use crate::origin::Origin;
+use crate::peer::{ClientKey, Source, WorkerKey};
+use crate::settings::Era;
+use crate::shutdown::Stage;
+
+/// The bus, to be read only.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    pub(crate) bus: &'a Bus,
+}
+
+impl Bus {
+    /// The bus, to be read only.
+    pub fn view(&self) -> View<'_> {
+        View { bus: self }
+    }
+}
+
+impl<'a> View<'a> {
+    /// The stage of the shutdown.
+    pub fn stage(&self) -> Stage {
+        self.bus.stage()
+    }
+
+    /// The number of a client for people.
+    pub fn client_number(&self, client: ClientKey) -> Option<u32> {
+        self.bus.client_number(client)
+    }
+
+    /// Whether any client is connected.
+    pub fn has_clients(&self) -> bool {
+        self.bus.has_clients()
+    }
+
+    /// Maximum number of clients.
+    pub fn most_clients(&self) -> usize {
+        self.bus.most_clients()
+    }
+
+    /// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_ask(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
+        self.bus.may_ask(listener, origin)
+    }
+
+    /// The sources of all clients, and how many each has.
+    pub fn sources(&self) -> impl Iterator<Item = (Source, usize)> + use<'a> {
+        self.bus.sources()
+    }
+
+    /// Number of free client slots.
+    pub fn free_slots(&self) -> usize {
+        self.bus.free_slots()
+    }
+
+    /// Whether a client of this origin may use a pool of its listener.
+    pub fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
+        self.bus.offers(listener, origin, pool)
+    }
+
+    /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
+    pub fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
+        self.bus.offers_any(listener, origin)
+    }
+
+    /// The client that a worker of a dedicated pool belongs to.
+    pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
+        self.bus.owner(worker)
+    }
+
+    /// Whether a worker of a pool is asked for its era, or will be once it runs.
+    pub fn asks_era(&self, pool: usize) -> bool {
+        self.bus.asks_era(pool)
+    }
+
+    /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
+    /// 2026-07-28, and usually others.
+    pub fn pool_era(&self, pool: usize) -> Option<Era> {
+        self.bus.pool_era(pool)
+    }
+
+    /// Bytes of waiting lines.
+    pub fn bytes_waiting(&self) -> usize {
+        self.bus.bytes_waiting()
+    }
+}

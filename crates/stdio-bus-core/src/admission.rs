@@ -16,6 +16,7 @@ use super::report::{Level, Reason, Report};
 use super::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
 use super::shares::Shares;
 use super::table::{Key, Table};
+use crate::ctx::Ctx;
 use crate::view::View;
 
 /// Number of rejected clients that are told why at a time. Further ones are closed without a word, so that rejected
@@ -179,9 +180,57 @@ impl Entry {
 }
 
 impl Bus {
+    fn would_take_with(&self, free_slots: usize, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
+        self.ctx.may_ask(listener, origin)?;
+        if self.ctx.settings.listeners[listener].is_gone {
+            return Err(TurnedAway::Removed);
+        }
+        if free_slots == 0 {
+            self.admission.is_awaited.set(true);
+            let shares = Shares::new(self.ctx.most_clients(), self.sources(), Some(origin.source()));
+            return Err(TurnedAway::full(&shares, ""));
+        }
+        self.ctx.no_room(listener, origin.source()).map_or(Ok(()), Err)
+    }
+
+    /// Whether a source has more than half of all slots.
+    pub(super) fn has_most(&self, source: UseKey) -> bool {
+        self.admission.sources.count(source) > self.ctx.most_clients() / 2
+    }
+
+    /// The sources of all clients, and how many each has.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, usize)> {
+        self.admission.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
+    }
+
+    /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
+    pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
+        self.ctx.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
+            format!("a client from {source} is rejected: {text}")
+        });
+        if let Some(client) = client {
+            self.send_error(client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);
+            self.close_client(client, Close::Flush, Reason::ConnectionLimit);
+        }
+    }
+
+    /// Panics if the current connections do not match their counts.
+    pub(super) fn check_admission(&self) {
+        let mut all = 0;
+        for (key, uses) in self.admission.sources.table.iter() {
+            let of_it = self.ctx.all_clients().filter(|(_, client)| client.identity.source_use == key);
+            let is_listed = of_it.map(|(_, client)| client.identity.origin.source() == uses.source).collect::<Vec<_>>();
+            assert_eq!(is_listed, vec![true; uses.connections], "every connection is listed with its source");
+            all += uses.connections;
+        }
+        assert_eq!(all, self.ctx.client_count(), "every source is listed");
+    }
+}
+
+impl Ctx {
     /// Whether a client is allowed. If not, that is reported.
     pub(super) fn lets_in(&mut self, listener: usize, origin: &Origin) -> bool {
-        let Err(key) = self.ctx.settings.listeners[listener].entry.lets_in(origin) else { return true };
+        let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
         self.tell(Reason::NotAllowed, || {
             let text = format!("a client is rejected: {} is not in {key}", origin.place);
             let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
@@ -191,26 +240,13 @@ impl Bus {
         false
     }
 
-    fn would_take_with(&self, free_slots: usize, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.may_ask(listener, origin)?;
-        if self.ctx.settings.listeners[listener].is_gone {
-            return Err(TurnedAway::Removed);
-        }
-        if free_slots == 0 {
-            self.admission.is_awaited.set(true);
-            let shares = Shares::new(self.most_clients(), self.sources(), Some(origin.source()));
-            return Err(TurnedAway::full(&shares, ""));
-        }
-        self.no_room(listener, origin.source()).map_or(Ok(()), Err)
-    }
-
     /// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.
     ///
     /// # Errors
     /// Why not.
     pub(crate) fn may_ask(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        let Some(settings) = self.ctx.settings.listeners.get(listener) else { return Err(TurnedAway::Removed) };
-        if self.ctx.shutdown.stops_workers() {
+        let Some(settings) = self.settings.listeners.get(listener) else { return Err(TurnedAway::Removed) };
+        if self.shutdown.stops_workers() {
             return Err(TurnedAway::Draining);
         }
         if let Err(key) = settings.entry.lets_in(origin) {
@@ -220,16 +256,6 @@ impl Bus {
             return Err(TurnedAway::NotAllowed("this token is good for no pool of this listener".into()));
         }
         Ok(())
-    }
-
-    /// Whether a source has more than half of all slots.
-    pub(super) fn has_most(&self, source: UseKey) -> bool {
-        self.admission.sources.count(source) > self.most_clients() / 2
-    }
-
-    /// The sources of all clients, and how many each has.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, usize)> {
-        self.admission.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
     }
 
     /// Number of free client slots.
@@ -247,7 +273,7 @@ impl Bus {
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
     pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<TurnedAway> {
-        let most = self.ctx.settings.listeners.get(listener)?.max_connections;
+        let most = self.settings.listeners.get(listener)?.max_connections;
         let let_in = |source| self.let_in(Some(listener), source);
         // The reason that the client can act upon comes first.
         match (most.per_source, most.total) {
@@ -270,29 +296,6 @@ impl Bus {
     /// Whether one more rejected client can be told why.
     pub(super) fn may_explain_refusal(&self) -> bool {
         self.let_in(None, None) < EXPLAINED_REFUSALS
-    }
-
-    /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
-    pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
-        self.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
-            format!("a client from {source} is rejected: {text}")
-        });
-        if let Some(client) = client {
-            self.send_error(client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);
-            self.close_client(client, Close::Flush, Reason::ConnectionLimit);
-        }
-    }
-
-    /// Panics if the current connections do not match their counts.
-    pub(super) fn check_admission(&self) {
-        let mut all = 0;
-        for (key, uses) in self.admission.sources.table.iter() {
-            let of_it = self.all_clients().filter(|(_, client)| client.identity.source_use == key);
-            let is_listed = of_it.map(|(_, client)| client.identity.origin.source() == uses.source).collect::<Vec<_>>();
-            assert_eq!(is_listed, vec![true; uses.connections], "every connection is listed with its source");
-            all += uses.connections;
-        }
-        assert_eq!(all, self.client_count(), "every source is listed");
     }
 }
 
@@ -318,7 +321,7 @@ impl View<'_> {
     /// # Errors
     /// Why not.
     pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.bus.would_take_with(self.bus.free_slots(), listener, origin)
+        self.bus.would_take_with(self.bus.ctx.free_slots(), listener, origin)
     }
 
     /// Whether a client of this origin would be accepted if it had a slot.
@@ -334,11 +337,11 @@ impl View<'_> {
     /// How many more connections of this source a listener takes, if that is limited.
     pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
         let most = self.bus.ctx.settings.listeners.get(listener)?.max_connections.per_source?;
-        Some(most.saturating_sub(self.bus.let_in(Some(listener), Some(source))))
+        Some(most.saturating_sub(self.bus.ctx.let_in(Some(listener), Some(source))))
     }
 
     /// How many clients a listener may have, if it has that many.
     pub fn full_listener(&self, listener: usize) -> Option<usize> {
-        self.max_connections(listener).total.filter(|most| self.bus.let_in(Some(listener), None) >= *most)
+        self.max_connections(listener).total.filter(|most| self.bus.ctx.let_in(Some(listener), None) >= *most)
     }
 }

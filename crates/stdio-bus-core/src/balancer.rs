@@ -12,6 +12,7 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
 use super::settings::{self, Assignment, Era, Settings};
+use crate::ctx::Ctx;
 use crate::view::View;
 
 /// The workers that a message may go to: those of one pool, or of all.
@@ -165,10 +166,10 @@ impl Balancer {
 impl Bus {
     /// The group that a client's line asks for (decision 7).
     pub(super) fn group_of_line(&self, client: ClientKey, line: Parsed<'_>) -> Result<usize, Refusal> {
-        if line.pool.is_some() && self.mcp(client).era.is_none() {
+        if line.pool.is_some() && self.ctx.mcp(client).era.is_none() {
             return self.named_pool(client, &decoded(line.get(line.pool)));
         }
-        Ok(self.client(client).map_or(0, |client| client.group))
+        Ok(self.ctx.client(client).map_or(0, |client| client.group))
     }
 
     /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment.
@@ -181,7 +182,7 @@ impl Bus {
         // No worker is picked or started for a client that uses a denied method.
         if self.balancer.denies_methods
             && let Some(pool) = self.balancer.groups[group].only_pool()
-            && let Some(denied) = self.denied_in(pool, line)
+            && let Some(denied) = self.ctx.denied_in(pool, line)
         {
             return Err(denied);
         }
@@ -190,14 +191,14 @@ impl Bus {
             self.use_side(pool)?;
         }
         let (assignment, lends) = (self.balancer.groups[group].assignment, self.balancer.groups[group].lends);
-        let assigned = self.worker_in(client, group);
-        let is_its_own = assigned.is_some_and(|worker| self.owner(worker) == Some(client));
+        let assigned = self.ctx.worker_in(client, group);
+        let is_its_own = assigned.is_some_and(|worker| self.ctx.owner(worker) == Some(client));
         let kept = if lends {
-            self.lent_worker(client, group)
+            self.ctx.lent_worker(client, group)
         } else {
             let stays = is_its_own || assignment == Assignment::Client;
-            let usable = assigned.filter(|worker| stays && self.worker_takes_messages(*worker));
-            let preferred = has_doors.then(|| self.preferred_worker(client, group));
+            let usable = assigned.filter(|worker| stays && self.ctx.worker_takes_messages(*worker));
+            let preferred = has_doors.then(|| self.ctx.preferred_worker(client, group));
             preferred.flatten().or(usable)
         };
         if let Some(worker) = kept {
@@ -215,7 +216,7 @@ impl Bus {
         };
         let worker = worker.ok_or_else(|| self.no_worker(client, group))?;
         if assignment != Assignment::RoundRobin {
-            self.assign(client, group, worker);
+            self.ctx.assign(client, group, worker);
         }
         Ok(worker)
     }
@@ -226,27 +227,15 @@ impl Bus {
         let Some(pools) = &origin.pools else { return group };
         let all_are_good = self.balancer.groups[group].pools().all(|pool| pools.contains(&pool));
         // The group of a pool has its index.
-        let preferred = pools.iter().copied().find(|pool| self.offers(listener, origin, *pool));
+        let preferred = pools.iter().copied().find(|pool| self.ctx.offers(listener, origin, *pool));
         if all_are_good { group } else { preferred.unwrap_or(group) }
-    }
-
-    /// Whether a client of this origin may use a pool of its listener.
-    pub(crate) fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
-        let offered = self.ctx.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
-        let is_gone = self.ctx.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
-        !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
-    }
-
-    /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
-    pub(crate) fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
-        let is_gone = self.ctx.settings.listeners.get(listener).is_some_and(|listener| listener.is_gone);
-        is_gone || (0..self.ctx.settings.pools.len()).any(|pool| self.offers(listener, origin, pool))
     }
 
     /// The pool of this name. A pool that the client may not use looks like one that does not exist.
     fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, Refusal> {
-        let client = self.identity(client);
-        let offers = |pool: &usize| client.is_some_and(|client| self.offers(client.listener, &client.origin, *pool));
+        let client = self.ctx.identity(client);
+        let offers =
+            |pool: &usize| client.is_some_and(|client| self.ctx.offers(client.listener, &client.origin, *pool));
         let shown = &self.ctx.settings.pools[..self.supervisor.shown];
         let found = shown.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
         found.filter(offers).ok_or_else(|| {
@@ -257,7 +246,7 @@ impl Bus {
 
     /// Why no worker of a group is available for a client's message.
     fn no_worker(&self, client: ClientKey, group: usize) -> Refusal {
-        if self.gets_no_worker(client) {
+        if self.ctx.gets_no_worker(client) {
             let text = "no worker is free: too many clients wait for one of their own; try again later";
             return Refusal(Reason::NoWorker, text.into());
         }
@@ -282,7 +271,7 @@ impl Bus {
                     (None, 1) => "its worker was",
                     (None, _) => "all workers were",
                 };
-                format!(": {which} {}", self.how_given_up(due))
+                format!(": {which} {}", self.ctx.how_given_up(due))
             }
             (Some(_), None, Some(at)) => {
                 format!(": the spare one has exited, and the next one starts in {} ms", wait(at))
@@ -306,17 +295,6 @@ impl Bus {
         }
     }
 
-    /// Why workers were given up, and what brings them back; the next attempt is at `due`.
-    fn how_given_up(&self, due: Option<Moment>) -> String {
-        let limits = &self.ctx.settings.limits;
-        let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
-        let remedy = match due {
-            Some(at) => format!("it is tried again in {} s", at.since(self.ctx.time.now()).as_millis().div_ceil(1000)),
-            None => "the pool has to be restarted".to_owned(),
-        };
-        format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
-    }
-
     /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3).
     pub(super) fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
         for _ in 0..self.balancer.groups[group].slots.len() {
@@ -324,7 +302,7 @@ impl Bus {
             let (pool, slot) = group.next()?;
             group.advance();
             if let Some(worker) = self.supervisor.pools[pool].slots[slot].worker
-                && self.worker_takes_messages(worker)
+                && self.ctx.worker_takes_messages(worker)
             {
                 return Some(worker);
             }
@@ -335,12 +313,12 @@ impl Bus {
     /// Whether one of a group's slots has a worker that takes messages.
     pub(super) fn has_spare(&self, group: usize) -> bool {
         let worker = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots[*slot].worker;
-        self.balancer.groups[group].slots.iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))
+        self.balancer.groups[group].slots.iter().filter_map(worker).any(|worker| self.ctx.worker_takes_messages(worker))
     }
 
     /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
     pub(super) fn check_assignments(&self) {
-        for (key, client) in self.all_clients() {
+        for (key, client) in self.ctx.all_clients() {
             for (at, (group, worker)) in client.seldom.assigned.iter().enumerate() {
                 assert!(
                     client.seldom.assigned[..at].iter().all(|(before, _)| before != group),
@@ -354,10 +332,36 @@ impl Bus {
         }
         for (key, worker) in self.ctx.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
             let Some(owner) = worker.owner else { continue };
-            assert!(self.identity(owner).is_some(), "a worker stops when its owner leaves");
-            let is_known = self.workers_of(owner).any(|assigned| assigned == key);
+            assert!(self.ctx.identity(owner).is_some(), "a worker stops when its owner leaves");
+            let is_known = self.ctx.workers_of(owner).any(|assigned| assigned == key);
             assert!(is_known || worker.tenure.is_leaving(), "an owner knows its worker");
         }
+    }
+}
+
+impl Ctx {
+    /// Whether a client of this origin may use a pool of its listener.
+    pub(crate) fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
+        let offered = self.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
+        let is_gone = self.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
+        !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
+    }
+
+    /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
+    pub(crate) fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
+        let is_gone = self.settings.listeners.get(listener).is_some_and(|listener| listener.is_gone);
+        is_gone || (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, pool))
+    }
+
+    /// Why workers were given up, and what brings them back; the next attempt is at `due`.
+    fn how_given_up(&self, due: Option<Moment>) -> String {
+        let limits = &self.settings.limits;
+        let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
+        let remedy = match due {
+            Some(at) => format!("it is tried again in {} s", at.since(self.time.now()).as_millis().div_ceil(1000)),
+            None => "the pool has to be restarted".to_owned(),
+        };
+        format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
     }
 }
 

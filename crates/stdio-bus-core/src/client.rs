@@ -20,6 +20,7 @@ use super::stats::Account;
 use super::table::Table;
 use super::timers::Timer;
 use super::worker::Worker;
+use crate::ctx::Ctx;
 use crate::view::View;
 
 /// The state of a connection.
@@ -198,128 +199,6 @@ pub(super) fn end_of<'a>(clients: &'a mut Clients, workers: &'a mut Workers, pee
 
 /// Queries and updates for the rest of the core: only this file, `clients.rs` and the intake use the table.
 impl Bus {
-    /// The endpoint of a peer, mutable.
-    pub(super) fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
-        end_of(&mut self.ctx.clients, &mut self.ctx.workers, peer)
-    }
-
-    /// The endpoint of a peer.
-    pub(super) fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
-        match peer {
-            Peer::Client(client) => self.ctx.clients.get(client).map(|client| &*client.end),
-            Peer::Worker(worker) => self.ctx.workers.get(worker).map(|worker| &worker.end),
-        }
-    }
-
-    /// A client whose input is refused.
-    pub(super) fn refused(&mut self, client: ClientKey) -> Option<&mut Client> {
-        self.ctx.clients.get_mut(client).filter(|client| client.phase == Phase::Refusing)
-    }
-
-    /// All clients, in the order of their slots.
-    pub(super) fn all_clients(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
-        self.ctx.clients.iter()
-    }
-
-    /// One of them.
-    pub(super) fn client(&self, client: ClientKey) -> Option<&Client> {
-        self.ctx.clients.get(client)
-    }
-
-    /// The same, to be changed.
-    pub(super) fn client_mut(&mut self, client: ClientKey) -> Option<&mut Client> {
-        self.ctx.clients.get_mut(client)
-    }
-
-    /// The client in a slot.
-    pub(super) fn client_in(&self, slot: usize) -> Option<(ClientKey, &Client)> {
-        self.ctx.clients.at(slot)
-    }
-
-    /// The number of a client for people.
-    pub(crate) fn client_number(&self, client: ClientKey) -> Option<u32> {
-        self.identity(client).map(|client| client.number)
-    }
-
-    /// Whether any client is connected.
-    pub(crate) fn has_clients(&self) -> bool {
-        !self.ctx.clients.is_empty()
-    }
-
-    /// Their keys, for loops that change the table.
-    pub(super) fn client_keys(&self) -> Vec<ClientKey> {
-        self.ctx.clients.keys()
-    }
-
-    /// Number of clients.
-    pub(super) fn client_count(&self) -> usize {
-        self.ctx.clients.len()
-    }
-
-    /// Maximum number of clients.
-    pub(crate) fn most_clients(&self) -> usize {
-        self.ctx.clients.capacity()
-    }
-
-    /// The identity of a client, if it is connected.
-    pub(super) fn identity(&self, client: ClientKey) -> Option<&Identity> {
-        self.ctx.clients.get(client).map(|client| &client.identity)
-    }
-
-    /// The state of its connection.
-    pub(super) fn phase(&self, client: ClientKey) -> Option<Phase> {
-        self.ctx.clients.get(client).map(|client| client.phase)
-    }
-
-    /// What is known of it if it came through an MCP listener.
-    pub(super) fn mcp(&self, client: ClientKey) -> McpState {
-        self.ctx.clients.get(client).map(|client| client.mcp).unwrap_or_default()
-    }
-
-    /// Its workers, in the groups that assign by client.
-    pub(super) fn workers_of(&self, client: ClientKey) -> impl Iterator<Item = WorkerKey> + use<'_> {
-        self.ctx.clients.get(client).into_iter().flat_map(|client| &client.seldom.assigned).map(|(_, worker)| *worker)
-    }
-
-    /// The worker that it has in a group.
-    pub(super) fn worker_in(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let assigned = &self.ctx.clients.get(client)?.seldom.assigned;
-        assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
-    }
-
-    /// Assigns a worker to the client in this group.
-    pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
-        if let Some(client) = self.ctx.clients.get_mut(client) {
-            client.seldom.assigned.retain(|(of, _)| *of != group);
-            client.seldom.assigned.push((group, worker));
-        }
-    }
-
-    /// Unassigns a worker from the client in every group.
-    pub(super) fn unassign(&mut self, client: ClientKey, worker: WorkerKey) {
-        if let Some(client) = self.ctx.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
-            client.assigned.retain(|(_, assigned)| *assigned != worker);
-        }
-    }
-
-    /// Unassigns all workers of a client.
-    pub(super) fn take_workers(&mut self, client: ClientKey) -> Vec<(usize, WorkerKey)> {
-        let client = self.ctx.clients.get_mut(client).and_then(|client| client.seldom.get_mut());
-        client.map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
-    }
-
-    /// Whether a client of a worker must be notified that this list has changed, in a line of `bytes` bytes. It needs no
-    /// second notification while the first is still in its output, since it fetches the list only after reading that.
-    pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
-        let Some(Client { seldom, end, .. }) = self.ctx.clients.get_mut(client) else { return false };
-        let sent = end.traffic.bytes_out;
-        let is_due = seldom.lists_told[list] <= sent;
-        if is_due {
-            seldom.lists_told[list] = sent + (end.output.queued() + bytes) as u64;
-        }
-        is_due
-    }
-
     /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they
     /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
@@ -342,19 +221,143 @@ impl Bus {
         let Some(session) = self.sessions.get(key) else { return };
         let (worker, owner) = (session.worker, session.client.and_then(|owner| self.ctx.clients.get_mut(owner)));
         self.sessions.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
-        self.notice_leaving(worker);
+        self.ctx.notice_leaving(worker);
+    }
+}
+
+impl Ctx {
+    /// The endpoint of a peer, mutable.
+    pub(super) fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
+        end_of(&mut self.clients, &mut self.workers, peer)
+    }
+
+    /// The endpoint of a peer.
+    pub(super) fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
+        match peer {
+            Peer::Client(client) => self.clients.get(client).map(|client| &*client.end),
+            Peer::Worker(worker) => self.workers.get(worker).map(|worker| &worker.end),
+        }
+    }
+
+    /// A client whose input is refused.
+    pub(super) fn refused(&mut self, client: ClientKey) -> Option<&mut Client> {
+        self.clients.get_mut(client).filter(|client| client.phase == Phase::Refusing)
+    }
+
+    /// All clients, in the order of their slots.
+    pub(super) fn all_clients(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
+        self.clients.iter()
+    }
+
+    /// One of them.
+    pub(super) fn client(&self, client: ClientKey) -> Option<&Client> {
+        self.clients.get(client)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn client_mut(&mut self, client: ClientKey) -> Option<&mut Client> {
+        self.clients.get_mut(client)
+    }
+
+    /// The client in a slot.
+    pub(super) fn client_in(&self, slot: usize) -> Option<(ClientKey, &Client)> {
+        self.clients.at(slot)
+    }
+
+    /// The number of a client for people.
+    pub(crate) fn client_number(&self, client: ClientKey) -> Option<u32> {
+        self.identity(client).map(|client| client.number)
+    }
+
+    /// Whether any client is connected.
+    pub(crate) fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
+    /// Their keys, for loops that change the table.
+    pub(super) fn client_keys(&self) -> Vec<ClientKey> {
+        self.clients.keys()
+    }
+
+    /// Number of clients.
+    pub(super) fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Maximum number of clients.
+    pub(crate) fn most_clients(&self) -> usize {
+        self.clients.capacity()
+    }
+
+    /// The identity of a client, if it is connected.
+    pub(super) fn identity(&self, client: ClientKey) -> Option<&Identity> {
+        self.clients.get(client).map(|client| &client.identity)
+    }
+
+    /// The state of its connection.
+    pub(super) fn phase(&self, client: ClientKey) -> Option<Phase> {
+        self.clients.get(client).map(|client| client.phase)
+    }
+
+    /// What is known of it if it came through an MCP listener.
+    pub(super) fn mcp(&self, client: ClientKey) -> McpState {
+        self.clients.get(client).map(|client| client.mcp).unwrap_or_default()
+    }
+
+    /// Its workers, in the groups that assign by client.
+    pub(super) fn workers_of(&self, client: ClientKey) -> impl Iterator<Item = WorkerKey> + use<'_> {
+        self.clients.get(client).into_iter().flat_map(|client| &client.seldom.assigned).map(|(_, worker)| *worker)
+    }
+
+    /// The worker that it has in a group.
+    pub(super) fn worker_in(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let assigned = &self.clients.get(client)?.seldom.assigned;
+        assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
+    }
+
+    /// Assigns a worker to the client in this group.
+    pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
+        if let Some(client) = self.clients.get_mut(client) {
+            client.seldom.assigned.retain(|(of, _)| *of != group);
+            client.seldom.assigned.push((group, worker));
+        }
+    }
+
+    /// Unassigns a worker from the client in every group.
+    pub(super) fn unassign(&mut self, client: ClientKey, worker: WorkerKey) {
+        if let Some(client) = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
+            client.assigned.retain(|(_, assigned)| *assigned != worker);
+        }
+    }
+
+    /// Unassigns all workers of a client.
+    pub(super) fn take_workers(&mut self, client: ClientKey) -> Vec<(usize, WorkerKey)> {
+        let client = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut());
+        client.map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
+    }
+
+    /// Whether a client of a worker must be notified that this list has changed, in a line of `bytes` bytes. It needs no
+    /// second notification while the first is still in its output, since it fetches the list only after reading that.
+    pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
+        let Some(Client { seldom, end, .. }) = self.clients.get_mut(client) else { return false };
+        let sent = end.traffic.bytes_out;
+        let is_due = seldom.lists_told[list] <= sent;
+        if is_due {
+            seldom.lists_told[list] = sent + (end.output.queued() + bytes) as u64;
+        }
+        is_due
     }
 
     /// A client has lost a session of this name without asking for that: it gets an error when it names it.
     pub(super) fn note_lost(&mut self, client: ClientKey, name: &[u8]) {
-        if let Some(client) = self.ctx.clients.get_mut(client) {
+        if let Some(client) = self.clients.get_mut(client) {
             client.seldom.lost.add(name);
         }
     }
 
     /// It has a session of this name again, or asks for one.
     pub(super) fn forget_lost(&mut self, client: ClientKey, name: &[u8]) {
-        if let Some(client) = self.ctx.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
+        if let Some(client) = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
             client.lost.forget(name);
         }
     }
@@ -368,6 +371,6 @@ impl View<'_> {
 
     /// The worker that has answered a client last.
     pub fn answered_by(&self, client: ClientKey) -> Option<WorkerKey> {
-        self.bus.mcp(client).answered_by
+        self.bus.ctx.mcp(client).answered_by
     }
 }

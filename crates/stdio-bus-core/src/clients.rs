@@ -15,6 +15,7 @@ use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
+use crate::ctx::Ctx;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -34,7 +35,7 @@ impl Bus {
         listener: usize,
         origin: impl Into<Origin>,
     ) -> (Option<ClientKey>, Effects<'_>) {
-        self.begin_call(now);
+        self.ctx.begin_call(now);
         let client = self.admit_client(listener, origin.into(), None);
         (client, self.effects())
     }
@@ -47,13 +48,13 @@ impl Bus {
         mcp: Option<(usize, Era)>,
     ) -> Option<ClientKey> {
         let stdio = self.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?.stdio;
-        if self.ctx.shutdown.stops_workers() || !self.lets_in(listener, &origin) {
+        if self.ctx.shutdown.stops_workers() || !self.ctx.lets_in(listener, &origin) {
             return None;
         }
         let source = origin.source();
-        let no_room = self.no_room(listener, source);
+        let no_room = self.ctx.no_room(listener, source);
         if let Some(no_room) = &no_room
-            && !self.may_explain_refusal()
+            && !self.ctx.may_explain_refusal()
         {
             self.refuse_client(None, source, no_room.text());
             return None;
@@ -64,7 +65,7 @@ impl Bus {
         let mcp = McpState { era, borrows: self.balancer.groups[group].lends(), ..McpState::default() };
         if self.ctx.clients.is_full() {
             // The connection was on its way when the last slot was taken.
-            self.report(Reason::ConnectionLimit, None, || "a client is rejected: no slot is left".into());
+            self.ctx.report(Reason::ConnectionLimit, None, || "a client is rejected: no slot is left".into());
             return None;
         }
         let source_use = self.admission.sources.enter(source)?;
@@ -74,49 +75,23 @@ impl Bus {
         let client = Client { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() };
         let key = self.ctx.clients.insert(client)?;
         self.admission.next_number += 1;
-        self.report_client(Reason::ClientOpened, key);
+        self.ctx.report_client(Reason::ClientOpened, key);
         if self.ctx.clients.is_full() {
             self.ctx.out.push(Effect::PauseAccept);
             let most = self.ctx.clients.capacity();
-            self.report(Reason::ConnectionLimit, None, || {
+            self.ctx.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
             self.admission.is_awaited.set(false);
             self.ctx.timers.arm(Timer::Slots, self.ctx.time.now());
         }
-        if let Some(due) = self.ctx.clients.get(key).and_then(|client| self.idle_deadline(client)) {
-            self.wake_at(key.into(), due);
+        if let Some(due) = self.ctx.clients.get(key).and_then(|client| self.ctx.idle_deadline(client)) {
+            self.ctx.wake_at(key.into(), due);
         }
         if let Some(no_room) = &no_room {
             self.refuse_client(Some(key), source, no_room.text());
         }
         Some(key)
-    }
-
-    /// Reports that a client has connected or left, with its account. Connections that were only told that there is no
-    /// room, and health checks of a proxy, are not reported as clients.
-    fn report_client(&mut self, reason: Reason, key: ClientKey) {
-        let Some(client) = self.ctx.clients.get(key) else { return };
-        let lasted = self.ctx.time.lasted(client.identity.opened);
-        let is_minor =
-            client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
-        let make = || {
-            let has_gone = reason == Reason::ClientClosed;
-            let text = if has_gone { "a client disconnected" } else { "a client connected" };
-            let report = Report {
-                client: Some(client.identity.number),
-                origin: Some(Rc::clone(&client.identity.origin)),
-                account: has_gone.then(|| client.account(lasted)),
-                ..Report::new(reason, text)
-            };
-            if is_minor || client.mcp.is_modern() { report.at(Level::Debug) } else { report }
-        };
-        // It may connect anew for each of its requests.
-        if client.mcp.is_modern() {
-            return self.ctx.out.tell_quietly(reason, make);
-        }
-        let summary = self.ctx.out.tell(self.ctx.time.now(), reason, make);
-        self.ctx.timers.arm(Timer::Reports, summary);
     }
 
     /// It has ended its input. It is closed when it has its answers (decision 10).
@@ -125,7 +100,7 @@ impl Bus {
         match client.phase {
             Phase::Open => {
                 client.phase = Phase::HalfClosed;
-                self.be_patient(key, self.ctx.settings.limits.drain_timeout);
+                self.ctx.be_patient(key, self.ctx.settings.limits.drain_timeout);
                 self.judge_source(key);
                 self.fail_requests_to_client(key, |_, _| true);
                 self.finish_half_closed(key);
@@ -143,9 +118,9 @@ impl Bus {
         if self.balancer.lends {
             self.give_back_after_answer(key);
         }
-        self.resume_if_caught_up(key);
+        self.ctx.resume_if_caught_up(key);
         self.finish_half_closed(key);
-        self.watch_silence();
+        self.ctx.watch_silence();
     }
 
     /// Closes a half-closed client that waits for nothing more.
@@ -158,8 +133,8 @@ impl Bus {
 
     /// The listener ends a client, or cannot read its input.
     pub(super) fn end_client(&mut self, key: ClientKey, why: Reason, text: impl FnOnce() -> String) {
-        if self.phase(key).is_some_and(|phase| phase < Phase::Flushing) {
-            self.report(why, Some(Peer::Client(key)), text);
+        if self.ctx.phase(key).is_some_and(|phase| phase < Phase::Flushing) {
+            self.ctx.report(why, Some(Peer::Client(key)), text);
             self.close_client(key, Close::Flush, why);
         }
     }
@@ -171,8 +146,8 @@ impl Bus {
             return;
         }
         let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued());
-        let waiting = self.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
-        self.report(Reason::ClientBroken, Some(Peer::Client(key)), || {
+        let waiting = self.ctx.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
+        self.ctx.report(Reason::ClientBroken, Some(Peer::Client(key)), || {
             let mut text =
                 format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent");
             if waiting > 0 {
@@ -204,10 +179,10 @@ impl Bus {
         let why = *client.seldom.closing.why.get_or_insert(why);
         if how == Close::Flush {
             client.end.output.begin_flush();
-            self.await_flushed(key);
+            self.ctx.await_flushed(key);
         }
         if first {
-            self.stop_waiting(Peer::Client(key));
+            self.ctx.stop_waiting(Peer::Client(key));
             self.stop_awaiting_worker(key);
             if was_open && matches!(why, Reason::ClientClosed | Reason::ClientBroken) {
                 self.judge_source(key);
@@ -215,10 +190,10 @@ impl Bus {
             self.detach_client(key);
         }
         if how == Close::Refuse {
-            self.begin_refusing(key);
+            self.ctx.begin_refusing(key);
         }
         // Workers that waited for it can continue: what they send to it has no receiver now.
-        self.release_waiters(Peer::Client(key));
+        self.ctx.release_waiters(Peer::Client(key));
         let nothing_left = self.ctx.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(key, Close::Now, why);
@@ -251,12 +226,12 @@ impl Bus {
         if self.balancer.lends {
             self.give_back(key);
         }
-        let mut of_client: Vec<_> = self.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
+        let mut of_client: Vec<_> = self.ctx.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
         let leaves = |worker: &Worker| worker.owner == Some(key) && worker.tenure.is_leaving();
         of_client.extend(self.ctx.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
         for worker in of_client {
-            self.notice_leaving(worker);
-            if self.owner(worker) == Some(key) {
+            self.ctx.notice_leaving(worker);
+            if self.ctx.owner(worker) == Some(key) {
                 self.stop_worker(worker);
             }
         }
@@ -287,38 +262,12 @@ impl Bus {
             let (id, shown) = (self.pending.asker_token(request), self.pending.asker_text(request));
             self.forget_request(request);
             let Some(asker) = asker else { continue };
-            self.report_request(Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
+            self.ctx.report_request(Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
                 (Some(shown), "the client left before it answered a worker's request".into())
             });
             let text = "the client has left";
             self.send_error(asker, &id, Reason::ClientLeft, text, Delivered::Yes);
         }
-    }
-
-    /// Bytes were sent to a client: checks whether a closing one has all of its own.
-    pub(super) fn check_flushed(&mut self, key: ClientKey) {
-        let Some(client) = self.ctx.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else {
-            return;
-        };
-        if client.end.output.queued() == 0 || client.end.output.flush_goes_on() {
-            self.await_flushed(key);
-        }
-    }
-
-    /// Gives a closing client time to take the rest, and then to close its own side.
-    fn await_flushed(&mut self, key: ClientKey) {
-        let has_more = self.ctx.clients.get(key).is_some_and(|client| client.end.output.queued() > 0);
-        let patience = if has_more { self.ctx.settings.limits.drain_timeout } else { LINGER };
-        self.be_patient(key, patience.max(LINGER));
-    }
-
-    /// Whatever a client waits for, or is waited for, times out after `patience` from now.
-    fn be_patient(&mut self, key: ClientKey, patience: Duration) {
-        let deadline = self.ctx.time.now().after(patience);
-        if let Some(client) = self.ctx.clients.get_mut(key) {
-            client.seldom.closing.deadline = Some(deadline);
-        }
-        self.wake_at(key.into(), deadline);
     }
 
     /// Its descriptor is closed.
@@ -327,12 +276,12 @@ impl Bus {
         if client.phase != Phase::Closing {
             self.close_client(key, Close::Now, Reason::ClientClosed);
         }
-        self.report_client(Reason::ClientClosed, key);
+        self.ctx.report_client(Reason::ClientClosed, key);
         let was_full = self.ctx.clients.is_full();
         let Some(client) = self.ctx.clients.remove(key) else { return };
         self.pending.forget_names(&client.end.names);
         self.forget_openings(&client.seldom.openings);
-        self.leave_audiences(key);
+        self.ctx.leave_audiences(key);
         self.release_gone_pools();
         self.ctx.timers.disarm(Timer::Client(key));
         self.admission.sources.leave(client.identity.source_use);
@@ -343,9 +292,9 @@ impl Bus {
         if client.identity.stdio {
             if self.ctx.out.counted().client_side.lines_in == 0
                 && self.ctx.settings.listeners.len() == 1
-                && self.stage() == Stage::Running
+                && self.ctx.stage() == Stage::Running
             {
-                self.report(Reason::NoInput, None, || {
+                self.ctx.report(Reason::NoInput, None, || {
                     "stdin ended before any input; to serve clients that connect, add --tcp 127.0.0.1:9000, \
                      --unix PATH or listeners in the configuration"
                         .into()
@@ -364,7 +313,7 @@ impl Bus {
         let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.ctx.settings.limits;
         let Some(client) = self.ctx.clients.get(key) else { return };
         if client.end.gate.throttled_until().is_some_and(|until| until <= now) {
-            self.end_throttle(key);
+            self.ctx.end_throttle(key);
         }
         self.release_overdue(key.into());
         let Some(client) = self.ctx.clients.get_mut(key) else { return };
@@ -376,7 +325,7 @@ impl Bus {
         }
         let (deadline, phase, queued) = (client.seldom.closing.deadline, client.phase, client.end.output.queued());
         if stalls_at.is_some_and(|at| at <= now) {
-            self.report(Reason::ClientStalled, Some(Peer::Client(key)), || {
+            self.ctx.report(Reason::ClientStalled, Some(Peer::Client(key)), || {
                 let seconds = timeout.as_secs_f32();
                 format!("a client took no bytes for {seconds} s, with {queued} bytes queued; it is closed")
             });
@@ -388,7 +337,7 @@ impl Bus {
                 self.fail_requests_of(key, Reason::Timeout, text);
             } else {
                 if queued > 0 {
-                    self.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
+                    self.ctx.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
                         format!("a closing client did not take its last {queued} bytes in time")
                     });
                 }
@@ -401,7 +350,61 @@ impl Bus {
         let overdue_at = end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
         let own = [deadline, end.output.stalls_at(timeout), end.gate.throttled_until(), overdue_at];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
-            self.wake_at(key.into(), next);
+            self.ctx.wake_at(key.into(), next);
         }
+    }
+}
+
+impl Ctx {
+    /// Reports that a client has connected or left, with its account. Connections that were only told that there is no
+    /// room, and health checks of a proxy, are not reported as clients.
+    fn report_client(&mut self, reason: Reason, key: ClientKey) {
+        let Some(client) = self.clients.get(key) else { return };
+        let lasted = self.time.lasted(client.identity.opened);
+        let is_minor =
+            client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
+        let make = || {
+            let has_gone = reason == Reason::ClientClosed;
+            let text = if has_gone { "a client disconnected" } else { "a client connected" };
+            let report = Report {
+                client: Some(client.identity.number),
+                origin: Some(Rc::clone(&client.identity.origin)),
+                account: has_gone.then(|| client.account(lasted)),
+                ..Report::new(reason, text)
+            };
+            if is_minor || client.mcp.is_modern() { report.at(Level::Debug) } else { report }
+        };
+        // It may connect anew for each of its requests.
+        if client.mcp.is_modern() {
+            return self.out.tell_quietly(reason, make);
+        }
+        let summary = self.out.tell(self.time.now(), reason, make);
+        self.timers.arm(Timer::Reports, summary);
+    }
+
+    /// Bytes were sent to a client: checks whether a closing one has all of its own.
+    pub(super) fn check_flushed(&mut self, key: ClientKey) {
+        let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else {
+            return;
+        };
+        if client.end.output.queued() == 0 || client.end.output.flush_goes_on() {
+            self.await_flushed(key);
+        }
+    }
+
+    /// Gives a closing client time to take the rest, and then to close its own side.
+    fn await_flushed(&mut self, key: ClientKey) {
+        let has_more = self.clients.get(key).is_some_and(|client| client.end.output.queued() > 0);
+        let patience = if has_more { self.settings.limits.drain_timeout } else { LINGER };
+        self.be_patient(key, patience.max(LINGER));
+    }
+
+    /// Whatever a client waits for, or is waited for, times out after `patience` from now.
+    fn be_patient(&mut self, key: ClientKey, patience: Duration) {
+        let deadline = self.time.now().after(patience);
+        if let Some(client) = self.clients.get_mut(key) {
+            client.seldom.closing.deadline = Some(deadline);
+        }
+        self.wake_at(key.into(), deadline);
     }
 }

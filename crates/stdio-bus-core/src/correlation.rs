@@ -20,6 +20,7 @@ use super::session::state::Event;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
 use super::timers::Timer;
+use crate::ctx::Ctx;
 
 impl Bus {
     /// Records a request line, with its progress token if it has one. Id and token are replaced if the answerer may not
@@ -60,7 +61,7 @@ impl Bus {
         if message.progress.is_some() {
             self.note_progress(key, new, id, line, edits);
         }
-        let is_first = self.endpoint(new.answerer).is_some_and(|to| to.unanswered.begin());
+        let is_first = self.ctx.endpoint(new.answerer).is_some_and(|to| to.unanswered.begin());
         if let Peer::Worker(key) = new.answerer
             && let Some(worker) = self.ctx.workers.get_mut(key)
         {
@@ -138,31 +139,26 @@ impl Bus {
 
     /// Whether `answerer` may still send progress of a forgotten request under this token, or is not trusted.
     fn tells_late(&self, answerer: Peer, token: &Id) -> bool {
-        self.is_untrusted(answerer)
+        self.ctx.is_untrusted(answerer)
             || self
+                .ctx
                 .peer_end(answerer)
                 .is_some_and(|end| end.seldom.retired.has_token(|| self.pending.fingerprint(token)))
     }
 
     /// Whether the id of a request to `answerer` is replaced because an answer to it might belong to another request.
     fn wants_fresh_id(&self, answerer: Peer, id: &Id) -> bool {
-        let Some(retired) = self.peer_end(answerer).map(|end| &end.seldom.retired) else { return false };
-        !retired.is_empty() && retired.has(self.pending.fingerprint(id)) || self.is_untrusted(answerer)
-    }
-
-    /// Whether it is a shared worker and no worker is trusted.
-    fn is_untrusted(&self, answerer: Peer) -> bool {
-        self.ctx.settings.routing.id_collision == IdCollision::Always
-            && matches!(answerer, Peer::Worker(worker) if !self.has_owner(worker))
+        let Some(retired) = self.ctx.peer_end(answerer).map(|end| &end.seldom.retired) else { return false };
+        !retired.is_empty() && retired.has(self.pending.fingerprint(id)) || self.ctx.is_untrusted(answerer)
     }
 
     /// Makes sure that one more request fits. Orphaned requests go first, then one of the client that holds most.
     fn make_room(&mut self, &NewRequest { asker, answerer, .. }: &NewRequest) -> Result<(), Refusal> {
         let askers = match answerer {
-            Peer::Worker(_) => self.client_count(),
+            Peer::Worker(_) => self.ctx.client_count(),
             Peer::Client(_) => self.ctx.workers.len(),
         };
-        let holds = self.peer_end(asker).map_or(0, |end| end.outstanding.len());
+        let holds = self.ctx.peer_end(asker).map_or(0, |end| end.outstanding.len());
         if self.pending.has_room(answerer, askers, holds) {
             return Ok(());
         }
@@ -172,10 +168,10 @@ impl Bus {
             return Ok(());
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
-        let holder = if is_full { self.heaviest(client, |client| client.end.outstanding.len()) } else { None };
-        let holder = holder.and_then(|holder| self.peer_end(holder.into()));
+        let holder = if is_full { self.ctx.heaviest(client, |client| client.end.outstanding.len()) } else { None };
+        let holder = holder.and_then(|holder| self.ctx.peer_end(holder.into()));
         let Some(newest) = holder.and_then(|client| self.pending.newest(&client.outstanding)) else {
-            self.penalise_refusal(client);
+            self.ctx.penalise_refusal(client);
             return Err(too_many());
         };
         let text = format!(
@@ -232,7 +228,7 @@ impl Bus {
         }
         self.forget_request(key);
         if let (Peer::Worker(worker), Some(misspelled)) = (answerer, misspelled) {
-            self.report_spelling(worker, line, misspelled);
+            self.ctx.report_spelling(worker, line, misspelled);
         }
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.ctx.workers.get_mut(worker)
@@ -243,11 +239,11 @@ impl Bus {
                 .answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
         }
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
-            && let Some(client) = self.client_mut(client)
+            && let Some(client) = self.ctx.client_mut(client)
         {
             client.mcp.answered_by = Some(worker);
         }
-        self.forward(to, line, &mut edits);
+        self.ctx.forward(to, line, &mut edits);
     }
 
     /// The edit in the `_meta` of an answer: a result may repeat the id of the request, and an echo repeats its token.
@@ -272,10 +268,10 @@ impl Bus {
             self.fail_request(key, Reason::Cancelled, text);
         } else if asker.is_some() {
             self.count_outcome(key, Reason::Cancelled, None);
-            self.report(Reason::Cancelled, asker, || {
+            self.ctx.report(Reason::Cancelled, asker, || {
                 "a request was cancelled; its answer is not waited for any more".into()
             });
-            if let Some(end) = asker.and_then(|asker| self.endpoint(asker)) {
+            if let Some(end) = asker.and_then(|asker| self.ctx.endpoint(asker)) {
                 end.traffic.given_up += 1;
             }
         }
@@ -292,14 +288,14 @@ impl Bus {
         let sessions = self.pending.sessions(key);
         self.leave_asker(key);
         self.pending.remove(key);
-        if let Some(end) = self.endpoint(answerer) {
+        if let Some(end) = self.ctx.endpoint(answerer) {
             end.unanswered.end();
         }
         if let Peer::Worker(key) = answerer
             && let Some(worker) = self.ctx.workers.get_mut(key)
         {
             worker.creating.asked -= u32::from(creates);
-            self.notice_leaving(key);
+            self.ctx.notice_leaving(key);
         }
         for session in sessions.into_iter().flatten() {
             if self.sessions.end_request(session) {
@@ -318,7 +314,7 @@ impl Bus {
         if let Some(end) = asker {
             self.pending.leave_asker(key, &mut end.outstanding);
         }
-        if let Some(end) = self.endpoint(answerer) {
+        if let Some(end) = self.ctx.endpoint(answerer) {
             end.unanswered.orphan();
         }
     }
@@ -340,7 +336,7 @@ impl Bus {
             }
             self.drop_early(worker);
         }
-        if let (Some(end), Some((fingerprint, token))) = (self.endpoint(answerer), fingerprints) {
+        if let (Some(end), Some((fingerprint, token))) = (self.ctx.endpoint(answerer), fingerprints) {
             end.seldom.retired.add(fingerprint);
             token.into_iter().for_each(|token| end.seldom.retired.add_token(token));
         }
@@ -349,7 +345,7 @@ impl Bus {
     /// The asker stops waiting. The id stays reserved until the answer arrives.
     pub(super) fn orphan_request(&mut self, key: RequestKey) {
         let Some(asker) = self.pending.get(key).and_then(Request::asker) else { return };
-        if let Some(end) = self.endpoint(asker) {
+        if let Some(end) = self.ctx.endpoint(asker) {
             end.traffic.given_up += 1;
         }
         self.leave_asker(key);
@@ -362,7 +358,7 @@ impl Bus {
             self.record_end(request, Ending::of(Outcome::of(reason).name(), reason, said), None);
         }
         let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
-        if let Some(worker) = self.worker_name(worker) {
+        if let Some(worker) = self.ctx.worker_name(worker) {
             self.supervisor.pools[worker.pool].tally.count(Outcome::of(reason));
         }
     }
@@ -410,7 +406,7 @@ impl Bus {
             request.session.filter(|_| request.flags.has(Flags::ON_TOP)).and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name.clone());
         let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
-        self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
+        self.ctx.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
         let (pool, cause) = self
             .ctx
             .workers
@@ -425,7 +421,7 @@ impl Bus {
             self.count_error(pool, reason);
         }
         self.orphan_request(key);
-        self.say(client.into(), said);
+        self.ctx.say(client.into(), said);
         self.wake_after_answer(client);
     }
 
@@ -433,9 +429,9 @@ impl Bus {
     pub(super) fn check_correlation(&self) {
         let mut asked = self.pending.iter().filter(|(_, request)| request.asker().is_some()).count();
         let mut listed = 0;
-        let clients = self.client_keys().into_iter().map(Peer::from);
+        let clients = self.ctx.client_keys().into_iter().map(Peer::from);
         for peer in clients.chain(self.ctx.workers.keys().into_iter().map(Peer::from)) {
-            let (end, list) = (self.peer_end(peer).expect("it is in its table"), self.asked_by(peer));
+            let (end, list) = (self.ctx.peer_end(peer).expect("it is in its table"), self.asked_by(peer));
             assert_eq!(list.len(), end.outstanding.len());
             assert!(list.iter().all(|key| self.pending.get(*key).is_some_and(|it| it.asker() == Some(peer))));
             asked -= list.len();
@@ -452,6 +448,14 @@ impl Bus {
         }
         assert_eq!(asked, 0, "an awaited request is in the list of its asker");
         assert_eq!(self.pending.listed_by_id(), listed, "and in that by ids, if its asker has one");
+    }
+}
+
+impl Ctx {
+    /// Whether it is a shared worker and no worker is trusted.
+    fn is_untrusted(&self, answerer: Peer) -> bool {
+        self.settings.routing.id_collision == IdCollision::Always
+            && matches!(answerer, Peer::Worker(worker) if !self.has_owner(worker))
     }
 }
 

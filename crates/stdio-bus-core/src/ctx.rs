@@ -10,6 +10,14 @@ use super::shutdown::Shutdown;
 use super::table::Table;
 use super::time::Time;
 use super::timers::Timers;
+use crate::client::Phase;
+use crate::peer::Moment;
+use crate::peer::Peer;
+use crate::report::Reason;
+use crate::report::Report;
+use crate::timers::Timer;
+use alloc::rc::Rc;
+use alloc::string::String;
 
 /// See the module's documentation.
 pub(crate) struct Ctx {
@@ -37,6 +45,66 @@ impl Ctx {
             shutdown: Shutdown::default(),
             workers_changed: true,
             settings,
+        }
+    }
+
+    /// Lines are lost with effects that are not carried out.
+    pub(crate) fn begin_call(&mut self, now: Moment) {
+        self.time.begin(now);
+        debug_assert!(self.out.effects().is_empty(), "effects were left behind: {:?}", self.out.effects());
+    }
+
+    /// Checks a peer at this moment.
+    pub(crate) fn wake_at(&mut self, peer: Peer, at: Moment) {
+        if self.peer_end(peer).is_some() {
+            self.timers.arm(peer.into(), at);
+        }
+    }
+
+    /// Counts an event and reports it, within the rate limit.
+    pub(crate) fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
+        let summary = self.out.tell(self.time.now(), reason, report);
+        self.timers.arm(Timer::Reports, summary);
+    }
+
+    /// Counts and reports an event of `peer`.
+    pub(crate) fn report(&mut self, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
+        self.report_request(reason, [peer, None], || (None, text()));
+    }
+
+    /// Counts and reports an event between these peers: a request's id, if it is about one, and a sentence.
+    pub(crate) fn report_request(
+        &mut self,
+        reason: Reason,
+        peers: [Option<Peer>; 2],
+        tell: impl FnOnce() -> (Option<String>, String),
+    ) {
+        let mut report = Report::new(reason, "");
+        for peer in peers.into_iter().flatten() {
+            match peer {
+                Peer::Client(client) => {
+                    let client = self.identity(client);
+                    report.client = client.map(|client| client.number);
+                    report.origin = client.map(|client| Rc::clone(&client.origin));
+                }
+                Peer::Worker(worker) => report.worker = self.worker_name(worker),
+            }
+        }
+        self.tell(reason, || {
+            let (id, text) = tell();
+            Report { id, text, ..report }
+        });
+    }
+
+    /// How many requests of clients somebody waits for.
+    pub(crate) fn awaited(&self) -> usize {
+        self.all_clients().map(|(_, client)| client.end.outstanding.len()).sum()
+    }
+
+    pub(crate) fn takes_messages(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Client(client) => self.phase(client) == Some(Phase::Open),
+            Peer::Worker(worker) => self.worker_takes_messages(worker),
         }
     }
 }

@@ -189,11 +189,11 @@ impl Bus {
         }
         let Some(request) = self.pending.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
-        let Some(identity) = self.identity(client) else { return };
+        let Some(identity) = self.ctx.identity(client) else { return };
         let session = request.session.and_then(|session| self.sessions.get(session));
         let session = session.map(|session| session.name.as_bytes()).or(named).unwrap_or_default();
         let ended = Ended {
-            worker: self.worker_name(worker),
+            worker: self.ctx.worker_name(worker),
             took: self.ctx.time.lasted(request.since()),
             id: self.pending.asker_token(key).as_slice().into(),
             session: begin_of(session, MAX_SESSION_ID_LEN).into(),
@@ -212,7 +212,7 @@ impl Bus {
         if !self.ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
             return;
         }
-        let Some(identity) = self.identity(from) else { return };
+        let Some(identity) = self.ctx.identity(from) else { return };
         let id = line.get(line.id);
         let ended = Ended {
             pool,

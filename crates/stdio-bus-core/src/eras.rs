@@ -25,9 +25,9 @@ impl Bus {
         pool: usize,
         era: Era,
     ) -> (Option<ClientKey>, Effects<'_>) {
-        self.begin_call(now);
+        self.ctx.begin_call(now);
         let origin = origin.into();
-        if pool >= self.supervisor.shown || !self.offers(listener, &origin, pool) {
+        if pool >= self.supervisor.shown || !self.ctx.offers(listener, &origin, pool) {
             return (None, self.effects());
         }
         // The group of a pool has its index.
@@ -110,7 +110,7 @@ impl Bus {
         let is_only_side = self.supervisor.pools[pool].side.is_dormant;
         let was_used = core::mem::take(&mut self.supervisor.pools[twin].side.is_used);
         // Unused workers, and those with the new command, move to the other side if that has none.
-        self.retire_those(twin, None, |bus, worker| !is_only_side || was_used && bus.is_outdated(worker));
+        self.retire_those(twin, None, |ctx, worker| !is_only_side || was_used && ctx.is_outdated(worker));
         if is_only_side {
             return self.hand_over(twin, pool);
         }

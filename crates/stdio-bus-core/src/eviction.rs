@@ -31,6 +31,7 @@ use super::port::Close;
 use super::report::Reason;
 use super::settings::{Era, MAX_CONNECTIONS};
 use super::timers::Timer;
+use crate::ctx::Ctx;
 
 /// When all slots are taken, a client that has never sent a line may be closed after this time.
 const FIRST_LINE: Duration = Duration::from_millis(500);
@@ -109,35 +110,11 @@ impl Client {
 }
 
 impl Bus {
-    /// The connection that holds most, if that is not `asker`: of the source that holds most, its own if no other one
-    /// holds more. `of` counts what a connection holds. Tables are rarely full, so nothing is counted before.
-    pub(super) fn heaviest(&self, asker: ClientKey, of: impl Fn(&Client) -> usize) -> Option<ClientKey> {
-        let own = self.client(asker)?;
-        let mut together = vec![0; MAX_CONNECTIONS];
-        for (_, client) in self.all_clients() {
-            together[client.identity.source_use.index()] += of(client);
-        }
-        // Among equal sources the asker's goes first, then the one with the lowest slot.
-        let order = |client: &Client| {
-            let (source, index) = (client.identity.source_use, client.identity.source_use.index());
-            (Reverse(together[index]), source != own.identity.source_use, index, Reverse(of(client)))
-        };
-        let (key, heaviest) = self.all_clients().min_by_key(|(_, client)| order(client))?;
-        // If the asker held as many afterwards as the other one, nothing would be gained.
-        (heaviest.identity.source_use != own.identity.source_use || of(heaviest) > of(own) + 1).then_some(key)
-    }
-
-    /// When a client must be checked for being idle, if its listener limits that.
-    pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
-        let after = self.ctx.settings.listeners.get(client.identity.listener)?.idle_timeout?;
-        (client.phase == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
-    }
-
     /// Closes a client that was idle for too long. Returns when to check it again.
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
         let now = self.ctx.time.now();
-        let client = self.client(key)?;
-        let due = self.idle_deadline(client)?;
+        let client = self.ctx.client(key)?;
+        let due = self.ctx.idle_deadline(client)?;
         if due > now {
             return Some(due);
         }
@@ -147,7 +124,7 @@ impl Bus {
             return Some(now.after(after / 8));
         }
         let text = format!("it has been idle for {} s (idle_timeout_sec)", after.as_secs());
-        self.report(Reason::ClientIdle, Some(Peer::Client(key)), || format!("a client is closed: {text}"));
+        self.ctx.report(Reason::ClientIdle, Some(Peer::Client(key)), || format!("a client is closed: {text}"));
         self.close_orderly(key, Reason::ClientIdle, &text);
         None
     }
@@ -167,58 +144,10 @@ impl Bus {
         Some((client.identity.opened, due))
     }
 
-    /// A session has no connection any more, or one again.
-    pub(super) fn on_detached(&mut self, key: ClientKey, is_detached: bool) {
-        let since = is_detached.then(|| self.ctx.time.now());
-        if let Some(client) = self.client_mut(key).filter(|client| client.is_mcp_session()) {
-            client.seldom.detached = since;
-        }
-    }
-
-    /// Whether a client is a session without a connection and without a pending request.
-    fn detached_since(&self, key: ClientKey) -> Option<Moment> {
-        let client = self.client(key).filter(|client| client.phase == Phase::Open && client.is_mcp_session())?;
-        client.seldom.detached.filter(|_| client.end.outstanding.is_empty())
-    }
-
-    /// Whether a session could be ended to make room for another one.
-    pub(super) fn has_detached_session(&self) -> bool {
-        self.all_clients()
-            .any(|(key, _)| self.detached_since(key).is_some_and(|at| at.after(DETACHED) <= self.ctx.time.now()))
-    }
-
-    /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
-    /// had no connection.
-    fn first_to_give_up(&self, pool: usize, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
-        let owners =
-            || self.ctx.workers.iter().filter(|(_, worker)| worker.pool == pool).filter_map(|(_, it)| it.owner);
-        let sources = owners().filter_map(|owner| Some(self.identity(owner)?.origin.source()));
-        let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
-        sources.for_each(|source| *counts.entry(source).or_default() += 1);
-        let count = |source: &Source| counts.get(source).copied().unwrap_or_default();
-        let least = asker.as_ref().map_or(0, count);
-        // Those that may have to already go first, then the one that will soonest.
-        let rank = |since: Moment, has_most: usize| match since.after(DETACHED) > self.ctx.time.now() {
-            false => (false, Reverse(has_most), since),
-            true => (true, Reverse(0), since),
-        };
-        let candidates = owners().filter_map(|owner| {
-            let source = self.identity(owner)?.origin.source();
-            let (since, has_most) = (self.detached_since(owner)?, count(&source));
-            (has_most >= least).then_some((rank(since, has_most), owner))
-        });
-        candidates.min().map(|((.., since), owner)| (since, owner))
-    }
-
-    /// When a session gives up its worker of a pool at the earliest, if one can: for a client of this source, or of any.
-    pub(super) fn gives_up_at(&self, pool: usize, asker: Option<Source>) -> Option<Moment> {
-        Some(self.first_to_give_up(pool, asker)?.0.after(DETACHED))
-    }
-
     /// Ends the session that has to give up its worker of a pool, if one has been without a connection for long enough.
     pub(super) fn end_detached(&mut self, pool: usize, asker: Source) -> bool {
         let now = self.ctx.time.now();
-        let Some((since, client)) = self.first_to_give_up(pool, Some(asker)) else { return false };
+        let Some((since, client)) = self.ctx.first_to_give_up(pool, Some(asker)) else { return false };
         if since.after(DETACHED) > now {
             return false;
         }
@@ -234,7 +163,7 @@ impl Bus {
 
     /// A connection waits for a slot.
     pub(super) fn on_connection_waits(&mut self) {
-        self.admission.is_awaited.set(self.free_slots() == 0);
+        self.admission.is_awaited.set(self.ctx.free_slots() == 0);
         self.make_room_for_a_connection();
     }
 
@@ -242,7 +171,7 @@ impl Bus {
     /// without a line first.
     pub(super) fn make_room_for_a_connection(&mut self) {
         let now = self.ctx.time.now();
-        if self.free_slots() > 0 {
+        if self.ctx.free_slots() > 0 {
             return;
         }
         if !self.admission.is_awaited.get() {
@@ -250,7 +179,7 @@ impl Bus {
             return self.ctx.timers.arm(Timer::Slots, now.after(FIRST_LINE));
         }
         let idle = || {
-            let idle = self.all_clients().filter(|(_, client)| client.does_nothing());
+            let idle = self.ctx.all_clients().filter(|(_, client)| client.does_nothing());
             idle.filter_map(|(key, client)| {
                 let (since, due) = self.idle_since(client)?;
                 Some((client.has_spoken(), since, due, key))
@@ -262,9 +191,9 @@ impl Bus {
             let next = idle().map(|(_, _, due, _)| due).min().unwrap_or(Moment::NEVER);
             return self.ctx.timers.arm(Timer::Slots, next.min(now.after(FIRST_LINE)));
         };
-        let slots = self.most_clients();
+        let slots = self.ctx.most_clients();
         let what = if spoke { "has been idle" } else { "has sent no line" };
-        self.report(Reason::ClientIdle, Some(Peer::Client(key)), || {
+        self.ctx.report(Reason::ClientIdle, Some(Peer::Client(key)), || {
             let seconds = now.since(since).as_secs_f32();
             format!("a client that {what} for {seconds:.1} s is closed, since all {slots} slots are taken")
         });
@@ -276,8 +205,8 @@ impl Bus {
         self.shortage.is_on = !held.is_empty();
         if held.is_empty() {
             self.shortage.chances.clear();
-            for client in self.client_keys() {
-                self.hold_back(client, false);
+            for client in self.ctx.client_keys() {
+                self.ctx.hold_back(client, false);
             }
             return;
         }
@@ -287,7 +216,7 @@ impl Bus {
         }
         shortage.last = now;
         let lasts = now >= shortage.since.get_or_insert(now).after(PATIENCE);
-        let (mut holders, leaving) = self.holders(held);
+        let (mut holders, leaving) = self.ctx.holders(held);
         let missed = self.hold_largest_back(&holders, waiting, lasts);
         let most = self.ctx.settings.limits.max_memory;
         let text = |bytes: usize| {
@@ -299,7 +228,7 @@ impl Bus {
         for holder in holders.iter().filter(|holder| !holder.moves && missed.contains(&holder.client)) {
             self.close_holder(holder, &text(holder.bytes));
         }
-        let share_to_keep = share(most, self.client_count(), TRIFLE);
+        let share_to_keep = share(most, self.ctx.client_count(), TRIFLE);
         let due = lasts && now >= self.shortage.closed_at.after(CLOSE_EVERY);
         // Before the limit is reached, at least one is closed, and as many as needed for those with a chance to finish
         // their lines: they need larger blocks for it. The one that was silent for longest goes first.
@@ -329,15 +258,15 @@ impl Bus {
 
     /// Holds back clients above their share, except those that have a chance. Returns those that did not use theirs.
     fn hold_largest_back(&mut self, holders: &[Holder], waiting: &[Peer], lasts: bool) -> Vec<ClientKey> {
-        let share = share(self.ctx.settings.limits.max_memory, self.client_count(), SMALL_SHARE);
+        let share = share(self.ctx.settings.limits.max_memory, self.ctx.client_count(), SMALL_SHARE);
         let mut too_much: Vec<ClientKey> =
             holders.iter().filter(|holder| holder.bytes > share).map(|holder| holder.client).collect();
         too_much.sort_unstable_by_key(|client| client.index());
         let missed = if lasts { self.rotate_chances(&too_much, waiting) } else { Vec::new() };
-        for client in self.client_keys() {
+        for client in self.ctx.client_keys() {
             let holds_too_much = too_much.binary_search_by_key(&client.index(), |client| client.index()).is_ok();
             let has_chance = self.shortage.chances.iter().any(|(lucky, _)| *lucky == client);
-            self.hold_back(client, holds_too_much && !has_chance);
+            self.ctx.hold_back(client, holds_too_much && !has_chance);
         }
         missed
     }
@@ -351,7 +280,7 @@ impl Bus {
             });
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
-            held_back.contains(client) && self.client(*client).is_some_and(|client| client.heard < *since)
+            held_back.contains(client) && self.ctx.client(*client).is_some_and(|client| client.heard < *since)
         });
         let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
         // Round robin by their places in the table.
@@ -360,7 +289,7 @@ impl Bus {
             if running.len() >= CHANCES {
                 break;
             }
-            let waits = self.client(*client).is_none_or(|client| client.end.gate.waits());
+            let waits = self.ctx.client(*client).is_none_or(|client| client.end.gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
                 running.push((*client, self.ctx.time.now()));
                 self.shortage.last_chance = client.index();
@@ -379,7 +308,7 @@ impl Bus {
                  MemoryMax), or lower limits.max_memory"
             )
         };
-        let (mut holders, leaving) = self.holders(held);
+        let (mut holders, leaving) = self.ctx.holders(held);
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
             return self
@@ -388,6 +317,97 @@ impl Bus {
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
         holders.retain(|holder| holder.bytes > TRIFLE);
         self.close_some(&holders, (all / FREED_PART + 1).saturating_sub(leaving), text);
+    }
+
+    fn close_holder(&mut self, holder: &Holder, text: &str) {
+        let Some(client) = self.ctx.client(holder.client).filter(|client| client.phase < Phase::Closing) else {
+            return;
+        };
+        let (phase, queued) = (client.phase, client.end.output.queued());
+        // Its own output may be all that it holds: then it can be sent nothing more.
+        let can_be_told = queued == 0 || queued < holder.bytes / 4;
+        self.ctx
+            .report(Reason::MemoryLimit, Some(Peer::Client(holder.client)), || format!("a client is closed: {text}"));
+        match phase {
+            Phase::Open | Phase::HalfClosed if can_be_told => {
+                self.close_orderly(holder.client, Reason::MemoryLimit, text);
+            }
+            Phase::Refusing if can_be_told => self.close_client(holder.client, Close::Flush, Reason::MemoryLimit),
+            _ => self.close_client(holder.client, Close::Now, Reason::MemoryLimit),
+        }
+    }
+}
+
+impl Ctx {
+    /// The connection that holds most, if that is not `asker`: of the source that holds most, its own if no other one
+    /// holds more. `of` counts what a connection holds. Tables are rarely full, so nothing is counted before.
+    pub(super) fn heaviest(&self, asker: ClientKey, of: impl Fn(&Client) -> usize) -> Option<ClientKey> {
+        let own = self.client(asker)?;
+        let mut together = vec![0; MAX_CONNECTIONS];
+        for (_, client) in self.all_clients() {
+            together[client.identity.source_use.index()] += of(client);
+        }
+        // Among equal sources the asker's goes first, then the one with the lowest slot.
+        let order = |client: &Client| {
+            let (source, index) = (client.identity.source_use, client.identity.source_use.index());
+            (Reverse(together[index]), source != own.identity.source_use, index, Reverse(of(client)))
+        };
+        let (key, heaviest) = self.all_clients().min_by_key(|(_, client)| order(client))?;
+        // If the asker held as many afterwards as the other one, nothing would be gained.
+        (heaviest.identity.source_use != own.identity.source_use || of(heaviest) > of(own) + 1).then_some(key)
+    }
+
+    /// When a client must be checked for being idle, if its listener limits that.
+    pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
+        let after = self.settings.listeners.get(client.identity.listener)?.idle_timeout?;
+        (client.phase == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
+    }
+
+    /// A session has no connection any more, or one again.
+    pub(super) fn on_detached(&mut self, key: ClientKey, is_detached: bool) {
+        let since = is_detached.then(|| self.time.now());
+        if let Some(client) = self.client_mut(key).filter(|client| client.is_mcp_session()) {
+            client.seldom.detached = since;
+        }
+    }
+
+    /// Whether a client is a session without a connection and without a pending request.
+    fn detached_since(&self, key: ClientKey) -> Option<Moment> {
+        let client = self.client(key).filter(|client| client.phase == Phase::Open && client.is_mcp_session())?;
+        client.seldom.detached.filter(|_| client.end.outstanding.is_empty())
+    }
+
+    /// Whether a session could be ended to make room for another one.
+    pub(super) fn has_detached_session(&self) -> bool {
+        self.all_clients()
+            .any(|(key, _)| self.detached_since(key).is_some_and(|at| at.after(DETACHED) <= self.time.now()))
+    }
+
+    /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
+    /// had no connection.
+    fn first_to_give_up(&self, pool: usize, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
+        let owners = || self.workers.iter().filter(|(_, worker)| worker.pool == pool).filter_map(|(_, it)| it.owner);
+        let sources = owners().filter_map(|owner| Some(self.identity(owner)?.origin.source()));
+        let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
+        sources.for_each(|source| *counts.entry(source).or_default() += 1);
+        let count = |source: &Source| counts.get(source).copied().unwrap_or_default();
+        let least = asker.as_ref().map_or(0, count);
+        // Those that may have to already go first, then the one that will soonest.
+        let rank = |since: Moment, has_most: usize| match since.after(DETACHED) > self.time.now() {
+            false => (false, Reverse(has_most), since),
+            true => (true, Reverse(0), since),
+        };
+        let candidates = owners().filter_map(|owner| {
+            let source = self.identity(owner)?.origin.source();
+            let (since, has_most) = (self.detached_since(owner)?, count(&source));
+            (has_most >= least).then_some((rank(since, has_most), owner))
+        });
+        candidates.min().map(|((.., since), owner)| (since, owner))
+    }
+
+    /// When a session gives up its worker of a pool at the earliest, if one can: for a client of this source, or of any.
+    pub(super) fn gives_up_at(&self, pool: usize, asker: Option<Source>) -> Option<Moment> {
+        Some(self.first_to_give_up(pool, asker)?.0.after(DETACHED))
     }
 
     /// The clients that hold memory, in the order in which they are closed, and how much is freed with those already
@@ -402,28 +422,11 @@ impl Bus {
                 continue;
             };
             // A client that waits for a worker has sent whole lines, and cannot influence when they are taken.
-            let moves = self.ctx.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
+            let moves = self.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
             holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
         }
         holders.sort_by_key(|holder| (holder.moves, Reverse(holder.bytes)));
         (holders, leaving)
-    }
-
-    fn close_holder(&mut self, holder: &Holder, text: &str) {
-        let Some(client) = self.client(holder.client).filter(|client| client.phase < Phase::Closing) else {
-            return;
-        };
-        let (phase, queued) = (client.phase, client.end.output.queued());
-        // Its own output may be all that it holds: then it can be sent nothing more.
-        let can_be_told = queued == 0 || queued < holder.bytes / 4;
-        self.report(Reason::MemoryLimit, Some(Peer::Client(holder.client)), || format!("a client is closed: {text}"));
-        match phase {
-            Phase::Open | Phase::HalfClosed if can_be_told => {
-                self.close_orderly(holder.client, Reason::MemoryLimit, text);
-            }
-            Phase::Refusing if can_be_told => self.close_client(holder.client, Close::Flush, Reason::MemoryLimit),
-            _ => self.close_client(holder.client, Close::Now, Reason::MemoryLimit),
-        }
     }
 
     fn hold_back(&mut self, key: ClientKey, held_back: bool) {

@@ -30,6 +30,7 @@ use super::time::Time;
 use super::timers::{Timer, Timers};
 use super::withdrawal::prompt_flag;
 use super::worker::Worker;
+use crate::ctx::Ctx;
 use crate::view::View;
 
 /// See the module's documentation.
@@ -171,7 +172,7 @@ impl Bus {
     // the same.
     #[inline(never)]
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
-        self.begin_call(now);
+        self.ctx.begin_call(now);
         let received = match from {
             Peer::Client(client) => {
                 let received = self.receive_from_client(client, window);
@@ -199,12 +200,12 @@ impl Bus {
             return self.refuse_lines(key, window);
         }
         if !client.end.gate.lets_through() {
-            self.is_throttled(key);
+            self.ctx.is_throttled(key);
             return Received { consumed: 0, next: Next::Wait };
         }
         let is_far_ahead = count > 1 && client.end.outstanding.len() >= self.ctx.settings.limits.requests_ahead;
         if is_far_ahead && !client.end.seldom.throttle.take_turn() {
-            self.yield_to_others(key);
+            self.ctx.yield_to_others(key);
             return Received { consumed: 0, next: Next::Wait };
         }
         // The kept bytes are presented again.
@@ -296,8 +297,8 @@ impl Bus {
         mut lines: usize,
     ) -> Received {
         let (batch, first) = (core::mem::take(&mut self.intake.batch), lines);
-        let limit = self.longest_line(from);
-        let kept = self.peer_end(from).and_then(|end| end.seldom.get()).map(|seldom| seldom.kept);
+        let limit = self.ctx.longest_line(from);
+        let kept = self.ctx.peer_end(from).and_then(|end| end.seldom.get()).map(|seldom| seldom.kept);
         let kept = kept.filter(|kept| kept.is_any());
         let now = self.ctx.time.now();
         let mut flow = Flow::Next;
@@ -324,7 +325,7 @@ impl Bus {
             lines += 1;
             if lines < batch.len()
                 && let Peer::Client(client) = from
-                && self.is_throttled(client)
+                && self.ctx.is_throttled(client)
             {
                 flow = Flow::Blocked;
                 break;
@@ -333,7 +334,7 @@ impl Bus {
         let bytes = window.data().len();
         if flow == Flow::Next {
             // What follows its whole lines may be malformed, or too long.
-            let unfinished = self.peer_end(from).map_or(0, |end| end.stream.unfinished(bytes));
+            let unfinished = self.ctx.peer_end(from).map_or(0, |end| end.stream.unfinished(bytes));
             flow = match outcome {
                 // Read in pieces, it would have been too long before the fault was seen.
                 Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => {
@@ -347,8 +348,8 @@ impl Bus {
         self.ctx.out.side(from).lines_in += (lines - first) as u64;
         // The scan state of the unhandled bytes is kept.
         let (done, waiting) = batch.split_at(lines);
-        let waits = flow == Flow::Blocked && self.has_time_limits();
-        let received = self.endpoint(from).map(|end| {
+        let waits = flow == Flow::Blocked && self.ctx.has_time_limits();
+        let received = self.ctx.endpoint(from).map(|end| {
             take_lines(end, now, done);
             if waits || kept.is_some() {
                 end.seldom.kept.keep(now, bytes, bytes_of(done), waits);
@@ -362,19 +363,6 @@ impl Bus {
         });
         self.intake.batch = batch;
         received.unwrap_or(Received { consumed: bytes, next: Next::Wait })
-    }
-
-    /// Whether requests to any worker, or of any, time out.
-    fn has_time_limits(&self) -> bool {
-        self.ctx.settings.pools.iter().any(|pool| pool.request_timeout.is_some())
-    }
-
-    /// Longest line that `peer` may send, in bytes without its newline.
-    pub(super) fn longest_line(&self, peer: Peer) -> usize {
-        match peer {
-            Peer::Client(_) => self.ctx.settings.limits.max_input_buffer,
-            Peer::Worker(_) => self.ctx.settings.limits.max_worker_line(),
-        }
     }
 
     /// Does something with a line that has been kept, with its newline, as if it were read again. None if there is none.
@@ -395,6 +383,21 @@ impl Bus {
     pub fn without_fast_path(mut self) -> Self {
         self.intake.is_plain = true;
         self
+    }
+}
+
+impl Ctx {
+    /// Whether requests to any worker, or of any, time out.
+    fn has_time_limits(&self) -> bool {
+        self.settings.pools.iter().any(|pool| pool.request_timeout.is_some())
+    }
+
+    /// Longest line that `peer` may send, in bytes without its newline.
+    pub(super) fn longest_line(&self, peer: Peer) -> usize {
+        match peer {
+            Peer::Client(_) => self.settings.limits.max_input_buffer,
+            Peer::Worker(_) => self.settings.limits.max_worker_line(),
+        }
     }
 }
 

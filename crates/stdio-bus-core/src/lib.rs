@@ -80,12 +80,10 @@ mod view;
 mod withdrawal;
 
 use alloc::rc::Rc;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use admission::Admission;
 use balancer::Balancer;
-use client::Phase;
 use ctx::Ctx;
 pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
@@ -146,7 +144,7 @@ impl Bus {
 
     /// Starts the workers of every pool.
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
-        self.begin_call(now);
+        self.ctx.begin_call(now);
         for pool in 0..self.supervisor.pools.len() {
             self.fill_slots(pool);
         }
@@ -155,37 +153,37 @@ impl Bus {
 
     /// Handles any event other than received bytes.
     pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
-        self.begin_call(now);
+        self.ctx.begin_call(now);
         match input {
             Input::Spawned { worker, pid } => self.on_spawned(worker, pid),
             Input::SpawnFailed { worker, why, short } => self.on_spawn_failed(worker, &why, short),
             Input::Exited { worker, exit } => self.on_exited(worker, exit),
             Input::Ended { peer, partial } => {
                 if partial > 0 {
-                    self.report(Reason::PartialLine, Some(peer), || {
+                    self.ctx.report(Reason::PartialLine, Some(peer), || {
                         format!("{partial} bytes of an unfinished line were dropped at the end of the input")
                     });
                 }
                 match peer {
                     Peer::Client(client) => self.on_client_ended(client),
                     Peer::Worker(worker) => {
-                        self.end_of_stray(worker);
+                        self.ctx.end_of_stray(worker);
                         self.step(worker, Event::StdoutEnded);
                     }
                 }
             }
             Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(client, &why),
             Input::Broken { peer: Peer::Worker(worker), .. } => self.step(worker, Event::StdinBroken),
-            Input::Sent { peer, bytes } => self.on_sent(peer, bytes),
-            Input::Unread { worker, bytes } => self.on_unread(worker, bytes),
+            Input::Sent { peer, bytes } => self.ctx.on_sent(peer, bytes),
+            Input::Unread { worker, bytes } => self.ctx.on_unread(worker, bytes),
             Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),
             Input::Refused { client, held } => self.on_memory_refused(client, &held),
             Input::Stranger { place, reason, text } => {
-                self.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text) });
+                self.ctx.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text) });
             }
             Input::SendsNoMore(client) => self.on_sends_no_more(client),
             Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),
-            Input::BinaryIgnored(client) => self.report(Reason::BinaryIgnored, Some(Peer::Client(client)), || {
+            Input::BinaryIgnored(client) => self.ctx.report(Reason::BinaryIgnored, Some(Peer::Client(client)), || {
                 "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
             }),
             Input::Faulty { client, why, is_too_long } => {
@@ -196,8 +194,8 @@ impl Bus {
             Input::Closed(client) => self.on_client_closed(client),
             Input::CloseClient(client) => self.on_close_client(client),
             Input::EndClient { client, why } => self.end_client(client, why, || why.help().into()),
-            Input::Detached { client, is_detached } => self.on_detached(client, is_detached),
-            Input::EventsLost { client, lost } => self.report(Reason::EventsLost, Some(Peer::Client(client)), || {
+            Input::Detached { client, is_detached } => self.ctx.on_detached(client, is_detached),
+            Input::EventsLost { client, lost } => self.ctx.report(Reason::EventsLost, Some(Peer::Client(client)), || {
                 format!(
                     "{lost} events of a session are lost: its client has not taken them before the session ended, or \
                      before more came than are kept"
@@ -208,19 +206,13 @@ impl Bus {
             Input::RestartWorker { worker, at_once: false } => self.wear_out(worker, Wear::Operator),
             Input::RestartPool(pool) => self.on_restart_pool(pool),
             Input::Grown { worker, mib } => self.wear_out(worker, Wear::Memory(mib)),
-            Input::Gap { held_up, suspended } => self.on_gap(held_up, suspended),
+            Input::Gap { held_up, suspended } => self.ctx.on_gap(held_up, suspended),
             Input::ConnectionWaits => self.on_connection_waits(),
             Input::Drain => self.on_drain(),
             Input::Shutdown => self.on_shutdown(),
             Input::Tick => self.on_tick(),
         }
         self.effects()
-    }
-
-    /// Lines are lost with effects that are not carried out.
-    fn begin_call(&mut self, now: Moment) {
-        self.ctx.time.begin(now);
-        debug_assert!(self.ctx.out.effects().is_empty(), "effects were left behind: {:?}", self.ctx.out.effects());
     }
 
     /// The effects of a call.
@@ -243,17 +235,10 @@ impl Bus {
         }
         #[cfg(debug_assertions)]
         {
-            let entries = self.pending.len() + self.sessions.len() + self.tasks.len() + self.client_count();
+            let entries = self.pending.len() + self.sessions.len() + self.tasks.len() + self.ctx.client_count();
             if self.ctx.out.is_to_check(entries) {
                 self.check_invariants();
             }
-        }
-    }
-
-    /// Checks a peer at this moment.
-    fn wake_at(&mut self, peer: Peer, at: Moment) {
-        if self.peer_end(peer).is_some() {
-            self.ctx.timers.arm(peer.into(), at);
         }
     }
 
@@ -279,41 +264,6 @@ impl Bus {
         }
     }
 
-    /// Counts an event and reports it, within the rate limit.
-    fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
-        let summary = self.ctx.out.tell(self.ctx.time.now(), reason, report);
-        self.ctx.timers.arm(Timer::Reports, summary);
-    }
-
-    /// Counts and reports an event of `peer`.
-    fn report(&mut self, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
-        self.report_request(reason, [peer, None], || (None, text()));
-    }
-
-    /// Counts and reports an event between these peers: a request's id, if it is about one, and a sentence.
-    fn report_request(
-        &mut self,
-        reason: Reason,
-        peers: [Option<Peer>; 2],
-        tell: impl FnOnce() -> (Option<String>, String),
-    ) {
-        let mut report = Report::new(reason, "");
-        for peer in peers.into_iter().flatten() {
-            match peer {
-                Peer::Client(client) => {
-                    let client = self.identity(client);
-                    report.client = client.map(|client| client.number);
-                    report.origin = client.map(|client| Rc::clone(&client.origin));
-                }
-                Peer::Worker(worker) => report.worker = self.worker_name(worker),
-            }
-        }
-        self.tell(reason, || {
-            let (id, text) = tell();
-            Report { id, text, ..report }
-        });
-    }
-
     /// Panics if the tables, the lists and the counters disagree. For tests: it checks everything.
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
@@ -321,7 +271,7 @@ impl Bus {
         self.check_admission();
         self.check_ownership();
         self.check_correlation();
-        self.check_waiting();
+        self.ctx.check_waiting();
         self.check_pools();
         self.check_rolls();
         self.check_questions();
@@ -334,25 +284,13 @@ impl Bus {
 
     /// The unanswered requests of a peer, the oldest first.
     fn asked_by(&self, peer: Peer) -> Vec<RequestKey> {
-        self.peer_end(peer).map(|end| self.pending.asked(&end.outstanding).collect()).unwrap_or_default()
+        self.ctx.peer_end(peer).map(|end| self.pending.asked(&end.outstanding).collect()).unwrap_or_default()
     }
 
     /// The requests that a peer has still to answer, the oldest first.
     fn asked_of(&self, peer: Peer) -> Vec<RequestKey> {
-        let has_any = self.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
+        let has_any = self.ctx.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
         if has_any { self.pending.all(&|request| request.answerer() == peer) } else { Vec::new() }
-    }
-
-    /// How many requests of clients somebody waits for.
-    fn awaited(&self) -> usize {
-        self.all_clients().map(|(_, client)| client.end.outstanding.len()).sum()
-    }
-
-    fn takes_messages(&self, peer: Peer) -> bool {
-        match peer {
-            Peer::Client(client) => self.phase(client) == Some(Phase::Open),
-            Peer::Worker(worker) => self.worker_takes_messages(worker),
-        }
     }
 }
 
@@ -365,7 +303,7 @@ impl View<'_> {
     /// Counters and gauges.
     pub fn stats(&self) -> Stats {
         Stats {
-            clients: self.bus.client_count(),
+            clients: self.bus.ctx.client_count(),
             awaiting_workers: self.bus.awaiting_workers(),
             workers: self.bus.ctx.workers.len(),
             sessions: self.bus.sessions.owned(),

@@ -16,6 +16,7 @@ pub use super::silence::Questions;
 use super::stats::Account;
 use super::tally::{Counts, Tally};
 use super::worker::{State, Worker};
+use crate::ctx::Ctx;
 use crate::view::View;
 
 /// The name of a peer, for people.
@@ -184,10 +185,12 @@ impl Bus {
             |worker: &WorkerKey| self.ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
         let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
         let since = self.ctx.workers.get(worker)?.facts.claimed;
-        let whom = self.name(Peer::Worker(worker))?;
+        let whom = self.ctx.name(Peer::Worker(worker))?;
         Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
     }
+}
 
+impl Ctx {
     fn link(&self, now: Moment, end: &Endpoint, since: Moment) -> Link {
         let wait_for_room = |(peer, since)| {
             Some(WaitsFor { whom: self.name(peer)?, what: "room for its next line", time: now.since(since) })
@@ -217,7 +220,7 @@ impl<'a> View<'a> {
         let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
         let [to_workers, to_clients] = self.bus.pending.counts();
         Levels {
-            clients: Level { used: self.bus.client_count(), most: self.bus.most_clients() },
+            clients: Level { used: self.bus.ctx.client_count(), most: self.bus.ctx.most_clients() },
             sessions: Level { used: self.bus.sessions.owned(), most: MAX_SESSIONS },
             held: self.bus.sessions.held(),
             requests: requests(to_workers),
@@ -227,8 +230,8 @@ impl<'a> View<'a> {
 
     /// The client in a slot.
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
-        let (key, client) = self.bus.client_in(slot)?;
-        let mut link = self.bus.link(now, &client.end, client.identity.opened);
+        let (key, client) = self.bus.ctx.client_in(slot)?;
+        let mut link = self.bus.ctx.link(now, &client.end, client.identity.opened);
         link.waits_for = link.waits_for.or_else(|| self.bus.wait_for_own_worker(now, key, client));
         Some(ClientRow {
             number: client.identity.number,
@@ -258,7 +261,7 @@ impl<'a> View<'a> {
             state: worker.process.state(),
             role: self.role(key)?,
             age: self.lasted(now, worker.facts.started),
-            owner: worker.owner.and_then(|owner| self.bus.client_number(owner)),
+            owner: worker.owner.and_then(|owner| self.bus.ctx.client_number(owner)),
             // How much it has read is probed only while a client waits for its turn.
             unread: if worker.end.unanswered.count() == 0 { 0 } else { worker.window.backlog() },
             link: Link {
@@ -269,7 +272,7 @@ impl<'a> View<'a> {
                     .iter()
                     .filter_map(|session| self.bus.sessions.get(*session)?.client)
                     .count(),
-                ..self.bus.link(now, &worker.end, worker.facts.started)
+                ..self.bus.ctx.link(now, &worker.end, worker.facts.started)
             },
         })
     }
@@ -284,8 +287,8 @@ impl<'a> View<'a> {
         let (_, session) = self.bus.sessions.at(slot)?;
         Some(SessionRow {
             name: session.name.as_bytes(),
-            client: session.client.and_then(|client| self.bus.client_number(client)),
-            worker: self.bus.name(Peer::Worker(session.worker)),
+            client: session.client.and_then(|client| self.bus.ctx.client_number(client)),
+            worker: self.bus.ctx.name(Peer::Worker(session.worker)),
             rank: session.rank(),
             pending: session.pending,
             idle: now.since(session.used),
@@ -300,7 +303,7 @@ impl<'a> View<'a> {
     /// Who has made the request in a slot, if that still waits.
     pub fn asker_of(&self, slot: usize) -> Option<Name> {
         let (_, request) = self.bus.pending.at(slot)?;
-        self.bus.name(request.asker()?)
+        self.bus.ctx.name(request.asker()?)
     }
 
     /// The request in a slot. `questions` is for all rows of this moment.
@@ -311,8 +314,8 @@ impl<'a> View<'a> {
             id: self.bus.pending.asker_text(key),
             method: self.bus.pending.method_of(key),
             silent,
-            asker: request.asker().and_then(|asker| self.bus.name(asker)),
-            answerer: self.bus.name(request.answerer()),
+            asker: request.asker().and_then(|asker| self.bus.ctx.name(asker)),
+            answerer: self.bus.ctx.name(request.answerer()),
             age: self.lasted(now, request.since()),
             expires: (expires != Moment::NEVER).then(|| expires.since(now)),
             is_cancelled: request.cancelled().is_some(),
@@ -323,7 +326,7 @@ impl<'a> View<'a> {
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(usize, Duration)> {
         let (_, request) = self.bus.pending.at(slot).filter(|(_, request)| request.asker().is_some())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
-        Some((self.bus.worker_name(worker)?.pool, self.lasted(now, request.since())))
+        Some((self.bus.ctx.worker_name(worker)?.pool, self.lasted(now, request.since())))
     }
 
     /// The pool with this index.
@@ -345,7 +348,7 @@ impl<'a> View<'a> {
 
     /// The client with this number.
     pub fn client_numbered(&self, number: u32) -> Option<ClientKey> {
-        self.bus.all_clients().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
+        self.bus.ctx.all_clients().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
     }
 
     /// The worker at this place in a pool.

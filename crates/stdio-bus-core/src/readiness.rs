@@ -17,6 +17,7 @@ use super::report::{Level, Reason, Report};
 use super::settings::Assignment;
 use super::shutdown::Stage;
 use super::worker::Worker;
+use crate::ctx::Ctx;
 use crate::view::View;
 
 /// The result of a readiness check. Texts are for people.
@@ -75,28 +76,9 @@ fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), 
 }
 
 impl Bus {
-    /// `ends_sessions` if a new client needs no free slot where a session without a connection could be ended for it.
-    fn readiness_if(&self, ends_sessions: bool, serves: impl FnOnce() -> Result<(), Unready>) -> Readiness {
-        if self.stage() != Stage::Running {
-            return Readiness::Draining;
-        }
-        // The one client of stdio has its slot.
-        let all_are_stdio = self.ctx.settings.listeners.iter().all(|listener| listener.stdio);
-        let has_room = || self.free_slots() > 0 || all_are_stdio || ends_sessions && self.has_detached_session();
-        let slots = || match has_room() {
-            true => Ok(()),
-            false => full(format!("all {} connections are in use", self.most_clients())),
-        };
-        match all_or_first([slots(), serves()].into_iter()) {
-            Ok(()) => Readiness::Ready,
-            Err(Unready { why, is_full: true }) => Readiness::Full(why),
-            Err(Unready { why, is_full: false }) => Readiness::NotReady(why),
-        }
-    }
-
     fn listener_serves(&self, listener: usize) -> Result<(), Unready> {
         let most = self.ctx.settings.listeners[listener].max_connections.total;
-        if let Some(most) = most.filter(|most| self.let_in(Some(listener), None) >= *most) {
+        if let Some(most) = most.filter(|most| self.ctx.let_in(Some(listener), None) >= *most) {
             return full(format!("all {most} connections of the listener are in use"));
         }
         let pools = self.balancer.groups[self.balancer.of_listeners[listener]].pools();
@@ -127,13 +109,13 @@ impl Bus {
         let is_coming = workers().next().is_some();
         if settings.assignment == Assignment::Dedicated {
             if !is_coming && self.is_full(pool) {
-                if self.is_sound(pool) && self.gives_up_at(pool, None).is_some_and(|at| at <= self.ctx.time.now()) {
+                if self.is_sound(pool) && self.ctx.gives_up_at(pool, None).is_some_and(|at| at <= self.ctx.time.now()) {
                     return Ok(());
                 }
                 return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
             // The next spare is being started, and the others show that it will run.
-            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && self.pool_runs(pool, |_| true) {
+            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && self.ctx.pool_runs(pool, |_| true) {
                 return Ok(());
             }
         }
@@ -164,7 +146,7 @@ impl Bus {
             }
             let runs = self.balancer.groups[self.balancer.of_listeners[listener]]
                 .pools()
-                .any(|pool| self.pool_runs(pool, |_| true));
+                .any(|pool| self.ctx.pool_runs(pool, |_| true));
             let state = &mut self.admission.listeners[listener];
             if core::mem::replace(&mut state.is_closed, !runs) != runs {
                 continue;
@@ -177,17 +159,38 @@ impl Bus {
                 false => (Effect::CloseListener(listener), Reason::ListenerClosed, "closed: no worker"),
             };
             self.ctx.out.push(effect);
-            self.tell(reason, || {
+            self.ctx.tell(reason, || {
                 let text = format!("listener {listener} is {what} of its pools is running");
                 let report = Report::new(reason, text);
                 if is_news { report } else { report.at(Level::Debug) }
             });
         }
     }
+}
+
+impl Ctx {
+    /// `ends_sessions` if a new client needs no free slot where a session without a connection could be ended for it.
+    fn readiness_if(&self, ends_sessions: bool, serves: impl FnOnce() -> Result<(), Unready>) -> Readiness {
+        if self.stage() != Stage::Running {
+            return Readiness::Draining;
+        }
+        // The one client of stdio has its slot.
+        let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
+        let has_room = || self.free_slots() > 0 || all_are_stdio || ends_sessions && self.has_detached_session();
+        let slots = || match has_room() {
+            true => Ok(()),
+            false => full(format!("all {} connections are in use", self.most_clients())),
+        };
+        match all_or_first([slots(), serves()].into_iter()) {
+            Ok(()) => Readiness::Ready,
+            Err(Unready { why, is_full: true }) => Readiness::Full(why),
+            Err(Unready { why, is_full: false }) => Readiness::NotReady(why),
+        }
+    }
 
     /// Whether any such worker of a configured pool runs, owned or not, and is not on probation.
     fn pool_runs(&self, pool: usize, is_such: impl Fn(&Worker) -> bool) -> bool {
-        self.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool && worker.serves() && is_such(worker))
+        self.workers.iter().any(|(_, worker)| worker.name.pool == pool && worker.serves() && is_such(worker))
     }
 }
 
@@ -196,7 +199,7 @@ impl View<'_> {
     pub fn readiness(&self) -> Readiness {
         let is_there = |listener: &usize| !self.bus.ctx.settings.listeners[*listener].is_gone;
         let listeners = (0..self.bus.ctx.settings.listeners.len()).filter(is_there);
-        self.bus.readiness_if(false, || all_or_first(listeners.map(|listener| self.bus.listener_serves(listener))))
+        self.bus.ctx.readiness_if(false, || all_or_first(listeners.map(|listener| self.bus.listener_serves(listener))))
     }
 
     /// Whether startup is over: each pool has a worker with output or a second of running, or has failed, and not all
@@ -209,7 +212,7 @@ impl View<'_> {
             let shows = |worker: &Worker| {
                 worker.end.stream.spoke_at().is_some() || now.since(worker.facts.started) >= FIRST_SIGN
             };
-            let lives = self.bus.pool_runs(pool, shows);
+            let lives = self.bus.ctx.pool_runs(pool, shows);
             any_lives |= lives;
             lives || self.bus.slots_of(pool).all(|slot| slot.restarts.has_failed())
         });
@@ -220,13 +223,15 @@ impl View<'_> {
     pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
         self.bus.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
         Some(
-            self.bus.readiness_if(self.bus.ctx.settings.listeners[listener].mcp, || self.bus.listener_serves(listener)),
+            self.bus
+                .ctx
+                .readiness_if(self.bus.ctx.settings.listeners[listener].mcp, || self.bus.listener_serves(listener)),
         )
     }
 
     /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
         self.bus.ctx.settings.pools[..self.bus.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
-        Some(self.bus.readiness_if(false, || self.bus.pool_serves(pool)))
+        Some(self.bus.ctx.readiness_if(false, || self.bus.pool_serves(pool)))
     }
 }

@@ -15,37 +15,23 @@ use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
 use super::withdrawal::Dialect;
 use super::{Bus, Flow, foreign, length_of_line, reply};
+use crate::ctx::Ctx;
 
 /// ACP's code for a resource, such as a session, that an agent does not know.
 const NOT_FOUND: i32 = -32002;
 
 impl Bus {
-    /// Reports that a line of `from` was dropped, with its id.
-    pub(super) fn report_line(&mut self, reason: Reason, from: Peer, line: Parsed<'_>, text: &str) {
-        if let Peer::Worker(worker) = from
-            && let Some(worker) = self.ctx.workers.get_mut(worker)
-        {
-            worker.useless.count_line();
-        }
-        let id = line.id.is_some().then(|| line.get(line.id));
-        self.report_request(reason, [Some(from), None], || {
-            let id =
-                id.map(|token| String::from_utf8_lossy(&token[..token.len().min(2 * MAX_REQUEST_ID_LEN)]).into_owned());
-            (id, text.into())
-        });
-    }
-
     /// Refuses a message of `from`: the asker gets an error, and the loss is reported.
     pub(super) fn refuse(&mut self, from: Peer, line: Parsed<'_>, refusal: Refusal) -> Flow {
         let Refusal(reason, text) = refusal;
         let has_id = line.id.is_some();
-        let answer = has_id && self.takes_errors(from);
+        let answer = has_id && self.ctx.takes_errors(from);
         // A peer that asks without reading the answers is not read until it reads.
-        if answer && self.block_on_itself(from) {
+        if answer && self.ctx.block_on_itself(from) {
             return Flow::Blocked;
         }
-        self.report_line(reason, from, line, &text);
-        if let Some(end) = self.endpoint(from).filter(|_| has_id) {
+        self.ctx.report_line(reason, from, line, &text);
+        if let Some(end) = self.ctx.endpoint(from).filter(|_| has_id) {
             end.traffic.refused += 1;
         }
         let error = |session: Option<&[u8]>, cause| {
@@ -54,7 +40,7 @@ impl Bus {
         };
         let Peer::Client(client) = from else {
             let said = error(None, None);
-            self.say(from, said);
+            self.ctx.say(from, said);
             return Flow::Next;
         };
         let cause = if reason == Reason::RequestLost { self.cause_of_loss(client, line) } else { None };
@@ -66,7 +52,7 @@ impl Bus {
                 self.record_refusal(client, line, reason, said.as_ref());
             }
         }
-        self.say(from, said);
+        self.ctx.say(from, said);
         Flow::Next
     }
 
@@ -86,7 +72,7 @@ impl Bus {
     pub(super) fn pool_meant(&self, client: ClientKey, line: Parsed<'_>) -> Option<usize> {
         let session = session_named(line).and_then(|name| self.session_of_client(client, &name));
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
-            return self.pool_of(session.worker);
+            return self.ctx.pool_of(session.worker);
         }
         self.balancer.groups[self.group_of_line(client, line).ok()?].only_pool()
     }
@@ -95,14 +81,14 @@ impl Bus {
     fn cause_of_loss(&self, client: ClientKey, line: Parsed<'_>) -> Option<Reason> {
         let session = session_name(line, line.session).and_then(|name| self.session_of_client(client, &name));
         let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
-        let own = self.workers_of(client);
+        let own = self.ctx.workers_of(client);
         of_session.into_iter().chain(own).find_map(|worker| self.ctx.workers.get(worker)?.process.cause())
     }
 
     /// Sends an error to a peer that still reads. `id` is a JSON token.
     pub(super) fn send_error(&mut self, to: Peer, id: &[u8], reason: Reason, text: &str, delivered: Delivered) {
         let said = self.error_for(to, id, None, (reason, None), text, delivered);
-        self.say(to, said);
+        self.ctx.say(to, said);
     }
 
     /// The error for a peer that still reads; `cause` is the reason why a worker was replaced. `id` is a JSON token.
@@ -116,7 +102,7 @@ impl Bus {
         text: &str,
         delivered: Delivered,
     ) -> Option<Said> {
-        if !self.takes_errors(to) {
+        if !self.ctx.takes_errors(to) {
             return None;
         }
         let is_unknown = matches!(reason, Reason::SessionDenied | Reason::SessionLost);
@@ -136,39 +122,26 @@ impl Bus {
     /// Whether a worker of a pool that may serve a client was ever greeted in ACP. Its clients know what an agent says of a
     /// session that it does not know, and go on after that.
     fn speaks_acp(&self, client: ClientKey) -> bool {
-        let Some(group) = self.client(client).map(|client| &self.balancer.groups[client.group]) else { return false };
-        let own = self.workers_of(client).filter_map(|worker| self.pool_of(worker));
+        let Some(group) = self.ctx.client(client).map(|client| &self.balancer.groups[client.group]) else {
+            return false;
+        };
+        let own = self.ctx.workers_of(client).filter_map(|worker| self.ctx.pool_of(worker));
         let mut pools = group.slots().iter().map(|(pool, _)| *pool).chain(own);
         pools.any(|pool| self.supervisor.pools[pool].dialect == Some(Dialect::Acp))
     }
 
-    /// Sends an error, if there is one.
-    pub(super) fn say(&mut self, to: Peer, said: Option<Said>) {
-        if let Some(Said { line, .. }) = said {
-            self.ctx.out.stats().error_replies += 1;
-            self.send(to, &line);
-        }
-    }
-
-    fn takes_errors(&self, peer: Peer) -> bool {
-        match peer {
-            Peer::Client(client) => self.phase(client).is_some_and(|phase| phase <= Phase::Refusing),
-            Peer::Worker(worker) => self.worker_takes_messages(worker),
-        }
-    }
-
     /// A line of `from` is malformed (spec 4.3, 5.3).
     pub(super) fn malformed(&mut self, from: Peer, window: Window<'_>, line: usize, at: usize, fault: Fault) -> Flow {
-        if let Some(flow) = self.skip_mark(from, window, line) {
+        if let Some(flow) = self.ctx.skip_mark(from, window, line) {
             return flow;
         }
         if let Peer::Worker(worker) = from
-            && self.passes_over(worker)
+            && self.ctx.passes_over(worker)
         {
             return self.pass_over(worker, window, line, false);
         }
         if let Peer::Client(client) = from
-            && let Some(text) = self.untrusted_header(client, &window.data()[line..])
+            && let Some(text) = self.ctx.untrusted_header(client, &window.data()[line..])
         {
             self.close_with_error(client, Reason::ProxyHeader, &text);
             return Flow::Over;
@@ -211,27 +184,6 @@ impl Bus {
         self.malformed_text(from, &text)
     }
 
-    /// The message for malformed input that looks like the PROXY header of an untrusted peer. The first lines of a
-    /// binary one are empty, and were skipped.
-    fn untrusted_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
-        self.peer_end(client.into()).filter(|client| client.traffic.lines_in == 0)?;
-        let client = self.identity(client)?;
-        let begins_like = |header: &[u8]| header.starts_with(&bytes[..bytes.len().min(header.len())]);
-        if !begins_like(b"PROXY ") && !begins_like(b"\0\r\nQUIT\n") {
-            return None;
-        }
-        if client.origin.via.is_some() || client.origin.is_proxy {
-            return Some(
-                "it begins like a second PROXY header; of several proxies in a row only the last may send one".into(),
-            );
-        }
-        let place = client.origin.place;
-        Some(match &self.ctx.settings.listeners[client.listener].entry.proxy {
-            Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
-            None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
-        })
-    }
-
     /// The input of `from` is malformed, for this reason.
     #[cold]
     pub(super) fn malformed_text(&mut self, from: Peer, text: &str) -> Flow {
@@ -255,9 +207,9 @@ impl Bus {
                 let text = format!("a line is longer than limits.max_input_buffer, {most} bytes");
                 self.close_with_error(client, Reason::ClientLineTooLong, &text);
             }
-            Peer::Worker(worker) if self.passes_over(worker) => return self.pass_over(worker, window, line, true),
+            Peer::Worker(worker) if self.ctx.passes_over(worker) => return self.pass_over(worker, window, line, true),
             Peer::Worker(worker) => {
-                let text = format!("a line is longer than {}", self.longest());
+                let text = format!("a line is longer than {}", self.ctx.longest());
                 self.stop_broken_worker(worker, Reason::WorkerLineTooLong, &text);
             }
         }
@@ -266,7 +218,7 @@ impl Bus {
 
     /// Sends an error to a client whose input is malformed, and closes it (decision 9).
     fn close_with_error(&mut self, client: ClientKey, reason: Reason, text: &str) {
-        self.report(reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
+        self.ctx.report(reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
         let message = match reason {
             Reason::ClientMalformed => format!("Parse error: {text}"),
             _ => format!("Invalid Request: {text}"),
@@ -274,5 +226,58 @@ impl Bus {
         self.fail_requests_of(client, Reason::RequestDiscarded, CLOSED_BEFORE);
         self.send_error(client.into(), b"null", reason, &message, Delivered::Nothing);
         self.close_client(client, Close::Flush, reason);
+    }
+}
+
+impl Ctx {
+    /// Reports that a line of `from` was dropped, with its id.
+    pub(super) fn report_line(&mut self, reason: Reason, from: Peer, line: Parsed<'_>, text: &str) {
+        if let Peer::Worker(worker) = from
+            && let Some(worker) = self.workers.get_mut(worker)
+        {
+            worker.useless.count_line();
+        }
+        let id = line.id.is_some().then(|| line.get(line.id));
+        self.report_request(reason, [Some(from), None], || {
+            let id =
+                id.map(|token| String::from_utf8_lossy(&token[..token.len().min(2 * MAX_REQUEST_ID_LEN)]).into_owned());
+            (id, text.into())
+        });
+    }
+
+    /// Sends an error, if there is one.
+    pub(super) fn say(&mut self, to: Peer, said: Option<Said>) {
+        if let Some(Said { line, .. }) = said {
+            self.out.stats().error_replies += 1;
+            self.send(to, &line);
+        }
+    }
+
+    fn takes_errors(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Client(client) => self.phase(client).is_some_and(|phase| phase <= Phase::Refusing),
+            Peer::Worker(worker) => self.worker_takes_messages(worker),
+        }
+    }
+
+    /// The message for malformed input that looks like the PROXY header of an untrusted peer. The first lines of a
+    /// binary one are empty, and were skipped.
+    fn untrusted_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
+        self.peer_end(client.into()).filter(|client| client.traffic.lines_in == 0)?;
+        let client = self.identity(client)?;
+        let begins_like = |header: &[u8]| header.starts_with(&bytes[..bytes.len().min(header.len())]);
+        if !begins_like(b"PROXY ") && !begins_like(b"\0\r\nQUIT\n") {
+            return None;
+        }
+        if client.origin.via.is_some() || client.origin.is_proxy {
+            return Some(
+                "it begins like a second PROXY header; of several proxies in a row only the last may send one".into(),
+            );
+        }
+        let place = client.origin.place;
+        Some(match &self.settings.listeners[client.listener].entry.proxy {
+            Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
+            None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
+        })
     }
 }

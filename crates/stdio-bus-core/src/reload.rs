@@ -25,7 +25,7 @@ use crate::view::View;
 impl Bus {
     /// Applies this configuration. The first value of `most_clients` stays, for the tables are allocated.
     pub fn reload(&mut self, now: Moment, mut settings: Settings) -> Effects<'_> {
-        self.begin_call(now);
+        self.ctx.begin_call(now);
         if self.ctx.shutdown.stops_workers() {
             return self.effects();
         }
@@ -42,7 +42,7 @@ impl Bus {
         }
         self.release_gone_pools();
         // Lines that wait may have another destination.
-        self.ctx.workers.keys().into_iter().for_each(|worker| self.release_waiters(worker.into()));
+        self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.release_waiters(worker.into()));
         self.wake_all();
         (self.ctx.workers_changed, self.supervisor.rolls_due) = (true, true);
         self.effects()
@@ -94,8 +94,8 @@ impl Bus {
     fn arrange_clients(&mut self, moved: &[Option<usize>]) {
         self.balancer = Balancer::new(&self.ctx.settings, self.supervisor.shown);
         self.review_subscriptions();
-        for key in self.client_keys() {
-            let Some(Client { identity: client, group: before, mcp, .. }) = self.client(key) else { continue };
+        for key in self.ctx.client_keys() {
+            let Some(Client { identity: client, group: before, mcp, .. }) = self.ctx.client(key) else { continue };
             let (before, is_mcp) = (*before, mcp.era.is_some());
             // The group of a pool has its index.
             let of_pool = |group: usize| moved.get(group).copied().flatten();
@@ -104,19 +104,19 @@ impl Bus {
                 .unwrap_or_else(|| self.group_of_client(client.listener, &client.origin));
             // When two groups are merged, the worker of the client's own group stays, and another dedicated one serves
             // the sessions there.
-            let assigned = self.take_workers(key).into_iter();
+            let assigned = self.ctx.take_workers(key).into_iter();
             let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
             let lends = self.balancer.groups[group].lends();
-            if let Some(client) = self.client_mut(key) {
+            if let Some(client) = self.ctx.client_mut(key) {
                 (client.group, client.mcp.borrows) = (group, lends);
             }
             for (of, worker) in own.into_iter().chain(others) {
                 let to = if of == before { Some(group) } else { of_pool(of) };
-                let is_its_own = self.owner(worker) == Some(key);
-                match to.filter(|to| self.worker_in(key, *to).is_none()) {
+                let is_its_own = self.ctx.owner(worker) == Some(key);
+                match to.filter(|to| self.ctx.worker_in(key, *to).is_none()) {
                     // In a dedicated pool it keeps only its own worker.
                     Some(to) if is_its_own || !self.balancer.groups[to].is_dedicated() => {
-                        self.assign(key, to, worker);
+                        self.ctx.assign(key, to, worker);
                     }
                     _ if is_its_own => self.retire_worker(worker),
                     _ => {}
@@ -170,7 +170,7 @@ impl Bus {
         let keeps = if is_assigned_otherwise { 0 } else { slots };
         for worker in self.workers_beyond(pool, keeps) {
             if is_assigned_otherwise {
-                self.take_back(worker);
+                self.ctx.take_back(worker);
             }
             self.retire_worker(worker);
         }
@@ -188,7 +188,7 @@ impl Bus {
         for pool in 0..self.supervisor.pools.len() {
             let uses = |(_, client): (_, &Client)| self.balancer.groups[client.group].pools().any(|of| of == pool);
             let side = self.supervisor.pools[pool].side;
-            if !self.ctx.settings.pools[pool].is_gone || side.is_released || self.all_clients().any(uses) {
+            if !self.ctx.settings.pools[pool].is_gone || side.is_released || self.ctx.all_clients().any(uses) {
                 continue;
             }
             self.restart_roll(pool);
@@ -199,8 +199,8 @@ impl Bus {
 
     /// Checks everything that may be due earlier than before.
     fn wake_all(&mut self) {
-        self.client_keys().into_iter().for_each(|client| self.wake_at(client.into(), self.ctx.time.now()));
-        self.ctx.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.ctx.time.now()));
+        self.ctx.client_keys().into_iter().for_each(|client| self.ctx.wake_at(client.into(), self.ctx.time.now()));
+        self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.wake_at(worker.into(), self.ctx.time.now()));
         let pools = (0..self.supervisor.pools.len()).map(Timer::Pool);
         let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
         timers.for_each(|timer| self.ctx.timers.arm(timer, self.ctx.time.now()));
@@ -215,8 +215,8 @@ impl Bus {
                 self.ctx.timers.arm(Timer::Listeners, ends);
                 continue;
             }
-            for key in self.client_keys() {
-                if self.identity(key).is_some_and(|client| client.listener == listener) {
+            for key in self.ctx.client_keys() {
+                if self.ctx.identity(key).is_some_and(|client| client.listener == listener) {
                     let text = "the listener of this connection is not in the configuration any more";
                     self.close_orderly(key, Reason::ListenerRemoved, text);
                 }
@@ -231,7 +231,7 @@ impl View<'_> {
         let Some(settings) = self.bus.ctx.settings.pools[..self.bus.supervisor.shown].get(pool) else { return false };
         !settings.is_gone
             || self.bus.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool)
-            || self.bus.all_clients().any(|(_, client)| {
+            || self.bus.ctx.all_clients().any(|(_, client)| {
                 let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool));
                 named
                     || self.bus.balancer.groups[client.group]
@@ -243,6 +243,6 @@ impl View<'_> {
     /// Whether a client of a removed listener is still connected; true for a listener that is not removed.
     pub fn listener_in_use(&self, listener: usize) -> bool {
         let Some(settings) = self.bus.ctx.settings.listeners.get(listener) else { return false };
-        !settings.is_gone || self.bus.all_clients().any(|(_, client)| client.identity.listener == listener)
+        !settings.is_gone || self.bus.ctx.all_clients().any(|(_, client)| client.identity.listener == listener)
     }
 }

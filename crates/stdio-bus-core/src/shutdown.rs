@@ -14,6 +14,7 @@ use super::request::Request;
 use super::session::table::Session;
 use super::timers::Timer;
 use super::{Bus, closing};
+use crate::ctx::Ctx;
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain timeout.
 const LAST_GRACE: Duration = Duration::from_secs(1);
@@ -77,11 +78,6 @@ impl Shutdown {
 }
 
 impl Bus {
-    /// The stage of the shutdown.
-    pub(crate) fn stage(&self) -> Stage {
-        self.ctx.shutdown.stage
-    }
-
     /// The operator asks for a drain. It does not hurry.
     pub(super) fn on_drain(&mut self) {
         if self.ctx.shutdown.stage == Stage::Running {
@@ -101,14 +97,14 @@ impl Bus {
         }
         if first.is_none() && self.ctx.shutdown.by_operator {
             let text = "a signal: the drain continues; a second one ends it";
-            return self.report(Reason::Draining, None, || text.into());
+            return self.ctx.report(Reason::Draining, None, || text.into());
         }
         if self.ctx.shutdown.immediate || first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
             return;
         }
         self.ctx.shutdown.immediate = true;
-        let pending = self.awaited();
-        self.report(Reason::Draining, None, || {
+        let pending = self.ctx.awaited();
+        self.ctx.report(Reason::Draining, None, || {
             format!("a second signal: everything ends within a second; {pending} pending requests get errors")
         });
         self.close_clients();
@@ -130,22 +126,10 @@ impl Bus {
         if lame_duck.is_zero() {
             return self.begin_shutdown(why);
         }
-        self.enter(Stage::LameDuck, self.ctx.time.now().after(lame_duck));
-        self.report(Reason::Draining, None, || {
+        self.ctx.enter(Stage::LameDuck, self.ctx.time.now().after(lame_duck));
+        self.ctx.report(Reason::Draining, None, || {
             format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
         });
-    }
-
-    /// Enters the next stage, which lasts until `deadline` at most.
-    fn enter(&mut self, stage: Stage, deadline: Moment) {
-        (self.ctx.shutdown.stage, self.ctx.shutdown.deadline) = (stage, deadline);
-        self.await_deadline();
-    }
-
-    fn await_deadline(&mut self) {
-        if self.ctx.shutdown.deadline > self.ctx.time.now() {
-            self.ctx.timers.arm(Timer::Drain, self.ctx.shutdown.deadline);
-        }
     }
 
     /// Starts the drain itself, once.
@@ -155,15 +139,15 @@ impl Bus {
             return;
         }
         let quiesce = self.ctx.settings.limits.quiesce;
-        self.enter(Stage::Quiescing, now.after(quiesce));
+        self.ctx.enter(Stage::Quiescing, now.after(quiesce));
         self.ctx.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
         self.ctx.out.push(Effect::StopAccept);
         // These will get no answer.
         let is_subscription = |request: &Request| request.verb == Verb::Listen && request.cancelled().is_none();
         let subscriptions = self.pending.all(&|request| is_subscription(request) && request.asker().is_some());
-        let (pending, clients) = (self.awaited() - subscriptions.len(), self.client_count());
-        self.report(Reason::Draining, None, || {
+        let (pending, clients) = (self.ctx.awaited() - subscriptions.len(), self.ctx.client_count());
+        self.ctx.report(Reason::Draining, None, || {
             let patience = match pending {
                 0 => String::new(),
                 _ => format!(", which have {} s (quiesce_sec); a second signal ends it at once", quiesce.as_secs()),
@@ -191,30 +175,30 @@ impl Bus {
             Stage::Killing if over || self.ctx.workers.is_empty() => self.flush(),
             Stage::Flushing if over => {
                 self.ctx.shutdown.deadline = Moment::NEVER;
-                for client in self.client_keys() {
-                    self.leave_unread(client);
+                for client in self.ctx.client_keys() {
+                    self.ctx.leave_unread(client);
                     self.close_client(client, Close::Now, Reason::ShuttingDown);
                 }
             }
             _ => {}
         }
-        if self.ctx.shutdown.stage == Stage::Flushing && !self.has_clients() {
+        if self.ctx.shutdown.stage == Stage::Flushing && !self.ctx.has_clients() {
             self.ctx.shutdown.stage = Stage::Done;
             self.ctx.out.push(Effect::Done);
         } else {
-            self.await_deadline();
+            self.ctx.await_deadline();
         }
     }
 
     fn terminate(&mut self) {
         let deadline = self.ctx.time.now().after(self.ctx.settings.limits.drain_timeout);
-        self.enter(Stage::Terminating, deadline);
+        self.ctx.enter(Stage::Terminating, deadline);
         self.ctx.shutdown.ends = deadline;
-        for client in self.client_keys() {
-            self.end_throttle(client);
+        for client in self.ctx.client_keys() {
+            self.ctx.end_throttle(client);
         }
         let left = self.ctx.workers.len();
-        self.report(Reason::Draining, None, || format!("{left} workers are told to stop"));
+        self.ctx.report(Reason::Draining, None, || format!("{left} workers are told to stop"));
         for worker in self.ctx.workers.keys() {
             self.stop_worker(worker);
         }
@@ -222,7 +206,7 @@ impl Bus {
     }
 
     fn kill(&mut self) {
-        self.enter(Stage::Killing, self.ctx.time.now().after(LAST_GRACE));
+        self.ctx.enter(Stage::Killing, self.ctx.time.now().after(LAST_GRACE));
         self.kill_workers();
         self.advance_shutdown();
     }
@@ -232,13 +216,13 @@ impl Bus {
             true => self.ctx.shutdown.ends,
             false => self.ctx.shutdown.ends.max(self.ctx.time.now().after(LAST_GRACE)),
         };
-        self.enter(Stage::Flushing, deadline);
+        self.ctx.enter(Stage::Flushing, deadline);
         self.close_clients();
         self.advance_shutdown();
     }
 
     fn close_clients(&mut self) {
-        for client in self.client_keys() {
+        for client in self.ctx.client_keys() {
             self.close_orderly(client, Reason::ShuttingDown, "the daemon is shutting down");
         }
     }
@@ -247,8 +231,8 @@ impl Bus {
     /// connection would be lost; so it is refused, and the grace begins anew.
     fn close_silent(&mut self) {
         let grace = self.ctx.settings.limits.drain_grace;
-        for key in self.client_keys() {
-            let Some(client) = self.client(key).filter(|client| client.phase == Phase::Open) else { continue };
+        for key in self.ctx.client_keys() {
+            let Some(client) = self.ctx.client(key).filter(|client| client.phase == Phase::Open) else { continue };
             let end = &client.end;
             let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(|session| session.is_working);
             if !end.outstanding.is_empty() || end.sessions.iter().any(works) {
@@ -270,19 +254,38 @@ impl Bus {
         let is_open = |(_, client): (_, &Client)| client.phase <= Phase::HalfClosed;
         let works = |(_, session): (_, &Session)| session.is_working;
         if self.ctx.shutdown.stage == Stage::Quiescing
-            && !self.all_clients().any(is_open)
+            && !self.ctx.all_clients().any(is_open)
             && !self.sessions.iter().any(works)
         {
             self.terminate();
         }
     }
+}
+
+impl Ctx {
+    /// The stage of the shutdown.
+    pub(crate) fn stage(&self) -> Stage {
+        self.shutdown.stage
+    }
+
+    /// Enters the next stage, which lasts until `deadline` at most.
+    fn enter(&mut self, stage: Stage, deadline: Moment) {
+        (self.shutdown.stage, self.shutdown.deadline) = (stage, deadline);
+        self.await_deadline();
+    }
+
+    fn await_deadline(&mut self) {
+        if self.shutdown.deadline > self.time.now() {
+            self.timers.arm(Timer::Drain, self.shutdown.deadline);
+        }
+    }
 
     /// A client has got an answer: it may be its last one.
     pub(super) fn watch_silence(&mut self) {
-        if self.ctx.shutdown.stage == Stage::Quiescing {
+        if self.shutdown.stage == Stage::Quiescing {
             // Without a grace it is checked in the next tick, not again in this one.
-            let grace = self.ctx.settings.limits.drain_grace.max(Duration::from_nanos(1));
-            self.ctx.timers.arm(Timer::Drain, self.ctx.time.now().after(grace));
+            let grace = self.settings.limits.drain_grace.max(Duration::from_nanos(1));
+            self.timers.arm(Timer::Drain, self.time.now().after(grace));
         }
     }
 }

@@ -14,6 +14,7 @@ use super::Bus;
 use super::peer::{Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use super::request::Request;
 use super::settings::Pool;
+use crate::ctx::Ctx;
 
 /// Deadlines that are moved on are rounded up to this, in nanoseconds.
 const ROUND: u64 = 50_000_000;
@@ -127,13 +128,6 @@ pub(super) struct Asked {
 pub struct Questions(OnceCell<Asked>);
 
 impl Bus {
-    /// When the request that is being handled times out, by the limits of this worker, if ever. Its time began when the
-    /// daemon took its line.
-    pub(super) fn line_expires(&self, worker: WorkerKey) -> Option<Moment> {
-        let expires = self.ctx.workers.get(worker)?.answering.limits().expires(self.ctx.time.taken_at());
-        Some(expires).filter(|expires| *expires != Moment::NEVER)
-    }
-
     /// A worker has said something in this session, or about this request.
     #[inline]
     pub(super) fn note_life(&mut self, worker: WorkerKey, session: Option<SessionKey>, about: Option<RequestKey>) {
@@ -221,5 +215,14 @@ impl Bus {
             );
         }
         Err(Moment(silent_at.0.checked_next_multiple_of(ROUND).unwrap_or(u64::MAX)).min(watched.expires))
+    }
+}
+
+impl Ctx {
+    /// When the request that is being handled times out, by the limits of this worker, if ever. Its time began when the
+    /// daemon took its line.
+    pub(super) fn line_expires(&self, worker: WorkerKey) -> Option<Moment> {
+        let expires = self.workers.get(worker)?.answering.limits().expires(self.time.taken_at());
+        Some(expires).filter(|expires| *expires != Moment::NEVER)
     }
 }

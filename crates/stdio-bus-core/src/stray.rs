@@ -23,6 +23,7 @@ use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::{BadOutput, MAX_REQUEST_ID_LEN, WRAPPED_LINE};
 use super::{Bus, Flow};
+use crate::ctx::Ctx;
 
 /// So much of a line is logged.
 const SHOWN: usize = 4 * 1024;
@@ -211,28 +212,6 @@ fn keep(kept: &mut Vec<u8>, part: &[u8], most: usize) {
 }
 
 impl Bus {
-    /// Whether lines of a worker that are no messages are passed over.
-    pub(super) fn passes_over(&self, worker: WorkerKey) -> bool {
-        let Some(pool) = self.ctx.workers.get(worker).map(|worker| worker.name.pool) else { return false };
-        self.ctx.settings.on_bad_output(pool) == BadOutput::Skip
-    }
-
-    /// A byte order mark stands ahead of the first line of `from`, from `line` on in the window; the bytes before are
-    /// blank lines. It is passed over.
-    pub(super) fn skip_mark(&mut self, from: Peer, window: Window<'_>, line: usize) -> Option<Flow> {
-        let end = self.peer_end(from).filter(|end| end.traffic.lines_in == 0 && end.traffic.bytes_in == 0)?;
-        let (bytes, is_whole) = (&window.data()[line..], window.data()[line..].starts_with(MARK));
-        if !is_whole && !MARK.starts_with(bytes) || end.stream.waits() {
-            return None;
-        }
-        let to = if is_whole { line + MARK.len() } else { line };
-        if is_whole && let Some(end) = self.endpoint(from) {
-            // There is only one.
-            end.traffic.bytes_in += MARK.len() as u64;
-        }
-        Some(Flow::PassedOver { to, goes_on: is_whole })
-    }
-
     /// A worker's line is no message, for this reason, or is too long: it is passed over from `line` on.
     pub(super) fn pass_over(&mut self, key: WorkerKey, window: Window<'_>, line: usize, is_too_long: bool) -> Flow {
         let began = self.ctx.time.now();
@@ -270,7 +249,7 @@ impl Bus {
         if length > most || lasts > LONGEST_TIME {
             let text = format!(
                 "a line is longer than {} and has not ended after {length} bytes and {} s",
-                self.longest(),
+                self.ctx.longest(),
                 lasts.as_secs()
             );
             self.stop_broken_worker(key, Reason::WorkerLineTooLong, &text);
@@ -278,11 +257,6 @@ impl Bus {
         }
         let Some(end) = end else { return Some(bytes.len()) };
         self.end_stray(key).then_some(end + 1)
-    }
-
-    /// The limit of a worker's line, for people.
-    pub(super) fn longest(&self) -> String {
-        format!("{WRAPPED_LINE} times limits.max_input_buffer, {} bytes", self.ctx.settings.limits.max_worker_line())
     }
 
     /// A line that is passed over has ended. False if that ends the worker.
@@ -302,13 +276,13 @@ impl Bus {
     /// A line that is too long has ended: it costs the request that it answers.
     fn end_too_long(&mut self, key: WorkerKey, line: &Stray) -> bool {
         let (reason, from) = (Reason::WorkerLineTooLong, Peer::Worker(key));
-        let what = format!("longer than {}: raise that. It has {} bytes", self.longest(), line.length);
+        let what = format!("longer than {}: raise that. It has {} bytes", self.ctx.longest(), line.length);
         let Outline { method, is_array, .. } = &line.outline;
         let id = line.outline.id();
         if !is_array && !method.is_empty() && !line.outline.answers {
             let shown = method.escape_ascii();
             let text = format!("a message {shown} is {what}, and is passed over");
-            self.report(reason, Some(from), || text.clone());
+            self.ctx.report(reason, Some(from), || text.clone());
             if let Some(id) = id {
                 self.send_error(from, id, reason, &text, Delivered::No);
             }
@@ -320,14 +294,14 @@ impl Bus {
             return true;
         }
         match id {
-            Some(_) => self.report(reason, Some(from), || format!("an answer that nobody waits for is {what}")),
+            Some(_) => self.ctx.report(reason, Some(from), || format!("an answer that nobody waits for is {what}")),
             // It may be the answer to any request.
             None if line.begin.first() == Some(&b'{') => {
                 let text = format!("a line is {what}, and says not which request it answers");
                 self.stop_broken_worker(key, reason, &text);
                 return false;
             }
-            None => self.report(reason, Some(from), || format!("a line that is no message is {what}")),
+            None => self.ctx.report(reason, Some(from), || format!("a line that is no message is {what}")),
         }
         true
     }
@@ -351,7 +325,7 @@ impl Bus {
         let length = line.length as usize;
         self.ctx.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
         if is_first {
-            self.report(reason, Some(from), || {
+            self.ctx.report(reason, Some(from), || {
                 "a worker writes lines to stdout that are no messages: they are passed over (pools[].on_bad_output), and \
                  logged as \"stdout: …\"; diagnostics belong on stderr"
                     .into()
@@ -372,22 +346,51 @@ impl Bus {
         let (creates, is_awaited) = (found.verb.creates(), found.asker().is_some());
         match is_awaited {
             true => self.fail_request(request, reason, text),
-            false => self.report(reason, Some(Peer::Worker(worker)), || text.into()),
+            false => self.ctx.report(reason, Some(Peer::Worker(worker)), || text.into()),
         }
         self.forget_request(request);
         if creates {
             self.drop_early(worker);
         }
     }
+}
+
+impl Ctx {
+    /// Whether lines of a worker that are no messages are passed over.
+    pub(super) fn passes_over(&self, worker: WorkerKey) -> bool {
+        let Some(pool) = self.workers.get(worker).map(|worker| worker.name.pool) else { return false };
+        self.settings.on_bad_output(pool) == BadOutput::Skip
+    }
+
+    /// A byte order mark stands ahead of the first line of `from`, from `line` on in the window; the bytes before are
+    /// blank lines. It is passed over.
+    pub(super) fn skip_mark(&mut self, from: Peer, window: Window<'_>, line: usize) -> Option<Flow> {
+        let end = self.peer_end(from).filter(|end| end.traffic.lines_in == 0 && end.traffic.bytes_in == 0)?;
+        let (bytes, is_whole) = (&window.data()[line..], window.data()[line..].starts_with(MARK));
+        if !is_whole && !MARK.starts_with(bytes) || end.stream.waits() {
+            return None;
+        }
+        let to = if is_whole { line + MARK.len() } else { line };
+        if is_whole && let Some(end) = self.endpoint(from) {
+            // There is only one.
+            end.traffic.bytes_in += MARK.len() as u64;
+        }
+        Some(Flow::PassedOver { to, goes_on: is_whole })
+    }
+
+    /// The limit of a worker's line, for people.
+    pub(super) fn longest(&self) -> String {
+        format!("{WRAPPED_LINE} times limits.max_input_buffer, {} bytes", self.settings.limits.max_worker_line())
+    }
 
     /// A worker's output has ended amid a line that is passed over. The request that it answers fails with the worker.
     pub(super) fn end_of_stray(&mut self, key: WorkerKey) {
-        if let Some(line) = self.ctx.workers.get_mut(key).and_then(|worker| worker.strays.line.take())
+        if let Some(line) = self.workers.get_mut(key).and_then(|worker| worker.strays.line.take())
             && line.outline.id().is_none()
         {
             let length = line.length as usize;
-            self.ctx.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
-            self.ctx.out.count_quietly(Reason::WorkerStdout);
+            self.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
+            self.out.count_quietly(Reason::WorkerStdout);
         }
     }
 }

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use super::Bus;
 use super::message::Verb;
 use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
+use crate::ctx::Ctx;
 
 /// Who listens: a listener, and the name that was shown there, with whether it is a token's; without a name the
 /// connection.
@@ -31,19 +32,11 @@ struct Subscription {
 pub(crate) struct Subscriptions(Vec<Subscription>);
 
 impl Bus {
-    fn listener(&self, client: ClientKey) -> Option<Listener> {
-        let identity = self.identity(client)?;
-        let names = &identity.origin.names;
-        let name = names.owner().map(|name| (names.token.is_some(), name.to_owned()));
-        let client = Some(client).filter(|_| name.is_none());
-        Some(Listener { at: identity.listener, name, client })
-    }
-
     /// A client listens.
     pub(crate) fn note_subscription(&mut self, client: ClientKey, worker: WorkerKey, request: RequestKey) {
         // A worker of one's own gets all that its client sends.
-        let is_its_own = self.has_owner(worker) && !self.mcp(client).borrows;
-        if let Some(of) = self.listener(client).filter(|_| !is_its_own) {
+        let is_its_own = self.ctx.has_owner(worker) && !self.ctx.mcp(client).borrows;
+        if let Some(of) = self.ctx.listener(client).filter(|_| !is_its_own) {
             self.subscriptions.0.push(Subscription { of, request });
             self.review_subscriptions();
         }
@@ -61,13 +54,13 @@ impl Bus {
             self.review_subscriptions();
         }
         // What continues a request goes where that was begun.
-        let begun = self.preferred_worker(client, group);
-        let of = self.listener(client)?;
+        let begun = self.ctx.preferred_worker(client, group);
+        let of = self.ctx.listener(client)?;
         let own = self.subscriptions.0.iter().rev().filter(|it| it.of == of);
         let mut workers = own.filter_map(|it| self.worker_of_subscription(it.request));
         workers.find(|worker| {
-            let is_there = self.pool_of(*worker).is_some_and(|pool| self.balancer.groups[group].has(pool));
-            is_there && self.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
+            let is_there = self.ctx.pool_of(*worker).is_some_and(|pool| self.balancer.groups[group].has(pool));
+            is_there && self.ctx.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
         })
     }
 
@@ -86,7 +79,7 @@ impl Bus {
         let mut all = core::mem::take(&mut self.subscriptions.0);
         all.retain(|it| self.worker_of_subscription(it.request).is_some());
         let workers = all.iter().filter_map(|it| self.worker_of_subscription(it.request));
-        let mut pools: Vec<usize> = workers.filter_map(|worker| self.pool_of(worker)).collect();
+        let mut pools: Vec<usize> = workers.filter_map(|worker| self.ctx.pool_of(worker)).collect();
         pools.sort_unstable();
         pools.dedup();
         for group in &mut self.balancer.groups {
@@ -94,5 +87,15 @@ impl Bus {
             group.set_listeners(has_any);
         }
         self.subscriptions.0 = all;
+    }
+}
+
+impl Ctx {
+    fn listener(&self, client: ClientKey) -> Option<Listener> {
+        let identity = self.identity(client)?;
+        let names = &identity.origin.names;
+        let name = names.owner().map(|name| (names.token.is_some(), name.to_owned()));
+        let client = Some(client).filter(|_| name.is_none());
+        Some(Listener { at: identity.listener, name, client })
     }
 }

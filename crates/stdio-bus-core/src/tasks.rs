@@ -25,6 +25,7 @@ use super::peer::{ClientKey, Moment, Source, WorkerKey};
 use super::report::Reason;
 use super::router::message::{Message, Said};
 use super::shares::Shares;
+use crate::ctx::Ctx;
 
 /// Maximum number of tasks; beyond it one is forgotten for each new one.
 const MOST: usize = 4096;
@@ -241,8 +242,8 @@ impl Bus {
             let pools = self.balancer.groups[group].pools();
             let found = pools.into_iter().find_map(|pool| Some((pool, self.tasks.get(pool, &id)?)));
             let Some((pool, task)) = found else { continue };
-            let is_its = task.maker.as_ref().is_none_or(|maker| self.is_maker(message.from, maker));
-            if !is_its && !self.shares_sessions() {
+            let is_its = task.maker.as_ref().is_none_or(|maker| self.ctx.is_maker(message.from, maker));
+            if !is_its && !self.ctx.shares_sessions() {
                 return Err(Refusal(Reason::SessionDenied, "this task is not available to this connection".into()));
             }
             worker = worker.or(Some(task.worker));
@@ -250,18 +251,10 @@ impl Bus {
                 task.until = now.after(WORKS_FOR);
             }
         }
-        if worker.is_some_and(|worker| !self.worker_takes_messages(worker)) {
+        if worker.is_some_and(|worker| !self.ctx.worker_takes_messages(worker)) {
             return Err(Refusal(Reason::RequestLost, "the worker of this task has exited or is stopping".into()));
         }
         Ok(worker)
-    }
-
-    fn is_maker(&self, client: ClientKey, (listener, origin): &(usize, Rc<Origin>)) -> bool {
-        let is_it = |client: &Client| {
-            let client = &client.identity;
-            client.listener == *listener && client.origin.names.are_the_same_owner(&origin.names)
-        };
-        self.client(client).is_some_and(is_it)
     }
 
     /// A worker answers a client's request with a result that names a task.
@@ -269,9 +262,9 @@ impl Bus {
     pub(crate) fn note_task(&mut self, client: Option<ClientKey>, worker: WorkerKey, line: Parsed<'_>) {
         let Some(result) = member(line.get(line.span), b"result") else { return };
         let id = string_in(result, b"taskId").filter(|id| !id.is_empty() && id.len() <= LONGEST_ID);
-        let Some((id, pool)) = id.zip(self.pool_of(worker)) else { return };
+        let Some((id, pool)) = id.zip(self.ctx.pool_of(worker)) else { return };
         let makes = string_in(result, b"resultType").is_some_and(|kind| &*kind == b"task");
-        if makes && let Some(client) = client.and_then(|client| self.identity(client)) {
+        if makes && let Some(client) = client.and_then(|client| self.ctx.identity(client)) {
             let maker = (client.listener, Rc::clone(&client.origin));
             let maker = Some(maker).filter(|(_, origin)| origin.names.owner().is_some());
             let (serial, source) = (self.tasks.made, client.origin.source());
@@ -289,7 +282,7 @@ impl Bus {
         if self.tasks.is_empty() || !(tells(b"notifications/tasks") || tells(b"notifications/tasks/status")) {
             return;
         }
-        let Some((params, pool)) = member(line.get(line.span), b"params").zip(self.pool_of(worker)) else { return };
+        let Some((params, pool)) = member(line.get(line.span), b"params").zip(self.ctx.pool_of(worker)) else { return };
         if let Some(id) = string_in(params, b"taskId") {
             self.update_task(worker, pool, &id, params);
         }
@@ -308,7 +301,7 @@ impl Bus {
         }
         self.tasks.set_works(&name, works);
         if !works {
-            self.notice_leaving(worker);
+            self.ctx.notice_leaving(worker);
         }
     }
 
@@ -317,6 +310,16 @@ impl Bus {
         let now = self.ctx.time.now();
         let works = |task: &&Task| task.worker == worker && task.works && task.until > now;
         self.tasks.by_name.values().filter(works).map(|task| task.until).max()
+    }
+}
+
+impl Ctx {
+    fn is_maker(&self, client: ClientKey, (listener, origin): &(usize, Rc<Origin>)) -> bool {
+        let is_it = |client: &Client| {
+            let client = &client.identity;
+            client.listener == *listener && client.origin.names.are_the_same_owner(&origin.names)
+        };
+        self.client(client).is_some_and(is_it)
     }
 }
 

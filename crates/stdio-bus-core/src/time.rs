@@ -4,9 +4,9 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Bus;
 use super::peer::Moment;
 use super::report::Reason;
+use crate::ctx::Ctx;
 use crate::view::View;
 
 /// Number of suspensions that are remembered. The oldest ones are merged.
@@ -81,20 +81,20 @@ impl Time {
     }
 }
 
-impl Bus {
+impl Ctx {
     /// The daemon did not run for a while.
     pub(super) fn on_gap(&mut self, held_up: Duration, suspended: Duration) {
         if !suspended.is_zero() {
-            self.ctx.time.add_suspended(suspended);
+            self.time.add_suspended(suspended);
             self.report(Reason::MachineSuspended, None, || {
                 let seconds = suspended.as_secs_f32();
                 format!("the machine was suspended for {seconds:.1} s; that counts for no timeout")
             });
         }
         if !held_up.is_zero() {
-            let Moment(now) = self.ctx.time.now();
+            let Moment(now) = self.time.now();
             let since = now.saturating_sub(u64::try_from(held_up.as_nanos()).unwrap_or(u64::MAX));
-            (self.ctx.time.resumed, self.ctx.time.held_up_since) = (self.ctx.time.now(), Moment(since));
+            (self.time.resumed, self.time.held_up_since) = (self.time.now(), Moment(since));
             self.report(Reason::DaemonHeldUp, None, || {
                 let seconds = held_up.as_secs_f32();
                 format!(

@@ -23,22 +23,22 @@ impl Bus {
 impl<'a> View<'a> {
     /// The stage of the shutdown.
     pub fn stage(&self) -> Stage {
-        self.bus.stage()
+        self.bus.ctx.stage()
     }
 
     /// The number of a client for people.
     pub fn client_number(&self, client: ClientKey) -> Option<u32> {
-        self.bus.client_number(client)
+        self.bus.ctx.client_number(client)
     }
 
     /// Whether any client is connected.
     pub fn has_clients(&self) -> bool {
-        self.bus.has_clients()
+        self.bus.ctx.has_clients()
     }
 
     /// Maximum number of clients.
     pub fn most_clients(&self) -> usize {
-        self.bus.most_clients()
+        self.bus.ctx.most_clients()
     }
 
     /// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.
@@ -46,7 +46,7 @@ impl<'a> View<'a> {
     /// # Errors
     /// Why not.
     pub fn may_ask(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.bus.may_ask(listener, origin)
+        self.bus.ctx.may_ask(listener, origin)
     }
 
     /// The sources of all clients, and how many each has.
@@ -56,27 +56,27 @@ impl<'a> View<'a> {
 
     /// Number of free client slots.
     pub fn free_slots(&self) -> usize {
-        self.bus.free_slots()
+        self.bus.ctx.free_slots()
     }
 
     /// Whether a client of this origin may use a pool of its listener.
     pub fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
-        self.bus.offers(listener, origin, pool)
+        self.bus.ctx.offers(listener, origin, pool)
     }
 
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
     pub fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
-        self.bus.offers_any(listener, origin)
+        self.bus.ctx.offers_any(listener, origin)
     }
 
     /// The client that a worker of a dedicated pool belongs to.
     pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
-        self.bus.owner(worker)
+        self.bus.ctx.owner(worker)
     }
 
     /// Whether a worker of a pool is asked for its era, or will be once it runs.
     pub fn asks_era(&self, pool: usize) -> bool {
-        self.bus.asks_era(pool)
+        self.bus.ctx.asks_era(pool)
     }
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of

@@ -15,6 +15,7 @@ use super::reply::{self, Delivered};
 use super::report::Reason;
 use super::request::Flags;
 use super::timers::Timer;
+use crate::ctx::Ctx;
 
 /// How a protocol cancels a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,10 +67,10 @@ impl Bus {
     /// The protocol that a client and a worker speak with each other. `request` is one between them: only in MCP
     /// requests have progress tokens.
     fn dialect(&self, client: ClientKey, worker: WorkerKey, request: RequestKey) -> Dialect {
-        if self.mcp(client).era.is_some() {
+        if self.ctx.mcp(client).era.is_some() {
             return Dialect::Mcp;
         }
-        let known = self.pool_of(worker).and_then(|pool| self.supervisor.pools[pool].dialect);
+        let known = self.ctx.pool_of(worker).and_then(|pool| self.supervisor.pools[pool].dialect);
         known.unwrap_or(if self.pending.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
     }
 
@@ -86,10 +87,10 @@ impl Bus {
         let dialect = self.dialect(client, worker, key);
         // MCP: the `initialize` is not cancelled.
         let may_be = dialect != Dialect::Mcp || verb != Verb::Initialize;
-        if may_be && self.reads_lines(answerer) {
+        if may_be && self.ctx.reads_lines(answerer) {
             let id = self.pending.wire_token(key);
             let id = id.map_or_else(|| self.pending.asker_token(key), |id| id.as_bytes().to_owned());
-            self.send(answerer, &cancellation(dialect, &id, why));
+            self.ctx.send(answerer, &cancellation(dialect, &id, why));
         }
         let due = self.pending.give_up(self.ctx.time.now(), key);
         self.ctx.timers.arm(Timer::Requests, due);
@@ -120,10 +121,10 @@ impl Bus {
         self.withdraw(key, text);
         self.orphan_request(key);
         // A worker that was told to stop reads nothing any more.
-        if !self.takes_messages(asker) {
+        if !self.ctx.takes_messages(asker) {
             return;
         }
-        self.report_request(reason, [Some(answerer), Some(asker)], || (Some(shown), text.into()));
+        self.ctx.report_request(reason, [Some(answerer), Some(asker)], || (Some(shown), text.into()));
         self.send_error(asker, &id, reason, text, Delivered::Yes);
     }
 
@@ -147,7 +148,7 @@ impl Bus {
         client: ClientKey,
         session: Option<SessionKey>,
     ) -> Option<RequestKey> {
-        if session.is_none() && self.owner(worker) != Some(client) {
+        if session.is_none() && self.ctx.owner(worker) != Some(client) {
             return None;
         }
         // The prompt of a child is that of the session that it works for.
@@ -165,14 +166,6 @@ impl Bus {
         prompt.or_else(|| requests.first().copied().filter(|_| requests.len() == 1))
     }
 
-    /// Whether a peer still reads what it is sent.
-    fn reads_lines(&self, peer: Peer) -> bool {
-        match peer {
-            Peer::Worker(worker) => self.worker_takes_messages(worker),
-            Peer::Client(_) => self.takes_messages(peer),
-        }
-    }
-
     /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
     /// (`cancel_on_disconnect`; decision 11). In MCP 2026-07-28 a disconnect cancels the client's requests, and those of
     /// an ended session over HTTP have no other reader: there it needs no setting.
@@ -184,7 +177,7 @@ impl Bus {
                 cancelled.push(session);
                 self.send_cancellation(session);
             }
-            if self.mcp(key).era.is_some() {
+            if self.ctx.mcp(key).era.is_some() {
                 self.withdraw(request, "the client closed the stream");
             }
         }
@@ -194,14 +187,24 @@ impl Bus {
     pub(super) fn send_cancellation(&mut self, session: SessionKey) {
         let Some(session) = self.sessions.get(session) else { return };
         let worker = session.worker;
-        let wanted = self.pool_of(worker).is_some_and(|pool| self.ctx.settings.pools[pool].cancel_on_disconnect);
-        if !wanted || !self.worker_takes_messages(worker) {
+        let wanted = self.ctx.pool_of(worker).is_some_and(|pool| self.ctx.settings.pools[pool].cancel_on_disconnect);
+        if !wanted || !self.ctx.worker_takes_messages(worker) {
             return;
         }
         let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
         reply::write_string(session.name.as_bytes(), &mut bytes);
         bytes.extend_from_slice(b"}}\n");
-        self.send(worker.into(), &bytes);
+        self.ctx.send(worker.into(), &bytes);
+    }
+}
+
+impl Ctx {
+    /// Whether a peer still reads what it is sent.
+    fn reads_lines(&self, peer: Peer) -> bool {
+        match peer {
+            Peer::Worker(worker) => self.worker_takes_messages(worker),
+            Peer::Client(_) => self.takes_messages(peer),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use ndjson_scan::{Line, Span, blank_returns};
 use super::gate::Hold;
 use crate::Bus;
 use crate::client::end_of;
+use crate::ctx::Ctx;
 use crate::endpoint::Endpoint;
 use crate::message::{Edit, Edits, Parsed, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, PeerBits, Text, WorkerKey};
@@ -55,6 +56,70 @@ pub(crate) fn edited(line: Parsed<'_>, edits: &mut Edits) -> Vec<u8> {
 }
 
 impl Bus {
+    /// Finds room at a client for a line of a worker, or makes the worker wait. A shared worker is not held up for long
+    /// by a slow reader: its lines are queued up to a limit, then the client is closed. `is_of_its_own` means that the
+    /// line belongs to a request or a session of the client: then the client uses the worker.
+    pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
+        let now = self.ctx.time.now();
+        let Some(to) = self.ctx.endpoint(client.into()) else { return Room::Free };
+        if !to.output.is_full() {
+            if is_of_its_own {
+                to.seldom.forget_crashes();
+            }
+            return Room::Free;
+        }
+        let (queued, full_since) = (to.output.queued(), to.output.full_since());
+        if !self.is_shared(worker, client) {
+            self.ctx.block(Peer::Worker(worker), Peer::Client(client));
+            return Room::Wait;
+        }
+        let Some(from) = self.ctx.workers.get_mut(worker) else { return Room::Free };
+        let is_too_long = queued > SLOW_READER_LIMIT.saturating_mul(self.ctx.settings.limits.max_output_queue);
+        let mut left = from.stall.left(now);
+        if let Some(since) = full_since.filter(|_| is_too_long && left.is_zero()) {
+            left = from.stall.moment_left(now, since);
+        }
+        if !left.is_zero() {
+            let ends = from.stall.start(now, left);
+            self.ctx.wake_at(worker.into(), ends);
+            self.ctx.block(Peer::Worker(worker), Peer::Client(client));
+            return Room::Wait;
+        }
+        if !is_too_long {
+            if let Some(to) = self.ctx.endpoint(client.into()).filter(|_| is_of_its_own) {
+                to.seldom.forget_crashes();
+            }
+            return Room::Free;
+        }
+        self.ctx.report(Reason::ClientSlow, Some(Peer::Client(client)), || {
+            format!(
+                "a client reads more slowly than a worker that it shares with others writes for it; it is closed with \
+                 {queued} bytes queued"
+            )
+        });
+        self.close_client(client, Close::Now, Reason::ClientSlow);
+        Room::Closed
+    }
+
+    /// Reads a peer again whose first line is a request that has waited for its time: it is refused.
+    pub(crate) fn release_overdue(&mut self, peer: Peer) {
+        let now = self.ctx.time.now();
+        let is_due = |end: &&mut Endpoint| {
+            let kept = end.seldom.get().map(|seldom| seldom.kept);
+            kept.and_then(|kept| kept.overdue_at()).is_some_and(|at| at <= now)
+        };
+        let Some(end) = self.ctx.endpoint(peer).filter(is_due) else { return };
+        end.seldom.kept.expire(Moment::NEVER);
+        if end.gate.has(Hold::Output) {
+            self.ctx.stop_waiting(peer);
+        }
+        if let Peer::Client(client) = peer {
+            self.stop_awaiting_overdue(client);
+        }
+    }
+}
+
+impl Ctx {
     /// Makes a peer wait for its own output, if that is full: an error is to be queued there. Returns whether it waits.
     pub(crate) fn block_on_itself(&mut self, peer: Peer) -> bool {
         let is_full = self.endpoint(peer).is_some_and(|end| end.output.is_full());
@@ -69,7 +134,7 @@ impl Bus {
     pub(crate) fn block_on_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
         let alone = self.client_count() == 1;
         let Some(stdio) = self.identity(client).map(|client| client.stdio) else { return false };
-        let Some(to) = self.ctx.workers.get(worker) else { return false };
+        let Some(to) = self.workers.get(worker) else { return false };
         let is_full = to.end.output.is_full();
         let in_turns = to.owner.is_none() && !stdio;
         if !is_full && !in_turns {
@@ -78,7 +143,7 @@ impl Bus {
         let has_turn = self
             .endpoint(client.into())
             .is_some_and(|from| from.seldom.turn.is_granted() && from.seldom.turn.take(worker));
-        let Some(to) = self.ctx.workers.get_mut(worker) else { return false };
+        let Some(to) = self.workers.get_mut(worker) else { return false };
         let others_wait = to.end.output.has_waiters();
         if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
             to.window.mark_line_end(client, bytes);
@@ -102,53 +167,8 @@ impl Bus {
         true
     }
 
-    /// Finds room at a client for a line of a worker, or makes the worker wait. A shared worker is not held up for long
-    /// by a slow reader: its lines are queued up to a limit, then the client is closed. `is_of_its_own` means that the
-    /// line belongs to a request or a session of the client: then the client uses the worker.
-    pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
-        let now = self.ctx.time.now();
-        let Some(to) = self.endpoint(client.into()) else { return Room::Free };
-        if !to.output.is_full() {
-            if is_of_its_own {
-                to.seldom.forget_crashes();
-            }
-            return Room::Free;
-        }
-        let (queued, full_since) = (to.output.queued(), to.output.full_since());
-        if !self.is_shared(worker, client) {
-            self.block(Peer::Worker(worker), Peer::Client(client));
-            return Room::Wait;
-        }
-        let Some(from) = self.ctx.workers.get_mut(worker) else { return Room::Free };
-        let is_too_long = queued > SLOW_READER_LIMIT.saturating_mul(self.ctx.settings.limits.max_output_queue);
-        let mut left = from.stall.left(now);
-        if let Some(since) = full_since.filter(|_| is_too_long && left.is_zero()) {
-            left = from.stall.moment_left(now, since);
-        }
-        if !left.is_zero() {
-            let ends = from.stall.start(now, left);
-            self.wake_at(worker.into(), ends);
-            self.block(Peer::Worker(worker), Peer::Client(client));
-            return Room::Wait;
-        }
-        if !is_too_long {
-            if let Some(to) = self.endpoint(client.into()).filter(|_| is_of_its_own) {
-                to.seldom.forget_crashes();
-            }
-            return Room::Free;
-        }
-        self.report(Reason::ClientSlow, Some(Peer::Client(client)), || {
-            format!(
-                "a client reads more slowly than a worker that it shares with others writes for it; it is closed with \
-                 {queued} bytes queued"
-            )
-        });
-        self.close_client(client, Close::Now, Reason::ClientSlow);
-        Room::Closed
-    }
-
     fn block(&mut self, from: Peer, to: Peer) {
-        let now = self.ctx.time.now();
+        let now = self.time.now();
         if let Some(end) = self.endpoint(to) {
             end.output.wait(from);
         }
@@ -161,32 +181,32 @@ impl Bus {
     /// Stops reading a peer.
     pub(crate) fn close_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.close(hold)) {
-            self.ctx.out.push(Effect::Pause(peer));
+            self.out.push(Effect::Pause(peer));
         }
     }
 
     /// Reads a peer again, unless another hold remains.
     pub(crate) fn open_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.open(hold)) {
-            self.ctx.out.push(Effect::Resume(peer));
+            self.out.push(Effect::Resume(peer));
             if let Peer::Worker(worker) = peer
-                && let Some(worker) = self.ctx.workers.get_mut(worker)
+                && let Some(worker) = self.workers.get_mut(worker)
             {
-                worker.facts.read_since = self.ctx.time.now();
+                worker.facts.read_since = self.time.now();
             }
         }
     }
 
     /// A peer that has waited for an output continues.
     pub(crate) fn go_on(&mut self, peer: Peer) {
-        let now = self.ctx.time.now();
+        let now = self.time.now();
         let Some(end) = self.endpoint(peer) else { return };
         let blocked_on = end.seldom.get_mut().and_then(|seldom| seldom.blocked_on.take());
         let waited = blocked_on.map(|(_, since)| now.since(since)).unwrap_or_default();
-        self.ctx.out.side(peer).paused += waited;
+        self.out.side(peer).paused += waited;
         self.open_gate(peer, Hold::Output);
         if let Peer::Worker(key) = peer
-            && let Some(worker) = self.ctx.workers.get_mut(key)
+            && let Some(worker) = self.workers.get_mut(key)
         {
             worker.stall.stop(now);
             self.extend_read_timer(key);
@@ -207,15 +227,15 @@ impl Bus {
         for Edit { at, with } in edits.iter().flatten() {
             // Two pieces may follow each other directly, and one may be left out.
             if from < at.start {
-                self.ctx.out.copy(to, from, at.start);
+                self.out.copy(to, from, at.start);
             }
             if !with.as_bytes().is_empty() {
-                self.ctx.out.push(Effect::Insert { to, text: with.clone() });
+                self.out.push(Effect::Insert { to, text: with.clone() });
             }
             bytes = bytes - at.len() + with.as_bytes().len();
             from = at.end;
         }
-        self.ctx.out.copy(to, from, end);
+        self.out.copy(to, from, end);
         self.count_queued(to, bytes);
     }
 
@@ -228,48 +248,31 @@ impl Bus {
         blank_returns(&mut text[..last]);
         let bytes = text.len();
         // It can be long: it is not copied again.
-        self.ctx.out.push(Effect::Insert { to, text: text.into() });
+        self.out.push(Effect::Insert { to, text: text.into() });
         self.count_queued(to, bytes);
     }
 
     /// A line of `bytes` bytes was queued.
     pub(crate) fn count_queued(&mut self, to: Peer, bytes: usize) {
-        let now = self.ctx.time.now();
-        let limits = &self.ctx.settings.limits;
+        let now = self.time.now();
+        let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         if let Peer::Worker(worker) = to {
             let alone = self.client_count() == 1;
-            if let Some(worker) = self.ctx.workers.get_mut(worker) {
+            if let Some(worker) = self.workers.get_mut(worker) {
                 worker.window.push(now, bytes, !alone && worker.owner.is_none());
             }
         }
-        let end = end_of(&mut self.ctx.clients, &mut self.ctx.workers, to);
-        if end.is_some_and(|end| self.ctx.out.count_queued(now, to, end, bytes, limit)) {
+        let end = end_of(&mut self.clients, &mut self.workers, to);
+        if end.is_some_and(|end| self.out.count_queued(now, to, end, bytes, limit)) {
             self.wake_at(to, now.after(timeout));
-        }
-    }
-
-    /// Reads a peer again whose first line is a request that has waited for its time: it is refused.
-    pub(crate) fn release_overdue(&mut self, peer: Peer) {
-        let now = self.ctx.time.now();
-        let is_due = |end: &&mut Endpoint| {
-            let kept = end.seldom.get().map(|seldom| seldom.kept);
-            kept.and_then(|kept| kept.overdue_at()).is_some_and(|at| at <= now)
-        };
-        let Some(end) = self.endpoint(peer).filter(is_due) else { return };
-        end.seldom.kept.expire(Moment::NEVER);
-        if end.gate.has(Hold::Output) {
-            self.stop_waiting(peer);
-        }
-        if let Peer::Client(client) = peer {
-            self.stop_awaiting_overdue(client);
         }
     }
 
     /// Bytes were sent to `peer`.
     pub(crate) fn on_sent(&mut self, peer: Peer, bytes: usize) {
-        let now = self.ctx.time.now();
-        let limit = self.ctx.settings.limits.max_output_queue;
+        let now = self.time.now();
+        let limit = self.settings.limits.max_output_queue;
         let shared = self.client_count() > 1;
         match peer {
             Peer::Client(client) => {
@@ -282,7 +285,7 @@ impl Bus {
                 self.check_flushed(client);
             }
             Peer::Worker(worker) => {
-                let Some(to) = self.ctx.workers.get_mut(worker) else { return };
+                let Some(to) = self.workers.get_mut(worker) else { return };
                 to.window.leave(bytes);
                 to.end.traffic.bytes_out += bytes as u64;
                 let has_room = to.end.output.pop(bytes, limit, now);
@@ -318,7 +321,7 @@ impl Bus {
 
     /// Queues a line made by the bus.
     pub(crate) fn send(&mut self, to: Peer, line: &[u8]) {
-        self.ctx.out.push(Effect::Insert { to, text: line.into() });
+        self.out.push(Effect::Insert { to, text: line.into() });
         self.count_queued(to, line.len());
     }
 
@@ -326,7 +329,7 @@ impl Bus {
     pub(crate) fn check_waiting(&self) {
         let clients = self.all_clients().map(|(key, client)| (Peer::Client(key), &*client.end, false));
         let workers =
-            self.ctx.workers.iter().map(|(key, it)| (Peer::Worker(key), &it.end, it.window.turns_due().is_some()));
+            self.workers.iter().map(|(key, it)| (Peer::Worker(key), &it.end, it.window.turns_due().is_some()));
         let (mut waiters, mut waiting) = (Vec::new(), Vec::new());
         for (peer, end, in_turns) in clients.chain(workers) {
             let may_let_wait = end.output.is_full() || in_turns || !end.output.has_waiters();

@@ -3,6 +3,7 @@
 //! slow reader holds up a worker that others use.
 
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::endpoint::Endpoint;
 use crate::peer::{ClientKey, Peer, RequestKey, WorkerKey};
 use crate::port::Effect;
@@ -13,26 +14,41 @@ use crate::worker::Worker;
 const STUCK_AFTER: u32 = 4;
 
 impl Bus {
+    /// Whether any other client than `client` uses a worker: waits for it or for its answer, or has a session there.
+    pub(crate) fn is_shared(&self, key: WorkerKey, client: ClientKey) -> bool {
+        let Some(worker) = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return false };
+        let (me, end) = (Peer::Client(client), &worker.end);
+        let is_there =
+            |asked: &RequestKey| self.pending.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
+        let own = |client: &Endpoint| self.pending.asked(&client.outstanding).filter(is_there).count();
+        let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
+        end.output.waiters().any(|waiter| *waiter != me)
+            || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)
+            || end.unanswered.awaited() as usize > self.ctx.peer_end(me).map_or(0, own)
+    }
+}
+
+impl Ctx {
     /// Probes how far a worker has read.
     pub(crate) fn probe(&mut self, key: WorkerKey) {
-        if let Some(worker) = self.ctx.workers.get_mut(key) {
-            worker.window.probe(self.ctx.time.now());
-            self.ctx.out.push(Effect::Probe(key));
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.window.probe(self.time.now());
+            self.out.push(Effect::Probe(key));
         }
     }
 
     /// A worker has not read this many bytes of its input.
     pub(crate) fn on_unread(&mut self, key: WorkerKey, bytes: usize) {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        worker.window.read_up_to(self.ctx.time.now(), bytes);
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.window.read_up_to(self.time.now(), bytes);
         self.admit_waiters(key);
     }
 
     /// Lets clients that wait for a worker continue, as many as have room for their lines.
     pub(crate) fn admit_waiters(&mut self, key: WorkerKey) {
-        let limit = self.ctx.settings.limits.max_output_queue as u64;
+        let limit = self.settings.limits.max_output_queue as u64;
         let alone = self.client_count() == 1;
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
+        let Some(worker) = self.workers.get_mut(key) else { return };
         if worker.end.output.is_full() {
             return;
         }
@@ -42,7 +58,7 @@ impl Bus {
             worker.end.output.forget(itself);
             self.go_on(itself);
         }
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
+        let Some(worker) = self.workers.get_mut(key) else { return };
         let mut room = limit.saturating_sub(worker.end.output.queued() as u64);
         if worker.owner.is_none() {
             room = room.min(worker.window.room(alone));
@@ -50,16 +66,16 @@ impl Bus {
         // With an empty backlog, the worker takes a line of any length.
         let mut first = worker.window.backlog() == 0;
         while room > 0 || first {
-            let Some(waiter) = self.ctx.workers.get_mut(key).and_then(|worker| worker.end.output.next_waiter()) else {
+            let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.next_waiter()) else {
                 break;
             };
             let mut takes = 1;
-            let is_last = self.ctx.workers.get(key).is_none_or(|worker| !worker.end.output.has_waiters());
+            let is_last = self.workers.get(key).is_none_or(|worker| !worker.end.output.has_waiters());
             if let Peer::Client(_) = waiter
                 && let Some(client) = self.endpoint(waiter)
             {
                 let Some(bytes) = client.seldom.turn.grant(key, is_last) else {
-                    if let Some(worker) = self.ctx.workers.get_mut(key) {
+                    if let Some(worker) = self.workers.get_mut(key) {
                         worker.end.output.wait(waiter);
                     }
                     continue;
@@ -71,27 +87,27 @@ impl Bus {
             first = false;
         }
         // Some may have begun to wait when no turns were taken. Those that still wait are kept in turns.
-        if self.ctx.workers.get(key).is_some_and(|worker| worker.end.output.has_waiters()) {
+        if self.workers.get(key).is_some_and(|worker| worker.end.output.has_waiters()) {
             self.begin_turns(key);
         }
     }
 
     /// Clients take turns for a worker from now on.
     pub(crate) fn begin_turns(&mut self, key: WorkerKey) {
-        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| worker.window.turns_due().is_none()) else {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.window.turns_due().is_none()) else {
             return;
         };
-        let due = worker.window.take_turns(self.ctx.time.now());
+        let due = worker.window.take_turns(self.time.now());
         self.wake_at(key.into(), due);
         self.probe(key);
     }
 
     /// Checks a worker for which clients take turns.
     pub(crate) fn tick_turns(&mut self, key: WorkerKey) {
-        let now = self.ctx.time.now();
-        let stuck_after = self.ctx.settings.limits.backpressure_timeout / STUCK_AFTER;
+        let now = self.time.now();
+        let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
         let is_due = |worker: &&mut Worker| worker.window.turns_due().is_some_and(|due| due <= now);
-        let Some(worker) = self.ctx.workers.get_mut(key).filter(is_due) else { return };
+        let Some(worker) = self.workers.get_mut(key).filter(is_due) else { return };
         if !worker.end.output.has_waiters() {
             return worker.window.end_turns();
         }
@@ -101,27 +117,14 @@ impl Bus {
         self.admit_waiters(key);
     }
 
-    /// Whether any other client than `client` uses a worker: waits for it or for its answer, or has a session there.
-    pub(crate) fn is_shared(&self, key: WorkerKey, client: ClientKey) -> bool {
-        let Some(worker) = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return false };
-        let (me, end) = (Peer::Client(client), &worker.end);
-        let is_there =
-            |asked: &RequestKey| self.pending.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
-        let own = |client: &Endpoint| self.pending.asked(&client.outstanding).filter(is_there).count();
-        let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
-        end.output.waiters().any(|waiter| *waiter != me)
-            || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)
-            || end.unanswered.awaited() as usize > self.peer_end(me).map_or(0, own)
-    }
-
     /// A client sends to a worker that another one holds up: from now on that is limited.
     pub(crate) fn limit_hold_up(&mut self, key: WorkerKey, client: ClientKey) {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
+        let Some(worker) = self.workers.get_mut(key) else { return };
         if !matches!(worker.end.blocker(), Some(Peer::Client(slow)) if slow != client) || worker.stall.ends().is_some()
         {
             return;
         }
-        let now = self.ctx.time.now();
+        let now = self.time.now();
         let left = worker.stall.left(now);
         let ends = worker.stall.start(now, left);
         self.wake_at(key.into(), ends);
@@ -129,8 +132,8 @@ impl Bus {
 
     /// Releases a worker that was held up for long enough.
     pub(crate) fn release_held_up(&mut self, key: WorkerKey) {
-        let ends = self.ctx.workers.get(key).and_then(|worker| worker.stall.ends());
-        if ends.is_some_and(|ends| ends <= self.ctx.time.now()) {
+        let ends = self.workers.get(key).and_then(|worker| worker.stall.ends());
+        if ends.is_some_and(|ends| ends <= self.time.now()) {
             self.stop_waiting(Peer::Worker(key));
         }
     }

@@ -12,6 +12,7 @@ use core::time::Duration;
 
 use super::gate::Hold;
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::report::Reason;
 
@@ -109,11 +110,11 @@ impl Bus {
             }
             askers.push(asker);
             let now = self.ctx.time.now();
-            let Some(client) = self.endpoint(asker.into()) else { continue };
+            let Some(client) = self.ctx.endpoint(asker.into()) else { continue };
             let Some((crashes, pause)) = client.seldom.throttle.count_crash() else { continue };
-            self.throttle(asker, now.after(pause), false);
+            self.ctx.throttle(asker, now.after(pause), false);
             let id = Some(self.pending.asker_text(request));
-            self.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
+            self.ctx.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
                     "{crashes} workers in a row have ended while they had a request of this client; it is read again in {} s",
                     pause.as_secs()
@@ -122,7 +123,9 @@ impl Bus {
             });
         }
     }
+}
 
+impl Ctx {
     /// A cancellation of this client named nothing.
     pub(crate) fn penalise_cancellation(&mut self, key: ClientKey) {
         let Some(client) = self.endpoint(key.into()) else { return };
@@ -134,7 +137,7 @@ impl Bus {
     /// This client and its source fill a table, or its cancellation named nothing: it is not read for a while. Refusing
     /// costs more than asking, and a thousand connections refused at full speed would leave no time for the others.
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
-        let (now, is_alone) = (self.ctx.time.now(), self.client_count() == 1);
+        let (now, is_alone) = (self.time.now(), self.client_count() == 1);
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
         let ends = client.seldom.throttle.count_refusal(now);
         self.throttle(key, ends, false);
@@ -143,13 +146,13 @@ impl Bus {
     /// Makes a client that is far ahead wait.
     #[cold]
     pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
-        self.throttle(key, self.ctx.time.now().after(YIELDS_FOR), true);
+        self.throttle(key, self.time.now().after(YIELDS_FOR), true);
         self.close_gate(key.into(), Hold::Throttle);
     }
 
     /// A client has one unanswered request less: one that yields is read again once it has few.
     pub(crate) fn resume_if_caught_up(&mut self, key: ClientKey) {
-        let few = self.ctx.settings.limits.requests_ahead.div_ceil(2);
+        let few = self.settings.limits.requests_ahead.div_ceil(2);
         let Some(client) = self.endpoint(key.into()) else { return };
         if client.gate.has(Hold::Throttle) && client.seldom.throttle.yields && client.outstanding.len() < few {
             client.seldom.throttle.has_turn = false;

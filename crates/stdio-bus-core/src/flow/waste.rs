@@ -12,6 +12,7 @@ use ndjson_scan::Line;
 
 use super::gate::Hold;
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Next, Received};
 use crate::report::Reason;
@@ -100,14 +101,16 @@ impl Bus {
         let found = lines.len();
         let worker = self.ctx.workers.get(key).filter(|worker| !worker.process.is_drained());
         if worker.is_some_and(|worker| blank > 0 || worker.useless.lines > 0) {
-            self.pause_useless(key, blank, found, &mut received);
+            self.ctx.pause_useless(key, blank, found, &mut received);
         }
         received
     }
+}
 
+impl Ctx {
     fn pause_useless(&mut self, key: WorkerKey, blank: usize, found: usize, received: &mut Received) {
-        let now = self.ctx.time.now();
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
+        let now = self.time.now();
+        let Some(worker) = self.workers.get_mut(key) else { return };
         let refused = core::mem::take(&mut worker.useless.lines) as usize;
         let passed = core::mem::take(&mut worker.useless.passed);
         let read = if refused >= found && passed == 0 { READ } else { 0 };
@@ -121,7 +124,7 @@ impl Bus {
                 "a worker writes much that has no receiver: it is read with pauses, and its other lines are late".into()
             });
         }
-        if let Some(worker) = self.ctx.workers.get_mut(key) {
+        if let Some(worker) = self.workers.get_mut(key) {
             worker.end.gate.throttle(until);
         }
         self.close_gate(key.into(), Hold::Throttle);
@@ -131,7 +134,7 @@ impl Bus {
 
     /// A worker is read again after its pause, or since it has exited.
     pub(crate) fn end_pause(&mut self, key: WorkerKey, is_over: impl FnOnce(Moment) -> bool) {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
+        let Some(worker) = self.workers.get_mut(key) else { return };
         if worker.end.gate.throttled_until().is_some_and(is_over) {
             worker.end.gate.end_throttle();
             self.open_gate(key.into(), Hold::Throttle);

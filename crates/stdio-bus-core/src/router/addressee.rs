@@ -13,6 +13,7 @@ use super::audience::LOGIN;
 use super::message::{By, Said};
 use crate::Bus;
 use crate::client::{Client, Phase};
+use crate::ctx::Ctx;
 use crate::id::{Id, Spelled};
 use crate::message::{Parsed, Refusal, session_name, session_named};
 use crate::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
@@ -54,10 +55,10 @@ impl Bus {
                     None => {
                         !client.identity.origin.is_proxy
                             && era == Era::Legacy
-                            && self.offers(client.identity.listener, &client.identity.origin, worker.pool)
+                            && self.ctx.offers(client.identity.listener, &client.identity.origin, worker.pool)
                     }
                 };
-                let mut users = self.all_clients().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
+                let mut users = self.ctx.all_clients().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
                 users.next().filter(|_| users.next().is_none())
             }
         }
@@ -71,45 +72,7 @@ impl Bus {
             self.pending.get(*request).is_some_and(|request| request.asker() == Some(owner.into()))
         };
         let has_guests = || worker.facts.has_guests && !self.asked_of(key.into()).iter().all(is_owners);
-        self.mcp(owner).borrows && (has_orphans || has_guests())
-    }
-
-    /// Why a message that names no client has no addressee, with the remedy.
-    fn no_addressee(&self, said: &Said<'_>) -> Refusal {
-        let Some(worker) = self.ctx.workers.get(said.from) else {
-            return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
-        };
-        let pool = &self.ctx.settings.pools[worker.pool];
-        let method = session_name(said.line, said.line.method).unwrap_or_default();
-        let shown = String::from_utf8_lossy(&method[..method.len().min(LONGEST_METHOD)]);
-        let shown = shown.escape_debug();
-        let why = match (pool.assignment, worker.audience.has_others()) {
-            (Assignment::Dedicated, _) if worker.owner.is_some() => {
-                let text = format!(
-                    "\"{shown}\" names no request, and the worker may still work on one that another client has given up"
-                );
-                return Refusal(Reason::Unroutable, text);
-            }
-            (Assignment::Dedicated, _) => {
-                let text = format!("\"{shown}\" names no session, and no client has this worker yet");
-                return Refusal(Reason::Unroutable, text);
-            }
-            (_, true) if LOGIN.contains(&&*method) => {
-                let text = format!(
-                    "\"{shown}\" is about the login of one user, and this worker has served clients that are not known to be \
-                     one: give them tokens or certificates of one name, or give pool \"{}\" \"assignment\": \"dedicated\"",
-                    pool.id
-                );
-                return Refusal(Reason::Unroutable, text);
-            }
-            (_, true) => "this worker has served several clients",
-            _ => "its client is ambiguous",
-        };
-        let text = format!(
-            "\"{shown}\" names no session, and {why}: give pool \"{}\" \"assignment\": \"dedicated\", as MCP servers need it",
-            pool.id
-        );
-        Refusal(Reason::Unroutable, text)
+        self.ctx.mcp(owner).borrows && (has_orphans || has_guests())
     }
 
     /// The other request that a worker's message names.
@@ -160,19 +123,19 @@ impl Bus {
             // name means nothing to any other client.
             let is_plain = || Spelled::parse(line.get(named.at)).is_ok_and(|it| it.is_plain);
             // A previous client of a lent worker may have left the work that this is about.
-            let is_its_own = |owner: &ClientKey| !self.mcp(*owner).borrows && is_plain();
-            let owner = || self.owner(worker).filter(is_its_own).map(Peer::Client);
+            let is_its_own = |owner: &ClientKey| !self.ctx.mcp(*owner).borrows && is_plain();
+            let owner = || self.ctx.owner(worker).filter(is_its_own).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else if named.by.is_some() {
             named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else {
-            let elicited = || self.client_of_elicitation(said).map(Peer::Client);
-            let server = || self.client_of_server(said).map(Peer::Client);
-            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.no_addressee(said))?
+            let elicited = || self.ctx.client_of_elicitation(said).map(Peer::Client);
+            let server = || self.ctx.client_of_server(said).map(Peer::Client);
+            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.ctx.no_addressee(said))?
         };
         // A half-closed client still takes notifications. It cannot answer a request any more.
         let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };
-        let listens = |client: &ClientKey| self.phase(*client).is_some_and(|phase| phase <= last_phase);
+        let listens = |client: &ClientKey| self.ctx.phase(*client).is_some_and(|phase| phase <= last_phase);
         let client = if let Peer::Client(client) = to { Some(client).filter(listens) } else { None };
         let Some(client) = client else {
             return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
@@ -187,11 +150,51 @@ impl Bus {
     /// Whether a client may mistake the id in a worker's notification, which is no pending request of that worker, for
     /// another worker's request that it has still to answer: a late cancellation must not hit that one.
     fn may_name_anothers(&self, client: ClientKey, line: Parsed<'_>, at: Span) -> bool {
-        if !at.is_some() || self.peer_end(client.into()).is_none_or(|client| client.unanswered.count() == 0) {
+        if !at.is_some() || self.ctx.peer_end(client.into()).is_none_or(|client| client.unanswered.count() == 0) {
             return false;
         }
         // A token that is too long is not an id.
         let Ok(Spelled { id, is_plain, .. }) = Spelled::parse(line.get(at)) else { return false };
         !is_plain || self.pending.find(Peer::Client(client), &id).is_some()
+    }
+}
+
+impl Ctx {
+    /// Why a message that names no client has no addressee, with the remedy.
+    fn no_addressee(&self, said: &Said<'_>) -> Refusal {
+        let Some(worker) = self.workers.get(said.from) else {
+            return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
+        };
+        let pool = &self.settings.pools[worker.pool];
+        let method = session_name(said.line, said.line.method).unwrap_or_default();
+        let shown = String::from_utf8_lossy(&method[..method.len().min(LONGEST_METHOD)]);
+        let shown = shown.escape_debug();
+        let why = match (pool.assignment, worker.audience.has_others()) {
+            (Assignment::Dedicated, _) if worker.owner.is_some() => {
+                let text = format!(
+                    "\"{shown}\" names no request, and the worker may still work on one that another client has given up"
+                );
+                return Refusal(Reason::Unroutable, text);
+            }
+            (Assignment::Dedicated, _) => {
+                let text = format!("\"{shown}\" names no session, and no client has this worker yet");
+                return Refusal(Reason::Unroutable, text);
+            }
+            (_, true) if LOGIN.contains(&&*method) => {
+                let text = format!(
+                    "\"{shown}\" is about the login of one user, and this worker has served clients that are not known to be \
+                     one: give them tokens or certificates of one name, or give pool \"{}\" \"assignment\": \"dedicated\"",
+                    pool.id
+                );
+                return Refusal(Reason::Unroutable, text);
+            }
+            (_, true) => "this worker has served several clients",
+            _ => "its client is ambiguous",
+        };
+        let text = format!(
+            "\"{shown}\" names no session, and {why}: give pool \"{}\" \"assignment\": \"dedicated\", as MCP servers need it",
+            pool.id
+        );
+        Refusal(Reason::Unroutable, text)
     }
 }

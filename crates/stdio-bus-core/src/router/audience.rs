@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use super::message::Said;
 use crate::client::{Client, Phase};
+use crate::ctx::Ctx;
 use crate::flow::delivery::Room;
 use crate::message::{Parsed, UNCHANGED, session_name};
 use crate::origin::Origin;
@@ -106,7 +107,7 @@ impl Bus {
         if !audience.has_others || kind == ForAll::Login && !audience.is_one_user() {
             return None;
         }
-        let all = self.served_by(worker);
+        let all = self.ctx.served_by(worker);
         if kind == ForAll::Login {
             for client in &all {
                 match self.make_room_at_client(worker, *client, false) {
@@ -119,20 +120,22 @@ impl Bus {
         for client in &all {
             // The output may be full: such lines are few and short. An unread change is not repeated.
             let is_due = match kind {
-                ForAll::List(list) => self.owes_list(*client, list, line.span.len() + 1),
+                ForAll::List(list) => self.ctx.owes_list(*client, list, line.span.len() + 1),
                 ForAll::Login => true,
             };
             if is_due {
                 let mut edits = UNCHANGED;
-                self.forward(Peer::Client(*client), line, &mut edits);
+                self.ctx.forward(Peer::Client(*client), line, &mut edits);
             }
         }
         (!all.is_empty()).then_some(Flow::Next)
     }
+}
 
+impl Ctx {
     /// The clients that a worker has served, and that still read.
     fn served_by(&self, worker: WorkerKey) -> Vec<ClientKey> {
-        let Some(worker) = self.ctx.workers.get(worker) else { return Vec::new() };
+        let Some(worker) = self.workers.get(worker) else { return Vec::new() };
         let listens =
             |(key, client): &(ClientKey, &Client)| worker.audience.has(*key) && client.phase <= Phase::HalfClosed;
         self.all_clients().filter(listens).map(|(key, _)| key).collect()
@@ -140,15 +143,15 @@ impl Bus {
 
     /// A worker receives a line of this client.
     pub(crate) fn note_audience(&mut self, worker: WorkerKey, client: ClientKey) {
-        let is_new = self.ctx.workers.get(worker).is_some_and(|worker| !worker.audience.has(client));
+        let is_new = self.workers.get(worker).is_some_and(|worker| !worker.audience.has(client));
         let from = self.identity(client).filter(|_| is_new).map(|from| Rc::clone(&from.origin));
-        if let (Some(from), Some(worker)) = (from, self.ctx.workers.get_mut(worker)) {
+        if let (Some(from), Some(worker)) = (from, self.workers.get_mut(worker)) {
             worker.audience.add(client, &from);
         }
     }
 
     /// A client has gone.
     pub(crate) fn leave_audiences(&mut self, client: ClientKey) {
-        self.ctx.workers.values_mut().for_each(|worker| worker.audience.forget(client));
+        self.workers.values_mut().for_each(|worker| worker.audience.forget(client));
     }
 }

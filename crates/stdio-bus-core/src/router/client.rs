@@ -10,6 +10,7 @@ use core::time::Duration;
 use ndjson_scan::{Line, Span, wrapped_message};
 
 use super::message::{Message, is_of_server, is_wrapped, tells_progress};
+use crate::ctx::Ctx;
 use crate::id::{Id, Spelled};
 use crate::message::{
     Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
@@ -67,7 +68,7 @@ impl Bus {
     }
 
     fn client_message(&mut self, client: ClientKey, line: Parsed<'_>) -> Result<Flow, Refusal> {
-        if let Some(refusal) = self.client(client).and_then(|client| client.seldom.closing.refusal.clone()) {
+        if let Some(refusal) = self.ctx.client(client).and_then(|client| client.seldom.closing.refusal.clone()) {
             return Err(refusal);
         }
         // Messages about a pending request may still pass: its cancellation, notifications of its session.
@@ -106,31 +107,31 @@ impl Bus {
             }
             Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, line) => {
                 let due = self.time_limit_for(client, line).map(|limit| self.ctx.time.taken_at().after(limit));
-                self.expire_first_line(client.into(), due.filter(|_| may_expire));
+                self.ctx.expire_first_line(client.into(), due.filter(|_| may_expire));
                 return Ok(Flow::Blocked);
             }
             Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
                 let flow = self.refuse(client.into(), line, refusal);
                 if flow == Flow::Next {
-                    self.penalise_cancellation(client);
+                    self.ctx.penalise_cancellation(client);
                 }
                 return Ok(flow);
             }
             Err(refusal) => return Err(refusal),
         };
         for line in [Some(line), envelope].into_iter().flatten() {
-            if let Some(denied) = self.pool_of(route.worker).and_then(|pool| self.denied_in(pool, line)) {
+            if let Some(denied) = self.ctx.pool_of(route.worker).and_then(|pool| self.ctx.denied_in(pool, line)) {
                 return Err(denied);
             }
         }
-        let due = self.line_expires(route.worker).filter(|_| may_expire);
+        let due = self.ctx.line_expires(route.worker).filter(|_| may_expire);
         if due.is_some_and(|due| due <= self.ctx.time.now()) {
             return Err(overdue("its worker had no room for it within request_timeout_sec"));
         }
         if self.await_opening(&message, route.worker)?
-            || self.block_on_worker(client, route.worker, line.span.len() + 1)
+            || self.ctx.block_on_worker(client, route.worker, line.span.len() + 1)
         {
-            self.expire_first_line(client.into(), due);
+            self.ctx.expire_first_line(client.into(), due);
             return Ok(Flow::Blocked);
         }
         self.deliver(&message, route).map(|()| Flow::Next)
@@ -146,17 +147,17 @@ impl Bus {
         if let Some(Named { how: Use::Take(session), .. }) = route.first {
             self.take_session_over(session, message.from);
         }
-        self.note_servers(message, route.worker);
+        self.ctx.note_servers(message, route.worker);
         match message.verb {
             Verb::Initialize => self.keep_initialize(message, route.worker, &edits),
             Verb::Initialized if self.note_initialized(message, route.worker) => return Ok(()),
             _ => {}
         }
-        self.forward(Peer::Worker(route.worker), message.line, &mut edits);
+        self.ctx.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
             let due = self.pending.cancel(self.ctx.time.now(), key, how);
             self.ctx.timers.arm(Timer::Requests, due);
-            if self.mcp(message.from).era.is_some() {
+            if self.ctx.mcp(message.from).era.is_some() {
                 // Over HTTP its response stays open until there is something to send.
                 self.fail_request(key, Reason::Cancelled, "the client has cancelled it");
             }
@@ -195,7 +196,7 @@ impl Bus {
         let recorded = self.ask(&request, message, edits);
         match recorded {
             Ok(request) => {
-                self.note_audience(worker, client);
+                self.ctx.note_audience(worker, client);
                 if let Some(request) = request.filter(|_| verb == Verb::Listen) {
                     self.note_subscription(client, worker, request);
                 }
@@ -225,13 +226,13 @@ impl Bus {
             return self.route_to_request(message, worker, "its progressToken names no pending request");
         }
         let Some((name, place, inner)) = message.names()? else {
-            let worker = match self.worker_of_server(message) {
+            let worker = match self.ctx.worker_of_server(message) {
                 Some(worker) => worker,
                 None => {
                     let group = self.group_of_line(client, line)?;
                     let known = self.worker_of_task(message, group)?;
                     match known.or_else(|| self.worker_it_listens_to(client, group)) {
-                        Some(worker) => self.visit(client, worker),
+                        Some(worker) => self.ctx.visit(client, worker),
                         None => self.pick_worker_for_line(client, group, line)?,
                     }
                 }
@@ -250,14 +251,6 @@ impl Bus {
         Ok(Route { worker, first, second, about: None })
     }
 
-    /// A client's message goes to a worker that may be lent to another client, now or before it is answered.
-    fn visit(&mut self, client: ClientKey, worker: WorkerKey) -> WorkerKey {
-        if let Some(at) = self.ctx.workers.get_mut(worker).filter(|at| at.owner != Some(client)) {
-            at.facts.has_guests = true;
-        }
-        worker
-    }
-
     /// The way to the worker at the other end of a request, if it takes messages. A session that the message names as well
     /// has to be open to its sender.
     fn route_to_request<'a>(
@@ -266,7 +259,7 @@ impl Bus {
         found: Option<(RequestKey, Peer)>,
         unknown: &str,
     ) -> Result<Route<'a>, Refusal> {
-        let Some((key, Peer::Worker(worker))) = found.filter(|(_, to)| self.takes_messages(*to)) else {
+        let Some((key, Peer::Worker(worker))) = found.filter(|(_, to)| self.ctx.takes_messages(*to)) else {
             return Err(Refusal(Reason::UnknownRequest, unknown.into()));
         };
         for (span, place) in [(message.line.session, Place::Alone), (message.line.params_session, Place::Params)] {
@@ -303,7 +296,7 @@ impl Bus {
             self.sessions.touch(key, self.ctx.time.now());
             return Ok((worker, self.access(of, worker, Some(key))?));
         }
-        self.refuse_lost(of)?;
+        self.ctx.refuse_lost(of)?;
         let group = self.group_of_line(client, line)?;
         if self.balancer.groups[group].is_dedicated() {
             // Its process serves no other client, so no other client's sessions are in reach.
@@ -322,7 +315,7 @@ impl Bus {
         };
         // It may be outside of the group, which was not searched yet.
         let how = match self.sessions.of_worker(worker, of.name) {
-            Some(key) if self.shares_sessions() => Use::Share(key),
+            Some(key) if self.ctx.shares_sessions() => Use::Share(key),
             Some(_) => return Err(denied()),
             None => self.access(of, worker, None)?,
         };
@@ -334,7 +327,7 @@ impl Bus {
     fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Option<(WorkerKey, SessionKey)> {
         let group = &self.balancer.groups[group];
         let in_slots = group.slots().iter().filter_map(|(pool, slot)| self.supervisor.pools[*pool].slots[*slot].worker);
-        let leaving = group.pools().flat_map(|pool| self.leaving_workers(pool));
+        let leaving = group.pools().flat_map(|pool| self.ctx.leaving_workers(pool));
         let found = in_slots.chain(leaving).filter_map(|worker| {
             let key = self.sessions.of_worker(worker, name)?;
             let owner = self.sessions.get(key)?.client;
@@ -348,23 +341,9 @@ impl Bus {
         let key = self.sessions.of_worker(worker, of.name);
         let session = key.and_then(|key| self.sessions.get(key));
         if session.is_none_or(|session| session.client != Some(of.client)) {
-            self.refuse_lost(of)?;
+            self.ctx.refuse_lost(of)?;
         }
         self.access(of, worker, key)
-    }
-
-    /// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
-    fn refuse_lost(&mut self, of: &Naming<'_>) -> Result<(), Refusal> {
-        if self.client(of.client).is_none_or(|client| !client.seldom.lost.has(of.name)) {
-            return Ok(());
-        }
-        if of.verb.asks_for_session() {
-            self.forget_lost(of.client, of.name);
-            return Ok(());
-        }
-        let text = "this session is gone: its worker has ended, or it was not used for long; session/load or session/resume \
-                    asks for it again";
-        Err(Refusal(Reason::SessionLost, text.into()))
     }
 
     /// Creates the sessions of a message that is about to be delivered.
@@ -400,11 +379,11 @@ impl Bus {
             Use::Ask => (self.new_session(client, worker, name, State::Asked), true),
             Use::Lend(key) => {
                 let is_lent = self.lend_session(client, key);
-                (Some(key).filter(|_| is_lent || self.has_owner(worker)), is_lent)
+                (Some(key).filter(|_| is_lent || self.ctx.has_owner(worker)), is_lent)
             }
         };
         // A dedicated worker needs no session entry.
-        if session.is_none() && !self.has_owner(worker) {
+        if session.is_none() && !self.ctx.has_owner(worker) {
             return Err(Refusal(Reason::SessionLimit, FULL.into()));
         }
         Ok(Entered { session, is_new })
@@ -459,35 +438,23 @@ impl Bus {
         let from = Peer::Client(client);
         let Some(key) = self.answered(from, line) else {
             let text = "no request of a worker is pending under this id";
-            self.report_line(Reason::UnknownId, from, line, text);
+            self.ctx.report_line(Reason::UnknownId, from, line, text);
             return Flow::Next;
         };
         let asker = self.pending.get(key).and_then(Request::asker);
-        let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
+        let Some(Peer::Worker(worker)) = asker.filter(|asker| self.ctx.takes_messages(*asker)) else {
             self.forget_request(key);
-            self.report_line(Reason::LateAnswer, from, line, "the worker that asked has ended, or waits no longer");
+            self.ctx.report_line(Reason::LateAnswer, from, line, "the worker that asked has ended, or waits no longer");
             return Flow::Next;
         };
-        if self.block_on_worker(client, worker, line.span.len() + 1) {
+        if self.ctx.block_on_worker(client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
-        if !self.needs_opening(client, worker) {
-            self.note_audience(worker, client);
+        if !self.ctx.needs_opening(client, worker) {
+            self.ctx.note_audience(worker, client);
         }
         self.deliver_answer(key, Peer::Worker(worker), line, None);
         Flow::Next
-    }
-
-    /// The first line of a peer waits: it is handled again at this moment, and refused then, if it is a request that is
-    /// overdue.
-    pub(crate) fn expire_first_line(&mut self, peer: Peer, due: Option<Moment>) {
-        let Some(end) = self.endpoint(peer) else { return };
-        if let Some(due) = due {
-            end.seldom.kept.expire(due);
-            self.wake_at(peer, due);
-        } else if let Some(seldom) = end.seldom.get_mut() {
-            seldom.kept.expire(Moment::NEVER);
-        }
     }
 
     /// The time limit of a request that has no worker yet, if each of those that it may get has one.
@@ -504,6 +471,42 @@ impl Bus {
     fn has_waited_for_worker(&self, client: ClientKey, line: Parsed<'_>) -> bool {
         let (now, taken_at) = (self.ctx.time.now(), self.ctx.time.taken_at());
         taken_at < now && self.time_limit_for(client, line).is_some_and(|limit| taken_at.after(limit) <= now)
+    }
+}
+
+impl Ctx {
+    /// A client's message goes to a worker that may be lent to another client, now or before it is answered.
+    fn visit(&mut self, client: ClientKey, worker: WorkerKey) -> WorkerKey {
+        if let Some(at) = self.workers.get_mut(worker).filter(|at| at.owner != Some(client)) {
+            at.facts.has_guests = true;
+        }
+        worker
+    }
+
+    /// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
+    fn refuse_lost(&mut self, of: &Naming<'_>) -> Result<(), Refusal> {
+        if self.client(of.client).is_none_or(|client| !client.seldom.lost.has(of.name)) {
+            return Ok(());
+        }
+        if of.verb.asks_for_session() {
+            self.forget_lost(of.client, of.name);
+            return Ok(());
+        }
+        let text = "this session is gone: its worker has ended, or it was not used for long; session/load or session/resume \
+                    asks for it again";
+        Err(Refusal(Reason::SessionLost, text.into()))
+    }
+
+    /// The first line of a peer waits: it is handled again at this moment, and refused then, if it is a request that is
+    /// overdue.
+    pub(crate) fn expire_first_line(&mut self, peer: Peer, due: Option<Moment>) {
+        let Some(end) = self.endpoint(peer) else { return };
+        if let Some(due) = due {
+            end.seldom.kept.expire(due);
+            self.wake_at(peer, due);
+        } else if let Some(seldom) = end.seldom.get_mut() {
+            seldom.kept.expire(Moment::NEVER);
+        }
     }
 }
 

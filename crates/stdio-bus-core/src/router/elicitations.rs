@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use ndjson_scan::string_in_params;
 
 use super::message::Said;
-use crate::Bus;
+use crate::ctx::Ctx;
 use crate::message::{Parsed, has_method};
 use crate::peer::{ClientKey, SessionKey, Text, WorkerKey};
 
@@ -43,14 +43,14 @@ impl Elicitations {
     }
 }
 
-impl Bus {
+impl Ctx {
     /// A worker's request was forwarded to a client: remembers its elicitation, if it is one that ends elsewhere.
     pub(super) fn note_elicitation(&mut self, said: &Said<'_>, client: ClientKey, session: Option<SessionKey>) {
         let &Said { from: worker, line, .. } = said;
         if !has_method(line, b"elicitation/create") {
             return;
         }
-        let Some(worker) = self.ctx.workers.get_mut(worker) else { return };
+        let Some(worker) = self.workers.get_mut(worker) else { return };
         let Some(id) = elicitation_id(line).filter(|id| id.as_bytes().len() <= LONGEST_ID) else { return };
         let sent = &mut worker.elicitations.sent;
         let known = sent.iter().position(|known| known.id == id).and_then(|at| sent.remove(at));
@@ -64,7 +64,7 @@ impl Bus {
 
     /// Another connection has taken a session over: it is notified when its elicitations complete.
     pub(crate) fn hand_elicitations_over(&mut self, worker: WorkerKey, session: SessionKey, to: ClientKey) {
-        let Some(worker) = self.ctx.workers.get_mut(worker) else { return };
+        let Some(worker) = self.workers.get_mut(worker) else { return };
         for asked in worker.elicitations.sent.iter_mut().filter(|asked| asked.session == Some(session)) {
             asked.client = asked.client.map(|_| to);
         }
@@ -74,7 +74,7 @@ impl Bus {
     /// free.
     pub(super) fn end_elicitation(&mut self, said: &Said<'_>) {
         let Some(at) = self.elicitation_of(said) else { return };
-        if let Some(worker) = self.ctx.workers.get_mut(said.from) {
+        if let Some(worker) = self.workers.get_mut(said.from) {
             worker.elicitations.sent.remove(at);
         }
     }
@@ -82,13 +82,13 @@ impl Bus {
     /// The client whose elicitation a worker's notification completes.
     pub(super) fn client_of_elicitation(&self, said: &Said<'_>) -> Option<ClientKey> {
         let at = self.elicitation_of(said)?;
-        self.ctx.workers.get(said.from)?.elicitations.sent.get(at)?.client
+        self.workers.get(said.from)?.elicitations.sent.get(at)?.client
     }
 
     /// The index of the elicitation that a worker's notification completes.
     fn elicitation_of(&self, said: &Said<'_>) -> Option<usize> {
         let &Said { from: worker, line, .. } = said;
-        let sent = &self.ctx.workers.get(worker)?.elicitations.sent;
+        let sent = &self.workers.get(worker)?.elicitations.sent;
         let completes =
             || has_method(line, b"elicitation/complete") || has_method(line, b"notifications/elicitation/complete");
         if sent.is_empty() || line.id.is_some() || !completes() {

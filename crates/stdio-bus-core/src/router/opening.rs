@@ -21,6 +21,7 @@ use ndjson_scan::Line;
 use super::message::Message;
 use super::unmatched::error_of;
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::ended::Ending;
 use crate::greeting::{Asked, Greeting, KeptLine, Opening, Refused, alike};
 use crate::id::Id;
@@ -78,12 +79,12 @@ impl Bus {
         if !is_concerned || message.verb == Verb::Initialize && message.id.is_some() {
             return Ok(false);
         }
-        let Some(opening) = self.opening_of(client, worker.pool).filter(|opening| opening.is_accepted) else {
+        let Some(opening) = self.ctx.opening_of(client, worker.pool).filter(|opening| opening.is_accepted) else {
             return Ok(false);
         };
         let (greeting, pool, alike, now) = (&worker.greeting, worker.pool, opening.alike, self.ctx.time.now());
         if greeting.accepted.contains(&alike) {
-            self.send_initialized(client, key);
+            self.ctx.send_initialized(client, key);
             return Ok(false);
         }
         // What the client itself has just sent does not hold its next line up.
@@ -104,7 +105,7 @@ impl Bus {
             return Ok(false);
         }
         if greeting.takes_one {
-            self.report_request(Reason::InitializeRefused, [Some(client.into()), Some(key.into())], || {
+            self.ctx.report_request(Reason::InitializeRefused, [Some(client.into()), Some(key.into())], || {
                 let text = format!(
                     "a client goes on at a worker that takes one initialize only, and has had one with another protocol \
                      version or other capabilities; {REMEDY}"
@@ -118,7 +119,7 @@ impl Bus {
                 return Ok(false);
             }
             let why = if opening.ends < MOST_ENDS {
-                format!("was larger than the {} bytes that are kept of one", self.longest_opening())
+                format!("was larger than the {} bytes that are kept of one", self.ctx.longest_opening())
             } else {
                 "has ended the workers that it was sent to again".into()
             };
@@ -132,40 +133,15 @@ impl Bus {
         let line = line.clone();
         let id = self.make_name(key.into(), is_string);
         let text = line.with(&id.token());
-        self.note_audience(key, client);
+        self.ctx.note_audience(key, client);
         self.note_version(key, &text);
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
             worker.greeting.is_asking = true;
         }
-        self.send(Peer::Worker(key), &text);
+        self.ctx.send(Peer::Worker(key), &text);
         self.await_greeting(client, pool, now.after(PATIENCE));
         Ok(true)
-    }
-
-    /// Whether a client's next line to a worker waits for its `initialize`. An answer to the worker's own question does
-    /// not.
-    pub(super) fn needs_opening(&self, client: ClientKey, key: WorkerKey) -> bool {
-        let is_new = |worker: &&Worker| worker.owner.is_none() && !worker.audience.has(client);
-        let Some(worker) = self.ctx.workers.get(key).filter(is_new) else { return false };
-        let needs = |opening: &Opening| opening.is_accepted && !worker.greeting.accepted.contains(&opening.alike);
-        self.opening_of(client, worker.pool).is_some_and(needs)
-    }
-
-    /// How a client has begun in a pool.
-    fn opening_of(&self, client: ClientKey, pool: usize) -> Option<&Opening> {
-        self.client(client)?.seldom.get()?.openings.iter().find(|opening| opening.pool == pool)
-    }
-
-    /// The same, to be changed.
-    fn opening_mut(&mut self, client: ClientKey, pool: usize) -> Option<&mut Opening> {
-        let client = self.client_mut(client)?.seldom.get_mut()?;
-        client.openings.iter_mut().find(|opening| opening.pool == pool)
-    }
-
-    /// Maximum size of what is kept of a client.
-    fn longest_opening(&self) -> usize {
-        (self.ctx.settings.limits.max_memory / MEMORY_PART / self.most_clients().max(1)).clamp(LEAST, LONGEST)
     }
 
     /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
@@ -174,11 +150,11 @@ impl Bus {
         let &Message { from: client, line, ref id, .. } = message;
         let text = line.get(line.span);
         self.note_version(key, text);
-        let (since, longest) = (self.ctx.time.now(), self.longest_opening());
+        let (since, longest) = (self.ctx.time.now(), self.ctx.longest_opening());
         let pool = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
         let Some((spelled, pool)) = id.as_ref().zip(pool) else { return };
         self.drop_opening(client, pool);
-        let openings = self.client(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
+        let openings = self.ctx.client(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
         let kept: usize = openings.map_or(0, |openings| openings.iter().map(Opening::bytes).sum());
         let is_kept = kept + text.len() < longest;
         // Only what is kept, or nearly, is compared: another one is like no other.
@@ -193,7 +169,7 @@ impl Bus {
             ends: 0,
         };
         self.supervisor.opening_bytes += opening.bytes();
-        if let Some(client) = self.client_mut(client) {
+        if let Some(client) = self.ctx.client_mut(client) {
             client.seldom.openings.push(opening);
         }
         let made = edits[0].as_ref().and_then(|edit| Id::parse(edit.with.as_bytes()).ok());
@@ -210,7 +186,7 @@ impl Bus {
         let &Message { from: client, line, ref id, .. } = message;
         let pool = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
         let Some(pool) = pool.filter(|_| id.is_none()) else { return false };
-        let Some(opening) = self.opening_mut(client, pool) else { return false };
+        let Some(opening) = self.ctx.opening_mut(client, pool) else { return false };
         let (alike, before) = (opening.alike, opening.bytes());
         let kept = if line.span.len() < LONGEST_NOTIFICATION {
             KeptLine::of(line, &[], not_for_worker(line)).text
@@ -232,22 +208,8 @@ impl Bus {
         };
         let others: Vec<WorkerKey> =
             self.ctx.workers.iter().filter(|(_, it)| waits(it)).map(|(other, _)| other).collect();
-        others.into_iter().for_each(|other| self.send_initialized(client, other));
+        others.into_iter().for_each(|other| self.ctx.send_initialized(client, other));
         is_known
-    }
-
-    /// A worker that has accepted a client's `initialize` gets the notification that follows, unless it has had one, or
-    /// the client has not sent it yet.
-    fn send_initialized(&mut self, client: ClientKey, key: WorkerKey) {
-        let Some(pool) = self.ctx.workers.get(key).filter(|worker| !worker.greeting.is_ready).map(|worker| worker.pool)
-        else {
-            return;
-        };
-        let line = self.opening_of(client, pool).and_then(|opening| opening.initialized.clone());
-        let Some(line) = line else { return };
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        worker.greeting.is_ready = true;
-        self.send(Peer::Worker(key), &line);
     }
 
     /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
@@ -259,10 +221,10 @@ impl Bus {
         let is_accepted = accepts(line);
         self.settle(key, &asked, line, is_accepted);
         if !is_accepted {
-            let (client, error) = (self.client(asked.client).map(|_| asked.client.into()), error_of(line));
+            let (client, error) = (self.ctx.client(asked.client).map(|_| asked.client.into()), error_of(line));
             let has_others = self.ctx.workers.get(key).is_some_and(|worker| !worker.greeting.accepted.is_empty());
             let remedy = if has_others { format!("; if it takes one only: {REMEDY}") } else { String::new() };
-            self.report_request(Reason::InitializeRefused, [client, Some(key.into())], || {
+            self.ctx.report_request(Reason::InitializeRefused, [client, Some(key.into())], || {
                 let text = format!(
                     "a worker has refused a client's initialize, which the bus has sent again since the client had sent \
                      it to another one: {error}{remedy}"
@@ -305,18 +267,18 @@ impl Bus {
             let until = self.ctx.time.now().after(PATIENCE);
             self.ctx.workers_changed |= worker.answering.answers(true);
             greeting.refused.push(Refused { request, alike: asked.alike, answer, until });
-            self.wake_at(key.into(), until);
+            self.ctx.wake_at(key.into(), until);
             return true;
         }
         let is_other = !greeting.accepted.is_empty() && !greeting.accepted.iter().any(is_alike);
         self.settle(key, &asked, line, false);
-        let pool = self.pool_of(key).unwrap_or_default();
-        if self.opening_of(asked.client, pool).is_some_and(|opening| is_alike(&opening.alike)) {
+        let pool = self.ctx.pool_of(key).unwrap_or_default();
+        if self.ctx.opening_of(asked.client, pool).is_some_and(|opening| is_alike(&opening.alike)) {
             self.drop_opening(asked.client, pool);
         }
         if is_other {
             let shown = self.pending.asker_text(request);
-            self.report_request(Reason::InitializeRefused, [Some(asked.client.into()), Some(key.into())], || {
+            self.ctx.report_request(Reason::InitializeRefused, [Some(asked.client.into()), Some(key.into())], || {
                 let text = format!(
                     "a worker has refused an initialize after one with another protocol version or other capabilities: {}; \
                      if it takes one only: {REMEDY}",
@@ -358,19 +320,11 @@ impl Bus {
             }
         }
         if is_accepted && asked.is_again {
-            self.send_initialized(asked.client, key);
+            self.ctx.send_initialized(asked.client, key);
         } else if is_accepted {
-            self.note_accepted(asked.client, key, asked.alike);
+            self.ctx.note_accepted(asked.client, key, asked.alike);
         }
         self.stop_awaiting_workers_of(pool);
-    }
-
-    /// A client gets a result for its `initialize`.
-    fn note_accepted(&mut self, client: ClientKey, key: WorkerKey, alike: u64) {
-        let Some(pool) = self.pool_of(key) else { return };
-        if let Some(opening) = self.opening_mut(client, pool).filter(|opening| opening.alike == alike) {
-            opening.is_accepted = true;
-        }
     }
 
     /// Refusals that were held back for long enough reach their clients. Returns when to check again.
@@ -391,10 +345,10 @@ impl Bus {
         let Some((alike, first)) = greeting.first.clone() else { return };
         let asker = self.pending.get(request).and_then(|request| request.asker());
         if let Some(Peer::Client(client)) = asker {
-            self.note_accepted(client, key, alike);
+            self.ctx.note_accepted(client, key, alike);
         }
         if is_news {
-            self.report_request(Reason::InitializeRefused, [asker, Some(key.into())], || {
+            self.ctx.report_request(Reason::InitializeRefused, [asker, Some(key.into())], || {
                 let text = format!(
                     "a worker takes one initialize only: clients with the protocol version and the capabilities of the \
                      first one get its answer, all others are refused; {REMEDY}"
@@ -420,16 +374,16 @@ impl Bus {
             self.ctx.workers_changed |= worker.answering.answers(true);
             self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.ctx.time.lasted(since));
         }
-        if let Some(client) = self.client_mut(client) {
+        if let Some(client) = self.ctx.client_mut(client) {
             client.mcp.answered_by = Some(key);
         }
-        self.send(client.into(), &text);
+        self.ctx.send(client.into(), &text);
         self.wake_after_answer(client);
     }
 
     /// What a client has begun with in a pool is not kept any longer.
     fn drop_opening(&mut self, client: ClientKey, pool: usize) {
-        let Some(client) = self.client_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
+        let Some(client) = self.ctx.client_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
         let dropped = client.openings.extract_if(.., |opening| opening.pool == pool);
         let bytes: usize = dropped.map(|opening| opening.bytes()).sum();
         self.supervisor.opening_bytes -= bytes;
@@ -444,7 +398,7 @@ impl Bus {
     pub(crate) fn forget_greeting(&mut self, pool: usize, greeting: &Greeting) {
         self.supervisor.opening_bytes -= greeting.bytes();
         for asked in greeting.asked.iter().filter(|asked| asked.is_again) {
-            let Some(opening) = self.opening_mut(asked.client, pool) else { continue };
+            let Some(opening) = self.ctx.opening_mut(asked.client, pool) else { continue };
             opening.ends += u8::from(opening.alike == asked.alike);
             if opening.ends >= MOST_ENDS {
                 let before = opening.bytes();
@@ -456,10 +410,59 @@ impl Bus {
 
     /// Panics if what is kept was counted wrongly.
     pub(crate) fn check_openings(&self) {
-        let clients = self.all_clients().filter_map(|(_, client)| client.seldom.get());
+        let clients = self.ctx.all_clients().filter_map(|(_, client)| client.seldom.get());
         let kept: usize = clients.flat_map(|client| &client.openings).map(Opening::bytes).sum();
         let answers: usize = self.ctx.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
         assert_eq!(kept + answers, self.supervisor.opening_bytes);
+    }
+}
+
+impl Ctx {
+    /// Whether a client's next line to a worker waits for its `initialize`. An answer to the worker's own question does
+    /// not.
+    pub(super) fn needs_opening(&self, client: ClientKey, key: WorkerKey) -> bool {
+        let is_new = |worker: &&Worker| worker.owner.is_none() && !worker.audience.has(client);
+        let Some(worker) = self.workers.get(key).filter(is_new) else { return false };
+        let needs = |opening: &Opening| opening.is_accepted && !worker.greeting.accepted.contains(&opening.alike);
+        self.opening_of(client, worker.pool).is_some_and(needs)
+    }
+
+    /// How a client has begun in a pool.
+    fn opening_of(&self, client: ClientKey, pool: usize) -> Option<&Opening> {
+        self.client(client)?.seldom.get()?.openings.iter().find(|opening| opening.pool == pool)
+    }
+
+    /// The same, to be changed.
+    fn opening_mut(&mut self, client: ClientKey, pool: usize) -> Option<&mut Opening> {
+        let client = self.client_mut(client)?.seldom.get_mut()?;
+        client.openings.iter_mut().find(|opening| opening.pool == pool)
+    }
+
+    /// Maximum size of what is kept of a client.
+    fn longest_opening(&self) -> usize {
+        (self.settings.limits.max_memory / MEMORY_PART / self.most_clients().max(1)).clamp(LEAST, LONGEST)
+    }
+
+    /// A worker that has accepted a client's `initialize` gets the notification that follows, unless it has had one, or
+    /// the client has not sent it yet.
+    fn send_initialized(&mut self, client: ClientKey, key: WorkerKey) {
+        let Some(pool) = self.workers.get(key).filter(|worker| !worker.greeting.is_ready).map(|worker| worker.pool)
+        else {
+            return;
+        };
+        let line = self.opening_of(client, pool).and_then(|opening| opening.initialized.clone());
+        let Some(line) = line else { return };
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.greeting.is_ready = true;
+        self.send(Peer::Worker(key), &line);
+    }
+
+    /// A client gets a result for its `initialize`.
+    fn note_accepted(&mut self, client: ClientKey, key: WorkerKey, alike: u64) {
+        let Some(pool) = self.pool_of(key) else { return };
+        if let Some(opening) = self.opening_mut(client, pool).filter(|opening| opening.alike == alike) {
+            opening.is_accepted = true;
+        }
     }
 }
 

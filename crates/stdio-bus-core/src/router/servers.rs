@@ -3,13 +3,13 @@
 use ndjson_scan::{objects_in_params, string_in, string_in_params};
 
 use super::message::{Message, Said, is_of_server};
-use crate::Bus;
 use crate::client::Client;
+use crate::ctx::Ctx;
 use crate::message::Verb;
 use crate::offers::LONGEST_NAME;
 use crate::peer::{ClientKey, WorkerKey};
 
-impl Bus {
+impl Ctx {
     /// A client's request goes to a worker: remembers the servers that it offers.
     pub(super) fn note_servers(&mut self, message: &Message<'_>, worker: WorkerKey) {
         let &Message { from: client, line, verb, .. } = message;

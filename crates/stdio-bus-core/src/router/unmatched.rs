@@ -8,6 +8,7 @@ use alloc::string::String;
 
 use ndjson_scan::{Line, Span, decoded, member};
 
+use crate::ctx::Ctx;
 use crate::id::Id;
 use crate::message::{Edit, Parsed};
 use crate::peer::{Peer, RequestKey, WorkerKey};
@@ -67,7 +68,7 @@ impl Bus {
         let id = if line.id.is_some() {
             Id::parse(line.get(line.id)).ok()
         } else {
-            self.own_question(worker).filter(|_| !is_result)
+            self.ctx.own_question(worker).filter(|_| !is_result)
         };
         if id.as_ref().is_some_and(|id| self.take_era(worker, id, is_result) || self.take_opening(worker, id, line)) {
             return Flow::Next;
@@ -76,7 +77,7 @@ impl Bus {
         let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| at.end.seldom.retired.take(fingerprint)) {
             self.learn_from_late_answer(worker, line, [None; 2]);
-            self.report_line(Reason::LateAnswer, from, line, "the request was given up before");
+            self.ctx.report_line(Reason::LateAnswer, from, line, "the request was given up before");
             return Flow::Next;
         }
         let meant = match id {
@@ -94,7 +95,7 @@ impl Bus {
         } else {
             "an answer without an id".into()
         };
-        self.report_line(Reason::UnknownId, from, line, &text);
+        self.ctx.report_line(Reason::UnknownId, from, line, &text);
         let is_first = line.id.is_some()
             && self
                 .ctx
@@ -104,7 +105,7 @@ impl Bus {
         if is_first {
             let text = "a worker sent an answer that nothing waits for: it has answered a request twice, or under an id \
                         that it was not sent";
-            self.report_line(Reason::WorkerAnswersTwice, from, line, text);
+            self.ctx.report_line(Reason::WorkerAnswersTwice, from, line, text);
         }
         Flow::Next
     }
@@ -120,16 +121,6 @@ impl Bus {
             return Flow::Next;
         }
         self.take_answer(worker, key, line, Some(&Misspelled::of(line, how)))
-    }
-
-    /// An answer under a misspelled id was delivered: reports the first one of a worker.
-    pub(crate) fn report_spelling(&mut self, worker: WorkerKey, line: Parsed<'_>, misspelled: &Misspelled) {
-        let Some(how) = &misspelled.how else { return };
-        if self.ctx.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_spelling, true))
-        {
-            let text = format!("{how}, which it is taken for; a worker answers with the id as it came");
-            self.report_line(Reason::UnknownId, Peer::Worker(worker), line, &text);
-        }
     }
 
     /// The request of a worker that an answer means by an id that it does not have.
@@ -165,6 +156,17 @@ impl Bus {
     fn only_pending(&self, worker: WorkerKey) -> Option<RequestKey> {
         self.ctx.workers.get(worker).filter(|at| at.end.unanswered.count() == 1)?;
         self.pending.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
+    }
+}
+
+impl Ctx {
+    /// An answer under a misspelled id was delivered: reports the first one of a worker.
+    pub(crate) fn report_spelling(&mut self, worker: WorkerKey, line: Parsed<'_>, misspelled: &Misspelled) {
+        let Some(how) = &misspelled.how else { return };
+        if self.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_spelling, true)) {
+            let text = format!("{how}, which it is taken for; a worker answers with the id as it came");
+            self.report_line(Reason::UnknownId, Peer::Worker(worker), line, &text);
+        }
     }
 }
 

@@ -69,7 +69,7 @@ impl Bus {
             if line.has(Line::TASK) {
                 self.note_task(None, worker, line);
             }
-            self.report_line(Reason::LateAnswer, from, line, "the client no longer waits");
+            self.ctx.report_line(Reason::LateAnswer, from, line, "the client no longer waits");
             return Flow::Next;
         };
         match self.make_room_at_client(worker, client, true) {
@@ -128,7 +128,7 @@ impl Bus {
         let creates = request.is_some_and(|request| request.verb.creates());
         match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
             Some(key) => self.fail_request(key, Reason::TooDeep, &format!("the answer is {text}")),
-            None => self.report_line(Reason::TooDeep, from, line, &text),
+            None => self.ctx.report_line(Reason::TooDeep, from, line, &text),
         }
         if let Some(key) = key {
             self.forget_request(key);
@@ -229,11 +229,11 @@ impl Bus {
             Err(refusal @ Refusal(Reason::Unroutable, _)) => return self.tell_all(&said).ok_or(refusal),
             found => found?,
         };
-        if said.id.is_some() && self.mcp(to).is_modern() {
+        if said.id.is_some() && self.ctx.mcp(to).is_modern() {
             let text = "no request may be sent to a client of MCP 2026-07-28; answer its request with input_required";
             return Err(Refusal(Reason::ServerRequest, text.into()));
         }
-        let due = self.line_expires(worker).filter(|_| said.id.is_some());
+        let due = self.ctx.line_expires(worker).filter(|_| said.id.is_some());
         if due.is_some_and(|due| due <= self.ctx.time.now()) {
             let text = "its client had no room for it within request_timeout_sec";
             return Err(Refusal(Reason::Timeout, text.into()));
@@ -241,7 +241,7 @@ impl Bus {
         match self.make_room_at_client(worker, to, session.is_some() || named.client.is_some()) {
             Room::Free => {}
             Room::Wait => {
-                self.expire_first_line(worker.into(), due);
+                self.ctx.expire_first_line(worker.into(), due);
                 return Ok(Flow::Blocked);
             }
             Room::Closed => return self.send_said(worker, line),
@@ -258,7 +258,7 @@ impl Bus {
         session: Option<SessionKey>,
     ) -> Result<(), Refusal> {
         let mut edits = self.record_said(said, named, to, session)?;
-        self.forward(Peer::Client(to), said.line, &mut edits);
+        self.ctx.forward(Peer::Client(to), said.line, &mut edits);
         self.note_announcement(said.from, session, said.line);
         Ok(())
     }
@@ -271,7 +271,7 @@ impl Bus {
         let named = self.request_of_worker_message(&said);
         let (to, session) = self.client_for_worker_message(&said, &named)?;
         let mut edits = self.record_said(&said, named, to, session)?;
-        self.send(Peer::Client(to), &edited(line, &mut edits));
+        self.ctx.send(Peer::Client(to), &edited(line, &mut edits));
         Ok(())
     }
 
@@ -289,14 +289,14 @@ impl Bus {
         }
         self.note_life(worker, session, named.about);
         if id.is_none() && session.is_none() {
-            self.end_elicitation(said);
+            self.ctx.end_elicitation(said);
         }
         // Another client knows nothing of that request.
         let token = named.token.filter(|_| named.client == Some(Peer::Client(to)));
         let mut edits = UNCHANGED;
         edits[1] = token.map(|with| Edit { at: named.at, with });
         if id.is_some() {
-            let expires = self.line_expires(worker);
+            let expires = self.ctx.line_expires(worker);
             let request = NewRequest {
                 asker: worker.into(),
                 answerer: to.into(),
@@ -312,7 +312,7 @@ impl Bus {
                 let of = named.about.or_else(|| self.request_of_question(worker, to, session));
                 self.pending.note_question(question, said.line.get(said.line.method), of);
             }
-            self.note_elicitation(said, to, session);
+            self.ctx.note_elicitation(said, to, session);
         }
         Ok(edits)
     }

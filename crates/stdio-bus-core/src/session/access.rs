@@ -8,6 +8,7 @@ use ndjson_scan::is_decoded;
 use super::state::State;
 use super::table::Session;
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::message::{Parsed, Refusal, Verb};
 use crate::peer::{ClientKey, SessionKey, WorkerKey};
 use crate::report::Reason;
@@ -99,7 +100,7 @@ impl Bus {
     pub(crate) fn access(&self, of: &Naming<'_>, worker: WorkerKey, key: Option<SessionKey>) -> Result<Use, Refusal> {
         let found = key.and_then(|key| Some((key, self.sessions.get(key)?)));
         let how = self.use_of(of, worker, found).ok_or_else(denied)?;
-        if !self.worker_takes_messages(worker) {
+        if !self.ctx.worker_takes_messages(worker) {
             return Err(Refusal(Reason::RequestLost, "the worker of this session has exited or is stopping".into()));
         }
         let is_open = self.is_open(of, worker, found.map(|(_, session)| session), how);
@@ -108,7 +109,8 @@ impl Bus {
 
     /// How it may be used as far as its owner is concerned; none if not at all.
     fn use_of(&self, of: &Naming<'_>, worker: WorkerKey, found: Option<(SessionKey, &Session)>) -> Option<Use> {
-        let (is_alone, is_shared, loads) = (self.has_owner(worker), self.shares_sessions(), of.verb == Verb::Load);
+        let (is_alone, is_shared, loads) =
+            (self.ctx.has_owner(worker), self.ctx.shares_sessions(), of.verb == Verb::Load);
         let is_second = of.place == Place::Second;
         // The session to load or fork is the one in the params.
         let is_meant = of.place != Place::Leading;
@@ -145,7 +147,7 @@ impl Bus {
 
     fn is_open(&self, of: &Naming<'_>, worker: WorkerKey, session: Option<&Session>, how: Use) -> bool {
         let asks = of.verb.asks_for_session();
-        if self.shares_sessions() {
+        if self.ctx.shares_sessions() {
             return true;
         }
         let own = session.filter(|session| session.client == Some(of.client));
@@ -161,7 +163,7 @@ impl Bus {
         }
         // A session that a client has asked a shared worker for is not its own before the worker has answered.
         let waits = |session: &&Session| session.state.is_asked_for();
-        if !asks && matches!(how, Use::Own(_)) && session.filter(waits).is_some() && !self.has_owner(worker) {
+        if !asks && matches!(how, Use::Own(_)) && session.filter(waits).is_some() && !self.ctx.has_owner(worker) {
             return false;
         }
         // A session that the worker has created for the client may be used, even if another client has one of that
@@ -172,10 +174,12 @@ impl Bus {
 
     /// Whether a session was created or loaded under a user name, and this client has another one or none.
     pub(super) fn is_bound_to_another(&self, client: ClientKey, worker: WorkerKey, session: &[u8]) -> bool {
-        if self.sessions.bonds().is_empty() || self.shares_sessions() {
+        if self.sessions.bonds().is_empty() || self.ctx.shares_sessions() {
             return false;
         }
-        let (Some(client), Some(worker)) = (self.identity(client), self.worker_name(worker)) else { return false };
+        let (Some(client), Some(worker)) = (self.ctx.identity(client), self.ctx.worker_name(worker)) else {
+            return false;
+        };
         self.sessions.bonds().keeps_from(worker.pool, session, client.origin.names.owner())
     }
 
@@ -185,8 +189,8 @@ impl Bus {
     /// connection only, so that two of one name do not take it from each other by accident. A mere claim is taken over
     /// where it could be made: where workers give out names it is a guess of either.
     fn may_take_over(&self, session: &Session, by: ClientKey, asks: bool) -> bool {
-        let old = session.client.and_then(|old| self.identity(old));
-        let (Some(new), Some(old)) = (self.identity(by), old) else { return false };
+        let old = session.client.and_then(|old| self.ctx.identity(old));
+        let (Some(new), Some(old)) = (self.ctx.identity(by), old) else { return false };
         // A name on one listener may be another user's on another listener, which has other tokens or authorities.
         let has_name = new.listener == old.listener && new.origin.names.are_the_same_owner(&old.origin.names);
         let state = session.state;
@@ -194,20 +198,22 @@ impl Bus {
         has_name && is_settled && (asks || new.number > old.number)
     }
 
-    /// Whether all clients may use every session.
-    pub(crate) fn shares_sessions(&self) -> bool {
-        self.ctx.settings.routing.session_access == SessionAccess::Shared
-    }
-
     /// Whether the workers of a worker's pool give out session names, so that clients may use no others.
     fn issues_names(&self, worker: WorkerKey) -> bool {
         self.ctx.workers.get(worker).is_some_and(|worker| self.supervisor.pools[worker.pool].gives_out_names(worker))
+    }
+}
+
+impl Ctx {
+    /// Whether all clients may use every session.
+    pub(crate) fn shares_sessions(&self) -> bool {
+        self.settings.routing.session_access == SessionAccess::Shared
     }
 
     /// Why a client's line may not go to any worker of this pool, which denies the method to clients, since the answer
     /// would reveal other clients. None if it may.
     pub(crate) fn denied_in(&self, pool: usize, line: Parsed<'_>) -> Option<Refusal> {
-        let pool = &self.ctx.settings.pools[pool];
+        let pool = &self.settings.pools[pool];
         if pool.deny_methods.is_empty() || !line.method.is_some() {
             return None;
         }

@@ -43,8 +43,8 @@ impl Bus {
         let Some((session, is_idle)) = session.zip(told_idle(line.get(line.span))) else { return };
         self.sessions.set_working(session, !is_idle);
         if is_idle {
-            self.notice_leaving(worker);
-            self.watch_silence();
+            self.ctx.notice_leaving(worker);
+            self.ctx.watch_silence();
         }
     }
 }

@@ -35,7 +35,7 @@ impl Bus {
     /// A client sends a worker this `initialize`. The workers of its pool are watched from now on, also those that are
     /// still to be started: not every agent wants to see it again.
     pub(crate) fn note_subagents(&mut self, worker: WorkerKey, line: &[u8]) {
-        let Some(pool) = self.pool_of(worker).filter(|_| knows_subagents(line)) else { return };
+        let Some(pool) = self.ctx.pool_of(worker).filter(|_| knows_subagents(line)) else { return };
         if core::mem::replace(&mut self.supervisor.pools[pool].has_subagents, true) {
             return;
         }
@@ -81,7 +81,7 @@ impl Bus {
                 return true;
             }
             Some((_, session)) if session.client.is_some() && session.state.is_issued() => {
-                self.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                self.ctx.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
                     format!("child session \"{}\" belongs to another client already", name.escape_ascii())
                 });
                 return false;
@@ -96,7 +96,7 @@ impl Bus {
         let child = state.and_then(|state| self.new_session(owner, worker, name, state));
         match child {
             Some(child) => self.join_family(owner, child, parent),
-            None => self.report(Reason::SessionLimit, Some(Peer::Worker(worker)), || {
+            None => self.ctx.report(Reason::SessionLimit, Some(Peer::Worker(worker)), || {
                 format!("child session \"{}\" has no room: {FULL}", name.escape_ascii())
             }),
         }
@@ -110,23 +110,23 @@ impl Bus {
         if session.state.is_issued() {
             self.bind_session(owner, worker, name.as_bytes());
         }
-        self.forget_lost(owner, name.as_bytes());
+        self.ctx.forget_lost(owner, name.as_bytes());
     }
 
     /// Nobody says that a child has ended. If the table is full and its owner holds most, its own child that was
     /// announced first gives way, unless the new one belongs to it.
     fn evict_child_of(&mut self, owner: ClientKey, parent: SessionKey) {
-        if self.heaviest(owner, |client| client.end.sessions.len()).is_some() {
+        if self.ctx.heaviest(owner, |client| client.end.sessions.len()).is_some() {
             return;
         }
-        let own = self.peer_end(owner.into()).map(|end| end.sessions.clone()).unwrap_or_default();
+        let own = self.ctx.peer_end(owner.into()).map(|end| end.sessions.clone()).unwrap_or_default();
         let is_over = |key: &SessionKey| {
             let is_child = self.sessions.get(*key).is_some_and(|session| session.parent.is_some());
             is_child && *key != parent && !self.sessions.is_below(parent, *key)
         };
         let children: Vec<_> = own.into_iter().filter(is_over).collect();
         let Some(oldest) = self.sessions.most_idle(&children) else { return };
-        self.report(Reason::SessionEvicted, Some(owner.into()), || {
+        self.ctx.report(Reason::SessionEvicted, Some(owner.into()), || {
             "the session table is full: of the children of this client's sessions the oldest is closed".into()
         });
         self.drop_session(oldest);

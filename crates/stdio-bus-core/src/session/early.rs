@@ -94,7 +94,7 @@ impl Bus {
             is_for_child: !may_be_created,
             until,
         });
-        self.wake_at(key.into(), until);
+        self.ctx.wake_at(key.into(), until);
         true
     }
 
@@ -110,7 +110,7 @@ impl Bus {
         let is_it = |early: &EarlyLine| early.session.as_bytes() == name && (is_child || !early.is_for_child);
         for early in self.take_early(key, is_it) {
             if early.id.is_none() {
-                self.send(client.into(), early.line.as_bytes());
+                self.ctx.send(client.into(), early.line.as_bytes());
             }
             if early.id.is_none() && !has_subagents {
                 continue;
@@ -133,7 +133,7 @@ impl Bus {
     /// An early line gets an error, if it is a request, and its loss is reported.
     fn refuse_early(&mut self, key: WorkerKey, early: &EarlyLine, reason: Reason, text: &str) {
         let id = early.id.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
-        self.report_request(reason, [Some(key.into()), None], || (id, text.into()));
+        self.ctx.report_request(reason, [Some(key.into()), None], || (id, text.into()));
         if let Some(id) = &early.id {
             self.send_error(key.into(), id.as_bytes(), reason, text, Delivered::No);
         }

@@ -17,7 +17,7 @@ use crate::timers::Timer;
 impl Bus {
     /// The session of this name that a client owns.
     pub(crate) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
-        self.sessions.named_by(client, &self.peer_end(client.into())?.sessions, name)
+        self.sessions.named_by(client, &self.ctx.peer_end(client.into())?.sessions, name)
     }
 
     /// Creates a session in this initial state. None if there is no room, and no client has to make some.
@@ -29,10 +29,10 @@ impl Bus {
         state: State,
     ) -> Option<SessionKey> {
         if self.sessions.is_full() && !self.evict_session_for(client) {
-            self.penalise_refusal(client);
+            self.ctx.penalise_refusal(client);
             return None;
         }
-        self.identity(client)?;
+        self.ctx.identity(client)?;
         let at_worker = &mut self.ctx.workers.get_mut(worker)?.end.sessions;
         let key = self.sessions.insert(self.ctx.time.now(), worker, at_worker, name, state)?;
         self.give_session(key, client);
@@ -82,7 +82,7 @@ impl Bus {
     /// Whether the owner of a session waits for the answer to a request in it, or has to answer one.
     pub(crate) fn owner_waits_in(&self, key: SessionKey) -> bool {
         let Some(owner) = self.sessions.get(key).and_then(|session| session.client) else { return false };
-        let Some(end) = self.peer_end(owner.into()) else { return false };
+        let Some(end) = self.ctx.peer_end(owner.into()) else { return false };
         let is_in_it = |request: RequestKey| self.pending.sessions(request).contains(&Some(key));
         // While a history is replayed this is asked for each line: all requests are looked at only if its own are none.
         self.pending.asked(&end.outstanding).any(is_in_it) || self.asked_of(owner.into()).into_iter().any(is_in_it)
@@ -96,8 +96,8 @@ impl Bus {
 
     /// Records the user name under which a session was created or loaded.
     pub(super) fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
-        let Some(origin) = self.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
-        if let (Some(name), Some(worker)) = (origin.names.owner(), self.worker_name(worker)) {
+        let Some(origin) = self.ctx.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
+        if let (Some(name), Some(worker)) = (origin.names.owner(), self.ctx.worker_name(worker)) {
             self.sessions.bonds_mut().bind(worker.pool, session, name);
         }
     }
@@ -107,7 +107,7 @@ impl Bus {
         self.sessions.step(key, event);
         let Some(session) = self.sessions.get(key).filter(|session| session.state.is_issued()) else { return };
         let name = session.name.clone();
-        session.client.into_iter().for_each(|owner| self.forget_lost(owner, name.as_bytes()));
+        session.client.into_iter().for_each(|owner| self.ctx.forget_lost(owner, name.as_bytes()));
     }
 
     /// The worker has given this session to its owner, by creating or loading it.
@@ -147,7 +147,7 @@ impl Bus {
                 return true;
             }
             Some((_, session)) if session.state.is_issued() => {
-                self.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                self.ctx.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
                     format!("session \"{}\" belongs to another client already", name.escape_ascii())
                 });
                 return true;
@@ -157,7 +157,7 @@ impl Bus {
         }
         self.mark_issuing(worker);
         self.warn_of_double(client, worker, name);
-        self.forget_lost(client, name);
+        self.ctx.forget_lost(client, name);
         let has_room = self.new_session(client, worker, name, State::Given).is_some();
         if has_room {
             self.bind_session(client, worker, name);
@@ -169,11 +169,11 @@ impl Bus {
     /// to the older one: that is reported once for each pool.
     fn warn_of_double(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
         let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
-        let Some(pool) = self.pool_of(worker) else { return };
+        let Some(pool) = self.ctx.pool_of(worker) else { return };
         if core::mem::replace(&mut self.supervisor.pools[pool].told_of_doubles, true) {
             return;
         }
-        let older = self.worker_name(other.worker);
+        let older = self.ctx.worker_name(other.worker);
         let id = &self.ctx.settings.pools[pool].id;
         let text = format!(
             "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
@@ -183,7 +183,7 @@ impl Bus {
                 format!("{}/{}", self.ctx.settings.pools[older.pool].id, older.place)
             })
         );
-        self.report_request(Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
+        self.ctx.report_request(Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
     }
 
     /// A worker's answer names a session, but the client that asked has left: no other one gets it.
@@ -213,7 +213,7 @@ impl Bus {
     }
 
     fn mark_issuing(&mut self, worker: WorkerKey) {
-        if let Some(pool) = self.pool_of(worker) {
+        if let Some(pool) = self.ctx.pool_of(worker) {
             self.supervisor.pools[pool].issues_names = true;
         }
     }
@@ -233,7 +233,7 @@ impl Bus {
         let is_to_load = |session: &&Session| session.is_known && session.parent.is_none();
         if let Some(session) = self.sessions.get(key).filter(is_to_load) {
             let name = session.name.clone();
-            session.client.into_iter().for_each(|owner| self.note_lost(owner, name.as_bytes()));
+            session.client.into_iter().for_each(|owner| self.ctx.note_lost(owner, name.as_bytes()));
         }
         self.drop_session(key);
     }
@@ -241,14 +241,14 @@ impl Bus {
     /// Makes room for a session of `asker` at the cost of the client that holds most; false if that is the asker
     /// itself, or nothing can be evicted.
     fn evict_session_for(&mut self, asker: ClientKey) -> bool {
-        let Some(holder) = self.heaviest(asker, |client| client.end.sessions.len()) else {
+        let Some(holder) = self.ctx.heaviest(asker, |client| client.end.sessions.len()) else {
             return false;
         };
-        let held = self.peer_end(holder.into()).map(|client| &client.sessions);
+        let held = self.ctx.peer_end(holder.into()).map(|client| &client.sessions);
         let Some(key) = held.and_then(|held| self.sessions.most_idle(held)) else { return false };
         let Some(session) = self.sessions.get(key) else { return false };
         let name = session.name.as_bytes().escape_ascii().to_string();
-        self.report(Reason::SessionEvicted, Some(holder.into()), || {
+        self.ctx.report(Reason::SessionEvicted, Some(holder.into()), || {
             format!("the session table is full: this client holds most, and its unused session \"{name}\" is closed")
         });
         self.lose_session(key);
@@ -263,8 +263,8 @@ impl Bus {
         let Some(session) = self.sessions.get(key) else { return };
         let Some(old) = session.client else { return };
         let (name, worker) = (session.name.clone(), session.worker);
-        let number = self.client_number(by).unwrap_or_default();
-        self.report_request(Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
+        let number = self.ctx.client_number(by).unwrap_or_default();
+        self.ctx.report_request(Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
             let name = name.as_bytes().escape_ascii();
             (None, format!("client {number} of the same name has taken over session \"{name}\""))
         });
@@ -272,10 +272,10 @@ impl Bus {
             self.end_use_of_session(old, key);
             self.leave_owner(key);
             self.give_session(key, by);
-            self.hand_elicitations_over(worker, key, by);
+            self.ctx.hand_elicitations_over(worker, key, by);
             self.sessions.touch(key, self.ctx.time.now());
         }
-        self.forget_lost(by, name.as_bytes());
+        self.ctx.forget_lost(by, name.as_bytes());
     }
 
     /// Forgets claims that have expired, and sessions that were idle for too long.
@@ -287,7 +287,7 @@ impl Bus {
             self.forget_idle_session(key);
         }
         for (key, owner) in self.sessions.take_expired_claims(now) {
-            self.report(Reason::ClaimExpired, Some(Peer::Client(owner)), || {
+            self.ctx.report(Reason::ClaimExpired, Some(Peer::Client(owner)), || {
                 "a session that no worker knows was not used".into()
             });
             self.drop_session(key);
@@ -301,8 +301,8 @@ impl Bus {
         let Some(session) = self.sessions.get(key) else { return };
         let (Some(owner), name) = (session.client, session.name.clone()) else { return };
         let is_known = session.is_known;
-        let is_its_own = self.has_owner(session.worker);
-        self.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
+        let is_its_own = self.ctx.has_owner(session.worker);
+        self.ctx.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
             let name = name.as_bytes().escape_ascii();
             (None, format!("session \"{name}\" was not used for session_idle_sec and is forgotten"))
         });
@@ -310,7 +310,7 @@ impl Bus {
             return self.drop_session(key);
         }
         if is_known {
-            self.note_lost(owner, name.as_bytes());
+            self.ctx.note_lost(owner, name.as_bytes());
         }
         self.give_up_session(key, false);
     }
@@ -320,14 +320,14 @@ impl Bus {
         let pending = pending_in(&self.sessions, &self.pending, |_| true);
         for (key, session) in self.sessions.iter() {
             if let Some(owner) = session.client {
-                let owner = self.peer_end(owner.into()).expect("a session has a live owner, or none");
+                let owner = self.ctx.peer_end(owner.into()).expect("a session has a live owner, or none");
                 assert!(owner.sessions.contains(&key));
             }
             assert_eq!(pending[key.index()], session.pending, "requests in a session are counted");
-            let worker = self.peer_end(session.worker.into()).expect("a session has a live worker");
+            let worker = self.ctx.peer_end(session.worker.into()).expect("a session has a live worker");
             assert!(worker.sessions.contains(&key));
         }
-        let at_clients = self.all_clients().map(|(_, client)| client.end.sessions.len());
+        let at_clients = self.ctx.all_clients().map(|(_, client)| client.end.sessions.len());
         let at_workers = self.ctx.workers.iter().map(|(_, worker)| worker.end.sessions.len());
         assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.sessions.len() + self.sessions.owned());
     }

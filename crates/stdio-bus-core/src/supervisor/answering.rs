@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::tenure::{Tenure, Wear};
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
 use crate::silence::TimeLimits;
@@ -100,22 +101,6 @@ impl Answering {
 }
 
 impl Bus {
-    /// A worker follows others that have failed.
-    pub(super) fn put_on_probation(&mut self, key: WorkerKey) {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        worker.answering.is_on_probation = true;
-        self.wake_at(key.into(), self.ctx.time.now().after(PROBATION));
-    }
-
-    /// Ends the probation of a worker that has run for long enough. Returns when to check again.
-    pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.ctx.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
-        let due = worker.facts.started.after(PROBATION);
-        worker.answering.is_on_probation = due > self.ctx.time.now();
-        self.ctx.workers_changed |= due <= self.ctx.time.now();
-        (due > self.ctx.time.now()).then_some(due)
-    }
-
     /// Reports a worker without output while requests wait, once for as long as it has something to answer. Returns
     /// when to check again.
     pub(super) fn tick_silent(&mut self, key: WorkerKey) -> Option<Moment> {
@@ -143,34 +128,11 @@ impl Bus {
         let (waiting, since) = (owed, since.max(answering.waits_since));
         answering.is_watched = false;
         if waiting > 0 {
-            self.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {
+            self.ctx.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {
                 let seconds = now.since(since).as_secs();
                 format!(
                     "a worker has written nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
                 )
-            });
-        }
-        None
-    }
-
-    /// Reports a client that waits for the first answer of its own worker. Returns when to check again.
-    pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.ctx.workers.get_mut(key).filter(|worker| !worker.facts.told_of_wait)?;
-        let (owner, claimed, started) = (worker.owner?, worker.facts.claimed, worker.facts.started);
-        let due = claimed.after(FIRST_ANSWER);
-        if due > self.ctx.time.now() {
-            return Some(due);
-        }
-        worker.facts.told_of_wait = true;
-        if worker.starts_for().is_some() {
-            let (waited, ran) =
-                (self.ctx.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
-            self.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
-                let text = format!(
-                    "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
-                     before; with more instances spares are warm"
-                );
-                (None, text)
             });
         }
         None
@@ -195,5 +157,45 @@ impl Bus {
                 format!("the worker hangs: {timeouts} requests in a row timed out without any output; it is restarted");
             self.stop_broken_worker(key, Reason::WorkerHangs, &text);
         }
+    }
+}
+
+impl Ctx {
+    /// A worker follows others that have failed.
+    pub(super) fn put_on_probation(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.answering.is_on_probation = true;
+        self.wake_at(key.into(), self.time.now().after(PROBATION));
+    }
+
+    /// Ends the probation of a worker that has run for long enough. Returns when to check again.
+    pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
+        let due = worker.facts.started.after(PROBATION);
+        worker.answering.is_on_probation = due > self.time.now();
+        self.workers_changed |= due <= self.time.now();
+        (due > self.time.now()).then_some(due)
+    }
+
+    /// Reports a client that waits for the first answer of its own worker. Returns when to check again.
+    pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get_mut(key).filter(|worker| !worker.facts.told_of_wait)?;
+        let (owner, claimed, started) = (worker.owner?, worker.facts.claimed, worker.facts.started);
+        let due = claimed.after(FIRST_ANSWER);
+        if due > self.time.now() {
+            return Some(due);
+        }
+        worker.facts.told_of_wait = true;
+        if worker.starts_for().is_some() {
+            let (waited, ran) = (self.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
+            self.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
+                let text = format!(
+                    "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
+                     before; with more instances spares are warm"
+                );
+                (None, text)
+            });
+        }
+        None
     }
 }

@@ -17,6 +17,7 @@ use core::time::Duration;
 
 use super::tenure::Wear;
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::id::Id;
 use crate::peer::{Moment, WorkerKey};
 use crate::port::Effect;
@@ -105,7 +106,8 @@ fn question(number: u32) -> alloc::string::String {
 impl Bus {
     /// A worker that may get a slot is being started: it is asked once it runs, if its command's era is unknown.
     pub(super) fn choose_to_ask(&mut self, key: WorkerKey) {
-        let Some(pool) = self.worker_name(key).map(|name| name.pool).filter(|pool| !self.asks_era(*pool)) else {
+        let Some(pool) = self.ctx.worker_name(key).map(|name| name.pool).filter(|pool| !self.ctx.asks_era(*pool))
+        else {
             return;
         };
         let (discovery, worker) = (&self.supervisor.pools[pool].discovery, self.ctx.workers.get_mut(key));
@@ -114,14 +116,6 @@ impl Bus {
         {
             worker.facts.question = Question::Open;
         }
-    }
-
-    /// A worker runs: it is asked, if it was chosen for that.
-    pub(super) fn ask_era(&mut self, key: WorkerKey) {
-        let Some(worker) = self.ctx.workers.get(key).filter(|worker| worker.is_asked()) else { return };
-        let line = question(worker.name.incarnation);
-        self.send(key.into(), line.as_bytes());
-        self.wake_at(key.into(), self.ctx.time.now().after(SILENT_FOR));
     }
 
     /// Takes a worker's answer to `server/discover`, if this is one: an echo counts as no result, and neither does an
@@ -139,17 +133,8 @@ impl Bus {
             false => (Question::None, Era::Legacy),
         };
         self.stop_asking(key, answered, era);
-        self.notice_leaving(key);
+        self.ctx.notice_leaving(key);
         true
-    }
-
-    /// The id of the bus's own request that a worker has to answer before all others, or while it has no other.
-    pub(crate) fn own_question(&self, key: WorkerKey) -> Option<Id> {
-        let worker = self.ctx.workers.get(key).filter(|worker| worker.end.unanswered.count() == 0)?;
-        match worker.facts.question {
-            Question::Open => Id::parse(id_of(worker.name.incarnation).as_bytes()).ok(),
-            _ => worker.greeting.asked_by_bus().cloned(),
-        }
     }
 
     /// Stops waiting for an answer. Returns when to check again.
@@ -253,7 +238,7 @@ impl Bus {
                  counts as one that serves no clients of MCP 2026-07-28, if it works at all"
             ),
         };
-        self.report(Reason::EraKnown, None, || text);
+        self.ctx.report(Reason::EraKnown, None, || text);
         for side in self.sides_of(pool) {
             self.stop_awaiting_workers_of(side);
         }
@@ -263,21 +248,9 @@ impl Bus {
     /// By when the last worker of a group that is being asked will have answered or be late.
     pub(super) fn questions_end(&self, group: usize) -> Option<Moment> {
         let pools = self.balancer.groups[group].pools();
-        let asked =
-            pools.filter_map(|pool| Some(self.asked_in(self.supervisor.pools[pool].side.shown_as)?.after(SILENT_FOR)));
+        let asked = pools
+            .filter_map(|pool| Some(self.ctx.asked_in(self.supervisor.pools[pool].side.shown_as)?.after(SILENT_FOR)));
         asked.max()
-    }
-
-    /// Whether a worker of a pool is asked for its era, or will be once it runs.
-    pub(crate) fn asks_era(&self, pool: usize) -> bool {
-        self.asked_in(pool).is_some()
-    }
-
-    /// The start of the worker of a pool that was sent `server/discover`, or will be.
-    fn asked_in(&self, pool: usize) -> Option<Moment> {
-        let mut workers = self.ctx.workers.iter().map(|(_, worker)| worker);
-        let asked = workers.find(|worker| worker.name.pool == pool && worker.is_asked());
-        asked.map(|worker| worker.facts.started)
     }
 
     fn discovery(&self, pool: usize) -> Option<&Discovery> {
@@ -299,6 +272,37 @@ impl Bus {
             let is_free = worker.owner.is_none() && worker.end.unanswered.count() == 0;
             assert!(is_free, "a worker that is asked gets nothing else");
         }
+    }
+}
+
+impl Ctx {
+    /// A worker runs: it is asked, if it was chosen for that.
+    pub(super) fn ask_era(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get(key).filter(|worker| worker.is_asked()) else { return };
+        let line = question(worker.name.incarnation);
+        self.send(key.into(), line.as_bytes());
+        self.wake_at(key.into(), self.time.now().after(SILENT_FOR));
+    }
+
+    /// The id of the bus's own request that a worker has to answer before all others, or while it has no other.
+    pub(crate) fn own_question(&self, key: WorkerKey) -> Option<Id> {
+        let worker = self.workers.get(key).filter(|worker| worker.end.unanswered.count() == 0)?;
+        match worker.facts.question {
+            Question::Open => Id::parse(id_of(worker.name.incarnation).as_bytes()).ok(),
+            _ => worker.greeting.asked_by_bus().cloned(),
+        }
+    }
+
+    /// Whether a worker of a pool is asked for its era, or will be once it runs.
+    pub(crate) fn asks_era(&self, pool: usize) -> bool {
+        self.asked_in(pool).is_some()
+    }
+
+    /// The start of the worker of a pool that was sent `server/discover`, or will be.
+    fn asked_in(&self, pool: usize) -> Option<Moment> {
+        let mut workers = self.workers.iter().map(|(_, worker)| worker);
+        let asked = workers.find(|worker| worker.name.pool == pool && worker.is_asked());
+        asked.map(|worker| worker.facts.started)
     }
 }
 

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use super::worker::Worker;
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::request::Request;
 
@@ -16,25 +17,11 @@ use crate::request::Request;
 const SPARED_FOR: Duration = Duration::from_secs(60);
 
 impl Bus {
-    /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool, or of
-    /// the group with its index: only a group of one pool lends.
-    pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
-        let worker = self.client(client)?.mcp.preferred?;
-        let at = self.ctx.workers.get(worker)?;
-        (at.pool == pool && at.takes_messages()).then_some(worker)
-    }
-
-    /// The worker that a client has, if its next messages may go there.
-    pub(crate) fn lent_worker(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let worker = self.worker_in(client, group).filter(|worker| self.worker_takes_messages(*worker))?;
-        self.preferred_worker(client, group).is_none_or(|preferred| preferred == worker).then_some(worker)
-    }
-
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
     pub(super) fn free_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
         let is_free =
             |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
-        if let Some(worker) = self.preferred_worker(client, pool) {
+        if let Some(worker) = self.ctx.preferred_worker(client, pool) {
             return Some(worker).filter(is_free);
         }
         let free = || self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
@@ -45,7 +32,7 @@ impl Bus {
 
     /// An empty slot in which a worker may be started for a client that is not bound to one.
     fn slot_to_fill(&self, client: ClientKey, pool: usize) -> Option<usize> {
-        if self.supervisor.pools[pool].side.is_dormant || self.preferred_worker(client, pool).is_some() {
+        if self.supervisor.pools[pool].side.is_dormant || self.ctx.preferred_worker(client, pool).is_some() {
             return None;
         }
         let may_begin = |slot: usize| {
@@ -86,13 +73,13 @@ impl Bus {
     pub(super) fn may_get_room(&self, client: ClientKey, group: usize) -> bool {
         let at = &self.balancer.groups[group];
         let Some(pool) = at.pools().next().filter(|pool| !at.lends() && self.is_full(*pool)) else { return false };
-        let source = self.identity(client).map(|client| client.origin.source());
-        self.is_sound(pool) && (self.ending(pool) > 0 || self.gives_up_at(pool, source).is_some())
+        let source = self.ctx.identity(client).map(|client| client.origin.source());
+        self.is_sound(pool) && (self.ctx.ending(pool) > 0 || self.ctx.gives_up_at(pool, source).is_some())
     }
 
     /// Lends a worker to a client that has none: a free one, or one that is started for it.
     pub(super) fn lend_worker(&mut self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
-        let source = self.identity(client)?.source_use;
+        let source = self.ctx.identity(client)?.source_use;
         if let Some(free) = self.free_worker(client, pool) {
             self.admission.sources.count_turn(source);
             return Some(free);
@@ -106,7 +93,7 @@ impl Bus {
 
     /// Whether a worker was started beyond those that its pool keeps.
     fn is_extra(&self, key: WorkerKey) -> bool {
-        let Some(pool) = self.pool_of(key) else { return false };
+        let Some(pool) = self.ctx.pool_of(key) else { return false };
         let slot = self.supervisor.pools[pool].slot_of(key);
         slot.is_some_and(|slot| slot >= self.ctx.settings.pools[pool].instances)
     }
@@ -126,18 +113,12 @@ impl Bus {
         Some(due)
     }
 
-    /// A lent worker is returned although its client may still wait for it.
-    pub(crate) fn take_back(&mut self, key: WorkerKey) {
-        let owner = self.ctx.workers.get_mut(key).and_then(|worker| worker.owner.take());
-        owner.into_iter().for_each(|owner| self.unassign(owner, key));
-    }
-
     /// Whether a client waits for the worker that it has borrowed. What it has asked of others, which have a task or to
     /// which its name listens, is no reason to keep it.
     fn waits_for_lent(&self, client: ClientKey) -> bool {
-        let Some(end) = self.peer_end(client.into()) else { return true };
+        let Some(end) = self.ctx.peer_end(client.into()) else { return true };
         let is_owners = |request: RequestKey| match self.pending.get(request).map(Request::answerer) {
-            Some(Peer::Worker(worker)) => self.owner(worker) == Some(client),
+            Some(Peer::Worker(worker)) => self.ctx.owner(worker) == Some(client),
             _ => false,
         };
         self.pending.asked(&end.outstanding).any(is_owners)
@@ -146,17 +127,17 @@ impl Bus {
     /// A client was answered: its lent worker may be returned, or one at which it was a guest is idle.
     pub(crate) fn give_back_after_answer(&mut self, client: ClientKey) {
         let has_given_turns = self.give_back(client);
-        if !has_given_turns && self.mcp(client).borrows && self.supervisor.queue.has_turns() {
+        if !has_given_turns && self.ctx.mcp(client).borrows && self.supervisor.queue.has_turns() {
             self.give_turns();
         }
     }
 
     /// A client may wait for its lent worker no more: that is returned. Returns whether it was.
     pub(crate) fn give_back(&mut self, client: ClientKey) -> bool {
-        if !self.mcp(client).borrows || self.waits_for_lent(client) {
+        if !self.ctx.mcp(client).borrows || self.waits_for_lent(client) {
             return false;
         }
-        let lent = self.take_workers(client);
+        let lent = self.ctx.take_workers(client);
         if lent.is_empty() {
             return false;
         }
@@ -164,14 +145,36 @@ impl Bus {
             let Some(worker) = self.ctx.workers.get_mut(key) else { continue };
             worker.owner = None;
             worker.facts.claimed = self.ctx.time.now();
-            self.notice_leaving(key);
+            self.ctx.notice_leaving(key);
             if self.is_extra(key) {
-                self.wake_at(key.into(), self.ctx.time.now().after(SPARED_FOR));
+                self.ctx.wake_at(key.into(), self.ctx.time.now().after(SPARED_FOR));
             }
         }
         if self.supervisor.queue.has_turns() {
             self.give_turns();
         }
         true
+    }
+}
+
+impl Ctx {
+    /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool, or of
+    /// the group with its index: only a group of one pool lends.
+    pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
+        let worker = self.client(client)?.mcp.preferred?;
+        let at = self.workers.get(worker)?;
+        (at.pool == pool && at.takes_messages()).then_some(worker)
+    }
+
+    /// The worker that a client has, if its next messages may go there.
+    pub(crate) fn lent_worker(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let worker = self.worker_in(client, group).filter(|worker| self.worker_takes_messages(*worker))?;
+        self.preferred_worker(client, group).is_none_or(|preferred| preferred == worker).then_some(worker)
+    }
+
+    /// A lent worker is returned although its client may still wait for it.
+    pub(crate) fn take_back(&mut self, key: WorkerKey) {
+        let owner = self.workers.get_mut(key).and_then(|worker| worker.owner.take());
+        owner.into_iter().for_each(|owner| self.unassign(owner, key));
     }
 }

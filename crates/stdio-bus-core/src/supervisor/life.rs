@@ -8,6 +8,7 @@ use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::client::Phase;
+use crate::ctx::Ctx;
 use crate::flow::gate::Hold;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
@@ -17,48 +18,24 @@ use crate::tally::ENDS;
 use crate::timers::Timer;
 
 impl Bus {
-    /// The name of a worker for people.
-    pub(crate) fn worker_name(&self, worker: WorkerKey) -> Option<WorkerName> {
-        self.ctx.workers.get(worker).map(|worker| worker.name)
-    }
-
-    /// The pool of a worker.
-    pub(crate) fn pool_of(&self, worker: WorkerKey) -> Option<usize> {
-        self.ctx.workers.get(worker).map(|worker| worker.pool)
-    }
-
-    /// The client that a worker of a dedicated pool belongs to.
-    pub(crate) fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
-        self.ctx.workers.get(worker)?.owner
-    }
-
-    /// Whether it serves only one client.
-    pub(crate) fn has_owner(&self, worker: WorkerKey) -> bool {
-        self.owner(worker).is_some()
-    }
-
-    pub(crate) fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
-        self.ctx.workers.get(worker).is_some_and(Worker::takes_messages)
-    }
-
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let pool = worker.pool;
         (worker.facts.pid, worker.facts.started) = (pid, self.ctx.time.now());
         self.supervisor.pools[worker.name.pool].tally.note(Reason::WorkerStarted);
-        self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
+        self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
-        self.ask_era(key);
+        self.ctx.ask_era(key);
         self.advance_roll(pool);
         // It was being started while the others were killed.
-        if self.stage() >= Stage::Killing {
+        if self.ctx.stage() >= Stage::Killing {
             self.step(key, Event::Timer);
         }
         self.give_turns();
     }
 
     pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
-        self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
+        self.ctx.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.facts.was_short = short;
             self.supervisor.pools[worker.name.pool].tally.note(Reason::SpawnFailed);
@@ -70,7 +47,7 @@ impl Bus {
     /// Its process was reaped (spec 7.1).
     pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
         // Its last lines are read at once.
-        self.end_pause(key, |_| true);
+        self.ctx.end_pause(key, |_| true);
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let unwanted = worker.process.exited();
         // SIGINT, SIGKILL, SIGTERM.
@@ -83,7 +60,7 @@ impl Bus {
         self.supervisor.pools[worker.name.pool].tally.note(unwanted.unwrap_or(Reason::WorkerStopped));
         let (pending, sessions) = (worker.end.unanswered.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
-        self.report(reason, Some(Peer::Worker(key)), || match cause {
+        self.ctx.report(reason, Some(Peer::Worker(key)), || match cause {
             Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
             None if was_asked => format!("a worker ended with {exit} when it was asked server/discover"),
             None => {
@@ -95,12 +72,12 @@ impl Bus {
 
     /// A worker has violated the protocol: its sessions are invalid at once, and it is told to stop (spec 5.3).
     pub(crate) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
-        self.report(reason, Some(Peer::Worker(key)), || text.to_owned());
+        self.ctx.report(reason, Some(Peer::Worker(key)), || text.to_owned());
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         worker.process.break_off(reason);
         // A worker that has exited was only read to its end, which is reached.
         let has_exited = worker.process.state() == State::Stopped;
-        self.close_gate(key.into(), Hold::Over);
+        self.ctx.close_gate(key.into(), Hold::Over);
         self.detach_worker(key);
         self.step(key, if has_exited { Event::StdoutEnded } else { Event::Stop });
     }
@@ -119,7 +96,7 @@ impl Bus {
         let pending = worker.end.unanswered.count();
         worker.process.replace_for(Reason::WorkerReplaced);
         worker.tenure.worn = Some(Wear::Operator);
-        self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+        self.ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
             format!("the operator replaces a worker with {pending} requests pending")
         });
         self.stop_worker(key);
@@ -137,10 +114,10 @@ impl Bus {
             Action::Terminate | Action::Kill => self.ctx.settings.limits.drain_timeout,
             Action::Await | Action::ReadRest | Action::Finish => GRACE,
         };
-        self.set_timer(key, self.ctx.time.now().after(lasts));
-        if !self.worker_takes_messages(key) {
+        self.ctx.set_timer(key, self.ctx.time.now().after(lasts));
+        if !self.ctx.worker_takes_messages(key) {
             // Its queue may be lost, and nothing is added to it, so no client has to wait for it.
-            self.release_waiters(Peer::Worker(key));
+            self.ctx.release_waiters(Peer::Worker(key));
         }
         match action {
             Action::Terminate => {
@@ -150,7 +127,7 @@ impl Bus {
                 }
             }
             Action::Kill if is_there => {
-                self.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
+                self.ctx.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
                     "a worker did not stop in time and is killed".into()
                 });
                 self.ctx.out.push(Effect::Signal { worker: key, signal: Signal::Kill });
@@ -163,8 +140,8 @@ impl Bus {
 
     /// Ends the requests and sessions of a worker (spec 7.1.2).
     fn detach_worker(&mut self, key: WorkerKey) {
-        self.release_waiters(Peer::Worker(key));
-        self.stop_waiting(Peer::Worker(key));
+        self.ctx.release_waiters(Peer::Worker(key));
+        self.ctx.stop_waiting(Peer::Worker(key));
         let to_answer = self.asked_of(key.into());
         let (reason, text) = match self.ctx.workers.get(key) {
             _ if self.ctx.shutdown.stops_workers() => {
@@ -173,7 +150,7 @@ impl Bus {
             Some(worker) if worker.process.cause() == Some(Reason::WorkerLineTooLong) => {
                 let text = format!(
                     "the worker was replaced before it answered: it wrote a line longer than {}; raise that",
-                    self.longest()
+                    self.ctx.longest()
                 );
                 (Reason::RequestLost, text.into())
             }
@@ -181,7 +158,7 @@ impl Bus {
             None => return,
         };
         self.penalise_crash(key, &to_answer);
-        let owner = self.owner(key).map(Peer::Client);
+        let owner = self.ctx.owner(key).map(Peer::Client);
         let has_failed = |request: &RequestKey| self.pending.get(*request).is_some_and(|it| it.asker() == owner);
         let is_told = owner.is_some() && to_answer.iter().any(has_failed);
         for request in to_answer {
@@ -206,40 +183,26 @@ impl Bus {
         // A worker that could not be started has negotiated nothing.
         let Some(owner) = worker.owner.filter(|_| worker.has_run() && !worker.facts.is_left) else { return };
         // The shutdown closes its clients in its own time; a client that is being closed has a reason already.
-        let goes_on = self.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.mcp(owner).borrows;
+        let goes_on = self.ctx.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.ctx.mcp(owner).borrows;
         if self.ctx.shutdown.stops_workers() || goes_on {
             return;
         }
-        if is_told && self.gets_another_worker(owner, key) {
-            self.report_request(Reason::OwnWorkerReplaced, [Some(owner.into()), Some(key.into())], || {
+        if is_told && self.ctx.gets_another_worker(owner, key) {
+            self.ctx.report_request(Reason::OwnWorkerReplaced, [Some(owner.into()), Some(key.into())], || {
                 (None, "the client's own worker has ended before its first answer; the client gets another one".into())
             });
             self.ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.facts.is_left = true);
-            return self.unassign(owner, key);
+            return self.ctx.unassign(owner, key);
         }
-        self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
+        self.ctx.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
             (None, "the client's own worker has ended; the connection is closed".into())
         });
         // It has ended by itself, and is not stopped for lack of its client.
-        self.unassign(owner, key);
+        self.ctx.unassign(owner, key);
         // Its requests to workers of other pools.
         let text = "the worker of this connection has ended, and the connection is closed";
         self.fail_requests_of(owner, Reason::RequestDiscarded, text);
         self.close_orderly(owner, Reason::OwnWorkerEnded, text);
-    }
-
-    /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
-    /// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak, and some
-    /// of these say on stdout why they end: such a line is read while the process is still there, and ends it by itself.
-    /// The error of its request tells the client of the end.
-    fn gets_another_worker(&mut self, owner: ClientKey, key: WorkerKey) -> bool {
-        let has_failed = |Worker { process, answering, .. }: &Worker| {
-            let is_malformed = matches!(process.cause(), Some(Reason::WorkerMalformed | Reason::WorkerLineTooLong));
-            (process.has_exited() || is_malformed) && !answering.has_answered()
-        };
-        let is_first = self.ctx.workers.get(key).is_some_and(has_failed) && self.phase(owner) == Some(Phase::Open);
-        let owner = self.client_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
-        owner.is_some_and(|owner| !core::mem::replace(&mut owner.seldom.has_lost_worker, true))
     }
 
     /// It has exited and its last line was read.
@@ -251,7 +214,7 @@ impl Bus {
         self.ctx.timers.disarm(Timer::Worker(key));
         self.ctx.out.stats().bytes_unsent += worker.end.output.queued() as u64;
         self.ctx.out.push(Effect::Release(key));
-        worker.owner.into_iter().for_each(|owner| self.unassign(owner, key));
+        worker.owner.into_iter().for_each(|owner| self.ctx.unassign(owner, key));
         self.leave_pool(key, &worker);
         if self.supervisor.queue.has_turns() {
             // Clients that waited for this worker only, or for its place, may get another.
@@ -263,11 +226,11 @@ impl Bus {
     /// Timers and stalls of a worker.
     pub(crate) fn tick_worker(&mut self, key: WorkerKey) {
         let timeout = self.ctx.settings.limits.backpressure_timeout;
-        self.tick_turns(key);
-        self.release_held_up(key);
+        self.ctx.tick_turns(key);
+        self.ctx.release_held_up(key);
         self.release_overdue(key.into());
         let now = self.ctx.time.now();
-        self.end_pause(key, |until| until <= now);
+        self.ctx.end_pause(key, |until| until <= now);
         if self.ctx.workers.get_mut(key).is_some_and(|worker| worker.facts.timer.take_if(|at| *at <= now).is_some()) {
             self.on_worker_timer(key);
         }
@@ -283,16 +246,15 @@ impl Bus {
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
         let due = [
-            Self::tick_silent,
-            Self::tick_probation,
-            Self::tick_early,
-            Self::tick_refused,
-            Self::tick_first_answer,
-            Self::tick_question,
-            Self::tick_extra,
-            Self::tick_tenure,
+            self.tick_silent(key),
+            self.ctx.tick_probation(key),
+            self.tick_early(key),
+            self.tick_refused(key),
+            self.ctx.tick_first_answer(key),
+            self.tick_question(key),
+            self.tick_extra(key),
+            self.tick_tenure(key),
         ];
-        let due = due.map(|tick| tick(self, key));
         let Some(worker) = self.ctx.workers.get(key) else { return };
         let overdue_at = worker.end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
         let own = [
@@ -304,7 +266,7 @@ impl Bus {
             worker.end.gate.throttled_until(),
         ];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
-            self.wake_at(key.into(), next);
+            self.ctx.wake_at(key.into(), next);
         }
     }
 
@@ -331,26 +293,13 @@ impl Bus {
             State::Starting | State::Stopping | State::Killed => return self.step(key, Event::Timer),
         };
         if goes_on {
-            return self.set_timer(key, self.ctx.time.now().after(GRACE));
+            return self.ctx.set_timer(key, self.ctx.time.now().after(GRACE));
         }
         if state == State::Running {
             worker.process.replace_for(reason);
         }
-        self.report(reason, Some(Peer::Worker(key)), || text.into());
+        self.ctx.report(reason, Some(Peer::Worker(key)), || text.into());
         self.step(key, Event::Timer);
-    }
-
-    /// A worker's stdout is read again. If it has exited meanwhile, its last lines get the full time.
-    pub(crate) fn extend_read_timer(&mut self, key: WorkerKey) {
-        if self.ctx.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
-            self.set_timer(key, self.ctx.time.now().after(GRACE));
-        }
-    }
-
-    fn set_timer(&mut self, key: WorkerKey, at: Moment) {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        worker.facts.timer = Some(at);
-        self.wake_at(key.into(), at);
     }
 
     /// Kills every remaining worker: all were told to stop before.
@@ -361,6 +310,59 @@ impl Bus {
                 self.step(key, Event::Timer);
             }
         }
+    }
+}
+
+impl Ctx {
+    /// The name of a worker for people.
+    pub(crate) fn worker_name(&self, worker: WorkerKey) -> Option<WorkerName> {
+        self.workers.get(worker).map(|worker| worker.name)
+    }
+
+    /// The pool of a worker.
+    pub(crate) fn pool_of(&self, worker: WorkerKey) -> Option<usize> {
+        self.workers.get(worker).map(|worker| worker.pool)
+    }
+
+    /// The client that a worker of a dedicated pool belongs to.
+    pub(crate) fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
+        self.workers.get(worker)?.owner
+    }
+
+    /// Whether it serves only one client.
+    pub(crate) fn has_owner(&self, worker: WorkerKey) -> bool {
+        self.owner(worker).is_some()
+    }
+
+    pub(crate) fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(Worker::takes_messages)
+    }
+
+    /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
+    /// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak, and some
+    /// of these say on stdout why they end: such a line is read while the process is still there, and ends it by itself.
+    /// The error of its request tells the client of the end.
+    fn gets_another_worker(&mut self, owner: ClientKey, key: WorkerKey) -> bool {
+        let has_failed = |Worker { process, answering, .. }: &Worker| {
+            let is_malformed = matches!(process.cause(), Some(Reason::WorkerMalformed | Reason::WorkerLineTooLong));
+            (process.has_exited() || is_malformed) && !answering.has_answered()
+        };
+        let is_first = self.workers.get(key).is_some_and(has_failed) && self.phase(owner) == Some(Phase::Open);
+        let owner = self.client_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
+        owner.is_some_and(|owner| !core::mem::replace(&mut owner.seldom.has_lost_worker, true))
+    }
+
+    /// A worker's stdout is read again. If it has exited meanwhile, its last lines get the full time.
+    pub(crate) fn extend_read_timer(&mut self, key: WorkerKey) {
+        if self.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
+            self.set_timer(key, self.time.now().after(GRACE));
+        }
+    }
+
+    fn set_timer(&mut self, key: WorkerKey, at: Moment) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.facts.timer = Some(at);
+        self.wake_at(key.into(), at);
     }
 }
 

@@ -13,6 +13,7 @@ use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
 use super::worker::{Facts, State, Worker};
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::endpoint::{Endpoint, Stream};
 use crate::flow::window::SendWindow;
 use crate::peer::{ClientKey, Moment, WorkerKey};
@@ -143,14 +144,6 @@ impl Bus {
             >= self.ctx.settings.pools[pool].max_instances
     }
 
-    /// The place for the name of a worker in this slot: that of the slot, so that the name stays the same over a
-    /// restart, or the first free one if a client has taken the last worker of the slot along.
-    fn free_place(&self, shown: usize, slot: Option<usize>) -> usize {
-        let names = self.ctx.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == shown);
-        let taken: BTreeSet<usize> = names.map(|name| name.place).collect();
-        slot.into_iter().chain(0..).find(|place| !taken.contains(place)).expect("there are fewer workers than numbers")
-    }
-
     /// Whether a worker may be started for a client. A pool whose workers crash is not restarted by clients that ask
     /// for one.
     pub(super) fn may_grow(&self, pool: usize) -> bool {
@@ -162,12 +155,6 @@ impl Bus {
         let here = &self.supervisor.pools[pool];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
         !is_failing && here.rests_until(self.ctx.time.now()).is_none()
-    }
-
-    /// Number of workers of a pool that are not wanted any more and will have gone soon.
-    pub(super) fn ending(&self, pool: usize) -> usize {
-        let ends = |worker: &Worker| worker.pool == pool && worker.facts.is_unwanted && !worker.takes_messages();
-        self.ctx.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
     }
 
     /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
@@ -205,7 +192,7 @@ impl Bus {
         let here = &mut self.supervisor.pools[pool].slots[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {
-            self.put_on_probation(worker);
+            self.ctx.put_on_probation(worker);
         }
         self.supervisor.pools[pool].slots[slot].restarts.begin();
         Some(worker)
@@ -214,7 +201,7 @@ impl Bus {
     /// Starts a worker with a command of its pool.
     pub(super) fn start_worker(&mut self, pool: usize, slot: Option<usize>, generation: u32) -> Option<WorkerKey> {
         let shown = self.supervisor.pools[pool].side.shown_as;
-        let (place, incarnation) = (self.free_place(shown, slot), self.supervisor.next_number);
+        let (place, incarnation) = (self.ctx.free_place(shown, slot), self.supervisor.next_number);
         let name = WorkerName { pool: shown, place, incarnation };
         let settings = &self.ctx.settings.pools[pool];
         let tenure = Tenure::new(self.ctx.time.now(), settings, generation, incarnation);
@@ -226,7 +213,7 @@ impl Bus {
         let worker = Worker { pool, name, facts, tenure, answering, window, end, ..Worker::default() };
         let worker = self.ctx.workers.insert(worker)?;
         self.supervisor.next_number += 1;
-        self.wake_at(worker.into(), tenure.ages_at);
+        self.ctx.wake_at(worker.into(), tenure.ages_at);
         self.ctx.out.push(Effect::Spawn { worker, name, generation });
         Some(worker)
     }
@@ -290,7 +277,7 @@ impl Bus {
             }
         };
         self.supervisor.pools[worker.name.pool].tally.note(reason);
-        self.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
+        self.ctx.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 
     /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one
@@ -300,7 +287,7 @@ impl Bus {
         let process = &worker.process;
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !worker.facts.is_unwanted;
         let is_failure = is_unexpected && self.ctx.time.now().since(worker.facts.claimed) < LASTS;
-        let source = worker.owner.and_then(|owner| self.identity(owner)).map(|owner| owner.origin.source());
+        let source = worker.owner.and_then(|owner| self.ctx.identity(owner)).map(|owner| owner.origin.source());
         let restarts = &mut self.supervisor.pools[worker.pool].restarts;
         if !is_failure {
             if worker.answering.has_answered() {
@@ -309,7 +296,7 @@ impl Bus {
             return;
         }
         let Some(delay) = restarts.fail_for(self.ctx.time.now(), source) else { return };
-        self.tell(Reason::RestartScheduled, || {
+        self.ctx.tell(Reason::RestartScheduled, || {
             let text =
                 format!("the worker ended soon after a client got it; the next one starts in {} ms", delay.as_millis());
             Report { worker: Some(worker.name), ..Report::new(Reason::RestartScheduled, text) }
@@ -378,6 +365,22 @@ impl Bus {
                 assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
             }
         }
+    }
+}
+
+impl Ctx {
+    /// The place for the name of a worker in this slot: that of the slot, so that the name stays the same over a
+    /// restart, or the first free one if a client has taken the last worker of the slot along.
+    fn free_place(&self, shown: usize, slot: Option<usize>) -> usize {
+        let names = self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == shown);
+        let taken: BTreeSet<usize> = names.map(|name| name.place).collect();
+        slot.into_iter().chain(0..).find(|place| !taken.contains(place)).expect("there are fewer workers than numbers")
+    }
+
+    /// Number of workers of a pool that are not wanted any more and will have gone soon.
+    pub(super) fn ending(&self, pool: usize) -> usize {
+        let ends = |worker: &Worker| worker.pool == pool && worker.facts.is_unwanted && !worker.takes_messages();
+        self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
     }
 }
 

@@ -23,6 +23,7 @@ use core::time::Duration;
 
 use super::answering::FIRST_ANSWER;
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::flow::gate::Hold;
 use crate::message::Parsed;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
@@ -102,8 +103,8 @@ impl Bus {
     pub(crate) fn await_worker(&mut self, client: ClientKey, line: Parsed<'_>) -> bool {
         let now = self.ctx.time.now();
         let Ok(group) = self.group_of_line(client, line) else { return false };
-        let Some(source) = self.identity(client).map(|client| client.origin.source()) else { return false };
-        if self.refuse_worker(client, false) || self.ctx.shutdown.refuses_requests() {
+        let Some(source) = self.ctx.identity(client).map(|client| client.origin.source()) else { return false };
+        if self.ctx.refuse_worker(client, false) || self.ctx.shutdown.refuses_requests() {
             return false;
         }
         let for_turn = self.unused_pool(group).is_none() && self.may_wait_for_turn(client, group);
@@ -121,7 +122,7 @@ impl Bus {
             let due = if at_once { now } else { self.supervisor.queue.due(now, &waiting) };
             self.ctx.timers.arm(Timer::WorkerQueue, due);
             self.supervisor.queue.waiting.push(waiting);
-            self.close_gate(client.into(), Hold::Worker);
+            self.ctx.close_gate(client.into(), Hold::Worker);
         }
         until > now
     }
@@ -129,12 +130,12 @@ impl Bus {
     /// Makes a client wait with its next line for a worker's answer to an `initialize` (`router/opening.rs`). `pool` is
     /// that of the worker, and the index of its group.
     pub(crate) fn await_greeting(&mut self, client: ClientKey, pool: usize, until: Moment) {
-        let Some(source) = self.identity(client).map(|client| client.origin.source()) else { return };
+        let Some(source) = self.ctx.identity(client).map(|client| client.origin.source()) else { return };
         let since = self.ctx.time.now();
         let waiting = Waiting { client, source, group: pool, since, until, for_turn: false, has_ended: false };
         self.ctx.timers.arm(Timer::WorkerQueue, until);
         self.supervisor.queue.waiting.push(waiting);
-        self.close_gate(client.into(), Hold::Worker);
+        self.ctx.close_gate(client.into(), Hold::Worker);
     }
 
     /// Until when a line waits for a worker to come back to a group, if one is about to.
@@ -169,23 +170,12 @@ impl Bus {
         group.slots().iter().any(is_coming) || group.pools().any(rests)
     }
 
-    /// Whether the next line of a client gets no worker of its own.
-    pub(crate) fn gets_no_worker(&self, key: ClientKey) -> bool {
-        self.client(key).is_some_and(|client| client.seldom.gets_no_worker)
-    }
-
-    /// The next line of a client gets no worker of its own, or may get one again. Returns whether it might not before.
-    pub(crate) fn refuse_worker(&mut self, key: ClientKey, is_refused: bool) -> bool {
-        let client = self.client_mut(key).filter(|client| is_refused || client.seldom.gets_no_worker);
-        client.is_some_and(|client| core::mem::replace(&mut client.seldom.gets_no_worker, is_refused))
-    }
-
     /// Removes waiting clients, and reads them again: to continue, or to be refused.
     fn stop_awaiting(&mut self, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
         let over: Vec<Waiting> = self.supervisor.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
         for Waiting { client, for_turn, .. } in over {
-            self.refuse_worker(client, is_refused && for_turn);
-            self.open_gate(client.into(), Hold::Worker);
+            self.ctx.refuse_worker(client, is_refused && for_turn);
+            self.ctx.open_gate(client.into(), Hold::Worker);
         }
     }
 
@@ -216,7 +206,7 @@ impl Bus {
             self.supervisor.queue.slow_down(self.ctx.time.now(), source, self.ctx.time.now());
         }
         self.stop_awaiting(false, |waiting| waiting.client == key);
-        self.refuse_worker(key, false);
+        self.ctx.refuse_worker(key, false);
     }
 
     /// The line that a client waits with is overdue: it is handled again, and refused.
@@ -228,16 +218,16 @@ impl Bus {
     /// turn, or not possible.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let has_spare = self.has_spare_for(client, group);
-        let source = self.identity(client)?.origin.source();
+        let source = self.ctx.identity(client)?.origin.source();
         // A lent worker was started before.
-        let is_paced = !(has_spare && self.mcp(client).borrows)
+        let is_paced = !(has_spare && self.ctx.mcp(client).borrows)
             && self.supervisor.queue.waits_until(self.ctx.time.now(), source).is_some();
         // A worker may have started between the end of its wait and its line. One that it may not get yet would make it
         // wait again, and be refused again.
         if has_spare && !is_paced {
-            self.refuse_worker(client, false);
+            self.ctx.refuse_worker(client, false);
         }
-        if is_paced || self.gets_no_worker(client) {
+        if is_paced || self.ctx.gets_no_worker(client) {
             return None;
         }
         let pool = self.balancer.groups[group].pools().next()?;
@@ -262,19 +252,20 @@ impl Bus {
 
     /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source is rate-limited.
     pub(crate) fn judge_source(&mut self, key: ClientKey) {
-        let Some(source) = self.identity(key).map(|client| client.origin.source()) else { return };
+        let Some(source) = self.ctx.identity(key).map(|client| client.origin.source()) else { return };
         let claimed = |worker: WorkerKey| {
             let worker = self.ctx.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
             (!worker.answering.has_answered()).then_some(worker.facts.claimed)
         };
-        if let Some(last) = self.workers_of(key).filter_map(claimed).max() {
+        if let Some(last) = self.ctx.workers_of(key).filter_map(claimed).max() {
             self.supervisor.queue.slow_down(self.ctx.time.now(), source, last);
         }
     }
 
     /// A worker was taken or started for a client.
     pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
-        let Some((source_use, source)) = self.identity(key).map(|client| (client.source_use, client.origin.source()))
+        let Some((source_use, source)) =
+            self.ctx.identity(key).map(|client| (client.source_use, client.origin.source()))
         else {
             return;
         };
@@ -282,28 +273,22 @@ impl Bus {
         if let Some(last) = self.supervisor.queue.paced.get_mut(&source) {
             *last = self.ctx.time.now();
         }
-        self.wake_at(worker.into(), self.ctx.time.now().after(FIRST_ANSWER));
-    }
-
-    /// The configured pools with a worker whose start is not confirmed yet.
-    fn starting(&self) -> Vec<usize> {
-        let starting = self.ctx.workers.iter().filter(|(_, worker)| !worker.has_run());
-        starting.map(|(_, worker)| worker.name.pool).collect()
+        self.ctx.wake_at(worker.into(), self.ctx.time.now().after(FIRST_ANSWER));
     }
 
     /// The next turn: the source that has waited longest for one, and of its clients the first one that may still send.
     /// A spare can be taken while a worker is being started.
     fn next_turn_of(&self) -> Option<usize> {
-        let starting = self.starting();
+        let starting = self.ctx.starting();
         let turn = |(at, waiting): (usize, &Waiting)| {
-            let client = self.identity(waiting.client)?;
+            let client = self.ctx.identity(waiting.client)?;
             let pool = self.balancer.groups[waiting.group].pools().next()?;
             let is_starting = starting.contains(&self.supervisor.pools[pool].side.shown_as);
             let may_start = || self.supervisor.queue.waits_until(self.ctx.time.now(), waiting.source).is_none();
-            let may = if self.mcp(waiting.client).borrows {
+            let may = if self.ctx.mcp(waiting.client).borrows {
                 // Its lent worker is returned before.
                 let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
-                self.workers_of(waiting.client).next().is_none()
+                self.ctx.workers_of(waiting.client).next().is_none()
                     && (self.has_spare_for(waiting.client, waiting.group) || grows())
             } else {
                 // In a full pool it waits on, or is refused.
@@ -318,7 +303,7 @@ impl Bus {
     /// Whether a worker of a pool may be started for a client that does not wait: no other one is being started, and no
     /// waiting client has its turn.
     pub(super) fn may_start_at_once(&self, pool: usize) -> bool {
-        !self.starting().contains(&self.supervisor.pools[pool].side.shown_as) && self.next_turn_of().is_none()
+        !self.ctx.starting().contains(&self.supervisor.pools[pool].side.shown_as) && self.next_turn_of().is_none()
     }
 
     /// Gives turns, and schedules the next check for when the next turn of a rate-limited source is due, or a wait
@@ -327,7 +312,7 @@ impl Bus {
         while let Some(at) = self.next_turn_of() {
             let Waiting { client, group, .. } = self.supervisor.queue.waiting[at];
             if let Some(worker) = self.take_dedicated(client, group) {
-                self.assign(client, group, worker);
+                self.ctx.assign(client, group, worker);
             }
             self.stop_awaiting(false, |waiting| waiting.client == client);
         }
@@ -344,18 +329,18 @@ impl Bus {
 
     /// Has sessions without a connection give up their workers, as many as clients wait for one in a full pool.
     fn make_room_for_turns(&mut self) {
-        let turns = self.supervisor.queue.turns().filter(|(_, waiting)| !self.mcp(waiting.client).borrows);
+        let turns = self.supervisor.queue.turns().filter(|(_, waiting)| !self.ctx.mcp(waiting.client).borrows);
         let pool_of = |waiting: &Waiting| self.balancer.groups[waiting.group].pools().next();
         let mut turns: Vec<(usize, Source)> =
             turns.filter_map(|(_, waiting)| Some((pool_of(waiting)?, waiting.source))).collect();
         turns.retain(|(pool, _)| self.is_full(*pool));
         let mut ending: BTreeMap<usize, usize> = BTreeMap::new();
         for (pool, source) in turns {
-            let ending = ending.entry(pool).or_insert_with(|| self.ending(pool));
+            let ending = ending.entry(pool).or_insert_with(|| self.ctx.ending(pool));
             if *ending > 0 {
                 *ending -= 1;
             } else if !self.end_detached(pool, source) {
-                self.ctx.timers.arm(Timer::WorkerQueue, self.gives_up_at(pool, Some(source)));
+                self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.gives_up_at(pool, Some(source)));
             }
         }
     }
@@ -364,7 +349,7 @@ impl Bus {
     pub(crate) fn tick_worker_queue(&mut self) {
         let now = self.ctx.time.now();
         // They were to continue elsewhere, which has changed.
-        let has_its_own = |waiting: &Waiting| self.lent_worker(waiting.client, waiting.group).is_some();
+        let has_its_own = |waiting: &Waiting| self.ctx.lent_worker(waiting.client, waiting.group).is_some();
         let content: Vec<ClientKey> =
             self.supervisor.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
         self.stop_awaiting(false, |waiting| content.contains(&waiting.client));
@@ -386,9 +371,28 @@ impl Bus {
 
     /// Panics if the queue disagrees with the clients that wait.
     pub(crate) fn check_worker_queue(&self) {
-        let held = self.all_clients().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
+        let held = self.ctx.all_clients().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
         let mut listed: Vec<ClientKey> = self.supervisor.queue.waiting.iter().map(|waiting| waiting.client).collect();
         listed.sort_unstable();
         assert!(held.eq(listed), "a client that awaits a worker is listed");
+    }
+}
+
+impl Ctx {
+    /// Whether the next line of a client gets no worker of its own.
+    pub(crate) fn gets_no_worker(&self, key: ClientKey) -> bool {
+        self.client(key).is_some_and(|client| client.seldom.gets_no_worker)
+    }
+
+    /// The next line of a client gets no worker of its own, or may get one again. Returns whether it might not before.
+    pub(crate) fn refuse_worker(&mut self, key: ClientKey, is_refused: bool) -> bool {
+        let client = self.client_mut(key).filter(|client| is_refused || client.seldom.gets_no_worker);
+        client.is_some_and(|client| core::mem::replace(&mut client.seldom.gets_no_worker, is_refused))
+    }
+
+    /// The configured pools with a worker whose start is not confirmed yet.
+    fn starting(&self) -> Vec<usize> {
+        let starting = self.workers.iter().filter(|(_, worker)| !worker.has_run());
+        starting.map(|(_, worker)| worker.name.pool).collect()
     }
 }

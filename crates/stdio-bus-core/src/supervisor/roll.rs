@@ -18,6 +18,7 @@ use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::Wear;
 use super::worker::{State, Worker};
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::{Level, Reason, Report};
 use crate::session::table::Session;
@@ -74,7 +75,7 @@ impl Bus {
             return;
         }
         if let Some((candidate, slot)) = here.roll.candidate {
-            match self.settles_at(candidate) {
+            match self.ctx.settles_at(candidate) {
                 Some(at) if at <= now && self.is_for_others(pool, candidate) => {
                     self.supervisor.pools[pool].roll.candidate = None;
                     self.retire_worker(candidate);
@@ -103,13 +104,6 @@ impl Bus {
         }
     }
 
-    /// When a candidate settles; none if that is not known yet.
-    fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.ctx.workers.get(key).filter(|worker| worker.runs())?;
-        let answers = worker.answering.has_answered();
-        Some(if answers { self.ctx.time.now() } else { worker.facts.started.after(SETTLED_AFTER) })
-    }
-
     /// Whether a candidate was asked for its era, and the clients here need one that was not.
     fn is_for_others(&self, pool: usize, candidate: WorkerKey) -> bool {
         let side = self.supervisor.pools[pool].side;
@@ -126,7 +120,7 @@ impl Bus {
         let kept = self.kept_slots(pool);
         let due = |slot: usize| match here.slots[slot].worker {
             Some(worker) => {
-                let worker = self.ctx.workers.get(worker).filter(|worker| self.is_outdated(worker))?;
+                let worker = self.ctx.workers.get(worker).filter(|worker| self.ctx.is_outdated(worker))?;
                 Some((Some(worker.name.incarnation), slot))
             }
             None => (is_unsettled && slot < kept).then_some((None, slot)),
@@ -134,10 +128,6 @@ impl Bus {
         // Without any workers there is nothing to keep.
         let any = here.slots.iter().any(|slot| slot.worker.is_some());
         (0..here.slots.len()).filter_map(due).min().filter(|_| any).map(|(_, slot)| slot)
-    }
-
-    pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {
-        worker.tenure.generation != self.ctx.settings.pools[worker.pool].generation || worker.tenure.worn.is_some()
     }
 
     /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
@@ -153,7 +143,7 @@ impl Bus {
         if core::mem::take(&mut here.roll).is_on {
             let id = &self.ctx.settings.pools[pool].id;
             let text = format!("pool \"{id}\": all outdated workers are replaced");
-            self.report(Reason::PoolRolled, None, || text);
+            self.ctx.report(Reason::PoolRolled, None, || text);
         }
         self.fill_slots(pool);
     }
@@ -177,7 +167,7 @@ impl Bus {
         self.judge_ends(shown, generation);
         // A spare has no work yet: no client gets one with the previous command.
         if self.ctx.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
-            self.retire_those(pool, None, Self::is_outdated);
+            self.retire_those(pool, None, Ctx::is_outdated);
         }
         self.end_vacancy(pool);
         self.fill_slots(pool);
@@ -203,7 +193,7 @@ impl Bus {
         let id = &self.ctx.settings.pools[pool].id;
         let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
         self.supervisor.pools[pool].roll.stopped = Some(text.clone());
-        self.report(Reason::RollFailed, None, || text);
+        self.ctx.report(Reason::RollFailed, None, || text);
     }
 
     /// Whether a worker of the last settled command has answered something.
@@ -293,9 +283,9 @@ impl Bus {
     }
 
     /// Those workers in the slots of a pool get no new work, perhaps for another reason than their command.
-    pub(crate) fn retire_those(&mut self, pool: usize, why: Option<Wear>, is_meant: impl Fn(&Self, &Worker) -> bool) {
+    pub(crate) fn retire_those(&mut self, pool: usize, why: Option<Wear>, is_meant: impl Fn(&Ctx, &Worker) -> bool) {
         let workers = self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker);
-        let is_meant = |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|worker| is_meant(self, worker));
+        let is_meant = |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|worker| is_meant(&self.ctx, worker));
         let meant: Vec<_> = workers.filter(is_meant).collect();
         for key in meant {
             if let Some((worker, why)) = self.ctx.workers.get_mut(key).zip(why) {
@@ -328,20 +318,15 @@ impl Bus {
         worker.tenure.leaves_by = Some(by);
         let (why, name) = (worker.tenure.why(), worker.name);
         let (pending, sessions) = (worker.end.unanswered.awaited(), worker.end.sessions.len());
-        self.tell(Reason::WorkerReplaced, || {
+        self.ctx.tell(Reason::WorkerReplaced, || {
             let text =
                 format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions");
             Report { worker: Some(name), ..Report::new(Reason::WorkerReplaced, text) }.at(Level::Info)
         });
         self.ctx.workers_changed = true;
-        self.wake_at(key.into(), by);
+        self.ctx.wake_at(key.into(), by);
         // Lines that wait may have another destination.
-        self.release_waiters(Peer::Worker(key));
-    }
-
-    /// Some work of a worker is over: if it leaves, that may have been the last.
-    pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
-        self.ctx.workers_changed |= self.ctx.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
+        self.ctx.release_waiters(Peer::Worker(key));
     }
 
     /// Continues replacements after the events of this call.
@@ -382,7 +367,7 @@ impl Bus {
         }
         if is_over && worker.end.unanswered.awaited() > 0 {
             let pending = worker.end.unanswered.awaited();
-            self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+            self.ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
                 format!("a worker is stopped with {pending} requests pending: replace_timeout_sec is over")
             });
         }
@@ -400,13 +385,10 @@ impl Bus {
             || worker.owner.is_some()
             || worker.end.output.queued() > 0
             || worker.end.sessions.iter().any(|session| self.sessions.get(*session).is_some_and(is_in_use))
-            || self.all_clients().any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
-    }
-
-    /// The leaving workers of a pool that are not dedicated to a client.
-    pub(crate) fn leaving_workers(&self, pool: usize) -> impl Iterator<Item = WorkerKey> {
-        let leaves = move |worker: &Worker| worker.pool == pool && worker.tenure.is_leaving() && worker.owner.is_none();
-        self.ctx.workers.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
+            || self
+                .ctx
+                .all_clients()
+                .any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
     }
 
     /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
@@ -424,6 +406,30 @@ impl Bus {
         let mut leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let has_slot = |(key, worker): (_, &Worker)| self.supervisor.pools[worker.pool].slot_of(key).is_some();
         assert!(!leaving.any(has_slot), "what leaves has no slot");
+    }
+}
+
+impl Ctx {
+    /// When a candidate settles; none if that is not known yet.
+    fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get(key).filter(|worker| worker.runs())?;
+        let answers = worker.answering.has_answered();
+        Some(if answers { self.time.now() } else { worker.facts.started.after(SETTLED_AFTER) })
+    }
+
+    pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {
+        worker.tenure.generation != self.settings.pools[worker.pool].generation || worker.tenure.worn.is_some()
+    }
+
+    /// Some work of a worker is over: if it leaves, that may have been the last.
+    pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
+        self.workers_changed |= self.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
+    }
+
+    /// The leaving workers of a pool that are not dedicated to a client.
+    pub(crate) fn leaving_workers(&self, pool: usize) -> impl Iterator<Item = WorkerKey> {
+        let leaves = move |worker: &Worker| worker.pool == pool && worker.tenure.is_leaving() && worker.owner.is_none();
+        self.workers.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
     }
 }
 

@@ -172,7 +172,7 @@ fn ids_that_the_bus_makes_fit_into_31_bits_and_begin_anew_only_after_all_others(
         seen(bench, worker)
     };
     assert_eq!((ask(&mut bench), ask(&mut bench)), ("2000000000".into(), "2000000001".into()));
-    bench.bus.endpoint(worker).unwrap().names.have_made((1 << 31) - 2_000_000_000 - 1);
+    bench.bus.ctx.endpoint(worker).unwrap().names.have_made((1 << 31) - 2_000_000_000 - 1);
     assert_eq!(ask(&mut bench), i32::MAX.to_string());
     assert_eq!(ask(&mut bench), "2000000002", "the first two are pending still");
     assert!(Id::parse(b"2000000002").unwrap() == Id::Number(2_000_000_002));

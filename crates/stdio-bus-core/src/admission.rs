@@ -209,7 +209,7 @@ impl Bus {
             format!("a client from {source} is rejected: {text}")
         });
         if let Some(client) = client {
-            self.send_error(client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);
+            self.ctx.send_error(client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);
             self.close_client(client, Close::Flush, Reason::ConnectionLimit);
         }
     }

@@ -232,7 +232,7 @@ impl Bus {
         for worker in of_client {
             self.ctx.notice_leaving(worker);
             if self.ctx.owner(worker) == Some(key) {
-                self.stop_worker(worker);
+                self.ctx.stop_worker(worker);
             }
         }
     }
@@ -266,7 +266,7 @@ impl Bus {
                 (Some(shown), "the client left before it answered a worker's request".into())
             });
             let text = "the client has left";
-            self.send_error(asker, &id, Reason::ClientLeft, text, Delivered::Yes);
+            self.ctx.send_error(asker, &id, Reason::ClientLeft, text, Delivered::Yes);
         }
     }
 

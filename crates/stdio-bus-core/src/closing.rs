@@ -40,7 +40,7 @@ impl Bus {
         self.fail_requests_of(key, why, text);
         // It may have no request whose error would tell it that the daemon keeps running.
         if why != Reason::ShuttingDown {
-            self.send_error(key.into(), b"null", why, text, Delivered::Nothing);
+            self.ctx.send_error(key.into(), b"null", why, text, Delivered::Nothing);
         }
         let is_open = self.ctx.phase(key) == Some(Phase::Open);
         self.close_client(key, if is_open { Close::Refuse } else { Close::Flush }, why);

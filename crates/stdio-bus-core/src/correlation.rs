@@ -414,7 +414,8 @@ impl Bus {
             .map_or((None, None), |worker| (Some(worker.name.pool), worker.process.cause()));
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
-        let said = self.error_for(client.into(), &token, session, (reason, cause), text, Delivered::Yes);
+        let code = self.code_for(client.into(), reason);
+        let said = self.ctx.error_for(client.into(), &token, session, (code, reason, cause), text, Delivered::Yes);
         self.count_outcome(key, reason, said.as_ref());
         // A client that leaves is told nothing.
         if said.is_some() {

@@ -470,7 +470,7 @@ impl FastPath<'_> {
         let session_key = self.sessions.named_by(key, own, name)?;
         let session = self.sessions.get(session_key).filter(|session| session.has_plain_name)?;
         let worker = workers.get_mut(session.worker)?;
-        let gives_out_names = || self.pools[worker.pool].gives_out_names(worker);
+        let gives_out_names = || self.sessions.issues_names(worker);
         let is_open = session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names);
         is_open.then_some((session.worker, worker, Some(session_key), false))
     }

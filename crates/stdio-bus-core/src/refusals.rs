@@ -36,7 +36,8 @@ impl Bus {
         }
         let error = |session: Option<&[u8]>, cause| {
             let id = echoed_id(line);
-            answer.then(|| self.error_for(from, id, session, (reason, cause), &text, Delivered::No)).flatten()
+            let code = self.code_for(from, reason);
+            answer.then(|| self.ctx.error_for(from, id, session, (code, reason, cause), &text, Delivered::No)).flatten()
         };
         let Peer::Client(client) = from else {
             let said = error(None, None);
@@ -85,38 +86,13 @@ impl Bus {
         of_session.into_iter().chain(own).find_map(|worker| self.ctx.workers.get(worker)?.process.cause())
     }
 
-    /// Sends an error to a peer that still reads. `id` is a JSON token.
-    pub(super) fn send_error(&mut self, to: Peer, id: &[u8], reason: Reason, text: &str, delivered: Delivered) {
-        let said = self.error_for(to, id, None, (reason, None), text, delivered);
-        self.ctx.say(to, said);
-    }
-
-    /// The error for a peer that still reads; `cause` is the reason why a worker was replaced. `id` is a JSON token.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn error_for(
-        &self,
-        to: Peer,
-        id: &[u8],
-        session: Option<&[u8]>,
-        (reason, cause): (Reason, Option<Reason>),
-        text: &str,
-        delivered: Delivered,
-    ) -> Option<Said> {
-        if !self.ctx.takes_errors(to) {
-            return None;
-        }
+    /// The code of an error for a peer. A client of ACP knows what an agent says of a session that it does not know.
+    pub(super) fn code_for(&self, to: Peer, reason: Reason) -> i32 {
         let is_unknown = matches!(reason, Reason::SessionDenied | Reason::SessionLost);
-        let code = match to {
+        match to {
             Peer::Client(client) if is_unknown && self.speaks_acp(client) => NOT_FOUND,
             _ => reason.code(),
-        };
-        // A worker that was replaced has not simply ended.
-        let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
-        let mut line = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
-        if reason == Reason::EraUnsupported {
-            reply::add_versions(&mut line);
         }
-        Some(Said { code, reason: told, line })
     }
 
     /// Whether a worker of a pool that may serve a client was ever greeted in ACP. Its clients know what an agent says of a
@@ -224,7 +200,7 @@ impl Bus {
             _ => format!("Invalid Request: {text}"),
         };
         self.fail_requests_of(client, Reason::RequestDiscarded, CLOSED_BEFORE);
-        self.send_error(client.into(), b"null", reason, &message, Delivered::Nothing);
+        self.ctx.send_error(client.into(), b"null", reason, &message, Delivered::Nothing);
         self.close_client(client, Close::Flush, reason);
     }
 }
@@ -279,5 +255,36 @@ impl Ctx {
             Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
             None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
         })
+    }
+}
+
+impl Ctx {
+    /// Sends an error to a peer that still reads. `id` is a JSON token.
+    pub(super) fn send_error(&mut self, to: Peer, id: &[u8], reason: Reason, text: &str, delivered: Delivered) {
+        let said = self.error_for(to, id, None, (reason.code(), reason, None), text, delivered);
+        self.say(to, said);
+    }
+
+    /// The error for a peer that still reads; `cause` is the reason why a worker was replaced. `id` is a JSON token.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn error_for(
+        &self,
+        to: Peer,
+        id: &[u8],
+        session: Option<&[u8]>,
+        (code, reason, cause): (i32, Reason, Option<Reason>),
+        text: &str,
+        delivered: Delivered,
+    ) -> Option<Said> {
+        if !self.takes_errors(to) {
+            return None;
+        }
+        // A worker that was replaced has not simply ended.
+        let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
+        let mut line = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
+        if reason == Reason::EraUnsupported {
+            reply::add_versions(&mut line);
+        }
+        Some(Said { code, reason: told, line })
     }
 }

@@ -86,6 +86,7 @@ impl Bus {
         for worker in self.ctx.workers.values_mut() {
             worker.pool = moved[worker.pool].expect("a pool with workers stays");
         }
+        self.sessions.move_pools(&moved);
         self.tasks.arrange(&moved);
         moved
     }

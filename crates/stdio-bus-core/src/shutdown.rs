@@ -200,14 +200,14 @@ impl Bus {
         let left = self.ctx.workers.len();
         self.ctx.report(Reason::Draining, None, || format!("{left} workers are told to stop"));
         for worker in self.ctx.workers.keys() {
-            self.stop_worker(worker);
+            self.ctx.stop_worker(worker);
         }
         self.advance_shutdown();
     }
 
     fn kill(&mut self) {
         self.ctx.enter(Stage::Killing, self.ctx.time.now().after(LAST_GRACE));
-        self.kill_workers();
+        self.ctx.kill_workers();
         self.advance_shutdown();
     }
 

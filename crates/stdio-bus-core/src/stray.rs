@@ -284,7 +284,7 @@ impl Bus {
             let text = format!("a message {shown} is {what}, and is passed over");
             self.ctx.report(reason, Some(from), || text.clone());
             if let Some(id) = id {
-                self.send_error(from, id, reason, &text, Delivered::No);
+                self.ctx.send_error(from, id, reason, &text, Delivered::No);
             }
             return true;
         }

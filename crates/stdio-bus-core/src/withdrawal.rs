@@ -125,7 +125,7 @@ impl Bus {
             return;
         }
         self.ctx.report_request(reason, [Some(answerer), Some(asker)], || (Some(shown), text.into()));
-        self.send_error(asker, &id, reason, text, Delivered::Yes);
+        self.ctx.send_error(asker, &id, reason, text, Delivered::Yes);
     }
 
     /// The unanswered questions of a worker that belong to a client's request.

@@ -200,7 +200,7 @@ impl Bus {
 
     /// Whether the workers of a worker's pool give out session names, so that clients may use no others.
     fn issues_names(&self, worker: WorkerKey) -> bool {
-        self.ctx.workers.get(worker).is_some_and(|worker| self.supervisor.pools[worker.pool].gives_out_names(worker))
+        self.ctx.workers.get(worker).is_some_and(|worker| self.sessions.issues_names(worker))
     }
 }
 

@@ -59,7 +59,7 @@ fn bytes_of(lines: &[EarlyLine]) -> usize {
 impl Bus {
     /// Bytes of waiting lines.
     pub(crate) fn bytes_waiting(&self) -> usize {
-        self.supervisor.early_bytes
+        self.sessions.early_bytes()
     }
 
     /// Makes a message wait if it names a session which the worker may be creating, or a child which it may be about to
@@ -86,7 +86,7 @@ impl Bus {
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
         let longest = if may_be_created && !is_request { LONGEST } else { LONGEST_FOR_CHILD };
         let until = self.ctx.time.now().after(longest);
-        self.supervisor.early_bytes += bytes;
+        self.sessions.add_early(bytes);
         worker.early.0.push(EarlyLine {
             session: (&*name).into(),
             line: line.get(whole).into(),
@@ -135,7 +135,7 @@ impl Bus {
         let id = early.id.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
         self.ctx.report_request(reason, [Some(key.into()), None], || (id, text.into()));
         if let Some(id) = &early.id {
-            self.send_error(key.into(), id.as_bytes(), reason, text, Delivered::No);
+            self.ctx.send_error(key.into(), id.as_bytes(), reason, text, Delivered::No);
         }
     }
 
@@ -181,7 +181,7 @@ impl Bus {
     fn take_early(&mut self, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return Vec::new() };
         let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
-        self.supervisor.early_bytes -= bytes_of(&taken);
+        self.sessions.end_early(bytes_of(&taken));
         taken
     }
 
@@ -191,6 +191,6 @@ impl Bus {
             assert!(worker.early.0.len() <= MOST_LINES && bytes_of(&worker.early.0) <= MOST_BYTES);
         }
         let all: usize = self.ctx.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum();
-        assert_eq!(all, self.supervisor.early_bytes);
+        assert_eq!(all, self.sessions.early_bytes());
     }
 }

@@ -169,11 +169,12 @@ impl Bus {
     /// to the older one: that is reported once for each pool.
     fn warn_of_double(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
         let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
+        let other = other.worker;
         let Some(pool) = self.ctx.pool_of(worker) else { return };
-        if core::mem::replace(&mut self.supervisor.pools[pool].told_of_doubles, true) {
+        if !self.sessions.note_doubled(pool) {
             return;
         }
-        let older = self.ctx.worker_name(other.worker);
+        let older = self.ctx.worker_name(other);
         let id = &self.ctx.settings.pools[pool].id;
         let text = format!(
             "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
@@ -214,7 +215,7 @@ impl Bus {
 
     fn mark_issuing(&mut self, worker: WorkerKey) {
         if let Some(pool) = self.ctx.pool_of(worker) {
-            self.supervisor.pools[pool].issues_names = true;
+            self.sessions.note_issued(pool);
         }
     }
 

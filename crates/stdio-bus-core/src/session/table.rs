@@ -13,6 +13,7 @@ use super::state::{Event, State, step};
 use super::tombstones::Bonds;
 use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
+use crate::supervisor::worker::Worker;
 use crate::table::{Index, Table};
 
 /// Maximum number of names reserved after their owners have left; beyond it the oldest one is dropped.
@@ -85,6 +86,19 @@ pub(crate) struct Sessions {
     idle_due: Moment,
     /// The user names that sessions are bound to.
     bonds: Bonds,
+    /// What is known of the names that workers of each pool give out, by its index.
+    of_pools: Vec<NamesOfPool>,
+    /// Bytes of early lines of all workers (`early.rs`), which the shell asks for in each turn.
+    early_bytes: usize,
+}
+
+/// What is known of the session names that workers of a pool give out.
+#[derive(Clone, Copy, Default)]
+struct NamesOfPool {
+    /// One of its workers has given out a name.
+    are_issued: bool,
+    /// It was reported that its workers give one client the same name twice.
+    have_doubled: bool,
 }
 
 impl Default for Sessions {
@@ -98,6 +112,8 @@ impl Default for Sessions {
             claims_due: Moment::NEVER,
             idle_due: Moment::NEVER,
             bonds: Bonds::default(),
+            of_pools: Vec::new(),
+            early_bytes: 0,
         }
     }
 }
@@ -112,6 +128,53 @@ impl Sessions {
     /// The same, mutable.
     pub(crate) fn bonds_mut(&mut self) -> &mut Bonds {
         &mut self.bonds
+    }
+
+    /// Whether the workers of a worker's pool give out session names, so that clients may use no others.
+    pub(crate) fn issues_names(&self, worker: &Worker) -> bool {
+        let pool = || self.of_pools.get(worker.pool).is_some_and(|pool| pool.are_issued);
+        worker.owner.is_none() && (worker.may_give_out_a_name() || pool())
+    }
+
+    /// A worker of a pool has given out a session name.
+    pub(super) fn note_issued(&mut self, pool: usize) {
+        self.names_of(pool).are_issued = true;
+    }
+
+    /// Workers of a pool have given one client the same name twice. Returns whether that is the first time.
+    pub(super) fn note_doubled(&mut self, pool: usize) -> bool {
+        !core::mem::replace(&mut self.names_of(pool).have_doubled, true)
+    }
+
+    fn names_of(&mut self, pool: usize) -> &mut NamesOfPool {
+        if self.of_pools.len() <= pool {
+            self.of_pools.resize(pool + 1, NamesOfPool::default());
+        }
+        &mut self.of_pools[pool]
+    }
+
+    /// Pools have other indexes now, or are gone.
+    pub(crate) fn move_pools(&mut self, moved: &[Option<usize>]) {
+        for (from, names) in core::mem::take(&mut self.of_pools).into_iter().enumerate() {
+            if let Some(to) = moved.get(from).copied().flatten() {
+                *self.names_of(to) = names;
+            }
+        }
+    }
+
+    /// Bytes of early lines of all workers.
+    pub(crate) fn early_bytes(&self) -> usize {
+        self.early_bytes
+    }
+
+    /// An early line of this many bytes waits.
+    pub(super) fn add_early(&mut self, bytes: usize) {
+        self.early_bytes += bytes;
+    }
+
+    /// Early lines of this many bytes wait no longer.
+    pub(super) fn end_early(&mut self, bytes: usize) {
+        self.early_bytes -= bytes;
     }
 
     /// Number of sessions with an owner; the limit applies to these.

@@ -107,7 +107,7 @@ impl Bus {
             if let Some(until) = self.needed_for_tasks(key) {
                 return Some(until);
             }
-            self.stop_worker(key);
+            self.ctx.stop_worker(key);
             return None;
         }
         Some(due)

@@ -17,6 +17,15 @@ use crate::shutdown::Stage;
 use crate::tally::ENDS;
 use crate::timers::Timer;
 
+/// What an event has made of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// It is still there.
+    GoesOn,
+    /// It has exited, and its last line was read.
+    Gone,
+}
+
 impl Bus {
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
@@ -82,13 +91,6 @@ impl Bus {
         self.step(key, if has_exited { Event::StdoutEnded } else { Event::Stop });
     }
 
-    /// Stops a worker that is not wanted any more.
-    pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        worker.facts.is_unwanted = true;
-        self.step(key, Event::Stop);
-    }
-
     /// The operator has a worker stopped, which counts as no failure. The next one is started when it is gone.
     #[cold]
     pub(crate) fn stop_for_operator(&mut self, key: WorkerKey) {
@@ -99,42 +101,13 @@ impl Bus {
         self.ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
             format!("the operator replaces a worker with {pending} requests pending")
         });
-        self.stop_worker(key);
+        self.ctx.stop_worker(key);
     }
 
-    /// Applies the state table of `worker.rs`.
-    #[cold]
+    /// Applies the state table of `worker.rs`, and ends a worker that is gone.
     pub(crate) fn step(&mut self, key: WorkerKey, event: Event) {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        let action = worker.process.step(event);
-        let (is_there, drained) = (worker.is_there(), worker.process.is_drained());
-        self.ctx.workers_changed = true;
-        let lasts = match action {
-            Action::None => return,
-            Action::Terminate | Action::Kill => self.ctx.settings.limits.drain_timeout,
-            Action::Await | Action::ReadRest | Action::Finish => GRACE,
-        };
-        self.ctx.set_timer(key, self.ctx.time.now().after(lasts));
-        if !self.ctx.worker_takes_messages(key) {
-            // Its queue may be lost, and nothing is added to it, so no client has to wait for it.
-            self.ctx.release_waiters(Peer::Worker(key));
-        }
-        match action {
-            Action::Terminate => {
-                self.ctx.out.push(Effect::CloseStdin(key));
-                if is_there {
-                    self.ctx.out.push(Effect::Signal { worker: key, signal: Signal::Terminate });
-                }
-            }
-            Action::Kill if is_there => {
-                self.ctx.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
-                    "a worker did not stop in time and is killed".into()
-                });
-                self.ctx.out.push(Effect::Signal { worker: key, signal: Signal::Kill });
-            }
-            Action::ReadRest if drained => self.finish_worker(key),
-            Action::Finish => self.finish_worker(key),
-            Action::None | Action::Await | Action::ReadRest | Action::Kill => {}
+        if self.ctx.step_worker(key, event) == Life::Gone {
+            self.finish_worker(key);
         }
     }
 
@@ -301,19 +274,65 @@ impl Bus {
         self.ctx.report(reason, Some(Peer::Worker(key)), || text.into());
         self.step(key, Event::Timer);
     }
-
-    /// Kills every remaining worker: all were told to stop before.
-    pub(crate) fn kill_workers(&mut self) {
-        let is_there = |worker: &Worker| worker.is_there() && worker.process.state() == State::Stopping;
-        for key in self.ctx.workers.keys() {
-            if self.ctx.workers.get(key).is_some_and(is_there) {
-                self.step(key, Event::Timer);
-            }
-        }
-    }
 }
 
 impl Ctx {
+    /// Kills every remaining worker: all were told to stop before.
+    pub(crate) fn kill_workers(&mut self) {
+        let is_there = |worker: &Worker| worker.is_there() && worker.process.state() == State::Stopping;
+        for key in self.workers.keys() {
+            if self.workers.get(key).is_some_and(is_there) {
+                let life = self.step_worker(key, Event::Timer);
+                debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
+            }
+        }
+    }
+
+    /// Applies the state table of `worker.rs`.
+    #[cold]
+    pub(crate) fn step_worker(&mut self, key: WorkerKey, event: Event) -> Life {
+        let Some(worker) = self.workers.get_mut(key) else { return Life::GoesOn };
+        let action = worker.process.step(event);
+        let (is_there, drained) = (worker.is_there(), worker.process.is_drained());
+        self.workers_changed = true;
+        let lasts = match action {
+            Action::None => return Life::GoesOn,
+            Action::Terminate | Action::Kill => self.settings.limits.drain_timeout,
+            Action::Await | Action::ReadRest | Action::Finish => GRACE,
+        };
+        self.set_timer(key, self.time.now().after(lasts));
+        if !self.worker_takes_messages(key) {
+            // Its queue may be lost, and nothing is added to it, so no client has to wait for it.
+            self.release_waiters(Peer::Worker(key));
+        }
+        match action {
+            Action::Terminate => {
+                self.out.push(Effect::CloseStdin(key));
+                if is_there {
+                    self.out.push(Effect::Signal { worker: key, signal: Signal::Terminate });
+                }
+            }
+            Action::Kill if is_there => {
+                self.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
+                    "a worker did not stop in time and is killed".into()
+                });
+                self.out.push(Effect::Signal { worker: key, signal: Signal::Kill });
+            }
+            Action::ReadRest if drained => return Life::Gone,
+            Action::Finish => return Life::Gone,
+            Action::None | Action::Await | Action::ReadRest | Action::Kill => {}
+        }
+        Life::GoesOn
+    }
+
+    /// Stops a worker that is not wanted any more.
+    pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.facts.is_unwanted = true;
+        let life = self.step_worker(key, Event::Stop);
+        debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
+    }
+
     /// The name of a worker for people.
     pub(crate) fn worker_name(&self, worker: WorkerKey) -> Option<WorkerName> {
         self.workers.get(worker).map(|worker| worker.name)

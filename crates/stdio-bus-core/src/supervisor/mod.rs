@@ -38,8 +38,6 @@ pub(crate) struct Supervisor {
     pub next_number: u32,
     /// A worker may have to be replaced.
     pub rolls_due: bool,
-    /// Bytes of early lines of all workers (`session/early.rs`), which the shell asks for in each turn.
-    pub early_bytes: usize,
     /// Bytes of the `initialize` of all clients and of the answers kept of all workers (`router/opening.rs`), the same.
     pub opening_bytes: usize,
 }

@@ -73,14 +73,10 @@ pub(crate) struct Pool {
     pub settled: u32,
     /// The previous command, until a worker of the settled one has answered something.
     pub fallback: Option<Fallback>,
-    /// One of its workers has given out a session name.
-    pub issues_names: bool,
     /// One of its clients knows subagents, which its workers may announce (`session/children.rs`).
     pub has_subagents: bool,
     /// The protocol of the last `initialize` that one of its workers was sent.
     pub dialect: Option<Dialect>,
-    /// It was reported that its workers give one client the same name twice.
-    pub told_of_doubles: bool,
     /// Its counters.
     pub tally: Tally,
 }
@@ -95,11 +91,6 @@ impl Pool {
             settled: pool.generation,
             ..Self::default()
         }
-    }
-
-    /// Whether a worker of it gives out session names, so that clients may use no others.
-    pub(crate) fn gives_out_names(&self, worker: &Worker) -> bool {
-        worker.owner.is_none() && (worker.may_give_out_a_name() || self.issues_names)
     }
 
     /// The slot that a worker is in.

@@ -233,7 +233,7 @@ impl Bus {
     /// Restarts a roll: the reason why it stopped may be fixed.
     pub(crate) fn restart_roll(&mut self, pool: usize) {
         if let Some((candidate, _)) = core::mem::take(&mut self.supervisor.pools[pool].roll).candidate {
-            self.stop_worker(candidate);
+            self.ctx.stop_worker(candidate);
         }
         self.roll_soon();
     }
@@ -374,7 +374,7 @@ impl Bus {
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.process.replace_for(Reason::WorkerReplaced);
         }
-        self.stop_worker(key);
+        self.ctx.stop_worker(key);
         None
     }
 

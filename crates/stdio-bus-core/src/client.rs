@@ -21,6 +21,7 @@ use super::table::Table;
 use super::timers::Timer;
 use super::worker::Worker;
 use crate::ctx::Ctx;
+use crate::session::table::Sessions;
 use crate::view::View;
 
 /// The state of a connection.
@@ -208,20 +209,22 @@ impl Bus {
             self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
         }
     }
+}
 
+impl Sessions {
     /// Gives a session without an owner to a client. Returns whether the client is still there.
-    pub(super) fn give_session(&mut self, session: SessionKey, client: ClientKey) -> bool {
-        let Some(owner) = self.ctx.clients.get_mut(client) else { return false };
-        self.sessions.give(session, client, &mut owner.end.sessions);
+    pub(super) fn give_to(&mut self, ctx: &mut Ctx, session: SessionKey, client: ClientKey) -> bool {
+        let Some(owner) = ctx.clients.get_mut(client) else { return false };
+        self.give(session, client, &mut owner.end.sessions);
         true
     }
 
     /// Removes the owner of a session.
-    pub(super) fn leave_owner(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.get(key) else { return };
-        let (worker, owner) = (session.worker, session.client.and_then(|owner| self.ctx.clients.get_mut(owner)));
-        self.sessions.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
-        self.ctx.notice_leaving(worker);
+    pub(super) fn leave_owner(&mut self, ctx: &mut Ctx, key: SessionKey) {
+        let Some(session) = self.get(key) else { return };
+        let (worker, owner) = (session.worker, session.client.and_then(|owner| ctx.clients.get_mut(owner)));
+        self.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
+        ctx.notice_leaving(worker);
     }
 }
 

@@ -221,7 +221,7 @@ impl Bus {
         }
         self.fail_requests_to_client(key, |_, _| true);
         while let Some(session) = self.ctx.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
-            self.give_up_session(session, false);
+            self.sessions.give_up(&mut self.ctx, session, false);
         }
         if self.balancer.lends {
             self.give_back(key);

@@ -299,7 +299,7 @@ impl Bus {
         }
         for session in sessions.into_iter().flatten() {
             if self.sessions.end_request(session) {
-                self.drop_session(session);
+                self.sessions.end(&mut self.ctx, session);
             }
         }
     }
@@ -334,7 +334,7 @@ impl Bus {
             if let Some(worker) = self.ctx.workers.get_mut(worker) {
                 worker.creating.may_follow = true;
             }
-            self.drop_early(worker);
+            self.sessions.drop_early(&mut self.ctx, worker);
         }
         if let (Some(end), Some((fingerprint, token))) = (self.ctx.endpoint(answerer), fingerprints) {
             end.seldom.retired.add(fingerprint);

@@ -202,7 +202,7 @@ impl Bus {
                 )
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
-            Input::RestartWorker { worker, at_once: true } => self.stop_for_operator(worker),
+            Input::RestartWorker { worker, at_once: true } => self.ctx.stop_for_operator(worker),
             Input::RestartWorker { worker, at_once: false } => self.wear_out(worker, Wear::Operator),
             Input::RestartPool(pool) => self.on_restart_pool(pool),
             Input::Grown { worker, mib } => self.wear_out(worker, Wear::Memory(mib)),
@@ -277,7 +277,7 @@ impl Bus {
         self.check_questions();
         self.check_worker_queue();
         self.check_assignments();
-        self.check_early();
+        self.sessions.check_early(&self.ctx);
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
         self.check_openings();
     }

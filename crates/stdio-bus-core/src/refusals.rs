@@ -16,6 +16,7 @@ use super::settings::MAX_REQUEST_ID_LEN;
 use super::withdrawal::Dialect;
 use super::{Bus, Flow, foreign, length_of_line, reply};
 use crate::ctx::Ctx;
+use crate::session::table::Sessions;
 
 /// ACP's code for a resource, such as a session, that an agent does not know.
 const NOT_FOUND: i32 = -32002;
@@ -44,7 +45,8 @@ impl Bus {
             self.ctx.say(from, said);
             return Flow::Next;
         };
-        let cause = if reason == Reason::RequestLost { self.cause_of_loss(client, line) } else { None };
+        let cause =
+            if reason == Reason::RequestLost { self.sessions.cause_of_loss(&self.ctx, client, line) } else { None };
         let said = error(echoed_session(line).as_deref(), cause);
         if has_id {
             let pool = self.pool_meant(client, line);
@@ -71,19 +73,11 @@ impl Bus {
     /// The pool that a refused message was for, if known: that of its session, the one that it names, or the only one
     /// of its listener.
     pub(super) fn pool_meant(&self, client: ClientKey, line: Parsed<'_>) -> Option<usize> {
-        let session = session_named(line).and_then(|name| self.session_of_client(client, &name));
+        let session = session_named(line).and_then(|name| self.sessions.named(&self.ctx, client, &name));
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
             return self.ctx.pool_of(session.worker);
         }
         self.balancer.groups[self.group_of_line(client, line).ok()?].only_pool()
-    }
-
-    /// Why the worker for a client's message is being replaced: that of the session it names, or of the connection.
-    fn cause_of_loss(&self, client: ClientKey, line: Parsed<'_>) -> Option<Reason> {
-        let session = session_name(line, line.session).and_then(|name| self.session_of_client(client, &name));
-        let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
-        let own = self.ctx.workers_of(client);
-        of_session.into_iter().chain(own).find_map(|worker| self.ctx.workers.get(worker)?.process.cause())
     }
 
     /// The code of an error for a peer. A client of ACP knows what an agent says of a session that it does not know.
@@ -202,6 +196,16 @@ impl Bus {
         self.fail_requests_of(client, Reason::RequestDiscarded, CLOSED_BEFORE);
         self.ctx.send_error(client.into(), b"null", reason, &message, Delivered::Nothing);
         self.close_client(client, Close::Flush, reason);
+    }
+}
+
+impl Sessions {
+    /// Why the worker for a client's message is being replaced: that of the session it names, or of the connection.
+    fn cause_of_loss(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Option<Reason> {
+        let session = session_name(line, line.session).and_then(|name| self.named(ctx, client, &name));
+        let of_session = session.and_then(|session| self.get(session)).map(|session| session.worker);
+        let own = ctx.workers_of(client);
+        of_session.into_iter().chain(own).find_map(|worker| ctx.workers.get(worker)?.process.cause())
     }
 }
 

@@ -205,7 +205,7 @@ impl Bus {
         let pools = (0..self.supervisor.pools.len()).map(Timer::Pool);
         let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
         timers.for_each(|timer| self.ctx.timers.arm(timer, self.ctx.time.now()));
-        self.watch_sessions(false);
+        self.sessions.schedule(&mut self.ctx, false);
     }
 
     /// Ends the clients of removed listeners when their time is up.

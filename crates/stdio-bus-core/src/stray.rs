@@ -350,7 +350,7 @@ impl Bus {
         }
         self.forget_request(request);
         if creates {
-            self.drop_early(worker);
+            self.sessions.drop_early(&mut self.ctx, worker);
         }
     }
 }

@@ -87,6 +87,6 @@ impl<'a> View<'a> {
 
     /// Bytes of waiting lines.
     pub fn bytes_waiting(&self) -> usize {
-        self.bus.bytes_waiting()
+        self.bus.sessions.early_bytes()
     }
 }

@@ -22,6 +22,7 @@ use crate::request::Flags;
 use crate::session::access::{Naming, Place, Use, denied};
 use crate::session::state::State;
 use crate::session::table::FULL;
+use crate::session::table::Sessions;
 use crate::timers::Timer;
 use crate::withdrawal::prompt_flag;
 use crate::{Bus, Flow};
@@ -142,7 +143,7 @@ impl Bus {
     fn deliver(&mut self, message: &Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
         let mut edits = UNCHANGED;
         self.name_requests(message, &route, &mut edits)?;
-        let entered = self.use_sessions(message.from, &route)?;
+        let entered = self.sessions.use_sessions(&mut self.ctx, message.from, &route)?;
         self.record(message, route.worker, entered, &mut edits)?;
         if let Some(Named { how: Use::Take(session), .. }) = route.first {
             self.take_session_over(session, message.from);
@@ -204,7 +205,7 @@ impl Bus {
                     self.pending.watch_mut().begin(request, now, expires);
                 }
             }
-            Err(_) => entered.into_iter().for_each(|entered| self.leave(entered)),
+            Err(_) => entered.into_iter().for_each(|entered| self.sessions.leave(&mut self.ctx, entered)),
         }
         recorded.map(|_| ())
     }
@@ -217,13 +218,23 @@ impl Bus {
         if matches!(verb, Verb::Cancel(_)) {
             let key = self.request_cancelled(message);
             let worker = key.and_then(|key| Some((key, self.pending.get(key)?.answerer())));
-            return self.route_to_request(message, worker, "it names no pending request of this connection");
+            return self.sessions.route_to_request(
+                &self.ctx,
+                message,
+                worker,
+                "it names no pending request of this connection",
+            );
         }
         if let Some(at) = tells_progress(line) {
             let token = Id::parse(line.get(at)).ok();
             let key = token.and_then(|token| self.pending.find_by_token(client.into(), &token));
             let worker = key.and_then(|key| Some((key, self.pending.get(key)?.asker()?)));
-            return self.route_to_request(message, worker, "its progressToken names no pending request");
+            return self.sessions.route_to_request(
+                &self.ctx,
+                message,
+                worker,
+                "its progressToken names no pending request",
+            );
         }
         let Some((name, place, inner)) = message.names()? else {
             let worker = match self.ctx.worker_of_server(message) {
@@ -243,31 +254,12 @@ impl Bus {
         let first = Some(Named { name, how });
         let second = match inner {
             Some(name) => {
-                let how = self.second_session(worker, &message.naming(&name, Place::Second))?;
+                let how = self.sessions.second_session(&mut self.ctx, worker, &message.naming(&name, Place::Second))?;
                 Some(Named { name, how })
             }
             None => None,
         };
         Ok(Route { worker, first, second, about: None })
-    }
-
-    /// The way to the worker at the other end of a request, if it takes messages. A session that the message names as well
-    /// has to be open to its sender.
-    fn route_to_request<'a>(
-        &self,
-        message: &Message<'a>,
-        found: Option<(RequestKey, Peer)>,
-        unknown: &str,
-    ) -> Result<Route<'a>, Refusal> {
-        let Some((key, Peer::Worker(worker))) = found.filter(|(_, to)| self.ctx.takes_messages(*to)) else {
-            return Err(Refusal(Reason::UnknownRequest, unknown.into()));
-        };
-        for (span, place) in [(message.line.session, Place::Alone), (message.line.params_session, Place::Params)] {
-            let Some(name) = session_name(message.line, span) else { continue };
-            let session = self.sessions.of_worker(worker, &name);
-            self.access(&message.naming(&name, place), worker, session)?;
-        }
-        Ok(Route { worker, first: None, second: None, about: Some(key) })
     }
 
     /// The sender's request that a cancellation names.
@@ -290,34 +282,40 @@ impl Bus {
         let &Message { from: client, line, .. } = message;
         let names_pool = line.pool.is_some();
         if !names_pool
-            && let Some(key) = self.session_of_client(client, of.name)
+            && let Some(key) = self.sessions.named(&self.ctx, client, of.name)
             && let Some(worker) = self.sessions.get(key).map(|session| session.worker)
         {
             self.sessions.touch(key, self.ctx.time.now());
-            return Ok((worker, self.access(of, worker, Some(key))?));
+            return Ok((worker, self.sessions.access(&self.ctx, of, worker, Some(key))?));
         }
         self.ctx.refuse_lost(of)?;
         let group = self.group_of_line(client, line)?;
         if self.balancer.groups[group].is_dedicated() {
             // Its process serves no other client, so no other client's sessions are in reach.
             let worker = self.pick_worker_for_line(client, group, line)?;
-            return Ok((worker, self.access(of, worker, self.sessions.of_worker(worker, of.name))?));
+            return Ok((
+                worker,
+                self.sessions.access(&self.ctx, of, worker, self.sessions.of_worker(worker, of.name))?,
+            ));
         }
         if let Some((worker, key)) = self.session_in_group(client, group, of.name) {
-            return Ok((worker, self.access(of, worker, Some(key))?));
+            return Ok((worker, self.sessions.access(&self.ctx, of, worker, Some(key))?));
         }
         // A new name at top level joins the session in the params.
-        let joined = inner.filter(|_| !names_pool).and_then(|inner| self.session_of_client(client, inner));
+        let joined = inner.filter(|_| !names_pool).and_then(|inner| self.sessions.named(&self.ctx, client, inner));
         let Some(worker) = joined.and_then(|key| self.sessions.get(key)).map(|session| session.worker) else {
             let worker = self.pick_worker_for_line(client, group, line)?;
             // It may have been the client's before it changed groups.
-            return Ok((worker, self.access(of, worker, self.sessions.of_worker(worker, of.name))?));
+            return Ok((
+                worker,
+                self.sessions.access(&self.ctx, of, worker, self.sessions.of_worker(worker, of.name))?,
+            ));
         };
         // It may be outside of the group, which was not searched yet.
         let how = match self.sessions.of_worker(worker, of.name) {
             Some(key) if self.ctx.shares_sessions() => Use::Share(key),
             Some(_) => return Err(denied()),
-            None => self.access(of, worker, None)?,
+            None => self.sessions.access(&self.ctx, of, worker, None)?,
         };
         Ok((worker, how))
     }
@@ -334,66 +332,6 @@ impl Bus {
             Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))
         });
         found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
-    }
-
-    /// The session in the params of a message with another one at top level: its sender's own, or without an owner.
-    fn second_session(&mut self, worker: WorkerKey, of: &Naming<'_>) -> Result<Use, Refusal> {
-        let key = self.sessions.of_worker(worker, of.name);
-        let session = key.and_then(|key| self.sessions.get(key));
-        if session.is_none_or(|session| session.client != Some(of.client)) {
-            self.ctx.refuse_lost(of)?;
-        }
-        self.access(of, worker, key)
-    }
-
-    /// Creates the sessions of a message that is about to be delivered.
-    fn use_sessions(&mut self, client: ClientKey, route: &Route<'_>) -> Result<[Entered; 2], Refusal> {
-        let first = self.use_session(client, route.worker, route.first.as_ref())?;
-        let second = self.use_session(client, route.worker, route.second.as_ref());
-        if second.is_err() {
-            self.leave(first);
-        }
-        Ok([first, second?])
-    }
-
-    fn use_session(
-        &mut self,
-        client: ClientKey,
-        worker: WorkerKey,
-        named: Option<&Named<'_>>,
-    ) -> Result<Entered, Refusal> {
-        let Some(Named { name, how }) = named else { return Ok(Entered::default()) };
-        let (session, is_new) = match *how {
-            Use::None => return Ok(Entered::default()),
-            // A session that is taken over changes hands when the message is recorded.
-            Use::Own(key) | Use::Take(key) => {
-                self.sessions.touch(key, self.ctx.time.now());
-                return Ok(Entered { session: Some(key), is_new: false });
-            }
-            // That keeps a claim alive, but does not make the request its owner's.
-            Use::Share(key) => {
-                self.sessions.touch(key, self.ctx.time.now());
-                return Ok(Entered::default());
-            }
-            Use::Claim => (self.new_session(client, worker, name, State::Claimed), true),
-            Use::Ask => (self.new_session(client, worker, name, State::Asked), true),
-            Use::Lend(key) => {
-                let is_lent = self.lend_session(client, key);
-                (Some(key).filter(|_| is_lent || self.ctx.has_owner(worker)), is_lent)
-            }
-        };
-        // A dedicated worker needs no session entry.
-        if session.is_none() && !self.ctx.has_owner(worker) {
-            return Err(Refusal(Reason::SessionLimit, FULL.into()));
-        }
-        Ok(Entered { session, is_new })
-    }
-
-    /// A message that was the first to name a session was not delivered.
-    fn leave(&mut self, entered: Entered) {
-        if let Some(session) = entered.session.filter(|_| entered.is_new) {
-            self.give_up_session(session, true);
-        }
     }
 
     /// Replaces a message's references to other requests by those the worker knows. A reference that would hit another
@@ -471,6 +409,89 @@ impl Bus {
     fn has_waited_for_worker(&self, client: ClientKey, line: Parsed<'_>) -> bool {
         let (now, taken_at) = (self.ctx.time.now(), self.ctx.time.taken_at());
         taken_at < now && self.time_limit_for(client, line).is_some_and(|limit| taken_at.after(limit) <= now)
+    }
+}
+
+impl Sessions {
+    /// The way to the worker at the other end of a request, if it takes messages. A session that the message names as well
+    /// has to be open to its sender.
+    fn route_to_request<'a>(
+        &self,
+        ctx: &Ctx,
+        message: &Message<'a>,
+        found: Option<(RequestKey, Peer)>,
+        unknown: &str,
+    ) -> Result<Route<'a>, Refusal> {
+        let Some((key, Peer::Worker(worker))) = found.filter(|(_, to)| ctx.takes_messages(*to)) else {
+            return Err(Refusal(Reason::UnknownRequest, unknown.into()));
+        };
+        for (span, place) in [(message.line.session, Place::Alone), (message.line.params_session, Place::Params)] {
+            let Some(name) = session_name(message.line, span) else { continue };
+            let session = self.of_worker(worker, &name);
+            self.access(ctx, &message.naming(&name, place), worker, session)?;
+        }
+        Ok(Route { worker, first: None, second: None, about: Some(key) })
+    }
+
+    /// The session in the params of a message with another one at top level: its sender's own, or without an owner.
+    fn second_session(&self, ctx: &mut Ctx, worker: WorkerKey, of: &Naming<'_>) -> Result<Use, Refusal> {
+        let key = self.of_worker(worker, of.name);
+        let session = key.and_then(|key| self.get(key));
+        if session.is_none_or(|session| session.client != Some(of.client)) {
+            ctx.refuse_lost(of)?;
+        }
+        self.access(ctx, of, worker, key)
+    }
+
+    /// Creates the sessions of a message that is about to be delivered.
+    fn use_sessions(&mut self, ctx: &mut Ctx, client: ClientKey, route: &Route<'_>) -> Result<[Entered; 2], Refusal> {
+        let first = self.use_session(ctx, client, route.worker, route.first.as_ref())?;
+        let second = self.use_session(ctx, client, route.worker, route.second.as_ref());
+        if second.is_err() {
+            self.leave(ctx, first);
+        }
+        Ok([first, second?])
+    }
+
+    fn use_session(
+        &mut self,
+        ctx: &mut Ctx,
+        client: ClientKey,
+        worker: WorkerKey,
+        named: Option<&Named<'_>>,
+    ) -> Result<Entered, Refusal> {
+        let Some(Named { name, how }) = named else { return Ok(Entered::default()) };
+        let (session, is_new) = match *how {
+            Use::None => return Ok(Entered::default()),
+            // A session that is taken over changes hands when the message is recorded.
+            Use::Own(key) | Use::Take(key) => {
+                self.touch(key, ctx.time.now());
+                return Ok(Entered { session: Some(key), is_new: false });
+            }
+            // That keeps a claim alive, but does not make the request its owner's.
+            Use::Share(key) => {
+                self.touch(key, ctx.time.now());
+                return Ok(Entered::default());
+            }
+            Use::Claim => (self.open(ctx, client, worker, name, State::Claimed), true),
+            Use::Ask => (self.open(ctx, client, worker, name, State::Asked), true),
+            Use::Lend(key) => {
+                let is_lent = self.lend(ctx, client, key);
+                (Some(key).filter(|_| is_lent || ctx.has_owner(worker)), is_lent)
+            }
+        };
+        // A dedicated worker needs no session entry.
+        if session.is_none() && !ctx.has_owner(worker) {
+            return Err(Refusal(Reason::SessionLimit, FULL.into()));
+        }
+        Ok(Entered { session, is_new })
+    }
+
+    /// A message that was the first to name a session was not delivered.
+    fn leave(&mut self, ctx: &mut Ctx, entered: Entered) {
+        if let Some(session) = entered.session.filter(|_| entered.is_new) {
+            self.give_up(ctx, session, true);
+        }
     }
 }
 

@@ -76,7 +76,7 @@ impl Bus {
         let Some(at) = self.ctx.workers.get_mut(worker) else { return Flow::Next };
         let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| at.end.seldom.retired.take(fingerprint)) {
-            self.learn_from_late_answer(worker, line, [None; 2]);
+            self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, [None; 2]);
             self.ctx.report_line(Reason::LateAnswer, from, line, "the request was given up before");
             return Flow::Next;
         }

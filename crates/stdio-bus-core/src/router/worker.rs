@@ -9,6 +9,7 @@ use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, wrapped_message};
 use super::addressee::NamedRequest;
 use super::message::{Said, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
+use crate::ctx::Ctx;
 use crate::flow::delivery::{Room, edited};
 use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, session_name};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
@@ -16,6 +17,7 @@ use crate::pending::NewRequest;
 use crate::report::Reason;
 use crate::session::state::Event;
 use crate::session::table::FULL;
+use crate::session::table::Sessions;
 use crate::{Bus, Flow};
 
 impl Bus {
@@ -61,10 +63,10 @@ impl Bus {
                 self.take_answer_to_initialize(worker, key, line, misspelled.is_some());
             }
             let asked_in = if verb.creates() { [None; 2] } else { sessions };
-            self.learn_from_late_answer(worker, line, asked_in);
+            self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, asked_in);
             self.forget_request(key);
             if verb.creates() {
-                self.drop_early(worker);
+                self.sessions.drop_early(&mut self.ctx, worker);
             }
             if line.has(Line::TASK) {
                 self.note_task(None, worker, line);
@@ -85,13 +87,13 @@ impl Bus {
         let named = session_name(line, line.result_session).filter(|_| succeeds);
         // A session that is only echoed was not loaded.
         if succeeds || !line.has(Line::ERROR) && verb != Verb::Load {
-            self.succeed(verb == Verb::Load, sessions);
+            self.sessions.succeed(&mut self.ctx, verb == Verb::Load, sessions);
             if let Some(name) = &named
-                && !self.learn_session(client, worker, name, verb.creates())
+                && !self.sessions.learn(&mut self.ctx, client, worker, name, verb.creates())
             {
                 self.fail_request(key, Reason::SessionLimit, FULL);
                 self.forget_request(key);
-                self.drop_early(worker);
+                self.sessions.drop_early(&mut self.ctx, worker);
                 return Flow::Next;
             }
         }
@@ -105,12 +107,15 @@ impl Bus {
             self.deliver_early(worker, client, name, false);
         }
         if verb == Verb::Load && succeeds {
-            sessions.into_iter().flatten().for_each(|session| self.drop_early_of(worker, session));
+            sessions
+                .into_iter()
+                .flatten()
+                .for_each(|session| self.sessions.drop_early_of(&mut self.ctx, worker, session));
         }
         if verb.creates()
             && (named.is_none() || self.ctx.workers.get(worker).is_some_and(|worker| worker.creating.asked == 0))
         {
-            self.drop_early(worker);
+            self.sessions.drop_early(&mut self.ctx, worker);
         }
         self.wake_after_answer(client);
         Flow::Next
@@ -134,55 +139,23 @@ impl Bus {
             self.forget_request(key);
         }
         if creates {
-            self.drop_early(worker);
+            self.sessions.drop_early(&mut self.ctx, worker);
         }
         Flow::Next
-    }
-
-    /// The effect of a result on its sessions. A worker loads the session in the params, unless it reads names at top
-    /// level.
-    fn succeed(&mut self, loads: bool, [first, second]: [Option<SessionKey>; 2]) {
-        if let Some(leading) = first.filter(|_| second.is_some()) {
-            self.confirm_session(leading, Event::Answered);
-            if loads {
-                self.sessions.step(leading, Event::LoadedLate);
-            }
-        }
-        match second.or(first) {
-            Some(session) if loads => self.issue_session(session, false),
-            Some(session) => self.confirm_session(session, Event::Answered),
-            None => {}
-        }
     }
 
     /// The sessions that an answer ends: one that was closed, or one that was not loaded.
     fn end_sessions(&mut self, verb: Verb, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
         for session in sessions.into_iter().flatten() {
             if verb == Verb::Close && succeeded {
-                self.drop_session(session);
+                self.sessions.end(&mut self.ctx, session);
             } else if verb == Verb::Load && !succeeded {
                 // What is still pending there may be its former owner's: that is no reason to keep it.
                 let is_asked_for = self.sessions.get(session).is_some_and(|at| at.state.is_asked_for());
                 if is_asked_for && !self.owner_waits_in(session) {
-                    self.give_up_session(session, true);
+                    self.sessions.give_up(&mut self.ctx, session, true);
                 }
             }
-        }
-    }
-
-    /// A session that was created for a client that stopped waiting has no owner. An answer that repeats the name of
-    /// its own session has created none: that session keeps its owner.
-    pub(super) fn learn_from_late_answer(
-        &mut self,
-        worker: WorkerKey,
-        line: Parsed<'_>,
-        asked_in: [Option<SessionKey>; 2],
-    ) {
-        if line.has(Line::RESULT)
-            && let Some(name) = session_name(line, line.result_session)
-            && self.sessions.of_worker(worker, &name).is_none_or(|key| !asked_in.contains(&Some(key)))
-        {
-            self.learn_unowned_session(worker, &name);
         }
     }
 
@@ -217,12 +190,13 @@ impl Bus {
         {
             return Ok(Flow::Next);
         }
-        self.note_activity(worker, line);
+        self.sessions.note_activity(&mut self.ctx, worker, line);
         self.note_task_update(&said);
         let named = self.request_of_worker_message(&said);
         let (to, session) = match self.client_for_worker_message(&said, &named) {
             Err(Refusal(Reason::UnknownSession, _))
-                if (said.id.is_some() || !named.at.is_some()) && self.wait_for_session(worker, line) =>
+                if (said.id.is_some() || !named.at.is_some())
+                    && self.sessions.wait_for_session(&mut self.ctx, worker, line) =>
             {
                 return Ok(Flow::Next);
             }
@@ -315,5 +289,40 @@ impl Bus {
             self.ctx.note_elicitation(said, to, session);
         }
         Ok(edits)
+    }
+}
+
+impl Sessions {
+    /// The effect of a result on its sessions. A worker loads the session in the params, unless it reads names at top
+    /// level.
+    fn succeed(&mut self, ctx: &mut Ctx, loads: bool, [first, second]: [Option<SessionKey>; 2]) {
+        if let Some(leading) = first.filter(|_| second.is_some()) {
+            self.confirm(ctx, leading, Event::Answered);
+            if loads {
+                self.step(leading, Event::LoadedLate);
+            }
+        }
+        match second.or(first) {
+            Some(session) if loads => self.issue(ctx, session, false),
+            Some(session) => self.confirm(ctx, session, Event::Answered),
+            None => {}
+        }
+    }
+
+    /// A session that was created for a client that stopped waiting has no owner. An answer that repeats the name of
+    /// its own session has created none: that session keeps its owner.
+    pub(super) fn learn_from_late_answer(
+        &mut self,
+        ctx: &mut Ctx,
+        worker: WorkerKey,
+        line: Parsed<'_>,
+        asked_in: [Option<SessionKey>; 2],
+    ) {
+        if line.has(Line::RESULT)
+            && let Some(name) = session_name(line, line.result_session)
+            && self.of_worker(worker, &name).is_none_or(|key| !asked_in.contains(&Some(key)))
+        {
+            self.learn_unowned(ctx, worker, &name);
+        }
     }
 }

@@ -7,11 +7,11 @@ use ndjson_scan::is_decoded;
 
 use super::state::State;
 use super::table::Session;
-use crate::Bus;
 use crate::ctx::Ctx;
 use crate::message::{Parsed, Refusal, Verb};
 use crate::peer::{ClientKey, SessionKey, WorkerKey};
 use crate::report::Reason;
+use crate::session::table::Sessions;
 use crate::settings::SessionAccess;
 
 /// Where in a message a session is named.
@@ -94,23 +94,34 @@ impl Session {
     }
 }
 
-impl Bus {
+impl Sessions {
     /// How a client may use the session that it names, which is `key` on this worker if it exists. A session that is
     /// closed to a client does not even reveal whether its worker is there.
-    pub(crate) fn access(&self, of: &Naming<'_>, worker: WorkerKey, key: Option<SessionKey>) -> Result<Use, Refusal> {
-        let found = key.and_then(|key| Some((key, self.sessions.get(key)?)));
-        let how = self.use_of(of, worker, found).ok_or_else(denied)?;
-        if !self.ctx.worker_takes_messages(worker) {
+    pub(crate) fn access(
+        &self,
+        ctx: &Ctx,
+        of: &Naming<'_>,
+        worker: WorkerKey,
+        key: Option<SessionKey>,
+    ) -> Result<Use, Refusal> {
+        let found = key.and_then(|key| Some((key, self.get(key)?)));
+        let how = self.use_of(ctx, of, worker, found).ok_or_else(denied)?;
+        if !ctx.worker_takes_messages(worker) {
             return Err(Refusal(Reason::RequestLost, "the worker of this session has exited or is stopping".into()));
         }
-        let is_open = self.is_open(of, worker, found.map(|(_, session)| session), how);
+        let is_open = self.is_open(ctx, of, worker, found.map(|(_, session)| session), how);
         if is_open { Ok(how) } else { Err(denied()) }
     }
 
     /// How it may be used as far as its owner is concerned; none if not at all.
-    fn use_of(&self, of: &Naming<'_>, worker: WorkerKey, found: Option<(SessionKey, &Session)>) -> Option<Use> {
-        let (is_alone, is_shared, loads) =
-            (self.ctx.has_owner(worker), self.ctx.shares_sessions(), of.verb == Verb::Load);
+    fn use_of(
+        &self,
+        ctx: &Ctx,
+        of: &Naming<'_>,
+        worker: WorkerKey,
+        found: Option<(SessionKey, &Session)>,
+    ) -> Option<Use> {
+        let (is_alone, is_shared, loads) = (ctx.has_owner(worker), ctx.shares_sessions(), of.verb == Verb::Load);
         let is_second = of.place == Place::Second;
         // The session to load or fork is the one in the params.
         let is_meant = of.place != Place::Leading;
@@ -140,47 +151,47 @@ impl Bus {
             Verb::Load if is_held && is_meant => Use::Lend(key),
             Verb::Fork if is_held && is_meant => Use::None,
             Verb::Fork => return None,
-            _ if !is_held && !is_second && self.may_take_over(session, of.client, loads) => Use::Take(key),
+            _ if !is_held && !is_second && self.may_take_over(ctx, session, of.client, loads) => Use::Take(key),
             _ => return None,
         })
     }
 
-    fn is_open(&self, of: &Naming<'_>, worker: WorkerKey, session: Option<&Session>, how: Use) -> bool {
+    fn is_open(&self, ctx: &Ctx, of: &Naming<'_>, worker: WorkerKey, session: Option<&Session>, how: Use) -> bool {
         let asks = of.verb.asks_for_session();
-        if self.ctx.shares_sessions() {
+        if ctx.shares_sessions() {
             return true;
         }
         let own = session.filter(|session| session.client == Some(of.client));
         let is_read = matches!(of.place, Place::Params | Place::Second);
         if matches!(of.verb, Verb::Cancel(_)) {
-            return session.is_some() || !is_read || !self.issues_names(worker);
+            return session.is_some() || !is_read || !self.takes_only_issued(ctx, worker);
         }
         // If workers give out names, one that was not given to this client is a guess. A claim determines where a
         // message goes, but is not a session that the worker may read in the params.
         let is_given = own.is_some_and(|session| session.state.is_issued()) || matches!(how, Use::Take(_));
-        if is_read && !asks && !is_given && self.issues_names(worker) {
+        if is_read && !asks && !is_given && self.takes_only_issued(ctx, worker) {
             return false;
         }
         // A session that a client has asked a shared worker for is not its own before the worker has answered.
         let waits = |session: &&Session| session.state.is_asked_for();
-        if !asks && matches!(how, Use::Own(_)) && session.filter(waits).is_some() && !self.ctx.has_owner(worker) {
+        if !asks && matches!(how, Use::Own(_)) && session.filter(waits).is_some() && !ctx.has_owner(worker) {
             return false;
         }
         // A session that the worker has created for the client may be used, even if another client has one of that
         // name: some agents count from one in each process. Only loading it would reach the other one.
         let is_made = own.is_some_and(|session| session.state == State::Given);
-        is_made && !asks || !self.is_bound_to_another(of.client, worker, of.name)
+        is_made && !asks || !self.is_bound_to_another(ctx, of.client, worker, of.name)
     }
 
     /// Whether a session was created or loaded under a user name, and this client has another one or none.
-    pub(super) fn is_bound_to_another(&self, client: ClientKey, worker: WorkerKey, session: &[u8]) -> bool {
-        if self.sessions.bonds().is_empty() || self.ctx.shares_sessions() {
+    pub(super) fn is_bound_to_another(&self, ctx: &Ctx, client: ClientKey, worker: WorkerKey, session: &[u8]) -> bool {
+        if self.bonds().is_empty() || ctx.shares_sessions() {
             return false;
         }
-        let (Some(client), Some(worker)) = (self.ctx.identity(client), self.ctx.worker_name(worker)) else {
+        let (Some(client), Some(worker)) = (ctx.identity(client), ctx.worker_name(worker)) else {
             return false;
         };
-        self.sessions.bonds().keeps_from(worker.pool, session, client.origin.names.owner())
+        self.bonds().keeps_from(worker.pool, session, client.origin.names.owner())
     }
 
     /// Whether a session may be taken over by another connection that names it now: one with the same verified user
@@ -188,19 +199,19 @@ impl Bus {
     /// connection is dead. A connection that asks for the session always gets it; other messages move it to the newer
     /// connection only, so that two of one name do not take it from each other by accident. A mere claim is taken over
     /// where it could be made: where workers give out names it is a guess of either.
-    fn may_take_over(&self, session: &Session, by: ClientKey, asks: bool) -> bool {
-        let old = session.client.and_then(|old| self.ctx.identity(old));
-        let (Some(new), Some(old)) = (self.ctx.identity(by), old) else { return false };
+    fn may_take_over(&self, ctx: &Ctx, session: &Session, by: ClientKey, asks: bool) -> bool {
+        let old = session.client.and_then(|old| ctx.identity(old));
+        let (Some(new), Some(old)) = (ctx.identity(by), old) else { return false };
         // A name on one listener may be another user's on another listener, which has other tokens or authorities.
         let has_name = new.listener == old.listener && new.origin.names.are_the_same_owner(&old.origin.names);
         let state = session.state;
-        let is_settled = state.is_issued() || !state.is_asked_for() && !self.issues_names(session.worker);
+        let is_settled = state.is_issued() || !state.is_asked_for() && !self.takes_only_issued(ctx, session.worker);
         has_name && is_settled && (asks || new.number > old.number)
     }
 
     /// Whether the workers of a worker's pool give out session names, so that clients may use no others.
-    fn issues_names(&self, worker: WorkerKey) -> bool {
-        self.ctx.workers.get(worker).is_some_and(|worker| self.sessions.issues_names(worker))
+    fn takes_only_issued(&self, ctx: &Ctx, worker: WorkerKey) -> bool {
+        ctx.workers.get(worker).is_some_and(|worker| self.issues_names(worker))
     }
 }
 

@@ -5,8 +5,10 @@
 //! version 2 are watched. A line is only searched for these words as keys and values.
 
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::message::{Parsed, session_named, text_after};
 use crate::peer::WorkerKey;
+use crate::session::table::Sessions;
 use crate::withdrawal::Dialect;
 
 /// Whether a line reports that its session is idle, or that it is not; none if it reports neither.
@@ -33,18 +35,20 @@ impl Bus {
         let pool = &mut self.supervisor.pools[worker.pool];
         pool.dialect = Dialect::of_initialize(line).or(pool.dialect);
     }
+}
 
+impl Sessions {
     /// A worker sends this line, whether its session has an owner or not.
-    pub(crate) fn note_activity(&mut self, worker: WorkerKey, line: Parsed<'_>) {
-        if self.ctx.workers.get(worker).is_none_or(|worker| !worker.facts.tells_states) {
+    pub(crate) fn note_activity(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>) {
+        if ctx.workers.get(worker).is_none_or(|worker| !worker.facts.tells_states) {
             return;
         }
-        let session = session_named(line).and_then(|name| self.sessions.of_worker(worker, &name));
+        let session = session_named(line).and_then(|name| self.of_worker(worker, &name));
         let Some((session, is_idle)) = session.zip(told_idle(line.get(line.span))) else { return };
-        self.sessions.set_working(session, !is_idle);
+        self.set_working(session, !is_idle);
         if is_idle {
-            self.ctx.notice_leaving(worker);
-            self.ctx.watch_silence();
+            ctx.notice_leaving(worker);
+            ctx.watch_silence();
         }
     }
 }

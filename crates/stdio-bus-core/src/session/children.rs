@@ -14,9 +14,11 @@ use ndjson_scan::{member, string_in};
 
 use super::table::FULL;
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::message::{Parsed, has_method, text_after};
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
 use crate::report::Reason;
+use crate::session::table::Sessions;
 use crate::settings::MAX_SESSION_ID_LEN;
 
 /// The child that a `session/update` announces, if it does.
@@ -59,87 +61,98 @@ impl Bus {
         let child = child.filter(|name| name.len() <= MAX_SESSION_ID_LEN);
         let (Some(parent), Some(child)) = (parent, child) else { return };
         let owner = self.sessions.get(parent).and_then(|parent| parent.client);
-        if let Some(owner) = owner.filter(|owner| self.begin_child(*owner, worker, parent, &child)) {
+        if let Some(owner) =
+            owner.filter(|owner| self.sessions.begin_child(&mut self.ctx, *owner, worker, parent, &child))
+        {
             self.deliver_early(worker, owner, &child, true);
         }
     }
+}
 
+impl Sessions {
     /// A worker has announced a child of this session. Returns whether it is one, or is its owner's anyway.
-    fn begin_child(&mut self, owner: ClientKey, worker: WorkerKey, parent: SessionKey, name: &[u8]) -> bool {
-        let known = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
+    fn begin_child(
+        &mut self,
+        ctx: &mut Ctx,
+        owner: ClientKey,
+        worker: WorkerKey,
+        parent: SessionKey,
+        name: &[u8],
+    ) -> bool {
+        let known = self.of_worker(worker, name).and_then(|key| Some((key, self.get(key)?)));
         match known {
             Some((key, session)) if session.client == Some(owner) => {
                 // A mere claim of the client, which named it first, or what it has asked for; an announcement in a circle
                 // changes nothing.
                 if !session.state.is_issued()
                     && session.parent.is_none()
-                    && !self.sessions.is_below(parent, key)
+                    && !self.is_below(parent, key)
                     && key != parent
                 {
-                    self.join_family(owner, key, parent);
+                    self.join_family(ctx, owner, key, parent);
                 }
                 return true;
             }
             Some((_, session)) if session.client.is_some() && session.state.is_issued() => {
-                self.ctx.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                ctx.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
                     format!("child session \"{}\" belongs to another client already", name.escape_ascii())
                 });
                 return false;
             }
-            Some((key, _)) => self.drop_session(key),
+            Some((key, _)) => self.end(ctx, key),
             None => {}
         }
-        if self.sessions.is_full() {
-            self.evict_child_of(owner, parent);
+        if self.is_full() {
+            self.evict_child_of(ctx, owner, parent);
         }
-        let state = self.sessions.get(parent).map(|parent| parent.state);
-        let child = state.and_then(|state| self.new_session(owner, worker, name, state));
+        let state = self.get(parent).map(|parent| parent.state);
+        let child = state.and_then(|state| self.open(ctx, owner, worker, name, state));
         match child {
-            Some(child) => self.join_family(owner, child, parent),
-            None => self.ctx.report(Reason::SessionLimit, Some(Peer::Worker(worker)), || {
+            Some(child) => self.join_family(ctx, owner, child, parent),
+            None => ctx.report(Reason::SessionLimit, Some(Peer::Worker(worker)), || {
                 format!("child session \"{}\" has no room: {FULL}", name.escape_ascii())
             }),
         }
         child.is_some()
     }
 
-    fn join_family(&mut self, owner: ClientKey, child: SessionKey, parent: SessionKey) {
-        self.sessions.adopt(child, parent);
-        let Some(session) = self.sessions.get(child) else { return };
+    fn join_family(&mut self, ctx: &mut Ctx, owner: ClientKey, child: SessionKey, parent: SessionKey) {
+        self.adopt(child, parent);
+        let Some(session) = self.get(child) else { return };
         let (worker, name) = (session.worker, session.name.clone());
         if session.state.is_issued() {
-            self.bind_session(owner, worker, name.as_bytes());
+            self.bind(ctx, owner, worker, name.as_bytes());
         }
-        self.ctx.forget_lost(owner, name.as_bytes());
+        ctx.forget_lost(owner, name.as_bytes());
     }
 
     /// Nobody says that a child has ended. If the table is full and its owner holds most, its own child that was
     /// announced first gives way, unless the new one belongs to it.
-    fn evict_child_of(&mut self, owner: ClientKey, parent: SessionKey) {
-        if self.ctx.heaviest(owner, |client| client.end.sessions.len()).is_some() {
+    fn evict_child_of(&mut self, ctx: &mut Ctx, owner: ClientKey, parent: SessionKey) {
+        if ctx.heaviest(owner, |client| client.end.sessions.len()).is_some() {
             return;
         }
-        let own = self.ctx.peer_end(owner.into()).map(|end| end.sessions.clone()).unwrap_or_default();
+        let own = ctx.peer_end(owner.into()).map(|end| end.sessions.clone()).unwrap_or_default();
         let is_over = |key: &SessionKey| {
-            let is_child = self.sessions.get(*key).is_some_and(|session| session.parent.is_some());
-            is_child && *key != parent && !self.sessions.is_below(parent, *key)
+            let is_child = self.get(*key).is_some_and(|session| session.parent.is_some());
+            is_child && *key != parent && !self.is_below(parent, *key)
         };
         let children: Vec<_> = own.into_iter().filter(is_over).collect();
-        let Some(oldest) = self.sessions.most_idle(&children) else { return };
-        self.ctx.report(Reason::SessionEvicted, Some(owner.into()), || {
+        let Some(oldest) = self.most_idle(&children) else { return };
+        ctx.report(Reason::SessionEvicted, Some(owner.into()), || {
             "the session table is full: of the children of this client's sessions the oldest is closed".into()
         });
-        self.drop_session(oldest);
+        self.end(ctx, oldest);
     }
 
     /// The children of a session get the owner that it has got. Those that find no room are forgotten, until the worker
     /// announces them again.
-    pub(crate) fn lend_children(&mut self, parent: SessionKey, client: ClientKey) {
-        for child in self.sessions.family_of(parent) {
-            if self.sessions.is_full() {
-                self.drop_session(child);
+    pub(crate) fn lend_children(&mut self, ctx: &mut Ctx, parent: SessionKey, client: ClientKey) {
+        for child in self.family_of(parent) {
+            if self.is_full() {
+                self.end(ctx, child);
             } else {
-                self.give_session(child, client);
+                self.give_to(ctx, child, client);
             }
         }
     }

@@ -16,11 +16,13 @@ use core::time::Duration;
 use ndjson_scan::Span;
 
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::message::{Parsed, Refusal, session_named};
 use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
 use crate::reply::Delivered;
 use crate::report::Reason;
 use crate::router::message::unwrapped;
+use crate::session::table::Sessions;
 use crate::settings::MAX_SESSION_ID_LEN;
 
 /// Maximum number of waiting lines of one worker.
@@ -57,47 +59,6 @@ fn bytes_of(lines: &[EarlyLine]) -> usize {
 }
 
 impl Bus {
-    /// Bytes of waiting lines.
-    pub(crate) fn bytes_waiting(&self) -> usize {
-        self.sessions.early_bytes()
-    }
-
-    /// Makes a message wait if it names a session which the worker may be creating, or a child which it may be about to
-    /// announce. Returns whether it waits.
-    pub(crate) fn wait_for_session(&mut self, key: WorkerKey, line: Parsed<'_>) -> bool {
-        let most = MOST_BYTES.min(self.ctx.settings.limits.max_memory / MEMORY_PART);
-        let bytes = line.span.len() + 1;
-        let Some(name) = session_named(line).filter(|name| name.len() <= MAX_SESSION_ID_LEN) else {
-            return false;
-        };
-        let is_known = self.sessions.of_worker(key, &name).is_some();
-        let in_all = self.bytes_waiting() + bytes;
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return false };
-        let has_room = worker.early.0.len() < MOST_LINES
-            && bytes_of(&worker.early.0) + bytes <= most
-            && in_all <= self.ctx.settings.limits.max_memory / MEMORY_PART;
-        let is_request = line.id.is_some();
-        let may_be_child = worker.facts.has_subagents && !worker.end.sessions.is_empty();
-        let may_be_created = worker.creating.asked > 0;
-        // Every message of a dedicated worker is for its client, which is leaving then.
-        if worker.owner.is_some() || !(may_be_child || may_be_created && !is_request) || is_known || !has_room {
-            return false;
-        }
-        let whole = Span { start: line.span.start, end: line.span.end + 1 };
-        let longest = if may_be_created && !is_request { LONGEST } else { LONGEST_FOR_CHILD };
-        let until = self.ctx.time.now().after(longest);
-        self.sessions.add_early(bytes);
-        worker.early.0.push(EarlyLine {
-            session: (&*name).into(),
-            line: line.get(whole).into(),
-            id: is_request.then(|| line.get(line.id).into()),
-            is_for_child: !may_be_created,
-            until,
-        });
-        self.ctx.wake_at(key.into(), until);
-        true
-    }
-
     /// A worker has answered a client that asked for a session with this one, or has announced it as a child: its early
     /// lines follow.
     pub(crate) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8], is_child: bool) {
@@ -108,7 +69,7 @@ impl Bus {
         }
         let has_subagents = self.ctx.workers.get(key).is_some_and(|worker| worker.facts.has_subagents);
         let is_it = |early: &EarlyLine| early.session.as_bytes() == name && (is_child || !early.is_for_child);
-        for early in self.take_early(key, is_it) {
+        for early in self.sessions.take_early(&mut self.ctx, key, is_it) {
             if early.id.is_none() {
                 self.ctx.send(client.into(), early.line.as_bytes());
             }
@@ -125,72 +86,112 @@ impl Bus {
                 }
             });
             if let Some(Err(Refusal(reason, text))) = passed {
-                self.refuse_early(key, &early, reason, &text);
+                self.ctx.refuse_early(key, &early, reason, &text);
             }
         }
     }
+}
 
-    /// An early line gets an error, if it is a request, and its loss is reported.
-    fn refuse_early(&mut self, key: WorkerKey, early: &EarlyLine, reason: Reason, text: &str) {
-        let id = early.id.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
-        self.ctx.report_request(reason, [Some(key.into()), None], || (id, text.into()));
-        if let Some(id) = &early.id {
-            self.ctx.send_error(key.into(), id.as_bytes(), reason, text, Delivered::No);
+impl Sessions {
+    /// Makes a message wait if it names a session which the worker may be creating, or a child which it may be about to
+    /// announce. Returns whether it waits.
+    pub(crate) fn wait_for_session(&mut self, ctx: &mut Ctx, key: WorkerKey, line: Parsed<'_>) -> bool {
+        let most = MOST_BYTES.min(ctx.settings.limits.max_memory / MEMORY_PART);
+        let bytes = line.span.len() + 1;
+        let Some(name) = session_named(line).filter(|name| name.len() <= MAX_SESSION_ID_LEN) else {
+            return false;
+        };
+        let is_known = self.of_worker(key, &name).is_some();
+        let in_all = self.early_bytes() + bytes;
+        let Some(worker) = ctx.workers.get_mut(key) else { return false };
+        let has_room = worker.early.0.len() < MOST_LINES
+            && bytes_of(&worker.early.0) + bytes <= most
+            && in_all <= ctx.settings.limits.max_memory / MEMORY_PART;
+        let is_request = line.id.is_some();
+        let may_be_child = worker.facts.has_subagents && !worker.end.sessions.is_empty();
+        let may_be_created = worker.creating.asked > 0;
+        // Every message of a dedicated worker is for its client, which is leaving then.
+        if worker.owner.is_some() || !(may_be_child || may_be_created && !is_request) || is_known || !has_room {
+            return false;
         }
+        let whole = Span { start: line.span.start, end: line.span.end + 1 };
+        let longest = if may_be_created && !is_request { LONGEST } else { LONGEST_FOR_CHILD };
+        let until = ctx.time.now().after(longest);
+        self.add_early(bytes);
+        worker.early.0.push(EarlyLine {
+            session: (&*name).into(),
+            line: line.get(whole).into(),
+            id: is_request.then(|| line.get(line.id).into()),
+            is_for_child: !may_be_created,
+            until,
+        });
+        ctx.wake_at(key.into(), until);
+        true
     }
 
     /// A request for a session has ended without one, or it was the last one: the early lines of its worker have
     /// nothing to wait for, but for those that came when there was none. With others pending, it is unknown which of
     /// them a line belongs to, and a line of a failed session must not reach the client that gets the next one of that
     /// name.
-    pub(crate) fn drop_early(&mut self, key: WorkerKey) {
-        self.drop_early_lines(key, |early| !early.is_for_child);
+    pub(crate) fn drop_early(&mut self, ctx: &mut Ctx, key: WorkerKey) {
+        self.drop_early_lines(ctx, key, |early| !early.is_for_child);
     }
 
     /// A worker has ended.
-    pub(crate) fn drop_all_early(&mut self, key: WorkerKey) {
-        self.drop_early_lines(key, |_| true);
+    pub(crate) fn drop_all_early(&mut self, ctx: &mut Ctx, key: WorkerKey) {
+        self.drop_early_lines(ctx, key, |_| true);
     }
 
     /// A worker has loaded a session for the client that asked for it by name: lines that wait for that name may have
     /// been for a client that asked for a new one.
-    pub(crate) fn drop_early_of(&mut self, key: WorkerKey, session: SessionKey) {
-        let Some(session) = self.sessions.get(session).filter(|session| session.state.is_issued()) else { return };
+    pub(crate) fn drop_early_of(&mut self, ctx: &mut Ctx, key: WorkerKey, session: SessionKey) {
+        let Some(session) = self.get(session).filter(|session| session.state.is_issued()) else { return };
         let name = session.name.clone();
-        self.drop_early_lines(key, |early| early.session == name);
+        self.drop_early_lines(ctx, key, |early| early.session == name);
     }
 
     /// Drops lines that have waited for too long. Returns when to check again.
-    pub(crate) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.ctx.time.now();
-        self.drop_early_lines(key, |early| early.until <= now);
-        self.ctx.workers.get(key)?.early.0.iter().map(|early| early.until).min()
+    pub(crate) fn tick_early(&mut self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
+        let now = ctx.time.now();
+        self.drop_early_lines(ctx, key, |early| early.until <= now);
+        ctx.workers.get(key)?.early.0.iter().map(|early| early.until).min()
     }
 
-    fn drop_early_lines(&mut self, key: WorkerKey, is_over: impl Fn(&EarlyLine) -> bool) {
-        for early in self.take_early(key, is_over) {
+    fn drop_early_lines(&mut self, ctx: &mut Ctx, key: WorkerKey, is_over: impl Fn(&EarlyLine) -> bool) {
+        for early in self.take_early(ctx, key, is_over) {
             let name = early.session.as_bytes().escape_ascii();
             let text = match early.is_for_child || early.id.is_some() {
                 true => format!("it names session \"{name}\", which the worker has neither made nor announced since"),
                 false => format!("it came before any answer that makes a session, and none has made \"{name}\" since"),
             };
-            self.refuse_early(key, &early, Reason::UnknownSession, &text);
+            ctx.refuse_early(key, &early, Reason::UnknownSession, &text);
         }
     }
 
-    fn take_early(&mut self, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return Vec::new() };
+    fn take_early(&mut self, ctx: &mut Ctx, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
+        let Some(worker) = ctx.workers.get_mut(key) else { return Vec::new() };
         let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
-        self.sessions.end_early(bytes_of(&taken));
+        self.end_early(bytes_of(&taken));
         taken
     }
 
     /// Panics if more waits than may, or the count is wrong.
-    pub(crate) fn check_early(&self) {
-        for (_, worker) in self.ctx.workers.iter() {
+    pub(crate) fn check_early(&self, ctx: &Ctx) {
+        for (_, worker) in ctx.workers.iter() {
             assert!(worker.early.0.len() <= MOST_LINES && bytes_of(&worker.early.0) <= MOST_BYTES);
         }
-        let all: usize = self.ctx.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum();
-        assert_eq!(all, self.sessions.early_bytes());
+        let all: usize = ctx.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum();
+        assert_eq!(all, self.early_bytes());
+    }
+}
+
+impl Ctx {
+    /// An early line gets an error, if it is a request, and its loss is reported.
+    fn refuse_early(&mut self, key: WorkerKey, early: &EarlyLine, reason: Reason, text: &str) {
+        let id = early.id.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
+        self.report_request(reason, [Some(key.into()), None], || (id, text.into()));
+        if let Some(id) = &early.id {
+            self.send_error(key.into(), id.as_bytes(), reason, text, Delivered::No);
+        }
     }
 }

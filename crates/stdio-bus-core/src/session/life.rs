@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use super::state::{Event, State};
 use super::table::{Session, Sessions};
 use crate::Bus;
+use crate::ctx::Ctx;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{Pending, Request};
 use crate::report::Reason;
@@ -15,70 +16,6 @@ use crate::settings::MAX_SESSION_ID_LEN;
 use crate::timers::Timer;
 
 impl Bus {
-    /// The session of this name that a client owns.
-    pub(crate) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
-        self.sessions.named_by(client, &self.ctx.peer_end(client.into())?.sessions, name)
-    }
-
-    /// Creates a session in this initial state. None if there is no room, and no client has to make some.
-    pub(crate) fn new_session(
-        &mut self,
-        client: ClientKey,
-        worker: WorkerKey,
-        name: &[u8],
-        state: State,
-    ) -> Option<SessionKey> {
-        if self.sessions.is_full() && !self.evict_session_for(client) {
-            self.ctx.penalise_refusal(client);
-            return None;
-        }
-        self.ctx.identity(client)?;
-        let at_worker = &mut self.ctx.workers.get_mut(worker)?.end.sessions;
-        let key = self.sessions.insert(self.ctx.time.now(), worker, at_worker, name, state)?;
-        self.give_session(key, client);
-        self.watch_sessions(state < State::Used);
-        Some(key)
-    }
-
-    /// One more session, or claim, may expire.
-    pub(crate) fn watch_sessions(&mut self, is_claim: bool) {
-        let due = self.sessions.watch(self.ctx.time.now(), self.ctx.settings.limits.session_idle, is_claim);
-        self.ctx.timers.arm(Timer::Sessions, due);
-    }
-
-    /// Lends a reserved name to a client that asks the worker to load it; if the worker refuses, it is returned.
-    pub(crate) fn lend_session(&mut self, client: ClientKey, key: SessionKey) -> bool {
-        if self.sessions.is_full() && !self.evict_session_for(client) || !self.give_session(key, client) {
-            return false;
-        }
-        // Its parent, if it has one, has no owner.
-        self.sessions.leave_family(key);
-        self.lend_children(key, client);
-        self.sessions.touch(key, self.ctx.time.now());
-        self.watch_sessions(false);
-        true
-    }
-
-    /// The owner of a session leaves, or `is_refused` it before it had an answer. The name stays reserved as long as
-    /// the worker may speak of it.
-    pub(crate) fn give_up_session(&mut self, key: SessionKey, is_refused: bool) {
-        let Some(session) = self.sessions.get(key).filter(|session| session.client.is_some()) else { return };
-        // A child stays with its parent, whose owner it has.
-        if is_refused && (session.state >= State::Used || session.parent.is_some()) {
-            return;
-        }
-        if !session.is_known && session.pending == 0 {
-            return self.drop_session(key);
-        }
-        for key in [key].into_iter().chain(self.sessions.family_of(key)) {
-            // A child may have been given up before its parent.
-            if self.sessions.get(key).is_some_and(|session| session.client.is_some()) {
-                self.leave_owner(key);
-                self.reserve(key);
-            }
-        }
-    }
-
     /// Whether the owner of a session waits for the answer to a request in it, or has to answer one.
     pub(crate) fn owner_waits_in(&self, key: SessionKey) -> bool {
         let Some(owner) = self.sessions.get(key).and_then(|session| session.client) else { return false };
@@ -86,174 +23,6 @@ impl Bus {
         let is_in_it = |request: RequestKey| self.pending.sessions(request).contains(&Some(key));
         // While a history is replayed this is asked for each line: all requests are looked at only if its own are none.
         self.pending.asked(&end.outstanding).any(is_in_it) || self.asked_of(owner.into()).into_iter().any(is_in_it)
-    }
-
-    fn reserve(&mut self, key: SessionKey) {
-        if let Some(oldest) = self.sessions.hold(key) {
-            self.drop_session(oldest);
-        }
-    }
-
-    /// Records the user name under which a session was created or loaded.
-    pub(super) fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
-        let Some(origin) = self.ctx.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
-        if let (Some(name), Some(worker)) = (origin.names.owner(), self.ctx.worker_name(worker)) {
-            self.sessions.bonds_mut().bind(worker.pool, session, name);
-        }
-    }
-
-    /// The worker has answered a request in this session with a result.
-    pub(crate) fn confirm_session(&mut self, key: SessionKey, event: Event) {
-        self.sessions.step(key, event);
-        let Some(session) = self.sessions.get(key).filter(|session| session.state.is_issued()) else { return };
-        let name = session.name.clone();
-        session.client.into_iter().for_each(|owner| self.ctx.forget_lost(owner, name.as_bytes()));
-    }
-
-    /// The worker has given this session to its owner, by creating or loading it.
-    pub(crate) fn issue_session(&mut self, key: SessionKey, is_made: bool) {
-        let Some(session) = self.sessions.get(key) else { return };
-        let mut event = if is_made { Event::Made } else { Event::Loaded };
-        if let (false, Some(owner)) = (session.state.is_issued(), session.client) {
-            let (worker, name) = (session.worker, session.name.clone());
-            self.bind_session(owner, worker, name.as_bytes());
-            if !is_made && self.is_bound_to_another(owner, worker, name.as_bytes()) {
-                event = Event::LoadedForAnotherName;
-            }
-            for child in self.sessions.family_of(key) {
-                let name = self.sessions.get(child).map(|child| child.name.clone());
-                name.into_iter().for_each(|name| self.bind_session(owner, worker, name.as_bytes()));
-            }
-        }
-        self.confirm_session(key, event);
-    }
-
-    /// A worker's answer names a session: it belongs to the client that asked, even if another one has used the name.
-    /// `creates` means that the client asked for a new one. Returns whether there is room for it.
-    pub(crate) fn learn_session(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8], creates: bool) -> bool {
-        if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
-            return true;
-        }
-        let known = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
-        match known {
-            // A worker that echoes its input does not give out names.
-            Some((key, session)) if session.client == Some(client) => {
-                if creates {
-                    self.mark_issuing(worker);
-                    self.issue_session(key, true);
-                } else {
-                    self.confirm_session(key, Event::Answered);
-                }
-                return true;
-            }
-            Some((_, session)) if session.state.is_issued() => {
-                self.ctx.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
-                    format!("session \"{}\" belongs to another client already", name.escape_ascii())
-                });
-                return true;
-            }
-            Some((key, _)) => self.drop_session(key),
-            None => {}
-        }
-        self.mark_issuing(worker);
-        self.warn_of_double(client, worker, name);
-        self.ctx.forget_lost(client, name);
-        let has_room = self.new_session(client, worker, name, State::Given).is_some();
-        if has_room {
-            self.bind_session(client, worker, name);
-        }
-        has_room
-    }
-
-    /// A worker gives a client a session name that the client already has on another worker. Messages that name it go
-    /// to the older one: that is reported once for each pool.
-    fn warn_of_double(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
-        let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
-        let other = other.worker;
-        let Some(pool) = self.ctx.pool_of(worker) else { return };
-        if !self.sessions.note_doubled(pool) {
-            return;
-        }
-        let older = self.ctx.worker_name(other);
-        let id = &self.ctx.settings.pools[pool].id;
-        let text = format!(
-            "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
-             \"assignment\": \"client\" or \"dedicated\", so that one worker makes all sessions of a client",
-            name.escape_ascii(),
-            older.map_or("the older one".into(), |older| {
-                format!("{}/{}", self.ctx.settings.pools[older.pool].id, older.place)
-            })
-        );
-        self.ctx.report_request(Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
-    }
-
-    /// A worker's answer names a session, but the client that asked has left: no other one gets it.
-    pub(crate) fn learn_unowned_session(&mut self, worker: WorkerKey, name: &[u8]) {
-        if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
-            return;
-        }
-        self.mark_issuing(worker);
-        let named = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
-        match named {
-            // A name that the worker knew before is not newly given out: a client may have loaded it.
-            Some((_, session)) if session.is_known => return,
-            // A client that asks the worker for it is as one that asks for a held name.
-            Some((key, session)) if session.state == State::Asked => {
-                self.sessions.step(key, Event::Unseen);
-                return;
-            }
-            Some((key, _)) => self.drop_session(key),
-            None => {}
-        }
-        let Some(at) = self.ctx.workers.get_mut(worker) else { return };
-        let made = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Lent);
-        if let Some(key) = made {
-            self.sessions.step(key, Event::Unseen);
-            self.reserve(key);
-        }
-    }
-
-    fn mark_issuing(&mut self, worker: WorkerKey) {
-        if let Some(pool) = self.ctx.pool_of(worker) {
-            self.sessions.note_issued(pool);
-        }
-    }
-
-    /// Forgets a session with its children.
-    pub(crate) fn drop_session(&mut self, key: SessionKey) {
-        for key in self.sessions.family_of(key).into_iter().chain([key]) {
-            self.leave_owner(key);
-            let Some(worker) = self.sessions.get(key).map(|session| session.worker) else { continue };
-            self.sessions.remove(key, self.ctx.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
-        }
-    }
-
-    /// A worker has ended, and its session with it. The owner gets an error when it next names the session, unless it is
-    /// a child: the owner asks for its parent, and knows the child from its worker.
-    pub(crate) fn lose_session(&mut self, key: SessionKey) {
-        let is_to_load = |session: &&Session| session.is_known && session.parent.is_none();
-        if let Some(session) = self.sessions.get(key).filter(is_to_load) {
-            let name = session.name.clone();
-            session.client.into_iter().for_each(|owner| self.ctx.note_lost(owner, name.as_bytes()));
-        }
-        self.drop_session(key);
-    }
-
-    /// Makes room for a session of `asker` at the cost of the client that holds most; false if that is the asker
-    /// itself, or nothing can be evicted.
-    fn evict_session_for(&mut self, asker: ClientKey) -> bool {
-        let Some(holder) = self.ctx.heaviest(asker, |client| client.end.sessions.len()) else {
-            return false;
-        };
-        let held = self.ctx.peer_end(holder.into()).map(|client| &client.sessions);
-        let Some(key) = held.and_then(|held| self.sessions.most_idle(held)) else { return false };
-        let Some(session) = self.sessions.get(key) else { return false };
-        let name = session.name.as_bytes().escape_ascii().to_string();
-        self.ctx.report(Reason::SessionEvicted, Some(holder.into()), || {
-            format!("the session table is full: this client holds most, and its unused session \"{name}\" is closed")
-        });
-        self.lose_session(key);
-        true
     }
 
     /// Gives a session to another connection of its owner, with its children and the session that it is a child of.
@@ -271,8 +40,8 @@ impl Bus {
         });
         for key in [key].into_iter().chain(self.sessions.family_of(key)) {
             self.end_use_of_session(old, key);
-            self.leave_owner(key);
-            self.give_session(key, by);
+            self.sessions.leave_owner(&mut self.ctx, key);
+            self.sessions.give_to(&mut self.ctx, key, by);
             self.ctx.hand_elicitations_over(worker, key, by);
             self.sessions.touch(key, self.ctx.time.now());
         }
@@ -285,35 +54,15 @@ impl Bus {
         // A request that has timed out may never be answered.
         let awaited = |sessions: &_| pending_in(sessions, &self.pending, |request| request.asker().is_some());
         for key in self.sessions.take_idle(now, self.ctx.settings.limits.session_idle, awaited) {
-            self.forget_idle_session(key);
+            self.sessions.forget_idle(&mut self.ctx, key);
         }
         for (key, owner) in self.sessions.take_expired_claims(now) {
             self.ctx.report(Reason::ClaimExpired, Some(Peer::Client(owner)), || {
                 "a session that no worker knows was not used".into()
             });
-            self.drop_session(key);
+            self.sessions.end(&mut self.ctx, key);
         }
         self.ctx.timers.arm(Timer::Sessions, self.sessions.next_deadline());
-    }
-
-    /// A session was idle for long. Its owner gets an error when it next names it; on a dedicated worker there is no
-    /// client to protect it from.
-    fn forget_idle_session(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.get(key) else { return };
-        let (Some(owner), name) = (session.client, session.name.clone()) else { return };
-        let is_known = session.is_known;
-        let is_its_own = self.ctx.has_owner(session.worker);
-        self.ctx.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
-            let name = name.as_bytes().escape_ascii();
-            (None, format!("session \"{name}\" was not used for session_idle_sec and is forgotten"))
-        });
-        if is_its_own {
-            return self.drop_session(key);
-        }
-        if is_known {
-            self.ctx.note_lost(owner, name.as_bytes());
-        }
-        self.give_up_session(key, false);
     }
 
     /// Panics if sessions, their owners, their workers and their requests disagree.
@@ -331,6 +80,268 @@ impl Bus {
         let at_clients = self.ctx.all_clients().map(|(_, client)| client.end.sessions.len());
         let at_workers = self.ctx.workers.iter().map(|(_, worker)| worker.end.sessions.len());
         assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.sessions.len() + self.sessions.owned());
+    }
+}
+
+impl Sessions {
+    /// The session of this name that a client owns.
+    pub(crate) fn named(&self, ctx: &Ctx, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
+        self.named_by(client, &ctx.peer_end(client.into())?.sessions, name)
+    }
+
+    /// Creates a session in this initial state. None if there is no room, and no client has to make some.
+    pub(crate) fn open(
+        &mut self,
+        ctx: &mut Ctx,
+        client: ClientKey,
+        worker: WorkerKey,
+        name: &[u8],
+        state: State,
+    ) -> Option<SessionKey> {
+        if self.is_full() && !self.evict_for(ctx, client) {
+            ctx.penalise_refusal(client);
+            return None;
+        }
+        ctx.identity(client)?;
+        let at_worker = &mut ctx.workers.get_mut(worker)?.end.sessions;
+        let key = self.insert(ctx.time.now(), worker, at_worker, name, state)?;
+        self.give_to(ctx, key, client);
+        self.schedule(ctx, state < State::Used);
+        Some(key)
+    }
+
+    /// One more session, or claim, may expire.
+    pub(crate) fn schedule(&mut self, ctx: &mut Ctx, is_claim: bool) {
+        let due = self.watch(ctx.time.now(), ctx.settings.limits.session_idle, is_claim);
+        ctx.timers.arm(Timer::Sessions, due);
+    }
+
+    /// Lends a reserved name to a client that asks the worker to load it; if the worker refuses, it is returned.
+    pub(crate) fn lend(&mut self, ctx: &mut Ctx, client: ClientKey, key: SessionKey) -> bool {
+        if self.is_full() && !self.evict_for(ctx, client) || !self.give_to(ctx, key, client) {
+            return false;
+        }
+        // Its parent, if it has one, has no owner.
+        self.leave_family(key);
+        self.lend_children(ctx, key, client);
+        self.touch(key, ctx.time.now());
+        self.schedule(ctx, false);
+        true
+    }
+
+    /// The owner of a session leaves, or `is_refused` it before it had an answer. The name stays reserved as long as
+    /// the worker may speak of it.
+    pub(crate) fn give_up(&mut self, ctx: &mut Ctx, key: SessionKey, is_refused: bool) {
+        let Some(session) = self.get(key).filter(|session| session.client.is_some()) else { return };
+        // A child stays with its parent, whose owner it has.
+        if is_refused && (session.state >= State::Used || session.parent.is_some()) {
+            return;
+        }
+        if !session.is_known && session.pending == 0 {
+            return self.end(ctx, key);
+        }
+        for key in [key].into_iter().chain(self.family_of(key)) {
+            // A child may have been given up before its parent.
+            if self.get(key).is_some_and(|session| session.client.is_some()) {
+                self.leave_owner(ctx, key);
+                self.reserve(ctx, key);
+            }
+        }
+    }
+
+    fn reserve(&mut self, ctx: &mut Ctx, key: SessionKey) {
+        if let Some(oldest) = self.hold(key) {
+            self.end(ctx, oldest);
+        }
+    }
+
+    /// Records the user name under which a session was created or loaded.
+    pub(super) fn bind(&mut self, ctx: &Ctx, client: ClientKey, worker: WorkerKey, session: &[u8]) {
+        let Some(origin) = ctx.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
+        if let (Some(name), Some(worker)) = (origin.names.owner(), ctx.worker_name(worker)) {
+            self.bonds_mut().bind(worker.pool, session, name);
+        }
+    }
+
+    /// The worker has answered a request in this session with a result.
+    pub(crate) fn confirm(&mut self, ctx: &mut Ctx, key: SessionKey, event: Event) {
+        self.step(key, event);
+        let Some(session) = self.get(key).filter(|session| session.state.is_issued()) else { return };
+        let name = session.name.clone();
+        session.client.into_iter().for_each(|owner| ctx.forget_lost(owner, name.as_bytes()));
+    }
+
+    /// The worker has given this session to its owner, by creating or loading it.
+    pub(crate) fn issue(&mut self, ctx: &mut Ctx, key: SessionKey, is_made: bool) {
+        let Some(session) = self.get(key) else { return };
+        let mut event = if is_made { Event::Made } else { Event::Loaded };
+        if let (false, Some(owner)) = (session.state.is_issued(), session.client) {
+            let (worker, name) = (session.worker, session.name.clone());
+            self.bind(ctx, owner, worker, name.as_bytes());
+            if !is_made && self.is_bound_to_another(ctx, owner, worker, name.as_bytes()) {
+                event = Event::LoadedForAnotherName;
+            }
+            for child in self.family_of(key) {
+                let name = self.get(child).map(|child| child.name.clone());
+                name.into_iter().for_each(|name| self.bind(ctx, owner, worker, name.as_bytes()));
+            }
+        }
+        self.confirm(ctx, key, event);
+    }
+
+    /// A worker's answer names a session: it belongs to the client that asked, even if another one has used the name.
+    /// `creates` means that the client asked for a new one. Returns whether there is room for it.
+    pub(crate) fn learn(
+        &mut self,
+        ctx: &mut Ctx,
+        client: ClientKey,
+        worker: WorkerKey,
+        name: &[u8],
+        creates: bool,
+    ) -> bool {
+        if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
+            return true;
+        }
+        let known = self.of_worker(worker, name).and_then(|key| Some((key, self.get(key)?)));
+        match known {
+            // A worker that echoes its input does not give out names.
+            Some((key, session)) if session.client == Some(client) => {
+                if creates {
+                    self.mark_issuing(ctx, worker);
+                    self.issue(ctx, key, true);
+                } else {
+                    self.confirm(ctx, key, Event::Answered);
+                }
+                return true;
+            }
+            Some((_, session)) if session.state.is_issued() => {
+                ctx.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
+                    format!("session \"{}\" belongs to another client already", name.escape_ascii())
+                });
+                return true;
+            }
+            Some((key, _)) => self.end(ctx, key),
+            None => {}
+        }
+        self.mark_issuing(ctx, worker);
+        self.warn_of_double(ctx, client, worker, name);
+        ctx.forget_lost(client, name);
+        let has_room = self.open(ctx, client, worker, name, State::Given).is_some();
+        if has_room {
+            self.bind(ctx, client, worker, name);
+        }
+        has_room
+    }
+
+    /// A worker gives a client a session name that the client already has on another worker. Messages that name it go
+    /// to the older one: that is reported once for each pool.
+    fn warn_of_double(&mut self, ctx: &mut Ctx, client: ClientKey, worker: WorkerKey, name: &[u8]) {
+        let Some(other) = self.named(ctx, client, name).and_then(|key| self.get(key)) else { return };
+        let other = other.worker;
+        let Some(pool) = ctx.pool_of(worker) else { return };
+        if !self.note_doubled(pool) {
+            return;
+        }
+        let older = ctx.worker_name(other);
+        let id = &ctx.settings.pools[pool].id;
+        let text = format!(
+            "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
+             \"assignment\": \"client\" or \"dedicated\", so that one worker makes all sessions of a client",
+            name.escape_ascii(),
+            older.map_or("the older one".into(), |older| {
+                format!("{}/{}", ctx.settings.pools[older.pool].id, older.place)
+            })
+        );
+        ctx.report_request(Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
+    }
+
+    /// A worker's answer names a session, but the client that asked has left: no other one gets it.
+    pub(crate) fn learn_unowned(&mut self, ctx: &mut Ctx, worker: WorkerKey, name: &[u8]) {
+        if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
+            return;
+        }
+        self.mark_issuing(ctx, worker);
+        let named = self.of_worker(worker, name).and_then(|key| Some((key, self.get(key)?)));
+        match named {
+            // A name that the worker knew before is not newly given out: a client may have loaded it.
+            Some((_, session)) if session.is_known => return,
+            // A client that asks the worker for it is as one that asks for a held name.
+            Some((key, session)) if session.state == State::Asked => {
+                self.step(key, Event::Unseen);
+                return;
+            }
+            Some((key, _)) => self.end(ctx, key),
+            None => {}
+        }
+        let Some(at) = ctx.workers.get_mut(worker) else { return };
+        let made = self.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Lent);
+        if let Some(key) = made {
+            self.step(key, Event::Unseen);
+            self.reserve(ctx, key);
+        }
+    }
+
+    fn mark_issuing(&mut self, ctx: &Ctx, worker: WorkerKey) {
+        if let Some(pool) = ctx.pool_of(worker) {
+            self.note_issued(pool);
+        }
+    }
+
+    /// Forgets a session with its children.
+    pub(crate) fn end(&mut self, ctx: &mut Ctx, key: SessionKey) {
+        for key in self.family_of(key).into_iter().chain([key]) {
+            self.leave_owner(ctx, key);
+            let Some(worker) = self.get(key).map(|session| session.worker) else { continue };
+            self.remove(key, ctx.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
+        }
+    }
+
+    /// A worker has ended, and its session with it. The owner gets an error when it next names the session, unless it is
+    /// a child: the owner asks for its parent, and knows the child from its worker.
+    pub(crate) fn lose(&mut self, ctx: &mut Ctx, key: SessionKey) {
+        let is_to_load = |session: &&Session| session.is_known && session.parent.is_none();
+        if let Some(session) = self.get(key).filter(is_to_load) {
+            let name = session.name.clone();
+            session.client.into_iter().for_each(|owner| ctx.note_lost(owner, name.as_bytes()));
+        }
+        self.end(ctx, key);
+    }
+
+    /// Makes room for a session of `asker` at the cost of the client that holds most; false if that is the asker
+    /// itself, or nothing can be evicted.
+    fn evict_for(&mut self, ctx: &mut Ctx, asker: ClientKey) -> bool {
+        let Some(holder) = ctx.heaviest(asker, |client| client.end.sessions.len()) else {
+            return false;
+        };
+        let held = ctx.peer_end(holder.into()).map(|client| &client.sessions);
+        let Some(key) = held.and_then(|held| self.most_idle(held)) else { return false };
+        let Some(session) = self.get(key) else { return false };
+        let name = session.name.as_bytes().escape_ascii().to_string();
+        ctx.report(Reason::SessionEvicted, Some(holder.into()), || {
+            format!("the session table is full: this client holds most, and its unused session \"{name}\" is closed")
+        });
+        self.lose(ctx, key);
+        true
+    }
+
+    /// A session was idle for long. Its owner gets an error when it next names it; on a dedicated worker there is no
+    /// client to protect it from.
+    fn forget_idle(&mut self, ctx: &mut Ctx, key: SessionKey) {
+        let Some(session) = self.get(key) else { return };
+        let (Some(owner), name) = (session.client, session.name.clone()) else { return };
+        let is_known = session.is_known;
+        let is_its_own = ctx.has_owner(session.worker);
+        ctx.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
+            let name = name.as_bytes().escape_ascii();
+            (None, format!("session \"{name}\" was not used for session_idle_sec and is forgotten"))
+        });
+        if is_its_own {
+            return self.end(ctx, key);
+        }
+        if is_known {
+            ctx.note_lost(owner, name.as_bytes());
+        }
+        self.give_up(ctx, key, false);
     }
 }
 

@@ -91,19 +91,6 @@ impl Bus {
         self.step(key, if has_exited { Event::StdoutEnded } else { Event::Stop });
     }
 
-    /// The operator has a worker stopped, which counts as no failure. The next one is started when it is gone.
-    #[cold]
-    pub(crate) fn stop_for_operator(&mut self, key: WorkerKey) {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        let pending = worker.end.unanswered.count();
-        worker.process.replace_for(Reason::WorkerReplaced);
-        worker.tenure.worn = Some(Wear::Operator);
-        self.ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
-            format!("the operator replaces a worker with {pending} requests pending")
-        });
-        self.ctx.stop_worker(key);
-    }
-
     /// Applies the state table of `worker.rs`, and ends a worker that is gone.
     pub(crate) fn step(&mut self, key: WorkerKey, event: Event) {
         if self.ctx.step_worker(key, event) == Life::Gone {
@@ -142,9 +129,9 @@ impl Bus {
             self.orphan_request(request);
         }
         while let Some(session) = self.ctx.workers.get(key).and_then(|worker| worker.end.sessions.first().copied()) {
-            self.lose_session(session);
+            self.sessions.lose(&mut self.ctx, session);
         }
-        self.drop_all_early(key);
+        self.sessions.drop_all_early(&mut self.ctx, key);
         self.tasks.forget_worker(key);
         self.close_owner(key, is_told);
     }
@@ -221,7 +208,7 @@ impl Bus {
         let due = [
             self.tick_silent(key),
             self.ctx.tick_probation(key),
-            self.tick_early(key),
+            self.sessions.tick_early(&mut self.ctx, key),
             self.tick_refused(key),
             self.ctx.tick_first_answer(key),
             self.tick_question(key),
@@ -273,6 +260,21 @@ impl Bus {
         }
         self.ctx.report(reason, Some(Peer::Worker(key)), || text.into());
         self.step(key, Event::Timer);
+    }
+}
+
+impl Ctx {
+    /// The operator has a worker stopped, which counts as no failure. The next one is started when it is gone.
+    #[cold]
+    pub(crate) fn stop_for_operator(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let pending = worker.end.unanswered.count();
+        worker.process.replace_for(Reason::WorkerReplaced);
+        worker.tenure.worn = Some(Wear::Operator);
+        self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+            format!("the operator replaces a worker with {pending} requests pending")
+        });
+        self.stop_worker(key);
     }
 }
 

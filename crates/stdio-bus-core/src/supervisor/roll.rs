@@ -22,6 +22,7 @@ use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::{Level, Reason, Report};
 use crate::session::table::Session;
+use crate::session::table::Sessions;
 use crate::settings::{Assignment, Era};
 use crate::timers::Timer;
 use crate::view::View;
@@ -361,7 +362,7 @@ impl Bus {
         let is_over = by <= now;
         let listens = (worker.facts.question == Question::Late).then(|| worker.facts.started.after(LISTENED_FOR));
         let listens = listens.filter(|until| *until > now);
-        let stays = if self.has_work(key, worker) { Some(by) } else { listens };
+        let stays = if self.sessions.has_work(&self.ctx, key, worker) { Some(by) } else { listens };
         if let Some(until) = stays.filter(|_| !is_over) {
             return Some(until.min(by));
         }
@@ -376,19 +377,6 @@ impl Bus {
         }
         self.ctx.stop_worker(key);
         None
-    }
-
-    /// Whether a worker that gets no new work is still needed.
-    fn has_work(&self, key: WorkerKey, worker: &Worker) -> bool {
-        let is_in_use = |session: &Session| session.client.is_some() || session.is_working;
-        worker.end.unanswered.awaited() > 0
-            || worker.owner.is_some()
-            || worker.end.output.queued() > 0
-            || worker.end.sessions.iter().any(|session| self.sessions.get(*session).is_some_and(is_in_use))
-            || self
-                .ctx
-                .all_clients()
-                .any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
     }
 
     /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
@@ -406,6 +394,18 @@ impl Bus {
         let mut leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let has_slot = |(key, worker): (_, &Worker)| self.supervisor.pools[worker.pool].slot_of(key).is_some();
         assert!(!leaving.any(has_slot), "what leaves has no slot");
+    }
+}
+
+impl Sessions {
+    /// Whether a worker that gets no new work is still needed.
+    fn has_work(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker) -> bool {
+        let is_in_use = |session: &Session| session.client.is_some() || session.is_working;
+        worker.end.unanswered.awaited() > 0
+            || worker.owner.is_some()
+            || worker.end.output.queued() > 0
+            || worker.end.sessions.iter().any(|session| self.get(*session).is_some_and(is_in_use))
+            || ctx.all_clients().any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
     }
 }
 

@@ -215,7 +215,7 @@ impl Bus {
         self.tell_workers(key);
         for request in self.asked_by(key.into()) {
             // A cancelled request is no loss for its client.
-            let is_cancelled = self.pending.get(request).is_some_and(|request| request.cancelled().is_some());
+            let is_cancelled = self.requests.get(request).is_some_and(|request| request.cancelled().is_some());
             let reason = if is_cancelled { Reason::Cancelled } else { Reason::RequestDiscarded };
             self.fail_request(request, reason, CLOSED_BEFORE);
         }
@@ -239,7 +239,7 @@ impl Bus {
 
     /// A client loses a session to another connection: its pending requests in it are no longer wanted.
     pub(super) fn end_use_of_session(&mut self, key: ClientKey, session: SessionKey) {
-        let is_in_it = |bus: &Self, request: RequestKey| bus.pending.sessions(request).contains(&Some(session));
+        let is_in_it = |bus: &Self, request: RequestKey| bus.requests.sessions(request).contains(&Some(session));
         let mut outstanding = self.asked_by(key.into());
         outstanding.retain(|request| is_in_it(self, *request));
         if !outstanding.is_empty() {
@@ -258,8 +258,8 @@ impl Bus {
             if !is_such(self, request) {
                 continue;
             }
-            let asker = self.pending.get(request).and_then(Request::asker);
-            let (id, shown) = (self.pending.asker_token(request), self.pending.asker_text(request));
+            let asker = self.requests.get(request).and_then(Request::asker);
+            let (id, shown) = (self.requests.asker_token(request), self.requests.asker_text(request));
             self.forget_request(request);
             let Some(asker) = asker else { continue };
             self.ctx.report_request(Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
@@ -279,7 +279,7 @@ impl Bus {
         self.ctx.report_client(Reason::ClientClosed, key);
         let was_full = self.ctx.clients.is_full();
         let Some(client) = self.ctx.clients.remove(key) else { return };
-        self.pending.forget_names(&client.end.names);
+        self.requests.forget_names(&client.end.names);
         self.forget_openings(&client.seldom.openings);
         self.ctx.leave_audiences(key);
         self.release_gone_pools();

@@ -36,7 +36,7 @@ impl Bus {
         };
         self.make_room(new)?;
         let token = line.get(line.id);
-        let found = self.pending.find_or_place(new.answerer, id);
+        let found = self.requests.find_or_place(new.answerer, id);
         let is_replaced = found.is_ok()
             || !is_plain
             || self.wants_fresh_id(new.answerer, id)
@@ -52,7 +52,7 @@ impl Bus {
             return Err(too_many());
         };
         let wire = made.as_ref().unwrap_or(id);
-        let inserted = self.pending.insert(came_at, place, new, wire, original.as_ref(), &mut from.outstanding);
+        let inserted = self.requests.insert(came_at, place, new, wire, original.as_ref(), &mut from.outstanding);
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
         if let (Some(records), Peer::Client(_)) = (self.ctx.out.records(), new.asker) {
@@ -89,25 +89,25 @@ impl Bus {
         let other = spelled.as_ref().map(|spelled| &spelled.id).filter(|progress| *progress != id);
         if let (None, Some(Edit { with, .. })) = (other, &edits[0]) {
             let with = with.clone();
-            self.pending.note_token(key, None, Some(token.into()));
+            self.requests.note_token(key, None, Some(token.into()));
             edits[3] = Some(Edit { at, with });
             return;
         }
         // No other request has the id that is passed through.
         let taken = match other {
-            Some(progress) => self.pending.find_by_token(answerer, progress),
-            None => self.pending.find_by_other_token(answerer, id),
+            Some(progress) => self.requests.find_by_token(answerer, progress),
+            None => self.requests.find_by_other_token(answerer, id),
         };
         let progress = other.unwrap_or(id);
         let is_plain = spelled.as_ref().is_none_or(|spelled| spelled.is_plain);
         let may_pass = is_plain && taken.is_none() && !self.tells_late(answerer, progress);
         if may_pass && self.claim_name(asker, answerer, progress) {
-            self.pending.note_token(key, other.cloned(), None);
+            self.requests.note_token(key, other.cloned(), None);
             return;
         }
         let made = self.make_name(answerer, progress.is_string());
         edits[3] = Some(Edit { at, with: made.token().as_slice().into() });
-        self.pending.note_token(key, Some(made), Some(token.into()));
+        self.requests.note_token(key, Some(made), Some(token.into()));
     }
 
     /// Whether `asker` may use a name unchanged at `answerer`: no other one ever has (`names.rs`).
@@ -117,13 +117,13 @@ impl Bus {
             Peer::Worker(worker) => worker.index(),
         };
         let Some(end) = end_of(&mut self.ctx.clients, &mut self.ctx.workers, answerer) else { return false };
-        self.pending.claim_name(&mut end.names, asker.into(), slot, name)
+        self.requests.claim_name(&mut end.names, asker.into(), slot, name)
     }
 
     /// Makes a name that `answerer` has not seen yet, or not for very long, and that none of its requests has.
     pub(super) fn make_name(&mut self, answerer: Peer, is_string: bool) -> Id {
         loop {
-            let (pending, Some(end)) = (&self.pending, end_of(&mut self.ctx.clients, &mut self.ctx.workers, answerer))
+            let (pending, Some(end)) = (&self.requests, end_of(&mut self.ctx.clients, &mut self.ctx.workers, answerer))
             else {
                 return Id::made(0, is_string);
             };
@@ -143,13 +143,13 @@ impl Bus {
             || self
                 .ctx
                 .peer_end(answerer)
-                .is_some_and(|end| end.seldom.retired.has_token(|| self.pending.fingerprint(token)))
+                .is_some_and(|end| end.seldom.retired.has_token(|| self.requests.fingerprint(token)))
     }
 
     /// Whether the id of a request to `answerer` is replaced because an answer to it might belong to another request.
     fn wants_fresh_id(&self, answerer: Peer, id: &Id) -> bool {
         let Some(retired) = self.ctx.peer_end(answerer).map(|end| &end.seldom.retired) else { return false };
-        !retired.is_empty() && retired.has(self.pending.fingerprint(id)) || self.ctx.is_untrusted(answerer)
+        !retired.is_empty() && retired.has(self.requests.fingerprint(id)) || self.ctx.is_untrusted(answerer)
     }
 
     /// Makes sure that one more request fits. Orphaned requests go first, then one of the client that holds most.
@@ -159,18 +159,18 @@ impl Bus {
             Peer::Client(_) => self.ctx.workers.len(),
         };
         let holds = self.ctx.peer_end(asker).map_or(0, |end| end.outstanding.len());
-        if self.pending.has_room(answerer, askers, holds) {
+        if self.requests.has_room(answerer, askers, holds) {
             return Ok(());
         }
-        let is_full = self.pending.free(answerer) == 0;
-        if let Some(unwanted) = self.pending.take_oldest_unwanted(answerer) {
+        let is_full = self.requests.free(answerer) == 0;
+        if let Some(unwanted) = self.requests.take_oldest_unwanted(answerer) {
             self.discard_unwanted(unwanted);
             return Ok(());
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
         let holder = if is_full { self.ctx.heaviest(client, |client| client.end.outstanding.len()) } else { None };
         let holder = holder.and_then(|holder| self.ctx.peer_end(holder.into()));
-        let Some(newest) = holder.and_then(|client| self.pending.newest(&client.outstanding)) else {
+        let Some(newest) = holder.and_then(|client| self.requests.newest(&client.outstanding)) else {
             self.ctx.penalise_refusal(client);
             return Err(too_many());
         };
@@ -185,7 +185,7 @@ impl Bus {
     /// The pending request that a response of `from` answers.
     pub(super) fn answered(&self, from: Peer, line: Parsed<'_>) -> Option<RequestKey> {
         let id = Id::parse(line.id.is_some().then(|| line.get(line.id))?).ok()?;
-        self.pending.find(from, &id)
+        self.requests.find(from, &id)
     }
 
     /// The pending request that a worker's line echoes. The worker's own requests have ids of the same kind, so a line
@@ -195,15 +195,15 @@ impl Bus {
         if self.ctx.workers.get(worker).is_none_or(|worker| worker.answering.responds()) {
             return None;
         }
-        let key = self.pending.find(Peer::Worker(worker), id)?;
-        self.pending.get(key).filter(|request| request.print == print_of(line, progress)).map(|_| key)
+        let key = self.requests.find(Peer::Worker(worker), id)?;
+        self.requests.get(key).filter(|request| request.print == print_of(line, progress)).map(|_| key)
     }
 
     /// The pending request that `asker` made under the id `token`.
     pub(super) fn request_named(&mut self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = Id::parse(token).ok()?;
         let end = end_of(&mut self.ctx.clients, &mut self.ctx.workers, asker)?;
-        self.pending.find_asked(asker, &id, &mut end.outstanding)
+        self.requests.find_asked(asker, &id, &mut end.outstanding)
     }
 
     /// Removes an answered request, and sends its answer to the asker, with the original id restored everywhere, also
@@ -215,12 +215,12 @@ impl Bus {
         line: Parsed<'_>,
         misspelled: Option<&Misspelled>,
     ) {
-        let Some(request) = self.pending.get(key) else { return };
+        let Some(request) = self.requests.get(key) else { return };
         let (answerer, since) = (request.answerer(), request.since());
         let mut edits = UNCHANGED;
         edits[0] = match misspelled {
-            Some(misspelled) => Some(misspelled.edit(&self.pending.asker_token(key))),
-            None => self.pending.replaced_token(key).map(|with| Edit { at: line.id, with }),
+            Some(misspelled) => Some(misspelled.edit(&self.requests.asker_token(key))),
+            None => self.requests.replaced_token(key).map(|with| Edit { at: line.id, with }),
         };
         edits[1] = if line.meta.is_empty() { None } else { self.edit_in_meta(key, line) };
         if self.ctx.out.keeps_records() {
@@ -249,19 +249,19 @@ impl Bus {
     /// The edit in the `_meta` of an answer: a result may repeat the id of the request, and an echo repeats its token.
     fn edit_in_meta(&self, key: RequestKey, line: Parsed<'_>) -> Option<Edit> {
         let meta = &line.meta;
-        let answerer = self.pending.get(key)?.answerer();
+        let answerer = self.requests.get(key)?.answerer();
         let names = |span: Span| Id::parse(line.get(span)).ok().filter(|_| span.is_some());
-        if names(meta.subscription).is_some_and(|id| self.pending.find(answerer, &id) == Some(key)) {
-            return self.pending.replaced_token(key).map(|with| Edit { at: meta.subscription, with });
+        if names(meta.subscription).is_some_and(|id| self.requests.find(answerer, &id) == Some(key)) {
+            return self.requests.replaced_token(key).map(|with| Edit { at: meta.subscription, with });
         }
-        names(meta.progress).filter(|token| self.pending.find_by_token(answerer, token) == Some(key))?;
-        self.pending.replaced_progress(key).map(|with| Edit { at: meta.progress, with })
+        names(meta.progress).filter(|token| self.requests.find_by_token(answerer, token) == Some(key))?;
+        self.requests.replaced_progress(key).map(|with| Edit { at: meta.progress, with })
     }
 
     /// Forgets a request whose answer is not wanted, though it may still arrive. Some cancelled requests must be
     /// answered: those get an error.
     fn discard_unwanted(&mut self, key: RequestKey) {
-        let Some(request) = self.pending.get(key) else { return };
+        let Some(request) = self.requests.get(key) else { return };
         let (asker, cancelled) = (request.asker(), request.cancelled());
         if asker.is_some() && cancelled == Some(Cancel::Answered) {
             let text = "the request was cancelled, and the worker did not answer it";
@@ -283,11 +283,11 @@ impl Bus {
 
     /// Forgets a request at both ends.
     pub(super) fn forget_request(&mut self, key: RequestKey) {
-        let Some(request) = self.pending.get(key) else { return };
+        let Some(request) = self.requests.get(key) else { return };
         let (answerer, creates) = (request.answerer(), request.verb.creates());
-        let sessions = self.pending.sessions(key);
+        let sessions = self.requests.sessions(key);
         self.leave_asker(key);
-        self.pending.remove(key);
+        self.requests.remove(key);
         if let Some(end) = self.ctx.endpoint(answerer) {
             end.unanswered.end();
         }
@@ -306,13 +306,13 @@ impl Bus {
 
     /// The asker of a request stops waiting, if it did wait.
     fn leave_asker(&mut self, key: RequestKey) {
-        let Some(request) = self.pending.get(key) else { return };
+        let Some(request) = self.requests.get(key) else { return };
         let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
         self.note_end_of_question(key);
         let asker = end_of(&mut self.ctx.clients, &mut self.ctx.workers, asker);
         debug_assert!(asker.is_some(), "a request that is waited for has an asker");
         if let Some(end) = asker {
-            self.pending.leave_asker(key, &mut end.outstanding);
+            self.requests.leave_asker(key, &mut end.outstanding);
         }
         if let Some(end) = self.ctx.endpoint(answerer) {
             end.unanswered.orphan();
@@ -321,11 +321,11 @@ impl Bus {
 
     /// Forgets a request whose answer may still arrive: no other request of its answerer gets its id before.
     pub(super) fn retire_request(&mut self, key: RequestKey) {
-        let Some(request) = self.pending.get(key) else { return };
+        let Some(request) = self.requests.get(key) else { return };
         let (answerer, verb) = (request.answerer(), request.verb);
-        let fingerprints = self.pending.fingerprints_of(key);
+        let fingerprints = self.requests.fingerprints_of(key);
         if verb == Verb::Load {
-            self.sessions.step_all(self.pending.sessions(key), Event::Unseen);
+            self.sessions.step_all(self.requests.sessions(key), Event::Unseen);
         }
         self.forget_request(key);
         if let Peer::Worker(worker) = answerer
@@ -344,12 +344,12 @@ impl Bus {
 
     /// The asker stops waiting. The id stays reserved until the answer arrives.
     pub(super) fn orphan_request(&mut self, key: RequestKey) {
-        let Some(asker) = self.pending.get(key).and_then(Request::asker) else { return };
+        let Some(asker) = self.requests.get(key).and_then(Request::asker) else { return };
         if let Some(end) = self.ctx.endpoint(asker) {
             end.traffic.given_up += 1;
         }
         self.leave_asker(key);
-        self.pending.orphan(key);
+        self.requests.orphan(key);
     }
 
     /// A client's request ends without an answer: its client gets the error `said`, or nothing.
@@ -357,7 +357,7 @@ impl Bus {
         if self.ctx.out.keeps_records() {
             self.record_end(request, Ending::of(Outcome::of(reason).name(), reason, said), None);
         }
-        let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
+        let Some(Peer::Worker(worker)) = self.requests.get(request).map(Request::answerer) else { return };
         if let Some(worker) = self.ctx.worker_name(worker) {
             self.supervisor.pools[worker.pool].tally.count(Outcome::of(reason));
         }
@@ -367,9 +367,9 @@ impl Bus {
     pub(super) fn tick_requests(&mut self) {
         let (mut late, mut asked) = (Vec::new(), None);
         let now = self.ctx.time.now();
-        for key in self.pending.all(&|request| request.expires != Moment::NEVER && request.expires <= now) {
+        for key in self.requests.all(&|request| request.expires != Moment::NEVER && request.expires <= now) {
             // A question may have been given up with the request that it belongs to.
-            let Some(request) = self.pending.get(key).filter(|request| request.expires <= now) else { continue };
+            let Some(request) = self.requests.get(key).filter(|request| request.expires <= now) else { continue };
             if request.cancelled().is_some() {
                 self.discard_unwanted(key);
             } else {
@@ -381,7 +381,7 @@ impl Bus {
                                 self.give_up(key, Reason::Timeout, text);
                                 late.push(worker);
                             }
-                            Err(later) => self.pending.postpone(key, later),
+                            Err(later) => self.requests.postpone(key, later),
                         }
                     }
                     Peer::Client(_) => {
@@ -395,17 +395,17 @@ impl Bus {
         for worker in late {
             self.count_timeout(worker);
         }
-        self.ctx.timers.arm(Timer::Requests, self.pending.iter().map(|(_, request)| request.expires).min());
+        self.ctx.timers.arm(Timer::Requests, self.requests.iter().map(|(_, request)| request.expires).min());
     }
 
     /// Tells the asker of a client's request that no answer will come, and reports the loss.
     pub(super) fn fail_request(&mut self, key: RequestKey, reason: Reason, text: &str) {
-        let Some(request) = self.pending.get(key) else { return };
+        let Some(request) = self.requests.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
         let session =
             request.session.filter(|_| request.flags.has(Flags::ON_TOP)).and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name.clone());
-        let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
+        let (token, id) = (self.requests.asker_token(key), self.requests.asker_text(key));
         self.ctx.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
         let (pool, cause) = self
             .ctx
@@ -428,16 +428,16 @@ impl Bus {
 
     /// Panics if requests disagree with what their endpoints know of them.
     pub(super) fn check_correlation(&self) {
-        let mut asked = self.pending.iter().filter(|(_, request)| request.asker().is_some()).count();
+        let mut asked = self.requests.iter().filter(|(_, request)| request.asker().is_some()).count();
         let mut listed = 0;
         let clients = self.ctx.client_keys().into_iter().map(Peer::from);
         for peer in clients.chain(self.ctx.workers.keys().into_iter().map(Peer::from)) {
             let (end, list) = (self.ctx.peer_end(peer).expect("it is in its table"), self.asked_by(peer));
             assert_eq!(list.len(), end.outstanding.len());
-            assert!(list.iter().all(|key| self.pending.get(*key).is_some_and(|it| it.asker() == Some(peer))));
+            assert!(list.iter().all(|key| self.requests.get(*key).is_some_and(|it| it.asker() == Some(peer))));
             asked -= list.len();
             listed += end.outstanding.listed_by_id();
-            let to_answer: Vec<_> = self.pending.iter().filter(|(_, request)| request.answerer() == peer).collect();
+            let to_answer: Vec<_> = self.requests.iter().filter(|(_, request)| request.answerer() == peer).collect();
             let awaited = to_answer.iter().filter(|(_, request)| request.asker().is_some()).count();
             let counted = (end.unanswered.count() as usize, end.unanswered.awaited() as usize);
             assert_eq!(counted, (to_answer.len(), awaited), "{peer:?}");
@@ -448,7 +448,7 @@ impl Bus {
             }
         }
         assert_eq!(asked, 0, "an awaited request is in the list of its asker");
-        assert_eq!(self.pending.listed_by_id(), listed, "and in that by ids, if its asker has one");
+        assert_eq!(self.requests.listed_by_id(), listed, "and in that by ids, if its asker has one");
     }
 }
 

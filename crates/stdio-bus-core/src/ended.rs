@@ -187,7 +187,7 @@ impl Bus {
         if !self.ctx.out.records().as_ref().is_some_and(|records| records.has(key)) {
             return;
         }
-        let Some(request) = self.pending.get(key) else { return };
+        let Some(request) = self.requests.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
         let Some(identity) = self.ctx.identity(client) else { return };
         let session = request.session.and_then(|session| self.sessions.get(session));
@@ -195,7 +195,7 @@ impl Bus {
         let ended = Ended {
             worker: self.ctx.worker_name(worker),
             took: self.ctx.time.lasted(request.since()),
-            id: self.pending.asker_token(key).as_slice().into(),
+            id: self.requests.asker_token(key).as_slice().into(),
             session: begin_of(session, MAX_SESSION_ID_LEN).into(),
             ..Ended::of(client, identity, ending)
         };

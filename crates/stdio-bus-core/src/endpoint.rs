@@ -466,7 +466,7 @@ impl Turn {
 }
 
 /// The ids of requests that a peer may still answer although they were forgotten, as fingerprints
-/// (`Pending::fingerprint`).
+/// (`Requests::fingerprint`).
 #[derive(Default)]
 pub(super) struct Retired {
     /// Sorted.

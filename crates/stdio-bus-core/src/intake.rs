@@ -19,7 +19,7 @@ use super::id::{Id, Spelled};
 use super::message::{Parsed, Verb, has_method, print_of, verb};
 use super::out::Out;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
-use super::pending::{NewRequest, Pending, Place};
+use super::pending::{NewRequest, Place, Requests};
 use super::port::{Effect, Effects, Next, Received};
 use super::request::Flags;
 use super::session::table::Sessions;
@@ -134,7 +134,7 @@ struct FastPath<'a> {
     time: &'a Time,
     settings: &'a Settings,
     sessions: &'a mut Sessions,
-    pending: &'a mut Pending,
+    requests: &'a mut Requests,
     pools: &'a mut [Pool],
     groups: &'a mut [Group],
     timers: &'a mut Timers,
@@ -152,7 +152,7 @@ macro_rules! fast_path {
             time: &$bus.ctx.time,
             settings: &$bus.ctx.settings,
             sessions: &mut $bus.sessions,
-            pending: &mut $bus.pending,
+            requests: &mut $bus.requests,
             pools: &mut $bus.supervisor.pools,
             groups: &mut $bus.balancer.groups,
             timers: &mut $bus.ctx.timers,
@@ -537,13 +537,13 @@ impl FastPath<'_> {
         // Clients use the id as progress token.
         let is_unusual = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.doubts_nothing())
             || self.settings.routing.id_collision == IdCollision::Always
-            || progress.is_some() && (self.pending.has_other_tokens() || line.get(progress) != token)
+            || progress.is_some() && (self.requests.has_other_tokens() || line.get(progress) != token)
             || !is_plain;
         if is_unusual || is_escaped {
             return None;
         }
-        let found = self.pending.find_or_place(worker_key.into(), &id);
-        if !self.pending.has_room(worker_key.into(), self.clients, from.outstanding.len()) {
+        let found = self.requests.find_or_place(worker_key.into(), &id);
+        if !self.requests.has_room(worker_key.into(), self.clients, from.outstanding.len()) {
             return None;
         }
         let is_known =
@@ -583,14 +583,14 @@ impl FastPath<'_> {
             }
         };
         let came_at = self.time.came_at();
-        let request = self.pending.insert(came_at, place, &new, wire, None, &mut from.outstanding)?;
+        let request = self.requests.insert(came_at, place, &new, wire, None, &mut from.outstanding)?;
         if let Some(records) = self.out.records() {
             records.begin(self.time.now(), request, line);
         }
         if expires != Moment::NEVER {
             if worker.answering.limits().limit_silence() {
                 let expires = worker.answering.limits().expires(self.time.now());
-                self.pending.watch_mut().begin(request, self.time.now(), expires);
+                self.requests.watch_mut().begin(request, self.time.now(), expires);
             }
             self.timers.arm(Timer::Requests, expires);
         }
@@ -620,14 +620,14 @@ impl FastPath<'_> {
     ) -> Option<(Place, Option<(u32, u64)>)> {
         let names = &mut worker.end.names;
         if let Some(place) = free
-            && self.pending.claim_name(names, client.into(), client.index(), id)
+            && self.requests.claim_name(names, client.into(), client.index(), id)
         {
             return Some((place, None));
         }
         let Id::Number(number) = id else { return None };
         let original = u32::try_from(*number).ok().filter(|_| worker.answering.responds() && !progress.is_some())?;
         let made = names.make_new_number()?;
-        let place = self.pending.find_or_place(worker_key.into(), &Id::Number(made)).err()?;
+        let place = self.requests.find_or_place(worker_key.into(), &Id::Number(made)).err()?;
         Some((place, Some((original, made))))
     }
 
@@ -673,8 +673,8 @@ impl FastPath<'_> {
             return None;
         }
         let id = Id::parse(line.get(line.id)).ok()?;
-        let (request_key, place) = self.pending.find_or_place(key.into(), &id).ok()?;
-        let request = self.pending.get(request_key).filter(|request| request.is_simple())?;
+        let (request_key, place) = self.requests.find_or_place(key.into(), &id).ok()?;
+        let request = self.requests.get(request_key).filter(|request| request.is_simple())?;
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
         let (session, since) = (request.session, request.since());
         let original = request.original_number();
@@ -697,8 +697,8 @@ impl FastPath<'_> {
         }
         end.seldom.forget_crashes();
         mcp.answered_by = Some(key);
-        self.pending.leave_asker(request_key, &mut end.outstanding);
-        self.pending.remove_at(request_key, place);
+        self.requests.leave_asker(request_key, &mut end.outstanding);
+        self.requests.remove_at(request_key, place);
         worker.end.unanswered.orphan();
         worker.end.unanswered.end();
         *self.workers_changed |= worker.answering.answers(true);
@@ -724,8 +724,8 @@ impl FastPath<'_> {
             return None;
         }
         let id = Id::parse(line.get(line.token)).ok()?;
-        let key = self.pending.find(worker.into(), &id)?;
-        let request = self.pending.get(key)?;
+        let key = self.requests.find(worker.into(), &id)?;
+        let request = self.requests.get(key)?;
         match request.asker().filter(|_| request.flags.has(Flags::TOKEN_IS_ID) && !request.flags.has(Flags::UNUSUAL)) {
             Some(Peer::Client(client)) => Some((key, client)),
             _ => None,
@@ -780,7 +780,7 @@ impl FastPath<'_> {
         }
         if worker.answering.limits().limit_silence() {
             session.into_iter().for_each(|session| self.sessions.touch_by_worker(session, self.time.now()));
-            request.into_iter().for_each(|request| self.pending.watch_mut().touch(request, self.time.now()));
+            request.into_iter().for_each(|request| self.requests.watch_mut().touch(request, self.time.now()));
         }
         let bytes = self.copy(client_key.into(), line, None, line.span.len() + 1);
         self.count_queued(client_key.into(), end, bytes);

@@ -88,7 +88,7 @@ use ctx::Ctx;
 pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
 use peer::{Moment, Peer, RequestKey};
-use pending::Pending;
+use pending::Requests;
 use port::{Close, Effects, Input};
 use report::{Reason, Report};
 use session::table::Sessions;
@@ -112,7 +112,7 @@ pub struct Bus {
     sessions: Sessions,
     tasks: Tasks,
     subscriptions: Subscriptions,
-    pending: Pending,
+    requests: Requests,
     supervisor: Supervisor,
     balancer: Balancer,
     admission: Admission,
@@ -130,7 +130,7 @@ impl Bus {
             sessions: Sessions::default(),
             tasks: Tasks::default(),
             subscriptions: Subscriptions::default(),
-            pending: Pending::new(),
+            requests: Requests::new(),
             balancer: Balancer::new(&settings, supervisor.shown),
             supervisor,
             admission: Admission {
@@ -235,7 +235,7 @@ impl Bus {
         }
         #[cfg(debug_assertions)]
         {
-            let entries = self.pending.len() + self.sessions.len() + self.tasks.len() + self.ctx.client_count();
+            let entries = self.requests.len() + self.sessions.len() + self.tasks.len() + self.ctx.client_count();
             if self.ctx.out.is_to_check(entries) {
                 self.check_invariants();
             }
@@ -267,7 +267,7 @@ impl Bus {
     /// Panics if the tables, the lists and the counters disagree. For tests: it checks everything.
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
-        self.pending.check_invariants();
+        self.requests.check_invariants();
         self.check_admission();
         self.check_ownership();
         self.check_correlation();
@@ -284,13 +284,13 @@ impl Bus {
 
     /// The unanswered requests of a peer, the oldest first.
     fn asked_by(&self, peer: Peer) -> Vec<RequestKey> {
-        self.ctx.peer_end(peer).map(|end| self.pending.asked(&end.outstanding).collect()).unwrap_or_default()
+        self.ctx.peer_end(peer).map(|end| self.requests.asked(&end.outstanding).collect()).unwrap_or_default()
     }
 
     /// The requests that a peer has still to answer, the oldest first.
     fn asked_of(&self, peer: Peer) -> Vec<RequestKey> {
         let has_any = self.ctx.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
-        if has_any { self.pending.all(&|request| request.answerer() == peer) } else { Vec::new() }
+        if has_any { self.requests.all(&|request| request.answerer() == peer) } else { Vec::new() }
     }
 }
 
@@ -307,7 +307,7 @@ impl View<'_> {
             awaiting_workers: self.bus.awaiting_workers(),
             workers: self.bus.ctx.workers.len(),
             sessions: self.bus.sessions.owned(),
-            pending: self.bus.pending.len(),
+            pending: self.bus.requests.len(),
             ..*self.bus.ctx.out.counted()
         }
     }

@@ -218,7 +218,7 @@ impl<'a> View<'a> {
     /// How full the tables are.
     pub fn levels(&self) -> Levels {
         let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
-        let [to_workers, to_clients] = self.bus.pending.counts();
+        let [to_workers, to_clients] = self.bus.requests.counts();
         Levels {
             clients: Level { used: self.bus.ctx.client_count(), most: self.bus.ctx.most_clients() },
             sessions: Level { used: self.bus.sessions.owned(), most: MAX_SESSIONS },
@@ -297,22 +297,22 @@ impl<'a> View<'a> {
 
     /// Number of request slots in use in either direction, gaps included.
     pub fn request_slots(&self) -> usize {
-        self.bus.pending.slots()
+        self.bus.requests.slots()
     }
 
     /// Who has made the request in a slot, if that still waits.
     pub fn asker_of(&self, slot: usize) -> Option<Name> {
-        let (_, request) = self.bus.pending.at(slot)?;
+        let (_, request) = self.bus.requests.at(slot)?;
         self.bus.ctx.name(request.asker()?)
     }
 
     /// The request in a slot. `questions` is for all rows of this moment.
     pub fn request_row(&self, now: Moment, slot: usize, questions: &Questions) -> Option<RequestRow> {
-        let (key, request) = self.bus.pending.at(slot)?;
+        let (key, request) = self.bus.requests.at(slot)?;
         let (silent, expires) = self.bus.patience(now, key, request, questions);
         Some(RequestRow {
-            id: self.bus.pending.asker_text(key),
-            method: self.bus.pending.method_of(key),
+            id: self.bus.requests.asker_text(key),
+            method: self.bus.requests.method_of(key),
             silent,
             asker: request.asker().and_then(|asker| self.bus.ctx.name(asker)),
             answerer: self.bus.ctx.name(request.answerer()),
@@ -324,7 +324,7 @@ impl<'a> View<'a> {
 
     /// The pool and the age of a client's request in a slot, if its client still waits.
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(usize, Duration)> {
-        let (_, request) = self.bus.pending.at(slot).filter(|(_, request)| request.asker().is_some())?;
+        let (_, request) = self.bus.requests.at(slot).filter(|(_, request)| request.asker().is_some())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
         Some((self.bus.ctx.worker_name(worker)?.pool, self.lasted(now, request.since())))
     }

@@ -46,7 +46,7 @@ pub(super) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + LON
 pub(super) struct Place(usize);
 
 /// The pending requests.
-pub(super) struct Pending {
+pub(super) struct Requests {
     table: Table<Request, 'r'>,
     /// Number of requests to workers, and to clients.
     counts: [usize; 2],
@@ -109,7 +109,7 @@ fn side(answerer: Peer) -> usize {
 /// Index size: four slots for each possible request of one direction, so that collisions are rare.
 const PLACES: usize = (4 * MAX_PENDING_REQUESTS).next_power_of_two();
 
-impl Pending {
+impl Requests {
     pub(super) fn new() -> Self {
         Self {
             table: Table::new(2 * MAX_PENDING_REQUESTS),
@@ -678,7 +678,7 @@ impl Pending {
 }
 
 /// Requests are looked up as in any table.
-impl Deref for Pending {
+impl Deref for Requests {
     type Target = Table<Request, 'r'>;
 
     fn deref(&self) -> &Self::Target {

@@ -145,7 +145,7 @@ impl Bus {
         self.ctx.out.push(Effect::StopAccept);
         // These will get no answer.
         let is_subscription = |request: &Request| request.verb == Verb::Listen && request.cancelled().is_none();
-        let subscriptions = self.pending.all(&|request| is_subscription(request) && request.asker().is_some());
+        let subscriptions = self.requests.all(&|request| is_subscription(request) && request.asker().is_some());
         let (pending, clients) = (self.ctx.awaited() - subscriptions.len(), self.ctx.client_count());
         self.ctx.report(Reason::Draining, None, || {
             let patience = match pending {

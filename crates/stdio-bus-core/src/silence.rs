@@ -139,16 +139,16 @@ impl Bus {
             self.sessions.touch_by_worker(session, now);
         }
         if let Some(request) = about {
-            self.pending.watch_mut().touch(request, now);
+            self.requests.watch_mut().touch(request, now);
         }
     }
 
     /// A question of a worker is answered, or given up: what it belongs to is the worker's turn again.
     pub(super) fn note_end_of_question(&mut self, question: RequestKey) {
-        let Some(asker) = self.pending.get(question).and_then(Request::asker) else { return };
+        let Some(asker) = self.requests.get(question).and_then(Request::asker) else { return };
         if let Peer::Worker(worker) = asker {
-            let [session, _] = self.pending.sessions(question);
-            self.note_life(worker, session, self.pending.belongs_to(question));
+            let [session, _] = self.requests.sessions(question);
+            self.note_life(worker, session, self.requests.belongs_to(question));
         }
     }
 
@@ -156,9 +156,9 @@ impl Bus {
     pub(super) fn asked_of_clients(&self) -> Asked {
         let (mut sessions, mut requests) = (Vec::new(), Vec::new());
         let is_waited_for = |request: &Request| matches!(request.asker(), Some(Peer::Worker(_)));
-        for (key, question) in self.pending.iter().filter(|(_, request)| is_waited_for(request)) {
+        for (key, question) in self.requests.iter().filter(|(_, request)| is_waited_for(request)) {
             sessions.extend(question.session.into_iter().flat_map(|session| self.sessions.ancestry(session)));
-            requests.extend(self.pending.belongs_to(key));
+            requests.extend(self.requests.belongs_to(key));
         }
         sessions.sort_unstable();
         requests.sort_unstable();
@@ -167,10 +167,10 @@ impl Bus {
 
     /// Since when the worker of a watched request is silent about it, if it is, and could speak.
     pub(super) fn silent_since(&self, key: RequestKey, asked: &Asked) -> Option<Moment> {
-        let watched = self.pending.watch().of(key)?;
-        let Peer::Worker(worker) = self.pending.get(key)?.answerer() else { return None };
+        let watched = self.requests.watch().of(key)?;
+        let Peer::Worker(worker) = self.requests.get(key)?.answerer() else { return None };
         let worker = self.ctx.workers.get(worker)?;
-        let sessions = self.pending.sessions(key);
+        let sessions = self.requests.sessions(key);
         let in_session = |session: &SessionKey| asked.sessions.binary_search(session).is_ok();
         let is_asked = asked.requests.binary_search(&key).is_ok() || sessions.iter().flatten().any(in_session);
         if is_asked || worker.end.gate.is_held_up() {
@@ -188,7 +188,7 @@ impl Bus {
         request: &Request,
         questions: &Questions,
     ) -> (Option<Duration>, Moment) {
-        let Some(watched) = self.pending.watch().of(key) else { return (None, request.expires) };
+        let Some(watched) = self.requests.watch().of(key) else { return (None, request.expires) };
         let Peer::Worker(worker) = request.answerer() else { return (None, request.expires) };
         if request.asker().is_none() || request.cancelled().is_some() {
             return (None, request.expires);
@@ -203,10 +203,10 @@ impl Bus {
     pub(super) fn why_overdue(&self, key: RequestKey, asked: &Asked) -> Result<&'static str, Moment> {
         let now = self.ctx.time.now();
         let text = "the worker did not answer within request_timeout_sec";
-        let Some(watched) = self.pending.watch().of(key).filter(|watched| watched.expires > now) else {
+        let Some(watched) = self.requests.watch().of(key).filter(|watched| watched.expires > now) else {
             return Ok(text);
         };
-        let Some(Peer::Worker(worker)) = self.pending.get(key).map(Request::answerer) else { return Ok(text) };
+        let Some(Peer::Worker(worker)) = self.requests.get(key).map(Request::answerer) else { return Ok(text) };
         let limits = self.ctx.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
         let silent_at = limits.silent_at(self.silent_since(key, asked).unwrap_or(now));
         if silent_at <= now {

@@ -265,7 +265,7 @@ impl Bus {
             return true;
         };
         for id in &line.outline.answered {
-            let Some(request) = Id::parse(id).ok().and_then(|id| self.pending.find(key.into(), &id)) else { continue };
+            let Some(request) = Id::parse(id).ok().and_then(|id| self.requests.find(key.into(), &id)) else { continue };
             let text = "the answer stands in an array (a batch), which is passed over; a worker writes each message on a \
                         line of its own";
             self.fail_answered(key, request, Reason::WorkerMalformed, text);
@@ -288,7 +288,7 @@ impl Bus {
             }
             return true;
         }
-        let key_of_request = id.and_then(|id| self.pending.find(from, &Id::parse(id).ok()?));
+        let key_of_request = id.and_then(|id| self.requests.find(from, &Id::parse(id).ok()?));
         if let Some(request) = key_of_request {
             self.fail_answered(key, request, reason, &format!("the answer is {what}"));
             return true;
@@ -321,7 +321,7 @@ impl Bus {
             return false;
         }
         let request = line.outline.id().filter(|_| line.outline.answers);
-        let request = request.and_then(|id| self.pending.find(from, &Id::parse(id).ok()?));
+        let request = request.and_then(|id| self.requests.find(from, &Id::parse(id).ok()?));
         let length = line.length as usize;
         self.ctx.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
         if is_first {
@@ -342,7 +342,7 @@ impl Bus {
 
     /// A worker has answered a request, and the answer is not passed on.
     fn fail_answered(&mut self, worker: WorkerKey, request: RequestKey, reason: Reason, text: &str) {
-        let Some(found) = self.pending.get(request) else { return };
+        let Some(found) = self.requests.get(request) else { return };
         let (creates, is_awaited) = (found.verb.creates(), found.asker().is_some());
         match is_awaited {
             true => self.fail_request(request, reason, text),

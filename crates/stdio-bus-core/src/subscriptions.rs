@@ -66,7 +66,7 @@ impl Bus {
 
     /// The worker of a `subscriptions/listen` that is neither answered nor cancelled.
     fn worker_of_subscription(&self, request: RequestKey) -> Option<WorkerKey> {
-        let request = self.pending.get(request).filter(|request| request.verb == Verb::Listen)?;
+        let request = self.requests.get(request).filter(|request| request.verb == Verb::Listen)?;
         let listens = request.asker().is_some() && request.cancelled().is_none();
         match request.answerer() {
             Peer::Worker(worker) if listens => Some(worker),

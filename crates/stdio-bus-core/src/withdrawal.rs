@@ -71,13 +71,13 @@ impl Bus {
             return Dialect::Mcp;
         }
         let known = self.ctx.pool_of(worker).and_then(|pool| self.supervisor.pools[pool].dialect);
-        known.unwrap_or(if self.pending.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
+        known.unwrap_or(if self.requests.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
     }
 
     /// Tells the answerer of a request that nobody waits for the answer any more, and gives it a moment: its slot is
     /// freed then, since in MCP nothing is answered that was cancelled.
     pub(super) fn withdraw(&mut self, key: RequestKey, why: &str) {
-        let Some(request) = self.pending.get(key).filter(|request| request.cancelled().is_none()) else { return };
+        let Some(request) = self.requests.get(key).filter(|request| request.cancelled().is_none()) else { return };
         let (answerer, verb) = (request.answerer(), request.verb);
         let (client, worker) = match (request.asker(), answerer) {
             (Some(Peer::Client(client)), Peer::Worker(worker)) => (client, worker),
@@ -88,18 +88,18 @@ impl Bus {
         // MCP: the `initialize` is not cancelled.
         let may_be = dialect != Dialect::Mcp || verb != Verb::Initialize;
         if may_be && self.ctx.reads_lines(answerer) {
-            let id = self.pending.wire_token(key);
-            let id = id.map_or_else(|| self.pending.asker_token(key), |id| id.as_bytes().to_owned());
+            let id = self.requests.wire_token(key);
+            let id = id.map_or_else(|| self.requests.asker_token(key), |id| id.as_bytes().to_owned());
             self.ctx.send(answerer, &cancellation(dialect, &id, why));
         }
-        let due = self.pending.give_up(self.ctx.time.now(), key);
+        let due = self.requests.give_up(self.ctx.time.now(), key);
         self.ctx.timers.arm(Timer::Requests, due);
     }
 
     /// A client's request is given up: the client gets an error, its worker is told, and so are clients with questions
     /// of the worker that belong to it.
     pub(super) fn give_up(&mut self, key: RequestKey, reason: Reason, text: &str) {
-        let Some(request) = self.pending.get(key) else { return };
+        let Some(request) = self.requests.get(key) else { return };
         let questions = self.questions_of(key);
         let prompt = request.session.filter(|_| request.flags.has(Flags::PROMPT));
         if let Some(session) = prompt {
@@ -115,9 +115,9 @@ impl Bus {
 
     /// A worker's request is given up: the worker gets an error, and its client is told.
     pub(super) fn give_up_question(&mut self, key: RequestKey, reason: Reason, text: &str) {
-        let Some(request) = self.pending.get(key) else { return };
+        let Some(request) = self.requests.get(key) else { return };
         let (Some(asker @ Peer::Worker(_)), answerer) = (request.asker(), request.answerer()) else { return };
-        let (id, shown) = (self.pending.asker_token(key), self.pending.asker_text(key));
+        let (id, shown) = (self.requests.asker_token(key), self.requests.asker_text(key));
         self.withdraw(key, text);
         self.orphan_request(key);
         // A worker that was told to stop reads nothing any more.
@@ -130,12 +130,12 @@ impl Bus {
 
     /// The unanswered questions of a worker that belong to a client's request.
     pub(super) fn questions_of(&self, key: RequestKey) -> Vec<RequestKey> {
-        let Some(request) = self.pending.get(key) else { return Vec::new() };
+        let Some(request) = self.requests.get(key) else { return Vec::new() };
         let Some(client @ Peer::Client(_)) = request.asker() else { return Vec::new() };
         let mut questions = self.asked_of(client);
         questions.retain(|question| {
-            let is_waited_for = self.pending.get(*question).is_some_and(|it| it.asker().is_some());
-            is_waited_for && self.pending.belongs_to(*question) == Some(key)
+            let is_waited_for = self.requests.get(*question).is_some_and(|it| it.asker().is_some());
+            is_waited_for && self.requests.belongs_to(*question) == Some(key)
         });
         questions
     }
@@ -155,13 +155,13 @@ impl Bus {
         let sessions: Vec<_> = session.map(|key| self.sessions.ancestry(key).map(Some).collect()).unwrap_or_default();
         let is_there = |key: &RequestKey| {
             let is_at = |it: &Request| it.answerer() == Peer::Worker(worker) && it.cancelled().is_none();
-            let named = self.pending.sessions(*key);
+            let named = self.requests.sessions(*key);
             let in_session = || session.is_none() || named.iter().any(|it| it.is_some() && sessions.contains(it));
-            self.pending.get(*key).is_some_and(is_at) && in_session()
+            self.requests.get(*key).is_some_and(is_at) && in_session()
         };
         let mut requests = self.asked_by(client.into());
         requests.retain(is_there);
-        let is_prompt = |key: &&RequestKey| self.pending.get(**key).is_some_and(|it| it.flags.has(Flags::PROMPT));
+        let is_prompt = |key: &&RequestKey| self.requests.get(**key).is_some_and(|it| it.flags.has(Flags::PROMPT));
         let prompt = requests.iter().rev().find(is_prompt).copied();
         prompt.or_else(|| requests.first().copied().filter(|_| requests.len() == 1))
     }
@@ -172,7 +172,7 @@ impl Bus {
     pub(super) fn tell_workers(&mut self, key: ClientKey) {
         let mut cancelled = Vec::new();
         for request in self.asked_by(key.into()) {
-            let session = self.pending.get(request).and_then(|request| request.session);
+            let session = self.requests.get(request).and_then(|request| request.session);
             if let Some(session) = session.filter(|session| !cancelled.contains(session)) {
                 cancelled.push(session);
                 self.send_cancellation(session);

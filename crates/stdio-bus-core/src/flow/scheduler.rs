@@ -19,8 +19,8 @@ impl Bus {
         let Some(worker) = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return false };
         let (me, end) = (Peer::Client(client), &worker.end);
         let is_there =
-            |asked: &RequestKey| self.pending.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
-        let own = |client: &Endpoint| self.pending.asked(&client.outstanding).filter(is_there).count();
+            |asked: &RequestKey| self.requests.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
+        let own = |client: &Endpoint| self.requests.asked(&client.outstanding).filter(is_there).count();
         let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
         end.output.waiters().any(|waiter| *waiter != me)
             || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)

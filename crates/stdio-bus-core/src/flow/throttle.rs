@@ -104,7 +104,7 @@ impl Bus {
         }
         let mut askers = Vec::new();
         for request in to_answer.iter().copied() {
-            let Some(Peer::Client(asker)) = self.pending.get(request).and_then(|it| it.asker()) else { continue };
+            let Some(Peer::Client(asker)) = self.requests.get(request).and_then(|it| it.asker()) else { continue };
             if askers.contains(&asker) {
                 continue;
             }
@@ -113,7 +113,7 @@ impl Bus {
             let Some(client) = self.ctx.endpoint(asker.into()) else { continue };
             let Some((crashes, pause)) = client.seldom.throttle.count_crash() else { continue };
             self.ctx.throttle(asker, now.after(pause), false);
-            let id = Some(self.pending.asker_text(request));
+            let id = Some(self.requests.asker_text(request));
             self.ctx.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
                     "{crashes} workers in a row have ended while they had a request of this client; it is read again in {} s",

@@ -69,7 +69,7 @@ impl Bus {
     fn may_work_for_others(&self, key: WorkerKey, worker: &Worker, owner: ClientKey) -> bool {
         let has_orphans = worker.end.unanswered.count() != worker.end.unanswered.awaited();
         let is_owners = |request: &RequestKey| {
-            self.pending.get(*request).is_some_and(|request| request.asker() == Some(owner.into()))
+            self.requests.get(*request).is_some_and(|request| request.asker() == Some(owner.into()))
         };
         let has_guests = || worker.facts.has_guests && !self.asked_of(key.into()).iter().all(is_owners);
         self.ctx.mcp(owner).borrows && (has_orphans || has_guests())
@@ -82,16 +82,16 @@ impl Bus {
         let token = said.line.get(at);
         let found = match by {
             By::OwnId => self.request_named(from, token),
-            By::Id => Id::parse(token).ok().and_then(|id| self.pending.find(from, &id)),
-            By::Token => Id::parse(token).ok().and_then(|token| self.pending.find_by_token(from, &token)),
+            By::Id => Id::parse(token).ok().and_then(|id| self.requests.find(from, &id)),
+            By::Token => Id::parse(token).ok().and_then(|token| self.requests.find_by_token(from, &token)),
         };
-        let Some((key, request)) = found.and_then(|key| Some((key, self.pending.get(key)?))) else {
+        let Some((key, request)) = found.and_then(|key| Some((key, self.requests.get(key)?))) else {
             return NamedRequest { at, by: Some(by), ..NamedRequest::default() };
         };
         let (client, token) = match by {
-            By::OwnId => (Some(request.answerer()), self.pending.wire_token(key)),
-            By::Id => (request.asker(), self.pending.replaced_token(key)),
-            By::Token => (request.asker(), self.pending.replaced_progress(key)),
+            By::OwnId => (Some(request.answerer()), self.requests.wire_token(key)),
+            By::Id => (request.asker(), self.requests.replaced_token(key)),
+            By::Token => (request.asker(), self.requests.replaced_progress(key)),
         };
         let about = Some(key).filter(|_| by != By::OwnId);
         NamedRequest { client, token, about, at, by: Some(by) }
@@ -155,7 +155,7 @@ impl Bus {
         }
         // A token that is too long is not an id.
         let Ok(Spelled { id, is_plain, .. }) = Spelled::parse(line.get(at)) else { return false };
-        !is_plain || self.pending.find(Peer::Client(client), &id).is_some()
+        !is_plain || self.requests.find(Peer::Client(client), &id).is_some()
     }
 }
 

@@ -156,7 +156,7 @@ impl Bus {
         }
         self.ctx.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
-            let due = self.pending.cancel(self.ctx.time.now(), key, how);
+            let due = self.requests.cancel(self.ctx.time.now(), key, how);
             self.ctx.timers.arm(Timer::Requests, due);
             if self.ctx.mcp(message.from).era.is_some() {
                 // Over HTTP its response stays open until there is something to send.
@@ -202,7 +202,7 @@ impl Bus {
                     self.note_subscription(client, worker, request);
                 }
                 if let Some(request) = request.filter(|_| limits.limit_silence()) {
-                    self.pending.watch_mut().begin(request, now, expires);
+                    self.requests.watch_mut().begin(request, now, expires);
                 }
             }
             Err(_) => entered.into_iter().for_each(|entered| self.sessions.leave(&mut self.ctx, entered)),
@@ -217,7 +217,7 @@ impl Bus {
         // client's; what is told of the progress of a worker's request, to the worker that has made it.
         if matches!(verb, Verb::Cancel(_)) {
             let key = self.request_cancelled(message);
-            let worker = key.and_then(|key| Some((key, self.pending.get(key)?.answerer())));
+            let worker = key.and_then(|key| Some((key, self.requests.get(key)?.answerer())));
             return self.sessions.route_to_request(
                 &self.ctx,
                 message,
@@ -227,8 +227,8 @@ impl Bus {
         }
         if let Some(at) = tells_progress(line) {
             let token = Id::parse(line.get(at)).ok();
-            let key = token.and_then(|token| self.pending.find_by_token(client.into(), &token));
-            let worker = key.and_then(|key| Some((key, self.pending.get(key)?.asker()?)));
+            let key = token.and_then(|token| self.requests.find_by_token(client.into(), &token));
+            let worker = key.and_then(|key| Some((key, self.requests.get(key)?.asker()?)));
             return self.sessions.route_to_request(
                 &self.ctx,
                 message,
@@ -339,7 +339,7 @@ impl Bus {
     fn name_requests(&mut self, message: &Message<'_>, route: &Route<'_>, edits: &mut Edits) -> Result<(), Refusal> {
         let &Message { from: client, line, .. } = message;
         let edit = |bus: &Self, request: RequestKey, at: Span| {
-            let with = bus.pending.wire_token(request).filter(|_| at.is_some());
+            let with = bus.requests.wire_token(request).filter(|_| at.is_some());
             with.map(|with| Edit { at, with })
         };
         if let (Some(request), Verb::Cancel(_)) = (route.about, message.verb) {
@@ -348,7 +348,7 @@ impl Bus {
             return Ok(());
         }
         if let Some(request) = route.about {
-            edits[2] = self.pending.replaced_progress(request).map(|with| Edit { at: line.token, with });
+            edits[2] = self.requests.replaced_progress(request).map(|with| Edit { at: line.token, with });
         }
         if !line.request_id.is_some() || is_of_server(line) {
             return Ok(());
@@ -356,14 +356,14 @@ impl Bus {
         let token = line.get(line.request_id);
         let answerer = Peer::Worker(route.worker);
         let own = self.request_named(Peer::Client(client), token);
-        let is_there = |key: &RequestKey| self.pending.get(*key).is_some_and(|it| it.answerer() == answerer);
+        let is_there = |key: &RequestKey| self.requests.get(*key).is_some_and(|it| it.answerer() == answerer);
         if let Some(request) = own.filter(is_there) {
             edits[1] = edit(self, request, line.request_id);
             return Ok(());
         }
         // A name that some parser changes may become that of another client's request.
         let is_safe =
-            Spelled::parse(token).is_ok_and(|it| it.is_plain && self.pending.find(answerer, &it.id).is_none());
+            Spelled::parse(token).is_ok_and(|it| it.is_plain && self.requests.find(answerer, &it.id).is_none());
         if is_safe {
             Ok(())
         } else {
@@ -379,7 +379,7 @@ impl Bus {
             self.ctx.report_line(Reason::UnknownId, from, line, text);
             return Flow::Next;
         };
-        let asker = self.pending.get(key).and_then(Request::asker);
+        let asker = self.requests.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.ctx.takes_messages(*asker)) else {
             self.forget_request(key);
             self.ctx.report_line(Reason::LateAnswer, from, line, "the worker that asked has ended, or waits no longer");

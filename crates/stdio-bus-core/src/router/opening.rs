@@ -245,7 +245,7 @@ impl Bus {
         line: Parsed<'_>,
         is_misspelled: bool,
     ) -> bool {
-        let Some(id) = self.pending.wire_of(request) else { return false };
+        let Some(id) = self.requests.wire_of(request) else { return false };
         let Some(asked) = self.ctx.workers.get_mut(key).and_then(|worker| take_asked(&mut worker.greeting, &id, false))
         else {
             return false;
@@ -277,7 +277,7 @@ impl Bus {
             self.drop_opening(asked.client, pool);
         }
         if is_other {
-            let shown = self.pending.asker_text(request);
+            let shown = self.requests.asker_text(request);
             self.ctx.report_request(Reason::InitializeRefused, [Some(asked.client.into()), Some(key.into())], || {
                 let text = format!(
                     "a worker has refused an initialize after one with another protocol version or other capabilities: {}; \
@@ -343,7 +343,7 @@ impl Bus {
         let Some(greeting) = self.ctx.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return };
         let is_news = !core::mem::replace(&mut greeting.takes_one, true);
         let Some((alike, first)) = greeting.first.clone() else { return };
-        let asker = self.pending.get(request).and_then(|request| request.asker());
+        let asker = self.requests.get(request).and_then(|request| request.asker());
         if let Some(Peer::Client(client)) = asker {
             self.ctx.note_accepted(client, key, alike);
         }
@@ -361,9 +361,9 @@ impl Bus {
 
     /// A client's request that a worker has answered ends with this answer.
     fn answer_instead(&mut self, key: WorkerKey, request: RequestKey, answer: &KeptLine, outcome: Outcome) {
-        let Some(asked) = self.pending.get(request) else { return };
+        let Some(asked) = self.requests.get(request) else { return };
         let (asker, since) = (asked.asker(), asked.since());
-        let text = answer.with(&self.pending.asker_token(request));
+        let text = answer.with(&self.requests.asker_token(request));
         let ending = Ending { outcome: outcome.name(), code: None, reason: None, bytes_out: text.len() as u64 };
         if self.ctx.out.keeps_records() {
             self.record_end(request, ending, None);

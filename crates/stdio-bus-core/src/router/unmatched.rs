@@ -74,7 +74,7 @@ impl Bus {
             return Flow::Next;
         }
         let Some(at) = self.ctx.workers.get_mut(worker) else { return Flow::Next };
-        let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
+        let fingerprint = id.as_ref().map(|id| self.requests.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| at.end.seldom.retired.take(fingerprint)) {
             self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, [None; 2]);
             self.ctx.report_line(Reason::LateAnswer, from, line, "the request was given up before");
@@ -128,7 +128,7 @@ impl Bus {
         let from = Peer::Worker(worker);
         let written = line.get(line.id);
         let other = id.clone().of_other_type();
-        if let Some(key) = self.pending.find(from, &other) {
+        if let Some(key) = self.requests.find(from, &other) {
             let kind = if other.is_string() { "a string" } else { "a number" };
             let how = format!("no request is pending under {id}, but {other} ({kind}) is");
             return Some(Meant { key, is_sure: true, how: Some(how) });
@@ -138,9 +138,9 @@ impl Bus {
             return None;
         }
         at.facts.searches += 1;
-        let owed = self.pending.all(&|request| request.answerer() == from);
+        let owed = self.requests.all(&|request| request.answerer() == from);
         let mut likely = owed.into_iter().filter_map(|key| {
-            let wire = self.pending.wire_of(key)?;
+            let wire = self.requests.wire_of(key)?;
             Some((key, mangled(written, &id, &wire)?, wire))
         });
         let (key, how, wire) = likely.next()?;
@@ -155,7 +155,7 @@ impl Bus {
     /// The only request that a worker has to answer.
     fn only_pending(&self, worker: WorkerKey) -> Option<RequestKey> {
         self.ctx.workers.get(worker).filter(|at| at.end.unanswered.count() == 1)?;
-        self.pending.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
+        self.requests.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
     }
 }
 

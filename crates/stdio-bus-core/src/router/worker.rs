@@ -53,8 +53,8 @@ impl Bus {
         misspelled: Option<&Misspelled>,
     ) -> Flow {
         let from = Peer::Worker(worker);
-        let Some(request) = self.pending.get(key) else { return Flow::Next };
-        let (verb, sessions) = (request.verb, self.pending.sessions(key));
+        let Some(request) = self.requests.get(key) else { return Flow::Next };
+        let (verb, sessions) = (request.verb, self.requests.sessions(key));
         let Some(Peer::Client(client)) = request.asker() else {
             if verb == Verb::Load && line.has(Line::RESULT) {
                 self.sessions.step_all(sessions, Event::LoadedLate);
@@ -129,7 +129,7 @@ impl Bus {
             return self.refuse(from, line, Refusal(Reason::TooDeep, text));
         }
         let key = self.answered(from, line);
-        let request = key.and_then(|key| self.pending.get(key));
+        let request = key.and_then(|key| self.requests.get(key));
         let creates = request.is_some_and(|request| request.verb.creates());
         match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
             Some(key) => self.fail_request(key, Reason::TooDeep, &format!("the answer is {text}")),
@@ -284,7 +284,7 @@ impl Bus {
             let asked = self.ask(&request, said, &mut edits)?;
             if let Some(question) = asked {
                 let of = named.about.or_else(|| self.request_of_question(worker, to, session));
-                self.pending.note_question(question, said.line.get(said.line.method), of);
+                self.requests.note_question(question, said.line.get(said.line.method), of);
             }
             self.ctx.note_elicitation(said, to, session);
         }

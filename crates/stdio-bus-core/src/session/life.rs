@@ -10,7 +10,7 @@ use super::table::{Session, Sessions};
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use crate::pending::{Pending, Request};
+use crate::pending::{Request, Requests};
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::timers::Timer;
@@ -20,9 +20,9 @@ impl Bus {
     pub(crate) fn owner_waits_in(&self, key: SessionKey) -> bool {
         let Some(owner) = self.sessions.get(key).and_then(|session| session.client) else { return false };
         let Some(end) = self.ctx.peer_end(owner.into()) else { return false };
-        let is_in_it = |request: RequestKey| self.pending.sessions(request).contains(&Some(key));
+        let is_in_it = |request: RequestKey| self.requests.sessions(request).contains(&Some(key));
         // While a history is replayed this is asked for each line: all requests are looked at only if its own are none.
-        self.pending.asked(&end.outstanding).any(is_in_it) || self.asked_of(owner.into()).into_iter().any(is_in_it)
+        self.requests.asked(&end.outstanding).any(is_in_it) || self.asked_of(owner.into()).into_iter().any(is_in_it)
     }
 
     /// Gives a session to another connection of its owner, with its children and the session that it is a child of.
@@ -52,7 +52,7 @@ impl Bus {
     pub(crate) fn tick_sessions(&mut self) {
         let now = self.ctx.time.now();
         // A request that has timed out may never be answered.
-        let awaited = |sessions: &_| pending_in(sessions, &self.pending, |request| request.asker().is_some());
+        let awaited = |sessions: &_| pending_in(sessions, &self.requests, |request| request.asker().is_some());
         for key in self.sessions.take_idle(now, self.ctx.settings.limits.session_idle, awaited) {
             self.sessions.forget_idle(&mut self.ctx, key);
         }
@@ -67,7 +67,7 @@ impl Bus {
 
     /// Panics if sessions, their owners, their workers and their requests disagree.
     pub(crate) fn check_ownership(&self) {
-        let pending = pending_in(&self.sessions, &self.pending, |_| true);
+        let pending = pending_in(&self.sessions, &self.requests, |_| true);
         for (key, session) in self.sessions.iter() {
             if let Some(owner) = session.client {
                 let owner = self.ctx.peer_end(owner.into()).expect("a session has a live owner, or none");
@@ -346,7 +346,7 @@ impl Sessions {
 }
 
 /// How many of these requests are pending in the session of each slot.
-fn pending_in(sessions: &Sessions, pending: &Pending, of: impl Fn(&Request) -> bool) -> Vec<u32> {
+fn pending_in(sessions: &Sessions, pending: &Requests, of: impl Fn(&Request) -> bool) -> Vec<u32> {
     let mut counts = vec![0; sessions.slots()];
     for (key, _) in pending.iter().filter(|(_, request)| of(request)) {
         for session in pending.sessions(key).into_iter().flatten().filter(|session| sessions.get(*session).is_some()) {

@@ -118,7 +118,7 @@ impl Bus {
             return Some(due);
         }
         // A subscriber waits for no particular answer.
-        let (owed, asked) = self.pending.owed_by(key);
+        let (owed, asked) = self.requests.owed_by(key);
         if waiting > owed as u32 {
             answering.waits_since = if owed > 0 { asked } else { now };
             if answering.waits_since.after(SILENT_FOR) > now {

@@ -117,11 +117,11 @@ impl Bus {
     /// which its name listens, is no reason to keep it.
     fn waits_for_lent(&self, client: ClientKey) -> bool {
         let Some(end) = self.ctx.peer_end(client.into()) else { return true };
-        let is_owners = |request: RequestKey| match self.pending.get(request).map(Request::answerer) {
+        let is_owners = |request: RequestKey| match self.requests.get(request).map(Request::answerer) {
             Some(Peer::Worker(worker)) => self.ctx.owner(worker) == Some(client),
             _ => false,
         };
-        self.pending.asked(&end.outstanding).any(is_owners)
+        self.requests.asked(&end.outstanding).any(is_owners)
     }
 
     /// A client was answered: its lent worker may be returned, or one at which it was a guest is idle.

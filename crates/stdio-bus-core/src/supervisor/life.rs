@@ -119,7 +119,7 @@ impl Bus {
         };
         self.penalise_crash(key, &to_answer);
         let owner = self.ctx.owner(key).map(Peer::Client);
-        let has_failed = |request: &RequestKey| self.pending.get(*request).is_some_and(|it| it.asker() == owner);
+        let has_failed = |request: &RequestKey| self.requests.get(*request).is_some_and(|it| it.asker() == owner);
         let is_told = owner.is_some() && to_answer.iter().any(has_failed);
         for request in to_answer {
             self.fail_request(request, reason, &text);
@@ -169,7 +169,7 @@ impl Bus {
     fn finish_worker(&mut self, key: WorkerKey) {
         self.detach_worker(key);
         let Some(worker) = self.ctx.workers.remove(key) else { return };
-        self.pending.forget_names(&worker.end.names);
+        self.requests.forget_names(&worker.end.names);
         self.forget_greeting(worker.pool, &worker.greeting);
         self.ctx.timers.disarm(Timer::Worker(key));
         self.ctx.out.stats().bytes_unsent += worker.end.output.queued() as u64;

@@ -7,6 +7,7 @@ use super::flow::gate::Hold;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
 use super::pending::Request;
+use super::pending::Requests;
 use super::port::{Close, Effect, Effects};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
@@ -16,6 +17,7 @@ use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
 use crate::ctx::Ctx;
+use crate::session::table::Sessions;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -102,7 +104,7 @@ impl Bus {
                 client.phase = Phase::HalfClosed;
                 self.ctx.be_patient(key, self.ctx.settings.limits.drain_timeout);
                 self.judge_source(key);
-                self.fail_requests_to_client(key, |_, _| true);
+                self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, |_, _| true);
                 self.finish_half_closed(key);
             }
             Phase::Flushing if client.end.output.queued() == 0 => {
@@ -205,7 +207,7 @@ impl Bus {
     /// Fails the requests of a client that can still get messages, and its workers may stop working on them.
     pub(super) fn fail_requests_of(&mut self, key: ClientKey, why: Reason, text: &str) {
         self.tell_workers(key);
-        for request in self.asked_by(key.into()) {
+        for request in self.requests.asked_by(&self.ctx, key.into()) {
             self.fail_request(request, why, text);
         }
     }
@@ -213,13 +215,13 @@ impl Bus {
     /// Ends the requests of a client that leaves, and holds or drops its sessions.
     fn detach_client(&mut self, key: ClientKey) {
         self.tell_workers(key);
-        for request in self.asked_by(key.into()) {
+        for request in self.requests.asked_by(&self.ctx, key.into()) {
             // A cancelled request is no loss for its client.
             let is_cancelled = self.requests.get(request).is_some_and(|request| request.cancelled().is_some());
             let reason = if is_cancelled { Reason::Cancelled } else { Reason::RequestDiscarded };
             self.fail_request(request, reason, CLOSED_BEFORE);
         }
-        self.fail_requests_to_client(key, |_, _| true);
+        self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, |_, _| true);
         while let Some(session) = self.ctx.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
             self.sessions.give_up(&mut self.ctx, session, false);
         }
@@ -239,35 +241,17 @@ impl Bus {
 
     /// A client loses a session to another connection: its pending requests in it are no longer wanted.
     pub(super) fn end_use_of_session(&mut self, key: ClientKey, session: SessionKey) {
-        let is_in_it = |bus: &Self, request: RequestKey| bus.requests.sessions(request).contains(&Some(session));
-        let mut outstanding = self.asked_by(key.into());
-        outstanding.retain(|request| is_in_it(self, *request));
+        let is_in_it = |requests: &Requests, request: RequestKey| requests.sessions(request).contains(&Some(session));
+        let mut outstanding = self.requests.asked_by(&self.ctx, key.into());
+        outstanding.retain(|request| is_in_it(&self.requests, *request));
         if !outstanding.is_empty() {
-            self.send_cancellation(session);
+            self.requests.send_cancellation(&mut self.ctx, &self.sessions, session);
         }
         for request in outstanding {
             let text = "another connection of the same name has taken this session over";
             self.fail_request(request, Reason::SessionTaken, text);
         }
-        self.fail_requests_to_client(key, is_in_it);
-    }
-
-    /// Answers such requests of workers to this client with errors, since it will not answer them any more.
-    fn fail_requests_to_client(&mut self, key: ClientKey, is_such: impl Fn(&Self, RequestKey) -> bool) {
-        for request in self.asked_of(key.into()) {
-            if !is_such(self, request) {
-                continue;
-            }
-            let asker = self.requests.get(request).and_then(Request::asker);
-            let (id, shown) = (self.requests.asker_token(request), self.requests.asker_text(request));
-            self.forget_request(request);
-            let Some(asker) = asker else { continue };
-            self.ctx.report_request(Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
-                (Some(shown), "the client left before it answered a worker's request".into())
-            });
-            let text = "the client has left";
-            self.ctx.send_error(asker, &id, Reason::ClientLeft, text, Delivered::Yes);
-        }
+        self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, is_in_it);
     }
 
     /// Its descriptor is closed.
@@ -351,6 +335,32 @@ impl Bus {
         let own = [deadline, end.output.stalls_at(timeout), end.gate.throttled_until(), overdue_at];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.ctx.wake_at(key.into(), next);
+        }
+    }
+}
+
+impl Requests {
+    /// Answers such requests of workers to this client with errors, since it will not answer them any more.
+    fn fail_requests_to_client(
+        &mut self,
+        ctx: &mut Ctx,
+        sessions: &mut Sessions,
+        key: ClientKey,
+        is_such: impl Fn(&Requests, RequestKey) -> bool,
+    ) {
+        for request in self.asked_of(ctx, key.into()) {
+            if !is_such(self, request) {
+                continue;
+            }
+            let asker = self.get(request).and_then(Request::asker);
+            let (id, shown) = (self.asker_token(request), self.asker_text(request));
+            self.forget(ctx, sessions, request);
+            let Some(asker) = asker else { continue };
+            ctx.report_request(Reason::ClientLeft, [Some(key.into()), Some(asker)], || {
+                (Some(shown), "the client left before it answered a worker's request".into())
+            });
+            let text = "the client has left";
+            ctx.send_error(asker, &id, Reason::ClientLeft, text, Delivered::Yes);
         }
     }
 }

@@ -21,6 +21,8 @@ use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
 use super::timers::Timer;
 use crate::ctx::Ctx;
+use crate::pending::Requests;
+use crate::session::table::Sessions;
 
 impl Bus {
     /// Records a request line, with its progress token if it has one. Id and token are replaced if the answerer may not
@@ -39,9 +41,9 @@ impl Bus {
         let found = self.requests.find_or_place(new.answerer, id);
         let is_replaced = found.is_ok()
             || !is_plain
-            || self.wants_fresh_id(new.answerer, id)
-            || !self.claim_name(new.asker, new.answerer, id);
-        let made = is_replaced.then(|| self.make_name(new.answerer, id.is_string()));
+            || self.requests.wants_fresh_id(&self.ctx, new.answerer, id)
+            || !self.requests.claim(&mut self.ctx, new.asker, new.answerer, id);
+        let made = is_replaced.then(|| self.requests.make_name(&mut self.ctx, new.answerer, id.is_string()));
         edits[0] = made.as_ref().map(|made| Edit { at: line.id, with: made.token().as_slice().into() });
         // An error in place of the answer repeats the spelling.
         let original =
@@ -59,7 +61,7 @@ impl Bus {
             records.begin(self.ctx.time.now(), key, line);
         }
         if message.progress.is_some() {
-            self.note_progress(key, new, id, line, edits);
+            self.requests.note_progress(&mut self.ctx, key, new, id, line, edits);
         }
         let is_first = self.ctx.endpoint(new.answerer).is_some_and(|to| to.unanswered.begin());
         if let Peer::Worker(key) = new.answerer
@@ -75,81 +77,6 @@ impl Bus {
         }
         self.ctx.timers.arm(Timer::Requests, new.expires);
         Ok(Some(key))
-    }
-
-    /// Records the token that progress of the request will arrive under: its own, unless the answerer may confuse it
-    /// with another one's. A token that equals the request's id follows that.
-    fn note_progress(&mut self, key: RequestKey, new: &NewRequest, id: &Id, line: Parsed<'_>, edits: &mut Edits) {
-        let &NewRequest { asker, answerer, .. } = new;
-        let at = line.meta.progress;
-        let token = line.get(at);
-        // The TypeScript and Python SDKs use the id.
-        let is_the_same = token == line.get(line.id);
-        let Ok(spelled) = (!is_the_same).then(|| Spelled::parse(token)).transpose() else { return };
-        let other = spelled.as_ref().map(|spelled| &spelled.id).filter(|progress| *progress != id);
-        if let (None, Some(Edit { with, .. })) = (other, &edits[0]) {
-            let with = with.clone();
-            self.requests.note_token(key, None, Some(token.into()));
-            edits[3] = Some(Edit { at, with });
-            return;
-        }
-        // No other request has the id that is passed through.
-        let taken = match other {
-            Some(progress) => self.requests.find_by_token(answerer, progress),
-            None => self.requests.find_by_other_token(answerer, id),
-        };
-        let progress = other.unwrap_or(id);
-        let is_plain = spelled.as_ref().is_none_or(|spelled| spelled.is_plain);
-        let may_pass = is_plain && taken.is_none() && !self.tells_late(answerer, progress);
-        if may_pass && self.claim_name(asker, answerer, progress) {
-            self.requests.note_token(key, other.cloned(), None);
-            return;
-        }
-        let made = self.make_name(answerer, progress.is_string());
-        edits[3] = Some(Edit { at, with: made.token().as_slice().into() });
-        self.requests.note_token(key, Some(made), Some(token.into()));
-    }
-
-    /// Whether `asker` may use a name unchanged at `answerer`: no other one ever has (`names.rs`).
-    fn claim_name(&mut self, asker: Peer, answerer: Peer, name: &Id) -> bool {
-        let slot = match asker {
-            Peer::Client(client) => client.index(),
-            Peer::Worker(worker) => worker.index(),
-        };
-        let Some(end) = end_of(&mut self.ctx.clients, &mut self.ctx.workers, answerer) else { return false };
-        self.requests.claim_name(&mut end.names, asker.into(), slot, name)
-    }
-
-    /// Makes a name that `answerer` has not seen yet, or not for very long, and that none of its requests has.
-    pub(super) fn make_name(&mut self, answerer: Peer, is_string: bool) -> Id {
-        loop {
-            let (pending, Some(end)) = (&self.requests, end_of(&mut self.ctx.clients, &mut self.ctx.workers, answerer))
-            else {
-                return Id::made(0, is_string);
-            };
-            let (name, is_old) = end.names.make(is_string);
-            // There are more names than requests.
-            if !is_old
-                || !pending.has_name(answerer, &name) && !end.seldom.retired.has_token(|| pending.fingerprint(&name))
-            {
-                return name;
-            }
-        }
-    }
-
-    /// Whether `answerer` may still send progress of a forgotten request under this token, or is not trusted.
-    fn tells_late(&self, answerer: Peer, token: &Id) -> bool {
-        self.ctx.is_untrusted(answerer)
-            || self
-                .ctx
-                .peer_end(answerer)
-                .is_some_and(|end| end.seldom.retired.has_token(|| self.requests.fingerprint(token)))
-    }
-
-    /// Whether the id of a request to `answerer` is replaced because an answer to it might belong to another request.
-    fn wants_fresh_id(&self, answerer: Peer, id: &Id) -> bool {
-        let Some(retired) = self.ctx.peer_end(answerer).map(|end| &end.seldom.retired) else { return false };
-        !retired.is_empty() && retired.has(self.requests.fingerprint(id)) || self.ctx.is_untrusted(answerer)
     }
 
     /// Makes sure that one more request fits. Orphaned requests go first, then one of the client that holds most.
@@ -178,32 +105,8 @@ impl Bus {
             "all {MAX_PENDING_REQUESTS} slots for pending requests are in use, and this connection holds most of them"
         );
         self.fail_request(newest, Reason::PendingLimit, &text);
-        self.retire_request(newest);
+        self.requests.retire(&mut self.ctx, &mut self.sessions, newest);
         Ok(())
-    }
-
-    /// The pending request that a response of `from` answers.
-    pub(super) fn answered(&self, from: Peer, line: Parsed<'_>) -> Option<RequestKey> {
-        let id = Id::parse(line.id.is_some().then(|| line.get(line.id))?).ok()?;
-        self.requests.find(from, &id)
-    }
-
-    /// The pending request that a worker's line echoes. The worker's own requests have ids of the same kind, so a line
-    /// that it may have written itself is never taken for an echo: it must match the request in length and method, from
-    /// a worker that has sent no real answer yet.
-    pub(super) fn echoed(&self, worker: WorkerKey, id: &Id, line: Parsed<'_>, progress: Span) -> Option<RequestKey> {
-        if self.ctx.workers.get(worker).is_none_or(|worker| worker.answering.responds()) {
-            return None;
-        }
-        let key = self.requests.find(Peer::Worker(worker), id)?;
-        self.requests.get(key).filter(|request| request.print == print_of(line, progress)).map(|_| key)
-    }
-
-    /// The pending request that `asker` made under the id `token`.
-    pub(super) fn request_named(&mut self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
-        let id = Id::parse(token).ok()?;
-        let end = end_of(&mut self.ctx.clients, &mut self.ctx.workers, asker)?;
-        self.requests.find_asked(asker, &id, &mut end.outstanding)
     }
 
     /// Removes an answered request, and sends its answer to the asker, with the original id restored everywhere, also
@@ -222,11 +125,17 @@ impl Bus {
             Some(misspelled) => Some(misspelled.edit(&self.requests.asker_token(key))),
             None => self.requests.replaced_token(key).map(|with| Edit { at: line.id, with }),
         };
-        edits[1] = if line.meta.is_empty() { None } else { self.edit_in_meta(key, line) };
+        edits[1] = if line.meta.is_empty() { None } else { self.requests.edit_in_meta(key, line) };
         if self.ctx.out.keeps_records() {
-            self.record_end(key, Ending::of_answer(line), session_name(line, line.result_session).as_deref());
+            self.requests.record_end(
+                &mut self.ctx,
+                &self.sessions,
+                key,
+                Ending::of_answer(line),
+                session_name(line, line.result_session).as_deref(),
+            );
         }
-        self.forget_request(key);
+        self.requests.forget(&mut self.ctx, &mut self.sessions, key);
         if let (Peer::Worker(worker), Some(misspelled)) = (answerer, misspelled) {
             self.ctx.report_spelling(worker, line, misspelled);
         }
@@ -246,18 +155,6 @@ impl Bus {
         self.ctx.forward(to, line, &mut edits);
     }
 
-    /// The edit in the `_meta` of an answer: a result may repeat the id of the request, and an echo repeats its token.
-    fn edit_in_meta(&self, key: RequestKey, line: Parsed<'_>) -> Option<Edit> {
-        let meta = &line.meta;
-        let answerer = self.requests.get(key)?.answerer();
-        let names = |span: Span| Id::parse(line.get(span)).ok().filter(|_| span.is_some());
-        if names(meta.subscription).is_some_and(|id| self.requests.find(answerer, &id) == Some(key)) {
-            return self.requests.replaced_token(key).map(|with| Edit { at: meta.subscription, with });
-        }
-        names(meta.progress).filter(|token| self.requests.find_by_token(answerer, token) == Some(key))?;
-        self.requests.replaced_progress(key).map(|with| Edit { at: meta.progress, with })
-    }
-
     /// Forgets a request whose answer is not wanted, though it may still arrive. Some cancelled requests must be
     /// answered: those get an error.
     fn discard_unwanted(&mut self, key: RequestKey) {
@@ -275,87 +172,22 @@ impl Bus {
                 end.traffic.given_up += 1;
             }
         }
-        self.retire_request(key);
+        self.requests.retire(&mut self.ctx, &mut self.sessions, key);
         if let Some(Peer::Client(client)) = asker {
             self.wake_after_answer(client);
         }
     }
 
-    /// Forgets a request at both ends.
-    pub(super) fn forget_request(&mut self, key: RequestKey) {
-        let Some(request) = self.requests.get(key) else { return };
-        let (answerer, creates) = (request.answerer(), request.verb.creates());
-        let sessions = self.requests.sessions(key);
-        self.leave_asker(key);
-        self.requests.remove(key);
-        if let Some(end) = self.ctx.endpoint(answerer) {
-            end.unanswered.end();
-        }
-        if let Peer::Worker(key) = answerer
-            && let Some(worker) = self.ctx.workers.get_mut(key)
-        {
-            worker.creating.asked -= u32::from(creates);
-            self.ctx.notice_leaving(key);
-        }
-        for session in sessions.into_iter().flatten() {
-            if self.sessions.end_request(session) {
-                self.sessions.end(&mut self.ctx, session);
-            }
-        }
-    }
-
-    /// The asker of a request stops waiting, if it did wait.
-    fn leave_asker(&mut self, key: RequestKey) {
-        let Some(request) = self.requests.get(key) else { return };
-        let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
-        self.note_end_of_question(key);
-        let asker = end_of(&mut self.ctx.clients, &mut self.ctx.workers, asker);
-        debug_assert!(asker.is_some(), "a request that is waited for has an asker");
-        if let Some(end) = asker {
-            self.requests.leave_asker(key, &mut end.outstanding);
-        }
-        if let Some(end) = self.ctx.endpoint(answerer) {
-            end.unanswered.orphan();
-        }
-    }
-
-    /// Forgets a request whose answer may still arrive: no other request of its answerer gets its id before.
-    pub(super) fn retire_request(&mut self, key: RequestKey) {
-        let Some(request) = self.requests.get(key) else { return };
-        let (answerer, verb) = (request.answerer(), request.verb);
-        let fingerprints = self.requests.fingerprints_of(key);
-        if verb == Verb::Load {
-            self.sessions.step_all(self.requests.sessions(key), Event::Unseen);
-        }
-        self.forget_request(key);
-        if let Peer::Worker(worker) = answerer
-            && verb.creates()
-        {
-            if let Some(worker) = self.ctx.workers.get_mut(worker) {
-                worker.creating.may_follow = true;
-            }
-            self.sessions.drop_early(&mut self.ctx, worker);
-        }
-        if let (Some(end), Some((fingerprint, token))) = (self.ctx.endpoint(answerer), fingerprints) {
-            end.seldom.retired.add(fingerprint);
-            token.into_iter().for_each(|token| end.seldom.retired.add_token(token));
-        }
-    }
-
-    /// The asker stops waiting. The id stays reserved until the answer arrives.
-    pub(super) fn orphan_request(&mut self, key: RequestKey) {
-        let Some(asker) = self.requests.get(key).and_then(Request::asker) else { return };
-        if let Some(end) = self.ctx.endpoint(asker) {
-            end.traffic.given_up += 1;
-        }
-        self.leave_asker(key);
-        self.requests.orphan(key);
-    }
-
     /// A client's request ends without an answer: its client gets the error `said`, or nothing.
     pub(super) fn count_outcome(&mut self, request: RequestKey, reason: Reason, said: Option<&Said>) {
         if self.ctx.out.keeps_records() {
-            self.record_end(request, Ending::of(Outcome::of(reason).name(), reason, said), None);
+            self.requests.record_end(
+                &mut self.ctx,
+                &self.sessions,
+                request,
+                Ending::of(Outcome::of(reason).name(), reason, said),
+                None,
+            );
         }
         let Some(Peer::Worker(worker)) = self.requests.get(request).map(Request::answerer) else { return };
         if let Some(worker) = self.ctx.worker_name(worker) {
@@ -375,8 +207,8 @@ impl Bus {
             } else {
                 match request.answerer() {
                     Peer::Worker(worker) => {
-                        let asked = asked.get_or_insert_with(|| self.asked_of_clients());
-                        match self.why_overdue(key, asked) {
+                        let asked = asked.get_or_insert_with(|| self.requests.asked_of_clients(&self.sessions));
+                        match self.requests.why_overdue(&self.ctx, &self.sessions, key, asked) {
                             Ok(text) => {
                                 self.give_up(key, Reason::Timeout, text);
                                 late.push(worker);
@@ -421,34 +253,229 @@ impl Bus {
         if said.is_some() {
             self.count_error(pool, reason);
         }
-        self.orphan_request(key);
+        self.requests.abandon(&mut self.ctx, &mut self.sessions, key);
         self.ctx.say(client.into(), said);
         self.wake_after_answer(client);
     }
+}
+
+impl Requests {
+    /// Records the token that progress of the request will arrive under: its own, unless the answerer may confuse it
+    /// with another one's. A token that equals the request's id follows that.
+    fn note_progress(
+        &mut self,
+        ctx: &mut Ctx,
+        key: RequestKey,
+        new: &NewRequest,
+        id: &Id,
+        line: Parsed<'_>,
+        edits: &mut Edits,
+    ) {
+        let &NewRequest { asker, answerer, .. } = new;
+        let at = line.meta.progress;
+        let token = line.get(at);
+        // The TypeScript and Python SDKs use the id.
+        let is_the_same = token == line.get(line.id);
+        let Ok(spelled) = (!is_the_same).then(|| Spelled::parse(token)).transpose() else { return };
+        let other = spelled.as_ref().map(|spelled| &spelled.id).filter(|progress| *progress != id);
+        if let (None, Some(Edit { with, .. })) = (other, &edits[0]) {
+            let with = with.clone();
+            self.note_token(key, None, Some(token.into()));
+            edits[3] = Some(Edit { at, with });
+            return;
+        }
+        // No other request has the id that is passed through.
+        let taken = match other {
+            Some(progress) => self.find_by_token(answerer, progress),
+            None => self.find_by_other_token(answerer, id),
+        };
+        let progress = other.unwrap_or(id);
+        let is_plain = spelled.as_ref().is_none_or(|spelled| spelled.is_plain);
+        let may_pass = is_plain && taken.is_none() && !self.tells_late(ctx, answerer, progress);
+        if may_pass && self.claim(ctx, asker, answerer, progress) {
+            self.note_token(key, other.cloned(), None);
+            return;
+        }
+        let made = self.make_name(ctx, answerer, progress.is_string());
+        edits[3] = Some(Edit { at, with: made.token().as_slice().into() });
+        self.note_token(key, Some(made), Some(token.into()));
+    }
+
+    /// Whether `asker` may use a name unchanged at `answerer`: no other one ever has (`names.rs`).
+    fn claim(&mut self, ctx: &mut Ctx, asker: Peer, answerer: Peer, name: &Id) -> bool {
+        let slot = match asker {
+            Peer::Client(client) => client.index(),
+            Peer::Worker(worker) => worker.index(),
+        };
+        let Some(end) = end_of(&mut ctx.clients, &mut ctx.workers, answerer) else { return false };
+        self.claim_name(&mut end.names, asker.into(), slot, name)
+    }
+
+    /// Makes a name that `answerer` has not seen yet, or not for very long, and that none of its requests has.
+    pub(super) fn make_name(&self, ctx: &mut Ctx, answerer: Peer, is_string: bool) -> Id {
+        loop {
+            let (pending, Some(end)) = (self, end_of(&mut ctx.clients, &mut ctx.workers, answerer)) else {
+                return Id::made(0, is_string);
+            };
+            let (name, is_old) = end.names.make(is_string);
+            // There are more names than requests.
+            if !is_old
+                || !pending.has_name(answerer, &name) && !end.seldom.retired.has_token(|| pending.fingerprint(&name))
+            {
+                return name;
+            }
+        }
+    }
+
+    /// Whether `answerer` may still send progress of a forgotten request under this token, or is not trusted.
+    fn tells_late(&self, ctx: &Ctx, answerer: Peer, token: &Id) -> bool {
+        ctx.is_untrusted(answerer)
+            || ctx.peer_end(answerer).is_some_and(|end| end.seldom.retired.has_token(|| self.fingerprint(token)))
+    }
+
+    /// Whether the id of a request to `answerer` is replaced because an answer to it might belong to another request.
+    fn wants_fresh_id(&self, ctx: &Ctx, answerer: Peer, id: &Id) -> bool {
+        let Some(retired) = ctx.peer_end(answerer).map(|end| &end.seldom.retired) else { return false };
+        !retired.is_empty() && retired.has(self.fingerprint(id)) || ctx.is_untrusted(answerer)
+    }
+
+    /// The pending request that a response of `from` answers.
+    pub(super) fn answered(&self, from: Peer, line: Parsed<'_>) -> Option<RequestKey> {
+        let id = Id::parse(line.id.is_some().then(|| line.get(line.id))?).ok()?;
+        self.find(from, &id)
+    }
+
+    /// The pending request that a worker's line echoes. The worker's own requests have ids of the same kind, so a line
+    /// that it may have written itself is never taken for an echo: it must match the request in length and method, from
+    /// a worker that has sent no real answer yet.
+    pub(super) fn echoed(
+        &self,
+        ctx: &Ctx,
+        worker: WorkerKey,
+        id: &Id,
+        line: Parsed<'_>,
+        progress: Span,
+    ) -> Option<RequestKey> {
+        if ctx.workers.get(worker).is_none_or(|worker| worker.answering.responds()) {
+            return None;
+        }
+        let key = self.find(Peer::Worker(worker), id)?;
+        self.get(key).filter(|request| request.print == print_of(line, progress)).map(|_| key)
+    }
+
+    /// The pending request that `asker` made under the id `token`.
+    pub(super) fn named(&mut self, ctx: &mut Ctx, asker: Peer, token: &[u8]) -> Option<RequestKey> {
+        let id = Id::parse(token).ok()?;
+        let end = end_of(&mut ctx.clients, &mut ctx.workers, asker)?;
+        self.find_asked(asker, &id, &mut end.outstanding)
+    }
+
+    /// The edit in the `_meta` of an answer: a result may repeat the id of the request, and an echo repeats its token.
+    fn edit_in_meta(&self, key: RequestKey, line: Parsed<'_>) -> Option<Edit> {
+        let meta = &line.meta;
+        let answerer = self.get(key)?.answerer();
+        let names = |span: Span| Id::parse(line.get(span)).ok().filter(|_| span.is_some());
+        if names(meta.subscription).is_some_and(|id| self.find(answerer, &id) == Some(key)) {
+            return self.replaced_token(key).map(|with| Edit { at: meta.subscription, with });
+        }
+        names(meta.progress).filter(|token| self.find_by_token(answerer, token) == Some(key))?;
+        self.replaced_progress(key).map(|with| Edit { at: meta.progress, with })
+    }
+
+    /// Forgets a request at both ends.
+    pub(super) fn forget(&mut self, ctx: &mut Ctx, sessions: &mut Sessions, key: RequestKey) {
+        let Some(request) = self.get(key) else { return };
+        let (answerer, creates) = (request.answerer(), request.verb.creates());
+        let named = self.sessions(key);
+        self.release_asker(ctx, sessions, key);
+        self.remove(key);
+        if let Some(end) = ctx.endpoint(answerer) {
+            end.unanswered.end();
+        }
+        if let Peer::Worker(key) = answerer
+            && let Some(worker) = ctx.workers.get_mut(key)
+        {
+            worker.creating.asked -= u32::from(creates);
+            ctx.notice_leaving(key);
+        }
+        for session in named.into_iter().flatten() {
+            if sessions.end_request(session) {
+                sessions.end(ctx, session);
+            }
+        }
+    }
+
+    /// The asker of a request stops waiting, if it did wait.
+    fn release_asker(&mut self, ctx: &mut Ctx, sessions: &mut Sessions, key: RequestKey) {
+        let Some(request) = self.get(key) else { return };
+        let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
+        self.note_end_of_question(ctx, sessions, key);
+        let asker = end_of(&mut ctx.clients, &mut ctx.workers, asker);
+        debug_assert!(asker.is_some(), "a request that is waited for has an asker");
+        if let Some(end) = asker {
+            self.leave_asker(key, &mut end.outstanding);
+        }
+        if let Some(end) = ctx.endpoint(answerer) {
+            end.unanswered.orphan();
+        }
+    }
+
+    /// Forgets a request whose answer may still arrive: no other request of its answerer gets its id before.
+    pub(super) fn retire(&mut self, ctx: &mut Ctx, sessions: &mut Sessions, key: RequestKey) {
+        let Some(request) = self.get(key) else { return };
+        let (answerer, verb) = (request.answerer(), request.verb);
+        let fingerprints = self.fingerprints_of(key);
+        if verb == Verb::Load {
+            sessions.step_all(self.sessions(key), Event::Unseen);
+        }
+        self.forget(ctx, sessions, key);
+        if let Peer::Worker(worker) = answerer
+            && verb.creates()
+        {
+            if let Some(worker) = ctx.workers.get_mut(worker) {
+                worker.creating.may_follow = true;
+            }
+            sessions.drop_early(ctx, worker);
+        }
+        if let (Some(end), Some((fingerprint, token))) = (ctx.endpoint(answerer), fingerprints) {
+            end.seldom.retired.add(fingerprint);
+            token.into_iter().for_each(|token| end.seldom.retired.add_token(token));
+        }
+    }
+
+    /// The asker stops waiting. The id stays reserved until the answer arrives.
+    pub(super) fn abandon(&mut self, ctx: &mut Ctx, sessions: &mut Sessions, key: RequestKey) {
+        let Some(asker) = self.get(key).and_then(Request::asker) else { return };
+        if let Some(end) = ctx.endpoint(asker) {
+            end.traffic.given_up += 1;
+        }
+        self.release_asker(ctx, sessions, key);
+        self.orphan(key);
+    }
 
     /// Panics if requests disagree with what their endpoints know of them.
-    pub(super) fn check_correlation(&self) {
-        let mut asked = self.requests.iter().filter(|(_, request)| request.asker().is_some()).count();
+    pub(super) fn check_correlation(&self, ctx: &Ctx) {
+        let mut asked = self.iter().filter(|(_, request)| request.asker().is_some()).count();
         let mut listed = 0;
-        let clients = self.ctx.client_keys().into_iter().map(Peer::from);
-        for peer in clients.chain(self.ctx.workers.keys().into_iter().map(Peer::from)) {
-            let (end, list) = (self.ctx.peer_end(peer).expect("it is in its table"), self.asked_by(peer));
+        let clients = ctx.client_keys().into_iter().map(Peer::from);
+        for peer in clients.chain(ctx.workers.keys().into_iter().map(Peer::from)) {
+            let (end, list) = (ctx.peer_end(peer).expect("it is in its table"), self.asked_by(ctx, peer));
             assert_eq!(list.len(), end.outstanding.len());
-            assert!(list.iter().all(|key| self.requests.get(*key).is_some_and(|it| it.asker() == Some(peer))));
+            assert!(list.iter().all(|key| self.get(*key).is_some_and(|it| it.asker() == Some(peer))));
             asked -= list.len();
             listed += end.outstanding.listed_by_id();
-            let to_answer: Vec<_> = self.requests.iter().filter(|(_, request)| request.answerer() == peer).collect();
+            let to_answer: Vec<_> = self.iter().filter(|(_, request)| request.answerer() == peer).collect();
             let awaited = to_answer.iter().filter(|(_, request)| request.asker().is_some()).count();
             let counted = (end.unanswered.count() as usize, end.unanswered.awaited() as usize);
             assert_eq!(counted, (to_answer.len(), awaited), "{peer:?}");
             assert!(end.traffic.asked >= end.traffic.given_up + end.outstanding.len() as u64, "{:?}", end.traffic);
             if let Peer::Worker(worker) = peer {
                 let creating = to_answer.iter().filter(|(_, request)| request.verb.creates()).count();
-                assert_eq!(self.ctx.workers.get(worker).map(|worker| worker.creating.asked as usize), Some(creating));
+                assert_eq!(ctx.workers.get(worker).map(|worker| worker.creating.asked as usize), Some(creating));
             }
         }
         assert_eq!(asked, 0, "an awaited request is in the list of its asker");
-        assert_eq!(self.requests.listed_by_id(), listed, "and in that by ids, if its asker has one");
+        assert_eq!(self.listed_by_id(), listed, "and in that by ids, if its asker has one");
     }
 }
 

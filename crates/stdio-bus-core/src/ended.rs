@@ -18,6 +18,9 @@ use super::peer::{ClientKey, Moment, Peer, RequestKey, Text};
 use super::report::{Reason, WorkerName};
 use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 use super::tally::Outcome;
+use crate::ctx::Ctx;
+use crate::pending::Requests;
+use crate::session::table::Sessions;
 use crate::view::View;
 
 /// Maximum number of bytes kept of a method.
@@ -181,28 +184,6 @@ impl Bus {
         }
     }
 
-    /// A pending request has ended like this; `named` is the session that its answer names.
-    #[cold]
-    pub(super) fn record_end(&mut self, key: RequestKey, ending: Ending, named: Option<&[u8]>) {
-        if !self.ctx.out.records().as_ref().is_some_and(|records| records.has(key)) {
-            return;
-        }
-        let Some(request) = self.requests.get(key) else { return };
-        let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
-        let Some(identity) = self.ctx.identity(client) else { return };
-        let session = request.session.and_then(|session| self.sessions.get(session));
-        let session = session.map(|session| session.name.as_bytes()).or(named).unwrap_or_default();
-        let ended = Ended {
-            worker: self.ctx.worker_name(worker),
-            took: self.ctx.time.lasted(request.since()),
-            id: self.requests.asker_token(key).as_slice().into(),
-            session: begin_of(session, MAX_SESSION_ID_LEN).into(),
-            ..Ended::of(client, identity, ending)
-        };
-        let Some(records) = self.ctx.out.records() else { return };
-        records.end(key, ended);
-    }
-
     /// A client's request was not forwarded; its client got the error `said`, or nothing.
     #[cold]
     pub(super) fn record_refusal(&mut self, from: ClientKey, line: Parsed<'_>, reason: Reason, said: Option<&Said>) {
@@ -224,6 +205,37 @@ impl Bus {
         };
         let Some(records) = self.ctx.out.records() else { return };
         records.add(ended);
+    }
+}
+
+impl Requests {
+    /// A pending request has ended like this; `named` is the session that its answer names.
+    #[cold]
+    pub(super) fn record_end(
+        &self,
+        ctx: &mut Ctx,
+        sessions: &Sessions,
+        key: RequestKey,
+        ending: Ending,
+        named: Option<&[u8]>,
+    ) {
+        if !ctx.out.records().as_ref().is_some_and(|records| records.has(key)) {
+            return;
+        }
+        let Some(request) = self.get(key) else { return };
+        let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
+        let Some(identity) = ctx.identity(client) else { return };
+        let session = request.session.and_then(|session| sessions.get(session));
+        let session = session.map(|session| session.name.as_bytes()).or(named).unwrap_or_default();
+        let ended = Ended {
+            worker: ctx.worker_name(worker),
+            took: ctx.time.lasted(request.since()),
+            id: self.asker_token(key).as_slice().into(),
+            session: begin_of(session, MAX_SESSION_ID_LEN).into(),
+            ..Ended::of(client, identity, ending)
+        };
+        let Some(records) = ctx.out.records() else { return };
+        records.end(key, ended);
     }
 }
 

@@ -270,7 +270,7 @@ impl Bus {
         self.requests.check_invariants();
         self.check_admission();
         self.check_ownership();
-        self.check_correlation();
+        self.requests.check_correlation(&self.ctx);
         self.ctx.check_waiting();
         self.check_pools();
         self.check_rolls();
@@ -281,16 +281,18 @@ impl Bus {
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
         self.check_openings();
     }
+}
 
+impl Requests {
     /// The unanswered requests of a peer, the oldest first.
-    fn asked_by(&self, peer: Peer) -> Vec<RequestKey> {
-        self.ctx.peer_end(peer).map(|end| self.requests.asked(&end.outstanding).collect()).unwrap_or_default()
+    fn asked_by(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
+        ctx.peer_end(peer).map(|end| self.asked(&end.outstanding).collect()).unwrap_or_default()
     }
 
     /// The requests that a peer has still to answer, the oldest first.
-    fn asked_of(&self, peer: Peer) -> Vec<RequestKey> {
-        let has_any = self.ctx.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
-        if has_any { self.requests.all(&|request| request.answerer() == peer) } else { Vec::new() }
+    fn asked_of(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
+        let has_any = ctx.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
+        if has_any { self.all(&|request| request.answerer() == peer) } else { Vec::new() }
     }
 }
 

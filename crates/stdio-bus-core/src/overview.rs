@@ -309,7 +309,8 @@ impl<'a> View<'a> {
     /// The request in a slot. `questions` is for all rows of this moment.
     pub fn request_row(&self, now: Moment, slot: usize, questions: &Questions) -> Option<RequestRow> {
         let (key, request) = self.bus.requests.at(slot)?;
-        let (silent, expires) = self.bus.patience(now, key, request, questions);
+        let (silent, expires) =
+            self.bus.requests.patience_for(&self.bus.ctx, &self.bus.sessions, now, key, request, questions);
         Some(RequestRow {
             id: self.bus.requests.asker_text(key),
             method: self.bus.requests.method_of(key),

@@ -10,11 +10,12 @@ use alloc::vec::Vec;
 use core::cell::OnceCell;
 use core::time::Duration;
 
-use super::Bus;
 use super::peer::{Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use super::request::Request;
 use super::settings::Pool;
 use crate::ctx::Ctx;
+use crate::pending::Requests;
+use crate::session::table::Sessions;
 
 /// Deadlines that are moved on are rounded up to this, in nanoseconds.
 const ROUND: u64 = 50_000_000;
@@ -127,88 +128,109 @@ pub(super) struct Asked {
 #[derive(Default)]
 pub struct Questions(OnceCell<Asked>);
 
-impl Bus {
+impl Requests {
     /// A worker has said something in this session, or about this request.
     #[inline]
-    pub(super) fn note_life(&mut self, worker: WorkerKey, session: Option<SessionKey>, about: Option<RequestKey>) {
-        let now = self.ctx.time.now();
-        if self.ctx.workers.get(worker).is_none_or(|worker| !worker.answering.limits().limit_silence()) {
+    pub(super) fn note_life(
+        &mut self,
+        ctx: &Ctx,
+        sessions: &mut Sessions,
+        worker: WorkerKey,
+        session: Option<SessionKey>,
+        about: Option<RequestKey>,
+    ) {
+        let now = ctx.time.now();
+        if ctx.workers.get(worker).is_none_or(|worker| !worker.answering.limits().limit_silence()) {
             return;
         }
         if let Some(session) = session {
-            self.sessions.touch_by_worker(session, now);
+            sessions.touch_by_worker(session, now);
         }
         if let Some(request) = about {
-            self.requests.watch_mut().touch(request, now);
+            self.watch_mut().touch(request, now);
         }
     }
 
     /// A question of a worker is answered, or given up: what it belongs to is the worker's turn again.
-    pub(super) fn note_end_of_question(&mut self, question: RequestKey) {
-        let Some(asker) = self.requests.get(question).and_then(Request::asker) else { return };
+    pub(super) fn note_end_of_question(&mut self, ctx: &Ctx, sessions: &mut Sessions, question: RequestKey) {
+        let Some(asker) = self.get(question).and_then(Request::asker) else { return };
         if let Peer::Worker(worker) = asker {
-            let [session, _] = self.requests.sessions(question);
-            self.note_life(worker, session, self.requests.belongs_to(question));
+            let [session, _] = self.sessions(question);
+            self.note_life(ctx, sessions, worker, session, self.belongs_to(question));
         }
     }
 
     /// Whatever clients have still to answer.
-    pub(super) fn asked_of_clients(&self) -> Asked {
-        let (mut sessions, mut requests) = (Vec::new(), Vec::new());
+    pub(super) fn asked_of_clients(&self, sessions: &Sessions) -> Asked {
+        let (mut in_sessions, mut requests) = (Vec::new(), Vec::new());
         let is_waited_for = |request: &Request| matches!(request.asker(), Some(Peer::Worker(_)));
-        for (key, question) in self.requests.iter().filter(|(_, request)| is_waited_for(request)) {
-            sessions.extend(question.session.into_iter().flat_map(|session| self.sessions.ancestry(session)));
-            requests.extend(self.requests.belongs_to(key));
+        for (key, question) in self.iter().filter(|(_, request)| is_waited_for(request)) {
+            in_sessions.extend(question.session.into_iter().flat_map(|session| sessions.ancestry(session)));
+            requests.extend(self.belongs_to(key));
         }
-        sessions.sort_unstable();
+        in_sessions.sort_unstable();
         requests.sort_unstable();
-        Asked { sessions, requests }
+        Asked { sessions: in_sessions, requests }
     }
 
     /// Since when the worker of a watched request is silent about it, if it is, and could speak.
-    pub(super) fn silent_since(&self, key: RequestKey, asked: &Asked) -> Option<Moment> {
-        let watched = self.requests.watch().of(key)?;
-        let Peer::Worker(worker) = self.requests.get(key)?.answerer() else { return None };
-        let worker = self.ctx.workers.get(worker)?;
-        let sessions = self.requests.sessions(key);
+    pub(super) fn silent_since(
+        &self,
+        ctx: &Ctx,
+        sessions: &Sessions,
+        key: RequestKey,
+        asked: &Asked,
+    ) -> Option<Moment> {
+        let watched = self.watch().of(key)?;
+        let Peer::Worker(worker) = self.get(key)?.answerer() else { return None };
+        let worker = ctx.workers.get(worker)?;
+        let named = self.sessions(key);
         let in_session = |session: &SessionKey| asked.sessions.binary_search(session).is_ok();
-        let is_asked = asked.requests.binary_search(&key).is_ok() || sessions.iter().flatten().any(in_session);
+        let is_asked = asked.requests.binary_search(&key).is_ok() || named.iter().flatten().any(in_session);
         if is_asked || worker.end.gate.is_held_up() {
             return None;
         }
-        let heard = sessions.iter().flatten().filter_map(|session| Some(self.sessions.get(*session)?.heard));
+        let heard = named.iter().flatten().filter_map(|session| Some(sessions.get(*session)?.heard));
         heard.chain([watched.heard, worker.facts.read_since]).max()
     }
 
     /// How long the worker of a request is silent about it, if that is limited, and when the request is given up then.
-    pub(super) fn patience(
+    pub(super) fn patience_for(
         &self,
+        ctx: &Ctx,
+        sessions: &Sessions,
         now: Moment,
         key: RequestKey,
         request: &Request,
         questions: &Questions,
     ) -> (Option<Duration>, Moment) {
-        let Some(watched) = self.requests.watch().of(key) else { return (None, request.expires) };
+        let Some(watched) = self.watch().of(key) else { return (None, request.expires) };
         let Peer::Worker(worker) = request.answerer() else { return (None, request.expires) };
         if request.asker().is_none() || request.cancelled().is_some() {
             return (None, request.expires);
         }
-        let since = self.silent_since(key, questions.0.get_or_init(|| self.asked_of_clients()));
-        let limits = self.ctx.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
+        let since = self.silent_since(ctx, sessions, key, questions.0.get_or_init(|| self.asked_of_clients(sessions)));
+        let limits = ctx.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
         let silent_at = since.map_or(Moment::NEVER, |since| limits.silent_at(since));
         (since.map(|since| now.since(since)), watched.expires.min(silent_at))
     }
 
     /// Why a request to a worker whose deadline has come is given up; or its next deadline.
-    pub(super) fn why_overdue(&self, key: RequestKey, asked: &Asked) -> Result<&'static str, Moment> {
-        let now = self.ctx.time.now();
+    pub(super) fn why_overdue(
+        &self,
+        ctx: &Ctx,
+        sessions: &Sessions,
+        key: RequestKey,
+        asked: &Asked,
+    ) -> Result<&'static str, Moment> {
+        let now = ctx.time.now();
         let text = "the worker did not answer within request_timeout_sec";
-        let Some(watched) = self.requests.watch().of(key).filter(|watched| watched.expires > now) else {
+        let Some(watched) = self.watch().of(key).filter(|watched| watched.expires > now) else {
             return Ok(text);
         };
-        let Some(Peer::Worker(worker)) = self.requests.get(key).map(Request::answerer) else { return Ok(text) };
-        let limits = self.ctx.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
-        let silent_at = limits.silent_at(self.silent_since(key, asked).unwrap_or(now));
+        let Some(Peer::Worker(worker)) = self.get(key).map(Request::answerer) else { return Ok(text) };
+        let limits = ctx.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
+        let silent_at = limits.silent_at(self.silent_since(ctx, sessions, key, asked).unwrap_or(now));
         if silent_at <= now {
             return Ok(
                 "the worker has said nothing about it for idle_timeout_sec: no progress, no update of its session",

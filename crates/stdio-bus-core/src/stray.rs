@@ -348,7 +348,7 @@ impl Bus {
             true => self.fail_request(request, reason, text),
             false => self.ctx.report(reason, Some(Peer::Worker(worker)), || text.into()),
         }
-        self.forget_request(request);
+        self.requests.forget(&mut self.ctx, &mut self.sessions, request);
         if creates {
             self.sessions.drop_early(&mut self.ctx, worker);
         }

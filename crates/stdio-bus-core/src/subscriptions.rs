@@ -12,6 +12,7 @@ use super::Bus;
 use super::message::Verb;
 use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
 use crate::ctx::Ctx;
+use crate::pending::Requests;
 
 /// Who listens: a listener, and the name that was shown there, with whether it is a token's; without a name the
 /// connection.
@@ -50,35 +51,25 @@ impl Bus {
 
     #[inline(never)]
     fn find_subscription(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        if self.subscriptions.0.iter().any(|it| self.worker_of_subscription(it.request).is_none()) {
+        if self.subscriptions.0.iter().any(|it| self.requests.worker_of_subscription(it.request).is_none()) {
             self.review_subscriptions();
         }
         // What continues a request goes where that was begun.
         let begun = self.ctx.preferred_worker(client, group);
         let of = self.ctx.listener(client)?;
         let own = self.subscriptions.0.iter().rev().filter(|it| it.of == of);
-        let mut workers = own.filter_map(|it| self.worker_of_subscription(it.request));
+        let mut workers = own.filter_map(|it| self.requests.worker_of_subscription(it.request));
         workers.find(|worker| {
             let is_there = self.ctx.pool_of(*worker).is_some_and(|pool| self.balancer.groups[group].has(pool));
             is_there && self.ctx.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
         })
     }
 
-    /// The worker of a `subscriptions/listen` that is neither answered nor cancelled.
-    fn worker_of_subscription(&self, request: RequestKey) -> Option<WorkerKey> {
-        let request = self.requests.get(request).filter(|request| request.verb == Verb::Listen)?;
-        let listens = request.asker().is_some() && request.cancelled().is_none();
-        match request.answerer() {
-            Peer::Worker(worker) if listens => Some(worker),
-            _ => None,
-        }
-    }
-
     /// Forgets those that have ended, and marks the groups whose workers have listeners.
     pub(crate) fn review_subscriptions(&mut self) {
         let mut all = core::mem::take(&mut self.subscriptions.0);
-        all.retain(|it| self.worker_of_subscription(it.request).is_some());
-        let workers = all.iter().filter_map(|it| self.worker_of_subscription(it.request));
+        all.retain(|it| self.requests.worker_of_subscription(it.request).is_some());
+        let workers = all.iter().filter_map(|it| self.requests.worker_of_subscription(it.request));
         let mut pools: Vec<usize> = workers.filter_map(|worker| self.ctx.pool_of(worker)).collect();
         pools.sort_unstable();
         pools.dedup();
@@ -87,6 +78,18 @@ impl Bus {
             group.set_listeners(has_any);
         }
         self.subscriptions.0 = all;
+    }
+}
+
+impl Requests {
+    /// The worker of a `subscriptions/listen` that is neither answered nor cancelled.
+    fn worker_of_subscription(&self, request: RequestKey) -> Option<WorkerKey> {
+        let request = self.get(request).filter(|request| request.verb == Verb::Listen)?;
+        let listens = request.asker().is_some() && request.cancelled().is_none();
+        match request.answerer() {
+            Peer::Worker(worker) if listens => Some(worker),
+            _ => None,
+        }
     }
 }
 

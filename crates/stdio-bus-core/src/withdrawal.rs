@@ -16,6 +16,8 @@ use super::report::Reason;
 use super::request::Flags;
 use super::timers::Timer;
 use crate::ctx::Ctx;
+use crate::pending::Requests;
+use crate::session::table::Sessions;
 
 /// How a protocol cancels a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,10 +102,10 @@ impl Bus {
     /// of the worker that belong to it.
     pub(super) fn give_up(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.requests.get(key) else { return };
-        let questions = self.questions_of(key);
+        let questions = self.requests.questions_of(&self.ctx, key);
         let prompt = request.session.filter(|_| request.flags.has(Flags::PROMPT));
         if let Some(session) = prompt {
-            self.send_cancellation(session);
+            self.requests.send_cancellation(&mut self.ctx, &self.sessions, session);
         }
         self.withdraw(key, text);
         self.fail_request(key, reason, text);
@@ -119,7 +121,7 @@ impl Bus {
         let (Some(asker @ Peer::Worker(_)), answerer) = (request.asker(), request.answerer()) else { return };
         let (id, shown) = (self.requests.asker_token(key), self.requests.asker_text(key));
         self.withdraw(key, text);
-        self.orphan_request(key);
+        self.requests.abandon(&mut self.ctx, &mut self.sessions, key);
         // A worker that was told to stop reads nothing any more.
         if !self.ctx.takes_messages(asker) {
             return;
@@ -128,14 +130,33 @@ impl Bus {
         self.ctx.send_error(asker, &id, reason, text, Delivered::Yes);
     }
 
+    /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
+    /// (`cancel_on_disconnect`; decision 11). In MCP 2026-07-28 a disconnect cancels the client's requests, and those of
+    /// an ended session over HTTP have no other reader: there it needs no setting.
+    pub(super) fn tell_workers(&mut self, key: ClientKey) {
+        let mut cancelled = Vec::new();
+        for request in self.requests.asked_by(&self.ctx, key.into()) {
+            let session = self.requests.get(request).and_then(|request| request.session);
+            if let Some(session) = session.filter(|session| !cancelled.contains(session)) {
+                cancelled.push(session);
+                self.requests.send_cancellation(&mut self.ctx, &self.sessions, session);
+            }
+            if self.ctx.mcp(key).era.is_some() {
+                self.withdraw(request, "the client closed the stream");
+            }
+        }
+    }
+}
+
+impl Requests {
     /// The unanswered questions of a worker that belong to a client's request.
-    pub(super) fn questions_of(&self, key: RequestKey) -> Vec<RequestKey> {
-        let Some(request) = self.requests.get(key) else { return Vec::new() };
+    pub(super) fn questions_of(&self, ctx: &Ctx, key: RequestKey) -> Vec<RequestKey> {
+        let Some(request) = self.get(key) else { return Vec::new() };
         let Some(client @ Peer::Client(_)) = request.asker() else { return Vec::new() };
-        let mut questions = self.asked_of(client);
+        let mut questions = self.asked_of(ctx, client);
         questions.retain(|question| {
-            let is_waited_for = self.requests.get(*question).is_some_and(|it| it.asker().is_some());
-            is_waited_for && self.requests.belongs_to(*question) == Some(key)
+            let is_waited_for = self.get(*question).is_some_and(|it| it.asker().is_some());
+            is_waited_for && self.belongs_to(*question) == Some(key)
         });
         questions
     }
@@ -144,57 +165,42 @@ impl Bus {
     /// the only one in that session, or the only one at all of the client that the worker serves alone.
     pub(super) fn request_of_question(
         &self,
+        ctx: &Ctx,
+        sessions: &Sessions,
         worker: WorkerKey,
         client: ClientKey,
         session: Option<SessionKey>,
     ) -> Option<RequestKey> {
-        if session.is_none() && self.ctx.owner(worker) != Some(client) {
+        if session.is_none() && ctx.owner(worker) != Some(client) {
             return None;
         }
         // The prompt of a child is that of the session that it works for.
-        let sessions: Vec<_> = session.map(|key| self.sessions.ancestry(key).map(Some).collect()).unwrap_or_default();
+        let sessions: Vec<_> = session.map(|key| sessions.ancestry(key).map(Some).collect()).unwrap_or_default();
         let is_there = |key: &RequestKey| {
             let is_at = |it: &Request| it.answerer() == Peer::Worker(worker) && it.cancelled().is_none();
-            let named = self.requests.sessions(*key);
+            let named = self.sessions(*key);
             let in_session = || session.is_none() || named.iter().any(|it| it.is_some() && sessions.contains(it));
-            self.requests.get(*key).is_some_and(is_at) && in_session()
+            self.get(*key).is_some_and(is_at) && in_session()
         };
-        let mut requests = self.asked_by(client.into());
+        let mut requests = self.asked_by(ctx, client.into());
         requests.retain(is_there);
-        let is_prompt = |key: &&RequestKey| self.requests.get(**key).is_some_and(|it| it.flags.has(Flags::PROMPT));
+        let is_prompt = |key: &&RequestKey| self.get(**key).is_some_and(|it| it.flags.has(Flags::PROMPT));
         let prompt = requests.iter().rev().find(is_prompt).copied();
         prompt.or_else(|| requests.first().copied().filter(|_| requests.len() == 1))
     }
 
-    /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
-    /// (`cancel_on_disconnect`; decision 11). In MCP 2026-07-28 a disconnect cancels the client's requests, and those of
-    /// an ended session over HTTP have no other reader: there it needs no setting.
-    pub(super) fn tell_workers(&mut self, key: ClientKey) {
-        let mut cancelled = Vec::new();
-        for request in self.asked_by(key.into()) {
-            let session = self.requests.get(request).and_then(|request| request.session);
-            if let Some(session) = session.filter(|session| !cancelled.contains(session)) {
-                cancelled.push(session);
-                self.send_cancellation(session);
-            }
-            if self.ctx.mcp(key).era.is_some() {
-                self.withdraw(request, "the client closed the stream");
-            }
-        }
-    }
-
     /// Tells the worker of a session to stop working in it, if that is configured.
-    pub(super) fn send_cancellation(&mut self, session: SessionKey) {
-        let Some(session) = self.sessions.get(session) else { return };
+    pub(super) fn send_cancellation(&self, ctx: &mut Ctx, sessions: &Sessions, session: SessionKey) {
+        let Some(session) = sessions.get(session) else { return };
         let worker = session.worker;
-        let wanted = self.ctx.pool_of(worker).is_some_and(|pool| self.ctx.settings.pools[pool].cancel_on_disconnect);
-        if !wanted || !self.ctx.worker_takes_messages(worker) {
+        let wanted = ctx.pool_of(worker).is_some_and(|pool| ctx.settings.pools[pool].cancel_on_disconnect);
+        if !wanted || !ctx.worker_takes_messages(worker) {
             return;
         }
         let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
         reply::write_string(session.name.as_bytes(), &mut bytes);
         bytes.extend_from_slice(b"}}\n");
-        self.ctx.send(worker.into(), &bytes);
+        ctx.send(worker.into(), &bytes);
     }
 }
 

@@ -69,7 +69,7 @@ impl Bus {
             return Room::Free;
         }
         let (queued, full_since) = (to.output.queued(), to.output.full_since());
-        if !self.is_shared(worker, client) {
+        if !self.requests.is_shared(&self.ctx, &self.sessions, worker, client) {
             self.ctx.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }

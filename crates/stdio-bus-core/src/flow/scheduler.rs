@@ -2,29 +2,29 @@
 //! continue one after the other (decision 12). How much that is, is computed in `window.rs`. It also limits how long a
 //! slow reader holds up a worker that others use.
 
-use crate::Bus;
 use crate::ctx::Ctx;
 use crate::endpoint::Endpoint;
 use crate::peer::{ClientKey, Peer, RequestKey, WorkerKey};
+use crate::pending::Requests;
 use crate::port::Effect;
+use crate::session::table::Sessions;
 use crate::worker::Worker;
 
 /// A worker that reads nothing for this part of backpressure_timeout is stuck: turns make no sense any more, and its
 /// output may fill up.
 const STUCK_AFTER: u32 = 4;
 
-impl Bus {
+impl Requests {
     /// Whether any other client than `client` uses a worker: waits for it or for its answer, or has a session there.
-    pub(crate) fn is_shared(&self, key: WorkerKey, client: ClientKey) -> bool {
-        let Some(worker) = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return false };
+    pub(crate) fn is_shared(&self, ctx: &Ctx, sessions: &Sessions, key: WorkerKey, client: ClientKey) -> bool {
+        let Some(worker) = ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return false };
         let (me, end) = (Peer::Client(client), &worker.end);
-        let is_there =
-            |asked: &RequestKey| self.requests.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
-        let own = |client: &Endpoint| self.requests.asked(&client.outstanding).filter(is_there).count();
-        let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
+        let is_there = |asked: &RequestKey| self.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
+        let own = |client: &Endpoint| self.asked(&client.outstanding).filter(is_there).count();
+        let owner = |key| sessions.get(key)?.client.map(Peer::Client);
         end.output.waiters().any(|waiter| *waiter != me)
             || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)
-            || end.unanswered.awaited() as usize > self.ctx.peer_end(me).map_or(0, own)
+            || end.unanswered.awaited() as usize > ctx.peer_end(me).map_or(0, own)
     }
 }
 

@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::gate::Hold;
-use crate::Bus;
 use crate::ctx::Ctx;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
+use crate::pending::Requests;
 use crate::report::Reason;
 
 /// This many workers in a row that end with a request of one client are not a coincidence.
@@ -94,27 +94,27 @@ impl Throttle {
     }
 }
 
-impl Bus {
+impl Requests {
     /// A worker has ended without being asked to: any client with a request pending there may have caused it, and one
     /// that had a request each time is slowed down.
-    pub(crate) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
-        let unexpected = self.ctx.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself());
-        if !unexpected || self.ctx.shutdown.stops_workers() {
+    pub(crate) fn penalise_crash(&self, ctx: &mut Ctx, key: WorkerKey, to_answer: &[RequestKey]) {
+        let unexpected = ctx.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself());
+        if !unexpected || ctx.shutdown.stops_workers() {
             return;
         }
         let mut askers = Vec::new();
         for request in to_answer.iter().copied() {
-            let Some(Peer::Client(asker)) = self.requests.get(request).and_then(|it| it.asker()) else { continue };
+            let Some(Peer::Client(asker)) = self.get(request).and_then(|it| it.asker()) else { continue };
             if askers.contains(&asker) {
                 continue;
             }
             askers.push(asker);
-            let now = self.ctx.time.now();
-            let Some(client) = self.ctx.endpoint(asker.into()) else { continue };
+            let now = ctx.time.now();
+            let Some(client) = ctx.endpoint(asker.into()) else { continue };
             let Some((crashes, pause)) = client.seldom.throttle.count_crash() else { continue };
-            self.ctx.throttle(asker, now.after(pause), false);
-            let id = Some(self.requests.asker_text(request));
-            self.ctx.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
+            ctx.throttle(asker, now.after(pause), false);
+            let id = Some(self.asker_text(request));
+            ctx.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
                     "{crashes} workers in a row have ended while they had a request of this client; it is read again in {} s",
                     pause.as_secs()

@@ -17,6 +17,7 @@ use crate::ctx::Ctx;
 use crate::id::{Id, Spelled};
 use crate::message::{Parsed, Refusal, session_name, session_named};
 use crate::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use crate::pending::Requests;
 use crate::report::Reason;
 use crate::settings::{Assignment, Era};
 use crate::worker::Worker;
@@ -45,7 +46,7 @@ impl Bus {
         let worker = self.ctx.workers.get(key)?;
         match worker.audience.first() {
             _ if self.ctx.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
-                worker.owner.filter(|owner| !self.may_work_for_others(key, worker, *owner))
+                worker.owner.filter(|owner| !self.requests.may_work_for_others(&self.ctx, key, worker, *owner))
             }
             Some(client) => Some(client).filter(|_| !worker.audience.has_others()),
             None => {
@@ -62,39 +63,6 @@ impl Bus {
                 users.next().filter(|_| users.next().is_none())
             }
         }
-    }
-
-    /// Whether a worker that is lent to a client may still work on a request that another one has dropped, or works on
-    /// one of another client that has a task there.
-    fn may_work_for_others(&self, key: WorkerKey, worker: &Worker, owner: ClientKey) -> bool {
-        let has_orphans = worker.end.unanswered.count() != worker.end.unanswered.awaited();
-        let is_owners = |request: &RequestKey| {
-            self.requests.get(*request).is_some_and(|request| request.asker() == Some(owner.into()))
-        };
-        let has_guests = || worker.facts.has_guests && !self.asked_of(key.into()).iter().all(is_owners);
-        self.ctx.mcp(owner).borrows && (has_orphans || has_guests())
-    }
-
-    /// The other request that a worker's message names.
-    pub(super) fn request_of_worker_message(&mut self, said: &Said<'_>) -> NamedRequest {
-        let Some((at, by)) = said.about() else { return NamedRequest::default() };
-        let from = Peer::Worker(said.from);
-        let token = said.line.get(at);
-        let found = match by {
-            By::OwnId => self.request_named(from, token),
-            By::Id => Id::parse(token).ok().and_then(|id| self.requests.find(from, &id)),
-            By::Token => Id::parse(token).ok().and_then(|token| self.requests.find_by_token(from, &token)),
-        };
-        let Some((key, request)) = found.and_then(|key| Some((key, self.requests.get(key)?))) else {
-            return NamedRequest { at, by: Some(by), ..NamedRequest::default() };
-        };
-        let (client, token) = match by {
-            By::OwnId => (Some(request.answerer()), self.requests.wire_token(key)),
-            By::Id => (request.asker(), self.requests.replaced_token(key)),
-            By::Token => (request.asker(), self.requests.replaced_progress(key)),
-        };
-        let about = Some(key).filter(|_| by != By::OwnId);
-        NamedRequest { client, token, about, at, by: Some(by) }
     }
 
     /// The addressee of a worker's message, and its session.
@@ -140,22 +108,59 @@ impl Bus {
         let Some(client) = client else {
             return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
         };
-        if named.by == Some(By::OwnId) && named.client != Some(to) && self.may_name_anothers(client, line, named.at) {
+        if named.by == Some(By::OwnId)
+            && named.client != Some(to)
+            && self.requests.may_name_anothers(&self.ctx, client, line, named.at)
+        {
             let text = "it names no pending request of this worker, and may name another one's";
             return Err(Refusal(Reason::UnknownRequest, text.into()));
         }
         Ok((client, session))
     }
+}
+
+impl Requests {
+    /// Whether a worker that is lent to a client may still work on a request that another one has dropped, or works on
+    /// one of another client that has a task there.
+    fn may_work_for_others(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker, owner: ClientKey) -> bool {
+        let has_orphans = worker.end.unanswered.count() != worker.end.unanswered.awaited();
+        let is_owners =
+            |request: &RequestKey| self.get(*request).is_some_and(|request| request.asker() == Some(owner.into()));
+        let has_guests = || worker.facts.has_guests && !self.asked_of(ctx, key.into()).iter().all(is_owners);
+        ctx.mcp(owner).borrows && (has_orphans || has_guests())
+    }
+
+    /// The other request that a worker's message names.
+    pub(super) fn request_of_worker_message(&mut self, ctx: &mut Ctx, said: &Said<'_>) -> NamedRequest {
+        let Some((at, by)) = said.about() else { return NamedRequest::default() };
+        let from = Peer::Worker(said.from);
+        let token = said.line.get(at);
+        let found = match by {
+            By::OwnId => self.named(ctx, from, token),
+            By::Id => Id::parse(token).ok().and_then(|id| self.find(from, &id)),
+            By::Token => Id::parse(token).ok().and_then(|token| self.find_by_token(from, &token)),
+        };
+        let Some((key, request)) = found.and_then(|key| Some((key, self.get(key)?))) else {
+            return NamedRequest { at, by: Some(by), ..NamedRequest::default() };
+        };
+        let (client, token) = match by {
+            By::OwnId => (Some(request.answerer()), self.wire_token(key)),
+            By::Id => (request.asker(), self.replaced_token(key)),
+            By::Token => (request.asker(), self.replaced_progress(key)),
+        };
+        let about = Some(key).filter(|_| by != By::OwnId);
+        NamedRequest { client, token, about, at, by: Some(by) }
+    }
 
     /// Whether a client may mistake the id in a worker's notification, which is no pending request of that worker, for
     /// another worker's request that it has still to answer: a late cancellation must not hit that one.
-    fn may_name_anothers(&self, client: ClientKey, line: Parsed<'_>, at: Span) -> bool {
-        if !at.is_some() || self.ctx.peer_end(client.into()).is_none_or(|client| client.unanswered.count() == 0) {
+    fn may_name_anothers(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>, at: Span) -> bool {
+        if !at.is_some() || ctx.peer_end(client.into()).is_none_or(|client| client.unanswered.count() == 0) {
             return false;
         }
         // A token that is too long is not an id.
         let Ok(Spelled { id, is_plain, .. }) = Spelled::parse(line.get(at)) else { return false };
-        !is_plain || self.requests.find(Peer::Client(client), &id).is_some()
+        !is_plain || self.find(Peer::Client(client), &id).is_some()
     }
 }
 

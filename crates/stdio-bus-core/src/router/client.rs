@@ -16,6 +16,7 @@ use crate::message::{
     Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
 };
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
+use crate::pending::Requests;
 use crate::pending::{NewRequest, Request};
 use crate::report::Reason;
 use crate::request::Flags;
@@ -142,7 +143,7 @@ impl Bus {
     /// nothing behind.
     fn deliver(&mut self, message: &Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
         let mut edits = UNCHANGED;
-        self.name_requests(message, &route, &mut edits)?;
+        self.requests.name_requests(&mut self.ctx, message, &route, &mut edits)?;
         let entered = self.sessions.use_sessions(&mut self.ctx, message.from, &route)?;
         self.record(message, route.worker, entered, &mut edits)?;
         if let Some(Named { how: Use::Take(session), .. }) = route.first {
@@ -216,7 +217,7 @@ impl Bus {
         // A cancellation goes to the worker of the request, and nowhere when the answer is out already, or it is another
         // client's; what is told of the progress of a worker's request, to the worker that has made it.
         if matches!(verb, Verb::Cancel(_)) {
-            let key = self.request_cancelled(message);
+            let key = self.requests.request_cancelled(&mut self.ctx, message);
             let worker = key.and_then(|key| Some((key, self.requests.get(key)?.answerer())));
             return self.sessions.route_to_request(
                 &self.ctx,
@@ -260,15 +261,6 @@ impl Bus {
             None => None,
         };
         Ok(Route { worker, first, second, about: None })
-    }
-
-    /// The sender's request that a cancellation names.
-    fn request_cancelled(&mut self, message: &Message<'_>) -> Option<RequestKey> {
-        let &Message { from: client, line, .. } = message;
-        let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
-        let mut target = |span: Span| self.request_named(Peer::Client(client), line.get(span));
-        let key = named.next().and_then(&mut target)?;
-        named.all(|span| target(span) == Some(key)).then_some(key)
     }
 
     /// The worker of the session that determines the route, or the one to create it on (spec 6.1, decision 3). `inner`
@@ -334,54 +326,17 @@ impl Bus {
         found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
     }
 
-    /// Replaces a message's references to other requests by those the worker knows. A reference that would hit another
-    /// client's request is refused.
-    fn name_requests(&mut self, message: &Message<'_>, route: &Route<'_>, edits: &mut Edits) -> Result<(), Refusal> {
-        let &Message { from: client, line, .. } = message;
-        let edit = |bus: &Self, request: RequestKey, at: Span| {
-            let with = bus.requests.wire_token(request).filter(|_| at.is_some());
-            with.map(|with| Edit { at, with })
-        };
-        if let (Some(request), Verb::Cancel(_)) = (route.about, message.verb) {
-            edits[1] = edit(self, request, line.request_id);
-            edits[2] = edit(self, request, line.params_id);
-            return Ok(());
-        }
-        if let Some(request) = route.about {
-            edits[2] = self.requests.replaced_progress(request).map(|with| Edit { at: line.token, with });
-        }
-        if !line.request_id.is_some() || is_of_server(line) {
-            return Ok(());
-        }
-        let token = line.get(line.request_id);
-        let answerer = Peer::Worker(route.worker);
-        let own = self.request_named(Peer::Client(client), token);
-        let is_there = |key: &RequestKey| self.requests.get(*key).is_some_and(|it| it.answerer() == answerer);
-        if let Some(request) = own.filter(is_there) {
-            edits[1] = edit(self, request, line.request_id);
-            return Ok(());
-        }
-        // A name that some parser changes may become that of another client's request.
-        let is_safe =
-            Spelled::parse(token).is_ok_and(|it| it.is_plain && self.requests.find(answerer, &it.id).is_none());
-        if is_safe {
-            Ok(())
-        } else {
-            Err(Refusal(Reason::UnknownRequest, "its requestId names no pending request of this connection".into()))
-        }
-    }
-
     /// The answer of a client to a worker's request (decision 5).
     pub(crate) fn client_response(&mut self, client: ClientKey, line: Parsed<'_>) -> Flow {
         let from = Peer::Client(client);
-        let Some(key) = self.answered(from, line) else {
+        let Some(key) = self.requests.answered(from, line) else {
             let text = "no request of a worker is pending under this id";
             self.ctx.report_line(Reason::UnknownId, from, line, text);
             return Flow::Next;
         };
         let asker = self.requests.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.ctx.takes_messages(*asker)) else {
-            self.forget_request(key);
+            self.requests.forget(&mut self.ctx, &mut self.sessions, key);
             self.ctx.report_line(Reason::LateAnswer, from, line, "the worker that asked has ended, or waits no longer");
             return Flow::Next;
         };
@@ -409,6 +364,59 @@ impl Bus {
     fn has_waited_for_worker(&self, client: ClientKey, line: Parsed<'_>) -> bool {
         let (now, taken_at) = (self.ctx.time.now(), self.ctx.time.taken_at());
         taken_at < now && self.time_limit_for(client, line).is_some_and(|limit| taken_at.after(limit) <= now)
+    }
+}
+
+impl Requests {
+    /// The sender's request that a cancellation names.
+    fn request_cancelled(&mut self, ctx: &mut Ctx, message: &Message<'_>) -> Option<RequestKey> {
+        let &Message { from: client, line, .. } = message;
+        let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
+        let mut target = |span: Span| self.named(ctx, Peer::Client(client), line.get(span));
+        let key = named.next().and_then(&mut target)?;
+        named.all(|span| target(span) == Some(key)).then_some(key)
+    }
+
+    /// Replaces a message's references to other requests by those the worker knows. A reference that would hit another
+    /// client's request is refused.
+    fn name_requests(
+        &mut self,
+        ctx: &mut Ctx,
+        message: &Message<'_>,
+        route: &Route<'_>,
+        edits: &mut Edits,
+    ) -> Result<(), Refusal> {
+        let &Message { from: client, line, .. } = message;
+        let edit = |requests: &Requests, request: RequestKey, at: Span| {
+            let with = requests.wire_token(request).filter(|_| at.is_some());
+            with.map(|with| Edit { at, with })
+        };
+        if let (Some(request), Verb::Cancel(_)) = (route.about, message.verb) {
+            edits[1] = edit(self, request, line.request_id);
+            edits[2] = edit(self, request, line.params_id);
+            return Ok(());
+        }
+        if let Some(request) = route.about {
+            edits[2] = self.replaced_progress(request).map(|with| Edit { at: line.token, with });
+        }
+        if !line.request_id.is_some() || is_of_server(line) {
+            return Ok(());
+        }
+        let token = line.get(line.request_id);
+        let answerer = Peer::Worker(route.worker);
+        let own = self.named(ctx, Peer::Client(client), token);
+        let is_there = |key: &RequestKey| self.get(*key).is_some_and(|it| it.answerer() == answerer);
+        if let Some(request) = own.filter(is_there) {
+            edits[1] = edit(self, request, line.request_id);
+            return Ok(());
+        }
+        // A name that some parser changes may become that of another client's request.
+        let is_safe = Spelled::parse(token).is_ok_and(|it| it.is_plain && self.find(answerer, &it.id).is_none());
+        if is_safe {
+            Ok(())
+        } else {
+            Err(Refusal(Reason::UnknownRequest, "its requestId names no pending request of this connection".into()))
+        }
     }
 }
 

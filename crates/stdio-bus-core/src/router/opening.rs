@@ -131,7 +131,7 @@ impl Bus {
         };
         let is_string = opening.is_string;
         let line = line.clone();
-        let id = self.make_name(key.into(), is_string);
+        let id = self.requests.make_name(&mut self.ctx, key.into(), is_string);
         let text = line.with(&id.token());
         self.ctx.note_audience(key, client);
         self.note_version(key, &text);
@@ -366,9 +366,9 @@ impl Bus {
         let text = answer.with(&self.requests.asker_token(request));
         let ending = Ending { outcome: outcome.name(), code: None, reason: None, bytes_out: text.len() as u64 };
         if self.ctx.out.keeps_records() {
-            self.record_end(request, ending, None);
+            self.requests.record_end(&mut self.ctx, &self.sessions, request, ending, None);
         }
-        self.forget_request(request);
+        self.requests.forget(&mut self.ctx, &mut self.sessions, request);
         let Some(Peer::Client(client)) = asker else { return };
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             self.ctx.workers_changed |= worker.answering.answers(true);

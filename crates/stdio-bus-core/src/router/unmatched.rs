@@ -12,6 +12,7 @@ use crate::ctx::Ctx;
 use crate::id::Id;
 use crate::message::{Edit, Parsed};
 use crate::peer::{Peer, RequestKey, WorkerKey};
+use crate::pending::Requests;
 use crate::report::Reason;
 use crate::{Bus, Flow};
 
@@ -81,9 +82,9 @@ impl Bus {
             return Flow::Next;
         }
         let meant = match id {
-            Some(id) => self.request_meant(worker, line, id),
+            Some(id) => self.requests.request_meant(&mut self.ctx, worker, line, id),
             None if line.id.is_some() || is_result => None,
-            None => self.only_pending(worker).map(|key| Meant { key, is_sure: true, how: None }),
+            None => self.requests.only_pending(&self.ctx, worker).map(|key| Meant { key, is_sure: true, how: None }),
         };
         if let Some(meant) = meant {
             return self.take_meant(worker, line, meant);
@@ -117,30 +118,32 @@ impl Bus {
         if !is_sure && has_others {
             let text = format!("the worker has answered under another id: {}", how.unwrap_or_default());
             self.fail_request(key, Reason::UnknownId, &text);
-            self.forget_request(key);
+            self.requests.forget(&mut self.ctx, &mut self.sessions, key);
             return Flow::Next;
         }
         self.take_answer(worker, key, line, Some(&Misspelled::of(line, how)))
     }
+}
 
+impl Requests {
     /// The request of a worker that an answer means by an id that it does not have.
-    fn request_meant(&mut self, worker: WorkerKey, line: Parsed<'_>, id: Id) -> Option<Meant> {
+    fn request_meant(&self, ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>, id: Id) -> Option<Meant> {
         let from = Peer::Worker(worker);
         let written = line.get(line.id);
         let other = id.clone().of_other_type();
-        if let Some(key) = self.requests.find(from, &other) {
+        if let Some(key) = self.find(from, &other) {
             let kind = if other.is_string() { "a string" } else { "a number" };
             let how = format!("no request is pending under {id}, but {other} ({kind}) is");
             return Some(Meant { key, is_sure: true, how: Some(how) });
         }
-        let at = self.ctx.workers.get_mut(worker).filter(|at| at.end.unanswered.count() > 0)?;
+        let at = ctx.workers.get_mut(worker).filter(|at| at.end.unanswered.count() > 0)?;
         if at.facts.searches >= MOST_SEARCHES {
             return None;
         }
         at.facts.searches += 1;
-        let owed = self.requests.all(&|request| request.answerer() == from);
+        let owed = self.all(&|request| request.answerer() == from);
         let mut likely = owed.into_iter().filter_map(|key| {
-            let wire = self.requests.wire_of(key)?;
+            let wire = self.wire_of(key)?;
             Some((key, mangled(written, &id, &wire)?, wire))
         });
         let (key, how, wire) = likely.next()?;
@@ -148,14 +151,14 @@ impl Bus {
             return None;
         }
         let how = format!("{} is {wire} {how}", written.escape_ascii());
-        self.ctx.workers.get_mut(worker)?.facts.searches = 0;
+        ctx.workers.get_mut(worker)?.facts.searches = 0;
         Some(Meant { key, is_sure: false, how: Some(how) })
     }
 
     /// The only request that a worker has to answer.
-    fn only_pending(&self, worker: WorkerKey) -> Option<RequestKey> {
-        self.ctx.workers.get(worker).filter(|at| at.end.unanswered.count() == 1)?;
-        self.requests.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
+    fn only_pending(&self, ctx: &Ctx, worker: WorkerKey) -> Option<RequestKey> {
+        ctx.workers.get(worker).filter(|at| at.end.unanswered.count() == 1)?;
+        self.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
     }
 }
 

@@ -38,7 +38,7 @@ impl Bus {
     /// An answer to a client's request (spec 6.3.1), or that request itself, which the worker has sent back.
     fn worker_response(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Flow {
         let from = Peer::Worker(worker);
-        let Some(key) = self.answered(from, line) else {
+        let Some(key) = self.requests.answered(from, line) else {
             return self.unmatched_answer(worker, line);
         };
         self.take_answer(worker, key, line, None)
@@ -64,7 +64,7 @@ impl Bus {
             }
             let asked_in = if verb.creates() { [None; 2] } else { sessions };
             self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, asked_in);
-            self.forget_request(key);
+            self.requests.forget(&mut self.ctx, &mut self.sessions, key);
             if verb.creates() {
                 self.sessions.drop_early(&mut self.ctx, worker);
             }
@@ -92,7 +92,7 @@ impl Bus {
                 && !self.sessions.learn(&mut self.ctx, client, worker, name, verb.creates())
             {
                 self.fail_request(key, Reason::SessionLimit, FULL);
-                self.forget_request(key);
+                self.requests.forget(&mut self.ctx, &mut self.sessions, key);
                 self.sessions.drop_early(&mut self.ctx, worker);
                 return Flow::Next;
             }
@@ -128,7 +128,7 @@ impl Bus {
         if !answers {
             return self.refuse(from, line, Refusal(Reason::TooDeep, text));
         }
-        let key = self.answered(from, line);
+        let key = self.requests.answered(from, line);
         let request = key.and_then(|key| self.requests.get(key));
         let creates = request.is_some_and(|request| request.verb.creates());
         match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
@@ -136,7 +136,7 @@ impl Bus {
             None => self.ctx.report_line(Reason::TooDeep, from, line, &text),
         }
         if let Some(key) = key {
-            self.forget_request(key);
+            self.requests.forget(&mut self.ctx, &mut self.sessions, key);
         }
         if creates {
             self.sessions.drop_early(&mut self.ctx, worker);
@@ -180,7 +180,11 @@ impl Bus {
             return Ok(self.name_stands_twice(worker.into(), line, line.meta.twice as usize));
         }
         let said = Said::decode(worker, line)?;
-        if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, line, line.meta.progress).is_some()) {
+        if said
+            .id
+            .as_ref()
+            .is_some_and(|it| self.requests.echoed(&self.ctx, worker, &it.id, line, line.meta.progress).is_some())
+        {
             return Ok(self.worker_response(worker, line));
         }
         if said
@@ -192,7 +196,7 @@ impl Bus {
         }
         self.sessions.note_activity(&mut self.ctx, worker, line);
         self.note_task_update(&said);
-        let named = self.request_of_worker_message(&said);
+        let named = self.requests.request_of_worker_message(&mut self.ctx, &said);
         let (to, session) = match self.client_for_worker_message(&said, &named) {
             Err(Refusal(Reason::UnknownSession, _))
                 if (said.id.is_some() || !named.at.is_some())
@@ -242,7 +246,7 @@ impl Bus {
         let wrapped = unwrapped(line);
         let line = Parsed { line: wrapped.as_ref().unwrap_or(line.line), ..line };
         let said = Said::decode(worker, line)?;
-        let named = self.request_of_worker_message(&said);
+        let named = self.requests.request_of_worker_message(&mut self.ctx, &said);
         let (to, session) = self.client_for_worker_message(&said, &named)?;
         let mut edits = self.record_said(&said, named, to, session)?;
         self.ctx.send(Peer::Client(to), &edited(line, &mut edits));
@@ -261,7 +265,7 @@ impl Bus {
         if let Some(session) = session.filter(|_| self.ctx.settings.limits.session_idle.is_some()) {
             self.sessions.touch(session, self.ctx.time.now());
         }
-        self.note_life(worker, session, named.about);
+        self.requests.note_life(&self.ctx, &mut self.sessions, worker, session, named.about);
         if id.is_none() && session.is_none() {
             self.ctx.end_elicitation(said);
         }
@@ -283,7 +287,9 @@ impl Bus {
             };
             let asked = self.ask(&request, said, &mut edits)?;
             if let Some(question) = asked {
-                let of = named.about.or_else(|| self.request_of_question(worker, to, session));
+                let of = named
+                    .about
+                    .or_else(|| self.requests.request_of_question(&self.ctx, &self.sessions, worker, to, session));
                 self.requests.note_question(question, said.line.get(said.line.method), of);
             }
             self.ctx.note_elicitation(said, to, session);

@@ -22,7 +22,8 @@ impl Bus {
         let Some(end) = self.ctx.peer_end(owner.into()) else { return false };
         let is_in_it = |request: RequestKey| self.requests.sessions(request).contains(&Some(key));
         // While a history is replayed this is asked for each line: all requests are looked at only if its own are none.
-        self.requests.asked(&end.outstanding).any(is_in_it) || self.asked_of(owner.into()).into_iter().any(is_in_it)
+        self.requests.asked(&end.outstanding).any(is_in_it)
+            || self.requests.asked_of(&self.ctx, owner.into()).into_iter().any(is_in_it)
     }
 
     /// Gives a session to another connection of its owner, with its children and the session that it is a child of.

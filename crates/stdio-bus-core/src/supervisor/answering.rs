@@ -7,6 +7,7 @@ use super::tenure::{Tenure, Wear};
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
+use crate::pending::Requests;
 use crate::report::Reason;
 use crate::silence::TimeLimits;
 
@@ -101,43 +102,6 @@ impl Answering {
 }
 
 impl Bus {
-    /// Reports a worker without output while requests wait, once for as long as it has something to answer. Returns
-    /// when to check again.
-    pub(super) fn tick_silent(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.ctx.time.now();
-        let worker = self.ctx.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
-        let (waiting, answering) = (worker.end.unanswered.awaited(), &mut worker.answering);
-        if waiting > 0 && worker.end.gate.waits() {
-            // It is paused because a client has no room: it may have more output.
-            answering.waits_since = now;
-            return Some(now.after(SILENT_FOR));
-        }
-        let since = answering.waits_since.max(worker.end.stream.spoke_at().unwrap_or_default());
-        let due = since.after(SILENT_FOR);
-        if waiting > 0 && due > now {
-            return Some(due);
-        }
-        // A subscriber waits for no particular answer.
-        let (owed, asked) = self.requests.owed_by(key);
-        if waiting > owed as u32 {
-            answering.waits_since = if owed > 0 { asked } else { now };
-            if answering.waits_since.after(SILENT_FOR) > now {
-                return Some(answering.waits_since.after(SILENT_FOR));
-            }
-        }
-        let (waiting, since) = (owed, since.max(answering.waits_since));
-        answering.is_watched = false;
-        if waiting > 0 {
-            self.ctx.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {
-                let seconds = now.since(since).as_secs();
-                format!(
-                    "a worker has written nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
-                )
-            });
-        }
-        None
-    }
-
     /// A request to a worker has timed out: after too many in a row the worker is restarted. A worker that has other
     /// output meanwhile, or is paused, may be slow with these and serve others.
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
@@ -157,6 +121,45 @@ impl Bus {
                 format!("the worker hangs: {timeouts} requests in a row timed out without any output; it is restarted");
             self.stop_broken_worker(key, Reason::WorkerHangs, &text);
         }
+    }
+}
+
+impl Requests {
+    /// Reports a worker without output while requests wait, once for as long as it has something to answer. Returns
+    /// when to check again.
+    pub(super) fn tick_silent(&self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
+        let now = ctx.time.now();
+        let worker = ctx.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
+        let (waiting, answering) = (worker.end.unanswered.awaited(), &mut worker.answering);
+        if waiting > 0 && worker.end.gate.waits() {
+            // It is paused because a client has no room: it may have more output.
+            answering.waits_since = now;
+            return Some(now.after(SILENT_FOR));
+        }
+        let since = answering.waits_since.max(worker.end.stream.spoke_at().unwrap_or_default());
+        let due = since.after(SILENT_FOR);
+        if waiting > 0 && due > now {
+            return Some(due);
+        }
+        // A subscriber waits for no particular answer.
+        let (owed, asked) = self.owed_by(key);
+        if waiting > owed as u32 {
+            answering.waits_since = if owed > 0 { asked } else { now };
+            if answering.waits_since.after(SILENT_FOR) > now {
+                return Some(answering.waits_since.after(SILENT_FOR));
+            }
+        }
+        let (waiting, since) = (owed, since.max(answering.waits_since));
+        answering.is_watched = false;
+        if waiting > 0 {
+            ctx.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {
+                let seconds = now.since(since).as_secs();
+                format!(
+                    "a worker has written nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
+                )
+            });
+        }
+        None
     }
 }
 

@@ -11,6 +11,7 @@ use super::worker::Worker;
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
+use crate::pending::Requests;
 use crate::request::Request;
 
 /// A worker beyond those that a pool keeps is stopped when it was unused for this long.
@@ -113,17 +114,6 @@ impl Bus {
         Some(due)
     }
 
-    /// Whether a client waits for the worker that it has borrowed. What it has asked of others, which have a task or to
-    /// which its name listens, is no reason to keep it.
-    fn waits_for_lent(&self, client: ClientKey) -> bool {
-        let Some(end) = self.ctx.peer_end(client.into()) else { return true };
-        let is_owners = |request: RequestKey| match self.requests.get(request).map(Request::answerer) {
-            Some(Peer::Worker(worker)) => self.ctx.owner(worker) == Some(client),
-            _ => false,
-        };
-        self.requests.asked(&end.outstanding).any(is_owners)
-    }
-
     /// A client was answered: its lent worker may be returned, or one at which it was a guest is idle.
     pub(crate) fn give_back_after_answer(&mut self, client: ClientKey) {
         let has_given_turns = self.give_back(client);
@@ -134,7 +124,7 @@ impl Bus {
 
     /// A client may wait for its lent worker no more: that is returned. Returns whether it was.
     pub(crate) fn give_back(&mut self, client: ClientKey) -> bool {
-        if !self.ctx.mcp(client).borrows || self.waits_for_lent(client) {
+        if !self.ctx.mcp(client).borrows || self.requests.waits_for_lent(&self.ctx, client) {
             return false;
         }
         let lent = self.ctx.take_workers(client);
@@ -154,6 +144,19 @@ impl Bus {
             self.give_turns();
         }
         true
+    }
+}
+
+impl Requests {
+    /// Whether a client waits for the worker that it has borrowed. What it has asked of others, which have a task or to
+    /// which its name listens, is no reason to keep it.
+    fn waits_for_lent(&self, ctx: &Ctx, client: ClientKey) -> bool {
+        let Some(end) = ctx.peer_end(client.into()) else { return true };
+        let is_owners = |request: RequestKey| match self.get(request).map(Request::answerer) {
+            Some(Peer::Worker(worker)) => ctx.owner(worker) == Some(client),
+            _ => false,
+        };
+        self.asked(&end.outstanding).any(is_owners)
     }
 }
 

@@ -102,7 +102,7 @@ impl Bus {
     fn detach_worker(&mut self, key: WorkerKey) {
         self.ctx.release_waiters(Peer::Worker(key));
         self.ctx.stop_waiting(Peer::Worker(key));
-        let to_answer = self.asked_of(key.into());
+        let to_answer = self.requests.asked_of(&self.ctx, key.into());
         let (reason, text) = match self.ctx.workers.get(key) {
             _ if self.ctx.shutdown.stops_workers() => {
                 (Reason::ShuttingDown, Cow::Borrowed("the daemon shut down before the worker answered"))
@@ -117,16 +117,16 @@ impl Bus {
             Some(worker) => (Reason::RequestLost, lost(worker.process.cause(), &worker.tenure).into()),
             None => return,
         };
-        self.penalise_crash(key, &to_answer);
+        self.requests.penalise_crash(&mut self.ctx, key, &to_answer);
         let owner = self.ctx.owner(key).map(Peer::Client);
         let has_failed = |request: &RequestKey| self.requests.get(*request).is_some_and(|it| it.asker() == owner);
         let is_told = owner.is_some() && to_answer.iter().any(has_failed);
         for request in to_answer {
             self.fail_request(request, reason, &text);
-            self.forget_request(request);
+            self.requests.forget(&mut self.ctx, &mut self.sessions, request);
         }
-        for request in self.asked_by(key.into()) {
-            self.orphan_request(request);
+        for request in self.requests.asked_by(&self.ctx, key.into()) {
+            self.requests.abandon(&mut self.ctx, &mut self.sessions, request);
         }
         while let Some(session) = self.ctx.workers.get(key).and_then(|worker| worker.end.sessions.first().copied()) {
             self.sessions.lose(&mut self.ctx, session);
@@ -206,7 +206,7 @@ impl Bus {
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
         let due = [
-            self.tick_silent(key),
+            self.requests.tick_silent(&mut self.ctx, key),
             self.ctx.tick_probation(key),
             self.sessions.tick_early(&mut self.ctx, key),
             self.tick_refused(key),

@@ -16,14 +16,13 @@ use crate::settings::MAX_SESSION_ID_LEN;
 use crate::timers::Timer;
 
 impl Bus {
-    /// Whether the owner of a session waits for the answer to a request in it, or has to answer one.
+    /// Whether the owner of a session waits for the answer to a request in it. What the worker has asked it there proves
+    /// nothing: a worker may do so before it refuses to load the session.
     pub(crate) fn owner_waits_in(&self, key: SessionKey) -> bool {
         let Some(owner) = self.sessions.get(key).and_then(|session| session.client) else { return false };
         let Some(end) = self.ctx.peer_end(owner.into()) else { return false };
         let is_in_it = |request: RequestKey| self.requests.sessions(request).contains(&Some(key));
-        // While a history is replayed this is asked for each line: all requests are looked at only if its own are none.
         self.requests.asked(&end.outstanding).any(is_in_it)
-            || self.requests.asked_of(&self.ctx, owner.into()).into_iter().any(is_in_it)
     }
 
     /// Gives a session to another connection of its owner, with its children and the session that it is a child of.

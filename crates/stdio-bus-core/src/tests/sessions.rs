@@ -632,3 +632,25 @@ fn a_client_that_is_refused_a_session_hears_nothing_of_what_its_former_owner_has
     bench.write(back, r#"{"id":"again","method":"session/load","params":{"sessionId":"s"}}"#);
     assert_eq!(bench.read(worker).len(), 1, "others can ask for it again");
 }
+
+#[test]
+fn a_client_that_is_refused_a_session_hears_nothing_more_of_it_though_it_was_asked_something_there() {
+    let mut bench = bench(1);
+    let (former, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(former, r#"{"id":1,"method":"session/new","params":{}}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.read(worker);
+    bench.breaks(former);
+    bench.write(other, r#"{"id":"load","method":"session/load","params":{"sessionId":"s"}}"#);
+    let asked = bench.read_json(worker)["id"].to_string();
+    let question = r#"{"id":"q","method":"session/request_permission","params":{"sessionId":"s"}}"#;
+    bench.write(worker, question);
+    assert_eq!(bench.read(other), [question]);
+    bench.write(worker, &format!(r#"{{"id":{asked},"error":{{"code":-32002,"message":"no"}}}}"#));
+    assert_eq!(bench.read_json(other)["error"]["message"], "no");
+    bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s","update":"of nobody"}}"#);
+    assert!(bench.read(other).is_empty());
+    let answer = r#"{"id":"q","result":{}}"#;
+    bench.write(other, answer);
+    assert_eq!(bench.read(worker), [answer], "the worker still gets the answer to its question");
+}

@@ -205,8 +205,8 @@ impl Model {
 
     /// Frees names that were only claimed once no message of theirs can arrive any more.
     pub(super) fn let_go(&mut self) {
-        let pending = |serial: usize| self.to_workers.iter().any(|request| request.sessions.contains(&serial));
-        self.held.retain(|held| held.is_issued || pending(held.serial));
+        let (to_workers, to_clients) = (&self.to_workers, &self.to_clients);
+        self.held.retain(|held| held.is_issued || is_in_use(to_workers, to_clients, held.serial));
     }
 
     /// This many claims expired in this call, after which the bus has the sessions for which `is_left` holds. A worker
@@ -233,12 +233,11 @@ impl Model {
         assert!((sure..=all).contains(&how_many), "{how_many} claims are forgotten, and not {sure} to {all}");
     }
 
-    /// Whether the owner of a session waits for the answer to a request in it, or has to answer one.
+    /// Whether the owner of a session waits for the answer to a request in it.
     pub(super) fn owner_waits(&self, session: &Session) -> bool {
         let owner = Party::Client(session.client);
         let is_in_it = |request: &&Request| request.sessions.contains(&session.serial);
         self.to_workers.iter().filter(is_in_it).any(|request| request.asker == Some(owner))
-            || self.to_clients.iter().filter(is_in_it).any(|request| request.answerer == owner)
     }
 
     /// A name that its owner has only used may be one that the worker is just giving to another client, or still uses

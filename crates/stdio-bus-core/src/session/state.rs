@@ -74,7 +74,7 @@ pub(crate) fn step(state: State, event: Event) -> State {
 impl State {
     /// Whether the worker has given it to its owner.
     #[inline]
-    pub(super) fn is_issued(self) -> bool {
+    pub(crate) fn is_issued(self) -> bool {
         matches!(self, Self::Loaded | Self::Given)
     }
 

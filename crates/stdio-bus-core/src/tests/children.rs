@@ -236,6 +236,24 @@ fn a_child_whose_own_load_is_refused_stays_with_its_parent_that_is_being_loaded(
 }
 
 #[test]
+fn all_that_is_said_in_a_child_is_for_the_client_that_has_loaded_it_though_its_parent_is_still_being_loaded() {
+    let (mut bench, first, second, worker) = two_clients();
+    bench.write(worker, &announced("a", "c"));
+    bench.write(first, &ask(4, "session/prompt", "a"));
+    bench.breaks(first);
+    bench.gone(first);
+    bench.read(worker);
+    bench.write(second, &ask(9, "session/load", "a"));
+    bench.read(worker);
+    grant(&mut bench, second, worker, &ask(10, "session/load", "c"));
+    let question = r#"{"id":"q","method":"session/request_permission","params":{"sessionId":"c"}}"#;
+    for line in [&update("c", "hello"), question] {
+        bench.write(worker, line);
+        assert_eq!(bench.read(second), [line]);
+    }
+}
+
+#[test]
 fn a_client_that_comes_back_by_name_has_the_children_of_its_session() {
     for by in ["load", "message of the parent", "message of the child"] {
         let mut bench = Bench::new(settings(vec![pool(1, Assignment::Client)]));

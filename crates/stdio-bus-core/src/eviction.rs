@@ -384,10 +384,11 @@ impl Ctx {
     }
 
     /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
-    /// had no connection.
+    /// had the worker, but no connection. One that has just got it may have a request that has waited for it.
     fn first_to_give_up(&self, pool: usize, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
-        let owners = || self.workers.iter().filter(|(_, worker)| worker.pool == pool).filter_map(|(_, it)| it.owner);
-        let sources = owners().filter_map(|owner| Some(self.identity(owner)?.origin.source()));
+        let workers = || self.workers.iter().filter(|(_, worker)| worker.pool == pool);
+        let owners = || workers().filter_map(|(_, it)| Some((it.owner?, it.facts.claimed)));
+        let sources = owners().filter_map(|(owner, _)| Some(self.identity(owner)?.origin.source()));
         let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
         sources.for_each(|source| *counts.entry(source).or_default() += 1);
         let count = |source: &Source| counts.get(source).copied().unwrap_or_default();
@@ -397,9 +398,9 @@ impl Ctx {
             false => (false, Reverse(has_most), since),
             true => (true, Reverse(0), since),
         };
-        let candidates = owners().filter_map(|owner| {
+        let candidates = owners().filter_map(|(owner, claimed)| {
             let source = self.identity(owner)?.origin.source();
-            let (since, has_most) = (self.detached_since(owner)?, count(&source));
+            let (since, has_most) = (self.detached_since(owner)?.max(claimed), count(&source));
             (has_most >= least).then_some((rank(since, has_most), owner))
         });
         candidates.min().map(|((.., since), owner)| (since, owner))

@@ -117,6 +117,25 @@ fn a_session_with_a_connection_or_a_pending_request_keeps_its_worker() {
 }
 
 #[test]
+fn a_session_that_has_waited_for_its_worker_without_a_connection_does_not_give_it_up_at_once() {
+    let mut bench = own(1);
+    let first = bench.served_from(1);
+    bench.loses_its_connections(first);
+    let waiting = [bench.session_from(3), bench.session_from(3)];
+    waiting.into_iter().for_each(|session| bench.loses_its_connections(session));
+    bench.pass(seconds(10));
+    assert_eq!(bench.how_closed(first), Some(Close::Flush));
+    bench.gone(first);
+    bench.end_workers();
+    bench.pass(seconds(1));
+    bench.answer_all(&[]);
+    assert_eq!(waiting.map(|session| bench.read(session).len()), [1, 0], "the first one is served");
+    assert_eq!(bench.how_closed(waiting[0]), None);
+    bench.pass(seconds(10));
+    assert!(bench.how_closed(waiting[0]).is_some(), "it gives its worker up after ten seconds");
+}
+
+#[test]
 fn a_session_of_the_source_with_most_goes_first_and_none_of_one_with_fewer_than_the_newcomers() {
     let mut bench = own(4);
     let lonely = bench.served_from(1);

@@ -280,7 +280,7 @@ fn a_daemon_that_was_stopped_says_so_and_its_figures_have_the_time_that_clients_
     client.request(1, "m", json!({}));
     daemon.stand_still();
     client.ask(2, "m", json!({}));
-    seconds_go_by(5);
+    seconds_go_by(3);
     daemon.signal(Signal::CONT);
     client.answer(2);
     daemon.logs(&["WARN", "the daemon did not run for ", "daemon_held_up"]);
@@ -289,11 +289,11 @@ fn a_daemon_that_was_stopped_says_so_and_its_figures_have_the_time_that_clients_
     // A busy machine may leave it without a processor once more.
     assert!(of("stdio_bus_events_total{reason=\"daemon_held_up\"}") >= 1.0, "{text}");
     // It is unknown how much of the last wait had passed before it.
-    assert!(of("stdio_bus_request_duration_seconds_sum{pool=\"agents\"}") >= 4.0, "{text}");
+    assert!(of("stdio_bus_request_duration_seconds_sum{pool=\"agents\"}") >= 2.0, "{text}");
     client.half_close();
     client.ends();
     let closed = daemon.logs(&["client_closed", "client=0"]);
-    assert!(number_in(&closed, "duration_ms") >= 5000, "{closed}");
+    assert!(number_in(&closed, "duration_ms") >= 3000, "{closed}");
     daemon.stop();
 }
 

@@ -18,7 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, OnceLock};
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -386,7 +386,8 @@ impl Setup {
                 None
             }
         };
-        Daemon { child, mark, log, client, setup: self, ended: None, left_nothing: false }
+        let first_address = OnceLock::new();
+        Daemon { child, mark, log, client, first_address, setup: self, ended: None, left_nothing: false }
     }
 
     /// Runs it to its end: for refused starts, and programs that only print something.
@@ -414,6 +415,8 @@ pub struct Daemon {
     mark: String,
     log: Arc<Log>,
     client: Option<Client>,
+    /// Its first TCP address, once it is known: a test with a thousand connections does not read the log for each.
+    first_address: OnceLock<SocketAddr>,
     setup: Setup,
     ended: Option<ExitStatus>,
     /// No process of its tree was left after its end.
@@ -423,7 +426,7 @@ pub struct Daemon {
 impl Daemon {
     /// Its first TCP address, for NDJSON, WebSocket or MCP, as printed on stderr.
     pub fn address(&self) -> SocketAddr {
-        self.addresses(1)[0]
+        *self.first_address.get_or_init(|| self.addresses(1)[0])
     }
 
     /// The first `count` TCP addresses that it prints.

@@ -104,6 +104,11 @@ impl Http {
         self
     }
 
+    /// The kernel buffers as much as it may for it from now on: without much room it reads one piece each 200 ms.
+    pub fn gets_room(&self) {
+        rustix::net::sockopt::set_socket_recv_buffer_size(&self.stream, 4 << 20).unwrap();
+    }
+
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }

@@ -3,9 +3,11 @@
 //! first line that a worker reads pins it to an era, a lent worker has one client at a time, every request is answered
 //! once, and what a client leaves behind is cancelled at its worker and reported to no other client. A client that has
 //! said `initialize` meets no shared worker that has heard neither that nor one that asks for the same; some workers
-//! take one only.
+//! take one only. Workers answer with tasks (`tasks.rs`), and sessions lose their connections (`detached.rs`).
 
+mod detached;
 mod rules;
+mod tasks;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -21,6 +23,7 @@ use crate::bus::settings::{
     Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
 };
 use crate::scan::{PAD, Window};
+use tasks::Task;
 use worker::{SimWorker, Wire, Work};
 
 /// How long a worker may take to answer `server/discover`, and how long a cancelled request may still be worked on.
@@ -29,6 +32,10 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this many workers in a row that exit on `server/discover` the command counts as one for sessions.
 const MOST_ENDS: usize = 2;
+/// Number of actions of a seed.
+const STEPS: usize = 300;
+/// The bus may ask for a tick so often at one moment.
+const MOST_TICKS: usize = 16;
 /// The listener for lines, and that for MCP.
 const LINES: usize = 0;
 const MCP: usize = 1;
@@ -50,10 +57,16 @@ struct SimClient {
     /// None is a client of lines.
     era: Option<Era>,
     pool: usize,
+    /// The owner of the token that it has shown.
+    name: Option<&'static str>,
     wire: Wire,
     next: usize,
     /// Numbers of unanswered requests.
     waiting: Vec<usize>,
+    /// The lines that named tasks, by their numbers.
+    naming: BTreeMap<usize, Value>,
+    /// Since when its session has had no connection.
+    detached: Option<Moment>,
     /// What its `initialize` asks for, if it has said it, and whether it has the answer.
     greeting: Option<(usize, bool)>,
     /// The worker that its next line must go to while that takes any.
@@ -65,6 +78,10 @@ struct SimClient {
 impl SimClient {
     fn speaks(&self) -> Era {
         self.era.unwrap_or(Era::Legacy)
+    }
+
+    fn listener(&self) -> usize {
+        if self.era.is_some() { MCP } else { LINES }
     }
 }
 
@@ -79,6 +96,9 @@ struct After {
 
 struct World {
     seed: u64,
+    steps: usize,
+    /// Its last events are printed if it fails.
+    tells: bool,
     random: Random,
     settings: Settings,
     manners: Vec<Manner>,
@@ -92,17 +112,24 @@ struct World {
     eras: Vec<Option<Era>>,
     /// How many workers of each pool in a row have exited on `server/discover`.
     ends: Vec<usize>,
-    /// Number of answered requests.
+    tasks: Vec<Task>,
+    /// Number of answered requests, of lines that named a task to its worker, and of sessions that gave their workers up.
     answered: usize,
+    named: usize,
+    evicted: usize,
     log: Vec<String>,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.log.iter().rev().take(60).rev().for_each(|line| eprintln!("  {line}"));
+        if std::thread::panicking() && self.tells {
+            let most = std::env::var("STDIO_BUS_SIM_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
+            self.log.iter().rev().take(most).rev().for_each(|line| eprintln!("  {line}"));
             eprintln!("{:?} {:#?}", self.manners, self.settings.pools);
-            eprintln!("to repeat it:\n  STDIO_BUS_SIM_SEED={} cargo test -p stdio-bus-sim both_eras", self.seed);
+            let (seed, steps) = (self.seed, self.steps);
+            eprintln!(
+                "to repeat it:\n  STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={steps} cargo test -p stdio-bus-sim both_eras"
+            );
         }
     }
 }
@@ -141,7 +168,7 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, steps: usize, tells: bool) -> Self {
         let mut random = Random::new(seed ^ 0xd00f);
         let mut draws = Draws::new(&mut random);
         let settings = settings(&mut draws);
@@ -161,6 +188,8 @@ impl World {
         let take_one = (0..settings.pools.len()).map(&mut takes_one).collect();
         Self {
             seed,
+            steps,
+            tells,
             take_one,
             eras: vec![None; settings.pools.len()],
             ends: vec![0; settings.pools.len()],
@@ -171,7 +200,10 @@ impl World {
             now: Moment(1),
             clients: Vec::new(),
             workers: Vec::new(),
+            tasks: Vec::new(),
             answered: 0,
+            named: 0,
+            evicted: 0,
             log: Vec::new(),
         }
     }
@@ -180,16 +212,17 @@ impl World {
         self.log.push(format!("{:>10.4} {text}", self.now.0 as f64 / 1e9));
     }
 
-    fn live(&mut self, steps: usize) {
+    fn live(mut self) -> Self {
         let effects = self.bus.start(self.now);
         self.carry_out(effects, &[]);
-        for step in 0..steps as u64 {
+        for step in 0..self.steps as u64 {
             // One more draw in a step changes no draw of a later one.
             self.random = Random::new(self.seed ^ 0xd00f ^ (step + 1) << 40);
             self.act();
             self.check();
         }
         self.heal();
+        self
     }
 
     fn act(&mut self) {
@@ -219,6 +252,10 @@ impl World {
                 let client = *self.random.pick(&clients);
                 self.binds(client);
             }
+            34 | 35 if !clients.is_empty() => {
+                let client = *self.random.pick(&clients);
+                self.detaches(client);
+            }
             33 if self.random.one_in(3) => {
                 let pause = Duration::from_millis(self.random.range(500..6000) as u64);
                 self.pass(pause);
@@ -247,16 +284,30 @@ impl World {
     fn connect(&mut self) {
         let pool = self.random.range(0..self.settings.pools.len());
         let era = *self.random.pick(&[None, Some(Era::Legacy), Some(Era::Modern), Some(Era::Modern)]);
-        let origin = Origin::from(Place::Process { pid: 0, user: self.random.range(0..3) as u32 });
+        let mut origin = Origin::from(Place::Process { pid: 0, user: self.random.range(0..3) as u32 });
+        let name = *self.random.pick(&[None, None, Some("alice"), Some("bob")]);
+        origin.names.token = name.map(Into::into);
         let (key, effects) = match era {
             Some(era) => self.bus.connect_mcp(self.now, MCP, &origin, pool, era),
             None => self.bus.connect(self.now, LINES, &origin),
         };
         let key = key.expect("there is room");
-        self.note(format!("client {} of {era:?} connects to pool {pool}", self.clients.len()));
-        let (wire, waiting) = (Wire::default(), Vec::new());
-        let (next, greeting, bound, closing, closed) = (0, None, None, false, false);
-        self.clients.push(SimClient { key, era, pool, wire, next, waiting, greeting, bound, closing, closed });
+        self.note(format!("client {} ({name:?}) of {era:?} connects to pool {pool}", self.clients.len()));
+        self.clients.push(SimClient {
+            key,
+            era,
+            pool,
+            name,
+            wire: Wire::default(),
+            next: 0,
+            waiting: Vec::new(),
+            naming: BTreeMap::new(),
+            detached: None,
+            greeting: None,
+            bound: None,
+            closing: false,
+            closed: false,
+        });
         self.carry_out(effects, &[]);
     }
 
@@ -287,6 +338,10 @@ impl World {
         }
         if client.era.is_none() {
             line["pool"] = json!(pool);
+        }
+        if !greets {
+            self.names_tasks(at, &mut line);
+            self.clients[at].naming.insert(number, line.clone());
         }
         self.note(format!("client {at} writes {line}"));
         self.write(Peer::Client(self.clients[at].key), &line);
@@ -396,7 +451,9 @@ impl World {
         let peer = Peer::Worker(worker.key);
         match self.random.range(0..8) {
             0 => {
-                let note = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"of": at}});
+                let plain = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"of": at}});
+                let is_of_task = self.random.one_in(3);
+                let note = if is_of_task { self.note_of_task(at).unwrap_or(plain) } else { plain };
                 self.note(format!("worker {at} says {note}"));
                 self.write(peer, &note);
             }
@@ -412,7 +469,10 @@ impl World {
                 let work = *self.random.pick(&live);
                 let work = self.workers[at].work.remove(work);
                 let mut result = json!({"client": work.client, "number": work.number});
-                let mut fails = self.random.one_in(5);
+                if work.greets.is_none() {
+                    self.with_task(at, work.client, work.task.as_deref(), &mut result);
+                }
+                let mut fails = result["taskId"].is_null() && self.random.one_in(5);
                 if let Some(kind) = work.greets {
                     result["kind"] = json!(kind);
                     fails = self.take_one[self.workers[at].pool] && work.is_second;
@@ -465,7 +525,9 @@ impl World {
 
     fn pass(&mut self, duration: Duration) {
         let end = self.now.after(duration);
+        let mut ticks = 0;
         while let Some(deadline) = self.bus.view().next_deadline().filter(|deadline| *deadline <= end) {
+            ticks = if deadline > self.now { 1 } else { ticks + 1 };
             self.now = self.now.max(deadline);
             for worker in &mut self.workers {
                 let is_silent = worker.has_run_for(self.now).is_some_and(|time| time >= SILENT_FOR);
@@ -479,11 +541,14 @@ impl World {
                     }
                 }
             }
-            self.handle(Input::Tick);
+            let effects = self.bus.handle(self.now, Input::Tick);
             assert!(
                 self.bus.view().next_deadline().is_none_or(|next| next > self.now),
-                "the bus asks for the same moment"
+                "a tick moves the next deadline on"
             );
+            self.carry_out(effects, &[]);
+            // What peers say at once, since they are read again, may be due at once.
+            assert!(ticks < MOST_TICKS, "the bus asks for the same moment again and again");
         }
         self.now = end;
     }
@@ -584,6 +649,9 @@ impl World {
             }
             Effect::Close { client, how, why } => {
                 let at = self.client(client);
+                if why == Reason::SessionEvicted {
+                    self.check_evicted(at);
+                }
                 self.clients[at].closing = true;
                 self.note(format!("client {at} is closed for {why:?}"));
                 if how != Close::Refuse {
@@ -683,19 +751,22 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Plan;
+    use crate::{Plan, shrink};
 
-    /// Reads `STDIO_BUS_SIM_SEED` and `STDIO_BUS_SIM_SEEDS`, as the other worlds do.
+    /// Reads `STDIO_BUS_SIM_SEED`, `STDIO_BUS_SIM_SEEDS` and `STDIO_BUS_SIM_STEPS`, as the other worlds do.
     #[test]
     fn clients_of_both_eras_get_exactly_their_messages() {
         let plan = Plan::from_env();
         let mut answered: BTreeMap<bool, usize> = BTreeMap::new();
+        let (mut named, mut evicted) = (0, 0);
         for seed in plan.seed..plan.seed + plan.seeds {
-            let mut world = World::new(seed);
-            world.live(plan.steps.min(300));
+            let live = |steps, is_repeated| World::new(seed, steps, is_repeated).live();
+            let world = shrink::run(plan.steps.min(STEPS), live);
             let lends = world.settings.pools.iter().any(|pool| pool.assignment == Assignment::Dedicated);
             *answered.entry(lends).or_default() += world.answered;
+            (named, evicted) = (named + world.named, evicted + world.evicted);
         }
         assert!(plan.seeds < 100 || answered.values().all(|answered| *answered > 1000), "{answered:?}");
+        assert!(plan.seeds < 100 || named > 100 && evicted > 0, "{named} lines named tasks, {evicted} sessions ended");
     }
 }

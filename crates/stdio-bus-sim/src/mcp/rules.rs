@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::worker::{SimWorker, Work};
-use super::{PATIENCE, SILENT_FOR, World};
+use super::{PATIENCE, SILENT_FOR, SimClient, World};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Era};
@@ -37,11 +37,13 @@ impl World {
         let (client, number) = (number("client"), number("number"));
         let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[pool].assignment);
         assert_eq!(self.clients[client].pool, pool, "a line goes to the pool of its client");
-        let bound = self.clients[client].bound.filter(|_| era == Era::Modern);
+        let has_task = self.reads_task(at, client, &line);
+        let bound = self.clients[client].bound.filter(|_| era == Era::Modern && !has_task);
         if let Some(bound) = bound {
             let takes = self.workers[bound].takes();
             assert!(bound == at || !takes, "client {client} is bound to worker {bound}");
         }
+        let is_guest = has_task || self.is_listened_to(at, client);
         let worker = &mut self.workers[at];
         assert!(era == Era::Modern || !worker.may_be_pinned, "worker {at} may be pinned by the question");
         let pinned = *worker.pinned.get_or_insert(era);
@@ -52,7 +54,12 @@ impl World {
         if assignment == Assignment::Dedicated {
             let others = match era {
                 Era::Legacy => worker.served.iter().any(|other| *other != client),
-                Era::Modern => worker.work.iter().any(|work| work.client != client && work.given_up.is_none()),
+                // What names a task goes to its worker, whoever has borrowed that.
+                Era::Modern if is_guest => false,
+                Era::Modern => {
+                    let is_others = |work: &Work| work.client != client && work.given_up.is_none() && !work.is_guest;
+                    worker.work.iter().any(is_others)
+                }
             };
             assert!(!others, "worker {at} has one client at a time");
         }
@@ -68,7 +75,20 @@ impl World {
         if !line["id"].is_null() {
             let is_second = greets.is_some() && std::mem::replace(&mut self.workers[at].has_begun, true);
             let (id, given_up) = (line["id"].clone(), None);
-            self.workers[at].work.push(Work { id, client, number, given_up, greets, is_second, is_again });
+            let listens = line["method"] == "subscriptions/listen";
+            let task = line["params"]["taskId"].as_str().map(str::to_owned);
+            self.workers[at].work.push(Work {
+                id,
+                client,
+                number,
+                task,
+                listens,
+                given_up,
+                greets,
+                is_second,
+                is_again,
+                is_guest,
+            });
         }
     }
 
@@ -97,7 +117,7 @@ impl World {
 
     pub(super) fn client_reads(&mut self, at: usize, line: &Value) {
         self.note(format!("client {at} reads {line}"));
-        if line["method"] == "notifications/message" {
+        if line["method"] == "notifications/message" || line["method"] == "notifications/tasks" {
             return self.check_audience(at, line["params"]["of"].as_u64().expect("a worker") as usize);
         }
         if !line["method"].is_null() {
@@ -137,8 +157,12 @@ impl World {
                 "unsupported_protocol_version",
                 "request_discarded",
                 "initialize_lost",
+                "session_denied",
             ];
             assert!(may_be.contains(&reason.as_str()), "{line}");
+            if reason == "session_denied" {
+                self.check_refused_task(at, self.clients[at].naming.get(&number));
+            }
             let is_unsupported = reason == "unsupported_protocol_version";
             let era = self.eras[self.clients[at].pool];
             assert!(!is_unsupported || modern && era == Some(Era::Legacy), "{line}");
@@ -165,10 +189,12 @@ impl World {
         let worker = &self.workers[at];
         let is_own =
             self.settings.pools[worker.pool].assignment == Assignment::Dedicated && worker.pinned != Some(Era::Modern);
-        let is_left = is_own && worker.served.iter().all(|client| self.clients[*client].closing);
+        let has_left = |client: &usize| self.clients[*client].closing || self.may_be_evicted(*client);
+        let is_left = is_own && worker.served.iter().all(has_left);
         // A spare one that was not needed for a while.
         let is_spare = worker.pinned == Some(Era::Modern) && worker.work.iter().all(|work| work.given_up.is_some());
         let live = self.workers.iter().filter(|other| other.pool == worker.pool && !other.released);
+        let is_spare = is_spare && !self.works_on_task(at);
         let is_extra = is_spare && live.count() > self.settings.pools[worker.pool].instances;
         // Sessions have another one.
         let is_for_others = (worker.may_be_pinned || worker.is_late) && worker.served.is_empty();
@@ -195,7 +221,10 @@ impl World {
             }
             let is_ready = self.bus.view().pool_readiness(pool).is_some_and(|ready| ready.is_ready());
             let runs = self.workers.iter().any(|worker| worker.pool == pool && !worker.released && worker.runs());
-            assert!(!is_ready || runs, "a pool is ready in which none runs");
+            // One may be started in the place of another that has to give way.
+            let may_end = |(at, client): (usize, &SimClient)| client.pool == pool && self.may_be_evicted(at);
+            let makes_room = self.clients.iter().enumerate().any(may_end);
+            assert!(!is_ready || runs || makes_room, "a pool is ready in which none runs");
         }
         for client in self.clients.iter().filter(|client| client.speaks() == Era::Modern && !client.closing) {
             let is_idle = |worker: &&SimWorker| {

@@ -22,6 +22,10 @@ pub(super) struct Work {
     pub(super) id: Value,
     pub(super) client: usize,
     pub(super) number: usize,
+    /// The task that it names.
+    pub(super) task: Option<String>,
+    /// It is a `subscriptions/listen`.
+    pub(super) listens: bool,
     pub(super) given_up: Option<Moment>,
     /// It is an `initialize` that asks for this.
     pub(super) greets: Option<usize>,
@@ -29,6 +33,8 @@ pub(super) struct Work {
     pub(super) is_second: bool,
     /// The bus has sent it again.
     pub(super) is_again: bool,
+    /// It was sent to the worker for its task, whoever has borrowed that.
+    pub(super) is_guest: bool,
 }
 
 /// The state of a worker's process.

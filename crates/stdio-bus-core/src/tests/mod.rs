@@ -1,6 +1,7 @@
 //! The behaviour of the core, one rule per test, seen as its peers see it: what they wrote, what they read, what
 //! happened to them. `tests/claims.toml` says which test proves which sentence of the specification.
 
+mod access;
 mod admission;
 mod audience;
 mod backpressure;

@@ -613,3 +613,151 @@ fn what_is_said_in_a_child_and_a_question_in_it_keep_the_prompt_of_its_parent() 
     bench.pass(milliseconds(2_050));
     assert_eq!(bench.read_error(first).0, "timeout");
 }
+
+#[test]
+fn an_announcement_that_is_repeated_is_no_news() {
+    let (mut bench, first, _, worker) = two_clients();
+    for line in [announced("a", "c"), announced("a", "c"), update("c", "hello")] {
+        bench.write(worker, &line);
+        assert_eq!(bench.read(first), [line]);
+    }
+    assert_eq!(bench.count(Reason::SessionReused), 0);
+}
+
+#[test]
+fn a_child_wins_over_another_clients_claim_of_its_name() {
+    let (mut bench, first, second, worker) = two_clients();
+    bench.write(second, r#"{"method":"x","sessionId":"c"}"#);
+    bench.read_one(worker);
+    let lines = [announced("a", "c"), update("c", "secret")];
+    lines.iter().for_each(|line| bench.write(worker, line));
+    assert_eq!((bench.read(first), bench.read(second).len()), (lines.to_vec(), 0));
+    assert_eq!(bench.count(Reason::SessionReused), 0);
+}
+
+#[test]
+fn a_session_that_its_owner_has_already_does_not_end_with_the_one_that_announces_it() {
+    let (mut bench, first, _, worker) = two_clients();
+    new_session(&mut bench, first, worker, "own");
+    bench.write(worker, &announced("a", "own"));
+    bench.read(first);
+    grant(&mut bench, first, worker, &ask(4, "session/close", "a"));
+    bench.write(worker, &update("own", "still here"));
+    assert_eq!(bench.read(first), [update("own", "still here")]);
+}
+
+#[test]
+fn announcements_in_a_circle_change_nothing_while_the_sessions_are_being_loaded() {
+    let (mut bench, first, _, worker) = two_clients();
+    bench.write(first, &ask(4, "session/load", "x"));
+    let load = bench.read_json(worker);
+    let lines = [announced("x", "x"), announced("x", "y"), announced("y", "x"), update("y", "hello")];
+    lines.iter().for_each(|line| bench.write(worker, line));
+    assert_eq!(bench.read(first), lines);
+    bench.write(worker, &json!({"id": load["id"], "result": {}}).to_string());
+    bench.read(first);
+    grant(&mut bench, first, worker, &ask(5, "session/close", "y"));
+    bench.write(worker, &update("x", "still here"));
+    assert_eq!(bench.read(first), [update("x", "still here")], "it is no child of its child");
+}
+
+#[test]
+fn a_child_stays_with_the_session_that_announced_it_first() {
+    let (mut bench, first, _, worker) = two_clients();
+    bench.write(first, &ask(4, "session/load", "x"));
+    let load = bench.read_json(worker);
+    for line in [announced("x", "y"), announced("x", "z"), announced("z", "y")] {
+        bench.write(worker, &line);
+    }
+    bench.write(worker, &json!({"id": load["id"], "result": {}}).to_string());
+    bench.read(first);
+    grant(&mut bench, first, worker, &ask(5, "session/close", "z"));
+    bench.write(worker, &update("y", "still here"));
+    assert_eq!(bench.read(first), [update("y", "still here")]);
+}
+
+#[test]
+fn only_a_session_update_without_an_id_announces_a_child_and_only_one_whose_name_is_not_too_long() {
+    let other = announced("a", "c").replace("session/update", "session/other");
+    let request = announced("a", "c").replacen('{', r#"{"id":7,"#, 1);
+    let long = announced("a", &"c".repeat(5_000));
+    for line in [other, request, long] {
+        let (mut bench, first, _, worker) = two_clients();
+        bench.write(worker, &line);
+        assert_eq!(bench.read(first), [&*line]);
+        assert_eq!(bench.bus.view().stats().sessions, 2, "{}", &line[..80]);
+    }
+}
+
+#[test]
+fn a_client_that_denies_subagents_is_announced_none() {
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::Client)]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, &INITIALIZE.replace(r#""subagents":{}"#, r#""subagents":false"#));
+    bench.read(worker);
+    bench.write(worker, r#"{"id":0,"result":{}}"#);
+    bench.read(client);
+    new_session(&mut bench, client, worker, "a");
+    bench.write(worker, &announced("a", "c"));
+    assert_eq!((bench.read(client), bench.bus.view().stats().sessions), (vec![announced("a", "c")], 1));
+}
+
+#[test]
+fn a_child_is_bound_to_the_user_of_its_parent_once_the_worker_has_given_that_out() {
+    // Announced before the parent is loaded, when it is loaded, and where the load fails.
+    for (is_loaded, is_early, result) in [(true, true, "denied"), (true, false, "denied"), (false, true, "free")] {
+        let mut bench = Bench::new(settings(vec![pool(1, Assignment::Client)]));
+        let (alice, worker) = (named(&mut bench, "alice"), bench.worker(0));
+        bench.write(alice, INITIALIZE);
+        bench.read(worker);
+        bench.write(worker, r#"{"id":0,"result":{}}"#);
+        bench.write(alice, &ask(1, "session/load", "a"));
+        bench.read(worker);
+        if is_early {
+            bench.write(worker, &announced("a", "c"));
+        }
+        bench.write(
+            worker,
+            if is_loaded { r#"{"id":1,"result":{}}"# } else { r#"{"id":1,"error":{"code":1,"message":"no"}}"# },
+        );
+        if !is_early {
+            bench.write(worker, &announced("a", "c"));
+        }
+        bench.breaks(alice);
+        bench.gone(alice);
+        let bob = named(&mut bench, "bob");
+        bench.write(bob, &ask(2, "session/load", "c"));
+        let expected = if result == "denied" { (0, 1) } else { (1, 0) };
+        assert_eq!((bench.read(worker).len(), bench.read(bob).len()), expected, "{is_loaded} {is_early}");
+    }
+}
+
+#[test]
+fn a_childs_early_request_gets_an_error_if_its_client_can_no_longer_answer() {
+    let (mut bench, first, _, worker) = two_clients();
+    bench.write(first, &ask(4, "session/prompt", "a"));
+    bench.read(worker);
+    bench.write(worker, &ask(7, "session/request_permission", "c"));
+    bench.ends(first);
+    bench.write(worker, &announced("a", "c"));
+    assert_eq!(bench.read(first), [announced("a", "c")], "a client that sends no more still reads");
+    let refused = bench.read_json(worker);
+    assert_eq!((&refused["id"], refused["error"]["code"].is_i64()), (&Value::from(7), true), "{refused}");
+}
+
+#[test]
+fn a_request_in_a_child_keeps_its_parent_from_being_idle_as_long_as_a_client_waits_for_it() {
+    let mut config = settings(vec![pool(1, Assignment::Client)]);
+    config.limits.session_idle = Some(seconds(60));
+    config.pools[0].request_timeout = Some(seconds(300));
+    let (mut bench, first, second, worker) = two_clients_of(config);
+    bench.write(worker, &announced("a", "c"));
+    bench.write(first, &ask(4, "session/set_mode", "c"));
+    bench.pass(seconds(200));
+    assert_eq!(bench.count(Reason::SessionIdle), 1, "only that of the other client");
+    bench.read(first);
+    bench.write(worker, &update("a", "still here"));
+    assert_eq!((bench.read(first), bench.read(second).len()), (vec![update("a", "still here")], 0));
+    bench.pass(seconds(200));
+    assert_eq!(bench.count(Reason::SessionIdle), 2, "the worker may never answer it");
+}

@@ -116,3 +116,44 @@ fn a_server_that_two_clients_call_the_same_is_neithers_until_one_of_them_has_lef
     bench.write(worker, &message("a", "1"));
     assert_eq!(bench.read_one(second), message("a", "1"));
 }
+
+#[test]
+fn the_messages_of_a_server_go_to_the_newer_connection_of_its_user() {
+    let mut bench = bench(1);
+    let mut named = || {
+        let names = crate::origin::Names { token: Some("alice".into()), ..Default::default() };
+        let origin = Origin { names: names.into(), ..Place::Inherited.into() };
+        Peer::Client(bench.connect(0, origin).expect("there is room"))
+    };
+    let (gone, old) = (named(), named());
+    bench.breaks(gone);
+    bench.gone(gone);
+    let names = crate::origin::Names { token: Some("alice".into()), ..Default::default() };
+    let origin = Origin { names: names.into(), ..Place::Inherited.into() };
+    // It gets the slot of the one that has left, before the older one.
+    let new = Peer::Client(bench.connect(0, origin).expect("there is room"));
+    let worker = bench.worker(0);
+    for (client, id) in [(old, 1), (new, 2)] {
+        bench.write(client, &offers(id, "session/new", &server("a")));
+        bench.read_one(worker);
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"s{id}"}}}}"#));
+        bench.read_one(client);
+    }
+    bench.write(worker, &message("a", "1"));
+    assert_eq!((bench.read(new), bench.read(old).len()), (vec![message("a", "1")], 0));
+    assert_eq!(bench.count(Reason::Unroutable), 0);
+}
+
+#[test]
+fn only_messages_of_a_server_go_to_the_worker_to_which_it_was_offered() {
+    let mut bench = bench(2);
+    let client = bench.client();
+    bench.write(client, &offers(0, "session/new", &server("a")));
+    bench.busy_worker();
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        bench.write(client, r#"{"method":"x","params":{"serverId":"a"}}"#);
+        readers.push(bench.busy_worker());
+    }
+    assert!(readers[0] != readers[1] && readers[1] != readers[2], "they take turns");
+}

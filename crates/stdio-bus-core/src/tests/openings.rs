@@ -457,3 +457,94 @@ fn a_client_gets_another_worker_for_one_whose_last_words_are_malformed() {
         assert_eq!([Reason::OwnWorkerReplaced, Reason::OwnWorkerEnded].map(|it| bench.count(it)), [1, 1]);
     }
 }
+
+#[test]
+fn each_client_tells_a_worker_that_takes_many_that_it_is_ready() {
+    let (mut bench, one) = begun(Assignment::Client);
+    let (worker, two) = (bench.worker(0), bench.client());
+    bench.write(two, &alike("5000"));
+    bench.accepts(worker);
+    for client in [one, two] {
+        bench.write(client, INITIALIZED);
+        assert_eq!(bench.read_one(worker), INITIALIZED);
+    }
+}
+
+#[test]
+fn a_worker_that_takes_one_initialize_is_told_that_it_is_ready_by_the_first_client_that_says_so() {
+    let (mut bench, one) = begun(Assignment::Client);
+    let (worker, two) = (bench.worker(0), bench.client());
+    bench.write(two, &alike("5000"));
+    bench.read(worker);
+    bench.write(worker, &error(&json!(5000)));
+    assert_eq!(bench.read_one(two), result(&json!(5000), "it"));
+    bench.write(two, INITIALIZED);
+    assert_eq!(bench.read_one(worker), INITIALIZED, "the client that has begun first has not said it yet");
+    bench.write(one, INITIALIZED);
+    assert!(bench.read(worker).is_empty());
+}
+
+#[test]
+fn a_worker_that_was_told_that_it_is_ready_is_not_told_again_for_the_next_client_that_goes_on_there() {
+    let (mut bench, one) = begun(Assignment::Client);
+    let (old, two) = (bench.worker(0), bench.client());
+    bench.write(two, &alike("5000"));
+    bench.accepts(old);
+    [one, two].into_iter().for_each(|client| bench.write(client, INITIALIZED));
+    let worker = bench.is_replaced();
+    bench.write(one, NEW);
+    bench.accepts(worker);
+    assert_eq!(bench.read(worker), [INITIALIZED, NEW]);
+    bench.write(two, r#"{"id":5001,"method":"x"}"#);
+    assert_eq!(bench.read_one(worker), r#"{"id":5001,"method":"x"}"#);
+}
+
+#[test]
+fn a_long_notification_behind_an_initialize_is_sent_again_without_what_makes_it_long() {
+    let (mut bench, client) = begun(Assignment::Client);
+    let long = format!(r#"{{"jsonrpc":"2.0","method":"notifications/initialized","params":"{}"}}"#, "x".repeat(600));
+    bench.write(client, &long);
+    assert_eq!(bench.read_one(bench.worker(0)), long);
+    let worker = bench.is_replaced();
+    bench.write(client, NEW);
+    bench.accepts(worker);
+    assert_eq!(bench.read(worker), [INITIALIZED, NEW]);
+}
+
+#[test]
+fn a_client_whose_initialize_is_too_large_to_be_kept_goes_on_where_another_one_has_begun() {
+    let (mut bench, one) = begun(Assignment::Client);
+    let two = bench.client();
+    bench.write(two, &alike("5000").replace("another", &"x".repeat(20_000)));
+    bench.accepts(bench.worker(0));
+    bench.read(two);
+    let worker = bench.is_replaced();
+    bench.write(one, NEW);
+    bench.accepts(worker);
+    bench.read(worker);
+    bench.write(two, r#"{"id":5001,"method":"x"}"#);
+    assert_eq!((bench.read(worker).len(), bench.read(two).len()), (1, 0));
+}
+
+#[test]
+fn a_client_goes_on_at_a_worker_that_takes_one_initialize_and_has_had_another_one() {
+    let mut bench = Bench::new(settings(vec![pool(2, Assignment::Client)]));
+    let (one, two, three) = (bench.client(), bench.client(), bench.client());
+    bench.write(one, ONE);
+    let first = bench.busy_worker();
+    bench.write(first, &result(&json!(0), "it"));
+    bench.write(two, &other(5000));
+    let second = bench.busy_worker();
+    assert_ne!(first, second);
+    bench.write(second, &result(&json!(5000), "it"));
+    bench.write(three, &alike("9000"));
+    assert_eq!(bench.busy_worker(), first);
+    bench.write(first, &error(&json!(9000)));
+    assert_eq!(bench.read_one(three), result(&json!(9000), "it"));
+    bench.read(two);
+    bench.ends(second);
+    bench.write(two, r#"{"id":5001,"method":"x"}"#);
+    assert_eq!((bench.read_one(first), bench.read(two).len()), (r#"{"id":5001,"method":"x"}"#.to_owned(), 0));
+    let told: Vec<&Report> = bench.reports.iter().filter(|it| it.reason == Reason::InitializeRefused).collect();
+    assert!(told.iter().any(|report| report.text.contains("another protocol version")), "{told:?}");
+}

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::scan::{BATCH, Fault, Line, Outcome, PAD, Partial, Scanner, SkipValue, Window, decode};
+use crate::scan::{BATCH, Fault, Line, Outcome, PAD, Partial, Scanner, SkipValue, Window, is_decoded};
 
 /// Minimum room for a read.
 const BLOCK: usize = 256 * 1024;
@@ -183,7 +183,7 @@ fn params(object: &[u8]) -> Option<&[u8]> {
         at = after_space(object, key_end) + 1;
         at = after_space(object, at);
         let end = after_value(object, at);
-        if is_params(key) {
+        if is_decoded(key, b"params") {
             return Some(&object[at..end]);
         }
         at = after_space(object, end);
@@ -192,16 +192,6 @@ fn params(object: &[u8]) -> Option<&[u8]> {
         }
         at = after_space(object, at + 1);
     }
-}
-
-/// Whether a raw key is `params` once decoded.
-fn is_params(key: &[u8]) -> bool {
-    if memchr::memchr(b'\\', key).is_none() {
-        return key == br#""params""#;
-    }
-    let mut decoded = Vec::new();
-    decode(key, &mut decoded);
-    decoded == b"params"
 }
 
 fn after_space(json: &[u8], from: usize) -> usize {

@@ -413,7 +413,6 @@ impl Message {
         }
     }
 
-    /// Its kind.
     pub fn kind(&self) -> Kind {
         let answers = self.line.flags & (Line::RESULT | Line::ERROR) != 0;
         match self.line.id.is_some() {
@@ -458,7 +457,7 @@ impl Message {
     pub fn method(&self) -> Cow<'_, [u8]> {
         match self.line.method.len() {
             0 => Cow::Borrowed(b""),
-            1..=LONGEST_METHOD => decoded(self.window().get(self.line.method)),
+            1..=LONGEST_METHOD => decoded(self.window().get(self.line.method)).unwrap_or_default(),
             _ => Cow::Borrowed(self.window().get(self.line.method)),
         }
     }
@@ -493,8 +492,7 @@ impl Message {
 
 /// The decoded value of an object's member, if it is a string.
 pub fn string<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
-    let value = member(object, name)?;
-    value.starts_with(b"\"").then(|| decoded(value))
+    member(object, name).and_then(decoded)
 }
 
 #[cfg(test)]

@@ -59,8 +59,7 @@ impl Params {
 
     /// The decoded value of a member of this message, if it is a string.
     pub fn string<'a>(&self, text: &'a [u8], wanted: Wanted) -> Option<Cow<'a, [u8]>> {
-        let value = &text[self.values[wanted as usize].clone()?];
-        value.starts_with(b"\"").then(|| decoded(value))
+        decoded(&text[self.values[wanted as usize].clone()?])
     }
 
     /// Whether the member occurs more than once, so that a worker may read the other one.

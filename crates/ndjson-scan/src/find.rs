@@ -1,5 +1,5 @@
 //! Members that routing needs in few messages only: they are searched for in the line, which the scanner has already
-//! validated.
+//! validated. In bytes that are not JSON something else may be found, or nothing.
 
 use alloc::borrow::Cow;
 
@@ -21,7 +21,7 @@ fn params_of(line: &[u8]) -> Option<&[u8]> {
 
 /// Returns the decoded string member `name` of an object, if there is one.
 pub fn string_in<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
-    member(object, name).filter(|value| value.starts_with(b"\"")).map(decoded)
+    member(object, name).and_then(decoded)
 }
 
 /// Returns the objects in the array member `name` of `params`, if there is one. `line` is a valid message.
@@ -31,7 +31,7 @@ pub fn objects_in_params<'a>(line: &'a [u8], name: &[u8]) -> impl Iterator<Item 
 
 /// Returns the decoded strings in the array member `name` of an object, if there is one.
 pub fn strings_in<'a>(object: &'a [u8], name: &[u8]) -> impl Iterator<Item = Cow<'a, [u8]>> {
-    elements_in(object, name).filter(|element| element.starts_with(b"\"")).map(decoded)
+    elements_in(object, name).filter_map(decoded)
 }
 
 /// Returns the elements of the array member `name` of an object, if there is one.
@@ -154,7 +154,7 @@ pub fn with_its_comma(data: &[u8], at: usize, name: &[u8], value: Span) -> Optio
 
 /// The same for a member with this value, whose key has no quote in it.
 fn around(data: &[u8], at: usize, value: Span) -> Option<Span> {
-    let filled_before = |end: usize| data[at..end].iter().rposition(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
+    let filled_before = |end: usize| data.get(at..end)?.iter().rposition(|byte| !matches!(byte, b' ' | b'\t' | b'\r'));
     let colon = at + filled_before(value.start as usize)?;
     let quote = at + filled_before(colon)?;
     let key = at + data[at..quote].iter().rposition(|byte| *byte == b'"')?;

@@ -54,7 +54,7 @@ pub use find::{
 };
 pub use meta::Meta;
 pub use skip::SkipValue;
-pub use string::{BYTE_ORDER_MARK, blank_returns, decode, decoded, is_decoded};
+pub use string::{BYTE_ORDER_MARK, blank_returns, decoded, is_decoded};
 
 use isa::Isa;
 use isa::portable::Portable;
@@ -125,6 +125,9 @@ impl<'a> Window<'a> {
     }
 
     /// The bytes of one span of this window.
+    ///
+    /// # Panics
+    /// If the span is not one of this window, as with any slice.
     #[inline]
     pub fn get(&self, span: Span) -> &'a [u8] {
         &self.data()[span.start as usize..span.end as usize]

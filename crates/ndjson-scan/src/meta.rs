@@ -57,7 +57,7 @@ impl Name {
     #[inline(never)]
     fn spelled(window: Window<'_>, at: usize) -> Option<Self> {
         let key = &window.data()[at..];
-        Self::named(&decoded(&key[..string_length(key)]))
+        Self::named(&decoded(&key[..string_length(key)])?)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The members of an object and the end of a value. Everything read here has been validated before.
+//! The members of an object and the end of a value. Everything read here has been validated before: of other bytes it
+//! returns something or nothing.
 
 use super::{SkipValue, Span};
 

@@ -93,7 +93,7 @@ impl SkipValue {
             (State::Text, b'"') => State::Nested,
             (State::Text | State::Escape, _) => State::Text,
             (State::Nested, b'}' | b']') => {
-                self.depth -= 1;
+                self.depth = self.depth.saturating_sub(1);
                 State::Nested
             }
             (State::Begin | State::Nested, b'"') => State::Text,

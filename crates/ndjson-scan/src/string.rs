@@ -1,56 +1,72 @@
-//! Raw JSON strings: decodes their escapes. It never validates; the scanner did.
+//! Raw JSON strings: decodes their escapes. Their text is not validated, since the scanner did that; but any bytes may be
+//! asked for.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use super::SkipValue;
 
-/// Appends the decoded bytes of `token`, a valid string token with its quotes, to `out`. A lone surrogate escape, which
-/// JSON allows and UTF-8 does not, becomes its three bytes in WTF-8.
-pub fn decode(token: &[u8], out: &mut Vec<u8>) {
-    debug_assert!(token.len() >= 2 && token[0] == b'"' && token[token.len() - 1] == b'"');
-    let mut rest = &token[1..token.len() - 1];
-    out.reserve(rest.len());
+/// The text between the quotes of a string token; none if the token has none.
+#[inline]
+fn text_of(token: &[u8]) -> Option<&[u8]> {
+    token.strip_prefix(b"\"")?.strip_suffix(b"\"")
+}
+
+/// The decoded bytes of the text of a string token; none if it has an escape that JSON does not have.
+fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let (mut rest, mut out) = (text, Vec::with_capacity(text.len()));
     // Escapes often follow each other.
     while let Some(backslash) = if rest.starts_with(b"\\") { Some(0) } else { memchr::memchr(b'\\', rest) } {
         out.extend_from_slice(&rest[..backslash]);
-        let letter = rest[backslash + 1];
+        let letter = *rest.get(backslash + 1)?;
         rest = &rest[backslash + 2..];
         if letter == b'u' {
-            let mut code = hex(rest);
+            let mut code = hex(rest)?;
             rest = &rest[4..];
-            let low = if rest.starts_with(b"\\u") { hex(&rest[2..]) } else { 0 };
+            let low = rest.strip_prefix(b"\\u").and_then(hex).unwrap_or(0);
             if (0xD800..0xDC00).contains(&code) && (0xDC00..0xE000).contains(&low) {
                 code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
                 rest = &rest[6..];
             }
-            encode(code, out);
-        } else {
+            encode(code, &mut out);
+        } else if matches!(letter, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') {
             out.push(plain(letter));
+        } else {
+            return None;
         }
     }
     out.extend_from_slice(rest);
+    Some(out)
 }
 
-/// The decoded bytes of `token`, usually borrowed from it.
-pub fn decoded(token: &[u8]) -> Cow<'_, [u8]> {
-    let plain = &token[1..token.len() - 1];
-    if memchr::memchr(b'\\', plain).is_none() {
-        return Cow::Borrowed(plain);
+/// The decoded bytes of `token`, usually borrowed from it; `None` if it is no string: a number, say, or one that is cut
+/// off. A lone surrogate escape, which JSON allows and UTF-8 does not, becomes its three bytes in WTF-8.
+///
+/// Beyond its quotes and escapes the token is not validated, since the scanner did that.
+///
+/// ```
+/// use ndjson_scan::decoded;
+///
+/// assert_eq!(decoded(br#""caf\u00e9""#).as_deref(), Some("café".as_bytes()));
+/// assert_eq!(decoded(b"7"), None);
+/// ```
+pub fn decoded(token: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let text = text_of(token)?;
+    match memchr::memchr(b'\\', text) {
+        None => Some(Cow::Borrowed(text)),
+        Some(_) => decode(text).map(Cow::Owned),
     }
-    let mut bytes = Vec::new();
-    decode(token, &mut bytes);
-    Cow::Owned(bytes)
 }
 
 /// The byte order mark that some programs write ahead of UTF-8, though they should not (RFC 8259, section 8.1). The
 /// scanner refuses it.
 pub const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Whether the decoded bytes of `token` are `text`. A token that is too long for that is not decoded.
+/// Whether `token` is a string whose decoded bytes are `text`. A token that is too long for that is not decoded.
 pub fn is_decoded(token: &[u8], text: &[u8]) -> bool {
     // The longest escape of a byte has six.
-    (text.len() + 2..=6 * text.len() + 2).contains(&token.len()) && *decoded(token) == *text
+    (text.len() + 2..=6 * text.len() + 2).contains(&token.len())
+        && decoded(token).is_some_and(|decoded| *decoded == *text)
 }
 
 /// Makes a blank of each carriage return: between the tokens of a line both mean the same.
@@ -59,15 +75,16 @@ pub fn blank_returns(bytes: &mut [u8]) {
     bytes.iter_mut().for_each(|byte| *byte = if *byte == b'\r' { b' ' } else { *byte });
 }
 
-/// The length of the valid string at the start of `bytes`.
+/// The length of the valid string at the start of `bytes`; that of all bytes if it has no end.
 pub(super) fn string_length(bytes: &[u8]) -> usize {
     let mut at = 1;
     // One with many escapes is read in blocks.
     for _ in 0..8 {
-        match memchr::memchr2(b'"', b'\\', &bytes[at..]) {
-            Some(found) if bytes[at + found] == b'"' => return at + found + 1,
+        let Some(rest) = bytes.get(at..) else { return bytes.len() };
+        match memchr::memchr2(b'"', b'\\', rest) {
+            Some(found) if rest[found] == b'"' => return at + found + 1,
             Some(found) => at += found + 2,
-            None => unreachable!("a valid string has an end"),
+            None => return bytes.len(),
         }
     }
     SkipValue::default().read(bytes).unwrap_or(bytes.len())
@@ -85,9 +102,9 @@ pub(super) fn plain(letter: u8) -> u8 {
     }
 }
 
-/// The value of the four hex digits at the start of `bytes`.
-fn hex(bytes: &[u8]) -> u32 {
-    bytes[..4].iter().fold(0, |value, &digit| value << 4 | (digit as char).to_digit(16).unwrap_or(0))
+/// The value of the four hex digits at the start of `bytes`, if they are there.
+fn hex(bytes: &[u8]) -> Option<u32> {
+    bytes.get(..4)?.iter().try_fold(0, |value, &digit| Some(value << 4 | (digit as char).to_digit(16)?))
 }
 
 /// UTF-8 by its bit pattern, surrogates included.
@@ -103,12 +120,38 @@ fn encode(code: u32, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use super::decode;
+    use super::is_decoded;
 
     fn decoded(token: &str) -> Vec<u8> {
-        let mut out = Vec::new();
-        decode(token.as_bytes(), &mut out);
-        out
+        super::decoded(token.as_bytes()).expect("a string").into_owned()
+    }
+
+    #[test]
+    fn what_is_no_string_or_only_a_part_of_one_is_not_decoded() {
+        let others = [
+            "",
+            "\"",
+            "7",
+            "-0.5e+7",
+            "true",
+            "null",
+            "{}",
+            "[\"a\"]",
+            "\"a",
+            "a\"",
+            "a",
+            r#""\""#,
+            r#""a\u""#,
+            r#""\u12""#,
+            r#""\u12g4""#,
+            r#""\ud83d\""#,
+            r#""\x""#,
+            r#""\\\""#,
+        ];
+        for token in others {
+            assert_eq!(super::decoded(token.as_bytes()), None, "{token}");
+            assert!(!is_decoded(token.as_bytes(), b"") && !is_decoded(token.as_bytes(), b"a"), "{token}");
+        }
     }
 
     #[test]

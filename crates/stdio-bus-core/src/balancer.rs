@@ -167,7 +167,7 @@ impl Bus {
     /// The group that a client's line asks for (decision 7).
     pub(super) fn group_of_line(&self, client: ClientKey, line: Parsed<'_>) -> Result<usize, Refusal> {
         if line.pool.is_some() && self.ctx.mcp(client).era.is_none() {
-            return self.named_pool(client, &decoded(line.get(line.pool)));
+            return self.named_pool(client, &decoded(line.get(line.pool)).unwrap_or_default());
         }
         Ok(self.ctx.client(client).map_or(0, |client| client.group))
     }

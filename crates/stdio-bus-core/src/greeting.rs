@@ -158,9 +158,10 @@ const EMPTY: u64 = 1;
 fn meaning(value: &[u8], depth: usize) -> Option<u64> {
     match value.first()? {
         b'n' | b'f' => None,
-        b'"' => Some(hash_of_name(&decoded(value))),
+        b'"' => Some(hash_of_name(&decoded(value)?)),
         b'{' if depth < DEEPEST => Some(all_members(value).fold(EMPTY, |sum, (key, value)| {
-            let member = meaning(value, depth + 1).map(|value| together(hash_of_name(&decoded(key)), value));
+            let member = meaning(value, depth + 1).zip(decoded(key));
+            let member = member.map(|(value, key)| together(hash_of_name(&key), value));
             sum.wrapping_add(member.unwrap_or(0))
         })),
         _ => {

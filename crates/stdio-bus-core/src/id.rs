@@ -165,7 +165,7 @@ impl Spelled {
             return Err(TooLong);
         }
         if token.first() == Some(&b'"') {
-            let text = decoded(token);
+            let text = decoded(token).unwrap_or(Cow::Borrowed(token));
             if text.len() > MAX_REQUEST_ID_LEN {
                 return Err(TooLong);
             }

@@ -120,7 +120,7 @@ pub(super) fn verb(line: Parsed<'_>) -> Verb {
     let token = line.get(line.method);
     // A method with an escaped letter means the same.
     if token.len() <= LONGEST_METHOD && may_mean_something(&token[1..]) {
-        verb_named(&decoded(token))
+        decoded(token).map_or(Verb::Other, |name| verb_named(&name))
     } else {
         Verb::Other
     }
@@ -186,7 +186,7 @@ pub(super) fn session_name<'a>(line: Parsed<'a>, span: Span) -> Option<Cow<'a, [
     if span.len() <= 2 {
         return None;
     }
-    Some(decoded(line.get(span)))
+    decoded(line.get(span))
 }
 
 /// The session that a line names: at top level, or else in its params.

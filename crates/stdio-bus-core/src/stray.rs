@@ -142,9 +142,9 @@ impl Outline {
                 Place::InValue(mut skip) => {
                     let length = skip.read(&bytes[at..]);
                     let part = &bytes[at..at + length.unwrap_or(bytes.len() - at)];
-                    match &*decoded(&self.key) {
-                        b"id" => keep(&mut self.id, part, LONGEST_ID + 1),
-                        b"method" => keep(&mut self.method, part, LONGEST_NAME),
+                    match decoded(&self.key).as_deref() {
+                        Some(b"id") => keep(&mut self.id, part, LONGEST_ID + 1),
+                        Some(b"method") => keep(&mut self.method, part, LONGEST_NAME),
                         _ => {}
                     }
                     at += part.len();
@@ -170,9 +170,9 @@ impl Outline {
                 }
                 Place::Colon if byte == b':' => Place::Value,
                 Place::Value => {
-                    match &*decoded(&self.key) {
-                        b"id" => self.is_unclear |= !self.id.is_empty(),
-                        b"result" | b"error" => self.answers = true,
+                    match decoded(&self.key).as_deref() {
+                        Some(b"id") => self.is_unclear |= !self.id.is_empty(),
+                        Some(b"result" | b"error") => self.answers = true,
                         _ => {}
                     }
                     self.place = Place::InValue(SkipValue::default());

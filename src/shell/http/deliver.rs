@@ -141,7 +141,7 @@ impl Said<'_> {
             (true, None) => return session::Line::Other,
             _ => {}
         }
-        let method = self.method.map(decoded).unwrap_or_default();
+        let method = self.method.and_then(decoded).unwrap_or_default();
         match &*method {
             b"notifications/progress" => {
                 let token = member(self.text, b"params").and_then(|params| member(params, b"progressToken"));
@@ -166,7 +166,6 @@ impl Said<'_> {
         self.head.len() + self.text.len()
     }
 
-    /// All of it.
     fn whole(&self) -> Cow<'_, [u8]> {
         match self.head {
             b"" => self.text.into(),

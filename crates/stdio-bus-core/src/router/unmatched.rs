@@ -214,8 +214,7 @@ fn is_rounded(rounded: u64, number: u64) -> bool {
 pub(super) fn error_of(line: Parsed<'_>) -> String {
     let Some(error) = member(line.get(line.span), b"error") else { return String::new() };
     let code = member(error, b"code").unwrap_or_default();
-    let message = member(error, b"message").filter(|message| message.starts_with(b"\""));
-    let message = message.map(decoded).unwrap_or_default();
+    let message = member(error, b"message").and_then(decoded).unwrap_or_default();
     let (code, message) = (&code[..code.len().min(32)], &message[..message.len().min(LONGEST_TEXT)]);
     format!("{} {}", code.escape_ascii(), String::from_utf8_lossy(message).escape_debug())
 }

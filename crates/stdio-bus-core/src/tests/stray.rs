@@ -259,3 +259,19 @@ fn bad_output_is_passed_over_by_default_where_http_listeners_alone_offer_the_poo
     settings.pools[1].on_bad_output = Some(BadOutput::Restart);
     assert_eq!(settings.on_bad_output(1), BadOutput::Restart);
 }
+
+#[test]
+fn a_line_with_half_an_escape_in_a_key_or_an_id_is_passed_over() {
+    let long = format!(r#"{{"{}\u0041":1}}"#, "a".repeat(60));
+    for line in
+        [r#"{"\u":1}"#, r#"{"\ud83d\u":1}"#, r#"{"id":"\u","result":1}"#, r#"[{"id":"\u12","result":1},"#, &long]
+    {
+        let mut bench = skipping();
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        bench.write(worker, &line.replace(":1}", ":01}"));
+        bench.write(worker, r#"{"id":1,"result":7}"#);
+        assert_eq!(bench.read_json(client)["result"], 7, "{line}");
+        assert!(bench.signals_to(worker).is_empty(), "{line}");
+    }
+}

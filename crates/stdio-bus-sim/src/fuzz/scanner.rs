@@ -9,7 +9,10 @@ use simd_json::tape::Value;
 use super::SCANNERS;
 use crate::oracle::{Judgement, as_judged, judge};
 use crate::reading::read;
-use crate::scan::{Fault, Line, Scanner, Span, decoded};
+use crate::scan::{
+    Fault, Line, PAD, Scanner, SkipValue, Span, Window, all_members, blank_returns, decoded, is_decoded, member,
+    members, objects_in_params, string_in, string_in_params, strings_in, with_its_comma, wrapped_message,
+};
 
 /// Brackets of a line that serde_json may find too deep: it stops at 128 levels.
 const DEEP: usize = 120;
@@ -22,6 +25,47 @@ pub fn check(bytes: &[u8]) {
     let line: Vec<u8> = bytes.iter().map(|byte| if *byte == b'\n' { b'\r' } else { *byte }).collect();
     let stream = [&line[..], b"\n"].concat();
     SCANNERS.with_borrow_mut(|scanners| scanners.iter_mut().for_each(|scanner| check_with(scanner, &line, &stream)));
+    check_unread(bytes);
+}
+
+/// Checks that whatever is offered beside the scanner takes bytes that no scanner has read, and that a string is decoded
+/// as serde_json does.
+fn check_unread(bytes: &[u8]) {
+    let at = bytes.first().map_or(0, |first| usize::from(*first) % (bytes.len() + 2));
+    let (begin, rest) = bytes.split_at(at.min(bytes.len()));
+    for token in [bytes, begin, rest] {
+        let decoded = decoded(token);
+        if let Ok(text) = serde_json::from_slice::<String>(token)
+            && token.trim_ascii() == token
+        {
+            assert_eq!(decoded.as_deref(), Some(text.as_bytes()));
+        }
+        assert!(decoded.is_none_or(|text| is_decoded(token, &text)));
+        for name in [begin, b"params", b"id", b"k"] {
+            let [value, _] = members(token, [name, b"method"]);
+            assert!(value.is_none_or(|value| value.len() <= token.len()));
+            let found = (member(token, name), string_in(token, name), string_in_params(token, name));
+            assert!(found.1.is_none() || found.0.is_some());
+            assert!(strings_in(token, name).chain(found.2).all(|text| text.len() <= token.len()));
+            assert!(objects_in_params(token, name).all(|object| object.starts_with(b"{")));
+            for value in [Span::default(), Span { start: (at + bytes.len()) as u32 / 2, end: bytes.len() as u32 }] {
+                let place = with_its_comma(token, at, name, value);
+                assert!(place.is_none_or(|place| place.start <= place.end && place.end as usize <= token.len()));
+            }
+        }
+        assert!(all_members(token).all(|(key, _)| key.starts_with(b"\"")));
+        let mut skip = SkipValue::default();
+        assert!(skip.read(token).is_none_or(|length| length <= token.len()));
+        assert!(skip.read(rest).is_none_or(|length| length <= rest.len()));
+        let mut blank = token.to_vec();
+        blank_returns(&mut blank);
+        assert!(!blank.contains(&b'\r'));
+    }
+    let padded = [&[b'"'; PAD][..], bytes, &[b'\\'; PAD][..]].concat();
+    let window = Window::new(&padded, PAD, PAD + bytes.len());
+    let span = Span { start: at as u32, end: bytes.len().max(at) as u32 };
+    let inner = wrapped_message(window, &Line { span, ..Line::default() });
+    assert!(inner.is_ok_and(|inner| inner.method.end as usize <= bytes.len()) || bytes.contains(&b'{'));
 }
 
 /// Checks one instruction set against both parsers.
@@ -74,7 +118,7 @@ fn check_fields(stream: &[u8], line: &Line, top: Value<'_, '_>) {
     ];
     for (name, span, value) in strings {
         let text = value.as_ref().and_then(|value| value.as_str()).map(str::as_bytes);
-        assert_eq!(token(stream, span).map(decoded).as_deref(), text, "{name}");
+        assert_eq!(token(stream, span).and_then(decoded).as_deref(), text, "{name}");
     }
     let names = [
         ("id", line.id, top.get("id")),
@@ -87,7 +131,7 @@ fn check_fields(stream: &[u8], line: &Line, top: Value<'_, '_>) {
         match (token(stream, span), value) {
             (None, None) => {}
             (Some(token @ [b'"', ..]), Some(value)) => {
-                assert_eq!(Some(&*decoded(token)), value.as_str().map(str::as_bytes), "{name}");
+                assert_eq!(decoded(token).as_deref(), value.as_str().map(str::as_bytes), "{name}");
             }
             (Some(token), Some(value)) => {
                 let number = str::from_utf8(token).ok().and_then(|token| token.parse::<f64>().ok());

@@ -379,3 +379,115 @@ fn a_client_that_loads_a_session_while_the_table_is_full_has_room_made_and_its_c
     bench.write(worker, announced);
     assert_eq!(bench.read(next), [announced, update]);
 }
+
+#[test]
+fn a_session_that_is_loaded_after_its_owner_has_left_is_not_idle_at_once_but_in_its_time() {
+    let mut settings = one();
+    settings.limits.session_idle = Some(seconds(8));
+    let mut bench = Bench::new(settings);
+    let (owner, worker) = (bench.client(), bench.worker(0));
+    makes(&mut bench, owner, worker, "s");
+    leaves(&mut bench, owner);
+    bench.pass(seconds(100));
+    let next = bench.client();
+    bench.write(next, &ask(2, "session/load", "s"));
+    bench.read_one(worker);
+    bench.write(worker, r#"{"id":2,"result":{}}"#);
+    bench.read_one(next);
+    bench.pass(seconds(4));
+    assert_eq!(bench.count(Reason::SessionIdle), 0);
+    bench.pass(seconds(10));
+    assert_eq!(bench.count(Reason::SessionIdle), 1);
+}
+
+#[test]
+fn a_session_that_a_worker_makes_anew_under_a_lost_name_is_not_lost_where_the_pool_is_named() {
+    let mut bench = Bench::new(one());
+    let (client, worker) = (bench.client(), bench.worker(0));
+    makes(&mut bench, client, worker, "s");
+    bench.dies(worker);
+    bench.pass(seconds(1));
+    let worker = bench.worker(0);
+    makes(&mut bench, client, worker, "s");
+    bench.write(client, r#"{"id":2,"method":"session/prompt","pool":"agents","params":{"sessionId":"s"}}"#);
+    assert_eq!((bench.read(worker).len(), bench.read(client).len()), (1, 0));
+}
+
+#[test]
+fn a_session_that_was_made_for_one_user_meanwhile_is_not_given_to_another_one_who_asked_for_its_name() {
+    // One that the worker makes for a client is its own, though, whoever has one of that name elsewhere.
+    for is_made in [false, true] {
+        let mut bench = Bench::new(settings(vec![pool(2, Assignment::Client)]));
+        let (alice, bob) = (named(&mut bench, "alice"), named(&mut bench, "bob"));
+        bench.write(alice, r#"{"id":1,"method":"session/new"}"#);
+        let alices = bench.busy_worker();
+        let (line, answer) = match is_made {
+            true => (r#"{"method":"x","sessionId":"x"}"#.to_owned(), r#"{"id":3,"result":{"sessionId":"x"}}"#),
+            false => (ask(2, "session/load", "x"), r#"{"id":2,"result":{}}"#),
+        };
+        bench.write(bob, &line);
+        let bobs = bench.busy_worker();
+        assert_ne!(alices, bobs);
+        bench.write(alices, r#"{"id":1,"result":{"sessionId":"x"}}"#);
+        if is_made {
+            bench.write(bob, r#"{"id":3,"method":"session/new"}"#);
+            bench.read_one(bobs);
+        }
+        bench.write(bobs, answer);
+        bench.read_one(bob);
+        bench.write(bob, &ask(4, "session/prompt", "x"));
+        assert_eq!((bench.read(bobs).len(), bench.read(bob).len()), if is_made { (1, 0) } else { (0, 1) });
+        bench.write(alice, &ask(5, "session/prompt", "x"));
+        assert_eq!(bench.read(alices).len(), 1);
+    }
+}
+
+#[test]
+fn a_newer_connection_takes_a_claim_over_where_workers_make_no_names_but_not_what_is_still_asked_for() {
+    let mut bench = Bench::new(one());
+    let (old, new, worker) = (named(&mut bench, "alice"), named(&mut bench, "alice"), bench.worker(0));
+    bench.write(old, r#"{"method":"x","sessionId":"claimed"}"#);
+    bench.write(old, &ask(1, "session/load", "asked for"));
+    assert_eq!(bench.read(worker).len(), 2);
+    bench.write(new, r#"{"id":2,"method":"x","sessionId":"asked for"}"#);
+    assert_eq!((bench.read_error(new).0.as_str(), bench.count(Reason::SessionTaken)), ("session_denied", 0));
+    bench.write(new, r#"{"id":3,"method":"x","sessionId":"claimed"}"#);
+    assert_eq!((bench.read(worker).len(), bench.count(Reason::SessionTaken)), (1, 1));
+}
+
+#[test]
+fn a_session_that_is_taken_over_ends_only_the_requests_in_it() {
+    let mut bench = Bench::new(one());
+    let (old, worker) = (named(&mut bench, "alice"), bench.worker(0));
+    makes(&mut bench, old, worker, "s");
+    makes(&mut bench, old, worker, "t");
+    bench.write(old, r#"{"id":"free","method":"x"}"#);
+    bench.write(old, &ask(2, "session/prompt", "t"));
+    bench.write(old, &ask(3, "session/prompt", "s"));
+    bench.read(worker);
+    let new = named(&mut bench, "alice");
+    bench.write(new, &ask(4, "session/load", "s"));
+    assert_eq!(bench.read_error(old), ("session_taken".to_owned(), -32014, 3.into()));
+    for id in [r#""free""#, "2"] {
+        let answer = format!(r#"{{"id":{id},"result":{{}}}}"#);
+        bench.write(worker, &answer);
+        assert_eq!(bench.read_one(old), answer);
+    }
+}
+
+#[test]
+fn a_client_whose_token_is_good_for_some_pools_uses_the_first_of_them_that_its_listener_offers() {
+    let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let mut three = settings(vec![of("a"), of("b"), of("c")]);
+    three.listeners[0].pools = Some(vec![1, 2]);
+    for (pools, reader) in [(&[0, 2][..], 2), (&[0, 1], 1)] {
+        let mut bench = Bench::new(three.clone());
+        let origin = Origin { pools: Some(std::sync::Arc::from(pools)), ..Origin::default() };
+        let client = Peer::Client(bench.connect(0, origin).expect("there is room"));
+        for _ in 0..2 {
+            bench.write(client, r#"{"method":"x"}"#);
+        }
+        let read: Vec<usize> = (0..3).map(|at| bench.read(bench.worker(at)).len()).collect();
+        assert_eq!((read[reader], read.iter().sum::<usize>()), (2, 2), "{pools:?}");
+    }
+}

@@ -449,3 +449,16 @@ fn no_worker_stays_in_a_slot_that_the_side_for_sessions_lacks() {
     bench.pass(seconds(200));
     bench.bus.check_invariants();
 }
+
+#[test]
+fn an_error_without_an_id_answers_the_question_of_the_bus_and_a_result_does_not() {
+    for id in ["", r#""id":null,"#] {
+        let mut bench = Bench::asked(pool(1, Assignment::Client), None);
+        let worker = bench.worker(0);
+        bench.write(worker, &format!(r#"{{"jsonrpc":"2.0",{id}"result":{{}}}}"#));
+        assert_eq!((bench.bus.view().pool_era(0), bench.count(Reason::UnknownId)), (None, 1));
+        bench
+            .write(worker, &format!(r#"{{"jsonrpc":"2.0",{id}"error":{{"code":-32601,"message":"no such method"}}}}"#));
+        assert_eq!((bench.bus.view().pool_era(0), bench.count(Reason::UnknownId)), (Some(Era::Legacy), 1));
+    }
+}

@@ -653,3 +653,124 @@ fn a_drain_waits_for_an_active_session_without_pending_requests() {
     assert_eq!(bench.read(client).len(), 1, "it has heard of the end");
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
 }
+
+#[test]
+fn the_age_and_the_requests_after_which_a_worker_is_replaced_apply_to_those_that_run() {
+    let of = |max_age, max_requests| settings(vec![Pool { max_age, max_requests, ..pool(1, Assignment::RoundRobin) }]);
+    // It is at most an eighth more or less for each worker.
+    for (before, after, is_replaced) in [
+        (of(None, None), of(Some(seconds(1000)), None), true),
+        (of(Some(seconds(1000)), None), of(None, None), false),
+        (of(None, None), of(None, Some(100)), true),
+        (of(None, Some(100)), of(None, None), false),
+    ] {
+        let mut bench = Bench::new(before);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.reload(&after);
+        for request in 0..150 {
+            bench.write(client, &format!(r#"{{"id":{request},"method":"x"}}"#));
+            bench.write(worker, &format!(r#"{{"id":{request},"result":{{}}}}"#));
+            bench.pass(seconds(10));
+            if !bench.signals_to(worker).is_empty() {
+                break;
+            }
+        }
+        assert_eq!(!bench.signals_to(worker).is_empty(), is_replaced, "{:?}", after.pools[0].max_requests);
+    }
+}
+
+#[test]
+fn a_removed_pool_is_in_use_while_a_client_may_still_name_it_or_would_be_given_to_it() {
+    let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    for is_by_token in [true, false] {
+        let mut before = settings(vec![of("a"), of("b")]);
+        let mut origin = Origin::default();
+        if is_by_token {
+            origin.pools = Some(std::sync::Arc::from([1, 0]));
+        } else {
+            before.listeners.push(Listener { pool: Some(0), ..Listener::default() });
+        }
+        let mut bench = Bench::new(before.clone());
+        let (client, worker) = (bench.connect(usize::from(!is_by_token), origin).expect("room"), bench.worker(0));
+        let mut after = before.clone();
+        after.pools[0].is_gone = true;
+        bench.reload(&after);
+        bench.pass(seconds(1));
+        bench.dies(worker);
+        assert!(bench.bus.view().pool_in_use(0), "another pool in its place would be the client's: {is_by_token}");
+        bench.breaks(client.into());
+        bench.gone(client.into());
+        assert!(!bench.bus.view().pool_in_use(0) && bench.bus.view().pool_in_use(1));
+    }
+}
+
+#[test]
+fn a_reload_behind_the_last_stage_of_a_shutdown_starts_no_worker() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    bench.shutdown();
+    bench.pass(seconds(60));
+    let mut after = changed(&before);
+    after.pools.push(Pool { id: "more".into(), ..pool(3, Assignment::RoundRobin) });
+    bench.reload(&after);
+    bench.pass(seconds(60));
+    assert_eq!(bench.commands.len(), 1);
+}
+
+#[test]
+fn a_reload_does_not_change_how_many_clients_there_may_be() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.most_clients = 3;
+    let mut bench = Bench::new(settings.clone());
+    for most in [1, 8] {
+        settings.most_clients = most;
+        bench.reload(&settings);
+        assert_eq!(bench.bus.view().free_slots(), 3);
+    }
+}
+
+#[test]
+fn a_listener_that_is_closed_for_lack_of_workers_opens_when_it_is_not_to_close_any_more() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.listeners.push(Listener { closes_when_not_ready: true, ..Listener::default() });
+    let mut bench = Bench::starting(settings.clone());
+    assert_eq!(bench.listeners.closed, [1]);
+    bench.reload(&settings);
+    assert_eq!(bench.listeners.closed, [1]);
+    settings.listeners[1].closes_when_not_ready = false;
+    bench.reload(&settings);
+    assert!(bench.listeners.closed.is_empty());
+}
+
+#[test]
+fn a_command_that_has_proved_itself_before_its_third_failure_is_not_given_up_for_the_previous_one() {
+    for proof in ["none", "another of its workers has answered", "it has lived for long"] {
+        let before = settings(vec![pool(2, Assignment::RoundRobin)]);
+        let mut bench = Bench::new(before.clone());
+        let client = bench.client();
+        bench.reload(&changed(&before));
+        bench.pass(SETTLED);
+        bench.pass(SETTLED);
+        for pause in [200, 400] {
+            bench.dies(bench.newest(1)[0]);
+            bench.pass(milliseconds(pause));
+        }
+        let last = bench.newest(1)[0];
+        match proof {
+            "another of its workers has answered" => {
+                for id in 1..3 {
+                    bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+                    let worker = bench.busy_worker();
+                    if worker != last {
+                        bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+                    }
+                }
+            }
+            "it has lived for long" => bench.pass(seconds(61)),
+            _ => {}
+        }
+        bench.dies(last);
+        bench.pass(milliseconds(800));
+        assert_eq!(bench.count(Reason::RollFailed), u64::from(proof == "none"), "{proof}");
+    }
+}

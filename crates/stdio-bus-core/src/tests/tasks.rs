@@ -364,3 +364,16 @@ fn a_task_is_found_after_a_reload_that_has_moved_its_pool() {
         answer(&mut bench, worker, &id_of(&asked), r#""taskId":"t","status":"working""#);
     }
 }
+
+#[test]
+fn the_tasks_of_other_workers_stay_when_one_ends() {
+    let mut bench = bench(3);
+    let client = bench.client();
+    let tasks: Vec<Peer> = (0..3).map(|number| makes(&mut bench, client, &format!("t{number}"), "")).collect();
+    bench.dies(tasks[0]);
+    bench.pass(seconds(1));
+    for (id, number) in [1, 2, 1, 2, 1].into_iter().enumerate() {
+        bench.write(client, &get(id, "get", &format!("t{number}")));
+        assert_eq!(who_reads(&mut bench).0, tasks[number]);
+    }
+}

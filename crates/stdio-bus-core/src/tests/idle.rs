@@ -119,3 +119,18 @@ fn a_client_whose_first_line_waits_for_a_worker_does_not_count_as_silent() {
     bench.pass(seconds(5));
     assert_eq!(bench.read_error(client).0, "no_worker");
 }
+
+#[test]
+fn when_all_slots_are_taken_the_client_on_stdin_stays_although_it_does_nothing() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.most_clients = 3;
+    settings.listeners.push(Listener { stdio: true, ..Listener::default() });
+    let mut bench = Bench::new(settings);
+    let stdin = bench.client_of(1);
+    bench.pass(milliseconds(10));
+    let (first, second) = (bench.client(), bench.client());
+    bench.handle(Input::ConnectionWaits);
+    bench.pass(milliseconds(600));
+    let closed = [stdin, first, second].map(|client| bench.how_closed(client).is_some());
+    assert_eq!(closed, [false, true, false]);
+}

@@ -6,8 +6,8 @@
 //! mock kernel with its peers, and drives the bus through its port alone; [`model`] predicts what happens to each line,
 //! and panics on anything else; [`peers`] interprets lines as real peers do, and panics if a line of one client is
 //! taken for another's. `twins` runs each world with two buses that must agree, [`trace`] hashes its results into two
-//! numbers. `crowd` is a smaller world for hundreds of clients and full tables, and `mcp` one for MCP with clients and
-//! workers of both eras.
+//! numbers. `crowd` is a smaller world for hundreds of clients and full tables, `mcp` one for MCP with clients and
+//! workers of both eras, and `families` one for sessions with children.
 //!
 //! Beside them, `fuzz` holds the properties that fuzzers and property tests check for any bytes, built from [`bytes`]
 //! and `strategies`. `reading` and `oracle` look at the scanner from outside; `scanner` has its tests, with lines of
@@ -20,6 +20,8 @@ pub mod bytes;
 pub mod corpus;
 #[cfg(test)]
 mod crowd;
+#[cfg(test)]
+mod families;
 pub mod faults;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

@@ -766,7 +766,8 @@ mod tests {
             *answered.entry(lends).or_default() += world.answered;
             (named, evicted) = (named + world.named, evicted + world.evicted);
         }
-        assert!(plan.seeds < 100 || answered.values().all(|answered| *answered > 1000), "{answered:?}");
-        assert!(plan.seeds < 100 || named > 100 && evicted > 0, "{named} lines named tasks, {evicted} sessions ended");
+        let are_few = plan.seeds < crate::SEEDS || plan.steps < STEPS;
+        assert!(are_few || answered.values().all(|answered| *answered > 1000), "{answered:?}");
+        assert!(are_few || named > 100 && evicted > 0, "{named} lines named tasks, {evicted} sessions ended");
     }
 }

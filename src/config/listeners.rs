@@ -15,6 +15,9 @@ use crate::bus::settings::{Entry, MaxConnections, Proxies};
 use crate::tokens::Tokens;
 use crate::websocket::HEALTH;
 
+/// The keys of a listener's address: each is a kind of listener.
+pub(super) const KINDS: [&str; 4] = ["tcp", "unix", "ws", "http"];
+
 pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Vec<Listener> {
     let mut listeners: Vec<Listener> = Vec::new();
     for element in reader.array(node).unwrap_or_default() {
@@ -319,7 +322,7 @@ fn max_connections<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> MaxConnectio
 fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>, Listen)> {
     let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
     let owner = object.get("owner").map(|node| (node, owner(reader, node)));
-    let mut kinds = ["tcp", "unix", "ws", "http"].into_iter().filter_map(|key| Some((key, object.get(key)?)));
+    let mut kinds = KINDS.into_iter().filter_map(|key| Some((key, object.get(key)?)));
     let (key, node) = match (kinds.next(), kinds.next()) {
         (Some(one), None) => one,
         (None, _) => {

@@ -8,6 +8,7 @@ use std::mem;
 
 use serde_json::{Map, Value};
 
+use super::listeners::KINDS;
 use super::{Config, ConfigError, Listen, Listener, Pool, same_place};
 
 /// Which parts of the running configuration are still in use, by index.
@@ -263,7 +264,7 @@ fn compare(path: &str, before: &Value, after: &Value, lines: &mut Vec<String>) {
 
 /// The name of an array's element: the id of a pool, the address of a listener.
 fn name_of(element: &Value) -> Option<&str> {
-    ["id", "tcp", "unix", "ws", "http"].into_iter().find_map(|key| element.get(key)?.as_str())
+    ["id"].into_iter().chain(KINDS).find_map(|key| element.get(key)?.as_str())
 }
 
 fn shown(value: &Value) -> String {

@@ -1,5 +1,7 @@
 //! The documents derived from the table of settings: `config/schema.json`, and the tables of `docs/configuration.md`.
 
+use std::collections::BTreeSet;
+
 use super::table::{Kind, LeftOut, SETTINGS, Section, Setting, Unit};
 use super::*;
 
@@ -62,40 +64,60 @@ fn a_setting_is_described_in_one_short_sentence() {
     }
 }
 
+/// A small configuration with this value of a setting, or without the setting.
+fn with(section: &Section, key: &str, value: Option<Value>) -> String {
+    let mut config = json!({ "pools": [{ "id": "a", "command": "/bin/sh", "instances": 2 }] });
+    if key == "max_instances" {
+        config["pools"][0]["assignment"] = json!("dedicated");
+    }
+    if section.path.starts_with("listeners[]") {
+        let is_web = section.name == table::WEBSOCKET || section.name == table::WEB;
+        config["listeners"] = json!([if is_web { json!({ "ws": "a:1" }) } else { json!({ "unix": "b" }) }]);
+    } else if section.path == "admin" {
+        config["admin"] = json!({ "listen": "/a" });
+    }
+    let mut object = &mut config;
+    for step in section.path.split('.').filter(|step| !step.is_empty()) {
+        object = match step.strip_suffix("[]") {
+            Some(array) => &mut object[array][0],
+            None => &mut object[step],
+        };
+    }
+    if object.is_null() {
+        *object = json!({});
+    }
+    if let Some(value) = value {
+        object[key] = value;
+    }
+    config.to_string()
+}
+
 #[test]
 fn a_default_that_is_written_out_changes_nothing() {
-    let told = |value: &Value| format!("{:?}", good(&value.to_string()));
+    let told = |text: &str| format!("{:?}", good(text));
     for (section, setting) in all() {
         let LeftOut::Value(default) = setting.left_out else { continue };
-        let mut config = json!({ "pools": [{ "id": "a", "command": "/bin/sh", "instances": 2 }] });
-        let object = match section.path {
-            "" => &mut config,
-            "pools[]" => &mut config["pools"][0],
-            "listeners[]" => {
-                let is_web = section.name == table::WEBSOCKET || section.name == table::WEB;
-                config["listeners"] = json!([if is_web { json!({ "ws": "a:1" }) } else { json!({ "unix": "b" }) }]);
-                &mut config["listeners"][0]
+        let default = serde_json::from_str(default).expect("it is JSON");
+        let [with, without] = [Some(default), None].map(|value| told(&with(section, setting.key, value)));
+        assert_eq!(without, with, "the default of {} of {}", setting.key, section.name);
+    }
+}
+
+#[test]
+fn each_number_flag_and_choice_of_the_table_reaches_the_configuration() {
+    for (section, Setting { key, kind, .. }) in all() {
+        let values: Vec<Value> = match kind {
+            Kind::Flag => vec![json!(false), json!(true)],
+            Kind::Choice(names) => names.iter().map(|name| json!(name)).collect(),
+            Kind::Number(_, from, to) | Kind::NumberOrObject(from, to) => {
+                [*from, from + 1, from + 2, *to].into_iter().map(|number| json!(number)).collect()
             }
-            "admin" => {
-                config["admin"] = json!({ "listen": "/a" });
-                &mut config["admin"]
-            }
-            other => {
-                config[other] = json!({});
-                &mut config[other]
-            }
+            _ => continue,
         };
-        let members = object.as_object_mut().expect("an object");
-        let key = setting.key;
-        members.insert(key.to_owned(), serde_json::from_str(default).expect("it is JSON"));
-        let with = told(&config);
-        let object = match section.path {
-            "" => &mut config,
-            "pools[]" | "listeners[]" => &mut config[section.path.trim_end_matches("[]")][0],
-            other => &mut config[other],
-        };
-        object.as_object_mut().expect("an object").remove(key);
-        assert_eq!(told(&config), with, "the default of {key} of {}", section.name);
+        // Some values need another setting beside them.
+        let read = values.into_iter().filter_map(|value| read(&with(section, key, Some(value))).ok());
+        let told: BTreeSet<String> = read.map(|config| format!("{config:?}")).collect();
+        assert!(told.len() > 1, "{key} of {} is read, but changes nothing", section.name);
     }
 }
 

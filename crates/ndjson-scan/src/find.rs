@@ -24,9 +24,10 @@ pub fn string_in<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
     member(object, name).and_then(decoded)
 }
 
-/// Returns the objects in the array member `name` of `params`, if there is one. `line` is a valid message.
-pub fn objects_in_params<'a>(line: &'a [u8], name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
-    elements_in(params_of(line).unwrap_or_default(), name).filter(|element| element.starts_with(b"{"))
+/// Returns the objects among the first `most` elements of the array member `name` of `params`, if there is one. `line` is a
+/// valid message.
+pub fn objects_in_params<'a>(line: &'a [u8], name: &[u8], most: usize) -> impl Iterator<Item = &'a [u8]> {
+    elements_in(params_of(line).unwrap_or_default(), name).take(most).filter(|element| element.starts_with(b"{"))
 }
 
 /// Returns the decoded strings in the array member `name` of an object, if there is one.

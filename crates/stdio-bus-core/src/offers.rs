@@ -9,6 +9,8 @@ use super::peer::WorkerKey;
 const MOST: usize = 64;
 /// Maximum number of bytes of names.
 const MOST_BYTES: usize = 2048;
+/// So many elements of the list in one request are looked at: a line of megabytes has hundreds of thousands.
+pub(super) const MOST_OF_REQUEST: usize = 1024;
 /// A longer name is not remembered.
 pub(super) const LONGEST_NAME: usize = 256;
 /// Upper bound of the memory for one client's offers.

@@ -6,7 +6,7 @@ use super::message::{Message, Said, is_of_server};
 use crate::client::Client;
 use crate::ctx::Ctx;
 use crate::message::Verb;
-use crate::offers::LONGEST_NAME;
+use crate::offers::{LONGEST_NAME, MOST_OF_REQUEST};
 use crate::peer::{ClientKey, WorkerKey};
 
 impl Ctx {
@@ -17,7 +17,7 @@ impl Ctx {
         if self.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
             return;
         }
-        for server in objects_in_params(line.get(line.span), b"mcpServers") {
+        for server in objects_in_params(line.get(line.span), b"mcpServers", MOST_OF_REQUEST) {
             if string_in(server, b"type").is_some_and(|kind| &*kind == b"acp")
                 && let Some(id) = string_in(server, b"id").filter(|id| id.len() <= LONGEST_NAME)
                 && let Some(client) = self.client_mut(client)

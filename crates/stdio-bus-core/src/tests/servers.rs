@@ -55,6 +55,16 @@ fn messages_for_an_mcp_server_go_to_the_client_that_offers_it() {
 }
 
 #[test]
+fn the_first_1024_servers_of_a_request_are_looked_at() {
+    let before = |count: usize| vec!["7"; count].join(",");
+    for (count, is_known) in [(1023, true), (1024, false)] {
+        let (mut bench, [first, _], worker) = offered(&format!("{},{}", before(count), server("a")), "");
+        bench.write(worker, &message("a", "1"));
+        assert_eq!(bench.read(first).len(), usize::from(is_known));
+    }
+}
+
+#[test]
 fn a_server_is_known_from_each_request_for_a_session() {
     for method in ["session/new", "session/load", "session/resume", "session/fork"] {
         let (mut bench, [first, second], worker) = offered(&server("a"), "");

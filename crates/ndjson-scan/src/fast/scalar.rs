@@ -1,7 +1,7 @@
 //! Numbers and literals: whether a token is a complete valid one. It reads eight bytes at once and at most eight past
-//! the token.
+//! the token. A number of kilobytes puts its line in doubt, so that it is read in shares.
 
-use crate::Window;
+use crate::{MOST_DOUBTFUL, Window};
 
 const DIGITS: u64 = 0x3030_3030_3030_3030;
 
@@ -55,7 +55,7 @@ fn is_number(window: Window<'_>, mut at: usize) -> bool {
     ends(window, at)
 }
 
-/// Skips the digits; returns whether there were any.
+/// Skips the digits; returns whether there were any, and not too many to be read at once.
 fn skip_digits(window: Window<'_>, at: &mut usize) -> bool {
     let from = *at;
     loop {
@@ -63,6 +63,9 @@ fn skip_digits(window: Window<'_>, at: &mut usize) -> bool {
         *at += digits;
         if digits < 8 {
             return *at > from;
+        }
+        if *at - from > MOST_DOUBTFUL {
+            return false;
         }
     }
 }

@@ -239,6 +239,24 @@ fn a_long_line_that_is_doubtful_at_its_end_is_read_in_shares() {
 }
 
 #[test]
+fn a_number_of_many_digits_is_read_in_shares() {
+    let digits = "9".repeat(8 * MOST_DOUBTFUL);
+    for text in [format!("{{\"id\":{digits}}}\n"), format!("{{\"id\":1,\"x\":[-0.{digits},1e{digits}]}}\n")] {
+        let buffer = [&[b'"'; PAD][..], text.as_bytes(), &[b'"'; PAD]].concat();
+        let window = Window::new(&buffer, PAD, PAD + text.len());
+        for set in sets() {
+            let scanner = &mut Scanner::with(set).unwrap();
+            let (mut partial, mut lines, mut shares) = (Partial::new(), Vec::new(), 0);
+            while scanner.scan(&mut partial, window, &mut lines) == Outcome::Full {
+                shares += 1;
+            }
+            assert_eq!(lines.len(), 1, "{set:?}");
+            assert!(shares >= text.len() / MOST_DOUBTFUL, "{set:?} {shares}");
+        }
+    }
+}
+
+#[test]
 fn a_malformed_line_is_found_again_and_again() {
     for set in sets() {
         let scanner = &mut Scanner::with(set).unwrap();

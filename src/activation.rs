@@ -18,7 +18,6 @@ const FIRST: RawFd = 3;
 /// A listening socket passed by the service manager.
 #[derive(Debug)]
 pub struct Inherited {
-    /// The socket.
     pub socket: OwnedFd,
     /// Its descriptor number when it was passed.
     pub number: RawFd,

@@ -100,10 +100,7 @@ pub enum StartError {
         "cannot listen on unix:{}: there is something else than a socket, and it is not ours to remove\nchoose another path; or remove it, if it is no directory and nobody needs it",
         path.display()
     )]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
+    NotASocket { path: PathBuf },
 
     /// A passed descriptor is not a listening socket, or is not configured.
     #[error("cannot use the socket that the service manager has passed on as descriptor {number}: {why}")]

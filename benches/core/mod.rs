@@ -12,11 +12,8 @@ const UNREAD: usize = 8 * 1024;
 
 /// A bus with connected clients and running workers.
 pub struct Core {
-    /// The bus.
     pub bus: Bus,
-    /// Its clients.
     pub clients: Vec<ClientKey>,
-    /// Its workers.
     pub workers: Vec<WorkerKey>,
     now: u64,
     /// Bytes queued for the first worker since it read.

@@ -29,7 +29,6 @@ STDIO_BUS=PATH        measure this daemon instead of the one just built";
 pub enum Door {
     /// The default group: TCP, Unix sockets, and the daemon's operation.
     Usual,
-    /// WebSocket.
     WebSocket,
     /// MCP over HTTP.
     Http,
@@ -37,7 +36,6 @@ pub enum Door {
     Peers,
 }
 
-/// See the module documentation.
 pub struct Options {
     /// Names to match; none means all.
     words: Vec<String>,

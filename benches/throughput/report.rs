@@ -12,7 +12,6 @@ use crate::harness::server;
 use crate::options::Options;
 use crate::scenario::Table;
 
-/// See the module documentation.
 pub struct Report<'a> {
     options: &'a Options,
     head: Vec<String>,

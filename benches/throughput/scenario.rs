@@ -9,7 +9,6 @@ use crate::harness::Harness;
 /// The first of several tables is complete, the others may get rows from other scenarios.
 type Run = dyn Fn(&Harness) -> io::Result<Vec<Table>>;
 
-/// A scenario.
 pub struct Scenario {
     /// Its name in the table and on the command line.
     pub name: &'static str,

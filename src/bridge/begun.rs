@@ -7,7 +7,6 @@ use memchr::{memchr, memrchr};
 
 use super::terms::BLOCK;
 
-/// See the module documentation.
 #[derive(Default)]
 pub(super) struct BegunLine {
     /// Its bytes so far.

@@ -10,7 +10,6 @@ use crate::websocket::client::Request;
 /// The options of a bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The daemon.
     pub daemon: Daemon,
     /// The file with the daemon's token; not for lines.
     pub token_file: Option<PathBuf>,
@@ -137,7 +136,6 @@ const NO_PORT: &str = "port 0 cannot be connected to";
 /// The URL of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Its protocol.
     pub protocol: WebProtocol,
     /// With TLS: `wss://` or `https://`.
     pub is_secure: bool,

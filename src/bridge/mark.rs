@@ -4,7 +4,6 @@
 
 use crate::scan::BYTE_ORDER_MARK as MARK;
 
-/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Mark {
     /// How many of its bytes have come, and are held back until it is clear what they are.

@@ -7,7 +7,6 @@
 pub(super) struct TlsError {
     /// What is wrong.
     pub what: String,
-    /// The remedy.
     pub remedy: String,
 }
 

@@ -79,7 +79,6 @@ pub(super) enum Asker {
     Waits(Box<[u8]>),
     /// The daemon has answered it already.
     Knows,
-    /// Unknown.
     Unknown,
 }
 

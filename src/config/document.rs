@@ -284,7 +284,6 @@ impl<'t> Reader<'t> {
         strings
     }
 
-    /// A string.
     pub(super) fn string(&mut self, node: &Node<'t>) -> Option<String> {
         if !node.raw.starts_with('"') {
             let hint = match node.raw.as_bytes().first() {

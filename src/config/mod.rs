@@ -125,7 +125,6 @@ pub struct OnePool {
     pub command: Vec<String>,
     /// Workers to keep running; one by default.
     pub instances: Option<u32>,
-    /// The assignment.
     pub assignment: Option<Assignment>,
 }
 
@@ -155,7 +154,6 @@ pub struct Listener {
 /// The terms of a listener for HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Web {
-    /// Their protocol.
     pub protocol: WebProtocol,
     /// The path it is served at; begins with a slash. With MCP, each pool that its clients may use has a path below it.
     pub path: String,

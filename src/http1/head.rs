@@ -15,7 +15,6 @@ use super::fields::{Fields, MOST_FIELDS};
 
 /// A request method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "RFC 9110 says what they mean")]
 pub enum Method {
     Get,
     Head,
@@ -46,7 +45,6 @@ impl Method {
 pub struct Request<'b> {
     /// Length of the head in bytes.
     pub length: usize,
-    /// The method.
     pub method: Method,
     /// The path as it was written: ASCII, without the query. It begins with a slash, except for `*` and CONNECT.
     pub path: &'b str,
@@ -60,7 +58,6 @@ pub struct Request<'b> {
     pub host: Option<&'b str>,
     /// The framing of the body.
     pub body: Framing,
-    /// All fields.
     pub fields: Fields<'b>,
 }
 
@@ -75,7 +72,6 @@ pub struct Response<'b> {
     pub reason: &'b str,
     /// The framing of the body.
     pub body: Framing,
-    /// All fields.
     pub fields: Fields<'b>,
 }
 

@@ -4,7 +4,6 @@ macro_rules! statuses {
     ($($variant:ident $code:literal $name:literal,)*) => {
         /// An HTTP status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "their names say what they are")]
         pub enum Status { $($variant,)* }
 
         impl Status {

@@ -57,7 +57,6 @@ struct Thread {
     busy: usize,
 }
 
-/// See the module documentation.
 pub(super) struct Aside {
     /// Readable when a task has finished.
     wakes: Arc<OwnedFd>,

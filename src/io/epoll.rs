@@ -78,7 +78,6 @@ fn watched(submission: Submission) -> u32 {
     if matches!(submission, Submission::Watch { half_closed: false, .. }) { libc::EPOLLRDHUP as u32 } else { 0 }
 }
 
-/// See the module documentation.
 pub struct Epoll {
     poll: Instance,
     buffers: Buffers,

@@ -29,7 +29,6 @@ impl Waiters {
     }
 }
 
-/// See the module documentation.
 pub(super) struct HalfClosed {
     /// None if it could not be created: then waiters are never notified.
     poll: Option<Instance>,

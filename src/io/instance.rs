@@ -9,7 +9,6 @@ pub(super) const WRITABLE: u32 = libc::EPOLLOUT as u32;
 /// The peer has gone: reported whether asked for or not.
 pub(super) const GONE: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
-/// See the module documentation.
 pub(super) struct Instance(OwnedFd);
 
 impl Instance {

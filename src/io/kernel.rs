@@ -19,7 +19,6 @@ pub enum Choice {
     Auto,
     /// io_uring, or fail to start.
     Ring,
-    /// Epoll.
     Epoll,
 }
 

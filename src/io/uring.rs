@@ -20,7 +20,6 @@ const POLL_FIRST: u16 = 1;
 /// The offset of reads and writes on files without offsets (io_uring_enter(2)).
 const HERE: u64 = u64::MAX;
 
-/// See the module documentation.
 pub struct Uring {
     ring: ManuallyDrop<Ring>,
     buffers: ManuallyDrop<Buffers>,

@@ -36,7 +36,6 @@ impl Takes {
     }
 }
 
-/// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The operation.

@@ -20,7 +20,6 @@ pub const HEADER_MISMATCH: i32 = -32020;
 pub const MISSING_CAPABILITY: i32 = -32021;
 pub const UNSUPPORTED_VERSION: i32 = -32022;
 
-/// See the module documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     /// The HTTP status.

@@ -41,7 +41,6 @@ pub enum Data {
 pub trait InPlace {
     /// Its bytes: what stands before the rest if its id was replaced, and the rest.
     fn parts(&self) -> [&[u8]; 2];
-    /// Its id.
     fn id(&self) -> &[u8];
     /// The memory that it takes up, in bytes.
     fn weight(&self) -> usize;
@@ -99,7 +98,6 @@ impl Data {
     }
 }
 
-/// One event.
 pub struct Event {
     /// Its position.
     pub id: EventId,
@@ -124,7 +122,6 @@ impl Event {
     }
 }
 
-/// See the module documentation.
 #[derive(Default)]
 pub struct Log {
     events: VecDeque<Event>,

@@ -97,7 +97,6 @@ impl Stream {
     }
 }
 
-/// See the module documentation.
 pub struct Session {
     /// `Mcp-Session-Id`.
     pub id: Box<str>,

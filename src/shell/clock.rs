@@ -22,7 +22,6 @@ const HEARING: Duration = Duration::from_secs(1);
 /// A shorter turn cannot hide a suspension: freezing the processes alone takes longer.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// See the module documentation.
 pub(super) struct Clock {
     now: Duration,
     /// The total time that the machine had been suspended when last checked.

@@ -78,9 +78,7 @@ pub(super) struct Queued {
     pub resumed: bool,
 }
 
-/// See the module documentation.
 pub(super) struct Connection {
-    /// The peer.
     pub peer: Peer,
     /// The worker's name, if it is one.
     pub name: Option<Box<WorkerName>>,

@@ -37,7 +37,6 @@ impl Look {
     }
 }
 
-/// See the module documentation.
 pub(super) struct Entry {
     look: Look,
     level: Level,

@@ -17,7 +17,6 @@ const MOST_URGENT: usize = 2048;
 const KEPT: usize = 512;
 const KEPT_URGENT: usize = 128;
 
-/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Framing {
     /// The beginning of a line.

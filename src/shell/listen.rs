@@ -47,7 +47,6 @@ pub(super) struct Listening {
     // First, so that its file is removed before the socket is closed: another daemon that finds the socket dead may
     // create its own file there.
     place: Place,
-    /// The socket.
     pub socket: OwnedFd,
     /// Its address, for display.
     pub address: String,

@@ -108,7 +108,6 @@ impl Acceptor {
         self.listening.as_ref().is_some_and(Listening::is_unix)
     }
 
-    /// Its socket.
     pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.listening.as_ref().map(|listening| listening.socket.as_fd())
     }

@@ -57,7 +57,6 @@ pub(super) struct Buffered {
     are_due: bool,
 }
 
-/// The source of lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LineSource {
     Daemon,

@@ -15,7 +15,6 @@ use crate::config::plan::Plan;
 use crate::error::StartError;
 use crate::io::leave_signals_to_the_loop;
 
-/// See the module documentation.
 pub(super) enum News {
     /// A configuration was prepared, or is refused.
     Prepared(Box<Result<Prepared, StartError>>),

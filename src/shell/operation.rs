@@ -2,7 +2,6 @@
 
 macro_rules! operations {
     ($($(#[$says:meta])* $operation:ident,)*) => {
-        /// See the module documentation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Operation { $($(#[$says])* $operation,)* }
 

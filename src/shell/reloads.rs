@@ -63,7 +63,6 @@ impl Outcomes {
     }
 }
 
-/// See the module documentation.
 pub(super) struct Reloads {
     pub source: Source,
     /// The current configuration.

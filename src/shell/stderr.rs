@@ -31,9 +31,7 @@ pub(super) enum Said<'a> {
     LeftOut(u64, u64),
 }
 
-/// See the module documentation.
 pub(super) struct Stderr {
-    /// The pipe.
     pub pipe: OwnedFd,
     /// The buffer of the next read.
     pub block: Box<[u8]>,

@@ -35,7 +35,6 @@ pub(super) enum Timer {
     Reload,
 }
 
-/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,

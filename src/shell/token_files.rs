@@ -14,7 +14,6 @@ use crate::small_file;
 /// Interval of checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// See the module documentation.
 #[derive(Default)]
 pub(super) struct TokenFiles {
     /// The number of the list of files: what is told of earlier ones may be of other paths. Its threads end when it is

@@ -10,7 +10,6 @@ use crate::websocket::Role;
 use crate::websocket::close::{self, Fault};
 use crate::websocket::frame::{Decoder, Event, Received};
 
-/// See the module documentation.
 pub(super) struct WebSocket {
     decoder: Decoder,
     /// The bearer of its token, and its listener's index.

@@ -73,7 +73,6 @@ fn inode_of(descriptor: RawFd) -> Option<u64> {
     fstat(unsafe { BorrowedFd::borrow_raw(descriptor) }).ok().map(|stat| stat.st_ino)
 }
 
-/// See the module documentation.
 pub(crate) struct Kernel {
     random: Random,
     buffers: Buffers,

@@ -33,7 +33,6 @@ impl fmt::Display for Accepted<'_> {
 /// A refused handshake. [`fmt::Display`] writes the whole response, after which the connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Its status.
     pub status: Status,
     /// What is wrong, for the client and for the log.
     pub why: Cow<'static, str>,

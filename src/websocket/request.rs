@@ -21,7 +21,6 @@ const BEARER_PROTOCOL: &str = "bearer.";
 /// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// The method.
     pub method: Method,
     /// The path as it was written: ASCII, without the query. It begins with a slash, except for `*` and CONNECT.
     pub path: &'b str,

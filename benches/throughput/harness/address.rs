@@ -25,7 +25,6 @@ pub enum Transport {
     Http,
 }
 
-/// An address.
 #[derive(Clone, Debug)]
 pub enum Address {
     /// A port on loopback.
@@ -34,7 +33,6 @@ pub enum Address {
     Unix(PathBuf),
     /// A port on loopback with WebSocket.
     WebSocket {
-        /// The port.
         port: u16,
         /// The request path.
         path: &'static str,

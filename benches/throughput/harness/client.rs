@@ -19,7 +19,6 @@ use super::web;
 /// How often a waiting client checks its deadline.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// See the module documentation.
 pub struct Client {
     socket: OwnedFd,
     received: Vec<u8>,

@@ -14,7 +14,6 @@ use stdio_bus::websocket::frame::Decoder;
 use super::address::Address;
 use super::web;
 
-/// See the module documentation.
 pub struct Crowd {
     epoll: OwnedFd,
     members: Vec<Member>,
@@ -31,7 +30,6 @@ struct Member {
 pub enum Heard {
     /// A ping, which was answered.
     Ping,
-    /// A message.
     Message,
 }
 

@@ -8,7 +8,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::server::this_program;
 
-/// See the module documentation.
 pub struct Helper(Child);
 
 impl Helper {

@@ -57,7 +57,6 @@ pub struct Case {
     pub window: usize,
     /// Workers of the only pool.
     pub workers: usize,
-    /// The traffic.
     pub traffic: Traffic,
     /// Whether a client gathers the requests that it can send at once into one write, as a gateway does; otherwise each
     /// request is a write of its own.

@@ -16,7 +16,6 @@ use super::server::Server;
 
 /// A running server.
 pub enum Running {
-    /// The daemon.
     Daemon(Server),
     /// Another server.
     Other(Other),

@@ -92,7 +92,6 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Its message.
     pub fn message(&self) -> io::Result<Value> {
         serde_json::from_str(&self.text).map_err(|_| io::Error::other(format!("no answer: {:?}", self.text)))
     }

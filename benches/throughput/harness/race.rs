@@ -18,7 +18,6 @@ use super::server::{Contestant, Server, scratch, this_program};
 
 /// The results of one contestant in one case.
 pub struct Row {
-    /// The contestant.
     pub contestant: Contestant,
     /// The daemon's own CPU time per message, in microseconds: a median.
     pub cpu_micros: f64,

@@ -15,7 +15,6 @@ use super::address::Address;
 use super::admin::Scraper;
 use super::machine::{self, Placement};
 
-/// A contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contestant {
     /// The daemon of this project.
@@ -24,7 +23,6 @@ pub enum Contestant {
     Admin,
     /// The same with one that is scraped every second.
     Scraped,
-    /// The relay.
     Relay,
     /// The daemon that `STDIO_BUS_PEER` names.
     Peer,

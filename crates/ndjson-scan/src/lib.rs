@@ -28,7 +28,7 @@
 //! built for. The crate needs an allocator and nothing else.
 
 #![cfg_attr(not(test), no_std)]
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 
 extern crate alloc;
 #[cfg(feature = "std")]

@@ -62,13 +62,11 @@ pub enum Effect {
     Delete(Reply, String),
     /// Fetch the list of models, then call [`Agent::models_known`].
     FetchModels,
-    /// Log this.
     Log(Level, String),
 }
 
 /// A session to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct Load {
     pub reply: Reply,
     pub session_id: String,
@@ -123,7 +121,6 @@ struct Models {
     pub fresh_until: Option<SystemTime>,
 }
 
-/// The agent.
 pub struct Agent {
     config: Rc<Config>,
     sessions: Sessions,

@@ -45,7 +45,6 @@ const SHORT: usize = 64 << 10;
 /// Why a turn ended, as ACP names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs)]
 pub enum StopReason {
     EndTurn,
     MaxTokens,

@@ -344,7 +344,6 @@ impl Finish {
 /// Token counts. A count that the endpoint did not send is absent, never zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[allow(missing_docs)]
 pub struct Usage {
     pub total_tokens: u64,
     pub input_tokens: u64,

@@ -52,7 +52,6 @@ pub const INSECURE: &str =
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)]
 pub enum Level {
     Off,
     Error,
@@ -63,7 +62,6 @@ pub enum Level {
 
 /// The endpoint and how to reach it.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct Endpoint {
     /// For display: without the query string.
     pub base_url: String,
@@ -98,7 +96,6 @@ pub struct Limits {
 
 /// Everything that can be set, and the limits that cannot.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct Config {
     pub endpoint: Endpoint,
     pub limits: Limits,

@@ -434,7 +434,6 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(8);
 
 /// An answer with a status that is not a success.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct Refused {
     pub status: u16,
     pub headers: HeaderMap,

@@ -29,7 +29,6 @@ pub struct Header {
     /// Version of the format, 1.
     #[serde(rename = "openai-agent")]
     pub version: u32,
-    /// The session.
     pub session_id: String,
     /// Its working directory.
     pub cwd: String,

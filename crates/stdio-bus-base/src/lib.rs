@@ -1,6 +1,6 @@
 //! Code that only the daemon, the bridge and the agent share: it may change at any time.
 
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 
 pub mod calendar;
 pub mod panic;

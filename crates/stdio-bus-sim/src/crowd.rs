@@ -76,7 +76,6 @@ impl Crowd {
         crowd
     }
 
-    /// A worker.
     pub(super) fn worker(&self, at: usize) -> Peer {
         Peer::Worker(self.workers[at])
     }

@@ -10,9 +10,7 @@ use super::Random;
 /// A peer of the world, by its index in the world's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Party {
-    /// A client.
     Client(usize),
-    /// A worker.
     Worker(usize),
 }
 
@@ -64,7 +62,6 @@ impl Piece {
 /// What a worker knew of a session when it wrote a line in it.
 #[derive(Clone, Debug)]
 pub struct Meant {
-    /// Its name.
     pub name: String,
     /// The client for which it kept the session.
     pub owner: usize,
@@ -77,7 +74,6 @@ pub struct Meant {
 pub struct Line {
     /// Its sender.
     pub from: Party,
-    /// Its kind.
     pub kind: Kind,
     /// What was to be written.
     pub(crate) draft: Draft,
@@ -331,7 +327,6 @@ impl Line {
 /// The tokens of a line, as written or as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
-    /// Of `id`.
     pub id: Option<String>,
     /// Of `params.requestId`.
     pub request_id: Option<String>,

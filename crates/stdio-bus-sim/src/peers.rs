@@ -62,9 +62,7 @@ struct Work {
 
 /// A client's line that was forwarded to a worker.
 pub struct Heard<'a> {
-    /// The client.
     pub client: usize,
-    /// Its number.
     pub number: usize,
     /// The line as written.
     pub line: &'a Line,

@@ -62,7 +62,6 @@ impl Random {
         &choices[self.range(0..choices.len())]
     }
 
-    /// Shuffles them.
     pub fn shuffle<T>(&mut self, things: &mut [T]) {
         for at in (1..things.len()).rev() {
             things.swap(at, self.range(0..at + 1));

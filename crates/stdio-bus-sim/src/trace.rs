@@ -77,7 +77,6 @@ pub struct Hashes {
     pub effects: u32,
 }
 
-/// See the module's documentation.
 #[derive(Default)]
 pub struct Trace {
     delivered: BTreeMap<Party, Hash>,
@@ -167,7 +166,6 @@ impl Trace {
         }
     }
 
-    /// The hashes.
     pub fn hashes(&self) -> Hashes {
         let mut all = Hash::default();
         for (party, delivered) in &self.delivered {

@@ -22,7 +22,6 @@ const BLOCK: usize = 16 * 1024;
 /// Maximum length of a response body or stream.
 const LONGEST_BODY: u64 = u64::MAX;
 
-/// See the module documentation.
 pub(super) struct Connection {
     socket: TcpStream,
     tls: Option<Tls>,

@@ -18,7 +18,6 @@ const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub(super) struct Message {
     /// Without its newline.
     pub line: Vec<u8>,
-    /// Its kind.
     pub kind: Kind,
     /// The head fields of a message that names its revision; none if it belongs to a session.
     pub modern: Option<Modern>,

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use super::message::{Kind, Message};
 
-/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Message>,

@@ -50,7 +50,6 @@ pub(super) struct Session {
 /// The lines that begin a session.
 #[derive(Clone)]
 pub(super) struct Opening {
-    /// `initialize`.
     pub initialize: Vec<u8>,
     /// `notifications/initialized`, once it was accepted.
     pub initialized: Option<Vec<u8>>,
@@ -81,7 +80,6 @@ pub(super) struct Way {
     pub trust: Option<Trust>,
 }
 
-/// See the module documentation.
 pub(super) struct State {
     pub way: Way,
     pub session: RefCell<Session>,

@@ -15,7 +15,6 @@ const MOST: usize = 120;
 pub(super) const COLUMNS: [&str; 5] = ["client_lines", "worker_lines", "clients", "pending", "busy_seconds"];
 type Sample = (u64, u64, usize, usize, f64);
 
-/// See the module documentation.
 #[derive(Default)]
 pub(super) struct History {
     /// The oldest first.

@@ -1,6 +1,5 @@
 //! A client listener's names for operators.
 
-/// See the module documentation.
 pub(super) struct Place {
     /// The address in the configuration or on the command line.
     pub asked: String,

@@ -11,7 +11,6 @@ const MOST: usize = 64;
 /// Maximum length of a kept text in bytes.
 const LONGEST: usize = 500;
 
-/// See the module documentation.
 #[derive(Default)]
 pub(in crate::shell) struct Recent(VecDeque<(WallClock, Box<Report>)>);
 

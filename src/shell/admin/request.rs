@@ -12,7 +12,6 @@ pub(super) const LIMITS: Limits = Limits {
     idle_time: Duration::from_secs(60),
 };
 
-/// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub method: Method,

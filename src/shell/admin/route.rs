@@ -26,8 +26,9 @@ pub(super) enum Act {
     /// An input to the core.
     Tell(Input),
     /// Reload the configuration.
-    Reload { is_dry_run: bool },
-    /// Set the log level.
+    Reload {
+        is_dry_run: bool,
+    },
     SetLogLevel(&'static (&'static str, LogLevel)),
 }
 

@@ -11,7 +11,6 @@ use crate::bus::port::Moment;
 use crate::shell::reactor::Workers;
 use crate::shell::reloads::Outcomes;
 
-/// See the module documentation.
 pub(super) struct View<'a> {
     pub bus: &'a Bus,
     pub now: Moment,

@@ -417,7 +417,6 @@ impl Outgoing {
     }
 }
 
-/// See the module documentation.
 pub(in crate::shell) struct Connection {
     pub socket: OwnedFd,
     /// Indexes of its acceptor and of its listener.

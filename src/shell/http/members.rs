@@ -108,7 +108,6 @@ impl Member {
     }
 }
 
-/// All members.
 #[derive(Default)]
 pub(in crate::shell) struct Members {
     /// By the index of their key.

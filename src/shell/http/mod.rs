@@ -49,7 +49,6 @@ pub(super) const MOST_HANDSHAKES: usize = 256;
 /// Default idle timeout of a session.
 const SESSION_IDLE: Duration = Duration::from_secs(1800);
 
-/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Http {
     pub connections: Slab<Connection>,

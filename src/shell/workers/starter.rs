@@ -18,7 +18,6 @@ use crate::shell::news::Teller;
 /// The result of a start.
 pub(crate) type Started = (WorkerKey, Result<Spawned, NotStarted>);
 
-/// See the module documentation.
 pub(crate) struct Starter {
     jobs: Sender<(WorkerKey, Job)>,
     results: Receiver<Started>,

@@ -79,7 +79,6 @@ impl Http {
         client.with("Mcp-Session-Id", &id)
     }
 
-    /// Its session id.
     pub fn session_id(&self) -> String {
         let field = self.fields.iter().find(|(name, _)| name == "Mcp-Session-Id");
         field.map(|(_, value)| value.clone()).expect("it has one")

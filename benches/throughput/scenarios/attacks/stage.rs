@@ -17,7 +17,6 @@ use crate::harness::measure::progress;
 use crate::harness::server::{Contestant, Server, agents};
 use crate::scenario::{Table, bold_unless};
 
-/// One attack.
 #[derive(Clone, Copy)]
 pub struct Attack {
     /// Its name in the table and on the command line.

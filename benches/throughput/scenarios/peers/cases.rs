@@ -14,7 +14,6 @@ pub enum Candidate {
     Socat,
     /// The same with frames.
     Websocketd,
-    /// The same.
     Websocat,
     /// The same, written naively.
     Node,
@@ -43,7 +42,6 @@ pub struct Case {
     pub clients: usize,
     /// Requests in flight per client.
     pub window: usize,
-    /// The traffic.
     pub traffic: Traffic,
     /// Each request has a connection of its own.
     pub anew: bool,

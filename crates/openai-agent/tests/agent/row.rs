@@ -17,7 +17,6 @@ pub enum End {
     Keep,
     /// It is closed properly.
     Close,
-    /// It is reset.
     Reset,
     /// Nothing is sent until the agent closes it.
     Hold,

@@ -16,7 +16,6 @@ pub(super) struct Case {
     pub(super) input: String,
 }
 
-/// All of them.
 pub(super) fn cases() -> &'static [Case] {
     static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
         let path = std::env::var_os("STDIO_BUS_JSON_SUITE");

@@ -123,8 +123,9 @@ impl Inbox {
     }
 
     /// Makes room for `wanted` more bytes: by moving to the front, or to a larger block. Blocks grow fourfold, so that
-    /// a long line is moved only a few times, but never far beyond the longest line. False if the system is out of
-    /// memory; then nothing has changed.
+    /// a long line is moved only a few times, but never far beyond the longest line; and twofold where nothing is moved, so
+    /// that what is kept in one takes up half of it at least. False if the system is out of memory; then nothing has
+    /// changed.
     #[must_use]
     fn reserve(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) -> bool {
         let held = self.len();
@@ -139,10 +140,11 @@ impl Inbox {
             }
         }
         let needed = held + wanted;
-        let generous = (4 * held).min(limit + CHUNK).max(needed);
+        let times = |times: usize| (times * held).min(limit + CHUNK).max(needed);
+        let generous = times(4);
         if self.start == 0
             && let Some(block) = self.block.as_mut().and_then(Rc::get_mut)
-            && buffers.grow(block, generous)
+            && buffers.grow(block, times(2))
         {
             return true;
         }

@@ -11,8 +11,7 @@ use crate::io::buffers::{Block, Buffers};
 use crate::mcp::log::InPlace;
 use crate::shell::outbox::Storage;
 
-/// A shorter answer is copied, which takes a millisecond or two: its block may have four times its length, and it may be
-/// kept for long. The simulator's lines are shorter.
+/// A shorter answer is copied, which takes a millisecond or two. The simulator's lines are shorter.
 const LONG: usize = if cfg!(test) { 64 * 1024 } else { 1024 * 1024 };
 /// Holders of a block while its first line is delivered: the inbox of the worker, and the call that delivers it.
 const HOLDERS: usize = 2;
@@ -51,8 +50,8 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Holds `length` bytes there, which follow `head`. None if they are better copied, or if their block holds another
-    /// line that is being sent.
+    /// Holds `length` bytes there, which follow `head`. None if they are better copied, since less than half of their block
+    /// would be kept, or if it holds another line that is being sent.
     pub(super) fn hold(
         head: &[u8],
         (storage, start): (&Storage, usize),
@@ -61,7 +60,7 @@ impl Answer {
         blocks: &Rc<Blocks>,
     ) -> Option<Self> {
         let Storage::Block(block) = storage else { return None };
-        if length < LONG || Rc::strong_count(block) > HOLDERS {
+        if length < LONG.max(block.capacity() / 2) || Rc::strong_count(block) > HOLDERS {
             return None;
         }
         blocks.weight.set(blocks.weight() + block.weight());
@@ -99,16 +98,17 @@ mod tests {
     #[test]
     fn an_answer_lies_where_it_was_received_and_its_block_is_given_back_after_its_last_holder() {
         let mut buffers = Buffers::new(None, 0).expect("there is memory");
-        let mut block = buffers.take(2 * LONG, 2 * LONG).expect("there is memory");
-        block.write(10, &[b'x'; LONG]);
+        let mut block = buffers.take(2 * LONG + 10, 2 * LONG + 10).expect("there is memory");
+        block.write(10, &vec![b'x'; LONG + 5]);
         let (inbox, blocks) = (Rc::new(block), Rc::new(Blocks::default()));
         let storage = Storage::Block(Rc::clone(&inbox));
-        let hold = |start| Answer::hold(b"{\"id\":5", (&storage, start), LONG, b"5", &blocks);
-        let answer = Rc::new(hold(10).expect("it is long"));
-        assert_eq!(answer.parts().map(<[u8]>::len), [7, LONG]);
+        let hold = |start, length| Answer::hold(b"{\"id\":5", (&storage, start), length, b"5", &blocks);
+        assert!(hold(10, LONG).is_none(), "most of the block would be kept for nothing");
+        let answer = Rc::new(hold(10, LONG + 5).expect("it is long"));
+        assert_eq!(answer.parts().map(<[u8]>::len), [7, LONG + 5]);
         assert!(std::ptr::eq(answer.parts()[1].as_ptr(), inbox.at(10)), "nothing is copied");
         assert_eq!((blocks.weight(), answer.weight()), (inbox.weight(), inbox.weight() + 7));
-        assert!(hold(LONG).is_none(), "a block counts once");
+        assert!(hold(10, LONG + 5).is_none(), "a block counts once");
         let connection = Rc::clone(&answer);
         drop((storage, inbox, answer));
         assert_eq!((blocks.weight(), blocks.left.borrow().len()), (buffers.used(), 0), "it is being sent");

@@ -1,7 +1,7 @@
 //! Reloads: the prepared configuration replaces the running one in one step. If anything is wrong with it, the old one
 //! continues.
 //!
-//! A reload is over when each new command is known to work or to fail (`supervisor/roll.rs` of the core).
+//! A reload is over when each new command is known to work or to fail (`fleet/roll.rs` of the core).
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

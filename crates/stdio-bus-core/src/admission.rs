@@ -17,6 +17,7 @@ use super::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
 use super::shares::Shares;
 use super::table::{Key, Table};
 use crate::ctx::Ctx;
+use crate::settings::Settings;
 use crate::view::View;
 
 /// Number of rejected clients that are told why at a time. Further ones are closed without a word, so that rejected
@@ -59,6 +60,13 @@ pub(super) struct Admission {
     pub next_number: u32,
     /// All slots are taken, and somebody has asked for one since.
     pub is_awaited: Cell<bool>,
+}
+
+impl Admission {
+    /// Nobody is connected yet.
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self { listeners: vec![ListenerState::default(); settings.listeners.len()], ..Self::default() }
+    }
 }
 
 /// A listener, which may be closed while no worker of its pools runs.
@@ -186,7 +194,7 @@ impl Bus {
             return Err(TurnedAway::Removed);
         }
         if free_slots == 0 {
-            self.admission.is_awaited.set(true);
+            self.fleet.admission.is_awaited.set(true);
             let shares = Shares::new(self.ctx.most_clients(), self.sources(), Some(origin.source()));
             return Err(TurnedAway::full(&shares, ""));
         }
@@ -195,12 +203,12 @@ impl Bus {
 
     /// Whether a source has more than half of all slots.
     pub(super) fn has_most(&self, source: UseKey) -> bool {
-        self.admission.sources.count(source) > self.ctx.most_clients() / 2
+        self.fleet.admission.sources.count(source) > self.ctx.most_clients() / 2
     }
 
     /// The sources of all clients, and how many each has.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, usize)> {
-        self.admission.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
+        self.fleet.admission.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
     }
 
     /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
@@ -217,7 +225,7 @@ impl Bus {
     /// Panics if the current connections do not match their counts.
     pub(super) fn check_admission(&self) {
         let mut all = 0;
-        for (key, uses) in self.admission.sources.table.iter() {
+        for (key, uses) in self.fleet.admission.sources.table.iter() {
             let of_it = self.ctx.all_clients().filter(|(_, client)| client.identity.source_use == key);
             let is_listed = of_it.map(|(_, client)| client.identity.origin.source() == uses.source).collect::<Vec<_>>();
             assert_eq!(is_listed, vec![true; uses.connections], "every connection is listed with its source");

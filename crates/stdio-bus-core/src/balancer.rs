@@ -180,8 +180,8 @@ impl Bus {
         line: Parsed<'_>,
     ) -> Result<WorkerKey, Refusal> {
         // No worker is picked or started for a client that uses a denied method.
-        if self.balancer.denies_methods
-            && let Some(pool) = self.balancer.groups[group].only_pool()
+        if self.fleet.balancer.denies_methods
+            && let Some(pool) = self.fleet.balancer.groups[group].only_pool()
             && let Some(denied) = self.ctx.denied_in(pool, line)
         {
             return Err(denied);
@@ -190,7 +190,8 @@ impl Bus {
         while has_doors && let Some(pool) = self.unused_pool(group) {
             self.use_side(pool)?;
         }
-        let (assignment, lends) = (self.balancer.groups[group].assignment, self.balancer.groups[group].lends);
+        let (assignment, lends) =
+            (self.fleet.balancer.groups[group].assignment, self.fleet.balancer.groups[group].lends);
         let assigned = self.ctx.worker_in(client, group);
         let is_its_own = assigned.is_some_and(|worker| self.ctx.owner(worker) == Some(client));
         let kept = if lends {
@@ -223,9 +224,9 @@ impl Bus {
 
     /// The group of a new client: its listener's, unless its token is valid for other pools only.
     pub(super) fn group_of_client(&self, listener: usize, origin: &Origin) -> usize {
-        let group = self.balancer.of_listeners[listener];
+        let group = self.fleet.balancer.of_listeners[listener];
         let Some(pools) = &origin.pools else { return group };
-        let all_are_good = self.balancer.groups[group].pools().all(|pool| pools.contains(&pool));
+        let all_are_good = self.fleet.balancer.groups[group].pools().all(|pool| pools.contains(&pool));
         // The group of a pool has its index.
         let preferred = pools.iter().copied().find(|pool| self.ctx.offers(listener, origin, *pool));
         if all_are_good { group } else { preferred.unwrap_or(group) }
@@ -236,7 +237,7 @@ impl Bus {
         let client = self.ctx.identity(client);
         let offers =
             |pool: &usize| client.is_some_and(|client| self.ctx.offers(client.listener, &client.origin, *pool));
-        let shown = &self.ctx.settings.pools[..self.supervisor.shown];
+        let shown = &self.ctx.settings.pools[..self.fleet.shown];
         let found = shown.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
         found.filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
@@ -250,10 +251,10 @@ impl Bus {
             let text = "no worker is free: too many clients wait for one of their own; try again later";
             return Refusal(Reason::NoWorker, text.into());
         }
-        let group = &self.balancer.groups[group];
+        let group = &self.fleet.balancer.groups[group];
         let pool = group.only_pool().filter(|_| group.is_dedicated());
-        let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.ctx.time.now()));
-        let restarts = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot].restarts);
+        let rests_until = pool.and_then(|pool| self.fleet.pools[pool].rests_until(self.ctx.time.now()));
+        let restarts = || group.slots.iter().map(|(pool, slot)| &self.fleet.pools[*pool].slots[*slot].restarts);
         let due = restarts().filter_map(|restarts| restarts.due()).min();
         let wait = |at: Moment| at.since(self.ctx.time.now()).as_millis();
         let why = match (pool, rests_until, due) {
@@ -284,7 +285,7 @@ impl Bus {
 
     /// When a group of shared workers has the next worker, not counting slots that were given up.
     fn next_of_shared(&self, group: &Group) -> String {
-        let slots = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot]);
+        let slots = || group.slots.iter().map(|(pool, slot)| &self.fleet.pools[*pool].slots[*slot]);
         let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
         let asked = slots().filter_map(|slot| Some(self.ctx.workers.get(slot.worker?)?.is_asked()));
         match (due, asked.max()) {
@@ -297,11 +298,11 @@ impl Bus {
 
     /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3).
     pub(super) fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
-        for _ in 0..self.balancer.groups[group].slots.len() {
-            let group = &mut self.balancer.groups[group];
+        for _ in 0..self.fleet.balancer.groups[group].slots.len() {
+            let group = &mut self.fleet.balancer.groups[group];
             let (pool, slot) = group.next()?;
             group.advance();
-            if let Some(worker) = self.supervisor.pools[pool].slots[slot].worker
+            if let Some(worker) = self.fleet.pools[pool].slots[slot].worker
                 && self.ctx.worker_takes_messages(worker)
             {
                 return Some(worker);
@@ -312,8 +313,12 @@ impl Bus {
 
     /// Whether one of a group's slots has a worker that takes messages.
     pub(super) fn has_spare(&self, group: usize) -> bool {
-        let worker = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots[*slot].worker;
-        self.balancer.groups[group].slots.iter().filter_map(worker).any(|worker| self.ctx.worker_takes_messages(worker))
+        let worker = |(pool, slot): &(usize, usize)| self.fleet.pools[*pool].slots[*slot].worker;
+        self.fleet.balancer.groups[group]
+            .slots
+            .iter()
+            .filter_map(worker)
+            .any(|worker| self.ctx.worker_takes_messages(worker))
     }
 
     /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
@@ -324,7 +329,7 @@ impl Bus {
                     client.seldom.assigned[..at].iter().all(|(before, _)| before != group),
                     "one worker for each group"
                 );
-                if self.balancer.groups[*group].is_dedicated() {
+                if self.fleet.balancer.groups[*group].is_dedicated() {
                     let worker = self.ctx.workers.get(*worker).expect("a worker of one's own lives");
                     assert_eq!(worker.owner, Some(key));
                 }
@@ -368,6 +373,6 @@ impl Ctx {
 impl View<'_> {
     /// The pool that a client of this origin uses if it names none; none if there are several to choose from.
     pub fn default_pool(&self, listener: usize, origin: &Origin) -> Option<usize> {
-        self.bus.balancer.groups[self.bus.group_of_client(listener, origin)].only_pool()
+        self.bus.fleet.balancer.groups[self.bus.group_of_client(listener, origin)].only_pool()
     }
 }

@@ -118,11 +118,11 @@ pub(super) struct SeldomOfClient {
     pub lists_told: [u64; LISTS],
     /// The MCP servers that it offers.
     pub offers: Offers,
-    /// Its next line gets no worker of its own: it has waited for too long, or with too many (`supervisor/queue.rs`).
+    /// Its next line gets no worker of its own: it has waited for too long, or with too many (`fleet/queue.rs`).
     pub gets_no_worker: bool,
     /// Since when it has no connection, if it is a session of an MCP listener.
     pub detached: Option<Moment>,
-    /// Its own worker has ended before its first answer, and it may get another one (`supervisor/life.rs`).
+    /// Its own worker has ended before its first answer, and it may get another one (`fleet/life.rs`).
     pub has_lost_worker: bool,
 }
 

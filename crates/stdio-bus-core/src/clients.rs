@@ -61,22 +61,22 @@ impl Bus {
             self.refuse_client(None, source, no_room.text());
             return None;
         }
-        let number = self.admission.next_number;
+        let number = self.fleet.admission.next_number;
         let group = mcp.map_or_else(|| self.group_of_client(listener, &origin), |(group, _)| group);
         let era = mcp.map(|(_, era)| era);
-        let mcp = McpState { era, borrows: self.balancer.groups[group].lends(), ..McpState::default() };
+        let mcp = McpState { era, borrows: self.fleet.balancer.groups[group].lends(), ..McpState::default() };
         if self.ctx.clients.is_full() {
             // The connection was on its way when the last slot was taken.
             self.ctx.report(Reason::ConnectionLimit, None, || "a client is rejected: no slot is left".into());
             return None;
         }
-        let source_use = self.admission.sources.enter(source)?;
+        let source_use = self.fleet.admission.sources.enter(source)?;
         let (turned_away, opened, origin) = (no_room.is_some(), self.ctx.time.now(), Rc::new(origin));
         let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
         let (heard, phase) = (Moment::default(), Phase::Open);
         let client = Client { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() };
         let key = self.ctx.clients.insert(client)?;
-        self.admission.next_number += 1;
+        self.fleet.admission.next_number += 1;
         self.ctx.report_client(Reason::ClientOpened, key);
         if self.ctx.clients.is_full() {
             self.ctx.out.push(Effect::PauseAccept);
@@ -84,7 +84,7 @@ impl Bus {
             self.ctx.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
-            self.admission.is_awaited.set(false);
+            self.fleet.admission.is_awaited.set(false);
             self.ctx.timers.arm(Timer::Slots, self.ctx.time.now());
         }
         if let Some(due) = self.ctx.clients.get(key).and_then(|client| self.ctx.idle_deadline(client)) {
@@ -117,7 +117,7 @@ impl Bus {
 
     /// One of its requests was answered: reads it again, or closes it if it waited only for that.
     pub(super) fn wake_after_answer(&mut self, key: ClientKey) {
-        if self.balancer.lends {
+        if self.fleet.balancer.lends {
             self.give_back_after_answer(key);
         }
         self.ctx.resume_if_caught_up(key);
@@ -225,7 +225,7 @@ impl Bus {
         while let Some(session) = self.ctx.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
             self.sessions.give_up(&mut self.ctx, session, false);
         }
-        if self.balancer.lends {
+        if self.fleet.balancer.lends {
             self.give_back(key);
         }
         let mut of_client: Vec<_> = self.ctx.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
@@ -268,7 +268,7 @@ impl Bus {
         self.ctx.leave_audiences(key);
         self.release_gone_pools();
         self.ctx.timers.disarm(Timer::Client(key));
-        self.admission.sources.leave(client.identity.source_use);
+        self.fleet.admission.sources.leave(client.identity.source_use);
         self.ctx.out.stats().bytes_unsent += client.end.output.queued() as u64;
         if was_full {
             self.ctx.out.push(Effect::ResumeAccept);

@@ -143,9 +143,7 @@ impl Bus {
             && let Some(worker) = self.ctx.workers.get_mut(worker)
         {
             self.ctx.workers_changed |= worker.answering.answers(is_response(&line));
-            self.supervisor.pools[worker.name.pool]
-                .tally
-                .answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
+            self.fleet.pools[worker.name.pool].tally.answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
         }
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
             && let Some(client) = self.ctx.client_mut(client)
@@ -191,7 +189,7 @@ impl Bus {
         }
         let Some(Peer::Worker(worker)) = self.requests.get(request).map(Request::answerer) else { return };
         if let Some(worker) = self.ctx.worker_name(worker) {
-            self.supervisor.pools[worker.pool].tally.count(Outcome::of(reason));
+            self.fleet.pools[worker.pool].tally.count(Outcome::of(reason));
         }
     }
 

@@ -188,7 +188,7 @@ impl Bus {
     #[cold]
     pub(super) fn record_refusal(&mut self, from: ClientKey, line: Parsed<'_>, reason: Reason, said: Option<&Said>) {
         let pool = self.pool_meant(from, line);
-        let pool = pool.map(|pool| self.supervisor.pools[pool].side.shown_as);
+        let pool = pool.map(|pool| self.fleet.pools[pool].side.shown_as);
         let now = self.ctx.time.now();
         if !self.ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
             return;

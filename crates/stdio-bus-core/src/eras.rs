@@ -27,11 +27,11 @@ impl Bus {
     ) -> (Option<ClientKey>, Effects<'_>) {
         self.ctx.begin_call(now);
         let origin = origin.into();
-        if pool >= self.supervisor.shown || !self.ctx.offers(listener, &origin, pool) {
+        if pool >= self.fleet.shown || !self.ctx.offers(listener, &origin, pool) {
             return (None, self.effects());
         }
         // The group of a pool has its index.
-        let group = match (self.supervisor.pools[pool].side.twin, era) {
+        let group = match (self.fleet.pools[pool].side.twin, era) {
             (Some(twin), Era::Modern) => twin,
             _ => pool,
         };
@@ -41,25 +41,25 @@ impl Bus {
 
     /// The pools that hold the workers of a configured pool.
     pub(super) fn sides_of(&self, pool: usize) -> impl Iterator<Item = usize> + use<> {
-        [Some(pool), self.supervisor.pools[pool].side.twin].into_iter().flatten()
+        [Some(pool), self.fleet.pools[pool].side.twin].into_iter().flatten()
     }
 
     /// A pool of a group whose side is still unused: its workers may be on the other side, or not started.
     pub(super) fn unused_pool(&self, group: usize) -> Option<usize> {
-        self.balancer.groups[group].pools().find(|pool| !self.supervisor.pools[*pool].side.is_used)
+        self.fleet.balancer.groups[group].pools().find(|pool| !self.fleet.pools[*pool].side.is_used)
     }
 
     /// The first client needs a worker of this side of a pool.
     pub(super) fn use_side(&mut self, pool: usize) -> Result<(), Refusal> {
-        let side = self.supervisor.pools[pool].side;
+        let side = self.fleet.pools[pool].side;
         if side.era == Era::Modern {
             self.expect_modern(side.shown_as)?;
         }
-        self.supervisor.pools[pool].side.is_used = true;
+        self.fleet.pools[pool].side.is_used = true;
         self.dismiss_asked(pool);
         let Some(twin) = side.twin.filter(|_| side.is_dormant) else { return Ok(()) };
-        if self.supervisor.pools[twin].side.is_used {
-            self.supervisor.pools[pool].side.is_dormant = false;
+        if self.fleet.pools[twin].side.is_used {
+            self.fleet.pools[pool].side.is_dormant = false;
             self.catch_up(pool, twin);
             self.tick_pool(pool);
         } else {
@@ -90,7 +90,7 @@ impl Bus {
         for worker in self.workers_beyond(from, instances) {
             self.retire_worker(worker);
         }
-        let pools = self.supervisor.pools.get_disjoint_mut([from, to]);
+        let pools = self.fleet.pools.get_disjoint_mut([from, to]);
         let [giver, taker] = pools.expect("a pool and its other side are two");
         for (slot, given) in taker.slots.iter_mut().zip(&mut giver.slots).take(instances) {
             *slot = core::mem::take(given);
@@ -106,15 +106,15 @@ impl Bus {
 
     /// The new command of a pool serves no clients of 2026-07-28: the workers for them leave.
     pub(super) fn end_modern_side(&mut self, pool: usize) {
-        let Some(twin) = self.supervisor.pools[pool].side.twin else { return };
-        let is_only_side = self.supervisor.pools[pool].side.is_dormant;
-        let was_used = core::mem::take(&mut self.supervisor.pools[twin].side.is_used);
+        let Some(twin) = self.fleet.pools[pool].side.twin else { return };
+        let is_only_side = self.fleet.pools[pool].side.is_dormant;
+        let was_used = core::mem::take(&mut self.fleet.pools[twin].side.is_used);
         // Unused workers, and those with the new command, move to the other side if that has none.
         self.retire_those(twin, None, |ctx, worker| !is_only_side || was_used && ctx.is_outdated(worker));
         if is_only_side {
             return self.hand_over(twin, pool);
         }
-        self.supervisor.pools[twin].side.is_dormant = true;
+        self.fleet.pools[twin].side.is_dormant = true;
         self.restart_roll(twin);
     }
 }

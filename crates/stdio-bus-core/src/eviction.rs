@@ -163,7 +163,7 @@ impl Bus {
 
     /// A connection waits for a slot.
     pub(super) fn on_connection_waits(&mut self) {
-        self.admission.is_awaited.set(self.ctx.free_slots() == 0);
+        self.fleet.admission.is_awaited.set(self.ctx.free_slots() == 0);
         self.make_room_for_a_connection();
     }
 
@@ -174,7 +174,7 @@ impl Bus {
         if self.ctx.free_slots() > 0 {
             return;
         }
-        if !self.admission.is_awaited.get() {
+        if !self.fleet.admission.is_awaited.get() {
             // Those that can be refused with an answer are only counted here.
             return self.ctx.timers.arm(Timer::Slots, now.after(FIRST_LINE));
         }

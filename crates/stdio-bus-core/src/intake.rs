@@ -14,6 +14,7 @@ use super::balancer::Group;
 use super::client::{Client, Clients, Phase, Workers};
 use super::ended::{Ended, Ending};
 use super::endpoint::Endpoint;
+use super::fleet::pool::Pool;
 use super::flow::gate::Hold;
 use super::id::{Id, Spelled};
 use super::message::{Parsed, Verb, has_method, print_of, verb};
@@ -24,7 +25,6 @@ use super::port::{Effect, Effects, Next, Received};
 use super::request::Flags;
 use super::session::table::Sessions;
 use super::settings::{Assignment, IdCollision, Settings};
-use super::supervisor::pool::Pool;
 use super::tally;
 use super::time::Time;
 use super::timers::{Timer, Timers};
@@ -153,8 +153,8 @@ macro_rules! fast_path {
             settings: &$bus.ctx.settings,
             sessions: &mut $bus.sessions,
             requests: &mut $bus.requests,
-            pools: &mut $bus.supervisor.pools,
-            groups: &mut $bus.balancer.groups,
+            pools: &mut $bus.fleet.pools,
+            groups: &mut $bus.fleet.balancer.groups,
             timers: &mut $bus.ctx.timers,
             out: &mut $bus.ctx.out,
             clients: $clients,
@@ -276,7 +276,7 @@ impl Bus {
         if self.intake.is_plain {
             return false;
         }
-        !self.balancer.denies_methods && !self.ctx.shutdown.refuses_requests()
+        !self.fleet.balancer.denies_methods && !self.ctx.shutdown.refuses_requests()
     }
 
     /// The next lines of a client, all of which are refused.

@@ -7,7 +7,7 @@
 //! - Routes: `router/` sends each line on its way. `balancer.rs` chooses a worker for it, `refusals.rs` reports why a
 //!   line was not delivered.
 //! - Tables: `session/`, `tasks.rs`, and the requests in `pending.rs` with the rules of `correlation.rs`.
-//! - Life cycles: `admission.rs`, `clients.rs` and `closing.rs` for clients, `supervisor/` for workers and pools, and
+//! - Life cycles: `admission.rs`, `clients.rs` and `closing.rs` for clients, `fleet/` for workers and pools, and
 //!   [`shutdown`] for the daemon.
 //! - Waiting: `flow/`; and `eviction.rs` decides which client goes when something is short.
 //!
@@ -36,6 +36,7 @@ pub mod ended;
 mod endpoint;
 pub mod eras;
 mod eviction;
+mod fleet;
 mod flow;
 pub mod foreign;
 mod greeting;
@@ -68,7 +69,6 @@ mod silence;
 pub mod stats;
 mod stray;
 mod subscriptions;
-mod supervisor;
 mod table;
 pub mod tally;
 mod tasks;
@@ -82,9 +82,11 @@ mod withdrawal;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use admission::Admission;
-use balancer::Balancer;
 use ctx::Ctx;
+use fleet::Fleet;
+pub use fleet::discovery::Known;
+use fleet::tenure::Wear;
+pub use fleet::worker;
 pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
 use peer::{Moment, Peer, RequestKey};
@@ -95,10 +97,6 @@ use session::table::Sessions;
 use settings::Settings;
 use stats::Stats;
 use subscriptions::Subscriptions;
-use supervisor::Supervisor;
-pub use supervisor::discovery::Known;
-use supervisor::tenure::Wear;
-pub use supervisor::worker;
 use tasks::Tasks;
 use timers::Timer;
 pub use view::View;
@@ -113,9 +111,7 @@ pub struct Bus {
     tasks: Tasks,
     subscriptions: Subscriptions,
     requests: Requests,
-    supervisor: Supervisor,
-    balancer: Balancer,
-    admission: Admission,
+    fleet: Fleet,
     shortage: eviction::Shortage,
 }
 
@@ -124,19 +120,14 @@ impl Bus {
     pub fn new(mut settings: Settings) -> Self {
         // An MCP listener has separate workers for clients of each era: those pools exist twice.
         let twins = settings.pools_of_both_eras();
-        let supervisor = Supervisor::new(&mut settings.pools, &twins);
+        let fleet = Fleet::new(&mut settings, &twins);
         Self {
             intake: Intake::default(),
             sessions: Sessions::default(),
             tasks: Tasks::default(),
             subscriptions: Subscriptions::default(),
             requests: Requests::new(),
-            balancer: Balancer::new(&settings, supervisor.shown),
-            supervisor,
-            admission: Admission {
-                listeners: vec![Default::default(); settings.listeners.len()],
-                ..Default::default()
-            },
+            fleet,
             shortage: eviction::Shortage::default(),
             ctx: Ctx::new(settings),
         }
@@ -145,7 +136,7 @@ impl Bus {
     /// Starts the workers of every pool.
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
         self.ctx.begin_call(now);
-        for pool in 0..self.supervisor.pools.len() {
+        for pool in 0..self.fleet.pools.len() {
             self.fill_slots(pool);
         }
         self.effects()

@@ -177,8 +177,8 @@ impl Bus {
     /// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
     fn wait_for_own_worker(&self, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
         if let Some((group, since)) = self.awaits_turn(key) {
-            let pool = self.balancer.groups[group].pools().next()?;
-            let whom = Name::Pool(self.supervisor.pools[pool].side.shown_as);
+            let pool = self.fleet.balancer.groups[group].pools().next()?;
+            let whom = Name::Pool(self.fleet.pools[pool].side.shown_as);
             return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
         }
         let starts =
@@ -332,19 +332,19 @@ impl<'a> View<'a> {
 
     /// The pool with this index.
     pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'a>> {
-        let settings = self.bus.ctx.settings.pools[..self.bus.supervisor.shown].get(pool)?;
+        let settings = self.bus.ctx.settings.pools[..self.bus.fleet.shown].get(pool)?;
         let slots = || self.bus.slots_of(pool);
         Some(PoolRow {
             settings,
             waiting: slots().filter(|slot| !slot.restarts.is_given_up() && slot.worker.is_none()).count(),
             given_up: slots().filter(|slot| slot.restarts.is_given_up()).count(),
-            tally: &self.bus.supervisor.pools[pool].tally,
+            tally: &self.bus.fleet.pools[pool].tally,
         })
     }
 
     /// Errors to requests that were for no pool, or for one of several.
     pub fn errors_of_no_pool(&self) -> &'a Counts {
-        &self.bus.supervisor.errors_of_no_pool
+        &self.bus.fleet.errors_of_no_pool
     }
 
     /// The client with this number.

@@ -81,18 +81,18 @@ impl Bus {
         if let Some(most) = most.filter(|most| self.ctx.let_in(Some(listener), None) >= *most) {
             return full(format!("all {most} connections of the listener are in use"));
         }
-        let pools = self.balancer.groups[self.balancer.of_listeners[listener]].pools();
+        let pools = self.fleet.balancer.groups[self.fleet.balancer.of_listeners[listener]].pools();
         any_or_first(pools.map(|pool| self.pool_serves(pool)))
     }
 
     /// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
     fn pool_serves(&self, pool: usize) -> Result<(), Unready> {
-        let is_there = |side: &usize| !self.supervisor.pools[*side].side.is_dormant;
+        let is_there = |side: &usize| !self.fleet.pools[*side].side.is_dormant;
         any_or_first(self.sides_of(pool).filter(is_there).map(|side| self.side_serves(side)))
     }
 
     fn side_serves(&self, pool: usize) -> Result<(), Unready> {
-        let (here, settings) = (&self.supervisor.pools[pool], &self.ctx.settings.pools[pool]);
+        let (here, settings) = (&self.fleet.pools[pool], &self.ctx.settings.pools[pool]);
         let (id, slots) = (&settings.id, &here.slots);
         let workers = || slots.iter().filter_map(|slot| self.ctx.workers.get(slot.worker?));
         if workers().any(Worker::serves) {
@@ -144,10 +144,10 @@ impl Bus {
             if !self.ctx.settings.listeners[listener].closes_when_not_ready {
                 continue;
             }
-            let runs = self.balancer.groups[self.balancer.of_listeners[listener]]
+            let runs = self.fleet.balancer.groups[self.fleet.balancer.of_listeners[listener]]
                 .pools()
                 .any(|pool| self.ctx.pool_runs(pool, |_| true));
-            let state = &mut self.admission.listeners[listener];
+            let state = &mut self.fleet.admission.listeners[listener];
             if core::mem::replace(&mut state.is_closed, !runs) != runs {
                 continue;
             }
@@ -207,7 +207,7 @@ impl View<'_> {
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
         let is_there = |pool: &usize| !self.bus.ctx.settings.pools[*pool].is_gone;
-        let all_are_known = (0..self.bus.supervisor.shown).filter(is_there).all(|pool| {
+        let all_are_known = (0..self.bus.fleet.shown).filter(is_there).all(|pool| {
             // A first sign of life.
             let shows = |worker: &Worker| {
                 worker.end.stream.spoke_at().is_some() || now.since(worker.facts.started) >= FIRST_SIGN
@@ -231,7 +231,7 @@ impl View<'_> {
 
     /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
-        self.bus.ctx.settings.pools[..self.bus.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
+        self.bus.ctx.settings.pools[..self.bus.fleet.shown].get(pool).filter(|pool| !pool.is_gone)?;
         Some(self.bus.ctx.readiness_if(false, || self.bus.pool_serves(pool)))
     }
 }

@@ -63,10 +63,10 @@ impl Bus {
     pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
         match pool {
             Some(pool) => {
-                let shown = self.supervisor.pools[pool].side.shown_as;
-                self.supervisor.pools[shown].tally.fail(reason);
+                let shown = self.fleet.pools[pool].side.shown_as;
+                self.fleet.pools[shown].tally.fail(reason);
             }
-            None => self.supervisor.errors_of_no_pool.count(reason),
+            None => self.fleet.errors_of_no_pool.count(reason),
         }
     }
 
@@ -77,7 +77,7 @@ impl Bus {
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
             return self.ctx.pool_of(session.worker);
         }
-        self.balancer.groups[self.group_of_line(client, line).ok()?].only_pool()
+        self.fleet.balancer.groups[self.group_of_line(client, line).ok()?].only_pool()
     }
 
     /// The code of an error for a peer. A client of ACP knows what an agent says of a session that it does not know.
@@ -92,12 +92,12 @@ impl Bus {
     /// Whether a worker of a pool that may serve a client was ever greeted in ACP. Its clients know what an agent says of a
     /// session that it does not know, and go on after that.
     fn speaks_acp(&self, client: ClientKey) -> bool {
-        let Some(group) = self.ctx.client(client).map(|client| &self.balancer.groups[client.group]) else {
+        let Some(group) = self.ctx.client(client).map(|client| &self.fleet.balancer.groups[client.group]) else {
             return false;
         };
         let own = self.ctx.workers_of(client).filter_map(|worker| self.ctx.pool_of(worker));
         let mut pools = group.slots().iter().map(|(pool, _)| *pool).chain(own);
-        pools.any(|pool| self.supervisor.pools[pool].dialect == Some(Dialect::Acp))
+        pools.any(|pool| self.fleet.pools[pool].dialect == Some(Dialect::Acp))
     }
 
     /// A line of `from` is malformed (spec 4.3, 5.3).

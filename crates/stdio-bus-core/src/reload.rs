@@ -3,7 +3,7 @@
 //! The indexes of pools and listeners keep their meaning: a removed one stays in its place, marked so, until nothing
 //! uses it ([`Bus::pool_in_use`], [`Bus::listener_in_use`]); only then is its place reused.
 //!
-//! Limits and routing choices apply at once. Workers of old commands are replaced (`supervisor/roll.rs`). The clients
+//! Limits and routing choices apply at once. Workers of old commands are replaced (`fleet/roll.rs`). The clients
 //! of a removed listener have `drain_timeout_sec` to leave; a removed pool serves the clients that still use it.
 
 use alloc::vec::Vec;
@@ -11,14 +11,14 @@ use alloc::vec::Vec;
 use super::Bus;
 use super::balancer::Balancer;
 use super::client::Client;
+use super::fleet::Fleet;
+use super::fleet::pool::Side;
+use super::fleet::tenure::Tenure;
 use super::peer::Moment;
 use super::port::{Effect, Effects};
 use super::report::Reason;
 use super::settings::{self, Assignment, Settings};
 use super::silence::TimeLimits;
-use super::supervisor::Supervisor;
-use super::supervisor::pool::Side;
-use super::supervisor::tenure::Tenure;
 use super::timers::Timer;
 use crate::view::View;
 
@@ -30,7 +30,7 @@ impl Bus {
             return self.effects();
         }
         let twins = self.twins_of(&settings);
-        let fresh = Supervisor::new(&mut settings.pools, &twins);
+        let fresh = Fleet::new(&mut settings, &twins);
         settings.most_clients = self.ctx.settings.most_clients;
         self.stop_awaiting_workers();
         let before = core::mem::replace(&mut self.ctx.settings, settings);
@@ -44,25 +44,25 @@ impl Bus {
         // Lines that wait may have another destination.
         self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.release_waiters(worker.into()));
         self.wake_all();
-        (self.ctx.workers_changed, self.supervisor.rolls_due) = (true, true);
+        (self.ctx.workers_changed, self.fleet.rolls_due) = (true, true);
         self.effects()
     }
 
     /// Whether the pool at this place of the new settings is another than the current one.
     fn is_another(&self, settings: &Settings, pool: usize) -> bool {
-        pool >= self.supervisor.shown || self.ctx.settings.pools[pool].id != settings.pools[pool].id
+        pool >= self.fleet.shown || self.ctx.settings.pools[pool].id != settings.pools[pool].id
     }
 
     /// The pools that have workers for clients of both eras: those that an MCP listener offers, or has offered.
     fn twins_of(&self, settings: &Settings) -> Vec<usize> {
         let offered = settings.pools_of_both_eras();
-        let has_one = |pool: usize| !self.is_another(settings, pool) && self.supervisor.pools[pool].side.twin.is_some();
+        let has_one = |pool: usize| !self.is_another(settings, pool) && self.fleet.pools[pool].side.twin.is_some();
         (0..settings.pools.len()).filter(|pool| offered.contains(pool) || has_one(*pool)).collect()
     }
 
     /// Moves the pools to their places in the settings. Returns where each of them has moved.
-    fn arrange_pools(&mut self, before: &Settings, mut fresh: Supervisor) -> Vec<Option<usize>> {
-        let (shown, pools) = (self.supervisor.shown, core::mem::take(&mut self.supervisor.pools));
+    fn arrange_pools(&mut self, before: &Settings, mut fresh: Fleet) -> Vec<Option<usize>> {
+        let (shown, pools) = (self.fleet.shown, core::mem::take(&mut self.fleet.pools));
         let mut moved = vec![None; pools.len()];
         for (from, mut pool) in pools.into_iter().enumerate() {
             let Side { shown_as, era, .. } = pool.side;
@@ -81,8 +81,8 @@ impl Bus {
             moved[from] = Some(to);
             fresh.pools[to] = pool;
         }
-        self.supervisor.pools = fresh.pools;
-        self.supervisor.shown = fresh.shown;
+        self.fleet.pools = fresh.pools;
+        self.fleet.shown = fresh.shown;
         for worker in self.ctx.workers.values_mut() {
             worker.pool = moved[worker.pool].expect("a pool with workers stays");
         }
@@ -93,7 +93,7 @@ impl Bus {
 
     /// Updates the group of each client, and its workers.
     fn arrange_clients(&mut self, moved: &[Option<usize>]) {
-        self.balancer = Balancer::new(&self.ctx.settings, self.supervisor.shown);
+        self.fleet.balancer = Balancer::new(&self.ctx.settings, self.fleet.shown);
         self.review_subscriptions();
         for key in self.ctx.client_keys() {
             let Some(Client { identity: client, group: before, mcp, .. }) = self.ctx.client(key) else { continue };
@@ -107,7 +107,7 @@ impl Bus {
             // the sessions there.
             let assigned = self.ctx.take_workers(key).into_iter();
             let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
-            let lends = self.balancer.groups[group].lends();
+            let lends = self.fleet.balancer.groups[group].lends();
             if let Some(client) = self.ctx.client_mut(key) {
                 (client.group, client.mcp.borrows) = (group, lends);
             }
@@ -116,7 +116,7 @@ impl Bus {
                 let is_its_own = self.ctx.owner(worker) == Some(key);
                 match to.filter(|to| self.ctx.worker_in(key, *to).is_none()) {
                     // In a dedicated pool it keeps only its own worker.
-                    Some(to) if is_its_own || !self.balancer.groups[to].is_dedicated() => {
+                    Some(to) if is_its_own || !self.fleet.balancer.groups[to].is_dedicated() => {
                         self.ctx.assign(key, to, worker);
                     }
                     _ if is_its_own => self.retire_worker(worker),
@@ -128,9 +128,9 @@ impl Bus {
 
     fn arrange_listeners(&mut self, before: &Settings) {
         let ends = self.ctx.time.now().after(self.ctx.settings.limits.drain_timeout);
-        self.admission.listeners.resize_with(self.ctx.settings.listeners.len(), Default::default);
+        self.fleet.admission.listeners.resize_with(self.ctx.settings.listeners.len(), Default::default);
         for (index, (listener, state)) in
-            self.ctx.settings.listeners.iter().zip(&mut self.admission.listeners).enumerate()
+            self.ctx.settings.listeners.iter().zip(&mut self.fleet.admission.listeners).enumerate()
         {
             let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
             state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
@@ -165,7 +165,7 @@ impl Bus {
         if has_another_command {
             self.forget_ends(pool);
         }
-        let here = &mut self.supervisor.pools[pool];
+        let here = &mut self.fleet.pools[pool];
         here.side.is_released &= self.ctx.settings.pools[pool].is_gone;
         let slots = self.ctx.settings.pools[pool].slots(here.side.era);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
@@ -175,8 +175,8 @@ impl Bus {
             }
             self.retire_worker(worker);
         }
-        self.supervisor.pools[pool].slots.resize_with(slots, Default::default);
-        let has_stopped = self.supervisor.pools[pool].roll.stopped.is_some();
+        self.fleet.pools[pool].slots.resize_with(slots, Default::default);
+        let has_stopped = self.fleet.pools[pool].roll.stopped.is_some();
         if has_another_command || is_assigned_otherwise || has_stopped {
             self.restart_roll(pool);
         } else {
@@ -186,14 +186,15 @@ impl Bus {
 
     /// Removed pools stop their workers when no client uses them any more.
     pub(super) fn release_gone_pools(&mut self) {
-        for pool in 0..self.supervisor.pools.len() {
-            let uses = |(_, client): (_, &Client)| self.balancer.groups[client.group].pools().any(|of| of == pool);
-            let side = self.supervisor.pools[pool].side;
+        for pool in 0..self.fleet.pools.len() {
+            let uses =
+                |(_, client): (_, &Client)| self.fleet.balancer.groups[client.group].pools().any(|of| of == pool);
+            let side = self.fleet.pools[pool].side;
             if !self.ctx.settings.pools[pool].is_gone || side.is_released || self.ctx.all_clients().any(uses) {
                 continue;
             }
             self.restart_roll(pool);
-            self.supervisor.pools[pool].side.is_released = true;
+            self.fleet.pools[pool].side.is_released = true;
             self.retire_those(pool, None, |_, _| true);
         }
     }
@@ -202,7 +203,7 @@ impl Bus {
     fn wake_all(&mut self) {
         self.ctx.client_keys().into_iter().for_each(|client| self.ctx.wake_at(client.into(), self.ctx.time.now()));
         self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.wake_at(worker.into(), self.ctx.time.now()));
-        let pools = (0..self.supervisor.pools.len()).map(Timer::Pool);
+        let pools = (0..self.fleet.pools.len()).map(Timer::Pool);
         let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
         timers.for_each(|timer| self.ctx.timers.arm(timer, self.ctx.time.now()));
         self.sessions.schedule(&mut self.ctx, false);
@@ -210,8 +211,8 @@ impl Bus {
 
     /// Ends the clients of removed listeners when their time is up.
     pub(super) fn tick_listeners(&mut self) {
-        for listener in 0..self.admission.listeners.len() {
-            let Some(ends) = self.admission.listeners[listener].ends else { continue };
+        for listener in 0..self.fleet.admission.listeners.len() {
+            let Some(ends) = self.fleet.admission.listeners[listener].ends else { continue };
             if ends > self.ctx.time.now() {
                 self.ctx.timers.arm(Timer::Listeners, ends);
                 continue;
@@ -229,15 +230,15 @@ impl Bus {
 impl View<'_> {
     /// Whether a removed pool is still used; true for a pool that is not removed.
     pub fn pool_in_use(&self, pool: usize) -> bool {
-        let Some(settings) = self.bus.ctx.settings.pools[..self.bus.supervisor.shown].get(pool) else { return false };
+        let Some(settings) = self.bus.ctx.settings.pools[..self.bus.fleet.shown].get(pool) else { return false };
         !settings.is_gone
             || self.bus.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool)
             || self.bus.ctx.all_clients().any(|(_, client)| {
                 let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool));
                 named
-                    || self.bus.balancer.groups[client.group]
+                    || self.bus.fleet.balancer.groups[client.group]
                         .pools()
-                        .any(|of| self.bus.supervisor.pools[of].side.shown_as == pool)
+                        .any(|of| self.bus.fleet.pools[of].side.shown_as == pool)
             })
     }
 

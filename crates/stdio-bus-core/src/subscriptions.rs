@@ -46,7 +46,7 @@ impl Bus {
     /// The worker to which a client listens, if a message of it that names nothing may go there.
     #[inline(always)]
     pub(crate) fn worker_it_listens_to(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        if self.balancer.groups[group].has_listeners() { self.find_subscription(client, group) } else { None }
+        if self.fleet.balancer.groups[group].has_listeners() { self.find_subscription(client, group) } else { None }
     }
 
     #[inline(never)]
@@ -60,7 +60,7 @@ impl Bus {
         let own = self.subscriptions.0.iter().rev().filter(|it| it.of == of);
         let mut workers = own.filter_map(|it| self.requests.worker_of_subscription(it.request));
         workers.find(|worker| {
-            let is_there = self.ctx.pool_of(*worker).is_some_and(|pool| self.balancer.groups[group].has(pool));
+            let is_there = self.ctx.pool_of(*worker).is_some_and(|pool| self.fleet.balancer.groups[group].has(pool));
             is_there && self.ctx.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
         })
     }
@@ -73,7 +73,7 @@ impl Bus {
         let mut pools: Vec<usize> = workers.filter_map(|worker| self.ctx.pool_of(worker)).collect();
         pools.sort_unstable();
         pools.dedup();
-        for group in &mut self.balancer.groups {
+        for group in &mut self.fleet.balancer.groups {
             let has_any = pools.iter().any(|pool| group.has(*pool));
             group.set_listeners(has_any);
         }

@@ -230,7 +230,7 @@ impl Bus {
     /// Whether each client of a group has a worker of its own until it ends. Its tasks are there, and those of others are
     /// in processes that belong to others.
     fn gives_own_workers(&self, group: usize) -> bool {
-        let group = &self.balancer.groups[group];
+        let group = &self.fleet.balancer.groups[group];
         group.is_dedicated() && !group.lends()
     }
 
@@ -239,7 +239,7 @@ impl Bus {
         let now = self.ctx.time.now();
         let mut worker = None;
         for id in named(message) {
-            let pools = self.balancer.groups[group].pools();
+            let pools = self.fleet.balancer.groups[group].pools();
             let found = pools.into_iter().find_map(|pool| Some((pool, self.tasks.get(pool, &id)?)));
             let Some((pool, task)) = found else { continue };
             let is_its = task.maker.as_ref().is_none_or(|maker| self.ctx.is_maker(message.from, maker));

@@ -72,7 +72,7 @@ impl Bus {
         if self.ctx.mcp(client).era.is_some() {
             return Dialect::Mcp;
         }
-        let known = self.ctx.pool_of(worker).and_then(|pool| self.supervisor.pools[pool].dialect);
+        let known = self.ctx.pool_of(worker).and_then(|pool| self.fleet.pools[pool].dialect);
         known.unwrap_or(if self.requests.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
     }
 

@@ -7,7 +7,7 @@ use crate::peer::Moment;
 pub(crate) enum Hold {
     /// Its next line waits for room in a full output, or for its turn there.
     Output = 1,
-    /// Its next line waits for a worker (`supervisor/queue.rs`).
+    /// Its next line waits for a worker (`fleet/queue.rs`).
     Worker = 2,
     /// It holds much while memory is short (`eviction.rs`).
     Memory = 4,

@@ -50,7 +50,7 @@ impl Bus {
             }
             Some(client) => Some(client).filter(|_| !worker.audience.has_others()),
             None => {
-                let era = self.supervisor.pools[worker.pool].side.era;
+                let era = self.fleet.pools[worker.pool].side.era;
                 let may_use = |client: &Client| match client.mcp.era {
                     Some(_) => client.group == worker.pool,
                     None => {

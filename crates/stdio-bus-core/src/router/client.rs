@@ -63,7 +63,7 @@ impl Bus {
             let flow = self.client_message(client, line);
             flow.unwrap_or_else(|refusal| self.refuse(client.into(), line, refusal))
         };
-        if flow == Flow::Next && self.balancer.lends {
+        if flow == Flow::Next && self.fleet.balancer.lends {
             self.give_back(client);
         }
         flow
@@ -282,7 +282,7 @@ impl Bus {
         }
         self.ctx.refuse_lost(of)?;
         let group = self.group_of_line(client, line)?;
-        if self.balancer.groups[group].is_dedicated() {
+        if self.fleet.balancer.groups[group].is_dedicated() {
             // Its process serves no other client, so no other client's sessions are in reach.
             let worker = self.pick_worker_for_line(client, group, line)?;
             return Ok((
@@ -315,8 +315,8 @@ impl Bus {
     /// The session `name` on the workers of a group: the client's own first, then one of another client, then a
     /// reserved name; of several the one on the first worker. Leaving workers come last.
     fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Option<(WorkerKey, SessionKey)> {
-        let group = &self.balancer.groups[group];
-        let in_slots = group.slots().iter().filter_map(|(pool, slot)| self.supervisor.pools[*pool].slots[*slot].worker);
+        let group = &self.fleet.balancer.groups[group];
+        let in_slots = group.slots().iter().filter_map(|(pool, slot)| self.fleet.pools[*pool].slots[*slot].worker);
         let leaving = group.pools().flat_map(|pool| self.ctx.leaving_workers(pool));
         let found = in_slots.chain(leaving).filter_map(|worker| {
             let key = self.sessions.of_worker(worker, name)?;
@@ -354,7 +354,7 @@ impl Bus {
     fn time_limit_for(&self, client: ClientKey, line: Parsed<'_>) -> Option<Duration> {
         let group = self.group_of_line(client, line).ok()?;
         let mut longest = None;
-        for pool in self.balancer.groups[group].pools() {
+        for pool in self.fleet.balancer.groups[group].pools() {
             longest = longest.max(Some(self.ctx.settings.pools[pool].request_timeout?));
         }
         longest

@@ -66,7 +66,7 @@ fn take_asked(greeting: &mut Greeting, id: &Id, is_again: bool) -> Option<Asked>
 impl Bus {
     /// Whether there was ever an MCP listener.
     pub(crate) fn serves_mcp(&self) -> bool {
-        self.supervisor.pools.len() > self.supervisor.shown
+        self.fleet.pools.len() > self.fleet.shown
     }
 
     /// A client's message is to go to a worker: the worker may have to be sent the client's `initialize` first. Returns
@@ -168,7 +168,7 @@ impl Bus {
             initialized: None,
             ends: 0,
         };
-        self.supervisor.opening_bytes += opening.bytes();
+        self.fleet.opening_bytes += opening.bytes();
         if let Some(client) = self.ctx.client_mut(client) {
             client.seldom.openings.push(opening);
         }
@@ -196,8 +196,8 @@ impl Bus {
         };
         opening.initialized = Some(kept);
         let after = opening.bytes();
-        self.supervisor.opening_bytes += after;
-        self.supervisor.opening_bytes -= before;
+        self.fleet.opening_bytes += after;
+        self.fleet.opening_bytes -= before;
         let accepts = |greeting: &Greeting| greeting.accepted.contains(&alike);
         let Some(greeting) = self.ctx.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return false };
         let is_known = greeting.is_ready && greeting.takes_one && accepts(greeting);
@@ -306,7 +306,7 @@ impl Bus {
             greeting.is_ready = false;
             if greeting.first.is_none() && line.id.is_some() && line.span.len() < longest {
                 greeting.first = Some((asked.alike, KeptLine::of(line, &[line.id], None)));
-                self.supervisor.opening_bytes += greeting.bytes();
+                self.fleet.opening_bytes += greeting.bytes();
             }
         }
         let is_over = is_accepted || !greeting.asked.iter().any(|other| other.alike == asked.alike);
@@ -372,7 +372,7 @@ impl Bus {
         let Some(Peer::Client(client)) = asker else { return };
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             self.ctx.workers_changed |= worker.answering.answers(true);
-            self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.ctx.time.lasted(since));
+            self.fleet.pools[worker.name.pool].tally.answered(outcome, self.ctx.time.lasted(since));
         }
         if let Some(client) = self.ctx.client_mut(client) {
             client.mcp.answered_by = Some(key);
@@ -386,24 +386,24 @@ impl Bus {
         let Some(client) = self.ctx.client_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
         let dropped = client.openings.extract_if(.., |opening| opening.pool == pool);
         let bytes: usize = dropped.map(|opening| opening.bytes()).sum();
-        self.supervisor.opening_bytes -= bytes;
+        self.fleet.opening_bytes -= bytes;
     }
 
     /// A client has gone.
     pub(crate) fn forget_openings(&mut self, openings: &[Opening]) {
-        self.supervisor.opening_bytes -= openings.iter().map(Opening::bytes).sum::<usize>();
+        self.fleet.opening_bytes -= openings.iter().map(Opening::bytes).sum::<usize>();
     }
 
     /// A worker has gone.
     pub(crate) fn forget_greeting(&mut self, pool: usize, greeting: &Greeting) {
-        self.supervisor.opening_bytes -= greeting.bytes();
+        self.fleet.opening_bytes -= greeting.bytes();
         for asked in greeting.asked.iter().filter(|asked| asked.is_again) {
             let Some(opening) = self.ctx.opening_mut(asked.client, pool) else { continue };
             opening.ends += u8::from(opening.alike == asked.alike);
             if opening.ends >= MOST_ENDS {
                 let before = opening.bytes();
                 (opening.line, opening.initialized) = (None, None);
-                self.supervisor.opening_bytes -= before;
+                self.fleet.opening_bytes -= before;
             }
         }
     }
@@ -413,7 +413,7 @@ impl Bus {
         let clients = self.ctx.all_clients().filter_map(|(_, client)| client.seldom.get());
         let kept: usize = clients.flat_map(|client| &client.openings).map(Opening::bytes).sum();
         let answers: usize = self.ctx.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
-        assert_eq!(kept + answers, self.supervisor.opening_bytes);
+        assert_eq!(kept + answers, self.fleet.opening_bytes);
     }
 }
 
@@ -469,6 +469,6 @@ impl Ctx {
 impl View<'_> {
     /// Bytes of the openings of clients, and of the answers that are kept.
     pub fn bytes_of_openings(&self) -> usize {
-        self.bus.supervisor.opening_bytes
+        self.bus.fleet.opening_bytes
     }
 }

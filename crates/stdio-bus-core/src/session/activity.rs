@@ -32,7 +32,7 @@ impl Bus {
         self.note_subagents(worker, line);
         let Some(worker) = self.ctx.workers.get_mut(worker) else { return };
         worker.facts.tells_states |= asks_for_version_2(line);
-        let pool = &mut self.supervisor.pools[worker.pool];
+        let pool = &mut self.fleet.pools[worker.pool];
         pool.dialect = Dialect::of_initialize(line).or(pool.dialect);
     }
 }

@@ -38,7 +38,7 @@ impl Bus {
     /// still to be started: not every agent wants to see it again.
     pub(crate) fn note_subagents(&mut self, worker: WorkerKey, line: &[u8]) {
         let Some(pool) = self.ctx.pool_of(worker).filter(|_| knows_subagents(line)) else { return };
-        if core::mem::replace(&mut self.supervisor.pools[pool].has_subagents, true) {
+        if core::mem::replace(&mut self.fleet.pools[pool].has_subagents, true) {
             return;
         }
         for worker in self.ctx.workers.keys() {

@@ -11,9 +11,9 @@ use core::time::Duration;
 
 use super::state::{Event, State, step};
 use super::tombstones::Bonds;
+use crate::fleet::worker::Worker;
 use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
-use crate::supervisor::worker::Worker;
 use crate::table::{Index, Table};
 
 /// Maximum number of names reserved after their owners have left; beyond it the oldest one is dropped.

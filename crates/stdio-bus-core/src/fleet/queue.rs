@@ -119,9 +119,9 @@ impl Bus {
             let waiting = Waiting { client, source, group, since: now, until, for_turn, has_ended: false };
             // A session may have to give up its worker at once.
             let at_once = for_turn && self.may_get_room(client, group);
-            let due = if at_once { now } else { self.supervisor.queue.due(now, &waiting) };
+            let due = if at_once { now } else { self.fleet.queue.due(now, &waiting) };
             self.ctx.timers.arm(Timer::WorkerQueue, due);
-            self.supervisor.queue.waiting.push(waiting);
+            self.fleet.queue.waiting.push(waiting);
             self.ctx.close_gate(client.into(), Hold::Worker);
         }
         until > now
@@ -134,7 +134,7 @@ impl Bus {
         let since = self.ctx.time.now();
         let waiting = Waiting { client, source, group: pool, since, until, for_turn: false, has_ended: false };
         self.ctx.timers.arm(Timer::WorkerQueue, until);
-        self.supervisor.queue.waiting.push(waiting);
+        self.fleet.queue.waiting.push(waiting);
         self.ctx.close_gate(client.into(), Hold::Worker);
     }
 
@@ -142,18 +142,18 @@ impl Bus {
     fn hold_ends(&mut self, group: usize) -> Option<Moment> {
         let hold = self.ctx.settings.limits.hold;
         // The workers of a dormant side are on the other side.
-        let twin = |pool: usize| self.supervisor.pools[pool].side.twin;
+        let twin = |pool: usize| self.fleet.pools[pool].side.twin;
         let from = self.unused_pool(group).and_then(twin).unwrap_or(group);
         let waits = !hold.is_zero() && self.expects_worker(from);
-        waits.then(|| self.balancer.groups[group].vacant_since(self.ctx.time.now()).after(hold))
+        waits.then(|| self.fleet.balancer.groups[group].vacant_since(self.ctx.time.now()).after(hold))
     }
 
     /// Whether the next worker of a group, which has none that takes messages, is started after the first backoff at
     /// the latest.
     fn expects_worker(&self, group: usize) -> bool {
-        let (group, limits) = (&self.balancer.groups[group], &self.ctx.settings.limits);
+        let (group, limits) = (&self.fleet.balancer.groups[group], &self.ctx.settings.limits);
         let is_coming = |(pool, slot): &(usize, usize)| {
-            let slot = &self.supervisor.pools[*pool].slots[*slot];
+            let slot = &self.fleet.pools[*pool].slots[*slot];
             match slot.worker {
                 Some(worker) => self.ctx.workers.get(worker).is_some_and(|worker| {
                     slot.restarts.would_restart_soon(self.ctx.time.now(), worker.facts.started, limits)
@@ -162,7 +162,7 @@ impl Bus {
             }
         };
         let rests = |pool: usize| {
-            let here = &self.supervisor.pools[pool];
+            let here = &self.fleet.pools[pool];
             // One worker that a client had taken has failed.
             let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.ctx.time.now()).is_some();
             group.is_dedicated() && rests && !self.is_full(pool)
@@ -172,7 +172,7 @@ impl Bus {
 
     /// Removes waiting clients, and reads them again: to continue, or to be refused.
     fn stop_awaiting(&mut self, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
-        let over: Vec<Waiting> = self.supervisor.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
+        let over: Vec<Waiting> = self.fleet.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
         for Waiting { client, for_turn, .. } in over {
             self.ctx.refuse_worker(client, is_refused && for_turn);
             self.ctx.open_gate(client.into(), Hold::Worker);
@@ -181,7 +181,7 @@ impl Bus {
 
     /// A worker was started in a slot of a pool, which waiting clients may get.
     pub(super) fn end_vacancy(&mut self, pool: usize) {
-        for group in self.balancer.groups.iter_mut().filter(|group| group.pools().any(|of| of == pool)) {
+        for group in self.fleet.balancer.groups.iter_mut().filter(|group| group.pools().any(|of| of == pool)) {
             group.end_vacancy();
         }
         self.stop_awaiting_workers_of(pool);
@@ -195,15 +195,15 @@ impl Bus {
     /// The state of a pool's workers has changed: lines that wait for one to come back are checked again.
     pub(crate) fn stop_awaiting_workers_of(&mut self, pool: usize) {
         let concerned: Vec<bool> =
-            self.balancer.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
+            self.fleet.balancer.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
         self.stop_awaiting(false, |waiting| !waiting.for_turn && concerned[waiting.group]);
     }
 
     /// A client stops waiting, since it is being closed: nothing is started for it.
     pub(crate) fn stop_awaiting_worker(&mut self, key: ClientKey) {
-        if let Some(at) = self.supervisor.queue.turn_of(key) {
-            let source = self.supervisor.queue.waiting[at].source;
-            self.supervisor.queue.slow_down(self.ctx.time.now(), source, self.ctx.time.now());
+        if let Some(at) = self.fleet.queue.turn_of(key) {
+            let source = self.fleet.queue.waiting[at].source;
+            self.fleet.queue.slow_down(self.ctx.time.now(), source, self.ctx.time.now());
         }
         self.stop_awaiting(false, |waiting| waiting.client == key);
         self.ctx.refuse_worker(key, false);
@@ -221,7 +221,7 @@ impl Bus {
         let source = self.ctx.identity(client)?.origin.source();
         // A lent worker was started before.
         let is_paced = !(has_spare && self.ctx.mcp(client).borrows)
-            && self.supervisor.queue.waits_until(self.ctx.time.now(), source).is_some();
+            && self.fleet.queue.waits_until(self.ctx.time.now(), source).is_some();
         // A worker may have started between the end of its wait and its line. One that it may not get yet would make it
         // wait again, and be refused again.
         if has_spare && !is_paced {
@@ -230,7 +230,7 @@ impl Bus {
         if is_paced || self.ctx.gets_no_worker(client) {
             return None;
         }
-        let pool = self.balancer.groups[group].pools().next()?;
+        let pool = self.fleet.balancer.groups[group].pools().next()?;
         let is_its_turn = has_spare || self.may_start_at_once(pool);
         if is_its_turn { self.take_dedicated(client, group) } else { None }
     }
@@ -238,14 +238,14 @@ impl Bus {
     /// A paused client will send no more. If it waits for a worker it may have left, and so may others of its source:
     /// only a few of them keep waiting.
     pub(crate) fn on_sends_no_more(&mut self, key: ClientKey) {
-        let Some(at) = self.supervisor.queue.turn_of(key) else { return };
-        let waiting = &mut self.supervisor.queue.waiting[at];
+        let Some(at) = self.fleet.queue.turn_of(key) else { return };
+        let waiting = &mut self.fleet.queue.waiting[at];
         waiting.has_ended = true;
         let source = waiting.source;
-        self.supervisor.queue.slow_down(self.ctx.time.now(), source, self.ctx.time.now());
+        self.fleet.queue.slow_down(self.ctx.time.now(), source, self.ctx.time.now());
         self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now().after(PACE));
         let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
-        if self.supervisor.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
+        if self.fleet.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
             self.stop_awaiting(true, |waiting| waiting.client == key);
         }
     }
@@ -258,7 +258,7 @@ impl Bus {
             (!worker.answering.has_answered()).then_some(worker.facts.claimed)
         };
         if let Some(last) = self.ctx.workers_of(key).filter_map(claimed).max() {
-            self.supervisor.queue.slow_down(self.ctx.time.now(), source, last);
+            self.fleet.queue.slow_down(self.ctx.time.now(), source, last);
         }
     }
 
@@ -269,8 +269,8 @@ impl Bus {
         else {
             return;
         };
-        self.admission.sources.count_turn(source_use);
-        if let Some(last) = self.supervisor.queue.paced.get_mut(&source) {
+        self.fleet.admission.sources.count_turn(source_use);
+        if let Some(last) = self.fleet.queue.paced.get_mut(&source) {
             *last = self.ctx.time.now();
         }
         self.ctx.wake_at(worker.into(), self.ctx.time.now().after(FIRST_ANSWER));
@@ -282,9 +282,9 @@ impl Bus {
         let starting = self.ctx.starting();
         let turn = |(at, waiting): (usize, &Waiting)| {
             let client = self.ctx.identity(waiting.client)?;
-            let pool = self.balancer.groups[waiting.group].pools().next()?;
-            let is_starting = starting.contains(&self.supervisor.pools[pool].side.shown_as);
-            let may_start = || self.supervisor.queue.waits_until(self.ctx.time.now(), waiting.source).is_none();
+            let pool = self.fleet.balancer.groups[waiting.group].pools().next()?;
+            let is_starting = starting.contains(&self.fleet.pools[pool].side.shown_as);
+            let may_start = || self.fleet.queue.waits_until(self.ctx.time.now(), waiting.source).is_none();
             let may = if self.ctx.mcp(waiting.client).borrows {
                 // Its lent worker is returned before.
                 let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
@@ -295,32 +295,32 @@ impl Bus {
                 let may_end = || self.may_grow(pool) || !self.may_wait_for_turn(waiting.client, waiting.group);
                 (self.has_spare(waiting.group) || !is_starting && may_end()) && may_start()
             };
-            may.then(|| (self.admission.sources.turn(client.source_use), waiting.has_ended, at))
+            may.then(|| (self.fleet.admission.sources.turn(client.source_use), waiting.has_ended, at))
         };
-        self.supervisor.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
+        self.fleet.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
     }
 
     /// Whether a worker of a pool may be started for a client that does not wait: no other one is being started, and no
     /// waiting client has its turn.
     pub(super) fn may_start_at_once(&self, pool: usize) -> bool {
-        !self.ctx.starting().contains(&self.supervisor.pools[pool].side.shown_as) && self.next_turn_of().is_none()
+        !self.ctx.starting().contains(&self.fleet.pools[pool].side.shown_as) && self.next_turn_of().is_none()
     }
 
     /// Gives turns, and schedules the next check for when the next turn of a rate-limited source is due, or a wait
     /// times out. If no client has a turn, spares are started.
     pub(super) fn give_turns(&mut self) {
         while let Some(at) = self.next_turn_of() {
-            let Waiting { client, group, .. } = self.supervisor.queue.waiting[at];
+            let Waiting { client, group, .. } = self.fleet.queue.waiting[at];
             if let Some(worker) = self.take_dedicated(client, group) {
                 self.ctx.assign(client, group, worker);
             }
             self.stop_awaiting(false, |waiting| waiting.client == client);
         }
         self.make_room_for_turns();
-        let (now, queue) = (self.ctx.time.now(), &self.supervisor.queue);
+        let (now, queue) = (self.ctx.time.now(), &self.fleet.queue);
         let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
         self.ctx.timers.arm(Timer::WorkerQueue, due);
-        for pool in 0..self.supervisor.pools.len() {
+        for pool in 0..self.fleet.pools.len() {
             if self.ctx.settings.pools[pool].assignment == Assignment::Dedicated {
                 self.fill_slots(pool);
             }
@@ -329,8 +329,8 @@ impl Bus {
 
     /// Has sessions without a connection give up their workers, as many as clients wait for one in a full pool.
     fn make_room_for_turns(&mut self) {
-        let turns = self.supervisor.queue.turns().filter(|(_, waiting)| !self.ctx.mcp(waiting.client).borrows);
-        let pool_of = |waiting: &Waiting| self.balancer.groups[waiting.group].pools().next();
+        let turns = self.fleet.queue.turns().filter(|(_, waiting)| !self.ctx.mcp(waiting.client).borrows);
+        let pool_of = |waiting: &Waiting| self.fleet.balancer.groups[waiting.group].pools().next();
         let mut turns: Vec<(usize, Source)> =
             turns.filter_map(|(_, waiting)| Some((pool_of(waiting)?, waiting.source))).collect();
         turns.retain(|(pool, _)| self.is_full(*pool));
@@ -351,7 +351,7 @@ impl Bus {
         // They were to continue elsewhere, which has changed.
         let has_its_own = |waiting: &Waiting| self.ctx.lent_worker(waiting.client, waiting.group).is_some();
         let content: Vec<ClientKey> =
-            self.supervisor.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
+            self.fleet.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
         self.stop_awaiting(false, |waiting| content.contains(&waiting.client));
         self.give_turns();
         self.stop_awaiting(true, |waiting| waiting.until <= now);
@@ -359,20 +359,20 @@ impl Bus {
 
     /// Since when a client waits for its turn, and in which group.
     pub(crate) fn awaits_turn(&self, key: ClientKey) -> Option<(usize, Moment)> {
-        let waiting = &self.supervisor.queue.waiting[self.supervisor.queue.turn_of(key)?];
+        let waiting = &self.fleet.queue.waiting[self.fleet.queue.turn_of(key)?];
         Some((waiting.group, waiting.since))
     }
 
     /// Clients that wait for their turns, or for the first answers of their own workers.
     pub(crate) fn awaiting_workers(&self) -> usize {
         let starting = self.ctx.workers.iter().filter(|(_, worker)| worker.starts_for().is_some());
-        self.supervisor.queue.turns().count() + starting.count()
+        self.fleet.queue.turns().count() + starting.count()
     }
 
     /// Panics if the queue disagrees with the clients that wait.
     pub(crate) fn check_worker_queue(&self) {
         let held = self.ctx.all_clients().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
-        let mut listed: Vec<ClientKey> = self.supervisor.queue.waiting.iter().map(|waiting| waiting.client).collect();
+        let mut listed: Vec<ClientKey> = self.fleet.queue.waiting.iter().map(|waiting| waiting.client).collect();
         listed.sort_unstable();
         assert!(held.eq(listed), "a client that awaits a worker is listed");
     }

@@ -107,7 +107,7 @@ impl Pool {
 impl Bus {
     /// Fills the empty slots of a pool as if none of its workers had ever ended.
     pub(crate) fn forget_ends(&mut self, pool: usize) {
-        let here = &mut self.supervisor.pools[pool];
+        let here = &mut self.fleet.pools[pool];
         here.restarts = Restarts::default();
         for slot in here.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
             slot.restarts = Restarts::default();
@@ -116,18 +116,18 @@ impl Bus {
 
     /// Number of slots of a pool that are kept filled, the first ones.
     pub(crate) fn kept_slots(&self, pool: usize) -> usize {
-        let side = self.supervisor.pools[pool].side;
+        let side = self.fleet.pools[pool].side;
         if side.is_dormant || side.is_released { 0 } else { self.ctx.settings.pools[pool].instances }
     }
 
     /// The slots of a configured pool that are kept filled.
     pub(crate) fn slots_of(&self, pool: usize) -> impl Iterator<Item = &WorkerSlot> {
-        self.sides_of(pool).flat_map(|side| &self.supervisor.pools[side].slots[..self.kept_slots(side)])
+        self.sides_of(pool).flat_map(|side| &self.fleet.pools[side].slots[..self.kept_slots(side)])
     }
 
     /// Whether a pool has `max_instances` workers, not counting those that are starting or stopping for a replacement.
     pub(crate) fn is_full(&self, pool: usize) -> bool {
-        let roll = &self.supervisor.pools[pool].roll;
+        let roll = &self.fleet.pools[pool].roll;
         let counts = |key: WorkerKey, worker: &Worker| {
             worker.pool == pool && !worker.tenure.is_leaving() && !roll.is_candidate(key)
         };
@@ -143,7 +143,7 @@ impl Bus {
 
     /// Whether the workers of a pool do not crash.
     pub(crate) fn is_sound(&self, pool: usize) -> bool {
-        let here = &self.supervisor.pools[pool];
+        let here = &self.fleet.pools[pool];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
         !is_failing && here.rests_until(self.ctx.time.now()).is_none()
     }
@@ -154,12 +154,12 @@ impl Bus {
         if self.ctx.shutdown.stops_workers() || self.is_rolling(pool) {
             return;
         }
-        if let Some(until) = self.supervisor.pools[pool].rests_until(self.ctx.time.now()) {
+        if let Some(until) = self.fleet.pools[pool].rests_until(self.ctx.time.now()) {
             return self.ctx.timers.arm(Timer::Pool(pool), until);
         }
         let is_dedicated = self.ctx.settings.pools[pool].assignment == Assignment::Dedicated;
         for slot in 0..self.kept_slots(pool) {
-            let here = &self.supervisor.pools[pool].slots[slot];
+            let here = &self.fleet.pools[pool].slots[slot];
             if here.worker.is_some() || !here.restarts.may_begin(self.ctx.time.now()) {
                 continue;
             }
@@ -179,31 +179,31 @@ impl Bus {
         if self.is_full(pool) {
             return None;
         }
-        let worker = self.start_worker(pool, Some(slot), self.supervisor.pools[pool].settled)?;
-        let here = &mut self.supervisor.pools[pool].slots[slot];
+        let worker = self.start_worker(pool, Some(slot), self.fleet.pools[pool].settled)?;
+        let here = &mut self.fleet.pools[pool].slots[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {
             self.ctx.put_on_probation(worker);
         }
-        self.supervisor.pools[pool].slots[slot].restarts.begin();
+        self.fleet.pools[pool].slots[slot].restarts.begin();
         Some(worker)
     }
 
     /// Starts a worker with a command of its pool.
     pub(super) fn start_worker(&mut self, pool: usize, slot: Option<usize>, generation: u32) -> Option<WorkerKey> {
-        let shown = self.supervisor.pools[pool].side.shown_as;
-        let (place, incarnation) = (self.ctx.free_place(shown, slot), self.supervisor.next_number);
+        let shown = self.fleet.pools[pool].side.shown_as;
+        let (place, incarnation) = (self.ctx.free_place(shown, slot), self.fleet.next_number);
         let name = WorkerName { pool: shown, place, incarnation };
         let settings = &self.ctx.settings.pools[pool];
         let tenure = Tenure::new(self.ctx.time.now(), settings, generation, incarnation);
-        let has_subagents = self.supervisor.pools[pool].has_subagents;
+        let has_subagents = self.fleet.pools[pool].has_subagents;
         let facts = Facts { started: self.ctx.time.now(), has_subagents, ..Facts::default() };
         let answering = Answering::new(TimeLimits::of(settings));
         let end = Endpoint { stream: Stream::of_worker(), ..Endpoint::default() };
         let window = SendWindow::new();
         let worker = Worker { pool, name, facts, tenure, answering, window, end, ..Worker::default() };
         let worker = self.ctx.workers.insert(worker)?;
-        self.supervisor.next_number += 1;
+        self.fleet.next_number += 1;
         self.ctx.wake_at(worker.into(), tenure.ages_at);
         self.ctx.out.push(Effect::Spawn { worker, name, generation });
         Some(worker)
@@ -211,15 +211,15 @@ impl Bus {
 
     /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow; or lends one.
     pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let pool = self.balancer.groups[group].pools().next()?;
-        let lends = self.balancer.groups[group].lends();
+        let pool = self.fleet.balancer.groups[group].pools().next()?;
+        let lends = self.fleet.balancer.groups[group].lends();
         let worker = if lends {
             self.lend_worker(client, pool)?
         } else if let Some(spare) = self.next_in_turn(group) {
             self.leave_slot(spare);
             spare
         } else if self.may_grow(pool) {
-            self.start_worker(pool, None, self.supervisor.pools[pool].settled)?
+            self.start_worker(pool, None, self.fleet.pools[pool].settled)?
         } else {
             return None;
         };
@@ -236,7 +236,7 @@ impl Bus {
     /// Removes a worker from its slot, if it was in one.
     pub(super) fn leave_slot(&mut self, key: WorkerKey) {
         let Some(worker) = self.ctx.workers.get(key) else { return };
-        let slots = &mut self.supervisor.pools[worker.pool].slots;
+        let slots = &mut self.fleet.pools[worker.pool].slots;
         slots.iter_mut().for_each(|slot| _ = slot.worker.take_if(|it| *it == key));
     }
 
@@ -244,7 +244,7 @@ impl Bus {
     fn on_slot_failure(&mut self, slot: usize, worker: &Worker) {
         let (limits, settings) = (&self.ctx.settings.limits, &self.ctx.settings.pools[worker.pool]);
         let kept = self.kept_slots(worker.pool);
-        let pool = &mut self.supervisor.pools[worker.pool];
+        let pool = &mut self.fleet.pools[worker.pool];
         let delay = pool.slots[slot].restarts.fail(self.ctx.time.now(), worker.facts.started, limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
         let (reason, text) = match delay {
@@ -267,7 +267,7 @@ impl Bus {
                 (Reason::PoolDegraded, text)
             }
         };
-        self.supervisor.pools[worker.name.pool].tally.note(reason);
+        self.fleet.pools[worker.name.pool].tally.note(reason);
         self.ctx.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 
@@ -279,7 +279,7 @@ impl Bus {
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !worker.facts.is_unwanted;
         let is_failure = is_unexpected && self.ctx.time.now().since(worker.facts.claimed) < LASTS;
         let source = worker.owner.and_then(|owner| self.ctx.identity(owner)).map(|owner| owner.origin.source());
-        let restarts = &mut self.supervisor.pools[worker.pool].restarts;
+        let restarts = &mut self.fleet.pools[worker.pool].restarts;
         if !is_failure {
             if worker.answering.has_answered() {
                 *restarts = Restarts::default();
@@ -296,16 +296,16 @@ impl Bus {
 
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, key: WorkerKey, worker: &Worker) {
-        let is_candidate = self.supervisor.pools[worker.pool].roll.is_candidate(key);
+        let is_candidate = self.fleet.pools[worker.pool].roll.is_candidate(key);
         if worker.has_run() && !worker.facts.is_unwanted {
             self.end_question(worker);
         }
-        if let Some(slot) = self.supervisor.pools[worker.pool].slot_of(key) {
-            self.supervisor.pools[worker.pool].slots[slot].worker = None;
+        if let Some(slot) = self.fleet.pools[worker.pool].slot_of(key) {
+            self.fleet.pools[worker.pool].slots[slot].worker = None;
             if worker.is_excused() || self.ctx.shutdown.stops_workers() {
                 // It has not failed.
             } else if worker.facts.was_short {
-                self.supervisor.pools[worker.pool].slots[slot].restarts.note_shortage(self.ctx.time.now());
+                self.fleet.pools[worker.pool].slots[slot].restarts.note_shortage(self.ctx.time.now());
             } else {
                 self.on_slot_failure(slot, worker);
             }
@@ -324,13 +324,13 @@ impl Bus {
 
     /// Starts workers that are due.
     pub(crate) fn tick_pool(&mut self, pool: usize) {
-        if pool >= self.supervisor.pools.len() {
+        if pool >= self.fleet.pools.len() {
             return;
         }
         self.advance_roll(pool);
         self.fill_slots(pool);
         let kept = self.kept_slots(pool);
-        let empty = self.supervisor.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
+        let empty = self.fleet.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // Workers that are due and were not started follow one after another (`queue.rs`).
         if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.ctx.time.now()).min() {
             self.ctx.timers.arm(Timer::Pool(pool), next);
@@ -343,7 +343,7 @@ impl Bus {
             self.ctx.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no two workers have one name");
-        for (index, pool) in self.supervisor.pools.iter().enumerate() {
+        for (index, pool) in self.fleet.pools.iter().enumerate() {
             for (_, worker) in self.ctx.workers.iter().filter(|(_, worker)| worker.pool == index) {
                 assert_eq!(worker.name.pool, pool.side.shown_as);
                 assert!(!pool.side.is_dormant || worker.tenure.is_leaving() || !worker.takes_messages());
@@ -380,7 +380,7 @@ impl View<'_> {
     pub fn staffing(&self) -> (usize, usize) {
         let runs = |worker: &Worker| worker.process.state() == State::Running;
         let running = self.bus.ctx.workers.iter().filter(|(_, worker)| runs(worker)).count();
-        let slots = || (0..self.bus.supervisor.shown).flat_map(|pool| self.bus.slots_of(pool));
+        let slots = || (0..self.bus.fleet.shown).flat_map(|pool| self.bus.slots_of(pool));
         let is_manned =
             |slot: &&WorkerSlot| slot.worker.and_then(|worker| self.bus.ctx.workers.get(worker)).is_some_and(runs);
         (running, slots().count() + running - slots().filter(is_manned).count())

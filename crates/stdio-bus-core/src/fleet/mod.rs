@@ -1,4 +1,4 @@
-//! The supervisor: workers from their start to their end, their pools, and the clients that wait for one.
+//! The fleet: workers from their start to their end, their pools and groups, and the clients that wait for one.
 //!
 //! `worker.rs` has the state machine of a worker, `life.rs` carries out its actions, `answering.rs` watches workers
 //! that do not answer. `pool.rs` fills slots, as `restart.rs` allows, and `queue.rs` makes clients wait.
@@ -21,17 +21,23 @@ pub mod worker;
 
 use alloc::vec::Vec;
 
-use crate::settings::{Era, Pool};
+use crate::admission::Admission;
+use crate::balancer::Balancer;
+use crate::settings::Era;
+use crate::settings::Settings;
 use crate::tally::Counts;
 
 /// The pools, and the clients that wait for workers.
-#[derive(Default)]
-pub(crate) struct Supervisor {
+pub(crate) struct Fleet {
     /// The configured pools, and behind them one for each that an MCP listener offers, for its other era.
     pub pools: Vec<pool::Pool>,
     /// Number of configured pools.
     pub shown: usize,
     pub queue: queue::WorkerQueue,
+    /// The groups of workers that a message may go to.
+    pub balancer: Balancer,
+    /// The listeners and the sources of their clients.
+    pub admission: Admission,
     /// Errors to requests that were for no pool, or for one of several.
     pub errors_of_no_pool: Counts,
     /// The number of the next worker.
@@ -42,9 +48,10 @@ pub(crate) struct Supervisor {
     pub opening_bytes: usize,
 }
 
-impl Supervisor {
+impl Fleet {
     /// `pools` are the configured ones; behind them come the twins of those with the indexes `of`.
-    pub(crate) fn new(pools: &mut Vec<Pool>, of: &[usize]) -> Self {
+    pub(crate) fn new(settings: &mut Settings, of: &[usize]) -> Self {
+        let pools = &mut settings.pools;
         let shown = pools.len();
         let twins: Vec<_> = of.iter().map(|pool| pools[*pool].clone()).collect();
         pools.extend(twins);
@@ -58,6 +65,16 @@ impl Supervisor {
             |pool: &usize| pool::Side { era: Era::Modern, twin: Some(*pool), is_dormant: true, ..legacy(*pool) };
         let sides = (0..shown).map(legacy).chain(of.iter().map(modern));
         let pools = pools.iter().zip(sides).map(|(pool, side)| pool::Pool::new(pool, side)).collect();
-        Self { pools, shown, ..Self::default() }
+        Self {
+            pools,
+            shown,
+            balancer: Balancer::new(settings, shown),
+            admission: Admission::new(settings),
+            queue: queue::WorkerQueue::default(),
+            errors_of_no_pool: Counts::default(),
+            next_number: 0,
+            rolls_due: false,
+            opening_bytes: 0,
+        }
     }
 }

@@ -71,30 +71,30 @@ impl Bus {
     /// Replaces one worker after the other, as far as possible now.
     pub(super) fn advance_roll(&mut self, pool: usize) {
         let now = self.ctx.time.now();
-        let here = &self.supervisor.pools[pool];
+        let here = &self.fleet.pools[pool];
         if self.ctx.shutdown.stops_workers() || here.side.is_dormant {
             return;
         }
         if let Some((candidate, slot)) = here.roll.candidate {
             match self.ctx.settles_at(candidate) {
                 Some(at) if at <= now && self.is_for_others(pool, candidate) => {
-                    self.supervisor.pools[pool].roll.candidate = None;
+                    self.fleet.pools[pool].roll.candidate = None;
                     self.retire_worker(candidate);
                 }
                 Some(at) if at <= now => self.take_slot(pool, candidate, slot),
                 at => return self.ctx.timers.arm(Timer::Pool(pool), at),
             }
         }
-        if self.supervisor.pools[pool].roll.stopped.is_some() {
+        if self.fleet.pools[pool].roll.stopped.is_some() {
             return;
         }
         let Some(slot) = self.slot_to_renew(pool) else { return self.end_roll(pool) };
-        match self.supervisor.pools[pool].roll.due.filter(|due| *due > now) {
+        match self.fleet.pools[pool].roll.due.filter(|due| *due > now) {
             Some(due) => self.ctx.timers.arm(Timer::Pool(pool), due),
             None => {
                 let generation = self.ctx.settings.pools[pool].generation;
                 let candidate = self.start_worker(pool, None, generation);
-                let roll = &mut self.supervisor.pools[pool].roll;
+                let roll = &mut self.fleet.pools[pool].roll;
                 (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
                 match candidate {
                     Some(candidate) => self.choose_to_ask(candidate),
@@ -107,7 +107,7 @@ impl Bus {
 
     /// Whether a candidate was asked for its era, and the clients here need one that was not.
     fn is_for_others(&self, pool: usize, candidate: WorkerKey) -> bool {
-        let side = self.supervisor.pools[pool].side;
+        let side = self.fleet.pools[pool].side;
         side.era == Era::Legacy
             && side.is_used
             && self.ctx.workers.get(candidate).is_some_and(|worker| worker.may_be_pinned())
@@ -116,7 +116,7 @@ impl Bus {
     /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
     /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
     fn slot_to_renew(&self, pool: usize) -> Option<usize> {
-        let here = &self.supervisor.pools[pool];
+        let here = &self.fleet.pools[pool];
         let is_unsettled = here.settled != self.ctx.settings.pools[pool].generation;
         let kept = self.kept_slots(pool);
         let due = |slot: usize| match here.slots[slot].worker {
@@ -133,13 +133,13 @@ impl Bus {
 
     /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
     pub(super) fn is_rolling(&self, pool: usize) -> bool {
-        let here = &self.supervisor.pools[pool];
+        let here = &self.fleet.pools[pool];
         here.settled != self.ctx.settings.pools[pool].generation && here.roll.stopped.is_none()
     }
 
     /// No slot needs renewal any more.
     fn end_roll(&mut self, pool: usize) {
-        let here = &mut self.supervisor.pools[pool];
+        let here = &mut self.fleet.pools[pool];
         here.settled = self.ctx.settings.pools[pool].generation;
         if core::mem::take(&mut here.roll).is_on {
             let id = &self.ctx.settings.pools[pool].id;
@@ -153,7 +153,7 @@ impl Bus {
     fn take_slot(&mut self, pool: usize, candidate: WorkerKey, slot: usize) {
         let generation = self.ctx.settings.pools[pool].generation;
         let is_proved = self.is_proved(pool);
-        let here = &mut self.supervisor.pools[pool];
+        let here = &mut self.fleet.pools[pool];
         here.roll = Roll { is_on: true, ..Roll::default() };
         here.fallback = here.fallback.filter(|_| !is_proved);
         if here.settled != generation {
@@ -167,7 +167,9 @@ impl Bus {
         before.into_iter().for_each(|before| self.retire_worker(before));
         self.judge_ends(shown, generation);
         // A spare has no work yet: no client gets one with the previous command.
-        if self.ctx.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
+        if self.ctx.settings.pools[pool].assignment == Assignment::Dedicated
+            && !self.fleet.balancer.groups[pool].lends()
+        {
             self.retire_those(pool, None, Ctx::is_outdated);
         }
         self.end_vacancy(pool);
@@ -177,7 +179,7 @@ impl Bus {
     /// A candidate has ended before it has settled.
     pub(super) fn candidate_ended(&mut self, worker: &Worker) {
         let (now, pool) = (self.ctx.time.now(), worker.pool);
-        let roll = &mut self.supervisor.pools[pool].roll;
+        let roll = &mut self.fleet.pools[pool].roll;
         roll.candidate = None;
         if worker.facts.was_short {
             roll.due = Some(now.after(SHORTAGE));
@@ -193,13 +195,13 @@ impl Bus {
     fn stop_roll(&mut self, pool: usize, why: &str) {
         let id = &self.ctx.settings.pools[pool].id;
         let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
-        self.supervisor.pools[pool].roll.stopped = Some(text.clone());
+        self.fleet.pools[pool].roll.stopped = Some(text.clone());
         self.ctx.report(Reason::RollFailed, None, || text);
     }
 
     /// Whether a worker of the last settled command has answered something.
     fn is_proved(&self, pool: usize) -> bool {
-        let settled = self.supervisor.pools[pool].settled;
+        let settled = self.fleet.pools[pool].settled;
         let proves = |worker: &Worker| {
             worker.pool == pool && worker.tenure.generation == settled && worker.answering.has_answered()
         };
@@ -209,7 +211,7 @@ impl Bus {
     /// A worker has ended by itself: its command may be broken after all.
     pub(super) fn doubt_command(&mut self, worker: &Worker) {
         let (now, pool) = (self.ctx.time.now(), worker.pool);
-        let here = &self.supervisor.pools[pool];
+        let here = &self.fleet.pools[pool];
         let newest = self.ctx.settings.pools[pool].generation;
         let is_newest = worker.tenure.generation == newest && here.settled == newest;
         let is_excused = worker.is_excused() || worker.facts.was_short;
@@ -218,7 +220,7 @@ impl Bus {
             || does_well(now, worker.facts.started, &self.ctx.settings.limits)
             || self.is_proved(pool);
         fallback.failures += 1;
-        let here = &mut self.supervisor.pools[pool];
+        let here = &mut self.fleet.pools[pool];
         here.fallback = Some(fallback).filter(|_| !is_proved);
         if is_proved {
             return;
@@ -233,7 +235,7 @@ impl Bus {
 
     /// Restarts a roll: the reason why it stopped may be fixed.
     pub(crate) fn restart_roll(&mut self, pool: usize) {
-        if let Some((candidate, _)) = core::mem::take(&mut self.supervisor.pools[pool].roll).candidate {
+        if let Some((candidate, _)) = core::mem::take(&mut self.fleet.pools[pool].roll).candidate {
             self.ctx.stop_worker(candidate);
         }
         self.roll_soon();
@@ -243,7 +245,7 @@ impl Bus {
     /// One that the twin is still trying is tried here as well.
     pub(crate) fn catch_up(&mut self, pool: usize, twin: usize) {
         let is_tried = self.is_rolling(twin);
-        let pools = self.supervisor.pools.get_disjoint_mut([pool, twin]);
+        let pools = self.fleet.pools.get_disjoint_mut([pool, twin]);
         let [here, other] = pools.expect("a pool and its other side are two");
         (here.settled, here.fallback) = (other.settled, other.fallback);
         here.roll = Roll { stopped: other.roll.stopped.clone(), ..Roll::default() };
@@ -255,7 +257,7 @@ impl Bus {
 
     /// Replacements are checked after this call.
     pub(super) fn roll_soon(&mut self) {
-        (self.supervisor.rolls_due, self.ctx.workers_changed) = (true, true);
+        (self.fleet.rolls_due, self.ctx.workers_changed) = (true, true);
     }
 
     /// A worker is to be replaced. A dedicated one ends with its client.
@@ -263,7 +265,7 @@ impl Bus {
         let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         worker.tenure.worn.get_or_insert(wear);
         let pool = worker.pool;
-        let here = &mut self.supervisor.pools[pool];
+        let here = &mut self.fleet.pools[pool];
         if here.slot_of(key).is_some() {
             here.roll.stopped = None;
             self.roll_soon();
@@ -277,7 +279,7 @@ impl Bus {
         for side in self.sides_of(pool) {
             self.forget_ends(side);
             self.roll_soon();
-            let slots = self.supervisor.pools[side].slots.iter();
+            let slots = self.fleet.pools[side].slots.iter();
             let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
             workers.into_iter().for_each(|worker| self.wear_out(worker, Wear::Operator));
         }
@@ -285,7 +287,7 @@ impl Bus {
 
     /// Those workers in the slots of a pool get no new work, perhaps for another reason than their command.
     pub(crate) fn retire_those(&mut self, pool: usize, why: Option<Wear>, is_meant: impl Fn(&Ctx, &Worker) -> bool) {
-        let workers = self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker);
+        let workers = self.fleet.pools[pool].slots.iter().filter_map(|slot| slot.worker);
         let is_meant = |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|worker| is_meant(&self.ctx, worker));
         let meant: Vec<_> = workers.filter(is_meant).collect();
         for key in meant {
@@ -298,12 +300,12 @@ impl Bus {
 
     /// The workers in the slots of a pool behind so many.
     pub(crate) fn workers_beyond(&self, pool: usize, slots: usize) -> Vec<WorkerKey> {
-        self.supervisor.pools[pool].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
+        self.fleet.pools[pool].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
     }
 
     /// A candidate for a slot that its pool has no longer is to take the first.
     pub(crate) fn give_candidate_a_slot(&mut self, pool: usize) {
-        let here = &mut self.supervisor.pools[pool];
+        let here = &mut self.fleet.pools[pool];
         if let Some((_, slot)) = &mut here.roll.candidate
             && *slot >= here.slots.len()
         {
@@ -333,8 +335,8 @@ impl Bus {
     /// Continues replacements after the events of this call.
     #[cold]
     pub(crate) fn go_on_replacing(&mut self) {
-        while core::mem::take(&mut self.supervisor.rolls_due) {
-            (0..self.supervisor.pools.len()).for_each(|pool| self.tick_pool(pool));
+        while core::mem::take(&mut self.fleet.rolls_due) {
+            (0..self.fleet.pools.len()).for_each(|pool| self.tick_pool(pool));
         }
         let leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
@@ -381,7 +383,7 @@ impl Bus {
 
     /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
     pub(crate) fn check_rolls(&self) {
-        for (index, pool) in self.supervisor.pools.iter().enumerate() {
+        for (index, pool) in self.fleet.pools.iter().enumerate() {
             let goes_on = pool.roll.candidate.is_some() || self.ctx.timers.is_armed(Timer::Pool(index));
             let rests = pool.side.is_dormant || self.ctx.shutdown.stops_workers();
             let has_any = pool.slots.iter().any(|slot| slot.worker.is_some());
@@ -392,7 +394,7 @@ impl Bus {
             assert!(slot < pool.slots.len() && !candidate.tenure.is_leaving());
         }
         let mut leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
-        let has_slot = |(key, worker): (_, &Worker)| self.supervisor.pools[worker.pool].slot_of(key).is_some();
+        let has_slot = |(key, worker): (_, &Worker)| self.fleet.pools[worker.pool].slot_of(key).is_some();
         assert!(!leaving.any(has_slot), "what leaves has no slot");
     }
 }
@@ -440,28 +442,26 @@ impl<'a> View<'a> {
         let worker = self.bus.ctx.workers.get(key)?;
         Some(match () {
             () if worker.tenure.is_leaving() => "leaves",
-            () if self.bus.supervisor.pools[worker.pool].roll.is_candidate(key) => "candidate",
+            () if self.bus.fleet.pools[worker.pool].roll.is_candidate(key) => "candidate",
             () => "serves",
         })
     }
 
     /// Why the workers of a configured pool are not those of its newest command, if that has failed.
     pub fn roll_failure(&self, pool: usize) -> Option<&'a str> {
-        self.bus.sides_of(pool).find_map(|side| self.bus.supervisor.pools[side].roll.stopped.as_deref())
+        self.bus.sides_of(pool).find_map(|side| self.bus.fleet.pools[side].roll.stopped.as_deref())
     }
 
     /// The commands of a configured pool with which workers may be started besides the newest one.
     pub fn settled_commands(&self, pool: usize) -> impl Iterator<Item = u32> + use<'a> {
         self.bus.sides_of(pool).flat_map(|side| {
-            let here = &self.bus.supervisor.pools[side];
+            let here = &self.bus.fleet.pools[side];
             [Some(here.settled), here.fallback.map(|fallback| fallback.generation)].into_iter().flatten()
         })
     }
 
     /// Whether it is not known yet whether the newest command of a configured pool can live.
     pub fn is_unsettled(&self, pool: usize) -> bool {
-        self.bus
-            .sides_of(pool)
-            .any(|side| !self.bus.supervisor.pools[side].side.is_dormant && self.bus.is_rolling(side))
+        self.bus.sides_of(pool).any(|side| !self.bus.fleet.pools[side].side.is_dormant && self.bus.is_rolling(side))
     }
 }

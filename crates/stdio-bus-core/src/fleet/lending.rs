@@ -25,7 +25,7 @@ impl Bus {
         if let Some(worker) = self.ctx.preferred_worker(client, pool) {
             return Some(worker).filter(is_free);
         }
-        let free = || self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
+        let free = || self.fleet.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
         let is_idle = |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|at| at.end.unanswered.count() == 0);
         let any = || free().next().filter(|_| self.slot_to_fill(client, pool).is_none());
         free().find(is_idle).or_else(any)
@@ -33,19 +33,19 @@ impl Bus {
 
     /// An empty slot in which a worker may be started for a client that is not bound to one.
     fn slot_to_fill(&self, client: ClientKey, pool: usize) -> Option<usize> {
-        if self.supervisor.pools[pool].side.is_dormant || self.ctx.preferred_worker(client, pool).is_some() {
+        if self.fleet.pools[pool].side.is_dormant || self.ctx.preferred_worker(client, pool).is_some() {
             return None;
         }
         let may_begin = |slot: usize| {
-            let slot = &self.supervisor.pools[pool].slots[slot];
+            let slot = &self.fleet.pools[pool].slots[slot];
             slot.worker.is_none() && slot.restarts.may_begin(self.ctx.time.now())
         };
-        (0..self.supervisor.pools[pool].slots.len()).find(|slot| may_begin(*slot))
+        (0..self.fleet.pools[pool].slots.len()).find(|slot| may_begin(*slot))
     }
 
     /// Whether a worker is available for a client of a dedicated group without a start.
     pub(super) fn has_spare_for(&self, client: ClientKey, group: usize) -> bool {
-        if self.balancer.groups[group].lends() {
+        if self.fleet.balancer.groups[group].lends() {
             self.free_worker(client, group).is_some()
         } else {
             self.has_spare(group)
@@ -54,15 +54,15 @@ impl Bus {
 
     /// Whether a worker may be started for a client of a dedicated group.
     pub(super) fn may_grow_for(&self, client: ClientKey, group: usize) -> bool {
-        if self.balancer.groups[group].lends() {
+        if self.fleet.balancer.groups[group].lends() {
             return self.slot_to_fill(client, group).is_some();
         }
-        self.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(pool))
+        self.fleet.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(pool))
     }
 
     /// Whether a client without a worker may wait for its turn to get one.
     pub(super) fn may_wait_for_turn(&self, client: ClientKey, group: usize) -> bool {
-        let at = &self.balancer.groups[group];
+        let at = &self.fleet.balancer.groups[group];
         // Lent workers are returned.
         let is_lent = || at.lends() && self.has_spare(group);
         let may_get = || self.has_spare_for(client, group) || self.may_grow_for(client, group) || is_lent();
@@ -72,7 +72,7 @@ impl Bus {
     /// Whether a worker of a full pool is ending, or a session may have to give up its own, so that one can be started for
     /// a client.
     pub(super) fn may_get_room(&self, client: ClientKey, group: usize) -> bool {
-        let at = &self.balancer.groups[group];
+        let at = &self.fleet.balancer.groups[group];
         let Some(pool) = at.pools().next().filter(|pool| !at.lends() && self.is_full(*pool)) else { return false };
         let source = self.ctx.identity(client).map(|client| client.origin.source());
         self.is_sound(pool) && (self.ctx.ending(pool) > 0 || self.ctx.gives_up_at(pool, source).is_some())
@@ -82,7 +82,7 @@ impl Bus {
     pub(super) fn lend_worker(&mut self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
         let source = self.ctx.identity(client)?.source_use;
         if let Some(free) = self.free_worker(client, pool) {
-            self.admission.sources.count_turn(source);
+            self.fleet.admission.sources.count_turn(source);
             return Some(free);
         }
         // Its client's request shows it the era.
@@ -95,7 +95,7 @@ impl Bus {
     /// Whether a worker was started beyond those that its pool keeps.
     fn is_extra(&self, key: WorkerKey) -> bool {
         let Some(pool) = self.ctx.pool_of(key) else { return false };
-        let slot = self.supervisor.pools[pool].slot_of(key);
+        let slot = self.fleet.pools[pool].slot_of(key);
         slot.is_some_and(|slot| slot >= self.ctx.settings.pools[pool].instances)
     }
 
@@ -117,7 +117,7 @@ impl Bus {
     /// A client was answered: its lent worker may be returned, or one at which it was a guest is idle.
     pub(crate) fn give_back_after_answer(&mut self, client: ClientKey) {
         let has_given_turns = self.give_back(client);
-        if !has_given_turns && self.ctx.mcp(client).borrows && self.supervisor.queue.has_turns() {
+        if !has_given_turns && self.ctx.mcp(client).borrows && self.fleet.queue.has_turns() {
             self.give_turns();
         }
     }
@@ -140,7 +140,7 @@ impl Bus {
                 self.ctx.wake_at(key.into(), self.ctx.time.now().after(SPARED_FOR));
             }
         }
-        if self.supervisor.queue.has_turns() {
+        if self.fleet.queue.has_turns() {
             self.give_turns();
         }
         true

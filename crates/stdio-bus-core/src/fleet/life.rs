@@ -31,7 +31,7 @@ impl Bus {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let pool = worker.pool;
         (worker.facts.pid, worker.facts.started) = (pid, self.ctx.time.now());
-        self.supervisor.pools[worker.name.pool].tally.note(Reason::WorkerStarted);
+        self.fleet.pools[worker.name.pool].tally.note(Reason::WorkerStarted);
         self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
         self.ctx.ask_era(key);
@@ -47,7 +47,7 @@ impl Bus {
         self.ctx.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.facts.was_short = short;
-            self.supervisor.pools[worker.name.pool].tally.note(Reason::SpawnFailed);
+            self.fleet.pools[worker.name.pool].tally.note(Reason::SpawnFailed);
         }
         self.step(key, Event::SpawnFailed);
         self.give_turns();
@@ -66,7 +66,7 @@ impl Bus {
         let unwanted = unwanted.filter(|_| !was_asked);
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
         debug_assert!(unwanted.is_none_or(|reason| ENDS.contains(&reason)), "no metric shows {unwanted:?}");
-        self.supervisor.pools[worker.name.pool].tally.note(unwanted.unwrap_or(Reason::WorkerStopped));
+        self.fleet.pools[worker.name.pool].tally.note(unwanted.unwrap_or(Reason::WorkerStopped));
         let (pending, sessions) = (worker.end.unanswered.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.ctx.report(reason, Some(Peer::Worker(key)), || match cause {
@@ -176,7 +176,7 @@ impl Bus {
         self.ctx.out.push(Effect::Release(key));
         worker.owner.into_iter().for_each(|owner| self.ctx.unassign(owner, key));
         self.leave_pool(key, &worker);
-        if self.supervisor.queue.has_turns() {
+        if self.fleet.queue.has_turns() {
             // Clients that waited for this worker only, or for its place, may get another.
             self.give_turns();
         }

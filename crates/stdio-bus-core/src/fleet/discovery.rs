@@ -110,7 +110,7 @@ impl Bus {
         else {
             return;
         };
-        let (discovery, worker) = (&self.supervisor.pools[pool].discovery, self.ctx.workers.get_mut(key));
+        let (discovery, worker) = (&self.fleet.pools[pool].discovery, self.ctx.workers.get_mut(key));
         if let (Some(discovery), Some(worker)) = (discovery, worker)
             && discovery.wants_to_know(worker.tenure.generation)
         {
@@ -150,7 +150,7 @@ impl Bus {
 
     /// Dismisses the workers of a side for earlier versions that the request may have pinned to 2026-07-28.
     pub(crate) fn dismiss_asked(&mut self, pool: usize) {
-        let here = &self.supervisor.pools[pool];
+        let here = &self.fleet.pools[pool];
         if here.side.era != Era::Legacy || !here.side.is_used {
             return;
         }
@@ -163,7 +163,7 @@ impl Bus {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         worker.facts.question = question;
         let (pool, of) = (worker.name.pool, worker.tenure.generation);
-        if let Some(discovery) = &mut self.supervisor.pools[pool].discovery {
+        if let Some(discovery) = &mut self.fleet.pools[pool].discovery {
             discovery.ends = match (question, discovery.ends_of(of)) {
                 (Question::Late, 1..) => (MOST_ENDS, of),
                 _ => (0, 0),
@@ -177,7 +177,7 @@ impl Bus {
     /// answered nothing, its command also exits without the request.
     pub(super) fn end_question(&mut self, worker: &Worker) {
         let (pool, of) = (worker.name.pool, worker.tenure.generation);
-        let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
+        let Some(discovery) = &mut self.fleet.pools[pool].discovery else { return };
         let ends = discovery.ends_of(of);
         let was_in_vain = match worker.facts.question {
             Question::Open => !worker.facts.was_killed,
@@ -206,7 +206,7 @@ impl Bus {
     fn learn_era(&mut self, pool: usize, of: u32, era: Era, known: Known) {
         // Its workers take lines now, or clients of 2026-07-28 are known to get none.
         self.roll_soon();
-        let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
+        let Some(discovery) = &mut self.fleet.pools[pool].discovery else { return };
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
         if discovery.era != Some(Era::Modern) || era == Era::Modern || is_another {
             discovery.known = known;
@@ -247,14 +247,14 @@ impl Bus {
 
     /// By when the last worker of a group that is being asked will have answered or be late.
     pub(super) fn questions_end(&self, group: usize) -> Option<Moment> {
-        let pools = self.balancer.groups[group].pools();
-        let asked = pools
-            .filter_map(|pool| Some(self.ctx.asked_in(self.supervisor.pools[pool].side.shown_as)?.after(SILENT_FOR)));
+        let pools = self.fleet.balancer.groups[group].pools();
+        let asked =
+            pools.filter_map(|pool| Some(self.ctx.asked_in(self.fleet.pools[pool].side.shown_as)?.after(SILENT_FOR)));
         asked.max()
     }
 
     fn discovery(&self, pool: usize) -> Option<&Discovery> {
-        self.supervisor.pools.get(pool)?.discovery.as_ref()
+        self.fleet.pools.get(pool)?.discovery.as_ref()
     }
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of

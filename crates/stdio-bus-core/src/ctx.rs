@@ -11,6 +11,7 @@ use super::table::Table;
 use super::time::Time;
 use super::timers::Timers;
 use crate::client::Phase;
+use crate::eviction::Eviction;
 use crate::peer::Moment;
 use crate::peer::Peer;
 use crate::report::Reason;
@@ -18,6 +19,7 @@ use crate::report::Report;
 use crate::timers::Timer;
 use alloc::rc::Rc;
 use alloc::string::String;
+use alloc::vec::Vec;
 
 /// See the module's documentation.
 pub(crate) struct Ctx {
@@ -31,6 +33,8 @@ pub(crate) struct Ctx {
     /// Readiness and replacements must be checked after this call: a worker has started or ceased to run, or to be
     /// needed.
     pub(crate) workers_changed: bool,
+    /// Sessions that give up their workers to others, to be closed at the end of this call.
+    pub(crate) evictions: Vec<Eviction>,
 }
 
 impl Ctx {
@@ -44,6 +48,7 @@ impl Ctx {
             out: Out::default(),
             shutdown: Shutdown::default(),
             workers_changed: true,
+            evictions: Vec::new(),
             settings,
         }
     }

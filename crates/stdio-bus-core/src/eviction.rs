@@ -109,6 +109,14 @@ impl Client {
     }
 }
 
+/// A session that has to give up its worker of a pool to another client.
+pub(super) struct Eviction {
+    pub client: ClientKey,
+    pub pool: usize,
+    /// Since when it has had no connection.
+    pub since: Moment,
+}
+
 impl Bus {
     /// Closes a client that was idle for too long. Returns when to check it again.
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
@@ -144,21 +152,18 @@ impl Bus {
         Some((client.identity.opened, due))
     }
 
-    /// Ends the session that has to give up its worker of a pool, if one has been without a connection for long enough.
-    pub(super) fn end_detached(&mut self, pool: usize, asker: Source) -> bool {
-        let now = self.ctx.time.now();
-        let Some((since, client)) = self.ctx.first_to_give_up(pool, Some(asker)) else { return false };
-        if since.after(DETACHED) > now {
-            return false;
+    /// Closes the sessions that had to give up their workers in this call.
+    pub(super) fn end_evicted(&mut self) {
+        while !self.ctx.evictions.is_empty() {
+            let Eviction { client, since, .. } = self.ctx.evictions.remove(0);
+            let seconds = self.ctx.time.now().since(since).as_secs();
+            self.end_client(client, Reason::SessionEvicted, || {
+                format!(
+                    "a session without a connection for {seconds} s gives up its worker, since all of the pool are in use \
+                     and another client needs one"
+                )
+            });
         }
-        self.end_client(client, Reason::SessionEvicted, || {
-            let seconds = now.since(since).as_secs();
-            format!(
-                "a session without a connection for {seconds} s gives up its worker, since all of the pool are in use and \
-                 another client needs one"
-            )
-        });
-        true
     }
 
     /// A connection waits for a slot.
@@ -383,6 +388,17 @@ impl Ctx {
             .any(|(key, _)| self.detached_since(key).is_some_and(|at| at.after(DETACHED) <= self.time.now()))
     }
 
+    /// The session that has to give up its worker of a pool is closed at the end of this call, if one has been without a
+    /// connection for long enough. Returns whether one is.
+    pub(super) fn evict_detached(&mut self, pool: usize, asker: Source) -> bool {
+        let found = self.first_to_give_up(pool, Some(asker));
+        let Some((since, client)) = found.filter(|(since, _)| since.after(DETACHED) <= self.time.now()) else {
+            return false;
+        };
+        self.evictions.push(Eviction { client, pool, since });
+        true
+    }
+
     /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
     /// had the worker, but no connection. One that has just got it may have a request that has waited for it.
     fn first_to_give_up(&self, pool: usize, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
@@ -398,7 +414,8 @@ impl Ctx {
             false => (false, Reverse(has_most), since),
             true => (true, Reverse(0), since),
         };
-        let candidates = owners().filter_map(|(owner, claimed)| {
+        let is_evicted = |owner: &ClientKey| self.evictions.iter().any(|evicted| evicted.client == *owner);
+        let candidates = owners().filter(|(owner, _)| !is_evicted(owner)).filter_map(|(owner, claimed)| {
             let source = self.identity(owner)?.origin.source();
             let (since, has_most) = (self.detached_since(owner)?.max(claimed), count(&source));
             (has_most >= least).then_some((rank(since, has_most), owner))

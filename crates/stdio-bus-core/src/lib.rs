@@ -220,9 +220,11 @@ impl Bus {
 
     /// Ends a call. In debug builds everything is checked: with full tables not every time.
     fn end_call(&mut self) {
-        if self.ctx.workers_changed {
+        self.end_evicted();
+        while self.ctx.workers_changed {
             self.go_on_replacing();
             self.update_listeners();
+            self.end_evicted();
         }
         #[cfg(debug_assertions)]
         {

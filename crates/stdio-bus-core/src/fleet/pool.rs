@@ -371,7 +371,8 @@ impl Ctx {
     /// Number of workers of a pool that are not wanted any more and will have gone soon.
     pub(super) fn ending(&self, pool: usize) -> usize {
         let ends = |worker: &Worker| worker.pool == pool && worker.facts.is_unwanted && !worker.takes_messages();
-        self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
+        let evicted = self.evictions.iter().filter(|evicted| evicted.pool == pool).count();
+        evicted + self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
     }
 }
 

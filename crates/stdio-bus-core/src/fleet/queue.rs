@@ -339,7 +339,7 @@ impl Bus {
             let ending = ending.entry(pool).or_insert_with(|| self.ctx.ending(pool));
             if *ending > 0 {
                 *ending -= 1;
-            } else if !self.end_detached(pool, source) {
+            } else if !self.ctx.evict_detached(pool, source) {
                 self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.gives_up_at(pool, Some(source)));
             }
         }

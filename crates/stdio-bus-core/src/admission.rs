@@ -17,6 +17,7 @@ use super::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
 use super::shares::Shares;
 use super::table::{Key, Table};
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::settings::Settings;
 use crate::view::View;
 
@@ -188,29 +189,6 @@ impl Entry {
 }
 
 impl Bus {
-    fn would_take_with(&self, free_slots: usize, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.ctx.may_ask(listener, origin)?;
-        if self.ctx.settings.listeners[listener].is_gone {
-            return Err(TurnedAway::Removed);
-        }
-        if free_slots == 0 {
-            self.fleet.admission.is_awaited.set(true);
-            let shares = Shares::new(self.ctx.most_clients(), self.sources(), Some(origin.source()));
-            return Err(TurnedAway::full(&shares, ""));
-        }
-        self.ctx.no_room(listener, origin.source()).map_or(Ok(()), Err)
-    }
-
-    /// Whether a source has more than half of all slots.
-    pub(super) fn has_most(&self, source: UseKey) -> bool {
-        self.fleet.admission.sources.count(source) > self.ctx.most_clients() / 2
-    }
-
-    /// The sources of all clients, and how many each has.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, usize)> {
-        self.fleet.admission.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
-    }
-
     /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
     pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
         self.ctx.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
@@ -221,17 +199,48 @@ impl Bus {
             self.close_client(client, Close::Flush, Reason::ConnectionLimit);
         }
     }
+}
+
+impl Fleet {
+    fn would_take_with(
+        &self,
+        ctx: &Ctx,
+        free_slots: usize,
+        listener: usize,
+        origin: &Origin,
+    ) -> Result<(), TurnedAway> {
+        ctx.may_ask(listener, origin)?;
+        if ctx.settings.listeners[listener].is_gone {
+            return Err(TurnedAway::Removed);
+        }
+        if free_slots == 0 {
+            self.admission.is_awaited.set(true);
+            let shares = Shares::new(ctx.most_clients(), self.sources(), Some(origin.source()));
+            return Err(TurnedAway::full(&shares, ""));
+        }
+        ctx.no_room(listener, origin.source()).map_or(Ok(()), Err)
+    }
+
+    /// Whether a source has more than half of all slots.
+    pub(super) fn has_most(&self, ctx: &Ctx, source: UseKey) -> bool {
+        self.admission.sources.count(source) > ctx.most_clients() / 2
+    }
+
+    /// The sources of all clients, and how many each has.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, usize)> {
+        self.admission.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
+    }
 
     /// Panics if the current connections do not match their counts.
-    pub(super) fn check_admission(&self) {
+    pub(super) fn check_admission(&self, ctx: &Ctx) {
         let mut all = 0;
-        for (key, uses) in self.fleet.admission.sources.table.iter() {
-            let of_it = self.ctx.all_clients().filter(|(_, client)| client.identity.source_use == key);
+        for (key, uses) in self.admission.sources.table.iter() {
+            let of_it = ctx.all_clients().filter(|(_, client)| client.identity.source_use == key);
             let is_listed = of_it.map(|(_, client)| client.identity.origin.source() == uses.source).collect::<Vec<_>>();
             assert_eq!(is_listed, vec![true; uses.connections], "every connection is listed with its source");
             all += uses.connections;
         }
-        assert_eq!(all, self.ctx.client_count(), "every source is listed");
+        assert_eq!(all, ctx.client_count(), "every source is listed");
     }
 }
 
@@ -329,12 +338,12 @@ impl View<'_> {
     /// # Errors
     /// Why not.
     pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.bus.would_take_with(self.bus.ctx.free_slots(), listener, origin)
+        self.bus.fleet.would_take_with(&self.bus.ctx, self.bus.ctx.free_slots(), listener, origin)
     }
 
     /// Whether a client of this origin would be accepted if it had a slot.
     pub fn would_take_in_a_slot(&self, listener: usize, origin: &Origin) -> bool {
-        self.bus.would_take_with(1, listener, origin).is_ok()
+        self.bus.fleet.would_take_with(&self.bus.ctx, 1, listener, origin).is_ok()
     }
 
     /// How many connections a listener takes, in total and from one source.

@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 
 use ndjson_scan::decoded;
 
-use super::Bus;
 use super::message::{Parsed, Refusal};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
 use super::settings::{self, Assignment, Era, Settings};
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::view::View;
 
 /// The workers that a message may go to: those of one pool, or of all.
@@ -163,43 +163,43 @@ impl Balancer {
     }
 }
 
-impl Bus {
+impl Fleet {
     /// The group that a client's line asks for (decision 7).
-    pub(super) fn group_of_line(&self, client: ClientKey, line: Parsed<'_>) -> Result<usize, Refusal> {
-        if line.pool.is_some() && self.ctx.mcp(client).era.is_none() {
-            return self.named_pool(client, &decoded(line.get(line.pool)).unwrap_or_default());
+    pub(super) fn group_of_line(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Result<usize, Refusal> {
+        if line.pool.is_some() && ctx.mcp(client).era.is_none() {
+            return self.named_pool(ctx, client, &decoded(line.get(line.pool)).unwrap_or_default());
         }
-        Ok(self.ctx.client(client).map_or(0, |client| client.group))
+        Ok(ctx.client(client).map_or(0, |client| client.group))
     }
 
     /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment.
     pub(super) fn pick_worker_for_line(
         &mut self,
+        ctx: &mut Ctx,
         client: ClientKey,
         group: usize,
         line: Parsed<'_>,
     ) -> Result<WorkerKey, Refusal> {
         // No worker is picked or started for a client that uses a denied method.
-        if self.fleet.balancer.denies_methods
-            && let Some(pool) = self.fleet.balancer.groups[group].only_pool()
-            && let Some(denied) = self.ctx.denied_in(pool, line)
+        if self.balancer.denies_methods
+            && let Some(pool) = self.balancer.groups[group].only_pool()
+            && let Some(denied) = ctx.denied_in(pool, line)
         {
             return Err(denied);
         }
         let has_doors = self.serves_mcp();
         while has_doors && let Some(pool) = self.unused_pool(group) {
-            self.use_side(pool)?;
+            self.use_side(ctx, pool)?;
         }
-        let (assignment, lends) =
-            (self.fleet.balancer.groups[group].assignment, self.fleet.balancer.groups[group].lends);
-        let assigned = self.ctx.worker_in(client, group);
-        let is_its_own = assigned.is_some_and(|worker| self.ctx.owner(worker) == Some(client));
+        let (assignment, lends) = (self.balancer.groups[group].assignment, self.balancer.groups[group].lends);
+        let assigned = ctx.worker_in(client, group);
+        let is_its_own = assigned.is_some_and(|worker| ctx.owner(worker) == Some(client));
         let kept = if lends {
-            self.ctx.lent_worker(client, group)
+            ctx.lent_worker(client, group)
         } else {
             let stays = is_its_own || assignment == Assignment::Client;
-            let usable = assigned.filter(|worker| stays && self.ctx.worker_takes_messages(*worker));
-            let preferred = has_doors.then(|| self.ctx.preferred_worker(client, group));
+            let usable = assigned.filter(|worker| stays && ctx.worker_takes_messages(*worker));
+            let preferred = has_doors.then(|| ctx.preferred_worker(client, group));
             preferred.flatten().or(usable)
         };
         if let Some(worker) = kept {
@@ -212,32 +212,31 @@ impl Bus {
         let worker = match assignment {
             // A lent worker goes back before another one is lent.
             Assignment::Dedicated if lends && assigned.is_some() => None,
-            Assignment::Dedicated => self.take_in_turn(client, group),
-            Assignment::RoundRobin | Assignment::Client => self.next_in_turn(group),
+            Assignment::Dedicated => self.take_in_turn(ctx, client, group),
+            Assignment::RoundRobin | Assignment::Client => self.next_in_turn(ctx, group),
         };
-        let worker = worker.ok_or_else(|| self.no_worker(client, group))?;
+        let worker = worker.ok_or_else(|| self.no_worker(ctx, client, group))?;
         if assignment != Assignment::RoundRobin {
-            self.ctx.assign(client, group, worker);
+            ctx.assign(client, group, worker);
         }
         Ok(worker)
     }
 
     /// The group of a new client: its listener's, unless its token is valid for other pools only.
-    pub(super) fn group_of_client(&self, listener: usize, origin: &Origin) -> usize {
-        let group = self.fleet.balancer.of_listeners[listener];
+    pub(super) fn group_of_client(&self, ctx: &Ctx, listener: usize, origin: &Origin) -> usize {
+        let group = self.balancer.of_listeners[listener];
         let Some(pools) = &origin.pools else { return group };
-        let all_are_good = self.fleet.balancer.groups[group].pools().all(|pool| pools.contains(&pool));
+        let all_are_good = self.balancer.groups[group].pools().all(|pool| pools.contains(&pool));
         // The group of a pool has its index.
-        let preferred = pools.iter().copied().find(|pool| self.ctx.offers(listener, origin, *pool));
+        let preferred = pools.iter().copied().find(|pool| ctx.offers(listener, origin, *pool));
         if all_are_good { group } else { preferred.unwrap_or(group) }
     }
 
     /// The pool of this name. A pool that the client may not use looks like one that does not exist.
-    fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, Refusal> {
-        let client = self.ctx.identity(client);
-        let offers =
-            |pool: &usize| client.is_some_and(|client| self.ctx.offers(client.listener, &client.origin, *pool));
-        let shown = &self.ctx.settings.pools[..self.fleet.shown];
+    fn named_pool(&self, ctx: &Ctx, client: ClientKey, name: &[u8]) -> Result<usize, Refusal> {
+        let client = ctx.identity(client);
+        let offers = |pool: &usize| client.is_some_and(|client| ctx.offers(client.listener, &client.origin, *pool));
+        let shown = &ctx.settings.pools[..self.shown];
         let found = shown.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
         found.filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
@@ -246,20 +245,20 @@ impl Bus {
     }
 
     /// Why no worker of a group is available for a client's message.
-    fn no_worker(&self, client: ClientKey, group: usize) -> Refusal {
-        if self.ctx.gets_no_worker(client) {
+    fn no_worker(&self, ctx: &Ctx, client: ClientKey, group: usize) -> Refusal {
+        if ctx.gets_no_worker(client) {
             let text = "no worker is free: too many clients wait for one of their own; try again later";
             return Refusal(Reason::NoWorker, text.into());
         }
-        let group = &self.fleet.balancer.groups[group];
+        let group = &self.balancer.groups[group];
         let pool = group.only_pool().filter(|_| group.is_dedicated());
-        let rests_until = pool.and_then(|pool| self.fleet.pools[pool].rests_until(self.ctx.time.now()));
-        let restarts = || group.slots.iter().map(|(pool, slot)| &self.fleet.pools[*pool].slots[*slot].restarts);
+        let rests_until = pool.and_then(|pool| self.pools[pool].rests_until(ctx.time.now()));
+        let restarts = || group.slots.iter().map(|(pool, slot)| &self.pools[*pool].slots[*slot].restarts);
         let due = restarts().filter_map(|restarts| restarts.due()).min();
-        let wait = |at: Moment| at.since(self.ctx.time.now()).as_millis();
+        let wait = |at: Moment| at.since(ctx.time.now()).as_millis();
         let why = match (pool, rests_until, due) {
-            (Some(pool), ..) if self.is_full(pool) => {
-                format!(": all {} of max_instances workers are in use", self.ctx.settings.pools[pool].max_instances)
+            (Some(pool), ..) if self.is_full(ctx, pool) => {
+                format!(": all {} of max_instances workers are in use", ctx.settings.pools[pool].max_instances)
             }
             (Some(_), Some(until), _) => format!(
                 ": the last one ended before it had answered anything, and the next one starts in {} ms",
@@ -272,24 +271,24 @@ impl Bus {
                     (None, 1) => "its worker was",
                     (None, _) => "all workers were",
                 };
-                format!(": {which} {}", self.ctx.how_given_up(due))
+                format!(": {which} {}", ctx.how_given_up(due))
             }
             (Some(_), None, Some(at)) => {
                 format!(": the spare one has exited, and the next one starts in {} ms", wait(at))
             }
-            _ => self.next_of_shared(group),
+            _ => self.next_of_shared(ctx, group),
         };
         let what = if pool.is_some() { "free" } else { "running" };
         Refusal(Reason::NoWorker, format!("no worker is {what}{why}"))
     }
 
     /// When a group of shared workers has the next worker, not counting slots that were given up.
-    fn next_of_shared(&self, group: &Group) -> String {
-        let slots = || group.slots.iter().map(|(pool, slot)| &self.fleet.pools[*pool].slots[*slot]);
+    fn next_of_shared(&self, ctx: &Ctx, group: &Group) -> String {
+        let slots = || group.slots.iter().map(|(pool, slot)| &self.pools[*pool].slots[*slot]);
         let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
-        let asked = slots().filter_map(|slot| Some(self.ctx.workers.get(slot.worker?)?.is_asked()));
+        let asked = slots().filter_map(|slot| Some(ctx.workers.get(slot.worker?)?.is_asked()));
         match (due, asked.max()) {
-            (Some(at), _) => format!(": the next one starts in {} ms", at.since(self.ctx.time.now()).as_millis()),
+            (Some(at), _) => format!(": the next one starts in {} ms", at.since(ctx.time.now()).as_millis()),
             (None, Some(true)) => ": one starts, and has not said yet which version of MCP it serves".into(),
             (None, Some(false)) => ": one is ending, and the next one starts when it has".into(),
             (None, None) => String::new(),
@@ -297,13 +296,13 @@ impl Bus {
     }
 
     /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3).
-    pub(super) fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
-        for _ in 0..self.fleet.balancer.groups[group].slots.len() {
-            let group = &mut self.fleet.balancer.groups[group];
+    pub(super) fn next_in_turn(&mut self, ctx: &Ctx, group: usize) -> Option<WorkerKey> {
+        for _ in 0..self.balancer.groups[group].slots.len() {
+            let group = &mut self.balancer.groups[group];
             let (pool, slot) = group.next()?;
             group.advance();
-            if let Some(worker) = self.fleet.pools[pool].slots[slot].worker
-                && self.ctx.worker_takes_messages(worker)
+            if let Some(worker) = self.pools[pool].slots[slot].worker
+                && ctx.worker_takes_messages(worker)
             {
                 return Some(worker);
             }
@@ -312,33 +311,29 @@ impl Bus {
     }
 
     /// Whether one of a group's slots has a worker that takes messages.
-    pub(super) fn has_spare(&self, group: usize) -> bool {
-        let worker = |(pool, slot): &(usize, usize)| self.fleet.pools[*pool].slots[*slot].worker;
-        self.fleet.balancer.groups[group]
-            .slots
-            .iter()
-            .filter_map(worker)
-            .any(|worker| self.ctx.worker_takes_messages(worker))
+    pub(super) fn has_spare(&self, ctx: &Ctx, group: usize) -> bool {
+        let worker = |(pool, slot): &(usize, usize)| self.pools[*pool].slots[*slot].worker;
+        self.balancer.groups[group].slots.iter().filter_map(worker).any(|worker| ctx.worker_takes_messages(worker))
     }
 
     /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
-    pub(super) fn check_assignments(&self) {
-        for (key, client) in self.ctx.all_clients() {
+    pub(super) fn check_assignments(&self, ctx: &Ctx) {
+        for (key, client) in ctx.all_clients() {
             for (at, (group, worker)) in client.seldom.assigned.iter().enumerate() {
                 assert!(
                     client.seldom.assigned[..at].iter().all(|(before, _)| before != group),
                     "one worker for each group"
                 );
-                if self.fleet.balancer.groups[*group].is_dedicated() {
-                    let worker = self.ctx.workers.get(*worker).expect("a worker of one's own lives");
+                if self.balancer.groups[*group].is_dedicated() {
+                    let worker = ctx.workers.get(*worker).expect("a worker of one's own lives");
                     assert_eq!(worker.owner, Some(key));
                 }
             }
         }
-        for (key, worker) in self.ctx.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
+        for (key, worker) in ctx.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
             let Some(owner) = worker.owner else { continue };
-            assert!(self.ctx.identity(owner).is_some(), "a worker stops when its owner leaves");
-            let is_known = self.ctx.workers_of(owner).any(|assigned| assigned == key);
+            assert!(ctx.identity(owner).is_some(), "a worker stops when its owner leaves");
+            let is_known = ctx.workers_of(owner).any(|assigned| assigned == key);
             assert!(is_known || worker.tenure.is_leaving(), "an owner knows its worker");
         }
     }
@@ -373,6 +368,6 @@ impl Ctx {
 impl View<'_> {
     /// The pool that a client of this origin uses if it names none; none if there are several to choose from.
     pub fn default_pool(&self, listener: usize, origin: &Origin) -> Option<usize> {
-        self.bus.fleet.balancer.groups[self.bus.group_of_client(listener, origin)].only_pool()
+        self.bus.fleet.balancer.groups[self.bus.fleet.group_of_client(&self.bus.ctx, listener, origin)].only_pool()
     }
 }

@@ -204,7 +204,7 @@ impl Bus {
     /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
         let Some(from) = self.ctx.clients.get_mut(client) else { return };
-        if core::mem::replace(&mut from.mcp.preferred, worker) != worker && self.awaits_turn(client).is_some() {
+        if core::mem::replace(&mut from.mcp.preferred, worker) != worker && self.fleet.awaits_turn(client).is_some() {
             // The previous one may be free.
             self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
         }

@@ -62,7 +62,7 @@ impl Bus {
             return None;
         }
         let number = self.fleet.admission.next_number;
-        let group = mcp.map_or_else(|| self.group_of_client(listener, &origin), |(group, _)| group);
+        let group = mcp.map_or_else(|| self.fleet.group_of_client(&self.ctx, listener, &origin), |(group, _)| group);
         let era = mcp.map(|(_, era)| era);
         let mcp = McpState { era, borrows: self.fleet.balancer.groups[group].lends(), ..McpState::default() };
         if self.ctx.clients.is_full() {
@@ -103,7 +103,7 @@ impl Bus {
             Phase::Open => {
                 client.phase = Phase::HalfClosed;
                 self.ctx.be_patient(key, self.ctx.settings.limits.drain_timeout);
-                self.judge_source(key);
+                self.fleet.judge_source(&self.ctx, key);
                 self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, |_, _| true);
                 self.finish_half_closed(key);
             }
@@ -185,9 +185,9 @@ impl Bus {
         }
         if first {
             self.ctx.stop_waiting(Peer::Client(key));
-            self.stop_awaiting_worker(key);
+            self.fleet.stop_awaiting_worker(&mut self.ctx, key);
             if was_open && matches!(why, Reason::ClientClosed | Reason::ClientBroken) {
-                self.judge_source(key);
+                self.fleet.judge_source(&self.ctx, key);
             }
             self.detach_client(key);
         }
@@ -264,9 +264,9 @@ impl Bus {
         let was_full = self.ctx.clients.is_full();
         let Some(client) = self.ctx.clients.remove(key) else { return };
         self.requests.forget_names(&client.end.names);
-        self.forget_openings(&client.seldom.openings);
+        self.fleet.forget_openings(&client.seldom.openings);
         self.ctx.leave_audiences(key);
-        self.release_gone_pools();
+        self.fleet.release_gone_pools(&mut self.ctx);
         self.ctx.timers.disarm(Timer::Client(key));
         self.fleet.admission.sources.leave(client.identity.source_use);
         self.ctx.out.stats().bytes_unsent += client.end.output.queued() as u64;
@@ -299,7 +299,7 @@ impl Bus {
         if client.end.gate.throttled_until().is_some_and(|until| until <= now) {
             self.ctx.end_throttle(key);
         }
-        self.release_overdue(key.into());
+        self.fleet.release_overdue(&mut self.ctx, key.into());
         let Some(client) = self.ctx.clients.get_mut(key) else { return };
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
         if client.phase == Phase::HalfClosed {

@@ -244,12 +244,12 @@ impl Bus {
             .map_or((None, None), |worker| (Some(worker.name.pool), worker.process.cause()));
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
-        let code = self.code_for(client.into(), reason);
+        let code = self.fleet.code_for(&self.ctx, client.into(), reason);
         let said = self.ctx.error_for(client.into(), &token, session, (code, reason, cause), text, Delivered::Yes);
         self.count_outcome(key, reason, said.as_ref());
         // A client that leaves is told nothing.
         if said.is_some() {
-            self.count_error(pool, reason);
+            self.fleet.count_error(pool, reason);
         }
         self.requests.abandon(&mut self.ctx, &mut self.sessions, key);
         self.ctx.say(client.into(), said);

@@ -32,6 +32,7 @@ use super::report::Reason;
 use super::settings::{Era, MAX_CONNECTIONS};
 use super::timers::Timer;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 
 /// When all slots are taken, a client that has never sent a line may be closed after this time.
 const FIRST_LINE: Duration = Duration::from_millis(500);
@@ -137,21 +138,6 @@ impl Bus {
         None
     }
 
-    /// Since when a client is idle, and when it may be closed for that while all slots are taken. One that has sent
-    /// lines is closed only if its source has more than half of all connections.
-    fn idle_since(&self, client: &Client) -> Option<(Moment, Moment)> {
-        let active_at = client.active_at();
-        if client.has_spoken() {
-            return self.has_most(client.identity.source_use).then(|| (active_at, active_at.after(IDLE)));
-        }
-        let due = match client.end.stream.is_amid() {
-            false => client.identity.opened.after(FIRST_LINE),
-            // Its first line may be long and still in progress; but it may not trickle in byte by byte forever.
-            true => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
-        };
-        Some((client.identity.opened, due))
-    }
-
     /// Closes the sessions that had to give up their workers in this call.
     pub(super) fn end_evicted(&mut self) {
         while !self.ctx.evictions.is_empty() {
@@ -186,7 +172,7 @@ impl Bus {
         let idle = || {
             let idle = self.ctx.all_clients().filter(|(_, client)| client.does_nothing());
             idle.filter_map(|(key, client)| {
-                let (since, due) = self.idle_since(client)?;
+                let (since, due) = self.fleet.idle_since(&self.ctx, client)?;
                 Some((client.has_spoken(), since, due, key))
             })
         };
@@ -340,6 +326,23 @@ impl Bus {
             Phase::Refusing if can_be_told => self.close_client(holder.client, Close::Flush, Reason::MemoryLimit),
             _ => self.close_client(holder.client, Close::Now, Reason::MemoryLimit),
         }
+    }
+}
+
+impl Fleet {
+    /// Since when a client is idle, and when it may be closed for that while all slots are taken. One that has sent
+    /// lines is closed only if its source has more than half of all connections.
+    fn idle_since(&self, ctx: &Ctx, client: &Client) -> Option<(Moment, Moment)> {
+        let active_at = client.active_at();
+        if client.has_spoken() {
+            return self.has_most(ctx, client.identity.source_use).then(|| (active_at, active_at.after(IDLE)));
+        }
+        let due = match client.end.stream.is_amid() {
+            false => client.identity.opened.after(FIRST_LINE),
+            // Its first line may be long and still in progress; but it may not trickle in byte by byte forever.
+            true => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
+        };
+        Some((client.identity.opened, due))
     }
 }
 

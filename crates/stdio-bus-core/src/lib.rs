@@ -137,7 +137,7 @@ impl Bus {
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
         self.ctx.begin_call(now);
         for pool in 0..self.fleet.pools.len() {
-            self.fill_slots(pool);
+            self.fleet.fill_slots(&mut self.ctx, pool);
         }
         self.effects()
     }
@@ -172,7 +172,7 @@ impl Bus {
             Input::Stranger { place, reason, text } => {
                 self.ctx.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text) });
             }
-            Input::SendsNoMore(client) => self.on_sends_no_more(client),
+            Input::SendsNoMore(client) => self.fleet.on_sends_no_more(&mut self.ctx, client),
             Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),
             Input::BinaryIgnored(client) => self.ctx.report(Reason::BinaryIgnored, Some(Peer::Client(client)), || {
                 "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
@@ -194,9 +194,9 @@ impl Bus {
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
             Input::RestartWorker { worker, at_once: true } => self.ctx.stop_for_operator(worker),
-            Input::RestartWorker { worker, at_once: false } => self.wear_out(worker, Wear::Operator),
-            Input::RestartPool(pool) => self.on_restart_pool(pool),
-            Input::Grown { worker, mib } => self.wear_out(worker, Wear::Memory(mib)),
+            Input::RestartWorker { worker, at_once: false } => self.fleet.wear_out(&mut self.ctx, worker, Wear::Operator),
+            Input::RestartPool(pool) => self.fleet.on_restart_pool(&mut self.ctx, pool),
+            Input::Grown { worker, mib } => self.fleet.wear_out(&mut self.ctx, worker, Wear::Memory(mib)),
             Input::Gap { held_up, suspended } => self.ctx.on_gap(held_up, suspended),
             Input::ConnectionWaits => self.on_connection_waits(),
             Input::Drain => self.on_drain(),
@@ -223,7 +223,7 @@ impl Bus {
         self.end_evicted();
         while self.ctx.workers_changed {
             self.go_on_replacing();
-            self.update_listeners();
+            self.fleet.update_listeners(&mut self.ctx);
             self.end_evicted();
         }
         #[cfg(debug_assertions)]
@@ -249,8 +249,8 @@ impl Bus {
                 Timer::Client(client) => self.tick_client(client),
                 Timer::Slots => self.make_room_for_a_connection(),
                 Timer::Worker(worker) => self.tick_worker(worker),
-                Timer::Pool(pool) => self.tick_pool(pool),
-                Timer::WorkerQueue => self.tick_worker_queue(),
+                Timer::Pool(pool) => self.fleet.tick_pool(&mut self.ctx, pool),
+                Timer::WorkerQueue => self.fleet.tick_worker_queue(&mut self.ctx),
                 Timer::Listeners => self.tick_listeners(),
                 Timer::Drain => self.advance_shutdown(),
             }
@@ -261,18 +261,18 @@ impl Bus {
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
         self.requests.check_invariants();
-        self.check_admission();
+        self.fleet.check_admission(&self.ctx);
         self.check_ownership();
         self.requests.check_correlation(&self.ctx);
         self.ctx.check_waiting();
-        self.check_pools();
-        self.check_rolls();
-        self.check_questions();
-        self.check_worker_queue();
-        self.check_assignments();
+        self.fleet.check_pools(&self.ctx);
+        self.fleet.check_rolls(&self.ctx);
+        self.fleet.check_questions(&self.ctx);
+        self.fleet.check_worker_queue(&self.ctx);
+        self.fleet.check_assignments(&self.ctx);
         self.sessions.check_early(&self.ctx);
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
-        self.check_openings();
+        self.fleet.check_openings(&self.ctx);
     }
 }
 
@@ -299,7 +299,7 @@ impl View<'_> {
     pub fn stats(&self) -> Stats {
         Stats {
             clients: self.bus.ctx.client_count(),
-            awaiting_workers: self.bus.awaiting_workers(),
+            awaiting_workers: self.bus.fleet.awaiting_workers(&self.bus.ctx),
             workers: self.bus.ctx.workers.len(),
             sessions: self.bus.sessions.owned(),
             pending: self.bus.requests.len(),

@@ -5,7 +5,6 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::Bus;
 use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
 use super::origin::Origin;
@@ -17,6 +16,7 @@ use super::stats::Account;
 use super::tally::{Counts, Tally};
 use super::worker::{State, Worker};
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::view::View;
 
 /// The name of a peer, for people.
@@ -173,19 +173,19 @@ pub struct Levels {
     pub worker_requests: Level,
 }
 
-impl Bus {
+impl Fleet {
     /// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
-    fn wait_for_own_worker(&self, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
+    fn wait_for_own_worker(&self, ctx: &Ctx, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
         if let Some((group, since)) = self.awaits_turn(key) {
-            let pool = self.fleet.balancer.groups[group].pools().next()?;
-            let whom = Name::Pool(self.fleet.pools[pool].side.shown_as);
+            let pool = self.balancer.groups[group].pools().next()?;
+            let whom = Name::Pool(self.pools[pool].side.shown_as);
             return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
         }
         let starts =
-            |worker: &WorkerKey| self.ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
+            |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
         let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
-        let since = self.ctx.workers.get(worker)?.facts.claimed;
-        let whom = self.ctx.name(Peer::Worker(worker))?;
+        let since = ctx.workers.get(worker)?.facts.claimed;
+        let whom = ctx.name(Peer::Worker(worker))?;
         Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
     }
 }
@@ -232,7 +232,7 @@ impl<'a> View<'a> {
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
         let (key, client) = self.bus.ctx.client_in(slot)?;
         let mut link = self.bus.ctx.link(now, &client.end, client.identity.opened);
-        link.waits_for = link.waits_for.or_else(|| self.bus.wait_for_own_worker(now, key, client));
+        link.waits_for = link.waits_for.or_else(|| self.bus.fleet.wait_for_own_worker(&self.bus.ctx, now, key, client));
         Some(ClientRow {
             number: client.identity.number,
             listener: client.identity.listener,
@@ -333,7 +333,7 @@ impl<'a> View<'a> {
     /// The pool with this index.
     pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'a>> {
         let settings = self.bus.ctx.settings.pools[..self.bus.fleet.shown].get(pool)?;
-        let slots = || self.bus.slots_of(pool);
+        let slots = || self.bus.fleet.slots_of(&self.bus.ctx, pool);
         Some(PoolRow {
             settings,
             waiting: slots().filter(|slot| !slot.restarts.is_given_up() && slot.worker.is_none()).count(),

@@ -10,7 +10,6 @@ use alloc::borrow::ToOwned;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::Bus;
 use super::peer::Moment;
 use super::port::Effect;
 use super::report::{Level, Reason, Report};
@@ -18,6 +17,7 @@ use super::settings::Assignment;
 use super::shutdown::Stage;
 use super::worker::Worker;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::view::View;
 
 /// The result of a readiness check. Texts are for people.
@@ -75,26 +75,26 @@ fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), 
     serve.reduce(both).unwrap_or(Ok(()))
 }
 
-impl Bus {
-    fn listener_serves(&self, listener: usize) -> Result<(), Unready> {
-        let most = self.ctx.settings.listeners[listener].max_connections.total;
-        if let Some(most) = most.filter(|most| self.ctx.let_in(Some(listener), None) >= *most) {
+impl Fleet {
+    fn listener_serves(&self, ctx: &Ctx, listener: usize) -> Result<(), Unready> {
+        let most = ctx.settings.listeners[listener].max_connections.total;
+        if let Some(most) = most.filter(|most| ctx.let_in(Some(listener), None) >= *most) {
             return full(format!("all {most} connections of the listener are in use"));
         }
-        let pools = self.fleet.balancer.groups[self.fleet.balancer.of_listeners[listener]].pools();
-        any_or_first(pools.map(|pool| self.pool_serves(pool)))
+        let pools = self.balancer.groups[self.balancer.of_listeners[listener]].pools();
+        any_or_first(pools.map(|pool| self.pool_serves(ctx, pool)))
     }
 
     /// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
-    fn pool_serves(&self, pool: usize) -> Result<(), Unready> {
-        let is_there = |side: &usize| !self.fleet.pools[*side].side.is_dormant;
-        any_or_first(self.sides_of(pool).filter(is_there).map(|side| self.side_serves(side)))
+    fn pool_serves(&self, ctx: &Ctx, pool: usize) -> Result<(), Unready> {
+        let is_there = |side: &usize| !self.pools[*side].side.is_dormant;
+        any_or_first(self.sides_of(pool).filter(is_there).map(|side| self.side_serves(ctx, side)))
     }
 
-    fn side_serves(&self, pool: usize) -> Result<(), Unready> {
-        let (here, settings) = (&self.fleet.pools[pool], &self.ctx.settings.pools[pool]);
+    fn side_serves(&self, ctx: &Ctx, pool: usize) -> Result<(), Unready> {
+        let (here, settings) = (&self.pools[pool], &ctx.settings.pools[pool]);
         let (id, slots) = (&settings.id, &here.slots);
-        let workers = || slots.iter().filter_map(|slot| self.ctx.workers.get(slot.worker?));
+        let workers = || slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
         if workers().any(Worker::serves) {
             return Ok(());
         }
@@ -108,14 +108,14 @@ impl Bus {
         }
         let is_coming = workers().next().is_some();
         if settings.assignment == Assignment::Dedicated {
-            if !is_coming && self.is_full(pool) {
-                if self.is_sound(pool) && self.ctx.gives_up_at(pool, None).is_some_and(|at| at <= self.ctx.time.now()) {
+            if !is_coming && self.is_full(ctx, pool) {
+                if self.is_sound(ctx, pool) && ctx.gives_up_at(pool, None).is_some_and(|at| at <= ctx.time.now()) {
                     return Ok(());
                 }
                 return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
             // The next spare is being started, and the others show that it will run.
-            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && self.ctx.pool_runs(pool, |_| true) {
+            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && ctx.pool_runs(pool, |_| true) {
                 return Ok(());
             }
         }
@@ -130,24 +130,24 @@ impl Bus {
         let why = format!("no worker of pool \"{id}\" is running: {what}");
         // Clients that have their own worker go on.
         let is_owned = |worker: &Worker| worker.pool == pool && worker.owner.is_some() && worker.runs();
-        let goes_on = self.ctx.workers.iter().any(|(_, worker)| is_owned(worker));
+        let goes_on = ctx.workers.iter().any(|(_, worker)| is_owned(worker));
         if goes_on { full(why) } else { dead(why) }
     }
 
     /// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.
-    pub(super) fn update_listeners(&mut self) {
-        self.ctx.workers_changed = false;
-        if self.ctx.shutdown.refuses_requests() {
+    pub(super) fn update_listeners(&mut self, ctx: &mut Ctx) {
+        ctx.workers_changed = false;
+        if ctx.shutdown.refuses_requests() {
             return;
         }
-        for listener in 0..self.ctx.settings.listeners.len() {
-            if !self.ctx.settings.listeners[listener].closes_when_not_ready {
+        for listener in 0..ctx.settings.listeners.len() {
+            if !ctx.settings.listeners[listener].closes_when_not_ready {
                 continue;
             }
-            let runs = self.fleet.balancer.groups[self.fleet.balancer.of_listeners[listener]]
+            let runs = self.balancer.groups[self.balancer.of_listeners[listener]]
                 .pools()
-                .any(|pool| self.ctx.pool_runs(pool, |_| true));
-            let state = &mut self.fleet.admission.listeners[listener];
+                .any(|pool| ctx.pool_runs(pool, |_| true));
+            let state = &mut self.admission.listeners[listener];
             if core::mem::replace(&mut state.is_closed, !runs) != runs {
                 continue;
             }
@@ -158,8 +158,8 @@ impl Bus {
                 true => (Effect::OpenListener(listener), Reason::ListenerOpened, "open: a worker"),
                 false => (Effect::CloseListener(listener), Reason::ListenerClosed, "closed: no worker"),
             };
-            self.ctx.out.push(effect);
-            self.ctx.tell(reason, || {
+            ctx.out.push(effect);
+            ctx.tell(reason, || {
                 let text = format!("listener {listener} is {what} of its pools is running");
                 let report = Report::new(reason, text);
                 if is_news { report } else { report.at(Level::Debug) }
@@ -199,7 +199,9 @@ impl View<'_> {
     pub fn readiness(&self) -> Readiness {
         let is_there = |listener: &usize| !self.bus.ctx.settings.listeners[*listener].is_gone;
         let listeners = (0..self.bus.ctx.settings.listeners.len()).filter(is_there);
-        self.bus.ctx.readiness_if(false, || all_or_first(listeners.map(|listener| self.bus.listener_serves(listener))))
+        self.bus.ctx.readiness_if(false, || {
+            all_or_first(listeners.map(|listener| self.bus.fleet.listener_serves(&self.bus.ctx, listener)))
+        })
     }
 
     /// Whether startup is over: each pool has a worker with output or a second of running, or has failed, and not all
@@ -214,7 +216,7 @@ impl View<'_> {
             };
             let lives = self.bus.ctx.pool_runs(pool, shows);
             any_lives |= lives;
-            lives || self.bus.slots_of(pool).all(|slot| slot.restarts.has_failed())
+            lives || self.bus.fleet.slots_of(&self.bus.ctx, pool).all(|slot| slot.restarts.has_failed())
         });
         all_are_known && any_lives
     }
@@ -222,16 +224,14 @@ impl View<'_> {
     /// Whether the listener with this index is ready; none if there is no such listener.
     pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
         self.bus.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
-        Some(
-            self.bus
-                .ctx
-                .readiness_if(self.bus.ctx.settings.listeners[listener].mcp, || self.bus.listener_serves(listener)),
-        )
+        Some(self.bus.ctx.readiness_if(self.bus.ctx.settings.listeners[listener].mcp, || {
+            self.bus.fleet.listener_serves(&self.bus.ctx, listener)
+        }))
     }
 
     /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
         self.bus.ctx.settings.pools[..self.bus.fleet.shown].get(pool).filter(|pool| !pool.is_gone)?;
-        Some(self.bus.ctx.readiness_if(false, || self.bus.pool_serves(pool)))
+        Some(self.bus.ctx.readiness_if(false, || self.bus.fleet.pool_serves(&self.bus.ctx, pool)))
     }
 }

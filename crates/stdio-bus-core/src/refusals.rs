@@ -16,6 +16,7 @@ use super::settings::MAX_REQUEST_ID_LEN;
 use super::withdrawal::Dialect;
 use super::{Bus, Flow, foreign, length_of_line, reply};
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::session::table::Sessions;
 
 /// ACP's code for a resource, such as a session, that an agent does not know.
@@ -37,7 +38,7 @@ impl Bus {
         }
         let error = |session: Option<&[u8]>, cause| {
             let id = echoed_id(line);
-            let code = self.code_for(from, reason);
+            let code = self.fleet.code_for(&self.ctx, from, reason);
             answer.then(|| self.ctx.error_for(from, id, session, (code, reason, cause), &text, Delivered::No)).flatten()
         };
         let Peer::Client(client) = from else {
@@ -50,24 +51,13 @@ impl Bus {
         let said = error(echoed_session(line).as_deref(), cause);
         if has_id {
             let pool = self.pool_meant(client, line);
-            self.count_error(pool, reason);
+            self.fleet.count_error(pool, reason);
             if self.ctx.out.keeps_records() && !is_response(&line) {
                 self.record_refusal(client, line, reason, said.as_ref());
             }
         }
         self.ctx.say(from, said);
         Flow::Next
-    }
-
-    /// A client's request gets an error of the bus instead of an answer.
-    pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
-        match pool {
-            Some(pool) => {
-                let shown = self.fleet.pools[pool].side.shown_as;
-                self.fleet.pools[shown].tally.fail(reason);
-            }
-            None => self.fleet.errors_of_no_pool.count(reason),
-        }
     }
 
     /// The pool that a refused message was for, if known: that of its session, the one that it names, or the only one
@@ -77,27 +67,7 @@ impl Bus {
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
             return self.ctx.pool_of(session.worker);
         }
-        self.fleet.balancer.groups[self.group_of_line(client, line).ok()?].only_pool()
-    }
-
-    /// The code of an error for a peer. A client of ACP knows what an agent says of a session that it does not know.
-    pub(super) fn code_for(&self, to: Peer, reason: Reason) -> i32 {
-        let is_unknown = matches!(reason, Reason::SessionDenied | Reason::SessionLost);
-        match to {
-            Peer::Client(client) if is_unknown && self.speaks_acp(client) => NOT_FOUND,
-            _ => reason.code(),
-        }
-    }
-
-    /// Whether a worker of a pool that may serve a client was ever greeted in ACP. Its clients know what an agent says of a
-    /// session that it does not know, and go on after that.
-    fn speaks_acp(&self, client: ClientKey) -> bool {
-        let Some(group) = self.ctx.client(client).map(|client| &self.fleet.balancer.groups[client.group]) else {
-            return false;
-        };
-        let own = self.ctx.workers_of(client).filter_map(|worker| self.ctx.pool_of(worker));
-        let mut pools = group.slots().iter().map(|(pool, _)| *pool).chain(own);
-        pools.any(|pool| self.fleet.pools[pool].dialect == Some(Dialect::Acp))
+        self.fleet.balancer.groups[self.fleet.group_of_line(&self.ctx, client, line).ok()?].only_pool()
     }
 
     /// A line of `from` is malformed (spec 4.3, 5.3).
@@ -196,6 +166,39 @@ impl Bus {
         self.fail_requests_of(client, Reason::RequestDiscarded, CLOSED_BEFORE);
         self.ctx.send_error(client.into(), b"null", reason, &message, Delivered::Nothing);
         self.close_client(client, Close::Flush, reason);
+    }
+}
+
+impl Fleet {
+    /// A client's request gets an error of the bus instead of an answer.
+    pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
+        match pool {
+            Some(pool) => {
+                let shown = self.pools[pool].side.shown_as;
+                self.pools[shown].tally.fail(reason);
+            }
+            None => self.errors_of_no_pool.count(reason),
+        }
+    }
+
+    /// The code of an error for a peer. A client of ACP knows what an agent says of a session that it does not know.
+    pub(super) fn code_for(&self, ctx: &Ctx, to: Peer, reason: Reason) -> i32 {
+        let is_unknown = matches!(reason, Reason::SessionDenied | Reason::SessionLost);
+        match to {
+            Peer::Client(client) if is_unknown && self.speaks_acp(ctx, client) => NOT_FOUND,
+            _ => reason.code(),
+        }
+    }
+
+    /// Whether a worker of a pool that may serve a client was ever greeted in ACP. Its clients know what an agent says of a
+    /// session that it does not know, and go on after that.
+    fn speaks_acp(&self, ctx: &Ctx, client: ClientKey) -> bool {
+        let Some(group) = ctx.client(client).map(|client| &self.balancer.groups[client.group]) else {
+            return false;
+        };
+        let own = ctx.workers_of(client).filter_map(|worker| ctx.pool_of(worker));
+        let mut pools = group.slots().iter().map(|(pool, _)| *pool).chain(own);
+        pools.any(|pool| self.pools[pool].dialect == Some(Dialect::Acp))
     }
 }
 

@@ -20,6 +20,7 @@ use super::report::Reason;
 use super::settings::{self, Assignment, Settings};
 use super::silence::TimeLimits;
 use super::timers::Timer;
+use crate::ctx::Ctx;
 use crate::view::View;
 
 impl Bus {
@@ -29,35 +30,23 @@ impl Bus {
         if self.ctx.shutdown.stops_workers() {
             return self.effects();
         }
-        let twins = self.twins_of(&settings);
+        let twins = self.fleet.twins_of(&self.ctx, &settings);
         let fresh = Fleet::new(&mut settings, &twins);
         settings.most_clients = self.ctx.settings.most_clients;
-        self.stop_awaiting_workers();
+        self.fleet.stop_awaiting_workers(&mut self.ctx);
         let before = core::mem::replace(&mut self.ctx.settings, settings);
         let moved = self.arrange_pools(&before, fresh);
         self.arrange_clients(&moved);
-        self.arrange_listeners(&before);
+        self.fleet.arrange_listeners(&mut self.ctx, &before);
         for (from, to) in moved.into_iter().enumerate() {
-            to.into_iter().for_each(|to| self.renew_pool(&before, from, to));
+            to.into_iter().for_each(|to| self.fleet.renew_pool(&mut self.ctx, &before, from, to));
         }
-        self.release_gone_pools();
+        self.fleet.release_gone_pools(&mut self.ctx);
         // Lines that wait may have another destination.
         self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.release_waiters(worker.into()));
         self.wake_all();
         (self.ctx.workers_changed, self.fleet.rolls_due) = (true, true);
         self.effects()
-    }
-
-    /// Whether the pool at this place of the new settings is another than the current one.
-    fn is_another(&self, settings: &Settings, pool: usize) -> bool {
-        pool >= self.fleet.shown || self.ctx.settings.pools[pool].id != settings.pools[pool].id
-    }
-
-    /// The pools that have workers for clients of both eras: those that an MCP listener offers, or has offered.
-    fn twins_of(&self, settings: &Settings) -> Vec<usize> {
-        let offered = settings.pools_of_both_eras();
-        let has_one = |pool: usize| !self.is_another(settings, pool) && self.fleet.pools[pool].side.twin.is_some();
-        (0..settings.pools.len()).filter(|pool| offered.contains(pool) || has_one(*pool)).collect()
     }
 
     /// Moves the pools to their places in the settings. Returns where each of them has moved.
@@ -102,7 +91,7 @@ impl Bus {
             let of_pool = |group: usize| moved.get(group).copied().flatten();
             let group = of_pool(before)
                 .filter(|_| is_mcp)
-                .unwrap_or_else(|| self.group_of_client(client.listener, &client.origin));
+                .unwrap_or_else(|| self.fleet.group_of_client(&self.ctx, client.listener, &client.origin));
             // When two groups are merged, the worker of the client's own group stays, and another dedicated one serves
             // the sessions there.
             let assigned = self.ctx.take_workers(key).into_iter();
@@ -119,83 +108,10 @@ impl Bus {
                     Some(to) if is_its_own || !self.fleet.balancer.groups[to].is_dedicated() => {
                         self.ctx.assign(key, to, worker);
                     }
-                    _ if is_its_own => self.retire_worker(worker),
+                    _ if is_its_own => self.fleet.retire_worker(&mut self.ctx, worker),
                     _ => {}
                 }
             }
-        }
-    }
-
-    fn arrange_listeners(&mut self, before: &Settings) {
-        let ends = self.ctx.time.now().after(self.ctx.settings.limits.drain_timeout);
-        self.fleet.admission.listeners.resize_with(self.ctx.settings.listeners.len(), Default::default);
-        for (index, (listener, state)) in
-            self.ctx.settings.listeners.iter().zip(&mut self.fleet.admission.listeners).enumerate()
-        {
-            let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
-            state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
-            self.ctx.timers.arm(Timer::Listeners, state.ends);
-            if state.is_closed && !listener.closes_when_not_ready {
-                *state = Default::default();
-                self.ctx.out.push(Effect::OpenListener(index));
-            }
-        }
-    }
-
-    /// The pool from `from` is now at `pool`: its workers and slots are adapted to the settings.
-    fn renew_pool(&mut self, before: &Settings, from: usize, pool: usize) {
-        let (was, is) = (&before.pools[from], &self.ctx.settings.pools[pool]);
-        let has_another_command = was.generation != is.generation;
-        let changes_tenure = was.max_age != is.max_age || was.max_requests != is.max_requests;
-        // A client with a dedicated worker relies on no other client having used it.
-        let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
-        let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
-        for worker in self.ctx.workers.values_mut().filter(|worker| worker.pool == pool) {
-            worker.answering.limit(TimeLimits::of(is));
-            if was.idle_timeout.is_none() && is.idle_timeout.is_some() {
-                // What it has said was not noted while its silence had no limit.
-                worker.facts.read_since = self.ctx.time.now();
-            }
-            if changes_tenure {
-                let Tenure { generation, worn, leaves_by, .. } = worker.tenure;
-                let limits = Tenure::new(worker.facts.started, is, generation, worker.name.incarnation);
-                worker.tenure = Tenure { worn, leaves_by, ..limits };
-            }
-        }
-        if has_another_command {
-            self.forget_ends(pool);
-        }
-        let here = &mut self.fleet.pools[pool];
-        here.side.is_released &= self.ctx.settings.pools[pool].is_gone;
-        let slots = self.ctx.settings.pools[pool].slots(here.side.era);
-        let keeps = if is_assigned_otherwise { 0 } else { slots };
-        for worker in self.workers_beyond(pool, keeps) {
-            if is_assigned_otherwise {
-                self.ctx.take_back(worker);
-            }
-            self.retire_worker(worker);
-        }
-        self.fleet.pools[pool].slots.resize_with(slots, Default::default);
-        let has_stopped = self.fleet.pools[pool].roll.stopped.is_some();
-        if has_another_command || is_assigned_otherwise || has_stopped {
-            self.restart_roll(pool);
-        } else {
-            self.give_candidate_a_slot(pool);
-        }
-    }
-
-    /// Removed pools stop their workers when no client uses them any more.
-    pub(super) fn release_gone_pools(&mut self) {
-        for pool in 0..self.fleet.pools.len() {
-            let uses =
-                |(_, client): (_, &Client)| self.fleet.balancer.groups[client.group].pools().any(|of| of == pool);
-            let side = self.fleet.pools[pool].side;
-            if !self.ctx.settings.pools[pool].is_gone || side.is_released || self.ctx.all_clients().any(uses) {
-                continue;
-            }
-            self.restart_roll(pool);
-            self.fleet.pools[pool].side.is_released = true;
-            self.retire_those(pool, None, |_, _| true);
         }
     }
 
@@ -223,6 +139,90 @@ impl Bus {
                     self.close_orderly(key, Reason::ListenerRemoved, text);
                 }
             }
+        }
+    }
+}
+
+impl Fleet {
+    /// Whether the pool at this place of the new settings is another than the current one.
+    fn is_another(&self, ctx: &Ctx, settings: &Settings, pool: usize) -> bool {
+        pool >= self.shown || ctx.settings.pools[pool].id != settings.pools[pool].id
+    }
+
+    /// The pools that have workers for clients of both eras: those that an MCP listener offers, or has offered.
+    fn twins_of(&self, ctx: &Ctx, settings: &Settings) -> Vec<usize> {
+        let offered = settings.pools_of_both_eras();
+        let has_one = |pool: usize| !self.is_another(ctx, settings, pool) && self.pools[pool].side.twin.is_some();
+        (0..settings.pools.len()).filter(|pool| offered.contains(pool) || has_one(*pool)).collect()
+    }
+
+    fn arrange_listeners(&mut self, ctx: &mut Ctx, before: &Settings) {
+        let ends = ctx.time.now().after(ctx.settings.limits.drain_timeout);
+        self.admission.listeners.resize_with(ctx.settings.listeners.len(), Default::default);
+        for (index, (listener, state)) in ctx.settings.listeners.iter().zip(&mut self.admission.listeners).enumerate() {
+            let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
+            state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
+            ctx.timers.arm(Timer::Listeners, state.ends);
+            if state.is_closed && !listener.closes_when_not_ready {
+                *state = Default::default();
+                ctx.out.push(Effect::OpenListener(index));
+            }
+        }
+    }
+
+    /// The pool from `from` is now at `pool`: its workers and slots are adapted to the settings.
+    fn renew_pool(&mut self, ctx: &mut Ctx, before: &Settings, from: usize, pool: usize) {
+        let (was, is) = (&before.pools[from], &ctx.settings.pools[pool]);
+        let has_another_command = was.generation != is.generation;
+        let changes_tenure = was.max_age != is.max_age || was.max_requests != is.max_requests;
+        // A client with a dedicated worker relies on no other client having used it.
+        let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
+        let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
+        for worker in ctx.workers.values_mut().filter(|worker| worker.pool == pool) {
+            worker.answering.limit(TimeLimits::of(is));
+            if was.idle_timeout.is_none() && is.idle_timeout.is_some() {
+                // What it has said was not noted while its silence had no limit.
+                worker.facts.read_since = ctx.time.now();
+            }
+            if changes_tenure {
+                let Tenure { generation, worn, leaves_by, .. } = worker.tenure;
+                let limits = Tenure::new(worker.facts.started, is, generation, worker.name.incarnation);
+                worker.tenure = Tenure { worn, leaves_by, ..limits };
+            }
+        }
+        if has_another_command {
+            self.forget_ends(pool);
+        }
+        let here = &mut self.pools[pool];
+        here.side.is_released &= ctx.settings.pools[pool].is_gone;
+        let slots = ctx.settings.pools[pool].slots(here.side.era);
+        let keeps = if is_assigned_otherwise { 0 } else { slots };
+        for worker in self.workers_beyond(pool, keeps) {
+            if is_assigned_otherwise {
+                ctx.take_back(worker);
+            }
+            self.retire_worker(ctx, worker);
+        }
+        self.pools[pool].slots.resize_with(slots, Default::default);
+        let has_stopped = self.pools[pool].roll.stopped.is_some();
+        if has_another_command || is_assigned_otherwise || has_stopped {
+            self.restart_roll(ctx, pool);
+        } else {
+            self.give_candidate_a_slot(pool);
+        }
+    }
+
+    /// Removed pools stop their workers when no client uses them any more.
+    pub(super) fn release_gone_pools(&mut self, ctx: &mut Ctx) {
+        for pool in 0..self.pools.len() {
+            let uses = |(_, client): (_, &Client)| self.balancer.groups[client.group].pools().any(|of| of == pool);
+            let side = self.pools[pool].side;
+            if !ctx.settings.pools[pool].is_gone || side.is_released || ctx.all_clients().any(uses) {
+                continue;
+            }
+            self.restart_roll(ctx, pool);
+            self.pools[pool].side.is_released = true;
+            self.retire_those(ctx, pool, None, |_, _| true);
         }
     }
 }

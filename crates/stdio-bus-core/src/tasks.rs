@@ -26,6 +26,7 @@ use super::report::Reason;
 use super::router::message::{Message, Said};
 use super::shares::Shares;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 
 /// Maximum number of tasks; beyond it one is forgotten for each new one.
 const MOST: usize = 4096;
@@ -220,18 +221,11 @@ impl Bus {
     #[inline(always)]
     pub(crate) fn worker_of_task(&mut self, message: &Message<'_>, group: usize) -> Result<Option<WorkerKey>, Refusal> {
         match message.verb {
-            Verb::Task | Verb::Listen if !self.tasks.is_empty() && !self.gives_own_workers(group) => {
+            Verb::Task | Verb::Listen if !self.tasks.is_empty() && !self.fleet.gives_own_workers(group) => {
                 self.find_tasks(message, group)
             }
             _ => Ok(None),
         }
-    }
-
-    /// Whether each client of a group has a worker of its own until it ends. Its tasks are there, and those of others are
-    /// in processes that belong to others.
-    fn gives_own_workers(&self, group: usize) -> bool {
-        let group = &self.fleet.balancer.groups[group];
-        group.is_dedicated() && !group.lends()
     }
 
     #[cold]
@@ -310,6 +304,15 @@ impl Bus {
         let now = self.ctx.time.now();
         let works = |task: &&Task| task.worker == worker && task.works && task.until > now;
         self.tasks.by_name.values().filter(works).map(|task| task.until).max()
+    }
+}
+
+impl Fleet {
+    /// Whether each client of a group has a worker of its own until it ends. Its tasks are there, and those of others are
+    /// in processes that belong to others.
+    fn gives_own_workers(&self, group: usize) -> bool {
+        let group = &self.balancer.groups[group];
+        group.is_dedicated() && !group.lends()
     }
 }
 

@@ -51,7 +51,7 @@ impl<'a> View<'a> {
 
     /// The sources of all clients, and how many each has.
     pub fn sources(&self) -> impl Iterator<Item = (Source, usize)> + use<'a> {
-        self.bus.sources()
+        self.bus.fleet.sources()
     }
 
     /// Number of free client slots.
@@ -82,7 +82,7 @@ impl<'a> View<'a> {
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
     /// 2026-07-28, and usually others.
     pub fn pool_era(&self, pool: usize) -> Option<Era> {
-        self.bus.pool_era(pool)
+        self.bus.fleet.pool_era(pool)
     }
 
     /// Bytes of waiting lines.

@@ -16,8 +16,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::tenure::Wear;
-use crate::Bus;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::id::Id;
 use crate::peer::{Moment, WorkerKey};
 use crate::port::Effect;
@@ -103,14 +103,13 @@ fn question(number: u32) -> alloc::string::String {
     )
 }
 
-impl Bus {
+impl Fleet {
     /// A worker that may get a slot is being started: it is asked once it runs, if its command's era is unknown.
-    pub(super) fn choose_to_ask(&mut self, key: WorkerKey) {
-        let Some(pool) = self.ctx.worker_name(key).map(|name| name.pool).filter(|pool| !self.ctx.asks_era(*pool))
-        else {
+    pub(super) fn choose_to_ask(&self, ctx: &mut Ctx, key: WorkerKey) {
+        let Some(pool) = ctx.worker_name(key).map(|name| name.pool).filter(|pool| !ctx.asks_era(*pool)) else {
             return;
         };
-        let (discovery, worker) = (&self.fleet.pools[pool].discovery, self.ctx.workers.get_mut(key));
+        let (discovery, worker) = (&self.pools[pool].discovery, ctx.workers.get_mut(key));
         if let (Some(discovery), Some(worker)) = (discovery, worker)
             && discovery.wants_to_know(worker.tenure.generation)
         {
@@ -120,64 +119,64 @@ impl Bus {
 
     /// Takes a worker's answer to `server/discover`, if this is one: an echo counts as no result, and neither does an
     /// error. Returns whether it is one.
-    pub(crate) fn take_era(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return false };
+    pub(crate) fn take_era(&mut self, ctx: &mut Ctx, key: WorkerKey, id: &Id, is_result: bool) -> bool {
+        let Some(worker) = ctx.workers.get_mut(key) else { return false };
         if !matches!(worker.facts.question, Question::Open | Question::Late)
             || Id::parse(id_of(worker.name.incarnation).as_bytes()).as_ref() != Ok(id)
         {
             return false;
         }
-        self.ctx.workers_changed |= worker.answering.answers(false);
+        ctx.workers_changed |= worker.answering.answers(false);
         let (answered, era) = match is_result {
             true => (Question::Answered, Era::Modern),
             false => (Question::None, Era::Legacy),
         };
-        self.stop_asking(key, answered, era);
-        self.ctx.notice_leaving(key);
+        self.stop_asking(ctx, key, answered, era);
+        ctx.notice_leaving(key);
         true
     }
 
     /// Stops waiting for an answer. Returns when to check again.
-    pub(super) fn tick_question(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.ctx.workers.get(key).filter(|worker| worker.is_asked() && worker.has_run())?;
+    pub(super) fn tick_question(&mut self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
+        let worker = ctx.workers.get(key).filter(|worker| worker.is_asked() && worker.has_run())?;
         let due = worker.facts.started.after(SILENT_FOR);
-        if due > self.ctx.time.now() {
+        if due > ctx.time.now() {
             return Some(due);
         }
-        self.stop_asking(key, Question::Late, Era::Legacy);
+        self.stop_asking(ctx, key, Question::Late, Era::Legacy);
         None
     }
 
     /// Dismisses the workers of a side for earlier versions that the request may have pinned to 2026-07-28.
-    pub(crate) fn dismiss_asked(&mut self, pool: usize) {
-        let here = &self.fleet.pools[pool];
+    pub(crate) fn dismiss_asked(&mut self, ctx: &mut Ctx, pool: usize) {
+        let here = &self.pools[pool];
         if here.side.era != Era::Legacy || !here.side.is_used {
             return;
         }
-        self.retire_those(pool, Some(Wear::Asked), |_, worker| worker.may_be_pinned());
-        self.fill_slots(pool);
+        self.retire_those(ctx, pool, Some(Wear::Asked), |_, worker| worker.may_be_pinned());
+        self.fill_slots(ctx, pool);
     }
 
     /// A worker has answered, or is late.
-    fn stop_asking(&mut self, key: WorkerKey, question: Question, era: Era) {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
+    fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: Question, era: Era) {
+        let Some(worker) = ctx.workers.get_mut(key) else { return };
         worker.facts.question = question;
         let (pool, of) = (worker.name.pool, worker.tenure.generation);
-        if let Some(discovery) = &mut self.fleet.pools[pool].discovery {
+        if let Some(discovery) = &mut self.pools[pool].discovery {
             discovery.ends = match (question, discovery.ends_of(of)) {
                 (Question::Late, 1..) => (MOST_ENDS, of),
                 _ => (0, 0),
             };
         }
         let known = if question == Question::Late { Known::Silent } else { Known::Answered };
-        self.learn_era(pool, of, era, known);
+        self.learn_era(ctx, pool, of, era, known);
     }
 
     /// A worker has ended. If it was asked and has not answered, the next one may be asked; if it was not asked, and has
     /// answered nothing, its command also exits without the request.
-    pub(super) fn end_question(&mut self, worker: &Worker) {
+    pub(super) fn end_question(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let (pool, of) = (worker.name.pool, worker.tenure.generation);
-        let Some(discovery) = &mut self.fleet.pools[pool].discovery else { return };
+        let Some(discovery) = &mut self.pools[pool].discovery else { return };
         let ends = discovery.ends_of(of);
         let was_in_vain = match worker.facts.question {
             Question::Open => !worker.facts.was_killed,
@@ -188,7 +187,7 @@ impl Bus {
             discovery.ends = (ends + 1, of);
             // A new command has no effect on running workers before it has settled.
             if discovery.era.is_none() || discovery.of == of {
-                self.judge_ends(pool, of);
+                self.judge_ends(ctx, pool, of);
             }
         } else if ends == MOST_ENDS && !worker.answering.has_answered() {
             discovery.ends.0 = MOST_ENDS - 1;
@@ -196,17 +195,17 @@ impl Bus {
     }
 
     /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
-    pub(super) fn judge_ends(&mut self, pool: usize, of: u32) {
+    pub(super) fn judge_ends(&mut self, ctx: &mut Ctx, pool: usize, of: u32) {
         if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
-            self.learn_era(pool, of, Era::Legacy, Known::Ended);
+            self.learn_era(ctx, pool, of, Era::Legacy, Known::Ended);
         }
     }
 
     /// The era of a pool's command is known. Only a late answer changes it again.
-    fn learn_era(&mut self, pool: usize, of: u32, era: Era, known: Known) {
+    fn learn_era(&mut self, ctx: &mut Ctx, pool: usize, of: u32, era: Era, known: Known) {
         // Its workers take lines now, or clients of 2026-07-28 are known to get none.
-        self.roll_soon();
-        let Some(discovery) = &mut self.fleet.pools[pool].discovery else { return };
+        self.roll_soon(ctx);
+        let Some(discovery) = &mut self.pools[pool].discovery else { return };
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
         if discovery.era != Some(Era::Modern) || era == Era::Modern || is_another {
             discovery.known = known;
@@ -214,15 +213,15 @@ impl Bus {
         let is_news = discovery.era != Some(era) && (discovery.era != Some(Era::Modern) || is_another);
         let before = if is_news { discovery.era.replace(era) } else { Some(era) };
         // Before the waiting clients are given workers that were asked.
-        self.dismiss_asked(pool);
+        self.dismiss_asked(ctx, pool);
         if !is_news {
             return;
         }
         if before == Some(Era::Modern) {
-            self.end_modern_side(pool);
+            self.end_modern_side(ctx, pool);
         }
-        self.ctx.out.push(Effect::Discovered { pool });
-        let id = &self.ctx.settings.pools[pool].id;
+        ctx.out.push(Effect::Discovered { pool });
+        let id = &ctx.settings.pools[pool].id;
         let text = match (era, known) {
             (Era::Modern, _) => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
             (Era::Legacy, Known::Answered) => {
@@ -238,23 +237,22 @@ impl Bus {
                  counts as one that serves no clients of MCP 2026-07-28, if it works at all"
             ),
         };
-        self.ctx.report(Reason::EraKnown, None, || text);
+        ctx.report(Reason::EraKnown, None, || text);
         for side in self.sides_of(pool) {
-            self.stop_awaiting_workers_of(side);
+            self.stop_awaiting_workers_of(ctx, side);
         }
-        self.give_turns();
+        self.give_turns(ctx);
     }
 
     /// By when the last worker of a group that is being asked will have answered or be late.
-    pub(super) fn questions_end(&self, group: usize) -> Option<Moment> {
-        let pools = self.fleet.balancer.groups[group].pools();
-        let asked =
-            pools.filter_map(|pool| Some(self.ctx.asked_in(self.fleet.pools[pool].side.shown_as)?.after(SILENT_FOR)));
+    pub(super) fn questions_end(&self, ctx: &Ctx, group: usize) -> Option<Moment> {
+        let pools = self.balancer.groups[group].pools();
+        let asked = pools.filter_map(|pool| Some(ctx.asked_in(self.pools[pool].side.shown_as)?.after(SILENT_FOR)));
         asked.max()
     }
 
     fn discovery(&self, pool: usize) -> Option<&Discovery> {
-        self.fleet.pools.get(pool)?.discovery.as_ref()
+        self.pools.get(pool)?.discovery.as_ref()
     }
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
@@ -264,9 +262,9 @@ impl Bus {
     }
 
     /// Panics if more than one worker of a pool is asked, or one that somebody uses.
-    pub(crate) fn check_questions(&self) {
+    pub(crate) fn check_questions(&self, ctx: &Ctx) {
         let mut asked: Vec<usize> = Vec::new();
-        for (_, worker) in self.ctx.workers.iter().filter(|(_, worker)| worker.is_asked()) {
+        for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.is_asked()) {
             assert!(!asked.contains(&worker.name.pool) && self.discovery(worker.name.pool).is_some());
             asked.push(worker.name.pool);
             let is_free = worker.owner.is_none() && worker.end.unanswered.count() == 0;
@@ -309,6 +307,6 @@ impl Ctx {
 impl View<'_> {
     /// How the era of a pool's command is known.
     pub fn era_known(&self, pool: usize) -> Known {
-        self.bus.discovery(pool).map_or(Known::Answered, |discovery| discovery.known)
+        self.bus.fleet.discovery(pool).map_or(Known::Answered, |discovery| discovery.known)
     }
 }

@@ -10,6 +10,7 @@ use core::time::Duration;
 use super::worker::Worker;
 use crate::Bus;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::pending::Requests;
 use crate::request::Request;
@@ -18,91 +19,11 @@ use crate::request::Request;
 const SPARED_FOR: Duration = Duration::from_secs(60);
 
 impl Bus {
-    /// A worker that can be lent to a client now: the one that it is bound to, or any.
-    pub(super) fn free_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
-        let is_free =
-            |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
-        if let Some(worker) = self.ctx.preferred_worker(client, pool) {
-            return Some(worker).filter(is_free);
-        }
-        let free = || self.fleet.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
-        let is_idle = |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|at| at.end.unanswered.count() == 0);
-        let any = || free().next().filter(|_| self.slot_to_fill(client, pool).is_none());
-        free().find(is_idle).or_else(any)
-    }
-
-    /// An empty slot in which a worker may be started for a client that is not bound to one.
-    fn slot_to_fill(&self, client: ClientKey, pool: usize) -> Option<usize> {
-        if self.fleet.pools[pool].side.is_dormant || self.ctx.preferred_worker(client, pool).is_some() {
-            return None;
-        }
-        let may_begin = |slot: usize| {
-            let slot = &self.fleet.pools[pool].slots[slot];
-            slot.worker.is_none() && slot.restarts.may_begin(self.ctx.time.now())
-        };
-        (0..self.fleet.pools[pool].slots.len()).find(|slot| may_begin(*slot))
-    }
-
-    /// Whether a worker is available for a client of a dedicated group without a start.
-    pub(super) fn has_spare_for(&self, client: ClientKey, group: usize) -> bool {
-        if self.fleet.balancer.groups[group].lends() {
-            self.free_worker(client, group).is_some()
-        } else {
-            self.has_spare(group)
-        }
-    }
-
-    /// Whether a worker may be started for a client of a dedicated group.
-    pub(super) fn may_grow_for(&self, client: ClientKey, group: usize) -> bool {
-        if self.fleet.balancer.groups[group].lends() {
-            return self.slot_to_fill(client, group).is_some();
-        }
-        self.fleet.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(pool))
-    }
-
-    /// Whether a client without a worker may wait for its turn to get one.
-    pub(super) fn may_wait_for_turn(&self, client: ClientKey, group: usize) -> bool {
-        let at = &self.fleet.balancer.groups[group];
-        // Lent workers are returned.
-        let is_lent = || at.lends() && self.has_spare(group);
-        let may_get = || self.has_spare_for(client, group) || self.may_grow_for(client, group) || is_lent();
-        at.is_dedicated() && (may_get() || self.may_get_room(client, group))
-    }
-
-    /// Whether a worker of a full pool is ending, or a session may have to give up its own, so that one can be started for
-    /// a client.
-    pub(super) fn may_get_room(&self, client: ClientKey, group: usize) -> bool {
-        let at = &self.fleet.balancer.groups[group];
-        let Some(pool) = at.pools().next().filter(|pool| !at.lends() && self.is_full(*pool)) else { return false };
-        let source = self.ctx.identity(client).map(|client| client.origin.source());
-        self.is_sound(pool) && (self.ctx.ending(pool) > 0 || self.ctx.gives_up_at(pool, source).is_some())
-    }
-
-    /// Lends a worker to a client that has none: a free one, or one that is started for it.
-    pub(super) fn lend_worker(&mut self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
-        let source = self.ctx.identity(client)?.source_use;
-        if let Some(free) = self.free_worker(client, pool) {
-            self.fleet.admission.sources.count_turn(source);
-            return Some(free);
-        }
-        // Its client's request shows it the era.
-        let started = self.start_in_slot(pool, self.slot_to_fill(client, pool)?)?;
-        self.end_vacancy(pool);
-        self.count_turn(client, started);
-        Some(started)
-    }
-
-    /// Whether a worker was started beyond those that its pool keeps.
-    fn is_extra(&self, key: WorkerKey) -> bool {
-        let Some(pool) = self.ctx.pool_of(key) else { return false };
-        let slot = self.fleet.pools[pool].slot_of(key);
-        slot.is_some_and(|slot| slot >= self.ctx.settings.pools[pool].instances)
-    }
-
     /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
     /// check again.
     pub(super) fn tick_extra(&mut self, key: WorkerKey) -> Option<Moment> {
-        let is_free = |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.is_extra(key);
+        let is_free =
+            |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.fleet.is_extra(&self.ctx, key);
         let due = self.ctx.workers.get(key).filter(is_free)?.facts.claimed.after(SPARED_FOR);
         if due <= self.ctx.time.now() {
             if let Some(until) = self.needed_for_tasks(key) {
@@ -118,7 +39,7 @@ impl Bus {
     pub(crate) fn give_back_after_answer(&mut self, client: ClientKey) {
         let has_given_turns = self.give_back(client);
         if !has_given_turns && self.ctx.mcp(client).borrows && self.fleet.queue.has_turns() {
-            self.give_turns();
+            self.fleet.give_turns(&mut self.ctx);
         }
     }
 
@@ -136,14 +57,97 @@ impl Bus {
             worker.owner = None;
             worker.facts.claimed = self.ctx.time.now();
             self.ctx.notice_leaving(key);
-            if self.is_extra(key) {
+            if self.fleet.is_extra(&self.ctx, key) {
                 self.ctx.wake_at(key.into(), self.ctx.time.now().after(SPARED_FOR));
             }
         }
         if self.fleet.queue.has_turns() {
-            self.give_turns();
+            self.fleet.give_turns(&mut self.ctx);
         }
         true
+    }
+}
+
+impl Fleet {
+    /// A worker that can be lent to a client now: the one that it is bound to, or any.
+    pub(super) fn free_worker(&self, ctx: &Ctx, client: ClientKey, pool: usize) -> Option<WorkerKey> {
+        let is_free =
+            |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
+        if let Some(worker) = ctx.preferred_worker(client, pool) {
+            return Some(worker).filter(is_free);
+        }
+        let free = || self.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
+        let is_idle = |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.end.unanswered.count() == 0);
+        let any = || free().next().filter(|_| self.slot_to_fill(ctx, client, pool).is_none());
+        free().find(is_idle).or_else(any)
+    }
+
+    /// An empty slot in which a worker may be started for a client that is not bound to one.
+    fn slot_to_fill(&self, ctx: &Ctx, client: ClientKey, pool: usize) -> Option<usize> {
+        if self.pools[pool].side.is_dormant || ctx.preferred_worker(client, pool).is_some() {
+            return None;
+        }
+        let may_begin = |slot: usize| {
+            let slot = &self.pools[pool].slots[slot];
+            slot.worker.is_none() && slot.restarts.may_begin(ctx.time.now())
+        };
+        (0..self.pools[pool].slots.len()).find(|slot| may_begin(*slot))
+    }
+
+    /// Whether a worker is available for a client of a dedicated group without a start.
+    pub(super) fn has_spare_for(&self, ctx: &Ctx, client: ClientKey, group: usize) -> bool {
+        if self.balancer.groups[group].lends() {
+            self.free_worker(ctx, client, group).is_some()
+        } else {
+            self.has_spare(ctx, group)
+        }
+    }
+
+    /// Whether a worker may be started for a client of a dedicated group.
+    pub(super) fn may_grow_for(&self, ctx: &Ctx, client: ClientKey, group: usize) -> bool {
+        if self.balancer.groups[group].lends() {
+            return self.slot_to_fill(ctx, client, group).is_some();
+        }
+        self.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(ctx, pool))
+    }
+
+    /// Whether a client without a worker may wait for its turn to get one.
+    pub(super) fn may_wait_for_turn(&self, ctx: &Ctx, client: ClientKey, group: usize) -> bool {
+        let at = &self.balancer.groups[group];
+        // Lent workers are returned.
+        let is_lent = || at.lends() && self.has_spare(ctx, group);
+        let may_get = || self.has_spare_for(ctx, client, group) || self.may_grow_for(ctx, client, group) || is_lent();
+        at.is_dedicated() && (may_get() || self.may_get_room(ctx, client, group))
+    }
+
+    /// Whether a worker of a full pool is ending, or a session may have to give up its own, so that one can be started for
+    /// a client.
+    pub(super) fn may_get_room(&self, ctx: &Ctx, client: ClientKey, group: usize) -> bool {
+        let at = &self.balancer.groups[group];
+        let Some(pool) = at.pools().next().filter(|pool| !at.lends() && self.is_full(ctx, *pool)) else { return false };
+        let source = ctx.identity(client).map(|client| client.origin.source());
+        self.is_sound(ctx, pool) && (ctx.ending(pool) > 0 || ctx.gives_up_at(pool, source).is_some())
+    }
+
+    /// Lends a worker to a client that has none: a free one, or one that is started for it.
+    pub(super) fn lend_worker(&mut self, ctx: &mut Ctx, client: ClientKey, pool: usize) -> Option<WorkerKey> {
+        let source = ctx.identity(client)?.source_use;
+        if let Some(free) = self.free_worker(ctx, client, pool) {
+            self.admission.sources.count_turn(source);
+            return Some(free);
+        }
+        // Its client's request shows it the era.
+        let started = self.start_in_slot(ctx, pool, self.slot_to_fill(ctx, client, pool)?)?;
+        self.end_vacancy(ctx, pool);
+        self.count_turn(ctx, client, started);
+        Some(started)
+    }
+
+    /// Whether a worker was started beyond those that its pool keeps.
+    fn is_extra(&self, ctx: &Ctx, key: WorkerKey) -> bool {
+        let Some(pool) = ctx.pool_of(key) else { return false };
+        let slot = self.pools[pool].slot_of(key);
+        slot.is_some_and(|slot| slot >= ctx.settings.pools[pool].instances)
     }
 }
 

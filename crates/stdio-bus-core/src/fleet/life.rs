@@ -35,12 +35,12 @@ impl Bus {
         self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
         self.ctx.ask_era(key);
-        self.advance_roll(pool);
+        self.fleet.advance_roll(&mut self.ctx, pool);
         // It was being started while the others were killed.
         if self.ctx.stage() >= Stage::Killing {
             self.step(key, Event::Timer);
         }
-        self.give_turns();
+        self.fleet.give_turns(&mut self.ctx);
     }
 
     pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
@@ -50,7 +50,7 @@ impl Bus {
             self.fleet.pools[worker.name.pool].tally.note(Reason::SpawnFailed);
         }
         self.step(key, Event::SpawnFailed);
-        self.give_turns();
+        self.fleet.give_turns(&mut self.ctx);
     }
 
     /// Its process was reaped (spec 7.1).
@@ -170,15 +170,15 @@ impl Bus {
         self.detach_worker(key);
         let Some(worker) = self.ctx.workers.remove(key) else { return };
         self.requests.forget_names(&worker.end.names);
-        self.forget_greeting(worker.pool, &worker.greeting);
+        self.fleet.forget_greeting(&mut self.ctx, worker.pool, &worker.greeting);
         self.ctx.timers.disarm(Timer::Worker(key));
         self.ctx.out.stats().bytes_unsent += worker.end.output.queued() as u64;
         self.ctx.out.push(Effect::Release(key));
         worker.owner.into_iter().for_each(|owner| self.ctx.unassign(owner, key));
-        self.leave_pool(key, &worker);
+        self.fleet.leave_pool(&mut self.ctx, key, &worker);
         if self.fleet.queue.has_turns() {
             // Clients that waited for this worker only, or for its place, may get another.
-            self.give_turns();
+            self.fleet.give_turns(&mut self.ctx);
         }
         self.advance_shutdown();
     }
@@ -188,7 +188,7 @@ impl Bus {
         let timeout = self.ctx.settings.limits.backpressure_timeout;
         self.ctx.tick_turns(key);
         self.ctx.release_held_up(key);
-        self.release_overdue(key.into());
+        self.fleet.release_overdue(&mut self.ctx, key.into());
         let now = self.ctx.time.now();
         self.ctx.end_pause(key, |until| until <= now);
         if self.ctx.workers.get_mut(key).is_some_and(|worker| worker.facts.timer.take_if(|at| *at <= now).is_some()) {
@@ -211,7 +211,7 @@ impl Bus {
             self.sessions.tick_early(&mut self.ctx, key),
             self.tick_refused(key),
             self.ctx.tick_first_answer(key),
-            self.tick_question(key),
+            self.fleet.tick_question(&mut self.ctx, key),
             self.tick_extra(key),
             self.tick_tenure(key),
         ];

@@ -12,9 +12,9 @@ use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
 use super::worker::{Facts, State, Worker};
-use crate::Bus;
 use crate::ctx::Ctx;
 use crate::endpoint::{Endpoint, Stream};
+use crate::fleet::Fleet;
 use crate::flow::window::SendWindow;
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
@@ -104,10 +104,10 @@ impl Pool {
     }
 }
 
-impl Bus {
+impl Fleet {
     /// Fills the empty slots of a pool as if none of its workers had ever ended.
     pub(crate) fn forget_ends(&mut self, pool: usize) {
-        let here = &mut self.fleet.pools[pool];
+        let here = &mut self.pools[pool];
         here.restarts = Restarts::default();
         for slot in here.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
             slot.restarts = Restarts::default();
@@ -115,137 +115,143 @@ impl Bus {
     }
 
     /// Number of slots of a pool that are kept filled, the first ones.
-    pub(crate) fn kept_slots(&self, pool: usize) -> usize {
-        let side = self.fleet.pools[pool].side;
-        if side.is_dormant || side.is_released { 0 } else { self.ctx.settings.pools[pool].instances }
+    pub(crate) fn kept_slots(&self, ctx: &Ctx, pool: usize) -> usize {
+        let side = self.pools[pool].side;
+        if side.is_dormant || side.is_released { 0 } else { ctx.settings.pools[pool].instances }
     }
 
     /// The slots of a configured pool that are kept filled.
-    pub(crate) fn slots_of(&self, pool: usize) -> impl Iterator<Item = &WorkerSlot> {
-        self.sides_of(pool).flat_map(|side| &self.fleet.pools[side].slots[..self.kept_slots(side)])
+    pub(crate) fn slots_of(&self, ctx: &Ctx, pool: usize) -> impl Iterator<Item = &WorkerSlot> {
+        self.sides_of(pool).flat_map(|side| &self.pools[side].slots[..self.kept_slots(ctx, side)])
     }
 
     /// Whether a pool has `max_instances` workers, not counting those that are starting or stopping for a replacement.
-    pub(crate) fn is_full(&self, pool: usize) -> bool {
-        let roll = &self.fleet.pools[pool].roll;
+    pub(crate) fn is_full(&self, ctx: &Ctx, pool: usize) -> bool {
+        let roll = &self.pools[pool].roll;
         let counts = |key: WorkerKey, worker: &Worker| {
             worker.pool == pool && !worker.tenure.is_leaving() && !roll.is_candidate(key)
         };
-        self.ctx.workers.iter().filter(|(key, worker)| counts(*key, worker)).count()
-            >= self.ctx.settings.pools[pool].max_instances
+        ctx.workers.iter().filter(|(key, worker)| counts(*key, worker)).count()
+            >= ctx.settings.pools[pool].max_instances
     }
 
     /// Whether a worker may be started for a client. A pool whose workers crash is not restarted by clients that ask
     /// for one.
-    pub(super) fn may_grow(&self, pool: usize) -> bool {
-        self.is_sound(pool) && !self.is_full(pool)
+    pub(super) fn may_grow(&self, ctx: &Ctx, pool: usize) -> bool {
+        self.is_sound(ctx, pool) && !self.is_full(ctx, pool)
     }
 
     /// Whether the workers of a pool do not crash.
-    pub(crate) fn is_sound(&self, pool: usize) -> bool {
-        let here = &self.fleet.pools[pool];
+    pub(crate) fn is_sound(&self, ctx: &Ctx, pool: usize) -> bool {
+        let here = &self.pools[pool];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
-        !is_failing && here.rests_until(self.ctx.time.now()).is_none()
+        !is_failing && here.rests_until(ctx.time.now()).is_none()
     }
 
     /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
     /// the other, and after waiting clients (`queue.rs`).
-    pub(crate) fn fill_slots(&mut self, pool: usize) {
-        if self.ctx.shutdown.stops_workers() || self.is_rolling(pool) {
+    pub(crate) fn fill_slots(&mut self, ctx: &mut Ctx, pool: usize) {
+        if ctx.shutdown.stops_workers() || self.is_rolling(ctx, pool) {
             return;
         }
-        if let Some(until) = self.fleet.pools[pool].rests_until(self.ctx.time.now()) {
-            return self.ctx.timers.arm(Timer::Pool(pool), until);
+        if let Some(until) = self.pools[pool].rests_until(ctx.time.now()) {
+            return ctx.timers.arm(Timer::Pool(pool), until);
         }
-        let is_dedicated = self.ctx.settings.pools[pool].assignment == Assignment::Dedicated;
-        for slot in 0..self.kept_slots(pool) {
-            let here = &self.fleet.pools[pool].slots[slot];
-            if here.worker.is_some() || !here.restarts.may_begin(self.ctx.time.now()) {
+        let is_dedicated = ctx.settings.pools[pool].assignment == Assignment::Dedicated;
+        for slot in 0..self.kept_slots(ctx, pool) {
+            let here = &self.pools[pool].slots[slot];
+            if here.worker.is_some() || !here.restarts.may_begin(ctx.time.now()) {
                 continue;
             }
-            if is_dedicated && !self.may_start_at_once(pool) {
+            if is_dedicated && !self.may_start_at_once(ctx, pool) {
                 return;
             }
-            if let Some(worker) = self.start_in_slot(pool, slot) {
-                self.choose_to_ask(worker);
-                self.end_vacancy(pool);
+            if let Some(worker) = self.start_in_slot(ctx, pool, slot) {
+                self.choose_to_ask(ctx, worker);
+                self.end_vacancy(ctx, pool);
             }
         }
     }
 
     /// Starts a worker in an empty slot.
-    pub(super) fn start_in_slot(&mut self, pool: usize, slot: usize) -> Option<WorkerKey> {
+    pub(super) fn start_in_slot(&mut self, ctx: &mut Ctx, pool: usize, slot: usize) -> Option<WorkerKey> {
         // Clients may have taken all that are allowed.
-        if self.is_full(pool) {
+        if self.is_full(ctx, pool) {
             return None;
         }
-        let worker = self.start_worker(pool, Some(slot), self.fleet.pools[pool].settled)?;
-        let here = &mut self.fleet.pools[pool].slots[slot];
+        let worker = self.start_worker(ctx, pool, Some(slot), self.pools[pool].settled)?;
+        let here = &mut self.pools[pool].slots[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {
-            self.ctx.put_on_probation(worker);
+            ctx.put_on_probation(worker);
         }
-        self.fleet.pools[pool].slots[slot].restarts.begin();
+        self.pools[pool].slots[slot].restarts.begin();
         Some(worker)
     }
 
     /// Starts a worker with a command of its pool.
-    pub(super) fn start_worker(&mut self, pool: usize, slot: Option<usize>, generation: u32) -> Option<WorkerKey> {
-        let shown = self.fleet.pools[pool].side.shown_as;
-        let (place, incarnation) = (self.ctx.free_place(shown, slot), self.fleet.next_number);
+    pub(super) fn start_worker(
+        &mut self,
+        ctx: &mut Ctx,
+        pool: usize,
+        slot: Option<usize>,
+        generation: u32,
+    ) -> Option<WorkerKey> {
+        let shown = self.pools[pool].side.shown_as;
+        let (place, incarnation) = (ctx.free_place(shown, slot), self.next_number);
         let name = WorkerName { pool: shown, place, incarnation };
-        let settings = &self.ctx.settings.pools[pool];
-        let tenure = Tenure::new(self.ctx.time.now(), settings, generation, incarnation);
-        let has_subagents = self.fleet.pools[pool].has_subagents;
-        let facts = Facts { started: self.ctx.time.now(), has_subagents, ..Facts::default() };
+        let settings = &ctx.settings.pools[pool];
+        let tenure = Tenure::new(ctx.time.now(), settings, generation, incarnation);
+        let has_subagents = self.pools[pool].has_subagents;
+        let facts = Facts { started: ctx.time.now(), has_subagents, ..Facts::default() };
         let answering = Answering::new(TimeLimits::of(settings));
         let end = Endpoint { stream: Stream::of_worker(), ..Endpoint::default() };
         let window = SendWindow::new();
         let worker = Worker { pool, name, facts, tenure, answering, window, end, ..Worker::default() };
-        let worker = self.ctx.workers.insert(worker)?;
-        self.fleet.next_number += 1;
-        self.ctx.wake_at(worker.into(), tenure.ages_at);
-        self.ctx.out.push(Effect::Spawn { worker, name, generation });
+        let worker = ctx.workers.insert(worker)?;
+        self.next_number += 1;
+        ctx.wake_at(worker.into(), tenure.ages_at);
+        ctx.out.push(Effect::Spawn { worker, name, generation });
         Some(worker)
     }
 
     /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow; or lends one.
-    pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let pool = self.fleet.balancer.groups[group].pools().next()?;
-        let lends = self.fleet.balancer.groups[group].lends();
+    pub(super) fn take_dedicated(&mut self, ctx: &mut Ctx, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let pool = self.balancer.groups[group].pools().next()?;
+        let lends = self.balancer.groups[group].lends();
         let worker = if lends {
-            self.lend_worker(client, pool)?
-        } else if let Some(spare) = self.next_in_turn(group) {
-            self.leave_slot(spare);
+            self.lend_worker(ctx, client, pool)?
+        } else if let Some(spare) = self.next_in_turn(ctx, group) {
+            self.leave_slot(ctx, spare);
             spare
-        } else if self.may_grow(pool) {
-            self.start_worker(pool, None, self.fleet.pools[pool].settled)?
+        } else if self.may_grow(ctx, pool) {
+            self.start_worker(ctx, pool, None, self.pools[pool].settled)?
         } else {
             return None;
         };
-        let taken = self.ctx.workers.get_mut(worker)?;
+        let taken = ctx.workers.get_mut(worker)?;
         taken.owner = Some(client);
-        taken.facts.claimed = self.ctx.time.now();
+        taken.facts.claimed = ctx.time.now();
         if !lends {
-            self.count_turn(client, worker);
-            self.fill_slots(pool);
+            self.count_turn(ctx, client, worker);
+            self.fill_slots(ctx, pool);
         }
         Some(worker)
     }
 
     /// Removes a worker from its slot, if it was in one.
-    pub(super) fn leave_slot(&mut self, key: WorkerKey) {
-        let Some(worker) = self.ctx.workers.get(key) else { return };
-        let slots = &mut self.fleet.pools[worker.pool].slots;
+    pub(super) fn leave_slot(&mut self, ctx: &Ctx, key: WorkerKey) {
+        let Some(worker) = ctx.workers.get(key) else { return };
+        let slots = &mut self.pools[worker.pool].slots;
         slots.iter_mut().for_each(|slot| _ = slot.worker.take_if(|it| *it == key));
     }
 
     /// The worker of a slot has exited unexpectedly: reports the consequence for the slot.
-    fn on_slot_failure(&mut self, slot: usize, worker: &Worker) {
-        let (limits, settings) = (&self.ctx.settings.limits, &self.ctx.settings.pools[worker.pool]);
-        let kept = self.kept_slots(worker.pool);
-        let pool = &mut self.fleet.pools[worker.pool];
-        let delay = pool.slots[slot].restarts.fail(self.ctx.time.now(), worker.facts.started, limits);
+    fn on_slot_failure(&mut self, ctx: &mut Ctx, slot: usize, worker: &Worker) {
+        let (limits, settings) = (&ctx.settings.limits, &ctx.settings.pools[worker.pool]);
+        let kept = self.kept_slots(ctx, worker.pool);
+        let pool = &mut self.pools[worker.pool];
+        let delay = pool.slots[slot].restarts.fail(ctx.time.now(), worker.facts.started, limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
         let (reason, text) = match delay {
             Some(delay) => (Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis())),
@@ -267,27 +273,27 @@ impl Bus {
                 (Reason::PoolDegraded, text)
             }
         };
-        self.fleet.pools[worker.name.pool].tally.note(reason);
-        self.ctx.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
+        self.pools[worker.name.pool].tally.note(reason);
+        ctx.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 
     /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one
     /// has to wait. It does not help that it has answered: agents without their key answer `initialize`, and exit with
     /// the first session.
-    fn on_taken_end(&mut self, worker: &Worker) {
+    fn on_taken_end(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let process = &worker.process;
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !worker.facts.is_unwanted;
-        let is_failure = is_unexpected && self.ctx.time.now().since(worker.facts.claimed) < LASTS;
-        let source = worker.owner.and_then(|owner| self.ctx.identity(owner)).map(|owner| owner.origin.source());
-        let restarts = &mut self.fleet.pools[worker.pool].restarts;
+        let is_failure = is_unexpected && ctx.time.now().since(worker.facts.claimed) < LASTS;
+        let source = worker.owner.and_then(|owner| ctx.identity(owner)).map(|owner| owner.origin.source());
+        let restarts = &mut self.pools[worker.pool].restarts;
         if !is_failure {
             if worker.answering.has_answered() {
                 *restarts = Restarts::default();
             }
             return;
         }
-        let Some(delay) = restarts.fail_for(self.ctx.time.now(), source) else { return };
-        self.ctx.tell(Reason::RestartScheduled, || {
+        let Some(delay) = restarts.fail_for(ctx.time.now(), source) else { return };
+        ctx.tell(Reason::RestartScheduled, || {
             let text =
                 format!("the worker ended soon after a client got it; the next one starts in {} ms", delay.as_millis());
             Report { worker: Some(worker.name), ..Report::new(Reason::RestartScheduled, text) }
@@ -295,63 +301,62 @@ impl Bus {
     }
 
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
-    pub(super) fn leave_pool(&mut self, key: WorkerKey, worker: &Worker) {
-        let is_candidate = self.fleet.pools[worker.pool].roll.is_candidate(key);
+    pub(super) fn leave_pool(&mut self, ctx: &mut Ctx, key: WorkerKey, worker: &Worker) {
+        let is_candidate = self.pools[worker.pool].roll.is_candidate(key);
         if worker.has_run() && !worker.facts.is_unwanted {
-            self.end_question(worker);
+            self.end_question(ctx, worker);
         }
-        if let Some(slot) = self.fleet.pools[worker.pool].slot_of(key) {
-            self.fleet.pools[worker.pool].slots[slot].worker = None;
-            if worker.is_excused() || self.ctx.shutdown.stops_workers() {
+        if let Some(slot) = self.pools[worker.pool].slot_of(key) {
+            self.pools[worker.pool].slots[slot].worker = None;
+            if worker.is_excused() || ctx.shutdown.stops_workers() {
                 // It has not failed.
             } else if worker.facts.was_short {
-                self.fleet.pools[worker.pool].slots[slot].restarts.note_shortage(self.ctx.time.now());
+                self.pools[worker.pool].slots[slot].restarts.note_shortage(ctx.time.now());
             } else {
-                self.on_slot_failure(slot, worker);
+                self.on_slot_failure(ctx, slot, worker);
             }
         } else if is_candidate {
-            self.candidate_ended(worker);
+            self.candidate_ended(ctx, worker);
         } else {
-            self.on_taken_end(worker);
+            self.on_taken_end(ctx, worker);
         }
         if !is_candidate && worker.process.ended_by_itself() {
-            self.doubt_command(worker);
+            self.doubt_command(ctx, worker);
         }
-        self.tick_pool(worker.pool);
+        self.tick_pool(ctx, worker.pool);
         // There may be none to wait for any more.
-        self.stop_awaiting_workers_of(worker.pool);
+        self.stop_awaiting_workers_of(ctx, worker.pool);
     }
 
     /// Starts workers that are due.
-    pub(crate) fn tick_pool(&mut self, pool: usize) {
-        if pool >= self.fleet.pools.len() {
+    pub(crate) fn tick_pool(&mut self, ctx: &mut Ctx, pool: usize) {
+        if pool >= self.pools.len() {
             return;
         }
-        self.advance_roll(pool);
-        self.fill_slots(pool);
-        let kept = self.kept_slots(pool);
-        let empty = self.fleet.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
+        self.advance_roll(ctx, pool);
+        self.fill_slots(ctx, pool);
+        let kept = self.kept_slots(ctx, pool);
+        let empty = self.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // Workers that are due and were not started follow one after another (`queue.rs`).
-        if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.ctx.time.now()).min() {
-            self.ctx.timers.arm(Timer::Pool(pool), next);
+        if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > ctx.time.now()).min() {
+            ctx.timers.arm(Timer::Pool(pool), next);
         }
     }
 
     /// Panics if slots and workers disagree.
-    pub(crate) fn check_pools(&self) {
-        let mut names: Vec<_> =
-            self.ctx.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
+    pub(crate) fn check_pools(&self, ctx: &Ctx) {
+        let mut names: Vec<_> = ctx.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no two workers have one name");
-        for (index, pool) in self.fleet.pools.iter().enumerate() {
-            for (_, worker) in self.ctx.workers.iter().filter(|(_, worker)| worker.pool == index) {
+        for (index, pool) in self.pools.iter().enumerate() {
+            for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.pool == index) {
                 assert_eq!(worker.name.pool, pool.side.shown_as);
                 assert!(!pool.side.is_dormant || worker.tenure.is_leaving() || !worker.takes_messages());
             }
             assert!(!pool.side.is_dormant || !pool.side.is_used, "what is used does not rest");
             for (slot, here) in pool.slots.iter().enumerate() {
                 let Some(key) = here.worker else { continue };
-                let worker = self.ctx.workers.get(key).expect("a worker in a slot lives");
+                let worker = ctx.workers.get(key).expect("a worker in a slot lives");
                 assert_eq!((worker.pool, pool.slot_of(key)), (index, Some(slot)), "it has one slot of its pool");
                 assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
             }
@@ -381,7 +386,7 @@ impl View<'_> {
     pub fn staffing(&self) -> (usize, usize) {
         let runs = |worker: &Worker| worker.process.state() == State::Running;
         let running = self.bus.ctx.workers.iter().filter(|(_, worker)| runs(worker)).count();
-        let slots = || (0..self.bus.fleet.shown).flat_map(|pool| self.bus.slots_of(pool));
+        let slots = || (0..self.bus.fleet.shown).flat_map(|pool| self.bus.fleet.slots_of(&self.bus.ctx, pool));
         let is_manned =
             |slot: &&WorkerSlot| slot.worker.and_then(|worker| self.bus.ctx.workers.get(worker)).is_some_and(runs);
         (running, slots().count() + running - slots().filter(is_manned).count())

@@ -22,8 +22,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::answering::FIRST_ANSWER;
-use crate::Bus;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::flow::gate::Hold;
 use crate::message::Parsed;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
@@ -98,281 +98,281 @@ impl WorkerQueue {
     }
 }
 
-impl Bus {
+impl Fleet {
     /// Makes a client wait with this line, without a worker, if one is about to start. Returns whether it waits.
-    pub(crate) fn await_worker(&mut self, client: ClientKey, line: Parsed<'_>) -> bool {
-        let now = self.ctx.time.now();
-        let Ok(group) = self.group_of_line(client, line) else { return false };
-        let Some(source) = self.ctx.identity(client).map(|client| client.origin.source()) else { return false };
-        if self.ctx.refuse_worker(client, false) || self.ctx.shutdown.refuses_requests() {
+    pub(crate) fn await_worker(&mut self, ctx: &mut Ctx, client: ClientKey, line: Parsed<'_>) -> bool {
+        let now = ctx.time.now();
+        let Ok(group) = self.group_of_line(ctx, client, line) else { return false };
+        let Some(source) = ctx.identity(client).map(|client| client.origin.source()) else { return false };
+        if ctx.refuse_worker(client, false) || ctx.shutdown.refuses_requests() {
             return false;
         }
-        let for_turn = self.unused_pool(group).is_none() && self.may_wait_for_turn(client, group);
+        let for_turn = self.unused_pool(group).is_none() && self.may_wait_for_turn(ctx, client, group);
         let Some(until) = (if for_turn {
             Some(now.after(LONGEST_WAIT))
         } else {
-            self.questions_end(group).or(self.hold_ends(group))
+            self.questions_end(ctx, group).or(self.hold_ends(ctx, group))
         }) else {
             return false;
         };
         if until > now {
             let waiting = Waiting { client, source, group, since: now, until, for_turn, has_ended: false };
             // A session may have to give up its worker at once.
-            let at_once = for_turn && self.may_get_room(client, group);
-            let due = if at_once { now } else { self.fleet.queue.due(now, &waiting) };
-            self.ctx.timers.arm(Timer::WorkerQueue, due);
-            self.fleet.queue.waiting.push(waiting);
-            self.ctx.close_gate(client.into(), Hold::Worker);
+            let at_once = for_turn && self.may_get_room(ctx, client, group);
+            let due = if at_once { now } else { self.queue.due(now, &waiting) };
+            ctx.timers.arm(Timer::WorkerQueue, due);
+            self.queue.waiting.push(waiting);
+            ctx.close_gate(client.into(), Hold::Worker);
         }
         until > now
     }
 
     /// Makes a client wait with its next line for a worker's answer to an `initialize` (`router/opening.rs`). `pool` is
     /// that of the worker, and the index of its group.
-    pub(crate) fn await_greeting(&mut self, client: ClientKey, pool: usize, until: Moment) {
-        let Some(source) = self.ctx.identity(client).map(|client| client.origin.source()) else { return };
-        let since = self.ctx.time.now();
+    pub(crate) fn await_greeting(&mut self, ctx: &mut Ctx, client: ClientKey, pool: usize, until: Moment) {
+        let Some(source) = ctx.identity(client).map(|client| client.origin.source()) else { return };
+        let since = ctx.time.now();
         let waiting = Waiting { client, source, group: pool, since, until, for_turn: false, has_ended: false };
-        self.ctx.timers.arm(Timer::WorkerQueue, until);
-        self.fleet.queue.waiting.push(waiting);
-        self.ctx.close_gate(client.into(), Hold::Worker);
+        ctx.timers.arm(Timer::WorkerQueue, until);
+        self.queue.waiting.push(waiting);
+        ctx.close_gate(client.into(), Hold::Worker);
     }
 
     /// Until when a line waits for a worker to come back to a group, if one is about to.
-    fn hold_ends(&mut self, group: usize) -> Option<Moment> {
-        let hold = self.ctx.settings.limits.hold;
+    fn hold_ends(&mut self, ctx: &Ctx, group: usize) -> Option<Moment> {
+        let hold = ctx.settings.limits.hold;
         // The workers of a dormant side are on the other side.
-        let twin = |pool: usize| self.fleet.pools[pool].side.twin;
+        let twin = |pool: usize| self.pools[pool].side.twin;
         let from = self.unused_pool(group).and_then(twin).unwrap_or(group);
-        let waits = !hold.is_zero() && self.expects_worker(from);
-        waits.then(|| self.fleet.balancer.groups[group].vacant_since(self.ctx.time.now()).after(hold))
+        let waits = !hold.is_zero() && self.expects_worker(ctx, from);
+        waits.then(|| self.balancer.groups[group].vacant_since(ctx.time.now()).after(hold))
     }
 
     /// Whether the next worker of a group, which has none that takes messages, is started after the first backoff at
     /// the latest.
-    fn expects_worker(&self, group: usize) -> bool {
-        let (group, limits) = (&self.fleet.balancer.groups[group], &self.ctx.settings.limits);
+    fn expects_worker(&self, ctx: &Ctx, group: usize) -> bool {
+        let (group, limits) = (&self.balancer.groups[group], &ctx.settings.limits);
         let is_coming = |(pool, slot): &(usize, usize)| {
-            let slot = &self.fleet.pools[*pool].slots[*slot];
+            let slot = &self.pools[*pool].slots[*slot];
             match slot.worker {
-                Some(worker) => self.ctx.workers.get(worker).is_some_and(|worker| {
-                    slot.restarts.would_restart_soon(self.ctx.time.now(), worker.facts.started, limits)
+                Some(worker) => ctx.workers.get(worker).is_some_and(|worker| {
+                    slot.restarts.would_restart_soon(ctx.time.now(), worker.facts.started, limits)
                 }),
                 None => slot.restarts.is_in_first_backoff(),
             }
         };
         let rests = |pool: usize| {
-            let here = &self.fleet.pools[pool];
+            let here = &self.pools[pool];
             // One worker that a client had taken has failed.
-            let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.ctx.time.now()).is_some();
-            group.is_dedicated() && rests && !self.is_full(pool)
+            let rests = here.restarts.is_in_first_backoff() && here.rests_until(ctx.time.now()).is_some();
+            group.is_dedicated() && rests && !self.is_full(ctx, pool)
         };
         group.slots().iter().any(is_coming) || group.pools().any(rests)
     }
 
     /// Removes waiting clients, and reads them again: to continue, or to be refused.
-    fn stop_awaiting(&mut self, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
-        let over: Vec<Waiting> = self.fleet.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
+    fn stop_awaiting(&mut self, ctx: &mut Ctx, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
+        let over: Vec<Waiting> = self.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
         for Waiting { client, for_turn, .. } in over {
-            self.ctx.refuse_worker(client, is_refused && for_turn);
-            self.ctx.open_gate(client.into(), Hold::Worker);
+            ctx.refuse_worker(client, is_refused && for_turn);
+            ctx.open_gate(client.into(), Hold::Worker);
         }
     }
 
     /// A worker was started in a slot of a pool, which waiting clients may get.
-    pub(super) fn end_vacancy(&mut self, pool: usize) {
-        for group in self.fleet.balancer.groups.iter_mut().filter(|group| group.pools().any(|of| of == pool)) {
+    pub(super) fn end_vacancy(&mut self, ctx: &mut Ctx, pool: usize) {
+        for group in self.balancer.groups.iter_mut().filter(|group| group.pools().any(|of| of == pool)) {
             group.end_vacancy();
         }
-        self.stop_awaiting_workers_of(pool);
+        self.stop_awaiting_workers_of(ctx, pool);
     }
 
     /// The state of workers has changed: all waiting lines are checked again.
-    pub(crate) fn stop_awaiting_workers(&mut self) {
-        self.stop_awaiting(false, |_| true);
+    pub(crate) fn stop_awaiting_workers(&mut self, ctx: &mut Ctx) {
+        self.stop_awaiting(ctx, false, |_| true);
     }
 
     /// The state of a pool's workers has changed: lines that wait for one to come back are checked again.
-    pub(crate) fn stop_awaiting_workers_of(&mut self, pool: usize) {
+    pub(crate) fn stop_awaiting_workers_of(&mut self, ctx: &mut Ctx, pool: usize) {
         let concerned: Vec<bool> =
-            self.fleet.balancer.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
-        self.stop_awaiting(false, |waiting| !waiting.for_turn && concerned[waiting.group]);
+            self.balancer.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
+        self.stop_awaiting(ctx, false, |waiting| !waiting.for_turn && concerned[waiting.group]);
     }
 
     /// A client stops waiting, since it is being closed: nothing is started for it.
-    pub(crate) fn stop_awaiting_worker(&mut self, key: ClientKey) {
-        if let Some(at) = self.fleet.queue.turn_of(key) {
-            let source = self.fleet.queue.waiting[at].source;
-            self.fleet.queue.slow_down(self.ctx.time.now(), source, self.ctx.time.now());
+    pub(crate) fn stop_awaiting_worker(&mut self, ctx: &mut Ctx, key: ClientKey) {
+        if let Some(at) = self.queue.turn_of(key) {
+            let source = self.queue.waiting[at].source;
+            self.queue.slow_down(ctx.time.now(), source, ctx.time.now());
         }
-        self.stop_awaiting(false, |waiting| waiting.client == key);
-        self.ctx.refuse_worker(key, false);
+        self.stop_awaiting(ctx, false, |waiting| waiting.client == key);
+        ctx.refuse_worker(key, false);
     }
 
     /// The line that a client waits with is overdue: it is handled again, and refused.
-    pub(crate) fn stop_awaiting_overdue(&mut self, key: ClientKey) {
-        self.stop_awaiting(false, |waiting| waiting.client == key);
+    pub(crate) fn stop_awaiting_overdue(&mut self, ctx: &mut Ctx, key: ClientKey) {
+        self.stop_awaiting(ctx, false, |waiting| waiting.client == key);
     }
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
     /// turn, or not possible.
-    pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let has_spare = self.has_spare_for(client, group);
-        let source = self.ctx.identity(client)?.origin.source();
+    pub(crate) fn take_in_turn(&mut self, ctx: &mut Ctx, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let has_spare = self.has_spare_for(ctx, client, group);
+        let source = ctx.identity(client)?.origin.source();
         // A lent worker was started before.
-        let is_paced = !(has_spare && self.ctx.mcp(client).borrows)
-            && self.fleet.queue.waits_until(self.ctx.time.now(), source).is_some();
+        let is_paced =
+            !(has_spare && ctx.mcp(client).borrows) && self.queue.waits_until(ctx.time.now(), source).is_some();
         // A worker may have started between the end of its wait and its line. One that it may not get yet would make it
         // wait again, and be refused again.
         if has_spare && !is_paced {
-            self.ctx.refuse_worker(client, false);
+            ctx.refuse_worker(client, false);
         }
-        if is_paced || self.ctx.gets_no_worker(client) {
+        if is_paced || ctx.gets_no_worker(client) {
             return None;
         }
-        let pool = self.fleet.balancer.groups[group].pools().next()?;
-        let is_its_turn = has_spare || self.may_start_at_once(pool);
-        if is_its_turn { self.take_dedicated(client, group) } else { None }
+        let pool = self.balancer.groups[group].pools().next()?;
+        let is_its_turn = has_spare || self.may_start_at_once(ctx, pool);
+        if is_its_turn { self.take_dedicated(ctx, client, group) } else { None }
     }
 
     /// A paused client will send no more. If it waits for a worker it may have left, and so may others of its source:
     /// only a few of them keep waiting.
-    pub(crate) fn on_sends_no_more(&mut self, key: ClientKey) {
-        let Some(at) = self.fleet.queue.turn_of(key) else { return };
-        let waiting = &mut self.fleet.queue.waiting[at];
+    pub(crate) fn on_sends_no_more(&mut self, ctx: &mut Ctx, key: ClientKey) {
+        let Some(at) = self.queue.turn_of(key) else { return };
+        let waiting = &mut self.queue.waiting[at];
         waiting.has_ended = true;
         let source = waiting.source;
-        self.fleet.queue.slow_down(self.ctx.time.now(), source, self.ctx.time.now());
-        self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now().after(PACE));
+        self.queue.slow_down(ctx.time.now(), source, ctx.time.now());
+        ctx.timers.arm(Timer::WorkerQueue, ctx.time.now().after(PACE));
         let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
-        if self.fleet.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
-            self.stop_awaiting(true, |waiting| waiting.client == key);
+        if self.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
+            self.stop_awaiting(ctx, true, |waiting| waiting.client == key);
         }
     }
 
     /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source is rate-limited.
-    pub(crate) fn judge_source(&mut self, key: ClientKey) {
-        let Some(source) = self.ctx.identity(key).map(|client| client.origin.source()) else { return };
+    pub(crate) fn judge_source(&mut self, ctx: &Ctx, key: ClientKey) {
+        let Some(source) = ctx.identity(key).map(|client| client.origin.source()) else { return };
         let claimed = |worker: WorkerKey| {
-            let worker = self.ctx.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
+            let worker = ctx.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
             (!worker.answering.has_answered()).then_some(worker.facts.claimed)
         };
-        if let Some(last) = self.ctx.workers_of(key).filter_map(claimed).max() {
-            self.fleet.queue.slow_down(self.ctx.time.now(), source, last);
+        if let Some(last) = ctx.workers_of(key).filter_map(claimed).max() {
+            self.queue.slow_down(ctx.time.now(), source, last);
         }
     }
 
     /// A worker was taken or started for a client.
-    pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
-        let Some((source_use, source)) =
-            self.ctx.identity(key).map(|client| (client.source_use, client.origin.source()))
+    pub(super) fn count_turn(&mut self, ctx: &mut Ctx, key: ClientKey, worker: WorkerKey) {
+        let Some((source_use, source)) = ctx.identity(key).map(|client| (client.source_use, client.origin.source()))
         else {
             return;
         };
-        self.fleet.admission.sources.count_turn(source_use);
-        if let Some(last) = self.fleet.queue.paced.get_mut(&source) {
-            *last = self.ctx.time.now();
+        self.admission.sources.count_turn(source_use);
+        if let Some(last) = self.queue.paced.get_mut(&source) {
+            *last = ctx.time.now();
         }
-        self.ctx.wake_at(worker.into(), self.ctx.time.now().after(FIRST_ANSWER));
+        ctx.wake_at(worker.into(), ctx.time.now().after(FIRST_ANSWER));
     }
 
     /// The next turn: the source that has waited longest for one, and of its clients the first one that may still send.
     /// A spare can be taken while a worker is being started.
-    fn next_turn_of(&self) -> Option<usize> {
-        let starting = self.ctx.starting();
+    fn next_turn_of(&self, ctx: &Ctx) -> Option<usize> {
+        let starting = ctx.starting();
         let turn = |(at, waiting): (usize, &Waiting)| {
-            let client = self.ctx.identity(waiting.client)?;
-            let pool = self.fleet.balancer.groups[waiting.group].pools().next()?;
-            let is_starting = starting.contains(&self.fleet.pools[pool].side.shown_as);
-            let may_start = || self.fleet.queue.waits_until(self.ctx.time.now(), waiting.source).is_none();
-            let may = if self.ctx.mcp(waiting.client).borrows {
+            let client = ctx.identity(waiting.client)?;
+            let pool = self.balancer.groups[waiting.group].pools().next()?;
+            let is_starting = starting.contains(&self.pools[pool].side.shown_as);
+            let may_start = || self.queue.waits_until(ctx.time.now(), waiting.source).is_none();
+            let may = if ctx.mcp(waiting.client).borrows {
                 // Its lent worker is returned before.
-                let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
-                self.ctx.workers_of(waiting.client).next().is_none()
-                    && (self.has_spare_for(waiting.client, waiting.group) || grows())
+                let grows = || !is_starting && may_start() && self.may_grow_for(ctx, waiting.client, waiting.group);
+                ctx.workers_of(waiting.client).next().is_none()
+                    && (self.has_spare_for(ctx, waiting.client, waiting.group) || grows())
             } else {
                 // In a full pool it waits on, or is refused.
-                let may_end = || self.may_grow(pool) || !self.may_wait_for_turn(waiting.client, waiting.group);
-                (self.has_spare(waiting.group) || !is_starting && may_end()) && may_start()
+                let may_end =
+                    || self.may_grow(ctx, pool) || !self.may_wait_for_turn(ctx, waiting.client, waiting.group);
+                (self.has_spare(ctx, waiting.group) || !is_starting && may_end()) && may_start()
             };
-            may.then(|| (self.fleet.admission.sources.turn(client.source_use), waiting.has_ended, at))
+            may.then(|| (self.admission.sources.turn(client.source_use), waiting.has_ended, at))
         };
-        self.fleet.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
+        self.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
     }
 
     /// Whether a worker of a pool may be started for a client that does not wait: no other one is being started, and no
     /// waiting client has its turn.
-    pub(super) fn may_start_at_once(&self, pool: usize) -> bool {
-        !self.ctx.starting().contains(&self.fleet.pools[pool].side.shown_as) && self.next_turn_of().is_none()
+    pub(super) fn may_start_at_once(&self, ctx: &Ctx, pool: usize) -> bool {
+        !ctx.starting().contains(&self.pools[pool].side.shown_as) && self.next_turn_of(ctx).is_none()
     }
 
     /// Gives turns, and schedules the next check for when the next turn of a rate-limited source is due, or a wait
     /// times out. If no client has a turn, spares are started.
-    pub(super) fn give_turns(&mut self) {
-        while let Some(at) = self.next_turn_of() {
-            let Waiting { client, group, .. } = self.fleet.queue.waiting[at];
-            if let Some(worker) = self.take_dedicated(client, group) {
-                self.ctx.assign(client, group, worker);
+    pub(super) fn give_turns(&mut self, ctx: &mut Ctx) {
+        while let Some(at) = self.next_turn_of(ctx) {
+            let Waiting { client, group, .. } = self.queue.waiting[at];
+            if let Some(worker) = self.take_dedicated(ctx, client, group) {
+                ctx.assign(client, group, worker);
             }
-            self.stop_awaiting(false, |waiting| waiting.client == client);
+            self.stop_awaiting(ctx, false, |waiting| waiting.client == client);
         }
-        self.make_room_for_turns();
-        let (now, queue) = (self.ctx.time.now(), &self.fleet.queue);
+        self.make_room_for_turns(ctx);
+        let (now, queue) = (ctx.time.now(), &self.queue);
         let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
-        self.ctx.timers.arm(Timer::WorkerQueue, due);
-        for pool in 0..self.fleet.pools.len() {
-            if self.ctx.settings.pools[pool].assignment == Assignment::Dedicated {
-                self.fill_slots(pool);
+        ctx.timers.arm(Timer::WorkerQueue, due);
+        for pool in 0..self.pools.len() {
+            if ctx.settings.pools[pool].assignment == Assignment::Dedicated {
+                self.fill_slots(ctx, pool);
             }
         }
     }
 
     /// Has sessions without a connection give up their workers, as many as clients wait for one in a full pool.
-    fn make_room_for_turns(&mut self) {
-        let turns = self.fleet.queue.turns().filter(|(_, waiting)| !self.ctx.mcp(waiting.client).borrows);
-        let pool_of = |waiting: &Waiting| self.fleet.balancer.groups[waiting.group].pools().next();
+    fn make_room_for_turns(&self, ctx: &mut Ctx) {
+        let turns = self.queue.turns().filter(|(_, waiting)| !ctx.mcp(waiting.client).borrows);
+        let pool_of = |waiting: &Waiting| self.balancer.groups[waiting.group].pools().next();
         let mut turns: Vec<(usize, Source)> =
             turns.filter_map(|(_, waiting)| Some((pool_of(waiting)?, waiting.source))).collect();
-        turns.retain(|(pool, _)| self.is_full(*pool));
+        turns.retain(|(pool, _)| self.is_full(ctx, *pool));
         let mut ending: BTreeMap<usize, usize> = BTreeMap::new();
         for (pool, source) in turns {
-            let ending = ending.entry(pool).or_insert_with(|| self.ctx.ending(pool));
+            let ending = ending.entry(pool).or_insert_with(|| ctx.ending(pool));
             if *ending > 0 {
                 *ending -= 1;
-            } else if !self.ctx.evict_detached(pool, source) {
-                self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.gives_up_at(pool, Some(source)));
+            } else if !ctx.evict_detached(pool, source) {
+                ctx.timers.arm(Timer::WorkerQueue, ctx.gives_up_at(pool, Some(source)));
             }
         }
     }
 
     /// Turns that are due, and clients that have waited for too long.
-    pub(crate) fn tick_worker_queue(&mut self) {
-        let now = self.ctx.time.now();
+    pub(crate) fn tick_worker_queue(&mut self, ctx: &mut Ctx) {
+        let now = ctx.time.now();
         // They were to continue elsewhere, which has changed.
-        let has_its_own = |waiting: &Waiting| self.ctx.lent_worker(waiting.client, waiting.group).is_some();
+        let has_its_own = |waiting: &Waiting| ctx.lent_worker(waiting.client, waiting.group).is_some();
         let content: Vec<ClientKey> =
-            self.fleet.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
-        self.stop_awaiting(false, |waiting| content.contains(&waiting.client));
-        self.give_turns();
-        self.stop_awaiting(true, |waiting| waiting.until <= now);
+            self.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
+        self.stop_awaiting(ctx, false, |waiting| content.contains(&waiting.client));
+        self.give_turns(ctx);
+        self.stop_awaiting(ctx, true, |waiting| waiting.until <= now);
     }
 
     /// Since when a client waits for its turn, and in which group.
     pub(crate) fn awaits_turn(&self, key: ClientKey) -> Option<(usize, Moment)> {
-        let waiting = &self.fleet.queue.waiting[self.fleet.queue.turn_of(key)?];
+        let waiting = &self.queue.waiting[self.queue.turn_of(key)?];
         Some((waiting.group, waiting.since))
     }
 
     /// Clients that wait for their turns, or for the first answers of their own workers.
-    pub(crate) fn awaiting_workers(&self) -> usize {
-        let starting = self.ctx.workers.iter().filter(|(_, worker)| worker.starts_for().is_some());
-        self.fleet.queue.turns().count() + starting.count()
+    pub(crate) fn awaiting_workers(&self, ctx: &Ctx) -> usize {
+        let starting = ctx.workers.iter().filter(|(_, worker)| worker.starts_for().is_some());
+        self.queue.turns().count() + starting.count()
     }
 
     /// Panics if the queue disagrees with the clients that wait.
-    pub(crate) fn check_worker_queue(&self) {
-        let held = self.ctx.all_clients().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
-        let mut listed: Vec<ClientKey> = self.fleet.queue.waiting.iter().map(|waiting| waiting.client).collect();
+    pub(crate) fn check_worker_queue(&self, ctx: &Ctx) {
+        let held = ctx.all_clients().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
+        let mut listed: Vec<ClientKey> = self.queue.waiting.iter().map(|waiting| waiting.client).collect();
         listed.sort_unstable();
         assert!(held.eq(listed), "a client that awaits a worker is listed");
     }

@@ -19,6 +19,7 @@ use super::tenure::Wear;
 use super::worker::{State, Worker};
 use crate::Bus;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::{Level, Reason, Report};
 use crate::session::table::Session;
@@ -68,275 +69,11 @@ impl Roll {
 }
 
 impl Bus {
-    /// Replaces one worker after the other, as far as possible now.
-    pub(super) fn advance_roll(&mut self, pool: usize) {
-        let now = self.ctx.time.now();
-        let here = &self.fleet.pools[pool];
-        if self.ctx.shutdown.stops_workers() || here.side.is_dormant {
-            return;
-        }
-        if let Some((candidate, slot)) = here.roll.candidate {
-            match self.ctx.settles_at(candidate) {
-                Some(at) if at <= now && self.is_for_others(pool, candidate) => {
-                    self.fleet.pools[pool].roll.candidate = None;
-                    self.retire_worker(candidate);
-                }
-                Some(at) if at <= now => self.take_slot(pool, candidate, slot),
-                at => return self.ctx.timers.arm(Timer::Pool(pool), at),
-            }
-        }
-        if self.fleet.pools[pool].roll.stopped.is_some() {
-            return;
-        }
-        let Some(slot) = self.slot_to_renew(pool) else { return self.end_roll(pool) };
-        match self.fleet.pools[pool].roll.due.filter(|due| *due > now) {
-            Some(due) => self.ctx.timers.arm(Timer::Pool(pool), due),
-            None => {
-                let generation = self.ctx.settings.pools[pool].generation;
-                let candidate = self.start_worker(pool, None, generation);
-                let roll = &mut self.fleet.pools[pool].roll;
-                (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
-                match candidate {
-                    Some(candidate) => self.choose_to_ask(candidate),
-                    // All slots for workers are taken.
-                    None => self.ctx.timers.arm(Timer::Pool(pool), now.after(SHORTAGE)),
-                }
-            }
-        }
-    }
-
-    /// Whether a candidate was asked for its era, and the clients here need one that was not.
-    fn is_for_others(&self, pool: usize, candidate: WorkerKey) -> bool {
-        let side = self.fleet.pools[pool].side;
-        side.era == Era::Legacy
-            && side.is_used
-            && self.ctx.workers.get(candidate).is_some_and(|worker| worker.may_be_pinned())
-    }
-
-    /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
-    /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
-    fn slot_to_renew(&self, pool: usize) -> Option<usize> {
-        let here = &self.fleet.pools[pool];
-        let is_unsettled = here.settled != self.ctx.settings.pools[pool].generation;
-        let kept = self.kept_slots(pool);
-        let due = |slot: usize| match here.slots[slot].worker {
-            Some(worker) => {
-                let worker = self.ctx.workers.get(worker).filter(|worker| self.ctx.is_outdated(worker))?;
-                Some((Some(worker.name.incarnation), slot))
-            }
-            None => (is_unsettled && slot < kept).then_some((None, slot)),
-        };
-        // Without any workers there is nothing to keep.
-        let any = here.slots.iter().any(|slot| slot.worker.is_some());
-        (0..here.slots.len()).filter_map(due).min().filter(|_| any).map(|(_, slot)| slot)
-    }
-
-    /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
-    pub(super) fn is_rolling(&self, pool: usize) -> bool {
-        let here = &self.fleet.pools[pool];
-        here.settled != self.ctx.settings.pools[pool].generation && here.roll.stopped.is_none()
-    }
-
-    /// No slot needs renewal any more.
-    fn end_roll(&mut self, pool: usize) {
-        let here = &mut self.fleet.pools[pool];
-        here.settled = self.ctx.settings.pools[pool].generation;
-        if core::mem::take(&mut here.roll).is_on {
-            let id = &self.ctx.settings.pools[pool].id;
-            let text = format!("pool \"{id}\": all outdated workers are replaced");
-            self.ctx.report(Reason::PoolRolled, None, || text);
-        }
-        self.fill_slots(pool);
-    }
-
-    /// A candidate has settled: it takes its slot, and the worker there leaves.
-    fn take_slot(&mut self, pool: usize, candidate: WorkerKey, slot: usize) {
-        let generation = self.ctx.settings.pools[pool].generation;
-        let is_proved = self.is_proved(pool);
-        let here = &mut self.fleet.pools[pool];
-        here.roll = Roll { is_on: true, ..Roll::default() };
-        here.fallback = here.fallback.filter(|_| !is_proved);
-        if here.settled != generation {
-            let before = here.fallback.map_or(here.settled, |fallback| fallback.generation);
-            here.fallback = Some(Fallback { generation: before, failures: 0 });
-        }
-        here.settled = generation;
-        here.slots[slot].restarts = Restarts::default();
-        let shown = here.side.shown_as;
-        let before = here.slots[slot].worker.replace(candidate);
-        before.into_iter().for_each(|before| self.retire_worker(before));
-        self.judge_ends(shown, generation);
-        // A spare has no work yet: no client gets one with the previous command.
-        if self.ctx.settings.pools[pool].assignment == Assignment::Dedicated
-            && !self.fleet.balancer.groups[pool].lends()
-        {
-            self.retire_those(pool, None, Ctx::is_outdated);
-        }
-        self.end_vacancy(pool);
-        self.fill_slots(pool);
-    }
-
-    /// A candidate has ended before it has settled.
-    pub(super) fn candidate_ended(&mut self, worker: &Worker) {
-        let (now, pool) = (self.ctx.time.now(), worker.pool);
-        let roll = &mut self.fleet.pools[pool].roll;
-        roll.candidate = None;
-        if worker.facts.was_short {
-            roll.due = Some(now.after(SHORTAGE));
-        } else if !worker.is_excused() {
-            roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
-            roll.failures += 1;
-        }
-        if roll.failures == MOST_FAILURES {
-            self.stop_roll(pool, "in a row ended before they had settled; the old workers stay");
-        }
-    }
-
-    fn stop_roll(&mut self, pool: usize, why: &str) {
-        let id = &self.ctx.settings.pools[pool].id;
-        let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
-        self.fleet.pools[pool].roll.stopped = Some(text.clone());
-        self.ctx.report(Reason::RollFailed, None, || text);
-    }
-
-    /// Whether a worker of the last settled command has answered something.
-    fn is_proved(&self, pool: usize) -> bool {
-        let settled = self.fleet.pools[pool].settled;
-        let proves = |worker: &Worker| {
-            worker.pool == pool && worker.tenure.generation == settled && worker.answering.has_answered()
-        };
-        self.ctx.workers.iter().any(|(_, worker)| proves(worker))
-    }
-
-    /// A worker has ended by itself: its command may be broken after all.
-    pub(super) fn doubt_command(&mut self, worker: &Worker) {
-        let (now, pool) = (self.ctx.time.now(), worker.pool);
-        let here = &self.fleet.pools[pool];
-        let newest = self.ctx.settings.pools[pool].generation;
-        let is_newest = worker.tenure.generation == newest && here.settled == newest;
-        let is_excused = worker.is_excused() || worker.facts.was_short;
-        let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
-        let is_proved = worker.answering.has_answered()
-            || does_well(now, worker.facts.started, &self.ctx.settings.limits)
-            || self.is_proved(pool);
-        fallback.failures += 1;
-        let here = &mut self.fleet.pools[pool];
-        here.fallback = Some(fallback).filter(|_| !is_proved);
-        if is_proved {
-            return;
-        }
-        here.roll.due = Some(now.after(FIRST_PAUSE * (1 << fallback.failures)));
-        if fallback.failures == MOST_FAILURES {
-            (here.settled, here.fallback) = (fallback.generation, None);
-            here.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
-            self.stop_roll(pool, "ended without an answer; the previous command is used again");
-        }
-    }
-
-    /// Restarts a roll: the reason why it stopped may be fixed.
-    pub(crate) fn restart_roll(&mut self, pool: usize) {
-        if let Some((candidate, _)) = core::mem::take(&mut self.fleet.pools[pool].roll).candidate {
-            self.ctx.stop_worker(candidate);
-        }
-        self.roll_soon();
-    }
-
-    /// A side that gets its first workers has seen no reload: it starts them with the command that its twin has settled on.
-    /// One that the twin is still trying is tried here as well.
-    pub(crate) fn catch_up(&mut self, pool: usize, twin: usize) {
-        let is_tried = self.is_rolling(twin);
-        let pools = self.fleet.pools.get_disjoint_mut([pool, twin]);
-        let [here, other] = pools.expect("a pool and its other side are two");
-        (here.settled, here.fallback) = (other.settled, other.fallback);
-        here.roll = Roll { stopped: other.roll.stopped.clone(), ..Roll::default() };
-        if is_tried {
-            let generation = other.fallback.map_or(other.settled, |fallback| fallback.generation);
-            here.fallback = Some(Fallback { generation, failures: 0 });
-        }
-    }
-
-    /// Replacements are checked after this call.
-    pub(super) fn roll_soon(&mut self) {
-        (self.fleet.rolls_due, self.ctx.workers_changed) = (true, true);
-    }
-
-    /// A worker is to be replaced. A dedicated one ends with its client.
-    pub(crate) fn wear_out(&mut self, key: WorkerKey, wear: Wear) {
-        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        worker.tenure.worn.get_or_insert(wear);
-        let pool = worker.pool;
-        let here = &mut self.fleet.pools[pool];
-        if here.slot_of(key).is_some() {
-            here.roll.stopped = None;
-            self.roll_soon();
-        } else if wear == Wear::Operator && !here.roll.is_candidate(key) {
-            self.retire_worker(key);
-        }
-    }
-
-    /// The operator has all workers of a pool replaced, and started where they are in backoff or were given up.
-    pub(crate) fn on_restart_pool(&mut self, pool: usize) {
-        for side in self.sides_of(pool) {
-            self.forget_ends(side);
-            self.roll_soon();
-            let slots = self.fleet.pools[side].slots.iter();
-            let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
-            workers.into_iter().for_each(|worker| self.wear_out(worker, Wear::Operator));
-        }
-    }
-
-    /// Those workers in the slots of a pool get no new work, perhaps for another reason than their command.
-    pub(crate) fn retire_those(&mut self, pool: usize, why: Option<Wear>, is_meant: impl Fn(&Ctx, &Worker) -> bool) {
-        let workers = self.fleet.pools[pool].slots.iter().filter_map(|slot| slot.worker);
-        let is_meant = |key: &WorkerKey| self.ctx.workers.get(*key).is_some_and(|worker| is_meant(&self.ctx, worker));
-        let meant: Vec<_> = workers.filter(is_meant).collect();
-        for key in meant {
-            if let Some((worker, why)) = self.ctx.workers.get_mut(key).zip(why) {
-                worker.tenure.worn.get_or_insert(why);
-            }
-            self.retire_worker(key);
-        }
-    }
-
-    /// The workers in the slots of a pool behind so many.
-    pub(crate) fn workers_beyond(&self, pool: usize, slots: usize) -> Vec<WorkerKey> {
-        self.fleet.pools[pool].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
-    }
-
-    /// A candidate for a slot that its pool has no longer is to take the first.
-    pub(crate) fn give_candidate_a_slot(&mut self, pool: usize) {
-        let here = &mut self.fleet.pools[pool];
-        if let Some((_, slot)) = &mut here.roll.candidate
-            && *slot >= here.slots.len()
-        {
-            *slot = 0;
-        }
-    }
-
-    /// A worker gets no new work, and loses its slot.
-    pub(crate) fn retire_worker(&mut self, key: WorkerKey) {
-        self.leave_slot(key);
-        let by = self.ctx.time.now().after(self.ctx.settings.limits.replace_timeout);
-        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
-        worker.tenure.leaves_by = Some(by);
-        let (why, name) = (worker.tenure.why(), worker.name);
-        let (pending, sessions) = (worker.end.unanswered.awaited(), worker.end.sessions.len());
-        self.ctx.tell(Reason::WorkerReplaced, || {
-            let text =
-                format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions");
-            Report { worker: Some(name), ..Report::new(Reason::WorkerReplaced, text) }.at(Level::Info)
-        });
-        self.ctx.workers_changed = true;
-        self.ctx.wake_at(key.into(), by);
-        // Lines that wait may have another destination.
-        self.ctx.release_waiters(Peer::Worker(key));
-    }
-
     /// Continues replacements after the events of this call.
     #[cold]
     pub(crate) fn go_on_replacing(&mut self) {
         while core::mem::take(&mut self.fleet.rolls_due) {
-            (0..self.fleet.pools.len()).for_each(|pool| self.tick_pool(pool));
+            (0..self.fleet.pools.len()).for_each(|pool| self.fleet.tick_pool(&mut self.ctx, pool));
         }
         let leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
@@ -353,7 +90,7 @@ impl Bus {
         let tenure = worker.tenure;
         let Some(by) = tenure.leaves_by else {
             if tenure.worn.is_some() || tenure.ages_at <= now {
-                self.wear_out(key, tenure.worn.unwrap_or(Wear::Age));
+                self.fleet.wear_out(&mut self.ctx, key, tenure.worn.unwrap_or(Wear::Age));
             }
             return Some(tenure.ages_at).filter(|at| *at > now && tenure.worn.is_none());
         };
@@ -380,21 +117,294 @@ impl Bus {
         self.ctx.stop_worker(key);
         None
     }
+}
+
+impl Fleet {
+    /// Replaces one worker after the other, as far as possible now.
+    pub(super) fn advance_roll(&mut self, ctx: &mut Ctx, pool: usize) {
+        let now = ctx.time.now();
+        let here = &self.pools[pool];
+        if ctx.shutdown.stops_workers() || here.side.is_dormant {
+            return;
+        }
+        if let Some((candidate, slot)) = here.roll.candidate {
+            match ctx.settles_at(candidate) {
+                Some(at) if at <= now && self.is_for_others(ctx, pool, candidate) => {
+                    self.pools[pool].roll.candidate = None;
+                    self.retire_worker(ctx, candidate);
+                }
+                Some(at) if at <= now => self.take_slot(ctx, pool, candidate, slot),
+                at => return ctx.timers.arm(Timer::Pool(pool), at),
+            }
+        }
+        if self.pools[pool].roll.stopped.is_some() {
+            return;
+        }
+        let Some(slot) = self.slot_to_renew(ctx, pool) else { return self.end_roll(ctx, pool) };
+        match self.pools[pool].roll.due.filter(|due| *due > now) {
+            Some(due) => ctx.timers.arm(Timer::Pool(pool), due),
+            None => {
+                let generation = ctx.settings.pools[pool].generation;
+                let candidate = self.start_worker(ctx, pool, None, generation);
+                let roll = &mut self.pools[pool].roll;
+                (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
+                match candidate {
+                    Some(candidate) => self.choose_to_ask(ctx, candidate),
+                    // All slots for workers are taken.
+                    None => ctx.timers.arm(Timer::Pool(pool), now.after(SHORTAGE)),
+                }
+            }
+        }
+    }
+
+    /// Whether a candidate was asked for its era, and the clients here need one that was not.
+    fn is_for_others(&self, ctx: &Ctx, pool: usize, candidate: WorkerKey) -> bool {
+        let side = self.pools[pool].side;
+        side.era == Era::Legacy
+            && side.is_used
+            && ctx.workers.get(candidate).is_some_and(|worker| worker.may_be_pinned())
+    }
+
+    /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
+    /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
+    fn slot_to_renew(&self, ctx: &Ctx, pool: usize) -> Option<usize> {
+        let here = &self.pools[pool];
+        let is_unsettled = here.settled != ctx.settings.pools[pool].generation;
+        let kept = self.kept_slots(ctx, pool);
+        let due = |slot: usize| match here.slots[slot].worker {
+            Some(worker) => {
+                let worker = ctx.workers.get(worker).filter(|worker| ctx.is_outdated(worker))?;
+                Some((Some(worker.name.incarnation), slot))
+            }
+            None => (is_unsettled && slot < kept).then_some((None, slot)),
+        };
+        // Without any workers there is nothing to keep.
+        let any = here.slots.iter().any(|slot| slot.worker.is_some());
+        (0..here.slots.len()).filter_map(due).min().filter(|_| any).map(|(_, slot)| slot)
+    }
+
+    /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
+    pub(super) fn is_rolling(&self, ctx: &Ctx, pool: usize) -> bool {
+        let here = &self.pools[pool];
+        here.settled != ctx.settings.pools[pool].generation && here.roll.stopped.is_none()
+    }
+
+    /// No slot needs renewal any more.
+    fn end_roll(&mut self, ctx: &mut Ctx, pool: usize) {
+        let here = &mut self.pools[pool];
+        here.settled = ctx.settings.pools[pool].generation;
+        if core::mem::take(&mut here.roll).is_on {
+            let id = &ctx.settings.pools[pool].id;
+            let text = format!("pool \"{id}\": all outdated workers are replaced");
+            ctx.report(Reason::PoolRolled, None, || text);
+        }
+        self.fill_slots(ctx, pool);
+    }
+
+    /// A candidate has settled: it takes its slot, and the worker there leaves.
+    fn take_slot(&mut self, ctx: &mut Ctx, pool: usize, candidate: WorkerKey, slot: usize) {
+        let generation = ctx.settings.pools[pool].generation;
+        let is_proved = self.is_proved(ctx, pool);
+        let here = &mut self.pools[pool];
+        here.roll = Roll { is_on: true, ..Roll::default() };
+        here.fallback = here.fallback.filter(|_| !is_proved);
+        if here.settled != generation {
+            let before = here.fallback.map_or(here.settled, |fallback| fallback.generation);
+            here.fallback = Some(Fallback { generation: before, failures: 0 });
+        }
+        here.settled = generation;
+        here.slots[slot].restarts = Restarts::default();
+        let shown = here.side.shown_as;
+        let before = here.slots[slot].worker.replace(candidate);
+        before.into_iter().for_each(|before| self.retire_worker(ctx, before));
+        self.judge_ends(ctx, shown, generation);
+        // A spare has no work yet: no client gets one with the previous command.
+        if ctx.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
+            self.retire_those(ctx, pool, None, Ctx::is_outdated);
+        }
+        self.end_vacancy(ctx, pool);
+        self.fill_slots(ctx, pool);
+    }
+
+    /// A candidate has ended before it has settled.
+    pub(super) fn candidate_ended(&mut self, ctx: &mut Ctx, worker: &Worker) {
+        let (now, pool) = (ctx.time.now(), worker.pool);
+        let roll = &mut self.pools[pool].roll;
+        roll.candidate = None;
+        if worker.facts.was_short {
+            roll.due = Some(now.after(SHORTAGE));
+        } else if !worker.is_excused() {
+            roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
+            roll.failures += 1;
+        }
+        if roll.failures == MOST_FAILURES {
+            self.stop_roll(ctx, pool, "in a row ended before they had settled; the old workers stay");
+        }
+    }
+
+    fn stop_roll(&mut self, ctx: &mut Ctx, pool: usize, why: &str) {
+        let id = &ctx.settings.pools[pool].id;
+        let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
+        self.pools[pool].roll.stopped = Some(text.clone());
+        ctx.report(Reason::RollFailed, None, || text);
+    }
+
+    /// Whether a worker of the last settled command has answered something.
+    fn is_proved(&self, ctx: &Ctx, pool: usize) -> bool {
+        let settled = self.pools[pool].settled;
+        let proves = |worker: &Worker| {
+            worker.pool == pool && worker.tenure.generation == settled && worker.answering.has_answered()
+        };
+        ctx.workers.iter().any(|(_, worker)| proves(worker))
+    }
+
+    /// A worker has ended by itself: its command may be broken after all.
+    pub(super) fn doubt_command(&mut self, ctx: &mut Ctx, worker: &Worker) {
+        let (now, pool) = (ctx.time.now(), worker.pool);
+        let here = &self.pools[pool];
+        let newest = ctx.settings.pools[pool].generation;
+        let is_newest = worker.tenure.generation == newest && here.settled == newest;
+        let is_excused = worker.is_excused() || worker.facts.was_short;
+        let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
+        let is_proved = worker.answering.has_answered()
+            || does_well(now, worker.facts.started, &ctx.settings.limits)
+            || self.is_proved(ctx, pool);
+        fallback.failures += 1;
+        let here = &mut self.pools[pool];
+        here.fallback = Some(fallback).filter(|_| !is_proved);
+        if is_proved {
+            return;
+        }
+        here.roll.due = Some(now.after(FIRST_PAUSE * (1 << fallback.failures)));
+        if fallback.failures == MOST_FAILURES {
+            (here.settled, here.fallback) = (fallback.generation, None);
+            here.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
+            self.stop_roll(ctx, pool, "ended without an answer; the previous command is used again");
+        }
+    }
+
+    /// Restarts a roll: the reason why it stopped may be fixed.
+    pub(crate) fn restart_roll(&mut self, ctx: &mut Ctx, pool: usize) {
+        if let Some((candidate, _)) = core::mem::take(&mut self.pools[pool].roll).candidate {
+            ctx.stop_worker(candidate);
+        }
+        self.roll_soon(ctx);
+    }
+
+    /// A side that gets its first workers has seen no reload: it starts them with the command that its twin has settled on.
+    /// One that the twin is still trying is tried here as well.
+    pub(crate) fn catch_up(&mut self, ctx: &Ctx, pool: usize, twin: usize) {
+        let is_tried = self.is_rolling(ctx, twin);
+        let pools = self.pools.get_disjoint_mut([pool, twin]);
+        let [here, other] = pools.expect("a pool and its other side are two");
+        (here.settled, here.fallback) = (other.settled, other.fallback);
+        here.roll = Roll { stopped: other.roll.stopped.clone(), ..Roll::default() };
+        if is_tried {
+            let generation = other.fallback.map_or(other.settled, |fallback| fallback.generation);
+            here.fallback = Some(Fallback { generation, failures: 0 });
+        }
+    }
+
+    /// Replacements are checked after this call.
+    pub(super) fn roll_soon(&mut self, ctx: &mut Ctx) {
+        (self.rolls_due, ctx.workers_changed) = (true, true);
+    }
+
+    /// A worker is to be replaced. A dedicated one ends with its client.
+    pub(crate) fn wear_out(&mut self, ctx: &mut Ctx, key: WorkerKey, wear: Wear) {
+        let Some(worker) = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
+        worker.tenure.worn.get_or_insert(wear);
+        let pool = worker.pool;
+        let here = &mut self.pools[pool];
+        if here.slot_of(key).is_some() {
+            here.roll.stopped = None;
+            self.roll_soon(ctx);
+        } else if wear == Wear::Operator && !here.roll.is_candidate(key) {
+            self.retire_worker(ctx, key);
+        }
+    }
+
+    /// The operator has all workers of a pool replaced, and started where they are in backoff or were given up.
+    pub(crate) fn on_restart_pool(&mut self, ctx: &mut Ctx, pool: usize) {
+        for side in self.sides_of(pool) {
+            self.forget_ends(side);
+            self.roll_soon(ctx);
+            let slots = self.pools[side].slots.iter();
+            let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
+            workers.into_iter().for_each(|worker| self.wear_out(ctx, worker, Wear::Operator));
+        }
+    }
+
+    /// Those workers in the slots of a pool get no new work, perhaps for another reason than their command.
+    pub(crate) fn retire_those(
+        &mut self,
+        ctx: &mut Ctx,
+        pool: usize,
+        why: Option<Wear>,
+        is_meant: impl Fn(&Ctx, &Worker) -> bool,
+    ) {
+        let workers = self.pools[pool].slots.iter().filter_map(|slot| slot.worker);
+        let is_meant = |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|worker| is_meant(ctx, worker));
+        let meant: Vec<_> = workers.filter(is_meant).collect();
+        for key in meant {
+            if let Some((worker, why)) = ctx.workers.get_mut(key).zip(why) {
+                worker.tenure.worn.get_or_insert(why);
+            }
+            self.retire_worker(ctx, key);
+        }
+    }
+
+    /// The workers in the slots of a pool behind so many.
+    pub(crate) fn workers_beyond(&self, pool: usize, slots: usize) -> Vec<WorkerKey> {
+        self.pools[pool].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
+    }
+
+    /// A candidate for a slot that its pool has no longer is to take the first.
+    pub(crate) fn give_candidate_a_slot(&mut self, pool: usize) {
+        let here = &mut self.pools[pool];
+        if let Some((_, slot)) = &mut here.roll.candidate
+            && *slot >= here.slots.len()
+        {
+            *slot = 0;
+        }
+    }
+
+    /// A worker gets no new work, and loses its slot.
+    pub(crate) fn retire_worker(&mut self, ctx: &mut Ctx, key: WorkerKey) {
+        self.leave_slot(ctx, key);
+        let by = ctx.time.now().after(ctx.settings.limits.replace_timeout);
+        let Some(worker) = ctx.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
+        worker.tenure.leaves_by = Some(by);
+        let (why, name) = (worker.tenure.why(), worker.name);
+        let (pending, sessions) = (worker.end.unanswered.awaited(), worker.end.sessions.len());
+        ctx.tell(Reason::WorkerReplaced, || {
+            let text =
+                format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions");
+            Report { worker: Some(name), ..Report::new(Reason::WorkerReplaced, text) }.at(Level::Info)
+        });
+        ctx.workers_changed = true;
+        ctx.wake_at(key.into(), by);
+        // Lines that wait may have another destination.
+        ctx.release_waiters(Peer::Worker(key));
+    }
 
     /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
-    pub(crate) fn check_rolls(&self) {
-        for (index, pool) in self.fleet.pools.iter().enumerate() {
-            let goes_on = pool.roll.candidate.is_some() || self.ctx.timers.is_armed(Timer::Pool(index));
-            let rests = pool.side.is_dormant || self.ctx.shutdown.stops_workers();
+    pub(crate) fn check_rolls(&self, ctx: &Ctx) {
+        for (index, pool) in self.pools.iter().enumerate() {
+            let goes_on = pool.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Pool(index));
+            let rests = pool.side.is_dormant || ctx.shutdown.stops_workers();
             let has_any = pool.slots.iter().any(|slot| slot.worker.is_some());
-            assert!(goes_on || rests || has_any || !self.is_rolling(index), "it waits for a command that nobody tries");
+            assert!(
+                goes_on || rests || has_any || !self.is_rolling(ctx, index),
+                "it waits for a command that nobody tries"
+            );
             let Some((key, slot)) = pool.roll.candidate else { continue };
-            let candidate = self.ctx.workers.get(key).expect("a candidate lives");
+            let candidate = ctx.workers.get(key).expect("a candidate lives");
             assert!(pool.slot_of(key).is_none() && candidate.owner.is_none() && candidate.pool == index);
             assert!(slot < pool.slots.len() && !candidate.tenure.is_leaving());
         }
-        let mut leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
-        let has_slot = |(key, worker): (_, &Worker)| self.fleet.pools[worker.pool].slot_of(key).is_some();
+        let mut leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+        let has_slot = |(key, worker): (_, &Worker)| self.pools[worker.pool].slot_of(key).is_some();
         assert!(!leaving.any(has_slot), "what leaves has no slot");
     }
 }
@@ -449,12 +459,12 @@ impl<'a> View<'a> {
 
     /// Why the workers of a configured pool are not those of its newest command, if that has failed.
     pub fn roll_failure(&self, pool: usize) -> Option<&'a str> {
-        self.bus.sides_of(pool).find_map(|side| self.bus.fleet.pools[side].roll.stopped.as_deref())
+        self.bus.fleet.sides_of(pool).find_map(|side| self.bus.fleet.pools[side].roll.stopped.as_deref())
     }
 
     /// The commands of a configured pool with which workers may be started besides the newest one.
     pub fn settled_commands(&self, pool: usize) -> impl Iterator<Item = u32> + use<'a> {
-        self.bus.sides_of(pool).flat_map(|side| {
+        self.bus.fleet.sides_of(pool).flat_map(|side| {
             let here = &self.bus.fleet.pools[side];
             [Some(here.settled), here.fallback.map(|fallback| fallback.generation)].into_iter().flatten()
         })
@@ -462,6 +472,9 @@ impl<'a> View<'a> {
 
     /// Whether it is not known yet whether the newest command of a configured pool can live.
     pub fn is_unsettled(&self, pool: usize) -> bool {
-        self.bus.sides_of(pool).any(|side| !self.bus.fleet.pools[side].side.is_dormant && self.bus.is_rolling(side))
+        self.bus
+            .fleet
+            .sides_of(pool)
+            .any(|side| !self.bus.fleet.pools[side].side.is_dormant && self.bus.fleet.is_rolling(&self.bus.ctx, side))
     }
 }

@@ -11,6 +11,7 @@ use crate::Bus;
 use crate::client::end_of;
 use crate::ctx::Ctx;
 use crate::endpoint::Endpoint;
+use crate::fleet::Fleet;
 use crate::message::{Edit, Edits, Parsed, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, PeerBits, Text, WorkerKey};
 use crate::port::{Close, Effect};
@@ -100,21 +101,23 @@ impl Bus {
         self.close_client(client, Close::Now, Reason::ClientSlow);
         Room::Closed
     }
+}
 
+impl Fleet {
     /// Reads a peer again whose first line is a request that has waited for its time: it is refused.
-    pub(crate) fn release_overdue(&mut self, peer: Peer) {
-        let now = self.ctx.time.now();
+    pub(crate) fn release_overdue(&mut self, ctx: &mut Ctx, peer: Peer) {
+        let now = ctx.time.now();
         let is_due = |end: &&mut Endpoint| {
             let kept = end.seldom.get().map(|seldom| seldom.kept);
             kept.and_then(|kept| kept.overdue_at()).is_some_and(|at| at <= now)
         };
-        let Some(end) = self.ctx.endpoint(peer).filter(is_due) else { return };
+        let Some(end) = ctx.endpoint(peer).filter(is_due) else { return };
         end.seldom.kept.expire(Moment::NEVER);
         if end.gate.has(Hold::Output) {
-            self.ctx.stop_waiting(peer);
+            ctx.stop_waiting(peer);
         }
         if let Peer::Client(client) = peer {
-            self.stop_awaiting_overdue(client);
+            self.stop_awaiting_overdue(ctx, client);
         }
     }
 }

@@ -11,6 +11,7 @@ use ndjson_scan::{Line, Span, wrapped_message};
 
 use super::message::{Message, is_of_server, is_wrapped, tells_progress};
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::id::{Id, Spelled};
 use crate::message::{
     Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
@@ -104,11 +105,16 @@ impl Bus {
         let may_expire = message.id.is_some() && message.verb != Verb::Listen;
         let route = match self.route_of(&message) {
             Ok(route) => route,
-            Err(Refusal(Reason::NoWorker, _)) if may_expire && self.has_waited_for_worker(client, line) => {
+            Err(Refusal(Reason::NoWorker, _))
+                if may_expire && self.fleet.has_waited_for_worker(&self.ctx, client, line) =>
+            {
                 return Err(overdue("no worker was free for it within request_timeout_sec"));
             }
-            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, line) => {
-                let due = self.time_limit_for(client, line).map(|limit| self.ctx.time.taken_at().after(limit));
+            Err(Refusal(Reason::NoWorker, _)) if self.fleet.await_worker(&mut self.ctx, client, line) => {
+                let due = self
+                    .fleet
+                    .time_limit_for(&self.ctx, client, line)
+                    .map(|limit| self.ctx.time.taken_at().after(limit));
                 self.ctx.expire_first_line(client.into(), due.filter(|_| may_expire));
                 return Ok(Flow::Blocked);
             }
@@ -151,8 +157,8 @@ impl Bus {
         }
         self.ctx.note_servers(message, route.worker);
         match message.verb {
-            Verb::Initialize => self.keep_initialize(message, route.worker, &edits),
-            Verb::Initialized if self.note_initialized(message, route.worker) => return Ok(()),
+            Verb::Initialize => self.fleet.keep_initialize(&mut self.ctx, message, route.worker, &edits),
+            Verb::Initialized if self.fleet.note_initialized(&mut self.ctx, message, route.worker) => return Ok(()),
             _ => {}
         }
         self.ctx.forward(Peer::Worker(route.worker), message.line, &mut edits);
@@ -241,11 +247,11 @@ impl Bus {
             let worker = match self.ctx.worker_of_server(message) {
                 Some(worker) => worker,
                 None => {
-                    let group = self.group_of_line(client, line)?;
+                    let group = self.fleet.group_of_line(&self.ctx, client, line)?;
                     let known = self.worker_of_task(message, group)?;
                     match known.or_else(|| self.worker_it_listens_to(client, group)) {
                         Some(worker) => self.ctx.visit(client, worker),
-                        None => self.pick_worker_for_line(client, group, line)?,
+                        None => self.fleet.pick_worker_for_line(&mut self.ctx, client, group, line)?,
                     }
                 }
             };
@@ -281,10 +287,10 @@ impl Bus {
             return Ok((worker, self.sessions.access(&self.ctx, of, worker, Some(key))?));
         }
         self.ctx.refuse_lost(of)?;
-        let group = self.group_of_line(client, line)?;
+        let group = self.fleet.group_of_line(&self.ctx, client, line)?;
         if self.fleet.balancer.groups[group].is_dedicated() {
             // Its process serves no other client, so no other client's sessions are in reach.
-            let worker = self.pick_worker_for_line(client, group, line)?;
+            let worker = self.fleet.pick_worker_for_line(&mut self.ctx, client, group, line)?;
             return Ok((
                 worker,
                 self.sessions.access(&self.ctx, of, worker, self.sessions.of_worker(worker, of.name))?,
@@ -296,7 +302,7 @@ impl Bus {
         // A new name at top level joins the session in the params.
         let joined = inner.filter(|_| !names_pool).and_then(|inner| self.sessions.named(&self.ctx, client, inner));
         let Some(worker) = joined.and_then(|key| self.sessions.get(key)).map(|session| session.worker) else {
-            let worker = self.pick_worker_for_line(client, group, line)?;
+            let worker = self.fleet.pick_worker_for_line(&mut self.ctx, client, group, line)?;
             // It may have been the client's before it changed groups.
             return Ok((
                 worker,
@@ -349,21 +355,23 @@ impl Bus {
         self.deliver_answer(key, Peer::Worker(worker), line, None);
         Flow::Next
     }
+}
 
+impl Fleet {
     /// The time limit of a request that has no worker yet, if each of those that it may get has one.
-    fn time_limit_for(&self, client: ClientKey, line: Parsed<'_>) -> Option<Duration> {
-        let group = self.group_of_line(client, line).ok()?;
+    fn time_limit_for(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Option<Duration> {
+        let group = self.group_of_line(ctx, client, line).ok()?;
         let mut longest = None;
-        for pool in self.fleet.balancer.groups[group].pools() {
-            longest = longest.max(Some(self.ctx.settings.pools[pool].request_timeout?));
+        for pool in self.balancer.groups[group].pools() {
+            longest = longest.max(Some(ctx.settings.pools[pool].request_timeout?));
         }
         longest
     }
 
     /// Whether a request has no worker yet, and its time is over.
-    fn has_waited_for_worker(&self, client: ClientKey, line: Parsed<'_>) -> bool {
-        let (now, taken_at) = (self.ctx.time.now(), self.ctx.time.taken_at());
-        taken_at < now && self.time_limit_for(client, line).is_some_and(|limit| taken_at.after(limit) <= now)
+    fn has_waited_for_worker(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> bool {
+        let (now, taken_at) = (ctx.time.now(), ctx.time.taken_at());
+        taken_at < now && self.time_limit_for(ctx, client, line).is_some_and(|limit| taken_at.after(limit) <= now)
     }
 }
 

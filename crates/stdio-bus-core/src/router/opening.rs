@@ -23,6 +23,7 @@ use super::unmatched::error_of;
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::ended::Ending;
+use crate::fleet::Fleet;
 use crate::greeting::{Asked, Greeting, KeptLine, Opening, Refused, alike};
 use crate::id::Id;
 use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
@@ -64,11 +65,6 @@ fn take_asked(greeting: &mut Greeting, id: &Id, is_again: bool) -> Option<Asked>
 }
 
 impl Bus {
-    /// Whether there was ever an MCP listener.
-    pub(crate) fn serves_mcp(&self) -> bool {
-        self.fleet.pools.len() > self.fleet.shown
-    }
-
     /// A client's message is to go to a worker: the worker may have to be sent the client's `initialize` first. Returns
     /// whether the message has to wait for that.
     pub(super) fn await_opening(&mut self, message: &Message<'_>, key: WorkerKey) -> Result<bool, Refusal> {
@@ -93,7 +89,7 @@ impl Bus {
         let mut same = greeting.asked.iter().filter(is_it);
         if let Some(asked) = same.clone().find(is_timely) {
             let until = asked.since.after(PATIENCE);
-            self.await_greeting(client, pool, until);
+            self.fleet.await_greeting(&mut self.ctx, client, pool, until);
             return Ok(true);
         }
         if same.any(|asked| asked.is_again) {
@@ -134,82 +130,14 @@ impl Bus {
         let id = self.requests.make_name(&mut self.ctx, key.into(), is_string);
         let text = line.with(&id.token());
         self.ctx.note_audience(key, client);
-        self.note_version(key, &text);
+        self.fleet.note_version(&mut self.ctx, key, &text);
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
             worker.greeting.is_asking = true;
         }
         self.ctx.send(Peer::Worker(key), &text);
-        self.await_greeting(client, pool, now.after(PATIENCE));
+        self.fleet.await_greeting(&mut self.ctx, client, pool, now.after(PATIENCE));
         Ok(true)
-    }
-
-    /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
-    #[cold]
-    pub(super) fn keep_initialize(&mut self, message: &Message<'_>, key: WorkerKey, edits: &Edits) {
-        let &Message { from: client, line, ref id, .. } = message;
-        let text = line.get(line.span);
-        self.note_version(key, text);
-        let (since, longest) = (self.ctx.time.now(), self.ctx.longest_opening());
-        let pool = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
-        let Some((spelled, pool)) = id.as_ref().zip(pool) else { return };
-        self.drop_opening(client, pool);
-        let openings = self.ctx.client(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
-        let kept: usize = openings.map_or(0, |openings| openings.iter().map(Opening::bytes).sum());
-        let is_kept = kept + text.len() < longest;
-        // Only what is kept, or nearly, is compared: another one is like no other.
-        let alike = if text.len() <= LONGEST { alike(text) } else { hash_of_name(text) };
-        let opening = Opening {
-            pool,
-            alike,
-            is_accepted: false,
-            line: is_kept.then(|| KeptLine::of(line, &[line.id, message.progress], not_for_worker(line))),
-            is_string: spelled.id.is_string(),
-            initialized: None,
-            ends: 0,
-        };
-        self.fleet.opening_bytes += opening.bytes();
-        if let Some(client) = self.ctx.client_mut(client) {
-            client.seldom.openings.push(opening);
-        }
-        let made = edits[0].as_ref().and_then(|edit| Id::parse(edit.with.as_bytes()).ok());
-        let id = made.unwrap_or_else(|| spelled.id.clone());
-        if let Some(worker) = self.ctx.workers.get_mut(key) {
-            worker.greeting.asked.push(Asked { id, alike, client, since, is_again: false });
-        }
-    }
-
-    /// A client sends a worker the notification that follows `initialize`. Others that have accepted its `initialize`
-    /// get it, too. Returns whether this one is to get none: it takes one only, and has had it.
-    #[cold]
-    pub(super) fn note_initialized(&mut self, message: &Message<'_>, key: WorkerKey) -> bool {
-        let &Message { from: client, line, ref id, .. } = message;
-        let pool = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
-        let Some(pool) = pool.filter(|_| id.is_none()) else { return false };
-        let Some(opening) = self.ctx.opening_mut(client, pool) else { return false };
-        let (alike, before) = (opening.alike, opening.bytes());
-        let kept = if line.span.len() < LONGEST_NOTIFICATION {
-            KeptLine::of(line, &[], not_for_worker(line)).text
-        } else {
-            let method = String::from_utf8_lossy(line.get(line.method));
-            format!("{{\"jsonrpc\":\"2.0\",\"method\":{method}}}\n").into_bytes().into()
-        };
-        opening.initialized = Some(kept);
-        let after = opening.bytes();
-        self.fleet.opening_bytes += after;
-        self.fleet.opening_bytes -= before;
-        let accepts = |greeting: &Greeting| greeting.accepted.contains(&alike);
-        let Some(greeting) = self.ctx.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return false };
-        let is_known = greeting.is_ready && greeting.takes_one && accepts(greeting);
-        greeting.is_ready = true;
-        let waits = |worker: &Worker| {
-            let has_begun = worker.pool == pool && worker.audience.has(client);
-            has_begun && accepts(&worker.greeting) && !worker.greeting.is_ready
-        };
-        let others: Vec<WorkerKey> =
-            self.ctx.workers.iter().filter(|(_, it)| waits(it)).map(|(other, _)| other).collect();
-        others.into_iter().for_each(|other| self.ctx.send_initialized(client, other));
-        is_known
     }
 
     /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
@@ -274,7 +202,7 @@ impl Bus {
         self.settle(key, &asked, line, false);
         let pool = self.ctx.pool_of(key).unwrap_or_default();
         if self.ctx.opening_of(asked.client, pool).is_some_and(|opening| is_alike(&opening.alike)) {
-            self.drop_opening(asked.client, pool);
+            self.fleet.drop_opening(&mut self.ctx, asked.client, pool);
         }
         if is_other {
             let shown = self.requests.asker_text(request);
@@ -324,7 +252,7 @@ impl Bus {
         } else if is_accepted {
             self.ctx.note_accepted(asked.client, key, asked.alike);
         }
-        self.stop_awaiting_workers_of(pool);
+        self.fleet.stop_awaiting_workers_of(&mut self.ctx, pool);
     }
 
     /// Refusals that were held back for long enough reach their clients. Returns when to check again.
@@ -380,40 +308,114 @@ impl Bus {
         self.ctx.send(client.into(), &text);
         self.wake_after_answer(client);
     }
+}
+
+impl Fleet {
+    /// Whether there was ever an MCP listener.
+    pub(crate) fn serves_mcp(&self) -> bool {
+        self.pools.len() > self.shown
+    }
+
+    /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
+    #[cold]
+    pub(super) fn keep_initialize(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey, edits: &Edits) {
+        let &Message { from: client, line, ref id, .. } = message;
+        let text = line.get(line.span);
+        self.note_version(ctx, key, text);
+        let (since, longest) = (ctx.time.now(), ctx.longest_opening());
+        let pool = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
+        let Some((spelled, pool)) = id.as_ref().zip(pool) else { return };
+        self.drop_opening(ctx, client, pool);
+        let openings = ctx.client(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
+        let kept: usize = openings.map_or(0, |openings| openings.iter().map(Opening::bytes).sum());
+        let is_kept = kept + text.len() < longest;
+        // Only what is kept, or nearly, is compared: another one is like no other.
+        let alike = if text.len() <= LONGEST { alike(text) } else { hash_of_name(text) };
+        let opening = Opening {
+            pool,
+            alike,
+            is_accepted: false,
+            line: is_kept.then(|| KeptLine::of(line, &[line.id, message.progress], not_for_worker(line))),
+            is_string: spelled.id.is_string(),
+            initialized: None,
+            ends: 0,
+        };
+        self.opening_bytes += opening.bytes();
+        if let Some(client) = ctx.client_mut(client) {
+            client.seldom.openings.push(opening);
+        }
+        let made = edits[0].as_ref().and_then(|edit| Id::parse(edit.with.as_bytes()).ok());
+        let id = made.unwrap_or_else(|| spelled.id.clone());
+        if let Some(worker) = ctx.workers.get_mut(key) {
+            worker.greeting.asked.push(Asked { id, alike, client, since, is_again: false });
+        }
+    }
+
+    /// A client sends a worker the notification that follows `initialize`. Others that have accepted its `initialize`
+    /// get it, too. Returns whether this one is to get none: it takes one only, and has had it.
+    #[cold]
+    pub(super) fn note_initialized(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey) -> bool {
+        let &Message { from: client, line, ref id, .. } = message;
+        let pool = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
+        let Some(pool) = pool.filter(|_| id.is_none()) else { return false };
+        let Some(opening) = ctx.opening_mut(client, pool) else { return false };
+        let (alike, before) = (opening.alike, opening.bytes());
+        let kept = if line.span.len() < LONGEST_NOTIFICATION {
+            KeptLine::of(line, &[], not_for_worker(line)).text
+        } else {
+            let method = String::from_utf8_lossy(line.get(line.method));
+            format!("{{\"jsonrpc\":\"2.0\",\"method\":{method}}}\n").into_bytes().into()
+        };
+        opening.initialized = Some(kept);
+        let after = opening.bytes();
+        self.opening_bytes += after;
+        self.opening_bytes -= before;
+        let accepts = |greeting: &Greeting| greeting.accepted.contains(&alike);
+        let Some(greeting) = ctx.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return false };
+        let is_known = greeting.is_ready && greeting.takes_one && accepts(greeting);
+        greeting.is_ready = true;
+        let waits = |worker: &Worker| {
+            let has_begun = worker.pool == pool && worker.audience.has(client);
+            has_begun && accepts(&worker.greeting) && !worker.greeting.is_ready
+        };
+        let others: Vec<WorkerKey> = ctx.workers.iter().filter(|(_, it)| waits(it)).map(|(other, _)| other).collect();
+        others.into_iter().for_each(|other| ctx.send_initialized(client, other));
+        is_known
+    }
 
     /// What a client has begun with in a pool is not kept any longer.
-    fn drop_opening(&mut self, client: ClientKey, pool: usize) {
-        let Some(client) = self.ctx.client_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
+    fn drop_opening(&mut self, ctx: &mut Ctx, client: ClientKey, pool: usize) {
+        let Some(client) = ctx.client_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
         let dropped = client.openings.extract_if(.., |opening| opening.pool == pool);
         let bytes: usize = dropped.map(|opening| opening.bytes()).sum();
-        self.fleet.opening_bytes -= bytes;
+        self.opening_bytes -= bytes;
     }
 
     /// A client has gone.
     pub(crate) fn forget_openings(&mut self, openings: &[Opening]) {
-        self.fleet.opening_bytes -= openings.iter().map(Opening::bytes).sum::<usize>();
+        self.opening_bytes -= openings.iter().map(Opening::bytes).sum::<usize>();
     }
 
     /// A worker has gone.
-    pub(crate) fn forget_greeting(&mut self, pool: usize, greeting: &Greeting) {
-        self.fleet.opening_bytes -= greeting.bytes();
+    pub(crate) fn forget_greeting(&mut self, ctx: &mut Ctx, pool: usize, greeting: &Greeting) {
+        self.opening_bytes -= greeting.bytes();
         for asked in greeting.asked.iter().filter(|asked| asked.is_again) {
-            let Some(opening) = self.ctx.opening_mut(asked.client, pool) else { continue };
+            let Some(opening) = ctx.opening_mut(asked.client, pool) else { continue };
             opening.ends += u8::from(opening.alike == asked.alike);
             if opening.ends >= MOST_ENDS {
                 let before = opening.bytes();
                 (opening.line, opening.initialized) = (None, None);
-                self.fleet.opening_bytes -= before;
+                self.opening_bytes -= before;
             }
         }
     }
 
     /// Panics if what is kept was counted wrongly.
-    pub(crate) fn check_openings(&self) {
-        let clients = self.ctx.all_clients().filter_map(|(_, client)| client.seldom.get());
+    pub(crate) fn check_openings(&self, ctx: &Ctx) {
+        let clients = ctx.all_clients().filter_map(|(_, client)| client.seldom.get());
         let kept: usize = clients.flat_map(|client| &client.openings).map(Opening::bytes).sum();
-        let answers: usize = self.ctx.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
-        assert_eq!(kept + answers, self.fleet.opening_bytes);
+        let answers: usize = ctx.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
+        assert_eq!(kept + answers, self.opening_bytes);
     }
 }
 

@@ -71,7 +71,9 @@ impl Bus {
         } else {
             self.ctx.own_question(worker).filter(|_| !is_result)
         };
-        if id.as_ref().is_some_and(|id| self.take_era(worker, id, is_result) || self.take_opening(worker, id, line)) {
+        if id.as_ref().is_some_and(|id| {
+            self.fleet.take_era(&mut self.ctx, worker, id, is_result) || self.take_opening(worker, id, line)
+        }) {
             return Flow::Next;
         }
         let Some(at) = self.ctx.workers.get_mut(worker) else { return Flow::Next };

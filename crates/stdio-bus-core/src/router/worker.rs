@@ -187,11 +187,9 @@ impl Bus {
         {
             return Ok(self.worker_response(worker, line));
         }
-        if said
-            .id
-            .as_ref()
-            .is_some_and(|it| self.take_era(worker, &it.id, false) || self.take_opening(worker, &it.id, line))
-        {
+        if said.id.as_ref().is_some_and(|it| {
+            self.fleet.take_era(&mut self.ctx, worker, &it.id, false) || self.take_opening(worker, &it.id, line)
+        }) {
             return Ok(Flow::Next);
         }
         self.sessions.note_activity(&mut self.ctx, worker, line);

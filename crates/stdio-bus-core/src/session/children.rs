@@ -15,6 +15,7 @@ use ndjson_scan::{member, string_in};
 use super::table::FULL;
 use crate::Bus;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::message::{Parsed, has_method, text_after};
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
 use crate::report::Reason;
@@ -34,20 +35,6 @@ fn knows_subagents(line: &[u8]) -> bool {
 }
 
 impl Bus {
-    /// A client sends a worker this `initialize`. The workers of its pool are watched from now on, also those that are
-    /// still to be started: not every agent wants to see it again.
-    pub(crate) fn note_subagents(&mut self, worker: WorkerKey, line: &[u8]) {
-        let Some(pool) = self.ctx.pool_of(worker).filter(|_| knows_subagents(line)) else { return };
-        if core::mem::replace(&mut self.fleet.pools[pool].has_subagents, true) {
-            return;
-        }
-        for worker in self.ctx.workers.keys() {
-            if let Some(worker) = self.ctx.workers.get_mut(worker).filter(|worker| worker.pool == pool) {
-                worker.facts.has_subagents = true;
-            }
-        }
-    }
-
     /// A worker's message in this session was passed on: if it announces a child, that begins, and what the worker has
     /// said in it already follows.
     pub(crate) fn note_announcement(&mut self, worker: WorkerKey, parent: Option<SessionKey>, line: Parsed<'_>) {
@@ -65,6 +52,22 @@ impl Bus {
             owner.filter(|owner| self.sessions.begin_child(&mut self.ctx, *owner, worker, parent, &child))
         {
             self.deliver_early(worker, owner, &child, true);
+        }
+    }
+}
+
+impl Fleet {
+    /// A client sends a worker this `initialize`. The workers of its pool are watched from now on, also those that are
+    /// still to be started: not every agent wants to see it again.
+    pub(crate) fn note_subagents(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
+        let Some(pool) = ctx.pool_of(worker).filter(|_| knows_subagents(line)) else { return };
+        if core::mem::replace(&mut self.pools[pool].has_subagents, true) {
+            return;
+        }
+        for worker in ctx.workers.keys() {
+            if let Some(worker) = ctx.workers.get_mut(worker).filter(|worker| worker.pool == pool) {
+                worker.facts.has_subagents = true;
+            }
         }
     }
 }

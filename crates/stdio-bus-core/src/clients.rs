@@ -118,7 +118,7 @@ impl Bus {
     /// One of its requests was answered: reads it again, or closes it if it waited only for that.
     pub(super) fn wake_after_answer(&mut self, key: ClientKey) {
         if self.fleet.balancer.lends {
-            self.give_back_after_answer(key);
+            self.fleet.give_back_after_answer(&mut self.ctx, &self.requests, key);
         }
         self.ctx.resume_if_caught_up(key);
         self.finish_half_closed(key);
@@ -206,7 +206,7 @@ impl Bus {
 
     /// Fails the requests of a client that can still get messages, and its workers may stop working on them.
     pub(super) fn fail_requests_of(&mut self, key: ClientKey, why: Reason, text: &str) {
-        self.tell_workers(key);
+        self.requests.tell_workers(&mut self.ctx, &self.sessions, &self.fleet, key);
         for request in self.requests.asked_by(&self.ctx, key.into()) {
             self.fail_request(request, why, text);
         }
@@ -214,7 +214,7 @@ impl Bus {
 
     /// Ends the requests of a client that leaves, and holds or drops its sessions.
     fn detach_client(&mut self, key: ClientKey) {
-        self.tell_workers(key);
+        self.requests.tell_workers(&mut self.ctx, &self.sessions, &self.fleet, key);
         for request in self.requests.asked_by(&self.ctx, key.into()) {
             // A cancelled request is no loss for its client.
             let is_cancelled = self.requests.get(request).is_some_and(|request| request.cancelled().is_some());
@@ -226,7 +226,7 @@ impl Bus {
             self.sessions.give_up(&mut self.ctx, session, false);
         }
         if self.fleet.balancer.lends {
-            self.give_back(key);
+            self.fleet.give_back(&mut self.ctx, &self.requests, key);
         }
         let mut of_client: Vec<_> = self.ctx.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
         let leaves = |worker: &Worker| worker.owner == Some(key) && worker.tenure.is_leaving();

@@ -21,6 +21,7 @@ use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
 use super::timers::Timer;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::pending::Requests;
 use crate::session::table::Sessions;
 
@@ -162,7 +163,7 @@ impl Bus {
             let text = "the request was cancelled, and the worker did not answer it";
             self.fail_request(key, Reason::Cancelled, text);
         } else if asker.is_some() {
-            self.count_outcome(key, Reason::Cancelled, None);
+            self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleet, key, Reason::Cancelled, None);
             self.ctx.report(Reason::Cancelled, asker, || {
                 "a request was cancelled; its answer is not waited for any more".into()
             });
@@ -173,23 +174,6 @@ impl Bus {
         self.requests.retire(&mut self.ctx, &mut self.sessions, key);
         if let Some(Peer::Client(client)) = asker {
             self.wake_after_answer(client);
-        }
-    }
-
-    /// A client's request ends without an answer: its client gets the error `said`, or nothing.
-    pub(super) fn count_outcome(&mut self, request: RequestKey, reason: Reason, said: Option<&Said>) {
-        if self.ctx.out.keeps_records() {
-            self.requests.record_end(
-                &mut self.ctx,
-                &self.sessions,
-                request,
-                Ending::of(Outcome::of(reason).name(), reason, said),
-                None,
-            );
-        }
-        let Some(Peer::Worker(worker)) = self.requests.get(request).map(Request::answerer) else { return };
-        if let Some(worker) = self.ctx.worker_name(worker) {
-            self.fleet.pools[worker.pool].tally.count(Outcome::of(reason));
         }
     }
 
@@ -216,7 +200,14 @@ impl Bus {
                     }
                     Peer::Client(_) => {
                         let text = "the client did not answer within request_timeout_sec";
-                        self.give_up_question(key, Reason::Timeout, text);
+                        self.requests.give_up_question(
+                            &mut self.ctx,
+                            &mut self.sessions,
+                            &self.fleet,
+                            key,
+                            Reason::Timeout,
+                            text,
+                        );
                     }
                 }
             }
@@ -246,7 +237,7 @@ impl Bus {
         let cause = cause.filter(|_| reason == Reason::RequestLost);
         let code = self.fleet.code_for(&self.ctx, client.into(), reason);
         let said = self.ctx.error_for(client.into(), &token, session, (code, reason, cause), text, Delivered::Yes);
-        self.count_outcome(key, reason, said.as_ref());
+        self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleet, key, reason, said.as_ref());
         // A client that leaves is told nothing.
         if said.is_some() {
             self.fleet.count_error(pool, reason);
@@ -254,6 +245,27 @@ impl Bus {
         self.requests.abandon(&mut self.ctx, &mut self.sessions, key);
         self.ctx.say(client.into(), said);
         self.wake_after_answer(client);
+    }
+}
+
+impl Requests {
+    /// A client's request ends without an answer: its client gets the error `said`, or nothing.
+    pub(super) fn count_outcome(
+        &self,
+        ctx: &mut Ctx,
+        sessions: &Sessions,
+        fleet: &mut Fleet,
+        request: RequestKey,
+        reason: Reason,
+        said: Option<&Said>,
+    ) {
+        if ctx.out.keeps_records() {
+            self.record_end(ctx, sessions, request, Ending::of(Outcome::of(reason).name(), reason, said), None);
+        }
+        let Some(Peer::Worker(worker)) = self.get(request).map(Request::answerer) else { return };
+        if let Some(worker) = ctx.worker_name(worker) {
+            fleet.pools[worker.pool].tally.count(Outcome::of(reason));
+        }
     }
 }
 

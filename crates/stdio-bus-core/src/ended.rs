@@ -19,6 +19,7 @@ use super::report::{Reason, WorkerName};
 use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 use super::tally::Outcome;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::pending::Requests;
 use crate::session::table::Sessions;
 use crate::view::View;
@@ -183,17 +184,27 @@ impl Bus {
             *self.ctx.out.records() = is_wanted.then(records);
         }
     }
+}
 
+impl Fleet {
     /// A client's request was not forwarded; its client got the error `said`, or nothing.
     #[cold]
-    pub(super) fn record_refusal(&mut self, from: ClientKey, line: Parsed<'_>, reason: Reason, said: Option<&Said>) {
-        let pool = self.pool_meant(from, line);
-        let pool = pool.map(|pool| self.fleet.pools[pool].side.shown_as);
-        let now = self.ctx.time.now();
-        if !self.ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
+    pub(super) fn record_refusal(
+        &self,
+        ctx: &mut Ctx,
+        sessions: &Sessions,
+        from: ClientKey,
+        line: Parsed<'_>,
+        reason: Reason,
+        said: Option<&Said>,
+    ) {
+        let pool = self.pool_meant(ctx, sessions, from, line);
+        let pool = pool.map(|pool| self.pools[pool].side.shown_as);
+        let now = ctx.time.now();
+        if !ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
             return;
         }
-        let Some(identity) = self.ctx.identity(from) else { return };
+        let Some(identity) = ctx.identity(from) else { return };
         let id = line.get(line.id);
         let ended = Ended {
             pool,
@@ -203,7 +214,7 @@ impl Bus {
             session: begin_of(&session_named(line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
             ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
         };
-        let Some(records) = self.ctx.out.records() else { return };
+        let Some(records) = ctx.out.records() else { return };
         records.add(ended);
     }
 }

@@ -222,7 +222,7 @@ impl Bus {
     fn end_call(&mut self) {
         self.end_evicted();
         while self.ctx.workers_changed {
-            self.go_on_replacing();
+            self.fleet.go_on_replacing(&mut self.ctx, &self.sessions, &self.tasks);
             self.fleet.update_listeners(&mut self.ctx);
             self.end_evicted();
         }
@@ -245,7 +245,7 @@ impl Bus {
                     self.ctx.timers.arm(timer, next);
                 }
                 Timer::Requests => self.tick_requests(),
-                Timer::Sessions => self.tick_sessions(),
+                Timer::Sessions => self.sessions.tick(&mut self.ctx, &self.requests),
                 Timer::Client(client) => self.tick_client(client),
                 Timer::Slots => self.make_room_for_a_connection(),
                 Timer::Worker(worker) => self.tick_worker(worker),
@@ -262,7 +262,7 @@ impl Bus {
         self.sessions.check_invariants();
         self.requests.check_invariants();
         self.fleet.check_admission(&self.ctx);
-        self.check_ownership();
+        self.sessions.check_ownership(&self.ctx, &self.requests);
         self.requests.check_correlation(&self.ctx);
         self.ctx.check_waiting();
         self.fleet.check_pools(&self.ctx);

@@ -23,53 +23,6 @@ use crate::session::table::Sessions;
 const NOT_FOUND: i32 = -32002;
 
 impl Bus {
-    /// Refuses a message of `from`: the asker gets an error, and the loss is reported.
-    pub(super) fn refuse(&mut self, from: Peer, line: Parsed<'_>, refusal: Refusal) -> Flow {
-        let Refusal(reason, text) = refusal;
-        let has_id = line.id.is_some();
-        let answer = has_id && self.ctx.takes_errors(from);
-        // A peer that asks without reading the answers is not read until it reads.
-        if answer && self.ctx.block_on_itself(from) {
-            return Flow::Blocked;
-        }
-        self.ctx.report_line(reason, from, line, &text);
-        if let Some(end) = self.ctx.endpoint(from).filter(|_| has_id) {
-            end.traffic.refused += 1;
-        }
-        let error = |session: Option<&[u8]>, cause| {
-            let id = echoed_id(line);
-            let code = self.fleet.code_for(&self.ctx, from, reason);
-            answer.then(|| self.ctx.error_for(from, id, session, (code, reason, cause), &text, Delivered::No)).flatten()
-        };
-        let Peer::Client(client) = from else {
-            let said = error(None, None);
-            self.ctx.say(from, said);
-            return Flow::Next;
-        };
-        let cause =
-            if reason == Reason::RequestLost { self.sessions.cause_of_loss(&self.ctx, client, line) } else { None };
-        let said = error(echoed_session(line).as_deref(), cause);
-        if has_id {
-            let pool = self.pool_meant(client, line);
-            self.fleet.count_error(pool, reason);
-            if self.ctx.out.keeps_records() && !is_response(&line) {
-                self.record_refusal(client, line, reason, said.as_ref());
-            }
-        }
-        self.ctx.say(from, said);
-        Flow::Next
-    }
-
-    /// The pool that a refused message was for, if known: that of its session, the one that it names, or the only one
-    /// of its listener.
-    pub(super) fn pool_meant(&self, client: ClientKey, line: Parsed<'_>) -> Option<usize> {
-        let session = session_named(line).and_then(|name| self.sessions.named(&self.ctx, client, &name));
-        if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
-            return self.ctx.pool_of(session.worker);
-        }
-        self.fleet.balancer.groups[self.fleet.group_of_line(&self.ctx, client, line).ok()?].only_pool()
-    }
-
     /// A line of `from` is malformed (spec 4.3, 5.3).
     pub(super) fn malformed(&mut self, from: Peer, window: Window<'_>, line: usize, at: usize, fault: Fault) -> Flow {
         if let Some(flow) = self.ctx.skip_mark(from, window, line) {
@@ -166,6 +119,67 @@ impl Bus {
         self.fail_requests_of(client, Reason::RequestDiscarded, CLOSED_BEFORE);
         self.ctx.send_error(client.into(), b"null", reason, &message, Delivered::Nothing);
         self.close_client(client, Close::Flush, reason);
+    }
+}
+
+impl Fleet {
+    /// Refuses a message of `from`: the asker gets an error, and the loss is reported.
+    pub(super) fn refuse(
+        &mut self,
+        ctx: &mut Ctx,
+        sessions: &Sessions,
+        from: Peer,
+        line: Parsed<'_>,
+        refusal: Refusal,
+    ) -> Flow {
+        let Refusal(reason, text) = refusal;
+        let has_id = line.id.is_some();
+        let answer = has_id && ctx.takes_errors(from);
+        // A peer that asks without reading the answers is not read until it reads.
+        if answer && ctx.block_on_itself(from) {
+            return Flow::Blocked;
+        }
+        ctx.report_line(reason, from, line, &text);
+        if let Some(end) = ctx.endpoint(from).filter(|_| has_id) {
+            end.traffic.refused += 1;
+        }
+        let error = |session: Option<&[u8]>, cause| {
+            let id = echoed_id(line);
+            let code = self.code_for(ctx, from, reason);
+            answer.then(|| ctx.error_for(from, id, session, (code, reason, cause), &text, Delivered::No)).flatten()
+        };
+        let Peer::Client(client) = from else {
+            let said = error(None, None);
+            ctx.say(from, said);
+            return Flow::Next;
+        };
+        let cause = if reason == Reason::RequestLost { sessions.cause_of_loss(ctx, client, line) } else { None };
+        let said = error(echoed_session(line).as_deref(), cause);
+        if has_id {
+            let pool = self.pool_meant(ctx, sessions, client, line);
+            self.count_error(pool, reason);
+            if ctx.out.keeps_records() && !is_response(&line) {
+                self.record_refusal(ctx, sessions, client, line, reason, said.as_ref());
+            }
+        }
+        ctx.say(from, said);
+        Flow::Next
+    }
+
+    /// The pool that a refused message was for, if known: that of its session, the one that it names, or the only one
+    /// of its listener.
+    pub(super) fn pool_meant(
+        &self,
+        ctx: &Ctx,
+        sessions: &Sessions,
+        client: ClientKey,
+        line: Parsed<'_>,
+    ) -> Option<usize> {
+        let session = session_named(line).and_then(|name| sessions.named(ctx, client, &name));
+        if let Some(session) = session.and_then(|session| sessions.get(session)) {
+            return ctx.pool_of(session.worker);
+        }
+        self.balancer.groups[self.group_of_line(ctx, client, line).ok()?].only_pool()
     }
 }
 

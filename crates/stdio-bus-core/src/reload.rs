@@ -21,6 +21,7 @@ use super::settings::{self, Assignment, Settings};
 use super::silence::TimeLimits;
 use super::timers::Timer;
 use crate::ctx::Ctx;
+use crate::session::table::Sessions;
 use crate::view::View;
 
 impl Bus {
@@ -44,7 +45,7 @@ impl Bus {
         self.fleet.release_gone_pools(&mut self.ctx);
         // Lines that wait may have another destination.
         self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.release_waiters(worker.into()));
-        self.wake_all();
+        self.fleet.wake_all(&mut self.ctx, &mut self.sessions);
         (self.ctx.workers_changed, self.fleet.rolls_due) = (true, true);
         self.effects()
     }
@@ -83,7 +84,7 @@ impl Bus {
     /// Updates the group of each client, and its workers.
     fn arrange_clients(&mut self, moved: &[Option<usize>]) {
         self.fleet.balancer = Balancer::new(&self.ctx.settings, self.fleet.shown);
-        self.review_subscriptions();
+        self.subscriptions.review(&self.ctx, &self.requests, &mut self.fleet);
         for key in self.ctx.client_keys() {
             let Some(Client { identity: client, group: before, mcp, .. }) = self.ctx.client(key) else { continue };
             let (before, is_mcp) = (*before, mcp.era.is_some());
@@ -115,16 +116,6 @@ impl Bus {
         }
     }
 
-    /// Checks everything that may be due earlier than before.
-    fn wake_all(&mut self) {
-        self.ctx.client_keys().into_iter().for_each(|client| self.ctx.wake_at(client.into(), self.ctx.time.now()));
-        self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.wake_at(worker.into(), self.ctx.time.now()));
-        let pools = (0..self.fleet.pools.len()).map(Timer::Pool);
-        let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
-        timers.for_each(|timer| self.ctx.timers.arm(timer, self.ctx.time.now()));
-        self.sessions.schedule(&mut self.ctx, false);
-    }
-
     /// Ends the clients of removed listeners when their time is up.
     pub(super) fn tick_listeners(&mut self) {
         for listener in 0..self.fleet.admission.listeners.len() {
@@ -140,6 +131,18 @@ impl Bus {
                 }
             }
         }
+    }
+}
+
+impl Fleet {
+    /// Checks everything that may be due earlier than before.
+    fn wake_all(&self, ctx: &mut Ctx, sessions: &mut Sessions) {
+        ctx.client_keys().into_iter().for_each(|client| ctx.wake_at(client.into(), ctx.time.now()));
+        ctx.workers.keys().into_iter().for_each(|worker| ctx.wake_at(worker.into(), ctx.time.now()));
+        let pools = (0..self.pools.len()).map(Timer::Pool);
+        let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
+        timers.for_each(|timer| ctx.timers.arm(timer, ctx.time.now()));
+        sessions.schedule(ctx, false);
     }
 }
 

@@ -8,10 +8,10 @@ use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::Bus;
 use super::message::Verb;
 use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::pending::Requests;
 
 /// Who listens: a listener, and the name that was shown there, with whether it is a token's; without a name the
@@ -32,52 +32,74 @@ struct Subscription {
 #[derive(Default)]
 pub(crate) struct Subscriptions(Vec<Subscription>);
 
-impl Bus {
+impl Subscriptions {
     /// A client listens.
-    pub(crate) fn note_subscription(&mut self, client: ClientKey, worker: WorkerKey, request: RequestKey) {
+    pub(crate) fn note(
+        &mut self,
+        ctx: &Ctx,
+        requests: &Requests,
+        fleet: &mut Fleet,
+        client: ClientKey,
+        worker: WorkerKey,
+        request: RequestKey,
+    ) {
         // A worker of one's own gets all that its client sends.
-        let is_its_own = self.ctx.has_owner(worker) && !self.ctx.mcp(client).borrows;
-        if let Some(of) = self.ctx.listener(client).filter(|_| !is_its_own) {
-            self.subscriptions.0.push(Subscription { of, request });
-            self.review_subscriptions();
+        let is_its_own = ctx.has_owner(worker) && !ctx.mcp(client).borrows;
+        if let Some(of) = ctx.listener(client).filter(|_| !is_its_own) {
+            self.0.push(Subscription { of, request });
+            self.review(ctx, requests, fleet);
         }
     }
 
     /// The worker to which a client listens, if a message of it that names nothing may go there.
     #[inline(always)]
-    pub(crate) fn worker_it_listens_to(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        if self.fleet.balancer.groups[group].has_listeners() { self.find_subscription(client, group) } else { None }
+    pub(crate) fn worker_it_listens_to(
+        &mut self,
+        ctx: &Ctx,
+        requests: &Requests,
+        fleet: &mut Fleet,
+        client: ClientKey,
+        group: usize,
+    ) -> Option<WorkerKey> {
+        if fleet.balancer.groups[group].has_listeners() { self.find(ctx, requests, fleet, client, group) } else { None }
     }
 
     #[inline(never)]
-    fn find_subscription(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        if self.subscriptions.0.iter().any(|it| self.requests.worker_of_subscription(it.request).is_none()) {
-            self.review_subscriptions();
+    fn find(
+        &mut self,
+        ctx: &Ctx,
+        requests: &Requests,
+        fleet: &mut Fleet,
+        client: ClientKey,
+        group: usize,
+    ) -> Option<WorkerKey> {
+        if self.0.iter().any(|it| requests.worker_of_subscription(it.request).is_none()) {
+            self.review(ctx, requests, fleet);
         }
         // What continues a request goes where that was begun.
-        let begun = self.ctx.preferred_worker(client, group);
-        let of = self.ctx.listener(client)?;
-        let own = self.subscriptions.0.iter().rev().filter(|it| it.of == of);
-        let mut workers = own.filter_map(|it| self.requests.worker_of_subscription(it.request));
+        let begun = ctx.preferred_worker(client, group);
+        let of = ctx.listener(client)?;
+        let own = self.0.iter().rev().filter(|it| it.of == of);
+        let mut workers = own.filter_map(|it| requests.worker_of_subscription(it.request));
         workers.find(|worker| {
-            let is_there = self.ctx.pool_of(*worker).is_some_and(|pool| self.fleet.balancer.groups[group].has(pool));
-            is_there && self.ctx.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
+            let is_there = ctx.pool_of(*worker).is_some_and(|pool| fleet.balancer.groups[group].has(pool));
+            is_there && ctx.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
         })
     }
 
     /// Forgets those that have ended, and marks the groups whose workers have listeners.
-    pub(crate) fn review_subscriptions(&mut self) {
-        let mut all = core::mem::take(&mut self.subscriptions.0);
-        all.retain(|it| self.requests.worker_of_subscription(it.request).is_some());
-        let workers = all.iter().filter_map(|it| self.requests.worker_of_subscription(it.request));
-        let mut pools: Vec<usize> = workers.filter_map(|worker| self.ctx.pool_of(worker)).collect();
+    pub(crate) fn review(&mut self, ctx: &Ctx, requests: &Requests, fleet: &mut Fleet) {
+        let mut all = core::mem::take(&mut self.0);
+        all.retain(|it| requests.worker_of_subscription(it.request).is_some());
+        let workers = all.iter().filter_map(|it| requests.worker_of_subscription(it.request));
+        let mut pools: Vec<usize> = workers.filter_map(|worker| ctx.pool_of(worker)).collect();
         pools.sort_unstable();
         pools.dedup();
-        for group in &mut self.fleet.balancer.groups {
+        for group in &mut fleet.balancer.groups {
             let has_any = pools.iter().any(|pool| group.has(*pool));
             group.set_listeners(has_any);
         }
-        self.subscriptions.0 = all;
+        self.0 = all;
     }
 }
 

@@ -17,7 +17,6 @@ use core::time::Duration;
 
 use ndjson_scan::{member, string_in, string_in_params, strings_in};
 
-use super::Bus;
 use super::client::Client;
 use super::message::{Parsed, Refusal, Verb, has_method};
 use super::origin::Origin;
@@ -213,39 +212,51 @@ fn named<'a>(message: &Message<'a>) -> Vec<Cow<'a, [u8]>> {
     }
 }
 
-impl Bus {
+impl Tasks {
     /// The worker that has the tasks which a client's message names. If there are several, it is that of the first one.
     ///
     /// # Errors
     /// One of them is another client's, or its worker takes no messages any more.
     #[inline(always)]
-    pub(crate) fn worker_of_task(&mut self, message: &Message<'_>, group: usize) -> Result<Option<WorkerKey>, Refusal> {
+    pub(crate) fn worker_of(
+        &mut self,
+        ctx: &Ctx,
+        fleet: &Fleet,
+        message: &Message<'_>,
+        group: usize,
+    ) -> Result<Option<WorkerKey>, Refusal> {
         match message.verb {
-            Verb::Task | Verb::Listen if !self.tasks.is_empty() && !self.fleet.gives_own_workers(group) => {
-                self.find_tasks(message, group)
+            Verb::Task | Verb::Listen if !self.is_empty() && !fleet.gives_own_workers(group) => {
+                self.find(ctx, fleet, message, group)
             }
             _ => Ok(None),
         }
     }
 
     #[cold]
-    fn find_tasks(&mut self, message: &Message<'_>, group: usize) -> Result<Option<WorkerKey>, Refusal> {
-        let now = self.ctx.time.now();
+    fn find(
+        &mut self,
+        ctx: &Ctx,
+        fleet: &Fleet,
+        message: &Message<'_>,
+        group: usize,
+    ) -> Result<Option<WorkerKey>, Refusal> {
+        let now = ctx.time.now();
         let mut worker = None;
         for id in named(message) {
-            let pools = self.fleet.balancer.groups[group].pools();
-            let found = pools.into_iter().find_map(|pool| Some((pool, self.tasks.get(pool, &id)?)));
+            let pools = fleet.balancer.groups[group].pools();
+            let found = pools.into_iter().find_map(|pool| Some((pool, self.get(pool, &id)?)));
             let Some((pool, task)) = found else { continue };
-            let is_its = task.maker.as_ref().is_none_or(|maker| self.ctx.is_maker(message.from, maker));
-            if !is_its && !self.ctx.shares_sessions() {
+            let is_its = task.maker.as_ref().is_none_or(|maker| ctx.is_maker(message.from, maker));
+            if !is_its && !ctx.shares_sessions() {
                 return Err(Refusal(Reason::SessionDenied, "this task is not available to this connection".into()));
             }
             worker = worker.or(Some(task.worker));
-            if let Some(task) = self.tasks.by_name.get_mut(&(pool, Rc::from(&*id))).filter(|task| !task.has_ttl) {
+            if let Some(task) = self.by_name.get_mut(&(pool, Rc::from(&*id))).filter(|task| !task.has_ttl) {
                 task.until = now.after(WORKS_FOR);
             }
         }
-        if worker.is_some_and(|worker| !self.ctx.worker_takes_messages(worker)) {
+        if worker.is_some_and(|worker| !ctx.worker_takes_messages(worker)) {
             return Err(Refusal(Reason::RequestLost, "the worker of this task has exited or is stopping".into()));
         }
         Ok(worker)
@@ -253,39 +264,39 @@ impl Bus {
 
     /// A worker answers a client's request with a result that names a task.
     #[cold]
-    pub(crate) fn note_task(&mut self, client: Option<ClientKey>, worker: WorkerKey, line: Parsed<'_>) {
+    pub(crate) fn note(&mut self, ctx: &mut Ctx, client: Option<ClientKey>, worker: WorkerKey, line: Parsed<'_>) {
         let Some(result) = member(line.get(line.span), b"result") else { return };
         let id = string_in(result, b"taskId").filter(|id| !id.is_empty() && id.len() <= LONGEST_ID);
-        let Some((id, pool)) = id.zip(self.ctx.pool_of(worker)) else { return };
+        let Some((id, pool)) = id.zip(ctx.pool_of(worker)) else { return };
         let makes = string_in(result, b"resultType").is_some_and(|kind| &*kind == b"task");
-        if makes && let Some(client) = client.and_then(|client| self.ctx.identity(client)) {
+        if makes && let Some(client) = client.and_then(|client| ctx.identity(client)) {
             let maker = (client.listener, Rc::clone(&client.origin));
             let maker = Some(maker).filter(|(_, origin)| origin.names.owner().is_some());
-            let (serial, source) = (self.tasks.made, client.origin.source());
-            self.tasks.made += 1;
-            let task = Task { serial, worker, source, maker, works: true, until: self.ctx.time.now(), has_ttl: false };
-            self.tasks.insert((pool, Rc::from(&*id)), task);
+            let (serial, source) = (self.made, client.origin.source());
+            self.made += 1;
+            let task = Task { serial, worker, source, maker, works: true, until: ctx.time.now(), has_ttl: false };
+            self.insert((pool, Rc::from(&*id)), task);
         }
-        self.update_task(worker, pool, &id, result);
+        self.update(ctx, worker, pool, &id, result);
     }
 
     /// A worker's notification may tell of a task.
-    pub(crate) fn note_task_update(&mut self, said: &Said<'_>) {
+    pub(crate) fn note_update(&mut self, ctx: &mut Ctx, said: &Said<'_>) {
         let &Said { from: worker, line, .. } = said;
         let tells = |name: &[u8]| has_method(line, name);
-        if self.tasks.is_empty() || !(tells(b"notifications/tasks") || tells(b"notifications/tasks/status")) {
+        if self.is_empty() || !(tells(b"notifications/tasks") || tells(b"notifications/tasks/status")) {
             return;
         }
-        let Some((params, pool)) = member(line.get(line.span), b"params").zip(self.ctx.pool_of(worker)) else { return };
+        let Some((params, pool)) = member(line.get(line.span), b"params").zip(ctx.pool_of(worker)) else { return };
         if let Some(id) = string_in(params, b"taskId") {
-            self.update_task(worker, pool, &id, params);
+            self.update(ctx, worker, pool, &id, params);
         }
     }
 
-    fn update_task(&mut self, worker: WorkerKey, pool: usize, id: &[u8], said: &[u8]) {
-        let now = self.ctx.time.now();
+    fn update(&mut self, ctx: &mut Ctx, worker: WorkerKey, pool: usize, id: &[u8], said: &[u8]) {
+        let now = ctx.time.now();
         let name = (pool, Rc::from(id));
-        let Some(task) = self.tasks.by_name.get_mut(&name).filter(|task| task.worker == worker) else { return };
+        let Some(task) = self.by_name.get_mut(&name).filter(|task| task.worker == worker) else { return };
         let Report { works, ttl } = Report::of(said);
         // It begins when the task does, but it is only known here when it is said.
         match ttl {
@@ -293,17 +304,17 @@ impl Bus {
             None if !task.has_ttl => task.until = now.after(WORKS_FOR),
             _ => {}
         }
-        self.tasks.set_works(&name, works);
+        self.set_works(&name, works);
         if !works {
-            self.ctx.notice_leaving(worker);
+            ctx.notice_leaving(worker);
         }
     }
 
     /// Until when a worker is needed for tasks that it works on; none if it works on none.
-    pub(crate) fn needed_for_tasks(&self, worker: WorkerKey) -> Option<Moment> {
-        let now = self.ctx.time.now();
+    pub(crate) fn need(&self, ctx: &Ctx, worker: WorkerKey) -> Option<Moment> {
+        let now = ctx.time.now();
         let works = |task: &&Task| task.worker == worker && task.works && task.until > now;
-        self.tasks.by_name.values().filter(works).map(|task| task.until).max()
+        self.by_name.values().filter(works).map(|task| task.until).max()
     }
 }
 

@@ -16,6 +16,7 @@ use super::report::Reason;
 use super::request::Flags;
 use super::timers::Timer;
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::pending::Requests;
 use crate::session::table::Sessions;
 
@@ -66,38 +67,6 @@ pub(crate) fn prompt_flag(line: Parsed<'_>, session: Option<SessionKey>, expires
 }
 
 impl Bus {
-    /// The protocol that a client and a worker speak with each other. `request` is one between them: only in MCP
-    /// requests have progress tokens.
-    fn dialect(&self, client: ClientKey, worker: WorkerKey, request: RequestKey) -> Dialect {
-        if self.ctx.mcp(client).era.is_some() {
-            return Dialect::Mcp;
-        }
-        let known = self.ctx.pool_of(worker).and_then(|pool| self.fleet.pools[pool].dialect);
-        known.unwrap_or(if self.requests.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
-    }
-
-    /// Tells the answerer of a request that nobody waits for the answer any more, and gives it a moment: its slot is
-    /// freed then, since in MCP nothing is answered that was cancelled.
-    pub(super) fn withdraw(&mut self, key: RequestKey, why: &str) {
-        let Some(request) = self.requests.get(key).filter(|request| request.cancelled().is_none()) else { return };
-        let (answerer, verb) = (request.answerer(), request.verb);
-        let (client, worker) = match (request.asker(), answerer) {
-            (Some(Peer::Client(client)), Peer::Worker(worker)) => (client, worker),
-            (Some(Peer::Worker(worker)), Peer::Client(client)) => (client, worker),
-            _ => return,
-        };
-        let dialect = self.dialect(client, worker, key);
-        // MCP: the `initialize` is not cancelled.
-        let may_be = dialect != Dialect::Mcp || verb != Verb::Initialize;
-        if may_be && self.ctx.reads_lines(answerer) {
-            let id = self.requests.wire_token(key);
-            let id = id.map_or_else(|| self.requests.asker_token(key), |id| id.as_bytes().to_owned());
-            self.ctx.send(answerer, &cancellation(dialect, &id, why));
-        }
-        let due = self.requests.give_up(self.ctx.time.now(), key);
-        self.ctx.timers.arm(Timer::Requests, due);
-    }
-
     /// A client's request is given up: the client gets an error, its worker is told, and so are clients with questions
     /// of the worker that belong to it.
     pub(super) fn give_up(&mut self, key: RequestKey, reason: Reason, text: &str) {
@@ -107,42 +76,84 @@ impl Bus {
         if let Some(session) = prompt {
             self.requests.send_cancellation(&mut self.ctx, &self.sessions, session);
         }
-        self.withdraw(key, text);
+        self.requests.withdraw(&mut self.ctx, &self.fleet, key, text);
         self.fail_request(key, reason, text);
         for question in questions {
             let text = format!("the request that it belongs to was given up: {text}");
-            self.give_up_question(question, reason, &text);
+            self.requests.give_up_question(&mut self.ctx, &mut self.sessions, &self.fleet, question, reason, &text);
         }
+    }
+}
+
+impl Requests {
+    /// The protocol that a client and a worker speak with each other. `request` is one between them: only in MCP
+    /// requests have progress tokens.
+    fn dialect(&self, ctx: &Ctx, fleet: &Fleet, client: ClientKey, worker: WorkerKey, request: RequestKey) -> Dialect {
+        if ctx.mcp(client).era.is_some() {
+            return Dialect::Mcp;
+        }
+        let known = ctx.pool_of(worker).and_then(|pool| fleet.pools[pool].dialect);
+        known.unwrap_or(if self.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
+    }
+
+    /// Tells the answerer of a request that nobody waits for the answer any more, and gives it a moment: its slot is
+    /// freed then, since in MCP nothing is answered that was cancelled.
+    pub(super) fn withdraw(&mut self, ctx: &mut Ctx, fleet: &Fleet, key: RequestKey, why: &str) {
+        let Some(request) = self.get(key).filter(|request| request.cancelled().is_none()) else { return };
+        let (answerer, verb) = (request.answerer(), request.verb);
+        let (client, worker) = match (request.asker(), answerer) {
+            (Some(Peer::Client(client)), Peer::Worker(worker)) => (client, worker),
+            (Some(Peer::Worker(worker)), Peer::Client(client)) => (client, worker),
+            _ => return,
+        };
+        let dialect = self.dialect(ctx, fleet, client, worker, key);
+        // MCP: the `initialize` is not cancelled.
+        let may_be = dialect != Dialect::Mcp || verb != Verb::Initialize;
+        if may_be && ctx.reads_lines(answerer) {
+            let id = self.wire_token(key);
+            let id = id.map_or_else(|| self.asker_token(key), |id| id.as_bytes().to_owned());
+            ctx.send(answerer, &cancellation(dialect, &id, why));
+        }
+        let due = self.give_up(ctx.time.now(), key);
+        ctx.timers.arm(Timer::Requests, due);
     }
 
     /// A worker's request is given up: the worker gets an error, and its client is told.
-    pub(super) fn give_up_question(&mut self, key: RequestKey, reason: Reason, text: &str) {
-        let Some(request) = self.requests.get(key) else { return };
+    pub(super) fn give_up_question(
+        &mut self,
+        ctx: &mut Ctx,
+        sessions: &mut Sessions,
+        fleet: &Fleet,
+        key: RequestKey,
+        reason: Reason,
+        text: &str,
+    ) {
+        let Some(request) = self.get(key) else { return };
         let (Some(asker @ Peer::Worker(_)), answerer) = (request.asker(), request.answerer()) else { return };
-        let (id, shown) = (self.requests.asker_token(key), self.requests.asker_text(key));
-        self.withdraw(key, text);
-        self.requests.abandon(&mut self.ctx, &mut self.sessions, key);
+        let (id, shown) = (self.asker_token(key), self.asker_text(key));
+        self.withdraw(ctx, fleet, key, text);
+        self.abandon(ctx, sessions, key);
         // A worker that was told to stop reads nothing any more.
-        if !self.ctx.takes_messages(asker) {
+        if !ctx.takes_messages(asker) {
             return;
         }
-        self.ctx.report_request(reason, [Some(answerer), Some(asker)], || (Some(shown), text.into()));
-        self.ctx.send_error(asker, &id, reason, text, Delivered::Yes);
+        ctx.report_request(reason, [Some(answerer), Some(asker)], || (Some(shown), text.into()));
+        ctx.send_error(asker, &id, reason, text, Delivered::Yes);
     }
 
     /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
     /// (`cancel_on_disconnect`; decision 11). In MCP 2026-07-28 a disconnect cancels the client's requests, and those of
     /// an ended session over HTTP have no other reader: there it needs no setting.
-    pub(super) fn tell_workers(&mut self, key: ClientKey) {
+    pub(super) fn tell_workers(&mut self, ctx: &mut Ctx, sessions: &Sessions, fleet: &Fleet, key: ClientKey) {
         let mut cancelled = Vec::new();
-        for request in self.requests.asked_by(&self.ctx, key.into()) {
-            let session = self.requests.get(request).and_then(|request| request.session);
+        for request in self.asked_by(ctx, key.into()) {
+            let session = self.get(request).and_then(|request| request.session);
             if let Some(session) = session.filter(|session| !cancelled.contains(session)) {
                 cancelled.push(session);
-                self.requests.send_cancellation(&mut self.ctx, &self.sessions, session);
+                self.send_cancellation(ctx, sessions, session);
             }
-            if self.ctx.mcp(key).era.is_some() {
-                self.withdraw(request, "the client closed the stream");
+            if ctx.mcp(key).era.is_some() {
+                self.withdraw(ctx, fleet, request, "the client closed the stream");
             }
         }
     }

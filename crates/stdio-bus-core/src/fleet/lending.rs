@@ -8,61 +8,60 @@
 use core::time::Duration;
 
 use super::worker::Worker;
-use crate::Bus;
 use crate::ctx::Ctx;
 use crate::fleet::Fleet;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::pending::Requests;
 use crate::request::Request;
+use crate::tasks::Tasks;
 
 /// A worker beyond those that a pool keeps is stopped when it was unused for this long.
 const SPARED_FOR: Duration = Duration::from_secs(60);
 
-impl Bus {
+impl Fleet {
     /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
     /// check again.
-    pub(super) fn tick_extra(&mut self, key: WorkerKey) -> Option<Moment> {
-        let is_free =
-            |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.fleet.is_extra(&self.ctx, key);
-        let due = self.ctx.workers.get(key).filter(is_free)?.facts.claimed.after(SPARED_FOR);
-        if due <= self.ctx.time.now() {
-            if let Some(until) = self.needed_for_tasks(key) {
+    pub(super) fn tick_extra(&self, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
+        let is_free = |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.is_extra(ctx, key);
+        let due = ctx.workers.get(key).filter(is_free)?.facts.claimed.after(SPARED_FOR);
+        if due <= ctx.time.now() {
+            if let Some(until) = tasks.need(ctx, key) {
                 return Some(until);
             }
-            self.ctx.stop_worker(key);
+            ctx.stop_worker(key);
             return None;
         }
         Some(due)
     }
 
     /// A client was answered: its lent worker may be returned, or one at which it was a guest is idle.
-    pub(crate) fn give_back_after_answer(&mut self, client: ClientKey) {
-        let has_given_turns = self.give_back(client);
-        if !has_given_turns && self.ctx.mcp(client).borrows && self.fleet.queue.has_turns() {
-            self.fleet.give_turns(&mut self.ctx);
+    pub(crate) fn give_back_after_answer(&mut self, ctx: &mut Ctx, requests: &Requests, client: ClientKey) {
+        let has_given_turns = self.give_back(ctx, requests, client);
+        if !has_given_turns && ctx.mcp(client).borrows && self.queue.has_turns() {
+            self.give_turns(ctx);
         }
     }
 
     /// A client may wait for its lent worker no more: that is returned. Returns whether it was.
-    pub(crate) fn give_back(&mut self, client: ClientKey) -> bool {
-        if !self.ctx.mcp(client).borrows || self.requests.waits_for_lent(&self.ctx, client) {
+    pub(crate) fn give_back(&mut self, ctx: &mut Ctx, requests: &Requests, client: ClientKey) -> bool {
+        if !ctx.mcp(client).borrows || requests.waits_for_lent(ctx, client) {
             return false;
         }
-        let lent = self.ctx.take_workers(client);
+        let lent = ctx.take_workers(client);
         if lent.is_empty() {
             return false;
         }
         for (_, key) in lent {
-            let Some(worker) = self.ctx.workers.get_mut(key) else { continue };
+            let Some(worker) = ctx.workers.get_mut(key) else { continue };
             worker.owner = None;
-            worker.facts.claimed = self.ctx.time.now();
-            self.ctx.notice_leaving(key);
-            if self.fleet.is_extra(&self.ctx, key) {
-                self.ctx.wake_at(key.into(), self.ctx.time.now().after(SPARED_FOR));
+            worker.facts.claimed = ctx.time.now();
+            ctx.notice_leaving(key);
+            if self.is_extra(ctx, key) {
+                ctx.wake_at(key.into(), ctx.time.now().after(SPARED_FOR));
             }
         }
-        if self.fleet.queue.has_turns() {
-            self.fleet.give_turns(&mut self.ctx);
+        if self.queue.has_turns() {
+            self.give_turns(ctx);
         }
         true
     }

@@ -212,8 +212,8 @@ impl Bus {
             self.tick_refused(key),
             self.ctx.tick_first_answer(key),
             self.fleet.tick_question(&mut self.ctx, key),
-            self.tick_extra(key),
-            self.tick_tenure(key),
+            self.fleet.tick_extra(&mut self.ctx, &self.tasks, key),
+            self.fleet.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
         let Some(worker) = self.ctx.workers.get(key) else { return };
         let overdue_at = worker.end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());

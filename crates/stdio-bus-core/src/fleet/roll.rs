@@ -17,7 +17,6 @@ use super::discovery::Question;
 use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::Wear;
 use super::worker::{State, Worker};
-use crate::Bus;
 use crate::ctx::Ctx;
 use crate::fleet::Fleet;
 use crate::peer::{Moment, Peer, WorkerKey};
@@ -25,6 +24,7 @@ use crate::report::{Level, Reason, Report};
 use crate::session::table::Session;
 use crate::session::table::Sessions;
 use crate::settings::{Assignment, Era};
+use crate::tasks::Tasks;
 use crate::timers::Timer;
 use crate::view::View;
 
@@ -68,53 +68,59 @@ impl Roll {
     }
 }
 
-impl Bus {
+impl Fleet {
     /// Continues replacements after the events of this call.
     #[cold]
-    pub(crate) fn go_on_replacing(&mut self) {
-        while core::mem::take(&mut self.fleet.rolls_due) {
-            (0..self.fleet.pools.len()).for_each(|pool| self.fleet.tick_pool(&mut self.ctx, pool));
+    pub(crate) fn go_on_replacing(&mut self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks) {
+        while core::mem::take(&mut self.rolls_due) {
+            (0..self.pools.len()).for_each(|pool| self.tick_pool(ctx, pool));
         }
-        let leaving = self.ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+        let leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
         for key in leaving {
-            self.tick_tenure(key);
+            self.tick_tenure(ctx, sessions, tasks, key);
         }
     }
 
     /// Checks how long a worker may stay. Returns when to check again.
-    pub(super) fn tick_tenure(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.ctx.time.now();
+    pub(super) fn tick_tenure(
+        &mut self,
+        ctx: &mut Ctx,
+        sessions: &Sessions,
+        tasks: &Tasks,
+        key: WorkerKey,
+    ) -> Option<Moment> {
+        let now = ctx.time.now();
         let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
-        let worker = self.ctx.workers.get(key).filter(lives)?;
+        let worker = ctx.workers.get(key).filter(lives)?;
         let tenure = worker.tenure;
         let Some(by) = tenure.leaves_by else {
             if tenure.worn.is_some() || tenure.ages_at <= now {
-                self.fleet.wear_out(&mut self.ctx, key, tenure.worn.unwrap_or(Wear::Age));
+                self.wear_out(ctx, key, tenure.worn.unwrap_or(Wear::Age));
             }
             return Some(tenure.ages_at).filter(|at| *at > now && tenure.worn.is_none());
         };
-        if let Some(until) = self.needed_for_tasks(key) {
+        if let Some(until) = tasks.need(ctx, key) {
             // It is asked again when the first of both is over.
             return Some(if by > now { until.min(by) } else { until });
         }
         let is_over = by <= now;
         let listens = (worker.facts.question == Question::Late).then(|| worker.facts.started.after(LISTENED_FOR));
         let listens = listens.filter(|until| *until > now);
-        let stays = if self.sessions.has_work(&self.ctx, key, worker) { Some(by) } else { listens };
+        let stays = if sessions.has_work(ctx, key, worker) { Some(by) } else { listens };
         if let Some(until) = stays.filter(|_| !is_over) {
             return Some(until.min(by));
         }
         if is_over && worker.end.unanswered.awaited() > 0 {
             let pending = worker.end.unanswered.awaited();
-            self.ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+            ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
                 format!("a worker is stopped with {pending} requests pending: replace_timeout_sec is over")
             });
         }
-        if let Some(worker) = self.ctx.workers.get_mut(key) {
+        if let Some(worker) = ctx.workers.get_mut(key) {
             worker.process.replace_for(Reason::WorkerReplaced);
         }
-        self.ctx.stop_worker(key);
+        ctx.stop_worker(key);
         None
     }
 }

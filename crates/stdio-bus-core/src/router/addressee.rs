@@ -14,6 +14,7 @@ use super::message::{By, Said};
 use crate::Bus;
 use crate::client::{Client, Phase};
 use crate::ctx::Ctx;
+use crate::fleet::Fleet;
 use crate::id::{Id, Spelled};
 use crate::message::{Parsed, Refusal, session_name, session_named};
 use crate::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
@@ -40,31 +41,6 @@ pub(super) struct NamedRequest {
 }
 
 impl Bus {
-    /// The client that everything from a worker is for: its owner, the only one that it has served, or the only one
-    /// that could use it if it has served none. A spare of a dedicated pool has none: each client there has its own.
-    pub(crate) fn only_client(&self, key: WorkerKey) -> Option<ClientKey> {
-        let worker = self.ctx.workers.get(key)?;
-        match worker.audience.first() {
-            _ if self.ctx.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
-                worker.owner.filter(|owner| !self.requests.may_work_for_others(&self.ctx, key, worker, *owner))
-            }
-            Some(client) => Some(client).filter(|_| !worker.audience.has_others()),
-            None => {
-                let era = self.fleet.pools[worker.pool].side.era;
-                let may_use = |client: &Client| match client.mcp.era {
-                    Some(_) => client.group == worker.pool,
-                    None => {
-                        !client.identity.origin.is_proxy
-                            && era == Era::Legacy
-                            && self.ctx.offers(client.identity.listener, &client.identity.origin, worker.pool)
-                    }
-                };
-                let mut users = self.ctx.all_clients().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
-                users.next().filter(|_| users.next().is_none())
-            }
-        }
-    }
-
     /// The addressee of a worker's message, and its session.
     pub(super) fn client_for_worker_message(
         &self,
@@ -72,7 +48,7 @@ impl Bus {
         named: &NamedRequest,
     ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
         let &Said { from: worker, line, ref id, .. } = said;
-        let only = || self.only_client(worker).map(Peer::Client);
+        let only = || self.fleet.only_client(&self.ctx, &self.requests, worker).map(Peer::Client);
         let unknown = |reason: Reason| Refusal(reason, reason.help().into());
         let name = session_named(line);
         let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
@@ -82,7 +58,7 @@ impl Bus {
             let is_issued = |key| self.sessions.get(key).is_some_and(|session| session.state.is_issued());
             let root = session.map(|key| if is_issued(key) { key } else { self.sessions.root_of(key) });
             let is_one_made = || at.is_some_and(|worker| worker.may_give_out_a_name());
-            let owner_waits = || root.is_some_and(|root| self.owner_waits_in(root));
+            let owner_waits = || root.is_some_and(|root| self.sessions.owner_waits_in(&self.ctx, &self.requests, root));
             let found = root.and_then(|root| self.sessions.get(root));
             let owner = found.and_then(|found| found.addressee(is_one_made, owner_waits));
             let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
@@ -117,6 +93,33 @@ impl Bus {
             return Err(Refusal(Reason::UnknownRequest, text.into()));
         }
         Ok((client, session))
+    }
+}
+
+impl Fleet {
+    /// The client that everything from a worker is for: its owner, the only one that it has served, or the only one
+    /// that could use it if it has served none. A spare of a dedicated pool has none: each client there has its own.
+    pub(crate) fn only_client(&self, ctx: &Ctx, requests: &Requests, key: WorkerKey) -> Option<ClientKey> {
+        let worker = ctx.workers.get(key)?;
+        match worker.audience.first() {
+            _ if ctx.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
+                worker.owner.filter(|owner| !requests.may_work_for_others(ctx, key, worker, *owner))
+            }
+            Some(client) => Some(client).filter(|_| !worker.audience.has_others()),
+            None => {
+                let era = self.pools[worker.pool].side.era;
+                let may_use = |client: &Client| match client.mcp.era {
+                    Some(_) => client.group == worker.pool,
+                    None => {
+                        !client.identity.origin.is_proxy
+                            && era == Era::Legacy
+                            && ctx.offers(client.identity.listener, &client.identity.origin, worker.pool)
+                    }
+                };
+                let mut users = ctx.all_clients().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
+                users.next().filter(|_| users.next().is_none())
+            }
+        }
     }
 }
 

@@ -62,10 +62,12 @@ impl Bus {
             self.client_response(client, line)
         } else {
             let flow = self.client_message(client, line);
-            flow.unwrap_or_else(|refusal| self.refuse(client.into(), line, refusal))
+            flow.unwrap_or_else(|refusal| {
+                self.fleet.refuse(&mut self.ctx, &self.sessions, client.into(), line, refusal)
+            })
         };
         if flow == Flow::Next && self.fleet.balancer.lends {
-            self.give_back(client);
+            self.fleet.give_back(&mut self.ctx, &self.requests, client);
         }
         flow
     }
@@ -119,7 +121,7 @@ impl Bus {
                 return Ok(Flow::Blocked);
             }
             Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
-                let flow = self.refuse(client.into(), line, refusal);
+                let flow = self.fleet.refuse(&mut self.ctx, &self.sessions, client.into(), line, refusal);
                 if flow == Flow::Next {
                     self.ctx.penalise_cancellation(client);
                 }
@@ -206,7 +208,7 @@ impl Bus {
             Ok(request) => {
                 self.ctx.note_audience(worker, client);
                 if let Some(request) = request.filter(|_| verb == Verb::Listen) {
-                    self.note_subscription(client, worker, request);
+                    self.subscriptions.note(&self.ctx, &self.requests, &mut self.fleet, client, worker, request);
                 }
                 if let Some(request) = request.filter(|_| limits.limit_silence()) {
                     self.requests.watch_mut().begin(request, now, expires);
@@ -248,8 +250,16 @@ impl Bus {
                 Some(worker) => worker,
                 None => {
                     let group = self.fleet.group_of_line(&self.ctx, client, line)?;
-                    let known = self.worker_of_task(message, group)?;
-                    match known.or_else(|| self.worker_it_listens_to(client, group)) {
+                    let known = self.tasks.worker_of(&self.ctx, &self.fleet, message, group)?;
+                    match known.or_else(|| {
+                        self.subscriptions.worker_it_listens_to(
+                            &self.ctx,
+                            &self.requests,
+                            &mut self.fleet,
+                            client,
+                            group,
+                        )
+                    }) {
                         Some(worker) => self.ctx.visit(client, worker),
                         None => self.fleet.pick_worker_for_line(&mut self.ctx, client, group, line)?,
                     }
@@ -257,7 +267,13 @@ impl Bus {
             };
             return Ok(Route { worker, first: None, second: None, about: None });
         };
-        let (worker, how) = self.first_session(message, &message.naming(&name, place), inner.as_deref())?;
+        let (worker, how) = self.fleet.first_session(
+            &mut self.ctx,
+            &mut self.sessions,
+            message,
+            &message.naming(&name, place),
+            inner.as_deref(),
+        )?;
         let first = Some(Named { name, how });
         let second = match inner {
             Some(name) => {
@@ -267,69 +283,6 @@ impl Bus {
             None => None,
         };
         Ok(Route { worker, first, second, about: None })
-    }
-
-    /// The worker of the session that determines the route, or the one to create it on (spec 6.1, decision 3). `inner`
-    /// is the name in the params, if it differs.
-    fn first_session(
-        &mut self,
-        message: &Message<'_>,
-        of: &Naming<'_>,
-        inner: Option<&[u8]>,
-    ) -> Result<(WorkerKey, Use), Refusal> {
-        let &Message { from: client, line, .. } = message;
-        let names_pool = line.pool.is_some();
-        if !names_pool
-            && let Some(key) = self.sessions.named(&self.ctx, client, of.name)
-            && let Some(worker) = self.sessions.get(key).map(|session| session.worker)
-        {
-            self.sessions.touch(key, self.ctx.time.now());
-            return Ok((worker, self.sessions.access(&self.ctx, of, worker, Some(key))?));
-        }
-        self.ctx.refuse_lost(of)?;
-        let group = self.fleet.group_of_line(&self.ctx, client, line)?;
-        if self.fleet.balancer.groups[group].is_dedicated() {
-            // Its process serves no other client, so no other client's sessions are in reach.
-            let worker = self.fleet.pick_worker_for_line(&mut self.ctx, client, group, line)?;
-            return Ok((
-                worker,
-                self.sessions.access(&self.ctx, of, worker, self.sessions.of_worker(worker, of.name))?,
-            ));
-        }
-        if let Some((worker, key)) = self.session_in_group(client, group, of.name) {
-            return Ok((worker, self.sessions.access(&self.ctx, of, worker, Some(key))?));
-        }
-        // A new name at top level joins the session in the params.
-        let joined = inner.filter(|_| !names_pool).and_then(|inner| self.sessions.named(&self.ctx, client, inner));
-        let Some(worker) = joined.and_then(|key| self.sessions.get(key)).map(|session| session.worker) else {
-            let worker = self.fleet.pick_worker_for_line(&mut self.ctx, client, group, line)?;
-            // It may have been the client's before it changed groups.
-            return Ok((
-                worker,
-                self.sessions.access(&self.ctx, of, worker, self.sessions.of_worker(worker, of.name))?,
-            ));
-        };
-        // It may be outside of the group, which was not searched yet.
-        let how = match self.sessions.of_worker(worker, of.name) {
-            Some(key) if self.ctx.shares_sessions() => Use::Share(key),
-            Some(_) => return Err(denied()),
-            None => self.sessions.access(&self.ctx, of, worker, None)?,
-        };
-        Ok((worker, how))
-    }
-
-    /// The session `name` on the workers of a group: the client's own first, then one of another client, then a
-    /// reserved name; of several the one on the first worker. Leaving workers come last.
-    fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Option<(WorkerKey, SessionKey)> {
-        let group = &self.fleet.balancer.groups[group];
-        let in_slots = group.slots().iter().filter_map(|(pool, slot)| self.fleet.pools[*pool].slots[*slot].worker);
-        let leaving = group.pools().flat_map(|pool| self.ctx.leaving_workers(pool));
-        let found = in_slots.chain(leaving).filter_map(|worker| {
-            let key = self.sessions.of_worker(worker, name)?;
-            let owner = self.sessions.get(key)?.client;
-            Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))
-        });
-        found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
     }
 
     /// The answer of a client to a worker's request (decision 5).
@@ -354,6 +307,74 @@ impl Bus {
         }
         self.deliver_answer(key, Peer::Worker(worker), line, None);
         Flow::Next
+    }
+}
+
+impl Fleet {
+    /// The worker of the session that determines the route, or the one to create it on (spec 6.1, decision 3). `inner`
+    /// is the name in the params, if it differs.
+    fn first_session(
+        &mut self,
+        ctx: &mut Ctx,
+        sessions: &mut Sessions,
+        message: &Message<'_>,
+        of: &Naming<'_>,
+        inner: Option<&[u8]>,
+    ) -> Result<(WorkerKey, Use), Refusal> {
+        let &Message { from: client, line, .. } = message;
+        let names_pool = line.pool.is_some();
+        if !names_pool
+            && let Some(key) = sessions.named(ctx, client, of.name)
+            && let Some(worker) = sessions.get(key).map(|session| session.worker)
+        {
+            sessions.touch(key, ctx.time.now());
+            return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
+        }
+        ctx.refuse_lost(of)?;
+        let group = self.group_of_line(ctx, client, line)?;
+        if self.balancer.groups[group].is_dedicated() {
+            // Its process serves no other client, so no other client's sessions are in reach.
+            let worker = self.pick_worker_for_line(ctx, client, group, line)?;
+            return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
+        }
+        if let Some((worker, key)) = self.session_in_group(ctx, sessions, client, group, of.name) {
+            return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
+        }
+        // A new name at top level joins the session in the params.
+        let joined = inner.filter(|_| !names_pool).and_then(|inner| sessions.named(ctx, client, inner));
+        let Some(worker) = joined.and_then(|key| sessions.get(key)).map(|session| session.worker) else {
+            let worker = self.pick_worker_for_line(ctx, client, group, line)?;
+            // It may have been the client's before it changed groups.
+            return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
+        };
+        // It may be outside of the group, which was not searched yet.
+        let how = match sessions.of_worker(worker, of.name) {
+            Some(key) if ctx.shares_sessions() => Use::Share(key),
+            Some(_) => return Err(denied()),
+            None => sessions.access(ctx, of, worker, None)?,
+        };
+        Ok((worker, how))
+    }
+
+    /// The session `name` on the workers of a group: the client's own first, then one of another client, then a
+    /// reserved name; of several the one on the first worker. Leaving workers come last.
+    fn session_in_group(
+        &self,
+        ctx: &Ctx,
+        sessions: &Sessions,
+        client: ClientKey,
+        group: usize,
+        name: &[u8],
+    ) -> Option<(WorkerKey, SessionKey)> {
+        let group = &self.balancer.groups[group];
+        let in_slots = group.slots().iter().filter_map(|(pool, slot)| self.pools[*pool].slots[*slot].worker);
+        let leaving = group.pools().flat_map(|pool| ctx.leaving_workers(pool));
+        let found = in_slots.chain(leaving).filter_map(|worker| {
+            let key = sessions.of_worker(worker, name)?;
+            let owner = sessions.get(key)?.client;
+            Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))
+        });
+        found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
     }
 }
 

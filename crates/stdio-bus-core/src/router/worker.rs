@@ -14,6 +14,7 @@ use crate::flow::delivery::{Room, edited};
 use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, session_name};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::NewRequest;
+use crate::pending::Requests;
 use crate::report::Reason;
 use crate::session::state::Event;
 use crate::session::table::FULL;
@@ -31,7 +32,9 @@ impl Bus {
             self.worker_response(worker, line)
         } else {
             let flow = self.worker_message(worker, line);
-            flow.unwrap_or_else(|refusal| self.refuse(worker.into(), line, refusal))
+            flow.unwrap_or_else(|refusal| {
+                self.fleet.refuse(&mut self.ctx, &self.sessions, worker.into(), line, refusal)
+            })
         }
     }
 
@@ -69,7 +72,7 @@ impl Bus {
                 self.sessions.drop_early(&mut self.ctx, worker);
             }
             if line.has(Line::TASK) {
-                self.note_task(None, worker, line);
+                self.tasks.note(&mut self.ctx, None, worker, line);
             }
             self.ctx.report_line(Reason::LateAnswer, from, line, "the client no longer waits");
             return Flow::Next;
@@ -98,10 +101,10 @@ impl Bus {
             }
         }
         if line.has(Line::TASK) {
-            self.note_task(Some(client), worker, line);
+            self.tasks.note(&mut self.ctx, Some(client), worker, line);
         }
         self.deliver_answer(key, Peer::Client(client), line, misspelled);
-        self.end_sessions(verb, succeeds, sessions);
+        self.sessions.end_all(&mut self.ctx, &self.requests, verb, succeeds, sessions);
         // Any answer may name a session that was not known before.
         if let Some(name) = &named {
             self.deliver_early(worker, client, name, false);
@@ -126,7 +129,7 @@ impl Bus {
         let from = Peer::Worker(worker);
         let text = format!("nested deeper than {MAX_WRAPPED_DEPTH}");
         if !answers {
-            return self.refuse(from, line, Refusal(Reason::TooDeep, text));
+            return self.fleet.refuse(&mut self.ctx, &self.sessions, from, line, Refusal(Reason::TooDeep, text));
         }
         let key = self.requests.answered(from, line);
         let request = key.and_then(|key| self.requests.get(key));
@@ -142,21 +145,6 @@ impl Bus {
             self.sessions.drop_early(&mut self.ctx, worker);
         }
         Flow::Next
-    }
-
-    /// The sessions that an answer ends: one that was closed, or one that was not loaded.
-    fn end_sessions(&mut self, verb: Verb, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
-        for session in sessions.into_iter().flatten() {
-            if verb == Verb::Close && succeeded {
-                self.sessions.end(&mut self.ctx, session);
-            } else if verb == Verb::Load && !succeeded {
-                // What is still pending there may be its former owner's: that is no reason to keep it.
-                let is_asked_for = self.sessions.get(session).is_some_and(|at| at.state.is_asked_for());
-                if is_asked_for && !self.owner_waits_in(session) {
-                    self.sessions.give_up(&mut self.ctx, session, true);
-                }
-            }
-        }
     }
 
     /// A worker's request or notification (spec 6.3.2, decision 5).
@@ -193,7 +181,7 @@ impl Bus {
             return Ok(Flow::Next);
         }
         self.sessions.note_activity(&mut self.ctx, worker, line);
-        self.note_task_update(&said);
+        self.tasks.note_update(&mut self.ctx, &said);
         let named = self.requests.request_of_worker_message(&mut self.ctx, &said);
         let (to, session) = match self.client_for_worker_message(&said, &named) {
             Err(Refusal(Reason::UnknownSession, _))
@@ -293,6 +281,30 @@ impl Bus {
             self.ctx.note_elicitation(said, to, session);
         }
         Ok(edits)
+    }
+}
+
+impl Sessions {
+    /// The sessions that an answer ends: one that was closed, or one that was not loaded.
+    fn end_all(
+        &mut self,
+        ctx: &mut Ctx,
+        requests: &Requests,
+        verb: Verb,
+        succeeded: bool,
+        sessions: [Option<SessionKey>; 2],
+    ) {
+        for session in sessions.into_iter().flatten() {
+            if verb == Verb::Close && succeeded {
+                self.end(ctx, session);
+            } else if verb == Verb::Load && !succeeded {
+                // What is still pending there may be its former owner's: that is no reason to keep it.
+                let is_asked_for = self.get(session).is_some_and(|at| at.state.is_asked_for());
+                if is_asked_for && !self.owner_waits_in(ctx, requests, session) {
+                    self.give_up(ctx, session, true);
+                }
+            }
+        }
     }
 }
 

@@ -16,15 +16,6 @@ use crate::settings::MAX_SESSION_ID_LEN;
 use crate::timers::Timer;
 
 impl Bus {
-    /// Whether the owner of a session waits for the answer to a request in it. What the worker has asked it there proves
-    /// nothing: a worker may do so before it refuses to load the session.
-    pub(crate) fn owner_waits_in(&self, key: SessionKey) -> bool {
-        let Some(owner) = self.sessions.get(key).and_then(|session| session.client) else { return false };
-        let Some(end) = self.ctx.peer_end(owner.into()) else { return false };
-        let is_in_it = |request: RequestKey| self.requests.sessions(request).contains(&Some(key));
-        self.requests.asked(&end.outstanding).any(is_in_it)
-    }
-
     /// Gives a session to another connection of its owner, with its children and the session that it is a child of.
     /// Pending requests belong to the old one, which may be dead:
     /// they get errors, and so do those that wait for its answers.
@@ -47,39 +38,50 @@ impl Bus {
         }
         self.ctx.forget_lost(by, name.as_bytes());
     }
+}
+
+impl Sessions {
+    /// Whether the owner of a session waits for the answer to a request in it. What the worker has asked it there proves
+    /// nothing: a worker may do so before it refuses to load the session.
+    pub(crate) fn owner_waits_in(&self, ctx: &Ctx, requests: &Requests, key: SessionKey) -> bool {
+        let Some(owner) = self.get(key).and_then(|session| session.client) else { return false };
+        let Some(end) = ctx.peer_end(owner.into()) else { return false };
+        let is_in_it = |request: RequestKey| requests.sessions(request).contains(&Some(key));
+        requests.asked(&end.outstanding).any(is_in_it)
+    }
 
     /// Forgets claims that have expired, and sessions that were idle for too long.
-    pub(crate) fn tick_sessions(&mut self) {
-        let now = self.ctx.time.now();
+    pub(crate) fn tick(&mut self, ctx: &mut Ctx, requests: &Requests) {
+        let now = ctx.time.now();
         // A request that has timed out may never be answered.
-        let awaited = |sessions: &_| pending_in(sessions, &self.requests, |request| request.asker().is_some());
-        for key in self.sessions.take_idle(now, self.ctx.settings.limits.session_idle, awaited) {
-            self.sessions.forget_idle(&mut self.ctx, key);
+        let awaited = |sessions: &_| pending_in(sessions, requests, |request| request.asker().is_some());
+        for key in self.take_idle(now, ctx.settings.limits.session_idle, awaited) {
+            self.forget_idle(ctx, key);
         }
-        for (key, owner) in self.sessions.take_expired_claims(now) {
-            self.ctx.report(Reason::ClaimExpired, Some(Peer::Client(owner)), || {
+        for (key, owner) in self.take_expired_claims(now) {
+            ctx.report(Reason::ClaimExpired, Some(Peer::Client(owner)), || {
                 "a session that no worker knows was not used".into()
             });
-            self.sessions.end(&mut self.ctx, key);
+            self.end(ctx, key);
         }
-        self.ctx.timers.arm(Timer::Sessions, self.sessions.next_deadline());
+        ctx.timers.arm(Timer::Sessions, self.next_deadline());
     }
 
     /// Panics if sessions, their owners, their workers and their requests disagree.
-    pub(crate) fn check_ownership(&self) {
-        let pending = pending_in(&self.sessions, &self.requests, |_| true);
-        for (key, session) in self.sessions.iter() {
+    pub(crate) fn check_ownership(&self, ctx: &Ctx, requests: &Requests) {
+        let pending = pending_in(self, requests, |_| true);
+        for (key, session) in self.iter() {
             if let Some(owner) = session.client {
-                let owner = self.ctx.peer_end(owner.into()).expect("a session has a live owner, or none");
+                let owner = ctx.peer_end(owner.into()).expect("a session has a live owner, or none");
                 assert!(owner.sessions.contains(&key));
             }
             assert_eq!(pending[key.index()], session.pending, "requests in a session are counted");
-            let worker = self.ctx.peer_end(session.worker.into()).expect("a session has a live worker");
+            let worker = ctx.peer_end(session.worker.into()).expect("a session has a live worker");
             assert!(worker.sessions.contains(&key));
         }
-        let at_clients = self.ctx.all_clients().map(|(_, client)| client.end.sessions.len());
-        let at_workers = self.ctx.workers.iter().map(|(_, worker)| worker.end.sessions.len());
-        assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.sessions.len() + self.sessions.owned());
+        let at_clients = ctx.all_clients().map(|(_, client)| client.end.sessions.len());
+        let at_workers = ctx.workers.iter().map(|(_, worker)| worker.end.sessions.len());
+        assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.len() + self.owned());
     }
 }
 

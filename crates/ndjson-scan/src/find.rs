@@ -227,10 +227,10 @@ mod tests {
     #[test]
     fn the_objects_of_an_array_in_params_are_found() {
         let line = r#"{"params":{"x":"no","list" : [ 1 , {"a":"]"} ,[{}], { } ,"s",null,{"b":[{}]}]}}"#;
-        let found: Vec<_> = objects_in_params(line.as_bytes(), b"list").collect();
+        let found: Vec<_> = objects_in_params(line.as_bytes(), b"list", 16).collect();
         assert_eq!(found, [&br#"{"a":"]"}"#[..], b"{ }", br#"{"b":[{}]}"#]);
         for line in [r#"{"params":{"list":[]}}"#, r#"{"params":{"list":{"a":{}}}}"#, r#"{"params":[{}]}"#, "{}"] {
-            assert_eq!(objects_in_params(line.as_bytes(), b"list").count(), 0, "{line}");
+            assert_eq!(objects_in_params(line.as_bytes(), b"list", 16).count(), 0, "{line}");
         }
     }
 

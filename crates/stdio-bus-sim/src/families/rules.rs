@@ -195,7 +195,7 @@ impl World {
         } else {
             answer["result"] = json!({"client": client});
         }
-        let made = (method == "session/new" && !fails).then(|| self.sessions.len());
+        let made = (method == "session/new" && !fails).then_some(self.sessions.len());
         if let Some(made) = made {
             let name = format!("w{at}-{made}");
             answer["result"]["sessionId"] = json!(name);
@@ -387,7 +387,7 @@ impl World {
             // Whoever has only asked for it does not keep it, if the worker says that it is another one's.
             Some(known) if self.holder(known).is_some() && self.is_sure(known) => {}
             // A client with a worker of its own hears all, also of what it has not asked for: a circle changes nothing.
-            Some(known) if self.root(parent) == known => {}
+            Some(known) if known == parent || self.root(parent) == known => {}
             Some(known) => {
                 self.ends(known);
                 let name = holder.and_then(|holder| self.clients[holder].name);

@@ -7,11 +7,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use super::Bus;
 use super::origin::{Origin, Place};
-use super::peer::{ClientKey, Moment, Peer, Source};
-use super::port::Close;
-use super::reply::Delivered;
+use super::peer::{Moment, Source};
 use super::report::{Level, Reason, Report};
 use super::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
 use super::shares::Shares;
@@ -185,19 +182,6 @@ impl Entry {
         }
         let Some(networks) = self.allow.as_ref().filter(|_| !origin.is_proxy) else { return Ok(()) };
         if origin.place.is_in(networks) { Ok(()) } else { Err("listeners[].allow") }
-    }
-}
-
-impl Bus {
-    /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
-    pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
-        self.ctx.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
-            format!("a client from {source} is rejected: {text}")
-        });
-        if let Some(client) = client {
-            self.ctx.send_error(client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);
-            self.close_client(client, Close::Flush, Reason::ConnectionLimit);
-        }
     }
 }
 

@@ -4,7 +4,6 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::Bus;
 use super::admission::UseKey;
 use super::endpoint::Endpoint;
 use super::greeting::Opening;
@@ -18,7 +17,6 @@ use super::session::tombstones::LostNames;
 use super::settings::Era;
 use super::stats::Account;
 use super::table::Table;
-use super::timers::Timer;
 use super::worker::Worker;
 use crate::ctx::Ctx;
 use crate::session::table::Sessions;
@@ -195,19 +193,6 @@ pub(super) fn end_of<'a>(clients: &'a mut Clients, workers: &'a mut Workers, pee
     match peer {
         Peer::Client(client) => clients.get_mut(client).map(|client| &mut *client.end),
         Peer::Worker(worker) => workers.get_mut(worker).map(|worker| &mut worker.end),
-    }
-}
-
-/// Queries and updates for the rest of the core: only this file, `clients.rs` and the intake use the table.
-impl Bus {
-    /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they
-    /// continue a request that it has begun to answer.
-    pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
-        let Some(from) = self.ctx.clients.get_mut(client) else { return };
-        if core::mem::replace(&mut from.mcp.preferred, worker) != worker && self.fleet.awaits_turn(client).is_some() {
-            // The previous one may be free.
-            self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
-        }
     }
 }
 

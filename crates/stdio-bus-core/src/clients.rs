@@ -5,6 +5,7 @@ use super::Bus;
 use super::client::{Client, Identity, McpState, Phase};
 use super::flow::gate::Hold;
 use super::origin::Origin;
+use super::peer::WorkerKey;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
 use super::pending::Request;
 use super::pending::Requests;
@@ -16,12 +17,19 @@ use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
+use crate::closing::LONGEST;
+use crate::closing::SILENCE;
 use crate::ctx::Ctx;
+use crate::message::Refusal;
+use crate::peer::Source;
+use crate::port::Next;
+use crate::port::Received;
 use crate::session::table::Sessions;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
+use ndjson_scan::Window;
 
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
@@ -336,6 +344,173 @@ impl Bus {
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.ctx.wake_at(key.into(), next);
         }
+    }
+
+    /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they
+    /// continue a request that it has begun to answer.
+    pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
+        let Some(from) = self.ctx.clients.get_mut(client) else { return };
+        if core::mem::replace(&mut from.mcp.preferred, worker) != worker && self.fleet.awaits_turn(client).is_some() {
+            // The previous one may be free.
+            self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
+        }
+    }
+
+    /// Gives a session to another connection of its owner, with its children and the session that it is a child of.
+    /// Pending requests belong to the old one, which may be dead:
+    /// they get errors, and so do those that wait for its answers.
+    pub(crate) fn take_session_over(&mut self, key: SessionKey, by: ClientKey) {
+        let key = self.sessions.root_of(key);
+        let Some(session) = self.sessions.get(key) else { return };
+        let Some(old) = session.client else { return };
+        let (name, worker) = (session.name.clone(), session.worker);
+        let number = self.ctx.client_number(by).unwrap_or_default();
+        self.ctx.report_request(Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
+            let name = name.as_bytes().escape_ascii();
+            (None, format!("client {number} of the same name has taken over session \"{name}\""))
+        });
+        for key in [key].into_iter().chain(self.sessions.family_of(key)) {
+            self.end_use_of_session(old, key);
+            self.sessions.leave_owner(&mut self.ctx, key);
+            self.sessions.give_to(&mut self.ctx, key, by);
+            self.ctx.hand_elicitations_over(worker, key, by);
+            self.sessions.touch(key, self.ctx.time.now());
+        }
+        self.ctx.forget_lost(by, name.as_bytes());
+    }
+
+    /// A client of an MCP listener has connected: a session, or one that sends requests of 2026-07-28. Its messages go
+    /// only to `pool`. `None` without room, as with [`Bus::connect`], or if it may not use that pool.
+    pub fn connect_mcp(
+        &mut self,
+        now: Moment,
+        listener: usize,
+        origin: impl Into<Origin>,
+        pool: usize,
+        era: Era,
+    ) -> (Option<ClientKey>, Effects<'_>) {
+        self.ctx.begin_call(now);
+        let origin = origin.into();
+        if pool >= self.fleet.shown || !self.ctx.offers(listener, &origin, pool) {
+            return (None, self.effects());
+        }
+        // The group of a pool has its index.
+        let group = match (self.fleet.pools[pool].side.twin, era) {
+            (Some(twin), Era::Modern) => twin,
+            _ => pool,
+        };
+        let client = self.admit_client(listener, origin, Some((group, era)));
+        (client, self.effects())
+    }
+
+    /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
+    pub(crate) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
+        self.ctx.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
+            format!("a client from {source} is rejected: {text}")
+        });
+        if let Some(client) = client {
+            self.ctx.send_error(client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);
+            self.close_client(client, Close::Flush, Reason::ConnectionLimit);
+        }
+    }
+
+    /// Closes a client that can still get messages, in an orderly way. `why` is the reason of the close and of its
+    /// requests' errors, `text` a sentence for people.
+    pub(crate) fn close_orderly(&mut self, key: ClientKey, why: Reason, text: &str) {
+        let refusal = match why {
+            Reason::ShuttingDown => Refusal(why, text.into()),
+            _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
+        };
+        let since = self.ctx.time.now();
+        let Some(client) = self.ctx.client_mut(key).filter(|client| client.phase < Phase::Refusing) else { return };
+        let closing = &mut client.seldom.closing;
+        closing.why.get_or_insert(why);
+        (closing.since, closing.refusal) = (since, Some(refusal));
+        self.fail_requests_of(key, why, text);
+        // It may have no request whose error would tell it that the daemon keeps running.
+        if why != Reason::ShuttingDown {
+            self.ctx.send_error(key.into(), b"null", why, text, Delivered::Nothing);
+        }
+        let is_open = self.ctx.phase(key) == Some(Phase::Open);
+        self.close_client(key, if is_open { Close::Refuse } else { Close::Flush }, why);
+    }
+
+    /// Bytes of a client whose input is refused.
+    #[cold]
+    pub(crate) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
+        let bytes = window.data().len();
+        let (now, is_short) = (self.ctx.time.now(), self.shortage.is_on);
+        let Some(client) = self.ctx.refused(key) else { return Received { consumed: bytes, next: Next::Wait } };
+        if !client.end.gate.is_open() {
+            return Received { consumed: 0, next: Next::Wait };
+        }
+        if client.end.stream.has_more(bytes) {
+            client.heard = now;
+        }
+        if client.seldom.closing.skips {
+            let end = memchr::memchr(b'\n', window.data());
+            client.seldom.closing.skips = end.is_none();
+            client.end.stream.discard(bytes);
+            let consumed = end.map_or(bytes, |end| end + 1);
+            self.ctx.count_refused(key, consumed);
+            return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
+        }
+        let saves_memory = client.seldom.closing.why == Some(Reason::MemoryLimit) || is_short;
+        let found = self.find_lines(key, window);
+        let mut received = self.route_lines(key.into(), window, found, 0);
+        if received.next == Next::Read
+            && saves_memory
+            && received.consumed < bytes
+            && let Some(client) = self.ctx.refused(key)
+        {
+            client.seldom.closing.skips = true;
+            received.consumed = client.end.stream.discard(bytes).consumed;
+        }
+        self.ctx.count_refused(key, received.consumed);
+        received
+    }
+
+    /// Continues the close of a client that was read to the end. Returns when to check it again.
+    pub(crate) fn tick_refusing(&mut self, key: ClientKey) -> Option<Moment> {
+        let client = self.ctx.client(key).filter(|client| client.phase == Phase::Refusing)?;
+        // A client that is not read, because it does not take its errors, is not silent.
+        let is_silent = (!client.end.gate.waits() && !client.end.stream.waits()).then(|| {
+            let is_amid_a_line = client.seldom.closing.skips || client.end.stream.is_amid();
+            client.heard.max(client.seldom.closing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
+        });
+        let due = [is_silent, client.seldom.closing.deadline].into_iter().flatten().min()?;
+        if due > self.ctx.time.now() {
+            return Some(due);
+        }
+        self.ctx.leave_unread(key);
+        self.close_client(key, Close::Flush, Reason::ClientClosed);
+        None
+    }
+
+    /// Closes a client in an orderly way, unless it takes no bytes. On a second request, it is closed at once.
+    pub(crate) fn on_close_client(&mut self, key: ClientKey) {
+        let Some(client) = self.ctx.client(key) else { return };
+        let pending = client.end.outstanding.len();
+        let takes_nothing = client.end.output.is_full() || client.phase >= Phase::Refusing;
+        self.ctx.report(Reason::ClientKilled, Some(Peer::Client(key)), || {
+            format!("the operator closes a client with {pending} requests pending")
+        });
+        if takes_nothing {
+            return self.close_client(key, Close::Now, Reason::ClientKilled);
+        }
+        self.close_orderly(key, Reason::ClientKilled, "the operator closed this connection");
+    }
+
+    /// Closes a client whose token was removed, in an orderly way: nothing it sends is delivered from now on.
+    pub(crate) fn on_token_removed(&mut self, key: ClientKey) {
+        let Some(client) = self.ctx.client(key).filter(|client| client.phase < Phase::Refusing) else { return };
+        let pending = client.end.outstanding.len();
+        self.ctx.report(Reason::TokenRemoved, Some(Peer::Client(key)), || {
+            format!(
+                "a client with {pending} requests pending is closed: its token is in tokens_file no more, or for other pools"
+            )
+        });
+        self.close_orderly(key, Reason::TokenRemoved, "the token of this connection is no longer valid here");
     }
 }
 

@@ -246,6 +246,23 @@ impl Bus {
         self.ctx.say(client.into(), said);
         self.wake_after_answer(client);
     }
+
+    /// A client's request is given up: the client gets an error, its worker is told, and so are clients with questions
+    /// of the worker that belong to it.
+    pub(crate) fn give_up(&mut self, key: RequestKey, reason: Reason, text: &str) {
+        let Some(request) = self.requests.get(key) else { return };
+        let questions = self.requests.questions_of(&self.ctx, key);
+        let prompt = request.session.filter(|_| request.flags.has(Flags::PROMPT));
+        if let Some(session) = prompt {
+            self.requests.send_cancellation(&mut self.ctx, &self.sessions, session);
+        }
+        self.requests.withdraw(&mut self.ctx, &self.fleet, key, text);
+        self.fail_request(key, reason, text);
+        for question in questions {
+            let text = format!("the request that it belongs to was given up: {text}");
+            self.requests.give_up_question(&mut self.ctx, &mut self.sessions, &self.fleet, question, reason, &text);
+        }
+    }
 }
 
 impl Requests {

@@ -5,42 +5,12 @@
 //! for clients of 2026-07-28. The workers that are started with the daemon may go to either: the first client that
 //! needs one decides. Those of the other side are started for its first client.
 
-use super::Bus;
 use super::message::Refusal;
-use super::origin::Origin;
-use super::peer::{ClientKey, Moment};
-use super::port::Effects;
 use super::report::Reason;
 use super::settings::Era;
 use super::worker::Worker;
 use crate::ctx::Ctx;
 use crate::fleet::Fleet;
-
-impl Bus {
-    /// A client of an MCP listener has connected: a session, or one that sends requests of 2026-07-28. Its messages go
-    /// only to `pool`. `None` without room, as with [`Bus::connect`], or if it may not use that pool.
-    pub fn connect_mcp(
-        &mut self,
-        now: Moment,
-        listener: usize,
-        origin: impl Into<Origin>,
-        pool: usize,
-        era: Era,
-    ) -> (Option<ClientKey>, Effects<'_>) {
-        self.ctx.begin_call(now);
-        let origin = origin.into();
-        if pool >= self.fleet.shown || !self.ctx.offers(listener, &origin, pool) {
-            return (None, self.effects());
-        }
-        // The group of a pool has its index.
-        let group = match (self.fleet.pools[pool].side.twin, era) {
-            (Some(twin), Era::Modern) => twin,
-            _ => pool,
-        };
-        let client = self.admit_client(listener, origin, Some((group, era)));
-        (client, self.effects())
-    }
-}
 
 impl Fleet {
     /// The pools that hold the workers of a configured pool.

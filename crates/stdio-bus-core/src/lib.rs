@@ -4,14 +4,14 @@
 //! Reading order: [`port`] is the contract, [`peer`] the common vocabulary, [`settings`] the configuration of the core,
 //! and this file the entry point.
 //!
-//! - Routes: `router/` sends each line on its way. `balancer.rs` chooses a worker for it, `refusals.rs` reports why a
-//!   line was not delivered.
-//! - Tables: `session/`, `tasks.rs`, and the requests in `pending.rs` with the rules of `correlation.rs`.
-//! - Life cycles: `admission.rs`, `clients.rs` and `closing.rs` for clients, `fleet/` for workers and pools, and
-//!   [`shutdown`] for the daemon.
-//! - Waiting: `flow/`; and `eviction.rs` decides which client goes when something is short.
+//! - Owners of the tables: `ctx.rs` is the floor that all of them may use; `session/`, the requests in `pending.rs`,
+//!   `tasks.rs`, and `fleet/` with its workers, pools, groups and queue. None of them calls the bus.
+//! - What happens in which order is in the methods of [`Bus`]: for lines in `intake.rs`, `router/`, `correlation.rs`,
+//!   `refusals.rs` and `stray.rs`; for clients in `clients.rs` and `eviction.rs`; for workers in `fleet/life.rs`; for the
+//!   daemon in `reload.rs` and [`shutdown`].
+//! - Waiting: `flow/`.
 //!
-//! For monitoring: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in `closing.rs`.
+//! For monitoring: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in `clients.rs`.
 //!
 //! [`id`] compares request ids, and [`ndjson_scan`] reads JSON.
 //!
@@ -104,6 +104,14 @@ pub use withdrawal::{Dialect, cancellation};
 use worker::Event;
 
 /// The bus. It answers every input with [`Effects`], which are carried out in order.
+///
+/// - Comes in: bytes by [`Bus::receive`], every other event by [`Bus::handle`], connections by [`Bus::connect`] and
+///   [`Bus::connect_mcp`], a new configuration by [`Bus::reload`].
+/// - Goes out: the [`Effects`] that each of these returns. They borrow the bus, so that they are carried out before the
+///   next call.
+/// - Asks: [`Bus::view`] reads, and changes nothing. [`View::next_deadline`] says when [`Input::Tick`] is due.
+///
+/// The order of calls: [`Bus::new`], [`Bus::start`], then any of them, until [`Effect::Done`](port::Effect::Done).
 pub struct Bus {
     ctx: Ctx,
     intake: Intake,
@@ -273,6 +281,11 @@ impl Bus {
         self.sessions.check_early(&self.ctx);
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
         self.fleet.check_openings(&self.ctx);
+    }
+
+    /// The bus, to be read only.
+    pub fn view(&self) -> View<'_> {
+        View { bus: self }
     }
 }
 

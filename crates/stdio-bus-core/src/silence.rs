@@ -113,7 +113,7 @@ impl Watch {
         self.of(request).map(|watched| watched.expires)
     }
 
-    fn of(&self, request: RequestKey) -> Option<&Watched> {
+    pub(crate) fn of(&self, request: RequestKey) -> Option<&Watched> {
         self.requests.get(request.index())?.as_ref().filter(|watched| watched.request == request)
     }
 }

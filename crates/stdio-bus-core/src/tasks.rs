@@ -81,7 +81,7 @@ struct Report {
 
 impl Report {
     /// That of a result, or of the params of a notification.
-    fn of(object: &[u8]) -> Self {
+    pub(crate) fn of(object: &[u8]) -> Self {
         let status = string_in(object, b"status");
         let ends = status.is_some_and(|status| matches!(&*status, b"completed" | b"failed" | b"cancelled"));
         let ttl = member(object, b"ttlMs").or_else(|| member(object, b"ttl"));

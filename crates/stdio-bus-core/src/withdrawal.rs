@@ -7,7 +7,6 @@
 use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
 
-use super::Bus;
 use super::message::{Parsed, Verb, has_method, text_after};
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use super::pending::Request;
@@ -64,25 +63,6 @@ pub fn cancellation(dialect: Dialect, id: &[u8], why: &str) -> Vec<u8> {
 pub(crate) fn prompt_flag(line: Parsed<'_>, session: Option<SessionKey>, expires: Moment) -> u8 {
     let is_prompt = expires != Moment::NEVER && session.is_some() && has_method(line, b"session/prompt");
     if is_prompt { Flags::PROMPT } else { 0 }
-}
-
-impl Bus {
-    /// A client's request is given up: the client gets an error, its worker is told, and so are clients with questions
-    /// of the worker that belong to it.
-    pub(super) fn give_up(&mut self, key: RequestKey, reason: Reason, text: &str) {
-        let Some(request) = self.requests.get(key) else { return };
-        let questions = self.requests.questions_of(&self.ctx, key);
-        let prompt = request.session.filter(|_| request.flags.has(Flags::PROMPT));
-        if let Some(session) = prompt {
-            self.requests.send_cancellation(&mut self.ctx, &self.sessions, session);
-        }
-        self.requests.withdraw(&mut self.ctx, &self.fleet, key, text);
-        self.fail_request(key, reason, text);
-        for question in questions {
-            let text = format!("the request that it belongs to was given up: {text}");
-            self.requests.give_up_question(&mut self.ctx, &mut self.sessions, &self.fleet, question, reason, &text);
-        }
-    }
 }
 
 impl Requests {

@@ -7,19 +7,17 @@ use alloc::vec::Vec;
 use ndjson_scan::{Line, Span, blank_returns};
 
 use super::gate::Hold;
-use crate::Bus;
 use crate::client::end_of;
 use crate::ctx::Ctx;
 use crate::endpoint::Endpoint;
 use crate::fleet::Fleet;
 use crate::message::{Edit, Edits, Parsed, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, PeerBits, Text, WorkerKey};
-use crate::port::{Close, Effect};
-use crate::report::Reason;
+use crate::port::Effect;
 
 /// A client may read more slowly than a shared worker writes. It is closed when more than this many times
 /// max_output_queue are queued for it.
-const SLOW_READER_LIMIT: usize = 4;
+pub(crate) const SLOW_READER_LIMIT: usize = 4;
 
 /// Whether a line may be queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,53 +52,6 @@ pub(crate) fn edited(line: Parsed<'_>, edits: &mut Edits) -> Vec<u8> {
     copy(from, line.span.end, &mut text);
     text.push(b'\n');
     text
-}
-
-impl Bus {
-    /// Finds room at a client for a line of a worker, or makes the worker wait. A shared worker is not held up for long
-    /// by a slow reader: its lines are queued up to a limit, then the client is closed. `is_of_its_own` means that the
-    /// line belongs to a request or a session of the client: then the client uses the worker.
-    pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
-        let now = self.ctx.time.now();
-        let Some(to) = self.ctx.endpoint(client.into()) else { return Room::Free };
-        if !to.output.is_full() {
-            if is_of_its_own {
-                to.seldom.forget_crashes();
-            }
-            return Room::Free;
-        }
-        let (queued, full_since) = (to.output.queued(), to.output.full_since());
-        if !self.requests.is_shared(&self.ctx, &self.sessions, worker, client) {
-            self.ctx.block(Peer::Worker(worker), Peer::Client(client));
-            return Room::Wait;
-        }
-        let Some(from) = self.ctx.workers.get_mut(worker) else { return Room::Free };
-        let is_too_long = queued > SLOW_READER_LIMIT.saturating_mul(self.ctx.settings.limits.max_output_queue);
-        let mut left = from.stall.left(now);
-        if let Some(since) = full_since.filter(|_| is_too_long && left.is_zero()) {
-            left = from.stall.moment_left(now, since);
-        }
-        if !left.is_zero() {
-            let ends = from.stall.start(now, left);
-            self.ctx.wake_at(worker.into(), ends);
-            self.ctx.block(Peer::Worker(worker), Peer::Client(client));
-            return Room::Wait;
-        }
-        if !is_too_long {
-            if let Some(to) = self.ctx.endpoint(client.into()).filter(|_| is_of_its_own) {
-                to.seldom.forget_crashes();
-            }
-            return Room::Free;
-        }
-        self.ctx.report(Reason::ClientSlow, Some(Peer::Client(client)), || {
-            format!(
-                "a client reads more slowly than a worker that it shares with others writes for it; it is closed with \
-                 {queued} bytes queued"
-            )
-        });
-        self.close_client(client, Close::Now, Reason::ClientSlow);
-        Room::Closed
-    }
 }
 
 impl Fleet {
@@ -170,7 +121,7 @@ impl Ctx {
         true
     }
 
-    fn block(&mut self, from: Peer, to: Peer) {
+    pub(crate) fn block(&mut self, from: Peer, to: Peer) {
         let now = self.time.now();
         if let Some(end) = self.endpoint(to) {
             end.output.wait(from);

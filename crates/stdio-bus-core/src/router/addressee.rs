@@ -11,13 +11,12 @@ use ndjson_scan::Span;
 
 use super::audience::LOGIN;
 use super::message::{By, Said};
-use crate::Bus;
-use crate::client::{Client, Phase};
+use crate::client::Client;
 use crate::ctx::Ctx;
 use crate::fleet::Fleet;
 use crate::id::{Id, Spelled};
-use crate::message::{Parsed, Refusal, session_name, session_named};
-use crate::peer::{ClientKey, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use crate::message::{Parsed, Refusal, session_name};
+use crate::peer::{ClientKey, Peer, RequestKey, Text, WorkerKey};
 use crate::pending::Requests;
 use crate::report::Reason;
 use crate::settings::{Assignment, Era};
@@ -37,63 +36,7 @@ pub(super) struct NamedRequest {
     pub about: Option<RequestKey>,
     /// The span of the name, and what kind of name it is, if the message is about a request.
     pub at: Span,
-    by: Option<By>,
-}
-
-impl Bus {
-    /// The addressee of a worker's message, and its session.
-    pub(super) fn client_for_worker_message(
-        &self,
-        said: &Said<'_>,
-        named: &NamedRequest,
-    ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
-        let &Said { from: worker, line, ref id, .. } = said;
-        let only = || self.fleet.only_client(&self.ctx, &self.requests, worker).map(Peer::Client);
-        let unknown = |reason: Reason| Refusal(reason, reason.help().into());
-        let name = session_named(line);
-        let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
-        let to = if name.is_some() {
-            let at = self.ctx.workers.get(worker);
-            // A child is for whom its parent is for, unless the worker has given out the child itself.
-            let is_issued = |key| self.sessions.get(key).is_some_and(|session| session.state.is_issued());
-            let root = session.map(|key| if is_issued(key) { key } else { self.sessions.root_of(key) });
-            let is_one_made = || at.is_some_and(|worker| worker.may_give_out_a_name());
-            let owner_waits = || root.is_some_and(|root| self.sessions.owner_waits_in(&self.ctx, &self.requests, root));
-            let found = root.and_then(|root| self.sessions.get(root));
-            let owner = found.and_then(|found| found.addressee(is_one_made, owner_waits));
-            let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
-            owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
-        } else if named.by == Some(By::Token) || named.by == Some(By::Id) && id.is_none() {
-            // It belongs to a request of one client, and goes to no other one, unless there can be none. A replaced
-            // name means nothing to any other client.
-            let is_plain = || Spelled::parse(line.get(named.at)).is_ok_and(|it| it.is_plain);
-            // A previous client of a lent worker may have left the work that this is about.
-            let is_its_own = |owner: &ClientKey| !self.ctx.mcp(*owner).borrows && is_plain();
-            let owner = || self.ctx.owner(worker).filter(is_its_own).map(Peer::Client);
-            named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
-        } else if named.by.is_some() {
-            named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
-        } else {
-            let elicited = || self.ctx.client_of_elicitation(said).map(Peer::Client);
-            let server = || self.ctx.client_of_server(said).map(Peer::Client);
-            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.ctx.no_addressee(said))?
-        };
-        // A half-closed client still takes notifications. It cannot answer a request any more.
-        let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };
-        let listens = |client: &ClientKey| self.ctx.phase(*client).is_some_and(|phase| phase <= last_phase);
-        let client = if let Peer::Client(client) = to { Some(client).filter(listens) } else { None };
-        let Some(client) = client else {
-            return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
-        };
-        if named.by == Some(By::OwnId)
-            && named.client != Some(to)
-            && self.requests.may_name_anothers(&self.ctx, client, line, named.at)
-        {
-            let text = "it names no pending request of this worker, and may name another one's";
-            return Err(Refusal(Reason::UnknownRequest, text.into()));
-        }
-        Ok((client, session))
-    }
+    pub(super) by: Option<By>,
 }
 
 impl Fleet {
@@ -158,7 +101,7 @@ impl Requests {
 
     /// Whether a client may mistake the id in a worker's notification, which is no pending request of that worker, for
     /// another worker's request that it has still to answer: a late cancellation must not hit that one.
-    fn may_name_anothers(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>, at: Span) -> bool {
+    pub(crate) fn may_name_anothers(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>, at: Span) -> bool {
         if !at.is_some() || ctx.peer_end(client.into()).is_none_or(|client| client.unanswered.count() == 0) {
             return false;
         }
@@ -170,7 +113,7 @@ impl Requests {
 
 impl Ctx {
     /// Why a message that names no client has no addressee, with the remedy.
-    fn no_addressee(&self, said: &Said<'_>) -> Refusal {
+    pub(crate) fn no_addressee(&self, said: &Said<'_>) -> Refusal {
         let Some(worker) = self.workers.get(said.from) else {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };

@@ -6,14 +6,11 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use super::message::Said;
 use crate::client::{Client, Phase};
 use crate::ctx::Ctx;
-use crate::flow::delivery::Room;
-use crate::message::{Parsed, UNCHANGED, session_name};
+use crate::message::{Parsed, session_name};
 use crate::origin::Origin;
-use crate::peer::{ClientKey, Peer, WorkerKey};
-use crate::{Bus, Flow};
+use crate::peer::{ClientKey, WorkerKey};
 
 /// The state of the login at an agent: as ACP proposes it, and as an extension, which agents send until it is decided.
 pub(super) const LOGIN: [&[u8]; 2] = [b"auth/status_update", b"_auth/status_update"];
@@ -70,14 +67,14 @@ impl Audience {
     }
 
     /// Whether all clients that it has ever served are known to be one user.
-    fn is_one_user(&self) -> bool {
+    pub(crate) fn is_one_user(&self) -> bool {
         !self.is_mixed && self.first.as_ref().is_some_and(|(_, first)| first.names.owner().is_some())
     }
 }
 
 /// A broadcast.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ForAll {
+pub(crate) enum ForAll {
     /// One of the lists has changed.
     List(usize),
     /// The state of the login, which concerns a single user.
@@ -85,7 +82,7 @@ enum ForAll {
 }
 
 impl ForAll {
-    fn of(line: Parsed<'_>) -> Option<Self> {
+    pub(crate) fn of(line: Parsed<'_>) -> Option<Self> {
         let kind = match &*session_name(line, line.method)? {
             b"notifications/tools/list_changed" => Self::List(0),
             b"notifications/prompts/list_changed" => Self::List(1),
@@ -97,44 +94,9 @@ impl ForAll {
     }
 }
 
-impl Bus {
-    /// Broadcasts a worker's message that names no client, if it is of that kind. None if it is not, or no client is
-    /// connected.
-    pub(super) fn tell_all(&mut self, said: &Said<'_>) -> Option<Flow> {
-        let &Said { from: worker, line, ref id, .. } = said;
-        let kind = ForAll::of(line).filter(|_| id.is_none())?;
-        let audience = &self.ctx.workers.get(worker)?.audience;
-        if !audience.has_others || kind == ForAll::Login && !audience.is_one_user() {
-            return None;
-        }
-        let all = self.ctx.served_by(worker);
-        if kind == ForAll::Login {
-            for client in &all {
-                match self.make_room_at_client(worker, *client, false) {
-                    Room::Free => {}
-                    Room::Wait => return Some(Flow::Blocked),
-                    Room::Closed => return self.tell_all(said),
-                }
-            }
-        }
-        for client in &all {
-            // The output may be full: such lines are few and short. An unread change is not repeated.
-            let is_due = match kind {
-                ForAll::List(list) => self.ctx.owes_list(*client, list, line.span.len() + 1),
-                ForAll::Login => true,
-            };
-            if is_due {
-                let mut edits = UNCHANGED;
-                self.ctx.forward(Peer::Client(*client), line, &mut edits);
-            }
-        }
-        (!all.is_empty()).then_some(Flow::Next)
-    }
-}
-
 impl Ctx {
     /// The clients that a worker has served, and that still read.
-    fn served_by(&self, worker: WorkerKey) -> Vec<ClientKey> {
+    pub(crate) fn served_by(&self, worker: WorkerKey) -> Vec<ClientKey> {
         let Some(worker) = self.workers.get(worker) else { return Vec::new() };
         let listens =
             |(key, client): &(ClientKey, &Client)| worker.audience.has(*key) && client.phase <= Phase::HalfClosed;

@@ -6,7 +6,7 @@
 //! that has served one client alone, and fails the request at any other.
 use alloc::string::String;
 
-use ndjson_scan::{Line, Span, decoded, member};
+use ndjson_scan::{Span, decoded, member};
 
 use crate::ctx::Ctx;
 use crate::id::Id;
@@ -14,7 +14,6 @@ use crate::message::{Edit, Parsed};
 use crate::peer::{Peer, RequestKey, WorkerKey};
 use crate::pending::Requests;
 use crate::report::Reason;
-use crate::{Bus, Flow};
 
 /// After so many unmatched answers in a row the pending requests of a worker are not searched any more for ids that
 /// such an answer may mean.
@@ -23,12 +22,12 @@ const MOST_SEARCHES: u8 = 64;
 const LONGEST_TEXT: usize = 200;
 
 /// The request that an answer means, though it does not have its id.
-struct Meant {
-    key: RequestKey,
+pub(crate) struct Meant {
+    pub(super) key: RequestKey,
     /// No other request can be meant.
-    is_sure: bool,
+    pub(super) is_sure: bool,
     /// What the worker has written, for people; none if that is common.
-    how: Option<String>,
+    pub(super) how: Option<String>,
 }
 
 /// The id of an answer that is not the one that its answerer was sent.
@@ -43,7 +42,7 @@ pub(crate) struct Misspelled {
 
 impl Misspelled {
     /// The id of an answer. If it has none, or null: the place of that, or the one behind the brace.
-    fn of(line: Parsed<'_>, how: Option<String>) -> Self {
+    pub(crate) fn of(line: Parsed<'_>, how: Option<String>) -> Self {
         if line.id.is_some() {
             return Self { at: line.id, is_there: true, how };
         }
@@ -61,75 +60,9 @@ impl Misspelled {
     }
 }
 
-impl Bus {
-    /// An answer of a worker to no request that it has.
-    pub(super) fn unmatched_answer(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Flow {
-        let from = Peer::Worker(worker);
-        let is_result = line.has(Line::RESULT) && !line.has(Line::ERROR);
-        let id = if line.id.is_some() {
-            Id::parse(line.get(line.id)).ok()
-        } else {
-            self.ctx.own_question(worker).filter(|_| !is_result)
-        };
-        if id.as_ref().is_some_and(|id| {
-            self.fleet.take_era(&mut self.ctx, worker, id, is_result) || self.take_opening(worker, id, line)
-        }) {
-            return Flow::Next;
-        }
-        let Some(at) = self.ctx.workers.get_mut(worker) else { return Flow::Next };
-        let fingerprint = id.as_ref().map(|id| self.requests.fingerprint(id));
-        if fingerprint.is_some_and(|fingerprint| at.end.seldom.retired.take(fingerprint)) {
-            self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, [None; 2]);
-            self.ctx.report_line(Reason::LateAnswer, from, line, "the request was given up before");
-            return Flow::Next;
-        }
-        let meant = match id {
-            Some(id) => self.requests.request_meant(&mut self.ctx, worker, line, id),
-            None if line.id.is_some() || is_result => None,
-            None => self.requests.only_pending(&self.ctx, worker).map(|key| Meant { key, is_sure: true, how: None }),
-        };
-        if let Some(meant) = meant {
-            return self.take_meant(worker, line, meant);
-        }
-        let text = if line.id.is_some() {
-            "no request is pending under this id".into()
-        } else if line.has(Line::ERROR) {
-            format!("an error without an id: {}", error_of(line))
-        } else {
-            "an answer without an id".into()
-        };
-        self.ctx.report_line(Reason::UnknownId, from, line, &text);
-        let is_first = line.id.is_some()
-            && self
-                .ctx
-                .workers
-                .get_mut(worker)
-                .is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_answers, true));
-        if is_first {
-            let text = "a worker sent an answer that nothing waits for: it has answered a request twice, or under an id \
-                        that it was not sent";
-            self.ctx.report_line(Reason::WorkerAnswersTwice, from, line, text);
-        }
-        Flow::Next
-    }
-
-    /// Takes an answer for the one to the request that it means.
-    fn take_meant(&mut self, worker: WorkerKey, line: Parsed<'_>, meant: Meant) -> Flow {
-        let Meant { key, is_sure, how } = meant;
-        let has_others = self.ctx.workers.get(worker).is_some_and(|at| at.audience.has_others());
-        if !is_sure && has_others {
-            let text = format!("the worker has answered under another id: {}", how.unwrap_or_default());
-            self.fail_request(key, Reason::UnknownId, &text);
-            self.requests.forget(&mut self.ctx, &mut self.sessions, key);
-            return Flow::Next;
-        }
-        self.take_answer(worker, key, line, Some(&Misspelled::of(line, how)))
-    }
-}
-
 impl Requests {
     /// The request of a worker that an answer means by an id that it does not have.
-    fn request_meant(&self, ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>, id: Id) -> Option<Meant> {
+    pub(crate) fn request_meant(&self, ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>, id: Id) -> Option<Meant> {
         let from = Peer::Worker(worker);
         let written = line.get(line.id);
         let other = id.clone().of_other_type();
@@ -158,7 +91,7 @@ impl Requests {
     }
 
     /// The only request that a worker has to answer.
-    fn only_pending(&self, ctx: &Ctx, worker: WorkerKey) -> Option<RequestKey> {
+    pub(crate) fn only_pending(&self, ctx: &Ctx, worker: WorkerKey) -> Option<RequestKey> {
         ctx.workers.get(worker).filter(|at| at.end.unanswered.count() == 1)?;
         self.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
     }

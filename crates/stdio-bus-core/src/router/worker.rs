@@ -4,21 +4,33 @@
 //! Invariant: a line is queued for exactly one client (except broadcasts, `audience.rs`), or its loss is reported, and
 //! a lost request is answered.
 
-use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, wrapped_message};
+use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, member, wrapped_message};
 
 use super::addressee::NamedRequest;
 use super::message::{Said, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
+use crate::client::Phase;
 use crate::ctx::Ctx;
+use crate::flow::delivery::SLOW_READER_LIMIT;
 use crate::flow::delivery::{Room, edited};
+use crate::id::Id;
+use crate::id::Spelled;
 use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, session_name};
+use crate::message::{has_method, session_named};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::NewRequest;
 use crate::pending::Requests;
+use crate::port::Close;
 use crate::report::Reason;
+use crate::router::audience::ForAll;
+use crate::router::message::By;
+use crate::router::unmatched::Meant;
+use crate::router::unmatched::error_of;
+use crate::session::children::announced;
 use crate::session::state::Event;
 use crate::session::table::FULL;
 use crate::session::table::Sessions;
+use crate::settings::MAX_SESSION_ID_LEN;
 use crate::{Bus, Flow};
 
 impl Bus {
@@ -281,6 +293,222 @@ impl Bus {
             self.ctx.note_elicitation(said, to, session);
         }
         Ok(edits)
+    }
+
+    /// Finds room at a client for a line of a worker, or makes the worker wait. A shared worker is not held up for long
+    /// by a slow reader: its lines are queued up to a limit, then the client is closed. `is_of_its_own` means that the
+    /// line belongs to a request or a session of the client: then the client uses the worker.
+    pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
+        let now = self.ctx.time.now();
+        let Some(to) = self.ctx.endpoint(client.into()) else { return Room::Free };
+        if !to.output.is_full() {
+            if is_of_its_own {
+                to.seldom.forget_crashes();
+            }
+            return Room::Free;
+        }
+        let (queued, full_since) = (to.output.queued(), to.output.full_since());
+        if !self.requests.is_shared(&self.ctx, &self.sessions, worker, client) {
+            self.ctx.block(Peer::Worker(worker), Peer::Client(client));
+            return Room::Wait;
+        }
+        let Some(from) = self.ctx.workers.get_mut(worker) else { return Room::Free };
+        let is_too_long = queued > SLOW_READER_LIMIT.saturating_mul(self.ctx.settings.limits.max_output_queue);
+        let mut left = from.stall.left(now);
+        if let Some(since) = full_since.filter(|_| is_too_long && left.is_zero()) {
+            left = from.stall.moment_left(now, since);
+        }
+        if !left.is_zero() {
+            let ends = from.stall.start(now, left);
+            self.ctx.wake_at(worker.into(), ends);
+            self.ctx.block(Peer::Worker(worker), Peer::Client(client));
+            return Room::Wait;
+        }
+        if !is_too_long {
+            if let Some(to) = self.ctx.endpoint(client.into()).filter(|_| is_of_its_own) {
+                to.seldom.forget_crashes();
+            }
+            return Room::Free;
+        }
+        self.ctx.report(Reason::ClientSlow, Some(Peer::Client(client)), || {
+            format!(
+                "a client reads more slowly than a worker that it shares with others writes for it; it is closed with \
+                 {queued} bytes queued"
+            )
+        });
+        self.close_client(client, Close::Now, Reason::ClientSlow);
+        Room::Closed
+    }
+
+    /// An answer of a worker to no request that it has.
+    pub(crate) fn unmatched_answer(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Flow {
+        let from = Peer::Worker(worker);
+        let is_result = line.has(Line::RESULT) && !line.has(Line::ERROR);
+        let id = if line.id.is_some() {
+            Id::parse(line.get(line.id)).ok()
+        } else {
+            self.ctx.own_question(worker).filter(|_| !is_result)
+        };
+        if id.as_ref().is_some_and(|id| {
+            self.fleet.take_era(&mut self.ctx, worker, id, is_result) || self.take_opening(worker, id, line)
+        }) {
+            return Flow::Next;
+        }
+        let Some(at) = self.ctx.workers.get_mut(worker) else { return Flow::Next };
+        let fingerprint = id.as_ref().map(|id| self.requests.fingerprint(id));
+        if fingerprint.is_some_and(|fingerprint| at.end.seldom.retired.take(fingerprint)) {
+            self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, [None; 2]);
+            self.ctx.report_line(Reason::LateAnswer, from, line, "the request was given up before");
+            return Flow::Next;
+        }
+        let meant = match id {
+            Some(id) => self.requests.request_meant(&mut self.ctx, worker, line, id),
+            None if line.id.is_some() || is_result => None,
+            None => self.requests.only_pending(&self.ctx, worker).map(|key| Meant { key, is_sure: true, how: None }),
+        };
+        if let Some(meant) = meant {
+            return self.take_meant(worker, line, meant);
+        }
+        let text = if line.id.is_some() {
+            "no request is pending under this id".into()
+        } else if line.has(Line::ERROR) {
+            format!("an error without an id: {}", error_of(line))
+        } else {
+            "an answer without an id".into()
+        };
+        self.ctx.report_line(Reason::UnknownId, from, line, &text);
+        let is_first = line.id.is_some()
+            && self
+                .ctx
+                .workers
+                .get_mut(worker)
+                .is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_answers, true));
+        if is_first {
+            let text = "a worker sent an answer that nothing waits for: it has answered a request twice, or under an id \
+                        that it was not sent";
+            self.ctx.report_line(Reason::WorkerAnswersTwice, from, line, text);
+        }
+        Flow::Next
+    }
+
+    /// Takes an answer for the one to the request that it means.
+    pub(crate) fn take_meant(&mut self, worker: WorkerKey, line: Parsed<'_>, meant: Meant) -> Flow {
+        let Meant { key, is_sure, how } = meant;
+        let has_others = self.ctx.workers.get(worker).is_some_and(|at| at.audience.has_others());
+        if !is_sure && has_others {
+            let text = format!("the worker has answered under another id: {}", how.unwrap_or_default());
+            self.fail_request(key, Reason::UnknownId, &text);
+            self.requests.forget(&mut self.ctx, &mut self.sessions, key);
+            return Flow::Next;
+        }
+        self.take_answer(worker, key, line, Some(&Misspelled::of(line, how)))
+    }
+
+    /// The addressee of a worker's message, and its session.
+    pub(super) fn client_for_worker_message(
+        &self,
+        said: &Said<'_>,
+        named: &NamedRequest,
+    ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
+        let &Said { from: worker, line, ref id, .. } = said;
+        let only = || self.fleet.only_client(&self.ctx, &self.requests, worker).map(Peer::Client);
+        let unknown = |reason: Reason| Refusal(reason, reason.help().into());
+        let name = session_named(line);
+        let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
+        let to = if name.is_some() {
+            let at = self.ctx.workers.get(worker);
+            // A child is for whom its parent is for, unless the worker has given out the child itself.
+            let is_issued = |key| self.sessions.get(key).is_some_and(|session| session.state.is_issued());
+            let root = session.map(|key| if is_issued(key) { key } else { self.sessions.root_of(key) });
+            let is_one_made = || at.is_some_and(|worker| worker.may_give_out_a_name());
+            let owner_waits = || root.is_some_and(|root| self.sessions.owner_waits_in(&self.ctx, &self.requests, root));
+            let found = root.and_then(|root| self.sessions.get(root));
+            let owner = found.and_then(|found| found.addressee(is_one_made, owner_waits));
+            let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
+            owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
+        } else if named.by == Some(By::Token) || named.by == Some(By::Id) && id.is_none() {
+            // It belongs to a request of one client, and goes to no other one, unless there can be none. A replaced
+            // name means nothing to any other client.
+            let is_plain = || Spelled::parse(line.get(named.at)).is_ok_and(|it| it.is_plain);
+            // A previous client of a lent worker may have left the work that this is about.
+            let is_its_own = |owner: &ClientKey| !self.ctx.mcp(*owner).borrows && is_plain();
+            let owner = || self.ctx.owner(worker).filter(is_its_own).map(Peer::Client);
+            named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
+        } else if named.by.is_some() {
+            named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
+        } else {
+            let elicited = || self.ctx.client_of_elicitation(said).map(Peer::Client);
+            let server = || self.ctx.client_of_server(said).map(Peer::Client);
+            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.ctx.no_addressee(said))?
+        };
+        // A half-closed client still takes notifications. It cannot answer a request any more.
+        let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };
+        let listens = |client: &ClientKey| self.ctx.phase(*client).is_some_and(|phase| phase <= last_phase);
+        let client = if let Peer::Client(client) = to { Some(client).filter(listens) } else { None };
+        let Some(client) = client else {
+            return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
+        };
+        if named.by == Some(By::OwnId)
+            && named.client != Some(to)
+            && self.requests.may_name_anothers(&self.ctx, client, line, named.at)
+        {
+            let text = "it names no pending request of this worker, and may name another one's";
+            return Err(Refusal(Reason::UnknownRequest, text.into()));
+        }
+        Ok((client, session))
+    }
+
+    /// Broadcasts a worker's message that names no client, if it is of that kind. None if it is not, or no client is
+    /// connected.
+    pub(crate) fn tell_all(&mut self, said: &Said<'_>) -> Option<Flow> {
+        let &Said { from: worker, line, ref id, .. } = said;
+        let kind = ForAll::of(line).filter(|_| id.is_none())?;
+        let audience = &self.ctx.workers.get(worker)?.audience;
+        if !audience.has_others() || kind == ForAll::Login && !audience.is_one_user() {
+            return None;
+        }
+        let all = self.ctx.served_by(worker);
+        if kind == ForAll::Login {
+            for client in &all {
+                match self.make_room_at_client(worker, *client, false) {
+                    Room::Free => {}
+                    Room::Wait => return Some(Flow::Blocked),
+                    Room::Closed => return self.tell_all(said),
+                }
+            }
+        }
+        for client in &all {
+            // The output may be full: such lines are few and short. An unread change is not repeated.
+            let is_due = match kind {
+                ForAll::List(list) => self.ctx.owes_list(*client, list, line.span.len() + 1),
+                ForAll::Login => true,
+            };
+            if is_due {
+                let mut edits = UNCHANGED;
+                self.ctx.forward(Peer::Client(*client), line, &mut edits);
+            }
+        }
+        (!all.is_empty()).then_some(Flow::Next)
+    }
+
+    /// A worker's message in this session was passed on: if it announces a child, that begins, and what the worker has
+    /// said in it already follows.
+    pub(crate) fn note_announcement(&mut self, worker: WorkerKey, parent: Option<SessionKey>, line: Parsed<'_>) {
+        let may_announce = self.ctx.workers.get(worker).is_some_and(|worker| worker.facts.has_subagents);
+        if !may_announce || line.id.is_some() || !has_method(line, b"session/update") {
+            return;
+        }
+        let whole = line.get(line.span);
+        // A proxy wraps the update in the params of its own message.
+        let child = announced(whole).or_else(|| announced(member(whole, b"params")?));
+        let child = child.filter(|name| name.len() <= MAX_SESSION_ID_LEN);
+        let (Some(parent), Some(child)) = (parent, child) else { return };
+        let owner = self.sessions.get(parent).and_then(|parent| parent.client);
+        if let Some(owner) =
+            owner.filter(|owner| self.sessions.begin_child(&mut self.ctx, *owner, worker, parent, &child))
+        {
+            self.deliver_early(worker, owner, &child, true);
+        }
     }
 }
 

@@ -13,14 +13,12 @@ use alloc::vec::Vec;
 use ndjson_scan::{member, string_in};
 
 use super::table::FULL;
-use crate::Bus;
 use crate::ctx::Ctx;
 use crate::fleet::Fleet;
-use crate::message::{Parsed, has_method, text_after};
+use crate::message::text_after;
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
 use crate::report::Reason;
 use crate::session::table::Sessions;
-use crate::settings::MAX_SESSION_ID_LEN;
 
 /// The child that a `session/update` announces, if it does.
 pub(crate) fn announced(message: &[u8]) -> Option<Cow<'_, [u8]>> {
@@ -32,28 +30,6 @@ pub(crate) fn announced(message: &[u8]) -> Option<Cow<'_, [u8]>> {
 /// Whether an `initialize` says that its client knows subagents.
 fn knows_subagents(line: &[u8]) -> bool {
     text_after(line, "\"subagents\"").is_some_and(|value| !value.starts_with(b"null") && !value.starts_with(b"false"))
-}
-
-impl Bus {
-    /// A worker's message in this session was passed on: if it announces a child, that begins, and what the worker has
-    /// said in it already follows.
-    pub(crate) fn note_announcement(&mut self, worker: WorkerKey, parent: Option<SessionKey>, line: Parsed<'_>) {
-        let may_announce = self.ctx.workers.get(worker).is_some_and(|worker| worker.facts.has_subagents);
-        if !may_announce || line.id.is_some() || !has_method(line, b"session/update") {
-            return;
-        }
-        let whole = line.get(line.span);
-        // A proxy wraps the update in the params of its own message.
-        let child = announced(whole).or_else(|| announced(member(whole, b"params")?));
-        let child = child.filter(|name| name.len() <= MAX_SESSION_ID_LEN);
-        let (Some(parent), Some(child)) = (parent, child) else { return };
-        let owner = self.sessions.get(parent).and_then(|parent| parent.client);
-        if let Some(owner) =
-            owner.filter(|owner| self.sessions.begin_child(&mut self.ctx, *owner, worker, parent, &child))
-        {
-            self.deliver_early(worker, owner, &child, true);
-        }
-    }
 }
 
 impl Fleet {
@@ -74,7 +50,7 @@ impl Fleet {
 
 impl Sessions {
     /// A worker has announced a child of this session. Returns whether it is one, or is its owner's anyway.
-    fn begin_child(
+    pub(crate) fn begin_child(
         &mut self,
         ctx: &mut Ctx,
         owner: ClientKey,

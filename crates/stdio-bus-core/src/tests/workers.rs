@@ -224,9 +224,9 @@ fn one_bad_worker_does_not_touch_the_others_of_its_pool() {
     let client = bench.client();
     let workers = [bench.worker(0), bench.worker(1), bench.worker(2)];
     let line = |id: usize, at: usize| format!(r#"{{"id":{id},"method":"x","sessionId":"s{at}"}}"#);
-    for at in 0..3 {
+    for (at, worker) in workers.into_iter().enumerate() {
         bench.write(client, &line(at, at));
-        bench.read_one(workers[at]);
+        bench.read_one(worker);
     }
     bench.write(workers[1], "nonsense");
     assert_eq!(bench.read_error(client), ("worker_exited".to_owned(), -32011, 1.into()));

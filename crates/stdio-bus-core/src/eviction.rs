@@ -399,6 +399,7 @@ impl Ctx {
             return false;
         };
         self.evictions.push(Eviction { client, pool, since });
+        self.workers_changed = true;
         true
     }
 

@@ -226,13 +226,21 @@ impl Bus {
         Effects { effects: self.ctx.out.effects(), lines: self.intake.batch() }
     }
 
-    /// Ends a call. In debug builds everything is checked: with full tables not every time.
-    fn end_call(&mut self) {
+    /// Workers have changed, or sessions have to give them up: replacements go on, and listeners open and close.
+    #[cold]
+    fn follow_workers(&mut self) {
         self.end_evicted();
         while self.ctx.workers_changed {
             self.fleet.go_on_replacing(&mut self.ctx, &self.sessions, &self.tasks);
             self.fleet.update_listeners(&mut self.ctx);
             self.end_evicted();
+        }
+    }
+
+    /// Ends a call. In debug builds everything is checked: with full tables not every time.
+    fn end_call(&mut self) {
+        if self.ctx.workers_changed {
+            self.follow_workers();
         }
         #[cfg(debug_assertions)]
         {

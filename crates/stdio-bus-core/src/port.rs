@@ -256,7 +256,7 @@ pub enum Effect {
     OpenListener(usize),
     /// Close the listening sockets for good (spec 10.2.1).
     StopAccept,
-    /// The era of a pool's command is known ([`Bus::pool_era`](super::Bus::pool_era)).
+    /// The era of a pool's command is known ([`View::pool_era`](super::View::pool_era)).
     Discovered {
         /// The pool.
         pool: usize,

@@ -1,7 +1,7 @@
 //! Reload: a new configuration while the daemon runs.
 //!
 //! The indexes of pools and listeners keep their meaning: a removed one stays in its place, marked so, until nothing
-//! uses it ([`Bus::pool_in_use`], [`Bus::listener_in_use`]); only then is its place reused.
+//! uses it ([`View::pool_in_use`], [`View::listener_in_use`]); only then is its place reused.
 //!
 //! Limits and routing choices apply at once. Workers of old commands are replaced (`fleet/roll.rs`). The clients
 //! of a removed listener have `drain_timeout_sec` to leave; a removed pool serves the clients that still use it.

@@ -290,11 +290,6 @@ impl Bus {
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
         self.fleet.check_openings(&self.ctx);
     }
-
-    /// The bus, to be read only.
-    pub fn view(&self) -> View<'_> {
-        View { bus: self }
-    }
 }
 
 impl Requests {

@@ -13,6 +13,13 @@ pub struct View<'a> {
     pub(crate) bus: &'a Bus,
 }
 
+impl Bus {
+    /// The bus, to be read only.
+    pub fn view(&self) -> View<'_> {
+        View { bus: self }
+    }
+}
+
 impl<'a> View<'a> {
     /// The stage of the shutdown.
     pub fn stage(&self) -> Stage {

@@ -18,6 +18,7 @@ use super::machine::Machine;
 use super::visitors::Visitor;
 use super::{LAST_TURN, STEPS, for_each_seed};
 use crate::bus::port::Exit;
+use crate::bus::report::Reason;
 use crate::config::Config;
 use crate::io::Io;
 use crate::shell::descriptors::Allowance;
@@ -54,6 +55,8 @@ struct Door {
     is_kind: bool,
     desks: Vec<Desk>,
     visitors: Vec<Visitor>,
+    /// How many connections' ends are explained by a shortage of memory.
+    explained: u64,
 }
 
 impl Door {
@@ -85,7 +88,16 @@ impl Door {
         let allowance = Allowance { of_workers, fewer_clients: None, handshakes: 0, http: MOST_CONNECTIONS };
         let machine = Machine::new(seed, config, allowance, false, None);
         let manner = *draws.of("manner").pick(&[Manner::Answers, Manner::Answers, Manner::Refuses, Manner::Dies]);
-        Self { random, machine, manner, assignment, is_kind: false, desks: Vec::new(), visitors: Vec::new() }
+        Self {
+            random,
+            machine,
+            manner,
+            assignment,
+            is_kind: false,
+            desks: Vec::new(),
+            visitors: Vec::new(),
+            explained: 0,
+        }
     }
 
     fn connects(&mut self, visitor: usize) {
@@ -109,7 +121,7 @@ impl Door {
         let most = *self.random.pick(&[1, 30, 2000, 100_000]);
         match self.random.range(0..40) {
             0 if self.random.one_in(3) => {
-                self.visitors[at].loses(wire, true);
+                self.visitors[at].loses(wire, || true);
                 true
             }
             ..20 => self.visitors[at].writes(wire, most),
@@ -122,10 +134,17 @@ impl Door {
         self.visitors[visitor].wires.iter_mut().for_each(|wire| wire.is_broken = broken.contains(&wire.inode));
         let pulled = self.visitors[visitor].reads(wire, most);
         if pulled == Pulled::End {
-            let is_known = self.visitors[visitor].wires[wire].is_broken;
-            self.visitors[visitor].loses(wire, is_known);
+            let is_broken = self.visitors[visitor].wires[wire].is_broken;
+            // Each connection that was closed since memory was short explains one that ends without an answer.
+            let closed = self.machine.shell.bus.view().count(Reason::MemoryLimit);
+            let explained = &mut self.explained;
+            self.visitors[visitor].loses(wire, || {
+                let is_short = !is_broken && *explained < closed;
+                *explained += u64::from(is_short);
+                is_broken || is_short
+            });
         } else if self.visitors[visitor].is_done_with(wire) && self.random.one_in(2) {
-            self.visitors[visitor].loses(wire, true);
+            self.visitors[visitor].loses(wire, || true);
         }
         pulled != Pulled::Nothing
     }
@@ -301,7 +320,7 @@ impl Door {
         }
         let fetched = self.visitors.iter().map(|visitor| visitor.fetched).sum();
         for visitor in &mut self.visitors {
-            (0..visitor.wires.len()).rev().for_each(|wire| visitor.loses(wire, true));
+            (0..visitor.wires.len()).rev().for_each(|wire| visitor.loses(wire, || true));
         }
         let known: usize = self.visitors.iter().map(|visitor| visitor.sessions).sum();
         // Unused sessions end after 10 s, or stay for the whole test.

@@ -570,8 +570,8 @@ impl Visitor {
         }
     }
 
-    /// A connection ends. `is_known` if the simulation knows why; then nothing may be outstanding on it.
-    pub(super) fn loses(&mut self, at: usize, is_known: bool) {
+    /// A connection ends. If something is outstanding on it, the simulation has to know why (`is_known`).
+    pub(super) fn loses(&mut self, at: usize, is_known: impl FnOnce() -> bool) {
         let mut wire = self.wires.remove(at);
         while pull(&wire.end, &mut wire.came, 1 << 16) == Pulled::Something {}
         let owed = wire.waits.iter().any(|(what, session)| match what {
@@ -582,7 +582,7 @@ impl Visitor {
             _ => true,
         });
         let is_told = wire.is_closing || wire.told.as_ref().is_some_and(|told| told.closes);
-        assert!(is_known || is_told || !owed, "{} is left without an answer to {:?}", self.name, wire.waits);
+        assert!(is_told || !owed || is_known(), "{} is left without an answer to {:?}", self.name, wire.waits);
         wire.waits.iter().for_each(|(what, _)| self.cut_off(wire.number, what));
     }
 

@@ -12,7 +12,7 @@ import signal
 from mcp_site import Site, everything
 from wire import LEGACY, MODERN, Client, Cut, Refused, Told, until, within
 
-SECONDS = float(os.environ.get("STDIO_BUS_MCP_CHAOS", "25"))
+SECONDS = float(os.environ.get("STDIO_BUS_MCP_CHAOS", "15"))
 SEED = int(os.environ.get("STDIO_BUS_MCP_SEED", random.randrange(1 << 32)))
 # The errors that a client may get when its worker has died, or did not exist: by status, and by error code.
 STATUSES = {404, 503}

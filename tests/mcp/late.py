@@ -19,7 +19,7 @@ import urllib.parse
 from mcp_site import Site
 from wire import LEGACY, META, MODERN, PATIENCE, Client, Cut, Refused, Told, until, within
 
-SECONDS = float(os.environ.get("STDIO_BUS_MCP_CHAOS", "25"))
+SECONDS = float(os.environ.get("STDIO_BUS_MCP_CHAOS", "15"))
 SEED = int(os.environ.get("STDIO_BUS_MCP_SEED", random.randrange(1 << 32)))
 # What a client may get whose worker has died, was replaced or does not exist, or whose request it has cancelled itself.
 CODES = {-32010, -32011, -32026, -32800, -32001, -32000}

@@ -1,35 +1,31 @@
 //! The life of a client connection: it is accepted, it half-closes, it is closed, and everything that depends on it
 //! ends (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
-use super::Bus;
-use super::client::{Client, Identity, McpState, Phase};
-use super::flow::gate::Hold;
-use super::origin::Origin;
-use super::peer::WorkerKey;
-use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
-use super::pending::Request;
-use super::pending::Requests;
-use super::port::{Close, Effect, Effects};
-use super::reply::Delivered;
-use super::report::{Level, Reason, Report};
-use super::seldom::Seldom;
-use super::settings::{Era, Limits};
-use super::shutdown::Stage;
-use super::timers::Timer;
-use super::worker::Worker;
-use crate::closing::LONGEST;
-use crate::closing::SILENCE;
-use crate::ctx::Ctx;
-use crate::message::Refusal;
-use crate::peer::Source;
-use crate::port::Next;
-use crate::port::Received;
-use crate::session::table::Sessions;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
+
 use ndjson_scan::Window;
+
+use super::Bus;
+use super::client::{Client, Identity, McpState, Phase};
+use super::closing::{LONGEST, SILENCE};
+use super::ctx::Ctx;
+use super::flow::gate::Hold;
+use super::message::Refusal;
+use super::origin::Origin;
+use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Source, WorkerKey};
+use super::pending::{Request, Requests};
+use super::port::{Close, Effect, Effects, Next, Received};
+use super::reply::Delivered;
+use super::report::{Level, Reason, Report};
+use super::seldom::Seldom;
+use super::session::table::Sessions;
+use super::settings::{Era, Limits};
+use super::shutdown::Stage;
+use super::timers::Timer;
+use super::worker::Worker;
 
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
@@ -253,7 +249,7 @@ impl Bus {
         let mut outstanding = self.requests.asked_by(&self.ctx, key.into());
         outstanding.retain(|request| is_in_it(&self.requests, *request));
         if !outstanding.is_empty() {
-            self.requests.send_cancellation(&mut self.ctx, &self.sessions, session);
+            self.sessions.send_cancellation(&mut self.ctx, session);
         }
         for request in outstanding {
             let text = "another connection of the same name has taken this session over";

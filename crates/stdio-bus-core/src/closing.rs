@@ -3,7 +3,8 @@
 //! Its pending requests get errors at once. From then on it is read and everything it sends is refused as not
 //! delivered, until it is silent for a moment or has sent its last byte; only then is its output shut down. Time and
 //! bytes of that are bounded. If memory is short, the rest of an incomplete line is skipped and not kept. A client that
-//! leaves, breaks off or sends a malformed line is closed without this: there is nothing more to read.
+//! leaves, breaks off or sends a malformed line is closed without this: there is nothing more to read. `clients.rs` says
+//! in which order these things happen.
 use core::time::Duration;
 
 use super::peer::{ClientKey, Peer};

@@ -254,7 +254,7 @@ impl Bus {
         let questions = self.requests.questions_of(&self.ctx, key);
         let prompt = request.session.filter(|_| request.flags.has(Flags::PROMPT));
         if let Some(session) = prompt {
-            self.requests.send_cancellation(&mut self.ctx, &self.sessions, session);
+            self.sessions.send_cancellation(&mut self.ctx, session);
         }
         self.requests.withdraw(&mut self.ctx, &self.fleet, key, text);
         self.fail_request(key, reason, text);
@@ -284,9 +284,7 @@ impl Requests {
             fleet.pools[worker.pool].tally.count(Outcome::of(reason));
         }
     }
-}
 
-impl Requests {
     /// Records the token that progress of the request will arrive under: its own, unless the answerer may confuse it
     /// with another one's. A token that equals the request's id follows that.
     fn note_progress(
@@ -334,21 +332,17 @@ impl Requests {
             Peer::Client(client) => client.index(),
             Peer::Worker(worker) => worker.index(),
         };
-        let Some(end) = end_of(&mut ctx.clients, &mut ctx.workers, answerer) else { return false };
+        let Some(end) = ctx.endpoint(answerer) else { return false };
         self.claim_name(&mut end.names, asker.into(), slot, name)
     }
 
     /// Makes a name that `answerer` has not seen yet, or not for very long, and that none of its requests has.
     pub(super) fn make_name(&self, ctx: &mut Ctx, answerer: Peer, is_string: bool) -> Id {
         loop {
-            let (pending, Some(end)) = (self, end_of(&mut ctx.clients, &mut ctx.workers, answerer)) else {
-                return Id::made(0, is_string);
-            };
+            let Some(end) = ctx.endpoint(answerer) else { return Id::made(0, is_string) };
             let (name, is_old) = end.names.make(is_string);
             // There are more names than requests.
-            if !is_old
-                || !pending.has_name(answerer, &name) && !end.seldom.retired.has_token(|| pending.fingerprint(&name))
-            {
+            if !is_old || !self.has_name(answerer, &name) && !end.seldom.retired.has_token(|| self.fingerprint(&name)) {
                 return name;
             }
         }
@@ -393,7 +387,7 @@ impl Requests {
     /// The pending request that `asker` made under the id `token`.
     pub(super) fn named(&mut self, ctx: &mut Ctx, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = Id::parse(token).ok()?;
-        let end = end_of(&mut ctx.clients, &mut ctx.workers, asker)?;
+        let end = ctx.endpoint(asker)?;
         self.find_asked(asker, &id, &mut end.outstanding)
     }
 
@@ -437,7 +431,7 @@ impl Requests {
         let Some(request) = self.get(key) else { return };
         let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
         self.note_end_of_question(ctx, sessions, key);
-        let asker = end_of(&mut ctx.clients, &mut ctx.workers, asker);
+        let asker = ctx.endpoint(asker);
         debug_assert!(asker.is_some(), "a request that is waited for has an asker");
         if let Some(end) = asker {
             self.leave_asker(key, &mut end.outstanding);

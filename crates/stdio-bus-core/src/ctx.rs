@@ -3,6 +3,10 @@
 //!
 //! It is the floor of the core: its methods call nothing above it. A table's method takes it as an argument.
 
+use alloc::rc::Rc;
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use super::client::{Clients, Workers};
 use super::out::Out;
 use super::settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
@@ -12,14 +16,9 @@ use super::time::Time;
 use super::timers::Timers;
 use crate::client::Phase;
 use crate::eviction::Eviction;
-use crate::peer::Moment;
-use crate::peer::Peer;
-use crate::report::Reason;
-use crate::report::Report;
+use crate::peer::{Moment, Peer};
+use crate::report::{Reason, Report};
 use crate::timers::Timer;
-use alloc::rc::Rc;
-use alloc::string::String;
-use alloc::vec::Vec;
 
 /// See the module's documentation.
 pub(crate) struct Ctx {

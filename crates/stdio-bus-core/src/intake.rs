@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
-use super::Bus;
 use super::balancer::Group;
 use super::client::{Client, Clients, Phase, Workers};
 use super::ended::{Ended, Ending};
@@ -25,11 +24,11 @@ use super::port::{Effect, Effects, Next, Received};
 use super::request::Flags;
 use super::session::table::Sessions;
 use super::settings::{Assignment, IdCollision, Settings};
-use super::tally;
 use super::time::Time;
 use super::timers::{Timer, Timers};
 use super::withdrawal::prompt_flag;
 use super::worker::Worker;
+use super::{Bus, tally};
 use crate::ctx::Ctx;
 use crate::view::View;
 

@@ -181,9 +181,7 @@ impl Fleet {
         }
         self.balancer.groups[self.group_of_line(ctx, client, line).ok()?].only_pool()
     }
-}
 
-impl Fleet {
     /// A client's request gets an error of the bus instead of an answer.
     pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
         match pool {
@@ -277,9 +275,7 @@ impl Ctx {
             None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
         })
     }
-}
 
-impl Ctx {
     /// Sends an error to a peer that still reads. `id` is a JSON token.
     pub(super) fn send_error(&mut self, to: Peer, id: &[u8], reason: Reason, text: &str, delivered: Delivered) {
         let said = self.error_for(to, id, None, (reason.code(), reason, None), text, delivered);

@@ -144,9 +144,7 @@ impl Fleet {
         timers.for_each(|timer| ctx.timers.arm(timer, ctx.time.now()));
         sessions.schedule(ctx, false);
     }
-}
 
-impl Fleet {
     /// Whether the pool at this place of the new settings is another than the current one.
     fn is_another(&self, ctx: &Ctx, settings: &Settings, pool: usize) -> bool {
         pool >= self.shown || ctx.settings.pools[pool].id != settings.pools[pool].id

@@ -196,23 +196,7 @@ impl Tasks {
             assert!(task.turn() == *turn && lives(task.worker), "a task has a live worker");
         }
     }
-}
 
-/// The tasks that a client's message names.
-fn named<'a>(message: &Message<'a>) -> Vec<Cow<'a, [u8]>> {
-    let whole = message.line.get(message.line.span);
-    match message.verb {
-        Verb::Task => string_in_params(whole, b"taskId").into_iter().collect(),
-        Verb::Listen => {
-            let Some(params) = member(whole, b"params") else { return Vec::new() };
-            let inner = member(params, b"notifications").into_iter().flat_map(|at| strings_in(at, b"taskIds"));
-            strings_in(params, b"taskIds").chain(inner).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-impl Tasks {
     /// The worker that has the tasks which a client's message names. If there are several, it is that of the first one.
     ///
     /// # Errors
@@ -315,6 +299,20 @@ impl Tasks {
         let now = ctx.time.now();
         let works = |task: &&Task| task.worker == worker && task.works && task.until > now;
         self.by_name.values().filter(works).map(|task| task.until).max()
+    }
+}
+
+/// The tasks that a client's message names.
+fn named<'a>(message: &Message<'a>) -> Vec<Cow<'a, [u8]>> {
+    let whole = message.line.get(message.line.span);
+    match message.verb {
+        Verb::Task => string_in_params(whole, b"taskId").into_iter().collect(),
+        Verb::Listen => {
+            let Some(params) = member(whole, b"params") else { return Vec::new() };
+            let inner = member(params, b"notifications").into_iter().flat_map(|at| strings_in(at, b"taskIds"));
+            strings_in(params, b"taskIds").chain(inner).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

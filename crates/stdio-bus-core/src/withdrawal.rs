@@ -130,16 +130,14 @@ impl Requests {
             let session = self.get(request).and_then(|request| request.session);
             if let Some(session) = session.filter(|session| !cancelled.contains(session)) {
                 cancelled.push(session);
-                self.send_cancellation(ctx, sessions, session);
+                sessions.send_cancellation(ctx, session);
             }
             if ctx.mcp(key).era.is_some() {
                 self.withdraw(ctx, fleet, request, "the client closed the stream");
             }
         }
     }
-}
 
-impl Requests {
     /// The unanswered questions of a worker that belong to a client's request.
     pub(super) fn questions_of(&self, ctx: &Ctx, key: RequestKey) -> Vec<RequestKey> {
         let Some(request) = self.get(key) else { return Vec::new() };
@@ -179,10 +177,12 @@ impl Requests {
         let prompt = requests.iter().rev().find(is_prompt).copied();
         prompt.or_else(|| requests.first().copied().filter(|_| requests.len() == 1))
     }
+}
 
+impl Sessions {
     /// Tells the worker of a session to stop working in it, if that is configured.
-    pub(super) fn send_cancellation(&self, ctx: &mut Ctx, sessions: &Sessions, session: SessionKey) {
-        let Some(session) = sessions.get(session) else { return };
+    pub(super) fn send_cancellation(&self, ctx: &mut Ctx, session: SessionKey) {
+        let Some(session) = self.get(session) else { return };
         let worker = session.worker;
         let wanted = ctx.pool_of(worker).is_some_and(|pool| ctx.settings.pools[pool].cancel_on_disconnect);
         if !wanted || !ctx.worker_takes_messages(worker) {

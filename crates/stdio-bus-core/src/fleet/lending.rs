@@ -65,9 +65,7 @@ impl Fleet {
         }
         true
     }
-}
 
-impl Fleet {
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
     pub(super) fn free_worker(&self, ctx: &Ctx, client: ClientKey, pool: usize) -> Option<WorkerKey> {
         let is_free =

@@ -276,9 +276,7 @@ impl Ctx {
         });
         self.stop_worker(key);
     }
-}
 
-impl Ctx {
     /// Kills every remaining worker: all were told to stop before.
     pub(crate) fn kill_workers(&mut self) {
         let is_there = |worker: &Worker| worker.is_there() && worker.process.state() == State::Stopping;

@@ -23,8 +23,7 @@ use alloc::vec::Vec;
 
 use crate::admission::Admission;
 use crate::balancer::Balancer;
-use crate::settings::Era;
-use crate::settings::Settings;
+use crate::settings::{Era, Settings};
 use crate::tally::Counts;
 
 /// The pools, and the clients that wait for workers.

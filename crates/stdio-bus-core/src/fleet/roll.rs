@@ -21,8 +21,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleet;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::{Level, Reason, Report};
-use crate::session::table::Session;
-use crate::session::table::Sessions;
+use crate::session::table::{Session, Sessions};
 use crate::settings::{Assignment, Era};
 use crate::tasks::Tasks;
 use crate::timers::Timer;
@@ -123,9 +122,7 @@ impl Fleet {
         ctx.stop_worker(key);
         None
     }
-}
 
-impl Fleet {
     /// Replaces one worker after the other, as far as possible now.
     pub(super) fn advance_roll(&mut self, ctx: &mut Ctx, pool: usize) {
         let now = ctx.time.now();

@@ -17,14 +17,12 @@ use crate::message::{
     Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
 };
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use crate::pending::Requests;
-use crate::pending::{NewRequest, Request};
+use crate::pending::{NewRequest, Request, Requests};
 use crate::report::Reason;
 use crate::request::Flags;
 use crate::session::access::{Naming, Place, Use, denied};
 use crate::session::state::State;
-use crate::session::table::FULL;
-use crate::session::table::Sessions;
+use crate::session::table::{FULL, Sessions};
 use crate::timers::Timer;
 use crate::withdrawal::prompt_flag;
 use crate::{Bus, Flow};
@@ -376,9 +374,7 @@ impl Fleet {
         });
         found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
     }
-}
 
-impl Fleet {
     /// The time limit of a request that has no worker yet, if each of those that it may get has one.
     fn time_limit_for(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Option<Duration> {
         let group = self.group_of_line(ctx, client, line).ok()?;

@@ -11,25 +11,19 @@ use super::message::{Said, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
 use crate::client::Phase;
 use crate::ctx::Ctx;
-use crate::flow::delivery::SLOW_READER_LIMIT;
-use crate::flow::delivery::{Room, edited};
-use crate::id::Id;
-use crate::id::Spelled;
-use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, session_name};
-use crate::message::{has_method, session_named};
+use crate::flow::delivery::{Room, SLOW_READER_LIMIT, edited};
+use crate::id::{Id, Spelled};
+use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, session_name, session_named};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use crate::pending::NewRequest;
-use crate::pending::Requests;
+use crate::pending::{NewRequest, Requests};
 use crate::port::Close;
 use crate::report::Reason;
 use crate::router::audience::ForAll;
 use crate::router::message::By;
-use crate::router::unmatched::Meant;
-use crate::router::unmatched::error_of;
+use crate::router::unmatched::{Meant, error_of};
 use crate::session::children::announced;
 use crate::session::state::Event;
-use crate::session::table::FULL;
-use crate::session::table::Sessions;
+use crate::session::table::{FULL, Sessions};
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::{Bus, Flow};
 
@@ -534,9 +528,7 @@ impl Sessions {
             }
         }
     }
-}
 
-impl Sessions {
     /// The effect of a result on its sessions. A worker loads the session in the params, unless it reads names at top
     /// level.
     fn succeed(&mut self, ctx: &mut Ctx, loads: bool, [first, second]: [Option<SessionKey>; 2]) {

@@ -57,9 +57,7 @@ impl Sessions {
         let at_workers = ctx.workers.iter().map(|(_, worker)| worker.end.sessions.len());
         assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.len() + self.owned());
     }
-}
 
-impl Sessions {
     /// The session of this name that a client owns.
     pub(crate) fn named(&self, ctx: &Ctx, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
         self.named_by(client, &ctx.peer_end(client.into())?.sessions, name)

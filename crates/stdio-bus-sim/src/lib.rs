@@ -7,7 +7,7 @@
 //! and panics on anything else; [`peers`] interprets lines as real peers do, and panics if a line of one client is
 //! taken for another's. `twins` runs each world with two buses that must agree, [`trace`] hashes its results into two
 //! numbers. `crowd` is a smaller world for hundreds of clients and full tables, `mcp` one for MCP with clients and
-//! workers of both eras, and `families` one for sessions with children.
+//! workers of both eras, and `families` one for sessions with children; `small` is what these two have in common.
 //!
 //! Beside them, `fuzz` holds the properties that fuzzers and property tests check for any bytes, built from [`bytes`]
 //! and `strategies`. `reading` and `oracle` look at the scanner from outside; `scanner` has its tests, with lines of
@@ -39,6 +39,8 @@ mod reading;
 mod scanner;
 pub mod shrink;
 pub mod simulator;
+#[cfg(test)]
+mod small;
 #[cfg(any(test, feature = "strategies"))]
 pub mod strategies;
 pub mod trace;

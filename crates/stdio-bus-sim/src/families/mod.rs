@@ -13,31 +13,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::small::{After, Ground, SmallWorld, Wire};
 use super::twins::Twins;
 use super::{Draws, Random};
-use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Place, Signal, WorkerKey};
-use crate::bus::report::Reason;
+use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Origin, Peer, Place, Signal, WorkerKey};
 use crate::bus::settings::{
     Assignment, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
 };
-use crate::scan::{PAD, Window};
 use rules::Session;
 
 /// Its draws are not those of other worlds.
 const SALT: u64 = 0xfa31;
 /// Number of actions of a seed.
 const STEPS: usize = 300;
-/// The bus may ask for a tick so often at one moment.
-const MOST_TICKS: usize = 16;
-
-/// The bytes between the bus and one peer.
-#[derive(Default)]
-struct Wire {
-    written: Vec<u8>,
-    paused: bool,
-    /// Queued by the bus, but not a whole line yet.
-    half: Vec<u8>,
-}
 
 struct SimClient {
     key: ClientKey,
@@ -88,27 +76,13 @@ struct Said {
     is_request: bool,
 }
 
-/// What follows once all effects of a call are carried out.
-#[derive(Default)]
-struct After {
-    sent: Vec<(Peer, usize)>,
-    resumed: Vec<Peer>,
-    closed: Vec<usize>,
-}
-
 struct World {
-    seed: u64,
-    steps: usize,
-    /// Its last events are printed if it fails.
-    tells: bool,
-    random: Random,
+    ground: Ground,
     is_dedicated: bool,
     /// Clients say that they know subagents.
     knows_children: bool,
     /// A worker has read that, so that the announcements of all count.
     may_announce: bool,
-    bus: Twins,
-    now: Moment,
     clients: Vec<SimClient>,
     workers: Vec<SimWorker>,
     sessions: Vec<Session>,
@@ -116,20 +90,6 @@ struct World {
     /// Number of lines that were heard in children, and of those that waited for their announcement.
     of_children: usize,
     waited: usize,
-    log: Vec<String>,
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if std::thread::panicking() && self.tells {
-            let most = std::env::var("STDIO_BUS_SIM_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
-            self.log.iter().rev().take(most).rev().for_each(|line| eprintln!("  {line}"));
-            let (seed, steps) = (self.seed, self.steps);
-            eprintln!(
-                "to repeat it:\n  STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={steps} cargo test -p stdio-bus-sim children_reaches"
-            );
-        }
-    }
 }
 
 fn settings(draws: &mut Draws<'_>) -> Settings {
@@ -163,38 +123,29 @@ impl World {
         let mut draws = Draws::new(&mut random);
         let settings = settings(&mut draws);
         let knows_children = !draws.of("subagents").one_in(8);
+        let is_dedicated = settings.pools[0].assignment == Assignment::Dedicated;
+        let test = ("children_reaches", String::new());
         Self {
-            seed,
-            steps,
-            tells,
-            is_dedicated: settings.pools[0].assignment == Assignment::Dedicated,
+            ground: Ground::new((seed, SALT, steps), tells, test, random, Twins::new(settings)),
+            is_dedicated,
             knows_children,
             may_announce: false,
-            bus: Twins::new(settings),
-            random,
-            now: Moment(1),
             clients: Vec::new(),
             workers: Vec::new(),
             sessions: Vec::new(),
             said: Vec::new(),
             of_children: 0,
             waited: 0,
-            log: Vec::new(),
         }
     }
 
-    fn note(&mut self, text: String) {
-        self.log.push(format!("{:>10.4} {text}", self.now.0 as f64 / 1e9));
-    }
-
     fn live(mut self) -> Self {
-        let effects = self.bus.start(self.now);
+        let effects = self.ground.bus.start(self.ground.now);
         self.carry_out(effects, &[]);
-        for step in 0..self.steps as u64 {
-            // One more draw in a step changes no draw of a later one.
-            self.random = Random::new(self.seed ^ SALT ^ (step + 1) << 40);
+        for step in 0..self.ground.steps {
+            self.ground.begin_step(step);
             self.act();
-            self.bus.check_invariants();
+            self.ground.bus.check_invariants();
         }
         self.heal();
         self
@@ -202,44 +153,44 @@ impl World {
 
     fn act(&mut self) {
         let (clients, workers) = (self.open_clients(), self.live_workers());
-        match self.random.range(0..40) {
+        match self.ground.random.range(0..40) {
             0..3 if clients.len() < 6 => self.connect(),
             3..14 if !clients.is_empty() => {
-                let client = *self.random.pick(&clients);
+                let client = *self.ground.random.pick(&clients);
                 self.speaks(client);
             }
             14..20 if !workers.is_empty() => {
-                let worker = *self.random.pick(&workers);
+                let worker = *self.ground.random.pick(&workers);
                 self.answers(worker);
             }
             20..31 if !workers.is_empty() => {
-                let worker = *self.random.pick(&workers);
+                let worker = *self.ground.random.pick(&workers);
                 self.says(worker);
             }
             31..34 => self.starts_one(),
             34 if !clients.is_empty() => {
-                let client = *self.random.pick(&clients);
+                let client = *self.ground.random.pick(&clients);
                 self.leaves(client);
             }
-            35 if !workers.is_empty() && self.random.one_in(5) => {
-                let worker = *self.random.pick(&workers);
+            35 if !workers.is_empty() && self.ground.random.one_in(5) => {
+                let worker = *self.ground.random.pick(&workers);
                 self.exits(worker);
             }
             36 if !clients.is_empty() => {
-                let client = *self.random.pick(&clients);
+                let client = *self.ground.random.pick(&clients);
                 self.replies(client);
             }
-            37 if self.random.one_in(3) => {
-                let pause = Duration::from_millis(self.random.range(500..7000) as u64);
+            37 if self.ground.random.one_in(3) => {
+                let pause = Duration::from_millis(self.ground.random.range(500..7000) as u64);
                 self.pass(pause);
             }
             _ => {
-                let pause = Duration::from_micros(self.random.range(0..30_000) as u64);
+                let pause = Duration::from_micros(self.ground.random.range(0..30_000) as u64);
                 self.pass(pause);
             }
         }
         for worker in self.live_workers() {
-            if self.workers[worker].terminated && self.random.one_in(4) {
+            if self.workers[worker].terminated && self.ground.random.one_in(4) {
                 self.exits(worker);
             }
         }
@@ -254,10 +205,10 @@ impl World {
     }
 
     fn connect(&mut self) {
-        let name = *self.random.pick(&[None, Some("alice"), Some("bob")]);
-        let mut origin = Origin::from(Place::Process { pid: 0, user: self.random.range(0..3) as u32 });
+        let name = *self.ground.random.pick(&[None, Some("alice"), Some("bob")]);
+        let mut origin = Origin::from(Place::Process { pid: 0, user: self.ground.random.range(0..3) as u32 });
         origin.names.token = name.map(Into::into);
-        let (key, effects) = self.bus.connect(self.now, 0, &origin);
+        let (key, effects) = self.ground.bus.connect(self.ground.now, 0, &origin);
         let key = key.expect("there is room");
         let at = self.clients.len();
         self.note(format!("client {at} ({name:?}) connects"));
@@ -285,17 +236,18 @@ impl World {
             return;
         }
         let own: Vec<usize> = (0..self.sessions.len()).filter(|session| self.holder(*session) == Some(at)).collect();
-        let what = self.random.range(0..10);
+        let what = self.ground.random.range(0..10);
         if self.sessions.is_empty() || what < 2 || own.is_empty() && what < 4 {
             return self.asks(at, "session/new", json!({}));
         }
-        let is_own = !own.is_empty() && !self.random.one_in(3);
-        let session = if is_own { *self.random.pick(&own) } else { self.random.range(0..self.sessions.len()) };
+        let is_own = !own.is_empty() && !self.ground.random.one_in(3);
+        let session =
+            if is_own { *self.ground.random.pick(&own) } else { self.ground.random.range(0..self.sessions.len()) };
         let name = self.sessions[session].name.clone();
         let params = json!({"sessionId": name});
         match what {
             2..5 => self.asks(at, "session/prompt", params),
-            5 if self.random.one_in(2) => self.asks(at, "session/close", params),
+            5 if self.ground.random.one_in(2) => self.asks(at, "session/close", params),
             6 | 7 => self.asks(at, "session/load", params),
             _ => {
                 let mut line = json!({"jsonrpc": "2.0", "method": "session/cancel", "params": params});
@@ -315,22 +267,13 @@ impl World {
     fn leaves(&mut self, at: usize) {
         self.note(format!("client {at} leaves"));
         let key = self.clients[at].key;
-        let input = match self.random.one_in(2) {
+        let input = match self.ground.random.one_in(2) {
             true => Input::Broken { peer: key.into(), why: "reset by peer".into() },
             false => Input::Left(key),
         };
         self.is_left(at);
         self.handle(input);
-        if !self.clients[at].closed {
-            self.closes(at);
-        }
-    }
-
-    fn closes(&mut self, at: usize) {
-        self.is_left(at);
-        self.clients[at].closed = true;
-        let key = self.clients[at].key;
-        self.handle(Input::Closed(key));
+        self.close(at);
     }
 
     fn starts_one(&mut self) {
@@ -351,160 +294,12 @@ impl World {
         self.handle(Input::Ended { peer: key.into(), partial: 0 });
     }
 
-    fn pass(&mut self, duration: Duration) {
-        let end = self.now.after(duration);
-        let mut ticks = 0;
-        while let Some(deadline) = self.bus.view().next_deadline().filter(|deadline| *deadline <= end) {
-            ticks = if deadline > self.now { 1 } else { ticks + 1 };
-            self.now = self.now.max(deadline);
-            let effects = self.bus.handle(self.now, Input::Tick);
-            assert!(
-                self.bus.view().next_deadline().is_none_or(|next| next > self.now),
-                "a tick moves the next deadline on"
-            );
-            self.carry_out(effects, &[]);
-            // What peers say at once, since they are read again, may be due at once.
-            assert!(ticks < MOST_TICKS, "the bus asks for the same moment again and again");
-        }
-        self.now = end;
-    }
-
-    fn handle(&mut self, input: Input) {
-        let effects = self.bus.handle(self.now, input);
-        self.carry_out(effects, &[]);
-    }
-
-    fn wire(&mut self, peer: Peer) -> &mut Wire {
-        match peer {
-            Peer::Client(key) => &mut self.clients.iter_mut().find(|client| client.key == key).expect("a client").wire,
-            Peer::Worker(key) => &mut self.workers.iter_mut().find(|worker| worker.key == key).expect("a worker").wire,
-        }
-    }
-
-    fn write(&mut self, peer: Peer, line: &Value) {
-        self.wire(peer).written.extend_from_slice(format!("{line}\n").as_bytes());
-        self.present(peer);
-    }
-
-    fn present(&mut self, peer: Peer) {
-        while !self.wire(peer).paused && !self.wire(peer).written.is_empty() {
-            let mut buffer = vec![0; PAD];
-            buffer.extend_from_slice(&self.wire(peer).written);
-            let end = buffer.len();
-            buffer.resize(end + PAD, 0);
-            let window = Window::new(&buffer, PAD, end);
-            let (received, effects) = self.bus.receive(self.now, peer, window);
-            self.wire(peer).written.drain(..received.consumed);
-            self.carry_out(effects, window.data());
-            if received.next != Next::Again {
-                return;
-            }
-        }
-    }
-
-    fn carry_out(&mut self, effects: Vec<Effect>, data: &[u8]) {
-        let mut after = After::default();
-        for effect in effects {
-            self.one_effect(effect, data, &mut after);
-            self.read_all();
-        }
-        for (peer, bytes) in after.sent {
-            match (peer, bytes) {
-                (Peer::Worker(worker), 0) => self.handle(Input::Unread { worker, bytes: 0 }),
-                _ => self.handle(Input::Sent { peer, bytes }),
-            }
-        }
-        for peer in after.resumed {
-            self.present(peer);
-        }
-        for at in after.closed {
-            if !self.clients[at].closed {
-                self.closes(at);
-            }
-        }
-    }
-
-    fn one_effect(&mut self, effect: Effect, data: &[u8], after: &mut After) {
-        match effect {
-            Effect::Copy { to, span } => {
-                let bytes = &data[span.start as usize..span.end as usize];
-                self.wire(to).half.extend_from_slice(bytes);
-                after.sent.push((to, bytes.len()));
-            }
-            Effect::Insert { to, text } => {
-                self.wire(to).half.extend_from_slice(text.as_bytes());
-                after.sent.push((to, text.as_bytes().len()));
-            }
-            Effect::Pause(peer) => self.wire(peer).paused = true,
-            Effect::Resume(peer) => {
-                self.wire(peer).paused = false;
-                after.resumed.push(peer);
-            }
-            Effect::Spawn { worker: key, .. } => {
-                self.note(format!("worker {} is started", self.workers.len()));
-                self.workers.push(SimWorker {
-                    key,
-                    wire: Wire::default(),
-                    starting: true,
-                    runs: false,
-                    terminated: false,
-                    released: false,
-                    owner: None,
-                    work: Vec::new(),
-                    questions: Vec::new(),
-                    early: Vec::new(),
-                });
-            }
-            Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
-                let at = self.worker(worker);
-                self.workers[at].terminated = true;
-                assert!(self.is_dedicated, "a shared worker is told to stop");
-            }
-            Effect::Probe(worker) => after.sent.push((Peer::Worker(worker), 0)),
-            Effect::Release(worker) => {
-                let at = self.worker(worker);
-                (self.workers[at].released, self.workers[at].runs) = (true, false);
-            }
-            Effect::Close { client, how, .. } => {
-                let at = self.client(client);
-                self.is_left(at);
-                if how == Close::Refuse {
-                    self.clients[at].wire.paused = false;
-                } else {
-                    after.closed.push(at);
-                }
-            }
-            Effect::Report(report) if !matches!(report.reason, Reason::ClientOpened | Reason::ClientClosed) => {
-                self.note(format!("  reported: {}: {}", report.reason.name(), report.text));
-            }
-            _ => {}
-        }
-    }
-
     fn worker(&self, key: WorkerKey) -> usize {
         self.workers.iter().position(|worker| worker.key == key).expect("it is a worker")
     }
 
     fn client(&self, key: ClientKey) -> usize {
         self.clients.iter().position(|client| client.key == key).expect("it is a client")
-    }
-
-    /// All peers read the whole lines that have arrived.
-    fn read_all(&mut self) {
-        for at in 0..self.workers.len() {
-            while let Some(end) = memchr::memchr(b'\n', &self.workers[at].wire.half) {
-                let line: Vec<u8> = self.workers[at].wire.half.drain(..=end).collect();
-                let line = serde_json::from_slice(&line).expect("the bus writes JSON");
-                self.worker_reads(at, &line);
-            }
-        }
-        for at in 0..self.clients.len() {
-            while let Some(end) = memchr::memchr(b'\n', &self.clients[at].wire.half) {
-                let line: Vec<u8> = self.clients[at].wire.half.drain(..=end).collect();
-                let line = serde_json::from_slice(&line).expect("the bus writes JSON");
-                self.client_reads(at, &line);
-            }
-        }
     }
 
     /// Everybody answers until nobody waits for anything, then all clients leave.
@@ -527,7 +322,7 @@ impl World {
             self.starts_one();
             self.pass(Duration::from_millis(200));
         }
-        self.bus.check_invariants();
+        self.ground.bus.check_invariants();
         for client in self.open_clients() {
             assert_eq!(self.clients[client].waiting, [0; 0], "client {client} waits for ever");
             assert!(!self.clients[client].wire.paused, "client {client} is read again");
@@ -536,15 +331,89 @@ impl World {
             let open = &self.workers[worker].questions;
             assert!(open.is_empty(), "worker {worker} waits for ever: {open:?}");
         }
-        assert_eq!(self.bus.view().bytes_waiting(), 0, "no line waits for ever");
+        assert_eq!(self.ground.bus.view().bytes_waiting(), 0, "no line waits for ever");
         self.check_losses();
         for client in self.open_clients() {
             self.leaves(client);
         }
         self.pass(Duration::from_secs(8));
-        self.bus.check_invariants();
-        let stats = self.bus.view().stats();
+        self.ground.bus.check_invariants();
+        let stats = self.ground.bus.view().stats();
         assert_eq!((stats.clients, stats.sessions, stats.pending), (0, 0, 0));
+    }
+}
+
+impl SmallWorld for World {
+    fn ground(&mut self) -> &mut Ground {
+        &mut self.ground
+    }
+
+    fn wire(&mut self, peer: Peer) -> &mut Wire {
+        match peer {
+            Peer::Client(key) => &mut self.clients.iter_mut().find(|client| client.key == key).expect("a client").wire,
+            Peer::Worker(key) => &mut self.workers.iter_mut().find(|worker| worker.key == key).expect("a worker").wire,
+        }
+    }
+
+    fn one_effect(&mut self, effect: Effect, after: &mut After) {
+        match effect {
+            Effect::Spawn { worker: key, .. } => {
+                self.note(format!("worker {} is started", self.workers.len()));
+                self.workers.push(SimWorker {
+                    key,
+                    wire: Wire::default(),
+                    starting: true,
+                    runs: false,
+                    terminated: false,
+                    released: false,
+                    owner: None,
+                    work: Vec::new(),
+                    questions: Vec::new(),
+                    early: Vec::new(),
+                });
+            }
+            Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
+                let at = self.worker(worker);
+                self.workers[at].terminated = true;
+                assert!(self.is_dedicated, "a shared worker is told to stop");
+            }
+            Effect::Release(worker) => {
+                let at = self.worker(worker);
+                (self.workers[at].released, self.workers[at].runs) = (true, false);
+            }
+            Effect::Close { client, how, .. } => {
+                let at = self.client(client);
+                self.is_left(at);
+                if how == Close::Refuse {
+                    self.clients[at].wire.paused = false;
+                } else {
+                    after.closed.push(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn read_all(&mut self) {
+        for at in 0..self.workers.len() {
+            while let Some(line) = self.workers[at].wire.next_line() {
+                self.worker_reads(at, &line);
+            }
+        }
+        for at in 0..self.clients.len() {
+            while let Some(line) = self.clients[at].wire.next_line() {
+                self.client_reads(at, &line);
+            }
+        }
+    }
+
+    fn close(&mut self, at: usize) {
+        if !self.clients[at].closed {
+            self.is_left(at);
+            self.clients[at].closed = true;
+            let key = self.clients[at].key;
+            self.handle(Input::Closed(key));
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{Said, Work, World};
 use crate::bus::port::Peer;
 use crate::bus::report::Reason;
+use crate::small::SmallWorld;
 
 /// A session that a worker has made or announced.
 pub(super) struct Session {
@@ -175,8 +176,8 @@ impl World {
         if self.workers[at].work.is_empty() {
             return;
         }
-        let which = self.random.range(0..self.workers[at].work.len());
-        if self.workers[at].work[which].method == "session/load" && self.random.one_in(2) {
+        let which = self.ground.random.range(0..self.workers[at].work.len());
+        if self.workers[at].work[which].method == "session/load" && self.ground.random.one_in(2) {
             self.tells_history(at, which);
             if which >= self.workers[at].work.len() {
                 return;
@@ -185,9 +186,9 @@ impl World {
         let Work { id, client, method, session, life, given_up } = self.workers[at].work.remove(which);
         let knows = session.is_some_and(|session| self.sessions[session].is_known);
         let fails = match &*method {
-            "session/load" => !knows || self.random.one_in(4),
+            "session/load" => !knows || self.ground.random.one_in(4),
             "initialize" => false,
-            _ => self.random.one_in(6),
+            _ => self.ground.random.one_in(6),
         };
         let mut answer = json!({"jsonrpc": "2.0", "id": id});
         if fails {
@@ -246,9 +247,9 @@ impl World {
     /// A name for a child: a new one, one that the worker has spoken in ahead, or any of its sessions.
     fn any_child(&mut self, at: usize) -> String {
         let own: Vec<usize> = (0..self.sessions.len()).filter(|of| self.sessions[*of].worker == at).collect();
-        match self.random.range(0..8) {
+        match self.ground.random.range(0..8) {
             0 if !own.is_empty() => {
-                let own = *self.random.pick(&own);
+                let own = *self.ground.random.pick(&own);
                 self.sessions[own].name.clone()
             }
             1..5 if !self.workers[at].early.is_empty() => self.workers[at].early.remove(0),
@@ -262,9 +263,9 @@ impl World {
         if own.is_empty() || self.workers[at].terminated {
             return;
         }
-        let of = *self.random.pick(&own);
+        let of = *self.ground.random.pick(&own);
         let name = self.sessions[of].name.clone();
-        match self.random.range(0..10) {
+        match self.ground.random.range(0..10) {
             0..4 => self.updates(at, &name),
             4 | 5 => self.questions(at, &name),
             6 | 7 => {
@@ -274,7 +275,7 @@ impl World {
             _ => {
                 let child = format!("w{at}-child-{}", self.said.len());
                 self.workers[at].early.push(child.clone());
-                if self.random.one_in(2) { self.questions(at, &child) } else { self.updates(at, &child) }
+                if self.ground.random.one_in(2) { self.questions(at, &child) } else { self.updates(at, &child) }
             }
         }
     }
@@ -284,7 +285,7 @@ impl World {
     }
 
     fn announces(&mut self, at: usize, session: &str, child: &str) {
-        let kind = if self.random.one_in(8) { "session_message" } else { "subagent_update" };
+        let kind = if self.ground.random.one_in(8) { "session_message" } else { "subagent_update" };
         self.tells(at, session, json!({"sessionUpdate": kind, "sessionId": child}), None);
     }
 
@@ -416,7 +417,7 @@ impl World {
     pub(super) fn check_losses(&self) {
         let unheard = self.said.iter().filter(|said| said.heard.is_none()).count() as u64;
         let counted: u64 =
-            [Reason::UnknownSession, Reason::Unroutable].iter().map(|of| self.bus.view().count(*of)).sum();
+            [Reason::UnknownSession, Reason::Unroutable].iter().map(|of| self.ground.bus.view().count(*of)).sum();
         assert_eq!(counted, unheard, "lost lines are counted");
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::World;
 use crate::bus::port::Input;
 use crate::bus::settings::{Assignment, Era};
+use crate::small::SmallWorld;
 
 /// How long a session is without a connection before it has to give its worker up.
 const DETACHED: Duration = Duration::from_secs(10);
@@ -17,12 +18,12 @@ impl World {
             return;
         }
         let is_detached = self.clients[at].detached.is_none();
-        self.clients[at].detached = is_detached.then_some(self.now);
+        self.clients[at].detached = is_detached.then_some(self.ground.now);
         self.note(format!("session {at} has {} connection", if is_detached { "no" } else { "a" }));
         let client = self.clients[at].key;
         self.handle(Input::Detached { client, is_detached });
-        if self.random.one_in(3) {
-            let pause = Duration::from_millis(self.random.range(1000..12_000) as u64);
+        if self.ground.random.one_in(3) {
+            let pause = Duration::from_millis(self.ground.random.range(1000..12_000) as u64);
             self.pass(pause);
         }
     }
@@ -30,14 +31,14 @@ impl World {
     /// Whether a session may have to give its worker up.
     pub(super) fn may_be_evicted(&self, at: usize) -> bool {
         let client = &self.clients[at];
-        client.detached.is_some_and(|since| self.now.since(since) >= DETACHED) && client.waiting.is_empty()
+        client.detached.is_some_and(|since| self.ground.now.since(since) >= DETACHED) && client.waiting.is_empty()
     }
 
     /// A session is ended so that another client gets a worker.
     pub(super) fn check_evicted(&mut self, at: usize) {
         let client = &self.clients[at];
         let since = client.detached.unwrap_or_else(|| panic!("session {at} has a connection, and is ended"));
-        assert!(self.now.since(since) >= DETACHED, "session {at} is ended too soon");
+        assert!(self.ground.now.since(since) >= DETACHED, "session {at} is ended too soon");
         assert!(client.waiting.is_empty(), "session {at} waits for an answer, and is ended");
         let pool = &self.settings.pools[client.pool];
         assert_eq!(pool.assignment, Assignment::Dedicated);

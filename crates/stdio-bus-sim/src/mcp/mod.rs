@@ -15,16 +15,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::small::{After, Ground, SmallWorld, Wire};
 use super::twins::Twins;
 use super::{Draws, Random};
-use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Place, Signal, WorkerKey};
+use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Origin, Peer, Place, Signal, WorkerKey};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
     Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
 };
-use crate::scan::{PAD, Window};
 use tasks::Task;
-use worker::{SimWorker, Wire, Work};
+use worker::{SimWorker, Work};
 
 /// How long a worker may take to answer `server/discover`, and how long a cancelled request may still be worked on.
 const SILENT_FOR: Duration = Duration::from_secs(5);
@@ -32,10 +32,10 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this many workers in a row that exit on `server/discover` the command counts as one for sessions.
 const MOST_ENDS: usize = 2;
+/// Its draws are not those of other worlds.
+const SALT: u64 = 0xd00f;
 /// Number of actions of a seed.
 const STEPS: usize = 300;
-/// The bus may ask for a tick so often at one moment.
-const MOST_TICKS: usize = 16;
 /// The listener for lines, and that for MCP.
 const LINES: usize = 0;
 const MCP: usize = 1;
@@ -85,27 +85,12 @@ impl SimClient {
     }
 }
 
-/// What follows once all effects of a call are carried out.
-#[derive(Default)]
-struct After {
-    /// Peers that bytes were sent to; none if a worker is to be checked.
-    sent: Vec<(Peer, usize)>,
-    resumed: Vec<Peer>,
-    closed: Vec<usize>,
-}
-
 struct World {
-    seed: u64,
-    steps: usize,
-    /// Its last events are printed if it fails.
-    tells: bool,
-    random: Random,
+    ground: Ground,
     settings: Settings,
     manners: Vec<Manner>,
     /// Whether the workers of each pool take one `initialize` only.
     take_one: Vec<bool>,
-    bus: Twins,
-    now: Moment,
     clients: Vec<SimClient>,
     workers: Vec<SimWorker>,
     /// The known era of each pool.
@@ -117,21 +102,6 @@ struct World {
     answered: usize,
     named: usize,
     evicted: usize,
-    log: Vec<String>,
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if std::thread::panicking() && self.tells {
-            let most = std::env::var("STDIO_BUS_SIM_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(80);
-            self.log.iter().rev().take(most).rev().for_each(|line| eprintln!("  {line}"));
-            eprintln!("{:?} {:#?}", self.manners, self.settings.pools);
-            let (seed, steps) = (self.seed, self.steps);
-            eprintln!(
-                "to repeat it:\n  STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={steps} cargo test -p stdio-bus-sim both_eras"
-            );
-        }
-    }
 }
 
 fn settings(draws: &mut Draws<'_>) -> Settings {
@@ -169,7 +139,7 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
 
 impl World {
     fn new(seed: u64, steps: usize, tells: bool) -> Self {
-        let mut random = Random::new(seed ^ 0xd00f);
+        let mut random = Random::new(seed ^ SALT);
         let mut draws = Draws::new(&mut random);
         let settings = settings(&mut draws);
         let mut manner = |pool: usize| {
@@ -186,38 +156,28 @@ impl World {
         let manners: Vec<Manner> = (0..settings.pools.len()).map(&mut manner).collect();
         let mut takes_one = |pool: usize| draws.each("take_one", pool).of("take_one").one_in(2);
         let take_one = (0..settings.pools.len()).map(&mut takes_one).collect();
+        let test = ("both_eras", format!("{manners:?} {:#?}\n", settings.pools));
         Self {
-            seed,
-            steps,
-            tells,
+            ground: Ground::new((seed, SALT, steps), tells, test, random, Twins::new(settings.clone())),
             take_one,
             eras: vec![None; settings.pools.len()],
             ends: vec![0; settings.pools.len()],
-            bus: Twins::new(settings.clone()),
             settings,
             manners,
-            random,
-            now: Moment(1),
             clients: Vec::new(),
             workers: Vec::new(),
             tasks: Vec::new(),
             answered: 0,
             named: 0,
             evicted: 0,
-            log: Vec::new(),
         }
     }
 
-    fn note(&mut self, text: String) {
-        self.log.push(format!("{:>10.4} {text}", self.now.0 as f64 / 1e9));
-    }
-
     fn live(mut self) -> Self {
-        let effects = self.bus.start(self.now);
+        let effects = self.ground.bus.start(self.ground.now);
         self.carry_out(effects, &[]);
-        for step in 0..self.steps as u64 {
-            // One more draw in a step changes no draw of a later one.
-            self.random = Random::new(self.seed ^ 0xd00f ^ (step + 1) << 40);
+        for step in 0..self.ground.steps {
+            self.ground.begin_step(step);
             self.act();
             self.check();
         }
@@ -227,47 +187,47 @@ impl World {
 
     fn act(&mut self) {
         let (clients, workers) = (self.open_clients(), self.live_workers());
-        match self.random.range(0..40) {
+        match self.ground.random.range(0..40) {
             0..4 if clients.len() < 12 => self.connect(),
             4..14 if !clients.is_empty() => {
-                let client = *self.random.pick(&clients);
+                let client = *self.ground.random.pick(&clients);
                 self.asks(client);
             }
             14..26 if !workers.is_empty() => {
-                let worker = *self.random.pick(&workers);
+                let worker = *self.ground.random.pick(&workers);
                 self.works(worker);
             }
             26..29 => self.starts_one(),
             29 | 30 if !clients.is_empty() => {
-                let client = *self.random.pick(&clients);
+                let client = *self.ground.random.pick(&clients);
                 self.leaves(client);
             }
-            31 if !workers.is_empty() && self.random.one_in(3) => {
-                let worker = *self.random.pick(&workers);
+            31 if !workers.is_empty() && self.ground.random.one_in(3) => {
+                let worker = *self.ground.random.pick(&workers);
                 if self.workers[worker].runs() {
                     self.exits(worker);
                 }
             }
             32 if !clients.is_empty() => {
-                let client = *self.random.pick(&clients);
+                let client = *self.ground.random.pick(&clients);
                 self.binds(client);
             }
             34 | 35 if !clients.is_empty() => {
-                let client = *self.random.pick(&clients);
+                let client = *self.ground.random.pick(&clients);
                 self.detaches(client);
             }
-            33 if self.random.one_in(3) => {
-                let pause = Duration::from_millis(self.random.range(500..6000) as u64);
+            33 if self.ground.random.one_in(3) => {
+                let pause = Duration::from_millis(self.ground.random.range(500..6000) as u64);
                 self.pass(pause);
             }
             _ => {
-                let pause = Duration::from_micros(self.random.range(0..30_000) as u64);
+                let pause = Duration::from_micros(self.ground.random.range(0..30_000) as u64);
                 self.pass(pause);
             }
         }
         // A worker that was told to stop stops.
         for worker in self.live_workers() {
-            if self.workers[worker].terminated && self.workers[worker].runs() && self.random.one_in(4) {
+            if self.workers[worker].terminated && self.workers[worker].runs() && self.ground.random.one_in(4) {
                 self.exits(worker);
             }
         }
@@ -282,14 +242,14 @@ impl World {
     }
 
     fn connect(&mut self) {
-        let pool = self.random.range(0..self.settings.pools.len());
-        let era = *self.random.pick(&[None, Some(Era::Legacy), Some(Era::Modern), Some(Era::Modern)]);
-        let mut origin = Origin::from(Place::Process { pid: 0, user: self.random.range(0..3) as u32 });
-        let name = *self.random.pick(&[None, None, Some("alice"), Some("bob")]);
+        let pool = self.ground.random.range(0..self.settings.pools.len());
+        let era = *self.ground.random.pick(&[None, Some(Era::Legacy), Some(Era::Modern), Some(Era::Modern)]);
+        let mut origin = Origin::from(Place::Process { pid: 0, user: self.ground.random.range(0..3) as u32 });
+        let name = *self.ground.random.pick(&[None, None, Some("alice"), Some("bob")]);
         origin.names.token = name.map(Into::into);
         let (key, effects) = match era {
-            Some(era) => self.bus.connect_mcp(self.now, MCP, &origin, pool, era),
-            None => self.bus.connect(self.now, LINES, &origin),
+            Some(era) => self.ground.bus.connect_mcp(self.ground.now, MCP, &origin, pool, era),
+            None => self.ground.bus.connect(self.ground.now, LINES, &origin),
         };
         let key = key.expect("there is room");
         self.note(format!("client {} ({name:?}) of {era:?} connects to pool {pool}", self.clients.len()));
@@ -312,8 +272,9 @@ impl World {
     }
 
     fn asks(&mut self, at: usize) {
-        let greets = self.clients[at].next == 0 && self.clients[at].speaks() == Era::Legacy && !self.random.one_in(3);
-        let kind = self.random.range(0..2);
+        let greets =
+            self.clients[at].next == 0 && self.clients[at].speaks() == Era::Legacy && !self.ground.random.one_in(3);
+        let kind = self.ground.random.range(0..2);
         let client = &mut self.clients[at];
         if client.waiting.len() > 3 || client.greeting.is_some_and(|(_, is_answered)| !is_answered) {
             return;
@@ -322,7 +283,7 @@ impl World {
         client.next += 1;
         let pool = &self.settings.pools[client.pool].id;
         let params = json!({"client": at, "number": number});
-        let is_request = !self.random.one_in(8);
+        let is_request = !self.ground.random.one_in(8);
         let id = if client.speaks() == Era::Modern { json!(format!("{}", number % 3)) } else { json!(number) };
         let is_free = !client.waiting.iter().any(|other| other % 3 == number % 3);
         let mut line = json!({"jsonrpc": "2.0", "method": "tools/call", "params": params});
@@ -355,8 +316,13 @@ impl World {
         }
         let others = self.clients.iter().filter(|other| other.pool == client.pool && !other.closed);
         let keys: Vec<ClientKey> = others.map(|other| other.key).collect();
-        let answered = self.bus.view().answered_by(*self.random.pick(&keys)).filter(|_| !self.random.one_in(3));
-        self.bus.prefer_worker(client.key, answered);
+        let answered = self
+            .ground
+            .bus
+            .view()
+            .answered_by(*self.ground.random.pick(&keys))
+            .filter(|_| !self.ground.random.one_in(3));
+        self.ground.bus.prefer_worker(client.key, answered);
         let is_it = |worker: &SimWorker| Some(worker.key) == answered && worker.pinned == Some(Era::Modern);
         self.clients[at].bound = self.workers.iter().position(is_it);
         self.note(format!("client {at} is bound to {:?}", self.clients[at].bound));
@@ -368,7 +334,7 @@ impl World {
         client.closing = true;
         let key = client.key;
         self.note(format!("client {at} leaves"));
-        let input = match self.random.range(0..3) {
+        let input = match self.ground.random.range(0..3) {
             0 => Input::Broken { peer: key.into(), why: "reset by peer".into() },
             1 if self.clients[at].era.is_some() => Input::EndClient { client: key, why: Reason::SessionIdle },
             _ => Input::Left(key),
@@ -391,35 +357,27 @@ impl World {
         }
         for worker in &mut self.workers {
             let left = worker.work.iter_mut().filter(|work| work.client == at && !work.is_again);
-            left.for_each(|work| _ = work.given_up.get_or_insert(self.now));
+            left.for_each(|work| _ = work.given_up.get_or_insert(self.ground.now));
         }
-        if !self.clients[at].closed {
-            self.closes(at);
-        }
-    }
-
-    fn closes(&mut self, at: usize) {
-        (self.clients[at].closing, self.clients[at].closed) = (true, true);
-        let key = self.clients[at].key;
-        self.handle(Input::Closed(key));
+        self.close(at);
     }
 
     fn starts_one(&mut self) {
         let starting = self.workers.iter().position(SimWorker::is_starting);
         let Some(at) = starting else { return };
         let worker = self.workers[at].key;
-        if self.random.one_in(10) {
+        if self.ground.random.one_in(10) {
             self.note(format!("worker {at} cannot be started"));
             self.workers[at].goes();
             return self.handle(Input::SpawnFailed { worker, why: "no such file".into(), short: false });
         }
         self.note(format!("worker {at} runs"));
-        self.workers[at].starts(self.now);
+        self.workers[at].starts(self.ground.now);
         self.handle(Input::Spawned { worker, pid: 1000 + at as u32 });
     }
 
     fn exits(&mut self, at: usize) {
-        let exit = if self.random.one_in(4) { Exit::Signal(9) } else { Exit::Code(1) };
+        let exit = if self.ground.random.one_in(4) { Exit::Signal(9) } else { Exit::Code(1) };
         self.note(format!("worker {at} ends with {exit}"));
         let worker = &mut self.workers[at];
         worker.goes();
@@ -449,10 +407,10 @@ impl World {
             return self.answers_question(at, manner, id);
         }
         let peer = Peer::Worker(worker.key);
-        match self.random.range(0..8) {
+        match self.ground.random.range(0..8) {
             0 => {
                 let plain = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"of": at}});
-                let is_of_task = self.random.one_in(3);
+                let is_of_task = self.ground.random.one_in(3);
                 let note = if is_of_task { self.note_of_task(at).unwrap_or(plain) } else { plain };
                 self.note(format!("worker {at} says {note}"));
                 self.write(peer, &note);
@@ -466,13 +424,13 @@ impl World {
             _ if worker.work.iter().any(|work| work.given_up.is_none()) => {
                 let live: Vec<usize> =
                     (0..worker.work.len()).filter(|work| worker.work[*work].given_up.is_none()).collect();
-                let work = *self.random.pick(&live);
+                let work = *self.ground.random.pick(&live);
                 let work = self.workers[at].work.remove(work);
                 let mut result = json!({"client": work.client, "number": work.number});
                 if work.greets.is_none() {
                     self.with_task(at, work.client, work.task.as_deref(), &mut result);
                 }
-                let mut fails = result["taskId"].is_null() && self.random.one_in(5);
+                let mut fails = result["taskId"].is_null() && self.ground.random.one_in(5);
                 if let Some(kind) = work.greets {
                     result["kind"] = json!(kind);
                     fails = self.take_one[self.workers[at].pool] && work.is_second;
@@ -494,10 +452,10 @@ impl World {
 
     fn answers_question(&mut self, at: usize, manner: Manner, id: Value) {
         let pool = self.workers[at].pool;
-        let is_late = self.workers[at].has_run_for(self.now).is_some_and(|time| time > SILENT_FOR);
+        let is_late = self.workers[at].has_run_for(self.ground.now).is_some_and(|time| time > SILENT_FOR);
         let peer = Peer::Worker(self.workers[at].key);
         let (line, era) = match manner {
-            Manner::Silent if !is_late || !self.random.one_in(40) => return,
+            Manner::Silent if !is_late || !self.ground.random.one_in(40) => return,
             Manner::Dies => return self.exits(at),
             Manner::Answers | Manner::Silent => (
                 json!({"jsonrpc": "2.0", "id": id, "result": {"supportedVersions": ["2026-07-28"]}}),
@@ -523,182 +481,12 @@ impl World {
         self.write(peer, &line);
     }
 
-    fn pass(&mut self, duration: Duration) {
-        let end = self.now.after(duration);
-        let mut ticks = 0;
-        while let Some(deadline) = self.bus.view().next_deadline().filter(|deadline| *deadline <= end) {
-            ticks = if deadline > self.now { 1 } else { ticks + 1 };
-            self.now = self.now.max(deadline);
-            for worker in &mut self.workers {
-                let is_silent = worker.has_run_for(self.now).is_some_and(|time| time >= SILENT_FOR);
-                let is_over = is_silent && !worker.terminated;
-                if worker.asked.is_some() && is_over && !std::mem::replace(&mut worker.is_late, true) {
-                    let ends = &mut self.ends[worker.pool];
-                    *ends = if *ends > 0 { MOST_ENDS } else { 0 };
-                    worker.may_be_pinned = true;
-                    if self.eras[worker.pool].is_none() {
-                        self.eras[worker.pool] = Some(Era::Legacy);
-                    }
-                }
-            }
-            let effects = self.bus.handle(self.now, Input::Tick);
-            assert!(
-                self.bus.view().next_deadline().is_none_or(|next| next > self.now),
-                "a tick moves the next deadline on"
-            );
-            self.carry_out(effects, &[]);
-            // What peers say at once, since they are read again, may be due at once.
-            assert!(ticks < MOST_TICKS, "the bus asks for the same moment again and again");
-        }
-        self.now = end;
-    }
-
-    fn handle(&mut self, input: Input) {
-        let effects = self.bus.handle(self.now, input);
-        self.carry_out(effects, &[]);
-    }
-
-    fn wire(&mut self, peer: Peer) -> &mut Wire {
-        match peer {
-            Peer::Client(key) => &mut self.clients.iter_mut().find(|client| client.key == key).expect("a client").wire,
-            Peer::Worker(key) => &mut self.workers.iter_mut().find(|worker| worker.key == key).expect("a worker").wire,
-        }
-    }
-
-    fn write(&mut self, peer: Peer, line: &Value) {
-        let wire = self.wire(peer);
-        wire.written.extend_from_slice(format!("{line}\n").as_bytes());
-        self.present(peer);
-    }
-
-    fn present(&mut self, peer: Peer) {
-        while !self.wire(peer).paused && !self.wire(peer).written.is_empty() {
-            let mut buffer = vec![0; PAD];
-            buffer.extend_from_slice(&self.wire(peer).written);
-            let end = buffer.len();
-            buffer.resize(end + PAD, 0);
-            let window = Window::new(&buffer, PAD, end);
-            let (received, effects) = self.bus.receive(self.now, peer, window);
-            self.wire(peer).written.drain(..received.consumed);
-            self.carry_out(effects, window.data());
-            if received.next != Next::Again {
-                return;
-            }
-        }
-    }
-
-    fn carry_out(&mut self, effects: Vec<Effect>, data: &[u8]) {
-        let mut after = After::default();
-        for effect in effects {
-            self.one_effect(effect, data, &mut after);
-            self.read_all();
-        }
-        for (peer, bytes) in after.sent {
-            if let (Peer::Worker(worker), 0) = (peer, bytes) {
-                self.handle(Input::Unread { worker, bytes: 0 });
-            } else {
-                self.handle(Input::Sent { peer, bytes });
-            }
-        }
-        for peer in after.resumed {
-            self.present(peer);
-        }
-        for at in after.closed {
-            if !self.clients[at].closed {
-                self.closes(at);
-            }
-        }
-    }
-
-    fn one_effect(&mut self, effect: Effect, data: &[u8], after: &mut After) {
-        match effect {
-            Effect::Copy { to, span } => {
-                let bytes = &data[span.start as usize..span.end as usize];
-                self.wire(to).half.extend_from_slice(bytes);
-                after.sent.push((to, bytes.len()));
-            }
-            Effect::Insert { to, text } => {
-                self.wire(to).half.extend_from_slice(text.as_bytes());
-                after.sent.push((to, text.as_bytes().len()));
-            }
-            Effect::Pause(peer) => self.wire(peer).paused = true,
-            Effect::Resume(peer) => {
-                self.wire(peer).paused = false;
-                after.resumed.push(peer);
-            }
-            Effect::Spawn { worker, name, .. } => {
-                self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
-                let is_doubted = (1..MOST_ENDS).contains(&self.ends[name.pool]);
-                let may_be_asked = self.eras[name.pool].is_none() || is_doubted;
-                self.workers.push(SimWorker::new(worker, name.pool, may_be_asked));
-            }
-            Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
-                let at = self.worker(worker);
-                self.workers[at].terminated = true;
-                self.check_stop(at);
-            }
-            Effect::Probe(worker) => {
-                let at = self.worker(worker);
-                self.note(format!("worker {at} is looked at"));
-                after.sent.push((Peer::Worker(worker), 0));
-            }
-            Effect::Release(worker) => {
-                let at = self.worker(worker);
-                self.workers[at].released = true;
-                self.workers[at].goes();
-            }
-            Effect::Close { client, how, why } => {
-                let at = self.client(client);
-                if why == Reason::SessionEvicted {
-                    self.check_evicted(at);
-                }
-                self.clients[at].closing = true;
-                self.note(format!("client {at} is closed for {why:?}"));
-                if how != Close::Refuse {
-                    after.closed.push(at);
-                }
-                if how == Close::Refuse {
-                    self.clients[at].wire.paused = false;
-                }
-            }
-            Effect::Discovered { pool } => {
-                assert_eq!(self.bus.view().pool_era(pool), self.eras[pool], "of pool {pool}");
-                self.note(format!("pool {pool} is {:?}", self.eras[pool]));
-            }
-            Effect::Report(report) => {
-                let is_news = !matches!(report.reason, Reason::ClientOpened | Reason::ClientClosed);
-                if is_news {
-                    self.note(format!("  reported: {}: {}", report.reason.name(), report.text));
-                }
-            }
-            _ => {}
-        }
-    }
-
     fn worker(&self, key: WorkerKey) -> usize {
         self.workers.iter().position(|worker| worker.key == key).expect("it is a worker")
     }
 
     fn client(&self, key: ClientKey) -> usize {
         self.clients.iter().position(|client| client.key == key).expect("it is a client")
-    }
-
-    /// All peers read the whole lines that have arrived.
-    fn read_all(&mut self) {
-        for at in 0..self.workers.len() {
-            while let Some(end) = memchr::memchr(b'\n', &self.workers[at].wire.half) {
-                let line: Vec<u8> = self.workers[at].wire.half.drain(..=end).collect();
-                let line = serde_json::from_slice(&line).expect("the bus writes JSON");
-                self.worker_reads(at, line);
-            }
-        }
-        for at in 0..self.clients.len() {
-            while let Some(end) = memchr::memchr(b'\n', &self.clients[at].wire.half) {
-                let line: Vec<u8> = self.clients[at].wire.half.drain(..=end).collect();
-                let line = serde_json::from_slice(&line).expect("the bus writes JSON");
-                self.client_reads(at, &line);
-            }
-        }
     }
 
     /// Workers answer until no client waits for anything, then all clients leave.
@@ -732,7 +520,7 @@ impl World {
         }
         self.pass(Duration::from_secs(8));
         self.check();
-        let stats = self.bus.view().stats();
+        let stats = self.ground.bus.view().stats();
         // Requests left behind by a client of lines are not cancelled, and may still be answered.
         let is_left = |work: &&Work| self.clients[work.client].era.is_none() && !work.is_again;
         let live = self.workers.iter().filter(|worker| !worker.released);
@@ -741,9 +529,98 @@ impl World {
         for worker in self.live_workers() {
             let key = self.workers[worker].key;
             assert!(
-                self.workers[worker].terminated || self.bus.view().owner(key).is_none(),
+                self.workers[worker].terminated || self.ground.bus.view().owner(key).is_none(),
                 "worker {worker} has no owner"
             );
+        }
+    }
+}
+
+impl SmallWorld for World {
+    fn ground(&mut self) -> &mut Ground {
+        &mut self.ground
+    }
+
+    fn on_tick(&mut self) {
+        for worker in &mut self.workers {
+            let is_silent = worker.has_run_for(self.ground.now).is_some_and(|time| time >= SILENT_FOR);
+            let is_over = is_silent && !worker.terminated;
+            if worker.asked.is_some() && is_over && !std::mem::replace(&mut worker.is_late, true) {
+                let ends = &mut self.ends[worker.pool];
+                *ends = if *ends > 0 { MOST_ENDS } else { 0 };
+                worker.may_be_pinned = true;
+                if self.eras[worker.pool].is_none() {
+                    self.eras[worker.pool] = Some(Era::Legacy);
+                }
+            }
+        }
+    }
+
+    fn wire(&mut self, peer: Peer) -> &mut Wire {
+        match peer {
+            Peer::Client(key) => &mut self.clients.iter_mut().find(|client| client.key == key).expect("a client").wire,
+            Peer::Worker(key) => &mut self.workers.iter_mut().find(|worker| worker.key == key).expect("a worker").wire,
+        }
+    }
+
+    fn one_effect(&mut self, effect: Effect, after: &mut After) {
+        match effect {
+            Effect::Spawn { worker, name, .. } => {
+                self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
+                let is_doubted = (1..MOST_ENDS).contains(&self.ends[name.pool]);
+                let may_be_asked = self.eras[name.pool].is_none() || is_doubted;
+                self.workers.push(SimWorker::new(worker, name.pool, may_be_asked));
+            }
+            Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
+                let at = self.worker(worker);
+                self.workers[at].terminated = true;
+                self.check_stop(at);
+            }
+            Effect::Release(worker) => {
+                let at = self.worker(worker);
+                self.workers[at].released = true;
+                self.workers[at].goes();
+            }
+            Effect::Close { client, how, why } => {
+                let at = self.client(client);
+                if why == Reason::SessionEvicted {
+                    self.check_evicted(at);
+                }
+                self.clients[at].closing = true;
+                self.note(format!("client {at} is closed for {why:?}"));
+                if how != Close::Refuse {
+                    after.closed.push(at);
+                }
+                if how == Close::Refuse {
+                    self.clients[at].wire.paused = false;
+                }
+            }
+            Effect::Discovered { pool } => {
+                assert_eq!(self.ground.bus.view().pool_era(pool), self.eras[pool], "of pool {pool}");
+                self.note(format!("pool {pool} is {:?}", self.eras[pool]));
+            }
+            _ => {}
+        }
+    }
+
+    fn read_all(&mut self) {
+        for at in 0..self.workers.len() {
+            while let Some(line) = self.workers[at].wire.next_line() {
+                self.worker_reads(at, line);
+            }
+        }
+        for at in 0..self.clients.len() {
+            while let Some(line) = self.clients[at].wire.next_line() {
+                self.client_reads(at, &line);
+            }
+        }
+    }
+
+    fn close(&mut self, at: usize) {
+        if !self.clients[at].closed {
+            (self.clients[at].closing, self.clients[at].closed) = (true, true);
+            let key = self.clients[at].key;
+            self.handle(Input::Closed(key));
         }
     }
 }

@@ -8,6 +8,7 @@ use super::{PATIENCE, SILENT_FOR, SimClient, World};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Era};
+use crate::small::SmallWorld;
 
 impl World {
     pub(super) fn worker_reads(&mut self, at: usize, line: Value) {
@@ -27,7 +28,7 @@ impl World {
             let work = self.workers[at].work.iter_mut().find(|work| work.id == *id);
             let work = work.expect("a request is cancelled by the id that its worker knows");
             assert!(self.clients[work.client].closing, "only a client that leaves cancels here");
-            work.given_up = Some(self.now);
+            work.given_up = Some(self.ground.now);
             return;
         }
         if line["method"].is_null() {
@@ -98,7 +99,7 @@ impl World {
         assert_ne!(self.settings.pools[worker.pool].assignment, Assignment::Dedicated, "nobody else has it");
         assert!(!worker.accepted.contains(&kind), "worker {at} has accepted one that asks for the same");
         assert!(worker.greeted.iter().all(|(greeted, ..)| *greeted != client), "once for client {client}");
-        self.workers[at].greeted.push((client, self.now, false));
+        self.workers[at].greeted.push((client, self.ground.now, false));
     }
 
     /// A worker reads a line of a client: it knows the client's `initialize`, or one that asks for the same, unless it
@@ -108,7 +109,7 @@ impl World {
         let is_shared = self.settings.pools[worker.pool].assignment != Assignment::Dedicated;
         let Some((kind, true)) = self.clients[client].greeting.filter(|_| is_shared) else { return };
         let was_asked = |(of, since, is_answered): &(usize, Moment, bool)| {
-            *of == client && *is_answered || self.now.since(*since) >= PATIENCE
+            *of == client && *is_answered || self.ground.now.since(*since) >= PATIENCE
         };
         let takes_no_more = self.take_one[worker.pool] && !worker.accepted.is_empty();
         let knows = worker.accepted.contains(&kind) || takes_no_more || worker.greeted.iter().any(was_asked);
@@ -174,7 +175,7 @@ impl World {
         let at = &self.workers[worker];
         let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[at.pool].assignment);
         if assignment == Assignment::Dedicated && era == Era::Modern {
-            let fresh = |since: Moment| self.now.since(since) < SILENT_FOR;
+            let fresh = |since: Moment| self.ground.now.since(since) < SILENT_FOR;
             let others = at.work.iter().filter(|work| work.client != client);
             let works_for_others = others.clone().any(|work| work.given_up.is_none_or(fresh));
             let has_it = at.work.iter().any(|work| work.client == client && work.given_up.is_none());
@@ -202,9 +203,9 @@ impl World {
     }
 
     pub(super) fn check(&mut self) {
-        self.bus.check_invariants();
+        self.ground.bus.check_invariants();
         for pool in 0..self.settings.pools.len() {
-            assert_eq!(self.bus.view().pool_era(pool), self.eras[pool], "of pool {pool}");
+            assert_eq!(self.ground.bus.view().pool_era(pool), self.eras[pool], "of pool {pool}");
             let here = &self.settings.pools[pool];
             let leaves = |worker: &SimWorker| (worker.may_be_pinned || worker.is_late) && worker.pinned.is_none();
             let of_pool = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released);
@@ -219,7 +220,7 @@ impl World {
             if !uses(Era::Modern) || !uses(Era::Legacy) {
                 assert!(live.len() <= here.max_instances, "one era has the workers of one");
             }
-            let is_ready = self.bus.view().pool_readiness(pool).is_some_and(|ready| ready.is_ready());
+            let is_ready = self.ground.bus.view().pool_readiness(pool).is_some_and(|ready| ready.is_ready());
             let runs = self.workers.iter().any(|worker| worker.pool == pool && !worker.released && worker.runs());
             // One may be started in the place of another that has to give way.
             let may_end = |(at, client): (usize, &SimClient)| client.pool == pool && self.may_be_evicted(at);
@@ -232,7 +233,7 @@ impl World {
                 worker.pool == client.pool && takes && worker.work.is_empty()
             };
             // A crash suspect is not read for a while.
-            let has_suspects = self.bus.view().count(Reason::CrashSuspect) > 0;
+            let has_suspects = self.ground.bus.view().count(Reason::CrashSuspect) > 0;
             let waits = client.wire.paused && client.bound.is_none() && !has_suspects;
             assert!(
                 !waits || !self.workers.iter().any(|worker| is_idle(&worker)),
@@ -240,7 +241,7 @@ impl World {
             );
         }
         for reason in [Reason::UnknownId, Reason::LateAnswer, Reason::WorkerAnswersTwice, Reason::WorkerMalformed] {
-            assert_eq!(self.bus.view().count(reason), 0, "{}", reason.name());
+            assert_eq!(self.ground.bus.view().count(reason), 0, "{}", reason.name());
         }
     }
 }

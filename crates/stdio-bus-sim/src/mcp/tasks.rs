@@ -33,22 +33,23 @@ pub(super) struct Task {
 impl World {
     /// Makes a client's line name tasks. Returns the first one of its pool.
     pub(super) fn names_tasks(&mut self, client: usize, line: &mut Value) {
-        if self.tasks.is_empty() || !self.random.one_in(3) {
+        if self.tasks.is_empty() || !self.ground.random.one_in(3) {
             return;
         }
         let count = self.tasks.len();
-        let (one, other) = (self.random.range(0..count), self.random.range(count.saturating_sub(4)..count));
+        let (one, other) =
+            (self.ground.random.range(0..count), self.ground.random.range(count.saturating_sub(4)..count));
         let (one, other) = (self.tasks[one].id.clone(), self.tasks[other].id.clone());
-        if self.clients[client].speaks() == Era::Modern && self.random.one_in(5) {
+        if self.clients[client].speaks() == Era::Modern && self.ground.random.one_in(5) {
             line["method"] = json!("subscriptions/listen");
-            let place = if self.random.one_in(2) { "notifications" } else { "other" };
+            let place = if self.ground.random.one_in(2) { "notifications" } else { "other" };
             line["params"][place] = json!({ "taskIds": [other] });
             if place == "other" {
                 line["params"]["taskIds"] = json!(["unknown", other]);
             }
         } else {
-            let which = if self.random.one_in(2) { one } else { other };
-            line["method"] = json!(*self.random.pick(&["tasks/get", "tasks/update", "tasks/cancel"]));
+            let which = if self.ground.random.one_in(2) { one } else { other };
+            line["method"] = json!(*self.ground.random.pick(&["tasks/get", "tasks/update", "tasks/cancel"]));
             line["params"]["taskId"] = json!(which);
         }
     }
@@ -78,7 +79,7 @@ impl World {
         assert!(may, "client {client} reaches another one's task {}", task.id);
         assert_eq!(task.worker, at, "task {} is asked for at another worker", task.id);
         if !task.has_ttl {
-            task.until = self.now.after(WORKS_FOR);
+            task.until = self.ground.now.after(WORKS_FOR);
         }
         self.named += 1;
         true
@@ -103,15 +104,15 @@ impl World {
 
     /// What a worker adds to a result: a new task, or what has become of the one that it is asked for.
     pub(super) fn with_task(&mut self, at: usize, client: usize, of: Option<&str>, result: &mut Value) {
-        let makes = of.is_none() && self.random.one_in(4);
+        let makes = of.is_none() && self.ground.random.one_in(4);
         if of.is_none() && !makes {
             return;
         }
         let id = of.map_or_else(|| format!("t{}", self.tasks.len()), str::to_owned);
         result["taskId"] = json!(id);
-        let status = *self.random.pick(&["working", "working", "input_required", "completed", "failed"]);
+        let status = *self.ground.random.pick(&["working", "working", "input_required", "completed", "failed"]);
         result["status"] = json!(status);
-        let ttl = self.random.one_in(3).then(|| self.random.range(500..60_000) as u64);
+        let ttl = self.ground.random.one_in(3).then(|| self.ground.random.range(500..60_000) as u64);
         ttl.into_iter().for_each(|ttl| result["ttlMs"] = json!(ttl));
         if makes {
             result["resultType"] = json!("task");
@@ -123,7 +124,7 @@ impl World {
                 worker: at,
                 maker: maker.name.map(|name| (maker.listener(), name)),
                 works: true,
-                until: self.now,
+                until: self.ground.now,
                 has_ttl: false,
             });
         }
@@ -132,7 +133,7 @@ impl World {
 
     /// A worker says what has become of a task: of its own it knows.
     fn is_told_of_task(&mut self, at: usize, id: &str, status: &str, ttl: Option<u64>) {
-        let now = self.now;
+        let now = self.ground.now;
         let Some(task) = self.tasks.iter_mut().find(|task| task.id == id && task.worker == at) else { return };
         task.works = matches!(status, "working" | "input_required");
         match ttl {
@@ -150,8 +151,8 @@ impl World {
         if own.is_empty() {
             return None;
         }
-        let id = self.random.pick(&own).clone();
-        let status = *self.random.pick(&["working", "completed", "cancelled"]);
+        let id = self.ground.random.pick(&own).clone();
+        let status = *self.ground.random.pick(&["working", "completed", "cancelled"]);
         self.is_told_of_task(at, &id, status, None);
         let params = json!({"of": at, "taskId": id, "status": status});
         Some(json!({"jsonrpc": "2.0", "method": "notifications/tasks", "params": params}))
@@ -159,6 +160,6 @@ impl World {
 
     /// Whether a worker works on a task.
     pub(super) fn works_on_task(&self, at: usize) -> bool {
-        self.tasks.iter().any(|task| task.worker == at && task.works && task.until > self.now)
+        self.tasks.iter().any(|task| task.worker == at && task.works && task.until > self.ground.now)
     }
 }

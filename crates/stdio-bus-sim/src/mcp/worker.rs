@@ -1,4 +1,4 @@
-//! The workers in the world of an MCP listener, and the bytes between the bus and each peer.
+//! The workers in the world of an MCP listener.
 
 use std::time::Duration;
 
@@ -6,16 +6,7 @@ use serde_json::Value;
 
 use crate::bus::port::{Moment, WorkerKey};
 use crate::bus::settings::Era;
-
-/// The bytes between the bus and one peer.
-#[derive(Default)]
-pub(super) struct Wire {
-    /// Written by the peer and not consumed.
-    pub(super) written: Vec<u8>,
-    pub(super) paused: bool,
-    /// Queued by the bus, but not a whole line yet.
-    pub(super) half: Vec<u8>,
-}
+use crate::small::Wire;
 
 /// A request that a worker has read.
 pub(super) struct Work {

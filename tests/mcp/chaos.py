@@ -28,10 +28,10 @@ class Tally(collections.Counter):
         super().__init__()
         self.failed = []
 
-    def fail(self, what):
-        self["failed"] += 1
+    def fail(self, kind, what):
+        self[kind] += 1
         if len(self.failed) < 20:
-            self.failed.append(what)
+            self.failed.append(f"{kind}: {what}")
 
 
 class Guest:
@@ -52,22 +52,22 @@ class Guest:
             try:
                 await self.visit(running)
             except AssertionError as error:
-                self.tally.fail(f"guest {self.number} ({self.pool}, {self.era}): {error}")
+                self.tally.fail("failed", f"guest {self.number} ({self.pool}, {self.era}): {error}")
             except Told as told:
                 if told.error["code"] in CODES:
                     self.tally[f"not begun {told.error['code']}"] += 1
                     await asyncio.sleep(0.05)
                 else:
-                    self.tally.fail(f"guest {self.number} ({self.pool}, {self.era}) has no session: {told}")
+                    self.tally.fail("failed", f"guest {self.number} ({self.pool}, {self.era}) has no session: {told}")
             except Refused as refused:
                 # Its session has ended with its worker, or there is no worker: it starts again.
                 if refused.status in STATUSES:
                     self.tally[f"refused {refused.status}"] += 1
                     await asyncio.sleep(0.05)
                 else:
-                    self.tally.fail(f"guest {self.number} ({self.pool}, {self.era}) is refused: {refused}")
+                    self.tally.fail("failed", f"guest {self.number} ({self.pool}, {self.era}) is refused: {refused}")
             except (Cut, ConnectionError) as error:
-                self.tally.fail(f"guest {self.number} ({self.pool}, {self.era}) lost an answer: {error!r}")
+                self.tally.fail("failed", f"guest {self.number} ({self.pool}, {self.era}) lost an answer: {error!r}")
             finally:
                 if self.caller:
                     self.caller.leave(abruptly=self.random.random() < 0.5)

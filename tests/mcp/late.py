@@ -6,7 +6,6 @@ STDIO_BUS_MCP_CHAOS is the duration in seconds.
 
 import asyncio
 import base64
-import collections
 import itertools
 import json
 import os
@@ -16,11 +15,10 @@ import struct
 import sys
 import urllib.parse
 
+from chaos import SECONDS, SEED, Tally, kill
 from mcp_site import Site
 from wire import LEGACY, META, MODERN, PATIENCE, Client, Cut, Refused, Told, until, within
 
-SECONDS = float(os.environ.get("STDIO_BUS_MCP_CHAOS", "15"))
-SEED = int(os.environ.get("STDIO_BUS_MCP_SEED", random.randrange(1 << 32)))
 # What a client may get whose worker has died, was replaced or does not exist, or whose request it has cancelled itself.
 CODES = {-32010, -32011, -32026, -32800, -32001, -32000}
 STATUSES = {404, 429, 503}
@@ -109,17 +107,6 @@ for line in sys.stdin:
             answer(id, params)
     sys.stdout.flush()
 """
-
-
-class Tally(collections.Counter):
-    def __init__(self):
-        super().__init__()
-        self.failed = []
-
-    def fail(self, kind, what):
-        self[kind] += 1
-        if len(self.failed) < 20:
-            self.failed.append(f"{kind}: {what}")
 
 
 class Visit:
@@ -383,18 +370,6 @@ class Guest:
         async with within(f"the end of {id}, which {visit.name} has cancelled"):
             await reading
         visit.cancel(id)
-
-
-async def kill(site, running, tally):
-    dice = random.Random(f"{SEED} killer")
-    while running.is_set():
-        await asyncio.sleep(dice.uniform(0.5, 2.5))
-        if children := site.children():
-            try:
-                os.kill(dice.choice(children), signal.SIGKILL)
-                tally["kills"] += 1
-            except ProcessLookupError:
-                pass
 
 
 async def reload(site, running, tally):

@@ -301,8 +301,8 @@ impl Ctx {
 }
 
 impl View<'_> {
-    /// Whether a connection from `place` begins with a PROXY header. The caller reads it before [`Bus::connect`](crate::Bus::connect), which
-    /// takes its content.
+    /// Whether a connection from `place` begins with a PROXY header. The caller reads it before
+    /// [`Bus::connect`](crate::Bus::connect), which takes its content.
     pub fn awaits_header(&self, listener: usize, place: Place) -> bool {
         let Some(listener) = self.bus.ctx.settings.listeners.get(listener) else { return false };
         match &listener.entry.proxy {

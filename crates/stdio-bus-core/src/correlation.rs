@@ -266,6 +266,17 @@ impl Bus {
 }
 
 impl Requests {
+    /// The unanswered requests of a peer, the oldest first.
+    pub(super) fn asked_by(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
+        ctx.peer_end(peer).map(|end| self.asked(&end.outstanding).collect()).unwrap_or_default()
+    }
+
+    /// The requests that a peer has still to answer, the oldest first.
+    pub(super) fn asked_of(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
+        let has_any = ctx.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
+        if has_any { self.all(&|request| request.answerer() == peer) } else { Vec::new() }
+    }
+
     /// A client's request ends without an answer: its client gets the error `said`, or nothing.
     pub(super) fn count_outcome(
         &self,

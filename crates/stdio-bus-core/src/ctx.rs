@@ -7,20 +7,17 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::client::{Clients, Workers};
-use super::out::Out;
-use super::settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
-use super::shutdown::Shutdown;
-use super::table::Table;
-use super::time::Time;
-use super::timers::Timers;
-use crate::client::Phase;
+use crate::client::{Clients, Phase, Workers};
 use crate::eviction::Eviction;
+use crate::out::Out;
 use crate::peer::{Moment, Peer};
 use crate::report::{Reason, Report};
-use crate::timers::Timer;
+use crate::settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
+use crate::shutdown::Shutdown;
+use crate::table::Table;
+use crate::time::Time;
+use crate::timers::{Timer, Timers};
 
-/// See the module's documentation.
 pub(crate) struct Ctx {
     pub(crate) time: Time,
     pub(crate) settings: Settings,

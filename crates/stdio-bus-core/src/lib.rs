@@ -80,7 +80,6 @@ mod view;
 mod withdrawal;
 
 use alloc::rc::Rc;
-use alloc::vec::Vec;
 
 use ctx::Ctx;
 use fleet::Fleet;
@@ -89,13 +88,12 @@ use fleet::tenure::Wear;
 pub use fleet::worker;
 pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
-use peer::{Moment, Peer, RequestKey};
+use peer::{Moment, Peer};
 use pending::Requests;
 use port::{Close, Effects, Input};
 use report::{Reason, Report};
 use session::table::Sessions;
 use settings::Settings;
-use stats::Stats;
 use subscriptions::Subscriptions;
 use tasks::Tasks;
 use timers::Timer;
@@ -289,42 +287,5 @@ impl Bus {
         self.sessions.check_early(&self.ctx);
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
         self.fleet.check_openings(&self.ctx);
-    }
-}
-
-impl Requests {
-    /// The unanswered requests of a peer, the oldest first.
-    fn asked_by(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
-        ctx.peer_end(peer).map(|end| self.asked(&end.outstanding).collect()).unwrap_or_default()
-    }
-
-    /// The requests that a peer has still to answer, the oldest first.
-    fn asked_of(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
-        let has_any = ctx.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
-        if has_any { self.all(&|request| request.answerer() == peer) } else { Vec::new() }
-    }
-}
-
-impl View<'_> {
-    /// When [`Input::Tick`] is wanted at the latest.
-    pub fn next_deadline(&self) -> Option<Moment> {
-        self.bus.ctx.timers.next()
-    }
-
-    /// Counters and gauges.
-    pub fn stats(&self) -> Stats {
-        Stats {
-            clients: self.bus.ctx.client_count(),
-            awaiting_workers: self.bus.fleet.awaiting_workers(&self.bus.ctx),
-            workers: self.bus.ctx.workers.len(),
-            sessions: self.bus.sessions.owned(),
-            pending: self.bus.requests.len(),
-            ..*self.bus.ctx.out.counted()
-        }
-    }
-
-    /// How often something was dropped, closed or changed for this reason.
-    pub fn count(&self, reason: Reason) -> u64 {
-        self.bus.ctx.out.count(reason)
     }
 }

@@ -3,9 +3,11 @@
 use crate::Bus;
 use crate::admission::TurnedAway;
 use crate::origin::Origin;
-use crate::peer::{ClientKey, Source, WorkerKey};
+use crate::peer::{ClientKey, Moment, Source, WorkerKey};
+use crate::report::Reason;
 use crate::settings::Era;
 use crate::shutdown::Stage;
+use crate::stats::Stats;
 
 /// The bus, to be read only.
 #[derive(Clone, Copy)]
@@ -21,6 +23,28 @@ impl Bus {
 }
 
 impl<'a> View<'a> {
+    /// When [`Input::Tick`](crate::port::Input::Tick) is wanted at the latest.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.bus.ctx.timers.next()
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            clients: self.bus.ctx.client_count(),
+            awaiting_workers: self.bus.fleet.awaiting_workers(&self.bus.ctx),
+            workers: self.bus.ctx.workers.len(),
+            sessions: self.bus.sessions.owned(),
+            pending: self.bus.requests.len(),
+            ..*self.bus.ctx.out.counted()
+        }
+    }
+
+    /// How often something was dropped, closed or changed for this reason.
+    pub fn count(&self, reason: Reason) -> u64 {
+        self.bus.ctx.out.count(reason)
+    }
+
     /// The stage of the shutdown.
     pub fn stage(&self) -> Stage {
         self.bus.ctx.stage()

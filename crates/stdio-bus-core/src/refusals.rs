@@ -16,11 +16,9 @@ use super::settings::MAX_REQUEST_ID_LEN;
 use super::withdrawal::Dialect;
 use super::{Bus, Flow, foreign, length_of_line, reply};
 use crate::ctx::Ctx;
+use crate::eras::protocol::RESOURCE_NOT_FOUND;
 use crate::fleet::Fleet;
 use crate::session::table::Sessions;
-
-/// ACP's code for a resource, such as a session, that an agent does not know.
-const NOT_FOUND: i32 = -32002;
 
 impl Bus {
     /// A line of `from` is malformed (spec 4.3, 5.3).
@@ -197,7 +195,7 @@ impl Fleet {
     pub(super) fn code_for(&self, ctx: &Ctx, to: Peer, reason: Reason) -> i32 {
         let is_unknown = matches!(reason, Reason::SessionDenied | Reason::SessionLost);
         match to {
-            Peer::Client(client) if is_unknown && self.speaks_acp(ctx, client) => NOT_FOUND,
+            Peer::Client(client) if is_unknown && self.speaks_acp(ctx, client) => RESOURCE_NOT_FOUND,
             _ => reason.code(),
         }
     }

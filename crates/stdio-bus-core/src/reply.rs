@@ -2,6 +2,9 @@
 
 use alloc::vec::Vec;
 
+use crate::eras::protocol::{MODERN, spoken_over_http};
+use crate::settings::Era;
+
 /// Whether the answerer may have received the request that failed: retrying it is safe only if it did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
@@ -51,11 +54,10 @@ pub fn error(
 
 /// Adds the error data that MCP requires for an unsupported version.
 pub(super) fn add_versions(error: &mut Vec<u8>) {
-    const VERSIONS: &[u8] =
-        b",\"supported\":[\"2025-11-25\",\"2025-06-18\",\"2025-03-26\"],\"requested\":\"2026-07-28\"}}}\n";
+    let supported = spoken_over_http(Era::Legacy).collect::<Vec<_>>().join("\",\"");
     // It ends with three braces and a newline.
     error.truncate(error.len().saturating_sub(4));
-    error.extend_from_slice(VERSIONS);
+    error.extend_from_slice(format!(",\"supported\":[\"{supported}\"],\"requested\":\"{MODERN}\"}}}}}}\n").as_bytes());
 }
 
 /// A decoded string as a JSON string. Lone surrogates of the original (WTF-8) are escaped again.

@@ -17,6 +17,7 @@ use core::time::Duration;
 
 use super::tenure::Wear;
 use crate::ctx::Ctx;
+use crate::eras::protocol::MODERN;
 use crate::fleet::Fleet;
 use crate::id::Id;
 use crate::peer::{Moment, WorkerKey};
@@ -95,7 +96,7 @@ fn id_of(number: u32) -> alloc::string::String {
 fn question(number: u32) -> alloc::string::String {
     format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"server/discover\",\"params\":{{\"_meta\":{{\
-         \"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",\
+         \"io.modelcontextprotocol/protocolVersion\":\"{MODERN}\",\
          \"io.modelcontextprotocol/clientCapabilities\":{{}},\
          \"io.modelcontextprotocol/clientInfo\":{{\"name\":\"stdio-bus\",\"version\":\"{}\"}}}}}}}}\n",
         id_of(number),
@@ -223,18 +224,18 @@ impl Fleet {
         ctx.out.push(Effect::Discovered { pool });
         let id = &ctx.settings.pools[pool].id;
         let text = match (era, known) {
-            (Era::Modern, _) => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
+            (Era::Modern, _) => format!("the command of pool \"{id}\" serves clients of MCP {MODERN}"),
             (Era::Legacy, Known::Answered) => {
-                format!("the command of pool \"{id}\" serves no clients of MCP 2026-07-28, but earlier ones")
+                format!("the command of pool \"{id}\" serves no clients of MCP {MODERN}, but earlier ones")
             }
             (Era::Legacy, Known::Silent) => format!(
                 "the command of pool \"{id}\" has not answered server/discover within {} s: until it does, it counts as one \
-                 that serves no clients of MCP 2026-07-28",
+                 that serves no clients of MCP {MODERN}",
                 SILENT_FOR.as_secs()
             ),
             (Era::Legacy, Known::Ended) => format!(
                 "workers of pool \"{id}\" have ended {MOST_ENDS} times without an answer to server/discover: the command \
-                 counts as one that serves no clients of MCP 2026-07-28, if it works at all"
+                 counts as one that serves no clients of MCP {MODERN}, if it works at all"
             ),
         };
         ctx.report(Reason::EraKnown, None, || text);

@@ -11,6 +11,7 @@ use super::message::{Said, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
 use crate::client::Phase;
 use crate::ctx::Ctx;
+use crate::eras::protocol::MODERN;
 use crate::flow::delivery::{Room, SLOW_READER_LIMIT, edited};
 use crate::id::{Id, Spelled};
 use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, session_name, session_named};
@@ -200,8 +201,9 @@ impl Bus {
             found => found?,
         };
         if said.id.is_some() && self.ctx.mcp(to).is_modern() {
-            let text = "no request may be sent to a client of MCP 2026-07-28; answer its request with input_required";
-            return Err(Refusal(Reason::ServerRequest, text.into()));
+            let text =
+                format!("no request may be sent to a client of MCP {MODERN}; answer its request with input_required");
+            return Err(Refusal(Reason::ServerRequest, text));
         }
         let due = self.ctx.line_expires(worker).filter(|_| said.id.is_some());
         if due.is_some_and(|due| due <= self.ctx.time.now()) {

@@ -5,6 +5,10 @@
 //! for clients of 2026-07-28. The workers that are started with the daemon may go to either: the first client that
 //! needs one decides. Those of the other side are started for its first client.
 
+pub mod protocol;
+
+use protocol::MODERN;
+
 use super::message::Refusal;
 use super::report::Reason;
 use super::settings::Era;
@@ -47,12 +51,11 @@ impl Fleet {
         match self.pool_era(pool) {
             Some(Era::Modern) => Ok(()),
             None => {
-                let text = format!("no worker of pool \"{id}\" has said yet whether it serves 2026-07-28");
+                let text = format!("no worker of pool \"{id}\" has said yet whether it serves {MODERN}");
                 Err(Refusal(Reason::NoWorker, text))
             }
             Some(Era::Legacy) => {
-                let text =
-                    format!("the command of pool \"{id}\" serves no clients of 2026-07-28; begin with initialize");
+                let text = format!("the command of pool \"{id}\" serves no clients of {MODERN}; begin with initialize");
                 Err(Refusal(Reason::EraUnsupported, text))
             }
         }

@@ -2,10 +2,10 @@
 
 use rustix::net::{Shutdown, shutdown};
 
-use super::connection::{Closing, Ends, Flight};
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
+use super::transport::{Ends, Flight, State};
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
 use crate::io::{Io, Submission, tells_half_closed};
 
@@ -14,28 +14,31 @@ impl<I: Io> Reactor<I> {
     /// stdin.
     pub(super) fn watch(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        let is_socket = connection.ends.is_socket() && connection.is_not_read();
-        let wanted = is_socket || connection.ends.is_worker();
-        let Some(descriptor) = connection.ends.raw_output() else { return };
-        if !wanted || connection.closing >= Closing::ShutDown || !connection.in_flight.add(Flight::Watch) {
+        let is_socket = connection.transport.ends.is_socket() && connection.is_not_read();
+        let wanted = is_socket || connection.transport.ends.is_worker();
+        let Some(descriptor) = connection.transport.ends.raw_output() else { return };
+        if !wanted
+            || connection.transport.state >= State::Lingering
+            || !connection.transport.in_flight.add(Flight::Watch)
+        {
             return;
         }
-        let half_closed = connection.incoming.is_half_closed();
+        let half_closed = connection.transport.is_half_closed();
         // SAFETY: the descriptor stays open while this is in flight.
         unsafe { self.io.submit(Submission::Watch { descriptor, half_closed }, Operation::Watch.token(slot)) };
     }
 
     pub(super) fn watched(&mut self, now: Moment, slot: usize, result: i32) {
-        self.connections[slot].in_flight.end(Flight::Watch);
+        self.connections[slot].transport.in_flight.end(Flight::Watch);
         if self.remove_if_idle(slot) {
             return;
         }
         let connection = &mut self.connections[slot];
-        if result < 0 || connection.closing >= Closing::ShutDown {
+        if result < 0 || connection.transport.state >= State::Lingering {
             return self.close_stdin_when_idle(slot);
         }
         if tells_half_closed(result) {
-            connection.incoming.told_half_closed = true;
+            connection.transport.half_closes();
             self.tell_half_closed(slot);
             return self.watch(slot);
         }
@@ -43,7 +46,7 @@ impl<I: Io> Reactor<I> {
         // A socket that is read again will show its end itself, after its last bytes; and a half-closed one may still
         // wait for answers. On Unix sockets a full close can be distinguished; on TCP it is provoked (`liveness.rs`).
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
-        if connection.ends.is_worker() || (connection.is_not_read() && has_gone) {
+        if connection.transport.ends.is_worker() || (connection.is_not_read() && has_gone) {
             self.broken(now, slot, peer, "the peer has disconnected".to_owned());
         }
     }
@@ -52,9 +55,9 @@ impl<I: Io> Reactor<I> {
     pub(super) fn tell_half_closed(&mut self, slot: usize) {
         let connection = &self.connections[slot];
         if let Peer::Client(client) = connection.peer
-            && connection.ends.is_socket()
+            && connection.transport.ends.is_socket()
             && connection.incoming.is_paused
-            && connection.incoming.is_half_closed()
+            && connection.transport.is_half_closed()
         {
             self.tell(self.clock.now(), Input::SendsNoMore(client));
         }
@@ -63,25 +66,25 @@ impl<I: Io> Reactor<I> {
     /// Closes the output once everything was written.
     pub(super) fn close_after_flush(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
-        connection.closing = connection.closing.max(Closing::AfterFlush);
+        connection.transport.drain();
         self.connections.mark_dirty(slot);
     }
 
     pub(super) fn shut_down(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        connection.closing = Closing::ShutDown;
-        if connection.ends.is_worker() {
-            if connection.in_flight.has(Flight::Watch) {
+        connection.transport.state = State::Lingering;
+        if connection.transport.ends.is_worker() {
+            if connection.transport.in_flight.has(Flight::Watch) {
                 self.cancel(Operation::Watch, slot);
             }
             return self.close_stdin_when_idle(slot);
         }
-        let is_socket = connection.ends.is_socket();
-        if is_socket && let Some(socket) = connection.ends.output() {
+        let is_socket = connection.transport.ends.is_socket();
+        if is_socket && let Some(socket) = connection.transport.ends.output() {
             // A client that has gone already needs no shutdown.
             let _ = shutdown(socket, Shutdown::Write);
         }
-        if is_socket && !connection.incoming.has_ended() {
+        if is_socket && !connection.transport.has_ended() {
             self.arm_read(slot);
         } else {
             let peer = connection.peer;
@@ -91,9 +94,10 @@ impl<I: Io> Reactor<I> {
 
     pub(super) fn close_stdin_when_idle(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
-        let is_busy = connection.in_flight.has(Flight::Write) || connection.in_flight.has(Flight::Watch);
-        if let Ends::Worker { stdin, .. } = &mut connection.ends
-            && connection.closing == Closing::ShutDown
+        let is_busy =
+            connection.transport.in_flight.has(Flight::Write) || connection.transport.in_flight.has(Flight::Watch);
+        if let Ends::Worker { stdin, .. } = &mut connection.transport.ends
+            && connection.transport.state == State::Lingering
             && !is_busy
         {
             *stdin = None;
@@ -111,7 +115,7 @@ impl<I: Io> Reactor<I> {
         }
         // What is discarded need not be paused, and reading continues without the buffer of a line.
         (connection.incoming.is_discarded, connection.incoming.is_paused) = (true, false);
-        if !connection.in_flight.has(Flight::Read) {
+        if !connection.transport.in_flight.has(Flight::Read) {
             connection.inbox.release(self.io.buffers());
         } else if connection.inbox.weight() > 0 {
             self.cancel(Operation::Read, slot);
@@ -130,7 +134,7 @@ impl<I: Io> Reactor<I> {
     fn hear_to_the_end(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         connection.incoming.is_paused = false;
-        if connection.in_flight.has(Flight::Read) && !connection.inbox.is_empty() {
+        if connection.transport.in_flight.has(Flight::Read) && !connection.inbox.is_empty() {
             self.cancel(Operation::Read, slot);
         }
         self.connections.resume_soon(slot);
@@ -139,16 +143,16 @@ impl<I: Io> Reactor<I> {
     /// Cancels all operations of a connection, which is removed when the last of them has completed.
     pub(super) fn leave(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
-        if connection.closing == Closing::Leaving {
+        if connection.transport.is_closing() {
             return;
         }
-        connection.closing = Closing::Leaving;
-        let is_socket = connection.ends.is_socket();
-        if is_socket && let Some(socket) = connection.ends.input() {
+        connection.transport.state = State::Closing;
+        let is_socket = connection.transport.ends.is_socket();
+        if is_socket && let Some(socket) = connection.transport.ends.input() {
             // All reads and writes of the socket complete after this.
             let _ = shutdown(socket, Shutdown::Both);
         }
-        let in_flight = connection.in_flight;
+        let in_flight = connection.transport.in_flight;
         let has_rest_of_stderr = connection.stderr.is_some() && !in_flight.has(Flight::Stderr);
         let operations = [
             (Flight::Read, Operation::Read, !is_socket),
@@ -170,13 +174,13 @@ impl<I: Io> Reactor<I> {
     /// Removes a connection that is leaving and has nothing in flight. Returns whether it is leaving.
     pub(super) fn remove_if_idle(&mut self, slot: usize) -> bool {
         let connection = &mut self.connections[slot];
-        if connection.closing != Closing::Leaving {
+        if !connection.transport.is_closing() {
             return false;
         }
         // Operations on an inherited descriptor may never complete, so they are not waited for.
-        let is_idle = connection.in_flight.is_empty();
+        let is_idle = connection.transport.in_flight.is_empty();
         let client = match connection.peer {
-            Peer::Client(client) if is_idle || connection.ends.is_stdio() => Some(client),
+            Peer::Client(client) if is_idle || connection.transport.ends.is_stdio() => Some(client),
             _ => None,
         };
         if is_idle {
@@ -194,7 +198,7 @@ impl<I: Io> Reactor<I> {
     fn remove(&mut self, slot: usize) {
         let mut connection = self.connections.remove(slot);
         self.timers.set(Timer::Connection(slot), None);
-        if connection.ends.is_stdio() {
+        if connection.transport.ends.is_stdio() {
             self.stdio.count_unwritten(connection.outbox.lines());
         }
         connection.outbox.clear(self.io.buffers());

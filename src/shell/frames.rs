@@ -1,7 +1,8 @@
 //! Handles WebSocket control frames: sends and answers pings, and reports and sends closes.
 
-use super::connection::{Closing, Connection};
+use super::connection::Connection;
 use super::reactor::Reactor;
+use super::transport::State;
 use super::websocket::{Beat, Ending};
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
@@ -59,9 +60,9 @@ impl<I: Io> Reactor<I> {
     /// Pings a silent connection, and closes one that did not answer.
     pub(super) fn ping(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        let Connection { web: Some(web), outbox, peer, closing, incoming, .. } = connection else { return };
+        let Connection { transport, web: Some(web), outbox, peer, incoming, .. } = connection else { return };
         // A peer that has closed will not answer, and a closing connection need not.
-        if *closing >= Closing::AfterFlush || incoming.has_ended() {
+        if transport.state > State::Open || transport.has_ended() {
             return web.heartbeat.stop();
         }
         match web.heartbeat.check(now, !incoming.is_paused, !outbox.is_empty()) {

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use rustix::net::SendFlags;
 
-use super::connection::{Closing, Flight};
 use super::listen::KEEPALIVE;
 use super::reactor::Reactor;
+use super::transport::{Flight, State};
 use crate::bus::port::Moment;
 use crate::io::Io;
 
@@ -79,7 +79,7 @@ impl<I: Io> Reactor<I> {
         let connection = &mut self.connections[slot];
         let Some(look_at) = connection.look_at.as_mut().filter(|at| **at <= now) else { return };
         *look_at = next_look(now, LOOK_EVERY);
-        if connection.ends.input().and_then(silence_of).is_some_and(|silence| silence >= SILENCE) {
+        if connection.transport.ends.input().and_then(silence_of).is_some_and(|silence| silence >= SILENCE) {
             connection.look_at = None;
             let (peer, seconds) = (connection.peer, SILENCE.as_secs());
             self.broken(now, slot, peer, format!("the network has given no sign of it for {seconds} s"));
@@ -103,17 +103,17 @@ impl<I: Io> Reactor<I> {
     fn check_unread(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         connection.look_at = Some(next_look(now.after(DOUBT), DOUBT_EVERY));
-        if !std::mem::replace(&mut connection.incoming.is_doubted, true) || connection.closing != Closing::Open {
+        if !std::mem::replace(&mut connection.incoming.is_doubted, true) || connection.transport.state != State::Open {
             return;
         }
-        let is_idle = !connection.in_flight.has(Flight::Write) && connection.outbox.is_empty();
+        let is_idle = !connection.transport.in_flight.has(Flight::Write) && connection.outbox.is_empty();
         if connection.web.is_some() {
             // A WebSocket cannot be half-closed. Its close frame, if it has sent one, is not read.
-            if connection.incoming.is_half_closed() && connection.incoming.is_paused {
+            if connection.transport.is_half_closed() && connection.incoming.is_paused {
                 let peer = connection.peer;
                 self.broken(now, slot, peer, "it has disconnected while it was not read".to_owned());
             }
-        } else if is_idle && let Some(socket) = connection.ends.input() {
+        } else if is_idle && let Some(socket) = connection.transport.ends.input() {
             provoke_reset(socket);
         }
     }

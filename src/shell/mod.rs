@@ -4,7 +4,8 @@
 //! It has two halves, so that the core cannot be called while its effects are carried out: the core, and the reactor
 //! (`reactor.rs`), which owns everything that is open. `turn.rs` has the loop between them.
 //!
-//! State is at the bottom, operations on it are above. State, owned by the reactor: `connection.rs` with `inbox.rs`,
+//! State is at the bottom, operations on it are above. State, owned by the reactor: `transport.rs`, which moves the bytes
+//! of every connection, `connection.rs` with `inbox.rs`,
 //! `outbox.rs`, `framing.rs`, `websocket.rs` and `stderr.rs`, `http/connection.rs`, `listeners.rs`, `budget.rs`,
 //! `stdio.rs`, `timers.rs`. Operations: `read.rs` and `write.rs` move bytes, `accept.rs` accepts clients, `handshakes`
 //! handles PROXY headers and WebSocket requests, `http` requests, `frames.rs` WebSocket control frames, `liveness.rs` failed networks,
@@ -55,6 +56,7 @@ mod stderr;
 mod stdio;
 mod timers;
 mod token_files;
+mod transport;
 mod turn;
 mod websocket;
 mod workers;

@@ -168,7 +168,7 @@ impl Connections {
     /// Marks an output that has something to write, or has to be checked.
     #[inline]
     pub(super) fn mark_dirty(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.slab[slot].queued.dirty, true) {
+        if !std::mem::replace(&mut self.slab[slot].transport.is_dirty, true) {
             self.dirty.push(slot);
         }
     }
@@ -178,7 +178,7 @@ impl Connections {
     pub(super) fn next_dirty(&mut self) -> Option<usize> {
         while let Some(slot) = self.dirty.pop() {
             if let Some(connection) = self.slab.get_mut(slot) {
-                connection.queued.dirty = false;
+                connection.transport.is_dirty = false;
                 return Some(slot);
             }
         }
@@ -187,7 +187,7 @@ impl Connections {
 
     /// Queues a connection whose buffered bytes have to be presented.
     pub(super) fn resume_soon(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.slab[slot].queued.resumed, true) {
+        if !std::mem::replace(&mut self.slab[slot].is_resumed, true) {
             self.resumed.push_back(slot);
         }
     }
@@ -195,7 +195,7 @@ impl Connections {
     /// Takes the next one, if it still exists.
     pub(super) fn next_resumed(&mut self) -> Option<usize> {
         let slot = self.resumed.pop_front()?;
-        self.slab.get_mut(slot)?.queued.resumed = false;
+        self.slab.get_mut(slot)?.is_resumed = false;
         Some(slot)
     }
 }
@@ -228,7 +228,7 @@ impl<I: Io> Reactor<I> {
     /// Handles the expired timer of a connection.
     pub(super) fn connection_due(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
-        if connection.room.take_due(now) {
+        if connection.transport.room.take_due(now) {
             self.retry_sending(slot);
         }
         self.tell_left_out(now, slot);
@@ -242,12 +242,12 @@ impl<I: Io> Reactor<I> {
         let descriptor = match operation {
             Operation::Accept => self.listeners.acceptors[slot].socket().map(|socket| socket.as_raw_fd()),
             Operation::HttpReceive | Operation::HttpSend | Operation::HttpWatch => {
-                Some(self.http.connections[slot].socket.as_raw_fd())
+                Some(self.http.connections[slot].socket().as_raw_fd())
             }
             Operation::Log => Some(rustix::stdio::stderr().as_raw_fd()),
-            Operation::Read => self.connections[slot].ends.input().map(|input| input.as_raw_fd()),
+            Operation::Read => self.connections[slot].transport.ends.input().map(|input| input.as_raw_fd()),
             Operation::ReadStderr => self.connections[slot].stderr.as_ref().map(|stderr| stderr.pipe.as_raw_fd()),
-            _ => self.connections[slot].ends.raw_output(),
+            _ => self.connections[slot].transport.ends.raw_output(),
         };
         if let Some(descriptor) = descriptor {
             self.io.cancel(operation.token(slot), descriptor);

@@ -3,11 +3,11 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use super::connection::{Closing, End, Flight};
 use super::effects::Source;
 use super::operation::Operation;
 use super::outbox::Storage;
 use super::reactor::Reactor;
+use super::transport::{Flight, HalfClose, State};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Next, Peer};
 use crate::io::buffers::CHUNK;
@@ -33,7 +33,7 @@ impl<I: Io> Shell<I> {
     /// A read into the inbox has completed.
     pub(super) fn read(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.reactor.connections[slot];
-        connection.in_flight.end(Flight::Read);
+        connection.transport.in_flight.end(Flight::Read);
         if result > 0 {
             connection.filled(now, result as usize);
             self.present(now, slot);
@@ -52,17 +52,17 @@ impl<I: Io> Shell<I> {
     /// A receive into a provided buffer has completed.
     pub(super) fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
         let connection = &mut self.reactor.connections[slot];
-        connection.in_flight.end(Flight::Read);
+        connection.transport.in_flight.end(Flight::Read);
         connection.incoming.has_more = completion.more_to_read();
         let buffer = completion.buffer();
         if completion.result > 0
             && let Some(buffer) = buffer
-            && connection.closing != Closing::Leaving
+            && !connection.transport.is_closing()
             && !connection.incoming.is_discarded
         {
-            connection.in_flight.add(Flight::Presentation);
+            connection.transport.in_flight.add(Flight::Presentation);
             self.present_received(now, slot, buffer, completion.result as usize);
-            self.reactor.connections[slot].in_flight.remove(Flight::Presentation);
+            self.reactor.connections[slot].transport.in_flight.remove(Flight::Presentation);
             self.reactor.after_frames(now, slot);
         }
         let reactor = &mut self.reactor;
@@ -117,10 +117,10 @@ impl<I: Io> Shell<I> {
     /// Presents the bytes of the inbox to the core. The connection stays meanwhile, even if the core closes it because
     /// of them.
     pub(super) fn present(&mut self, now: Moment, slot: usize) {
-        let is_first = self.reactor.connections[slot].in_flight.add(Flight::Presentation);
+        let is_first = self.reactor.connections[slot].transport.in_flight.add(Flight::Presentation);
         debug_assert!(is_first);
         self.present_kept(now, slot);
-        self.reactor.connections[slot].in_flight.remove(Flight::Presentation);
+        self.reactor.connections[slot].transport.in_flight.remove(Flight::Presentation);
     }
 
     fn present_kept(&mut self, now: Moment, slot: usize) {
@@ -129,7 +129,7 @@ impl<I: Io> Shell<I> {
         if connection.incoming.is_discarded {
             return connection.inbox.release(reactor.io.buffers());
         }
-        let (peer, keep) = (connection.peer, !connection.ends.is_socket());
+        let (peer, keep) = (connection.peer, !connection.transport.ends.is_socket());
         for batch in 1.. {
             let connection = &mut self.reactor.connections[slot];
             if connection.incoming.is_paused || connection.inbox.is_empty() {
@@ -167,7 +167,7 @@ impl<I: Io> Shell<I> {
             return;
         }
         // A read in flight appends to the buffered bytes, which are then presented together.
-        if !self.reactor.connections[slot].in_flight.has(Flight::Read) {
+        if !self.reactor.connections[slot].transport.in_flight.has(Flight::Read) {
             self.present(now, slot);
         }
         let reactor = &mut self.reactor;
@@ -197,8 +197,8 @@ impl<I: Io> Reactor<I> {
         let Some(connection) = self.connections.get_mut(slot).filter(|connection| connection.is_to_be_read()) else {
             return;
         };
-        let Some(input) = connection.ends.input().map(|input| input.as_raw_fd()) else { return };
-        let (submission, operation) = if connection.ends.is_socket() && connection.inbox.len() < LONG_LINE {
+        let Some(input) = connection.transport.ends.input().map(|input| input.as_raw_fd()) else { return };
+        let (submission, operation) = if connection.transport.ends.is_socket() && connection.inbox.len() < LONG_LINE {
             // A socket that was emptied is polled before it is tried again.
             let was_empty = !connection.incoming.has_more;
             (Submission::Receive { socket: input, was_empty }, Operation::Receive)
@@ -206,7 +206,7 @@ impl<I: Io> Reactor<I> {
             let Some(submission) = self.read_into_place(slot, input, may_grow) else { return };
             (submission, Operation::Read)
         };
-        self.connections[slot].in_flight.add(Flight::Read);
+        self.connections[slot].transport.in_flight.add(Flight::Read);
         // SAFETY: the inbox keeps its block and the connection its descriptor while the read is in flight.
         unsafe { self.io.submit(submission, operation.token(slot)) };
     }
@@ -214,7 +214,7 @@ impl<I: Io> Reactor<I> {
     /// Submits a read into the inbox, if there is memory for it. Otherwise the connection waits for memory.
     fn read_into_place(&mut self, slot: usize, from: RawFd, may_grow: bool) -> Option<Submission> {
         let connection = &self.connections[slot];
-        let (is_socket, kept) = (connection.ends.is_socket(), connection.inbox.len());
+        let (is_socket, kept) = (connection.transport.ends.is_socket(), connection.inbox.len());
         let short = is_socket && self.is_short_of_memory();
         let wanted = match kept {
             LONG_LINE.. if short => CHUNK.min(2 * kept),
@@ -257,12 +257,12 @@ impl<I: Io> Reactor<I> {
             libc::EAGAIN | libc::EINTR => return self.arm_read(slot),
             libc::ECANCELED if connection.incoming.is_discarded => return self.arm_read(slot),
             libc::ECANCELED if connection.incoming.is_paused => return,
-            libc::ECANCELED if connection.closing < Closing::Leaving => return self.connections.resume_soon(slot),
+            libc::ECANCELED if !connection.transport.is_closing() => return self.connections.resume_soon(slot),
             _ => {}
         }
-        connection.incoming.end = End::Seen;
+        connection.transport.half = HalfClose::Read;
         let peer = connection.peer;
-        if result < 0 && connection.ends.is_socket() {
+        if result < 0 && connection.transport.ends.is_socket() {
             let why = io::Error::from_raw_os_error(-result).to_string();
             return self.broken(now, slot, peer, why);
         }
@@ -276,10 +276,11 @@ impl<I: Io> Reactor<I> {
     /// Tells the core that a peer's input has ended, once all of it was presented.
     pub(super) fn tell_end(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        if connection.incoming.end != End::Seen || connection.is_waiting_to_be_read() {
+        let is_news = connection.transport.has_ended() && !connection.incoming.is_end_told;
+        if !is_news || connection.is_waiting_to_be_read() {
             return;
         }
-        connection.incoming.end = End::Told;
+        connection.incoming.is_end_told = true;
         let (peer, partial) = (connection.peer, connection.inbox.len());
         connection.inbox.release(self.io.buffers());
         if connection.web.as_ref().is_some_and(|web| !web.is_told) {
@@ -294,8 +295,8 @@ impl<I: Io> Reactor<I> {
             self.tell_unread(worker);
         }
         let connection = &mut self.connections[slot];
-        if connection.ends.is_worker() {
-            connection.closing = connection.closing.max(Closing::ShutDown);
+        if connection.transport.ends.is_worker() {
+            connection.transport.state = connection.transport.state.max(State::Lingering);
             self.close_stdin_when_idle(slot);
         }
         self.tell(now, Input::Broken { peer, why });

@@ -1,9 +1,9 @@
 //! The process's own stdout and stderr: writes in flight, and losses.
 
 use super::admin::recent::Recent;
-use super::connection::{Flight, InFlight};
 use super::log::{self, Batch};
 use super::request_lines::RequestLines;
+use super::transport::{Flight, InFlight};
 use crate::bus::report::Report;
 use crate::config::Pool;
 

@@ -309,8 +309,10 @@ impl<I: Io> Shell<I> {
         // Connections that the kernel may still use are leaked until the process ends.
         std::mem::forget(std::mem::take(&mut reactor.http.connections));
         let connections = std::mem::take(&mut *reactor.connections);
-        for (_, connection) in connections.into_iter().filter(|(_, connection)| !connection.in_flight.is_empty()) {
-            if connection.ends.is_stdio() {
+        for (_, connection) in
+            connections.into_iter().filter(|(_, connection)| !connection.transport.in_flight.is_empty())
+        {
+            if connection.transport.ends.is_stdio() {
                 reactor.stdio.count_unwritten(connection.outbox.lines());
             }
             std::mem::forget(connection);

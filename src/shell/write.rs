@@ -5,11 +5,11 @@ use std::os::fd::AsRawFd;
 
 use rustix::io::ioctl_fionread;
 
-use super::connection::{Closing, Ends, Flight};
 use super::inherited;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
+use super::transport::{Ends, Flight, State};
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission, tells_half_closed};
 
@@ -17,21 +17,21 @@ impl<I: Io> Reactor<I> {
     /// Starts the next write of an idle output, if it has something to write. If its connection is not being read, also
     /// watches it.
     pub(super) fn write(&mut self, now: Moment, slot: usize) {
-        if self.connections[slot].incoming.has_ended() {
+        if self.connections[slot].transport.has_ended() {
             self.watch(slot);
         }
         let connection = &mut self.connections[slot];
-        if connection.in_flight.has(Flight::Write)
-            || connection.ends.are_to_come()
-            || connection.closing >= Closing::ShutDown
-            || connection.ends.is_stdio() && self.timers.is_set(Timer::Output)
+        if connection.transport.in_flight.has(Flight::Write)
+            || connection.transport.ends.are_to_come()
+            || connection.transport.state >= State::Lingering
+            || connection.transport.ends.is_stdio() && self.timers.is_set(Timer::Output)
         {
             return;
         }
-        let socket = connection.ends.is_socket();
-        let next = connection.ends.raw_output().and_then(|out| connection.outbox.next(out, socket));
+        let socket = connection.transport.ends.is_socket();
+        let next = connection.transport.ends.raw_output().and_then(|out| connection.outbox.next(out, socket));
         let Some((mut submission, bytes)) = next else {
-            if connection.closing == Closing::AfterFlush {
+            if connection.transport.is_draining() {
                 match self.queue_close_frame(slot) {
                     true => self.write(now, slot),
                     false => self.shut_down(now, slot),
@@ -39,24 +39,24 @@ impl<I: Io> Reactor<I> {
             }
             return;
         };
-        connection.room.asked = bytes;
+        connection.transport.room.asked = bytes;
         if let Submission::SendMany { more, .. } = &mut submission {
             // The close frame and the FIN go in one packet.
             *more = connection.web.as_ref().is_some_and(|web| web.close_frame_queued);
-        } else if let Ends::Stdio { stdout, writes_aside: true, .. } = &connection.ends {
+        } else if let Ends::Stdio { stdout, writes_aside: true, .. } = &connection.transport.ends {
             let Some((from, bytes)) = connection.outbox.first() else { return };
             submission = Submission::WriteAside { to: stdout.as_raw_fd(), from, bytes: bytes as u32 };
         }
-        connection.in_flight.add(Flight::Write);
+        connection.transport.in_flight.add(Flight::Write);
         // SAFETY: the outbox keeps the segments and the descriptor stays open while the write is in flight.
         unsafe { self.io.submit(submission, Operation::Write.token(slot)) };
     }
 
     pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.connections[slot];
-        connection.in_flight.end(Flight::Write);
-        debug_assert!(connection.ends.output().is_some(), "it was closed under the kernel");
-        if connection.in_flight.remove(Flight::Room) {
+        connection.transport.in_flight.end(Flight::Write);
+        debug_assert!(connection.transport.ends.output().is_some(), "it was closed under the kernel");
+        if connection.transport.in_flight.remove(Flight::Room) {
             return self.awaited_room(now, slot, result);
         }
         let bytes = match result {
@@ -65,7 +65,7 @@ impl<I: Io> Reactor<I> {
             1.. => result as usize,
             error => return self.not_written(now, slot, -error),
         };
-        let is_cut = !connection.room.took(bytes) && connection.ends.is_socket();
+        let is_cut = !connection.transport.room.took(bytes) && connection.transport.ends.is_socket();
         let lines = connection.outbox.advance(bytes, self.io.buffers());
         if self.remove_if_idle(slot) {
             return;
@@ -83,7 +83,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn not_written(&mut self, now: Moment, slot: usize, errno: i32) {
-        let ends = &self.connections[slot].ends;
+        let ends = &self.connections[slot].transport.ends;
         let (is_stdio, is_socket) = (ends.is_stdio(), ends.is_socket());
         if is_stdio && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ECANCELED) {
             self.stdio.reader_gone = inherited::reader_gone(rustix::stdio::stdout(), errno);
@@ -108,13 +108,13 @@ impl<I: Io> Reactor<I> {
     /// kernel reports room only after much of the client's data was acknowledged, between a quarter and three quarters:
     /// a slow reader would seem not to read at all, so the write is also retried on a timer.
     fn await_room(&mut self, now: Moment, slot: usize) {
-        self.connections[slot].room.none(now);
+        self.connections[slot].transport.room.none(now);
         self.schedule(slot);
         let connection = &mut self.connections[slot];
-        let Some(descriptor) = connection.ends.raw_output() else { return };
-        connection.in_flight.add(Flight::Write);
-        connection.in_flight.add(Flight::Room);
-        let half_closed = connection.incoming.is_half_closed();
+        let Some(descriptor) = connection.transport.ends.raw_output() else { return };
+        connection.transport.in_flight.add(Flight::Write);
+        connection.transport.in_flight.add(Flight::Room);
+        let half_closed = connection.transport.is_half_closed();
         // SAFETY: the descriptor stays open while this is in flight.
         unsafe { self.io.submit(Submission::AwaitRoom { descriptor, half_closed }, Operation::Write.token(slot)) };
     }
@@ -125,18 +125,18 @@ impl<I: Io> Reactor<I> {
         }
         let connection = &mut self.connections[slot];
         if tells_half_closed(result) {
-            connection.incoming.told_half_closed = true;
+            connection.transport.half_closes();
             return self.await_room(now, slot);
         }
         // If no notification can come, only the timer is left.
-        if result != 0 || !connection.room.waits() {
+        if result != 0 || !connection.transport.room.waits() {
             self.connections.mark_dirty(slot);
         }
     }
 
     /// Retries a socket that had no room.
     pub(super) fn retry_sending(&mut self, slot: usize) {
-        let in_flight = self.connections[slot].in_flight;
+        let in_flight = self.connections[slot].transport.in_flight;
         if in_flight.has(Flight::Room) {
             self.cancel(Operation::Write, slot);
         } else if !in_flight.has(Flight::Write) {
@@ -147,7 +147,7 @@ impl<I: Io> Reactor<I> {
     /// Tells the core how many bytes are in a worker's pipe.
     pub(super) fn tell_unread(&mut self, worker: WorkerKey) {
         let slot = self.connections.slot(Peer::Worker(worker));
-        let Some(ends) = slot.map(|slot| &self.connections[slot].ends) else { return };
+        let Some(ends) = slot.map(|slot| &self.connections[slot].transport.ends) else { return };
         let bytes = match ends.output() {
             Some(stdin) => ioctl_fionread(stdin).unwrap_or(0) as usize,
             None if ends.are_to_come() => 0,

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::connection::Flight;
 use super::log::{self, Taken};
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
+use super::transport::Flight;
 use crate::bus::port::Moment;
 use crate::io::{Io, Submission, tells_half_closed};
 
@@ -33,7 +33,7 @@ impl<I: Io> Reactor<I> {
 
     /// Retries the writes that had no thread.
     pub(super) fn retry_writing(&mut self) {
-        let stdio = self.connections.iter().find(|(_, connection)| connection.ends.is_stdio());
+        let stdio = self.connections.iter().find(|(_, connection)| connection.transport.ends.is_stdio());
         if let Some((slot, _)) = stdio {
             self.connections.mark_dirty(slot);
         }

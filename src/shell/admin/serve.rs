@@ -14,11 +14,11 @@ use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
 use crate::http1::{self, Error, Framing, Status};
 use crate::io::Io;
-use crate::shell::connection::Flight;
 use crate::shell::http::connection::{Accepted, Connection, Purpose, State};
 use crate::shell::http::{Http, MOST_OPERATORS};
 use crate::shell::log;
 use crate::shell::timers::{Timer, Timers};
+use crate::shell::transport::Flight;
 use crate::shell::turn::Shell;
 
 /// Bytes that are produced before they are sent.
@@ -117,7 +117,7 @@ impl<I: Io> Shell<I> {
     /// Whether a connection needs its next piece before anything more is sent. If so, it is queued for it.
     pub(in crate::shell) fn waits_for_piece(&mut self, slot: usize) -> bool {
         let connection = &self.reactor.http.connections[slot];
-        let has_enough = connection.in_flight.has(Flight::Write) || connection.outgoing.weight() >= PIECE;
+        let has_enough = connection.transport.in_flight.has(Flight::Write) || connection.outgoing.weight() >= PIECE;
         let operator = self.admin.operator(slot);
         if has_enough || connection.state != State::Answering || operator.rest.is_none() {
             return false;
@@ -195,8 +195,8 @@ impl Admin {
         let rank = |(slot, connection): (usize, &Connection)| {
             let since = self.operators[&slot].since;
             match connection.state {
-                State::Leaving => None,
-                State::Reading | State::Lingering => Some((0, connection.since, slot)),
+                _ if connection.transport.is_closing() => None,
+                State::Reading | State::Over => Some((0, connection.since, slot)),
                 _ if count(connection.origin.source()) > MOST_OPERATORS / 2 => Some((1, since, slot)),
                 _ => (now.since(since) >= SLOW).then_some((2, since, slot)),
             }

@@ -8,13 +8,13 @@
 pub(super) mod tokens;
 pub(super) mod upgrade;
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use super::connection::Connection;
 use super::framing::Framing;
 use super::http::connection::{Accepted, Purpose, State, limits};
 use super::reactor::Reactor;
+use super::transport::Transport;
 use super::turn::Shell;
 use super::websocket::WebSocket;
 use crate::bus::port::{Input, Moment, Origin, Place, Reason};
@@ -121,7 +121,7 @@ impl<I: Io> Shell<I> {
         let listener = connection.listener;
         if !reactor.listeners.speaks_web(listener) {
             let gone = reactor.http.remove(slot);
-            return self.let_in(gone.socket, listener, gone.origin, begun, None);
+            return self.let_in(gone.transport, listener, gone.origin, begun, None);
         }
         connection.state = State::Reading;
         if !reactor.listeners.speaks_mcp(listener) {
@@ -156,22 +156,22 @@ impl<I: Io> Shell<I> {
         // Its first frames may have arrived with the request. The newline of one may need a byte more.
         let mut frames = [begun, b"\0"].concat();
         let lines = web.decode(&mut framing, now, &mut frames, begun.len());
-        let socket = reactor.http.remove(slot).socket;
-        self.let_in(socket, listener, origin, &frames[..lines], Some((web, framing)));
+        let transport = reactor.http.remove(slot).transport;
+        self.let_in(transport, listener, origin, &frames[..lines], Some((web, framing)));
         Ok(())
     }
 
     /// Makes a connection a client, some of whose lines were received already.
     fn let_in(
         &mut self,
-        socket: OwnedFd,
+        transport: Transport,
         listener: usize,
         origin: Origin,
         begun: &[u8],
         web: Option<(WebSocket, Framing)>,
     ) {
         let client = self.add_client(listener, origin, begun, |peer| {
-            let connection = Connection::socket(peer, socket);
+            let connection = Connection::over(peer, transport);
             match web {
                 Some((web, framing)) => connection.speaking(web, framing),
                 None => connection,
@@ -197,7 +197,7 @@ impl<I: Io> Reactor<I> {
     fn evict_handshake(&mut self, now: Moment, slot: usize, why: &'static str) {
         let connection = &self.http.connections[slot];
         match connection.state {
-            State::Lingering => self.leave_http(now, slot),
+            State::Over => self.leave_http(now, slot),
             State::Header if !self.listeners.speaks_web(connection.listener) => self.turn_away(now, slot, why),
             _ => self.refuse_handshake(now, slot, &Fault::too_many(Reason::ConnectionLimit, why)),
         }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::connection::{State, Unsent};
+use super::connection::Unsent;
 use super::members::{Member, Role};
 use super::places::gives_way;
 use crate::bus::id::Id;
@@ -205,7 +205,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
     /// A connection has gone: what it did not deliver is kept for its session, and self-contained requests end with it.
     pub(super) fn detach_http(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        debug_assert!(connection.state == State::Leaving);
+        debug_assert!(connection.transport.is_closing());
         self.visit(now, slot, None);
         let connection = &mut self.http.connections[slot];
         let Unsent { owed, events, whole, is_begun } = connection.outgoing.give_up();

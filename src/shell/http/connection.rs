@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use crate::mcp::log::Data;
 use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
-use crate::shell::connection::{Flight, InFlight};
 use crate::shell::outbox::{Outbox, Storage};
+use crate::shell::transport::{Ends, Flight, Transport};
 use crate::tokens::Bearer;
 
 /// Interval of keep-alives in a stream, and how long an answer may be outstanding before its response becomes a stream.
@@ -90,10 +90,8 @@ pub(in crate::shell) enum State {
     Events,
     /// Its response is complete and being sent.
     Answering,
-    /// Everything was sent; further input is discarded until the client closes.
-    Lingering,
-    /// It is removed when the kernel holds no operation of it.
-    Leaving,
+    /// There is no exchange any more: its transport lingers or closes.
+    Over,
 }
 
 /// The sender of a request.
@@ -123,21 +121,12 @@ pub(in crate::shell) struct Incoming {
     pub is_old: bool,
     /// The connection carries no other request.
     pub is_last: bool,
-    /// The client has half-closed.
-    pub has_ended: bool,
-    /// The kernel has reported that, before it was read.
-    pub told_half_closed: bool,
 }
 
 impl Incoming {
     /// Memory used by the body so far, or by the parked message.
     pub(super) fn weight(&self) -> usize {
         self.body.as_ref().map_or(0, |upload| upload.weight()) + self.parked.as_ref().map_or(0, Message::weight)
-    }
-
-    /// Whether the client is known to have half-closed.
-    pub(super) fn is_half_closed(&self) -> bool {
-        self.has_ended || self.told_half_closed
     }
 
     /// Whether the scanner is behind with the body.
@@ -249,10 +238,6 @@ pub(in crate::shell) struct Outgoing {
     held: Option<Box<Held>>,
     /// What comes after all that is queued.
     pub(super) replay: Option<Box<Replay>>,
-    /// It is in the list of outputs with something to send.
-    pub is_dirty: bool,
-    /// The connection is closed after what is being sent, and its receive is cancelled.
-    pub parts: bool,
     /// How many queued bytes, also of requests behind the current one, are accounted for.
     pub weighed: usize,
 }
@@ -418,7 +403,8 @@ impl Outgoing {
 }
 
 pub(in crate::shell) struct Connection {
-    pub socket: OwnedFd,
+    /// What moves its bytes.
+    pub transport: Transport,
     /// Indexes of its acceptor and of its listener.
     pub acceptor: usize,
     pub listener: usize,
@@ -437,7 +423,6 @@ pub(in crate::shell) struct Connection {
     pub reader: RequestReader,
     pub incoming: Incoming,
     pub outgoing: Outgoing,
-    pub in_flight: InFlight,
     /// The core's client of its request, or of its requests of 2026-07-28.
     pub member: Option<ClientKey>,
     /// The id of its pending request of 2026-07-28.
@@ -456,7 +441,7 @@ impl Connection {
     pub(super) fn new(now: Moment, accepted: Accepted, purpose: Purpose, limits: Limits, serial: u64) -> Self {
         let Accepted { socket, acceptor, listener, place } = accepted;
         Self {
-            socket,
+            transport: Transport::new(Ends::Socket(socket)),
             acceptor,
             listener,
             purpose,
@@ -469,7 +454,6 @@ impl Connection {
             reader: RequestReader::new(now, limits),
             incoming: Incoming::default(),
             outgoing: Outgoing::default(),
-            in_flight: InFlight::default(),
             member: None,
             asks: None,
             stream: 0,
@@ -492,6 +476,14 @@ impl Connection {
     /// Bytes of output, of an incomplete head, and of requests behind the current one.
     pub(super) fn queued(&self) -> usize {
         self.outgoing.weight() + self.incoming.bytes.len()
+    }
+
+    /// Its socket.
+    pub(in crate::shell) fn socket(&self) -> BorrowedFd<'_> {
+        match &self.transport.ends {
+            Ends::Socket(socket) => socket.as_fd(),
+            Ends::Stdio { .. } | Ends::Worker { .. } => unreachable!("HTTP is spoken over sockets"),
+        }
     }
 
     /// Its maximum time without progress of sending.
@@ -525,7 +517,10 @@ impl Connection {
     pub(super) fn may_part(&self) -> bool {
         let incoming = &self.incoming;
         let is_last = self.state == State::Answering && incoming.is_last && self.reader.is_over();
-        is_last && incoming.bytes.is_empty() && !incoming.has_ended && !self.in_flight.has(Flight::Watch)
+        is_last
+            && incoming.bytes.is_empty()
+            && !self.transport.has_ended()
+            && !self.transport.in_flight.has(Flight::Watch)
     }
 
     /// Its origin is known now.
@@ -538,9 +533,11 @@ impl Connection {
     /// none if it is being closed.
     pub(super) fn standing(&self) -> Option<(bool, u8)> {
         let is_get = self.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
+        if self.transport.is_closing() {
+            return None;
+        }
         Some(match self.state {
-            State::Leaving => return None,
-            State::Lingering => (true, 0),
+            State::Over => (true, 0),
             State::Header | State::Reading if self.is_silent() => (true, 1),
             State::Header | State::Reading if self.incoming.asked.is_none() => (true, 2),
             // Its client opens it again.
@@ -557,7 +554,7 @@ impl Connection {
     pub(in crate::shell) fn is_idle(&self) -> bool {
         match self.state {
             State::Reading => self.is_silent() && self.purpose != Purpose::Handshake,
-            State::Lingering => true,
+            State::Over => !self.transport.is_closing(),
             _ => false,
         }
     }

@@ -355,7 +355,7 @@ impl<I: Io> Reactor<I> {
         };
         let is_whole = is_whole && is_sent_whole;
         // A half-closed client may have gone, or wait for this.
-        let may_be_gone = connection.is_some_and(|at| self.http.connections[at].incoming.has_ended);
+        let may_be_gone = connection.is_some_and(|at| self.http.connections[at].transport.has_ended());
         let header = is_first.then(|| session.id.clone());
         if is_first {
             session.initialize = None;

@@ -181,7 +181,7 @@ impl Http {
             return 0;
         }
         // A final answer is about to be sent: cut off, it would not explain anything.
-        let holds = |it: &Connection| !matches!(it.state, State::Answering | State::Leaving);
+        let holds = |it: &Connection| it.state != State::Answering && !it.transport.is_closing();
         let held = self.connections.iter().filter(|(_, it)| it.purpose == Purpose::Handshake && holds(it)).count();
         held.saturating_sub(most)
     }
@@ -204,7 +204,7 @@ impl Http {
     pub(super) fn remove(&mut self, slot: usize) -> Connection {
         self.take_place_away(slot);
         let gone = self.connections.remove(slot);
-        debug_assert!(gone.in_flight.is_empty(), "it was closed under the kernel");
+        debug_assert!(gone.transport.in_flight.is_empty(), "it was closed under the kernel");
         self.counts[gone.purpose as usize] -= 1;
         self.memory.keep(gone.outgoing.weighed, 0);
         gone
@@ -302,7 +302,7 @@ impl Http {
 
     fn is_stray(&self, connection: &Connection) -> bool {
         let has_client = connection.member.is_some_and(|client| self.members.get(client).is_some());
-        !has_client && !connection.is_operators() && connection.state != State::Leaving
+        !has_client && !connection.is_operators() && !connection.transport.is_closing()
     }
 
     /// The heaviest connection without a client, of the source whose connections without one hold most; and how much all
@@ -334,7 +334,7 @@ impl Http {
 
     /// Marks a connection that has something to send.
     fn mark_dirty(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.connections[slot].outgoing.is_dirty, true) {
+        if !std::mem::replace(&mut self.connections[slot].transport.is_dirty, true) {
             self.dirty.push(slot);
         }
     }
@@ -342,8 +342,8 @@ impl Http {
     /// Takes the next connection that still exists.
     pub(super) fn next_dirty(&mut self) -> Option<usize> {
         while let Some(slot) = self.dirty.pop() {
-            if let Some(connection) = self.connections.get_mut(slot).filter(|it| it.outgoing.is_dirty) {
-                connection.outgoing.is_dirty = false;
+            if let Some(connection) = self.connections.get_mut(slot).filter(|it| it.transport.is_dirty) {
+                connection.transport.is_dirty = false;
                 return Some(slot);
             }
         }

@@ -1,6 +1,6 @@
 //! Moves the bytes of MCP connections: reads complete requests, sends queued output, and closes.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 
 use rustix::net::{Shutdown, shutdown, sockopt};
 
@@ -13,12 +13,12 @@ use crate::io::{Io, Submission, tells_half_closed};
 use crate::mcp::asked::Verb;
 use crate::mcp::write::Manner;
 use crate::mcp::{Fault, write};
-use crate::shell::connection::Flight;
 use crate::shell::handshakes::upgrade::health;
 use crate::shell::liveness::{DOUBT, provoke_reset};
 use crate::shell::operation::Operation;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
+use crate::shell::transport::{self, Drain, Flight, HalfClose};
 use crate::shell::turn::Shell;
 use crate::websocket::HEALTH;
 use crate::websocket::answer::Refusal;
@@ -29,6 +29,9 @@ const FIRST: usize = 4096;
 const MOST_BEHIND: usize = 8 * 1024;
 /// Most heads are shorter. Only while memory is not short may one become longer.
 const USUAL_HEAD: usize = 8 * 1024;
+
+/// Everything was sent, and the connection ends as soon as its receive is cancelled.
+const DRAINED: transport::State = transport::State::Draining(Drain::Receive);
 
 /// The refusal while memory is short.
 const SHORT: &str = "memory is short; try again later";
@@ -52,7 +55,7 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn receive_first(&mut self, now: Moment, slot: usize) {
         let Reactor { io, http, .. } = &mut self.reactor;
         let mut first = [0; FIRST];
-        let received = io.receive_now(http.connections[slot].socket.as_fd(), &mut first);
+        let received = io.receive_now(http.connections[slot].socket(), &mut first);
         self.read_http(now, slot, &first[..received]);
     }
 
@@ -60,7 +63,7 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn http_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
-        connection.in_flight.end(Flight::Read);
+        connection.transport.in_flight.end(Flight::Read);
         if let Some(buffer) = completion.buffer() {
             if completion.result > 0 {
                 // SAFETY: the buffer is returned after the last use of the window.
@@ -72,9 +75,9 @@ impl<I: Io> Shell<I> {
         }
         let connection = &reactor.http.connections[slot];
         match (connection.state, completion.result) {
-            (State::Leaving, _) => reactor.remove_http_if_idle(slot),
-            (State::Lingering, _) if connection.outgoing.parts => self.reactor.linger_http(now, slot),
-            (State::Answering, ..0) if connection.outgoing.parts => {}
+            _ if connection.transport.is_closing() => reactor.remove_http_if_idle(slot),
+            _ if connection.transport.state == DRAINED => self.reactor.linger_http(now, slot),
+            (State::Answering, ..0) if connection.transport.is_draining() => {}
             (_, error) if error == -libc::ENOBUFS => reactor.http.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
             (State::Header | State::Reading, _) if connection.purpose == Purpose::Handshake => {
@@ -90,12 +93,12 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
         match connection.state {
-            State::Leaving => reactor.remove_http_if_idle(slot),
-            State::Lingering if connection.outgoing.parts => {
-                connection.outgoing.parts = false;
+            _ if connection.transport.is_closing() => reactor.remove_http_if_idle(slot),
+            State::Over if connection.transport.is_draining() => {
+                connection.transport.state = transport::State::Open;
                 reactor.linger_http(now, slot);
             }
-            State::Lingering => reactor.arm_http_receive(slot),
+            State::Over => reactor.arm_http_receive(slot),
             State::Header | State::Reading => {
                 if connection.is_idle() {
                     connection.since = now;
@@ -114,7 +117,7 @@ impl<I: Io> Shell<I> {
     /// 2026-07-28, "Cancellation"), and ends a GET stream: its client has gone, and will return for undelivered events.
     fn http_ended(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.reactor.http.connections[slot];
-        connection.incoming.has_ended = true;
+        connection.transport.half = HalfClose::Read;
         let members = &self.reactor.http.members;
         let member = connection.member.and_then(|client| members.get(client));
         let is_session = member.is_some_and(|member| matches!(member.role, Role::Session(_)));
@@ -302,17 +305,16 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn http_sent(&mut self, now: Moment, slot: usize, result: i32) {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
-        connection.in_flight.end(Flight::Write);
-        let had_to_wait = connection.in_flight.remove(Flight::Room);
-        match (connection.state, result) {
-            (State::Leaving, _) => return reactor.remove_http_if_idle(slot),
-            (_, 1..) if had_to_wait && tells_half_closed(result) => {
-                // Nothing else would show it if nothing is received any more.
-                connection.incoming.has_ended |= connection.outgoing.parts;
-                return reactor.await_http_room(slot, true);
+        connection.transport.in_flight.end(Flight::Write);
+        let had_to_wait = connection.transport.in_flight.remove(Flight::Room);
+        match result {
+            _ if connection.transport.is_closing() => return reactor.remove_http_if_idle(slot),
+            1.. if had_to_wait && tells_half_closed(result) => {
+                connection.transport.half_closes();
+                return reactor.await_http_room(slot);
             }
-            (_, 1..) if had_to_wait => {}
-            (_, 1..) => {
+            1.. if had_to_wait => {}
+            1.. => {
                 let owed = connection.outgoing.sent(result as usize, reactor.io.buffers());
                 connection.since = now;
                 let client = connection.member.filter(|client| reactor.http.members.get(*client).is_some());
@@ -320,8 +322,8 @@ impl<I: Io> Shell<I> {
                     reactor.tell_sent(now, client, owed);
                 }
             }
-            (_, error) if error == -libc::EAGAIN => return reactor.await_http_room(slot, false),
-            (_, error) if error == -libc::EINTR => {}
+            error if error == -libc::EAGAIN => return reactor.await_http_room(slot),
+            error if error == -libc::EINTR => {}
             _ => return self.reactor.leave_http(now, slot),
         }
         self.send_http(now, slot);
@@ -337,17 +339,20 @@ impl<I: Io> Shell<I> {
         }
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
-        if connection.in_flight.has(Flight::Write) || connection.state == State::Leaving {
+        if connection.transport.in_flight.has(Flight::Write) || connection.transport.is_closing() {
             return;
         }
         reactor.refill_http(now, slot);
         let connection = &mut reactor.http.connections[slot];
-        let parts = connection.may_part();
+        let (parts, socket) = (connection.may_part(), connection.socket().as_raw_fd());
         // The FIN goes with the last bytes.
-        if let Some(send) = connection.outgoing.send(connection.socket.as_raw_fd(), parts) {
-            connection.in_flight.add(Flight::Write);
-            let is_received = connection.in_flight.has(Flight::Read);
-            let cancels = parts && !std::mem::replace(&mut connection.outgoing.parts, parts) && is_received;
+        if let Some(send) = connection.outgoing.send(socket, parts) {
+            connection.transport.in_flight.add(Flight::Write);
+            let is_received = connection.transport.in_flight.has(Flight::Read);
+            let cancels = parts && !connection.transport.is_draining() && is_received;
+            if parts {
+                connection.transport.drain();
+            }
             // SAFETY: what is sent is not touched and the socket stays open while this is in flight.
             unsafe { reactor.io.submit(send, Operation::HttpSend.token(slot)) };
             if cancels {
@@ -372,14 +377,16 @@ impl<I: Io> Shell<I> {
         self.reactor.release_http(slot);
         let connection = &mut self.reactor.http.connections[slot];
         if connection.incoming.is_last {
-            let sends_more = !connection.incoming.bytes.is_empty();
-            if connection.outgoing.parts && !sends_more && connection.in_flight.has(Flight::Read) {
+            let (sends_more, is_draining) = (!connection.incoming.bytes.is_empty(), connection.transport.is_draining());
+            if is_draining && !sends_more && connection.transport.in_flight.has(Flight::Read) {
                 // It is cancelled, and the connection closed as soon as that has completed.
-                connection.state = State::Lingering;
-            } else if connection.incoming.has_ended && !connection.outgoing.parts {
+                (connection.state, connection.transport.state) = (State::Over, DRAINED);
+            } else if connection.transport.has_ended() && !is_draining {
                 self.reactor.leave_http(now, slot);
             } else {
-                connection.outgoing.parts &= !sends_more;
+                if sends_more {
+                    connection.transport.state = transport::State::Open;
+                }
                 self.reactor.linger_http(now, slot);
             }
             return;
@@ -387,7 +394,7 @@ impl<I: Io> Shell<I> {
         let waiting = connection.incoming.bytes.len();
         connection.state = State::Reading;
         connection.reader.answered(now, waiting);
-        if connection.incoming.has_ended && waiting == 0 {
+        if connection.transport.has_ended() && waiting == 0 {
             return self.reactor.leave_http(now, slot);
         }
         self.read_http(now, slot, &[]);
@@ -411,11 +418,11 @@ impl<I: Io> Shell<I> {
                 self.fail_http(now, slot, &fault);
             }
             State::Waiting | State::Events if connection.outgoing.is_empty() => {
-                let has_ended = connection.incoming.is_half_closed();
+                let has_ended = connection.transport.is_half_closed();
                 let has_begun = connection.state == State::Events;
                 // A client that has half-closed may have gone, which is seen only if something is sent.
                 if has_ended && !has_begun {
-                    provoke_reset(&connection.socket);
+                    provoke_reset(connection.socket());
                 }
                 if !has_ended || has_begun || now.since(connection.since) >= KEEP_ALIVE {
                     self.reactor.keep_http_alive(now, slot);
@@ -424,7 +431,7 @@ impl<I: Io> Shell<I> {
                     self.reactor.set_http_due(slot, now.after(DOUBT));
                 }
             }
-            State::Leaving => {}
+            State::Over if connection.transport.is_closing() => {}
             State::Parked => self.parked_due(now, slot),
             State::Waiting | State::Events | State::Answering
                 if now.since(connection.since) < connection.send_time() =>
@@ -450,13 +457,13 @@ impl<I: Io> Reactor<I> {
     /// for.
     fn linger_http(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        connection.state = State::Lingering;
-        let _ = shutdown(&connection.socket, Shutdown::Write);
-        let parts = std::mem::take(&mut connection.outgoing.parts);
-        if parts && self.io.receive_now(connection.socket.as_fd(), &mut [0; 512]) == 0 {
+        let _ = shutdown(connection.socket(), Shutdown::Write);
+        let was_last = connection.transport.is_draining();
+        (connection.state, connection.transport.state) = (State::Over, transport::State::Lingering);
+        if was_last && self.io.receive_now(connection.socket(), &mut [0; 512]) == 0 {
             return self.leave_http(now, slot);
         }
-        (connection.incoming.has_ended, connection.incoming.bytes) = (false, Vec::new());
+        connection.incoming.bytes = Vec::new();
         self.http.weigh(slot);
         self.set_http_due(slot, now.after(LINGER));
         self.arm_http_receive(slot);
@@ -465,7 +472,8 @@ impl<I: Io> Reactor<I> {
     /// Arms a receive, if input is of interest: during a response, only its end.
     pub(super) fn arm_http_receive(&mut self, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
-        if connection.state == State::Leaving || connection.incoming.has_ended || connection.outgoing.parts {
+        let transport = &connection.transport;
+        if transport.is_closing() || transport.has_ended() || transport.is_draining() {
             return;
         }
         if connection.state == State::Reading && connection.incoming.is_behind() {
@@ -474,10 +482,10 @@ impl<I: Io> Reactor<I> {
         if connection.state != State::Reading && connection.incoming.bytes.len() >= MOST_BEHIND {
             return self.watch_http(slot);
         }
-        if !connection.in_flight.add(Flight::Read) {
+        if !connection.transport.in_flight.add(Flight::Read) {
             return;
         }
-        let receive = Submission::Receive { socket: connection.socket.as_raw_fd(), was_empty: true };
+        let receive = Submission::Receive { socket: connection.socket().as_raw_fd(), was_empty: true };
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(receive, Operation::HttpReceive.token(slot)) };
     }
@@ -485,11 +493,11 @@ impl<I: Io> Reactor<I> {
     /// Watches for the client's departure where no receive would show it.
     pub(super) fn watch_http(&mut self, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
-        if connection.state == State::Leaving || !connection.in_flight.add(Flight::Watch) {
+        if connection.transport.is_closing() || !connection.transport.in_flight.add(Flight::Watch) {
             return;
         }
-        let half_closed = connection.incoming.is_half_closed();
-        let watch = Submission::Watch { descriptor: connection.socket.as_raw_fd(), half_closed };
+        let half_closed = connection.transport.is_half_closed();
+        let watch = Submission::Watch { descriptor: connection.socket().as_raw_fd(), half_closed };
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(watch, Operation::HttpWatch.token(slot)) };
     }
@@ -497,13 +505,13 @@ impl<I: Io> Reactor<I> {
     /// The client has gone, or half-closed.
     pub(in crate::shell) fn http_watched(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.http.connections[slot];
-        connection.in_flight.end(Flight::Watch);
-        if connection.state == State::Leaving {
+        connection.transport.in_flight.end(Flight::Watch);
+        if connection.transport.is_closing() {
             return self.remove_http_if_idle(slot);
         }
         if tells_half_closed(result) {
             // It is not read, so this is not its end yet.
-            connection.incoming.told_half_closed = true;
+            connection.transport.half_closes();
             self.set_http_due(slot, now.after(DOUBT));
             return self.watch_http(slot);
         }
@@ -519,12 +527,12 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Waits for room in the socket.
-    fn await_http_room(&mut self, slot: usize, is_half_closed: bool) {
+    fn await_http_room(&mut self, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        connection.in_flight.add(Flight::Write);
-        connection.in_flight.add(Flight::Room);
-        let half_closed = is_half_closed || connection.incoming.has_ended;
-        let room = Submission::AwaitRoom { descriptor: connection.socket.as_raw_fd(), half_closed };
+        connection.transport.in_flight.add(Flight::Write);
+        connection.transport.in_flight.add(Flight::Room);
+        let half_closed = connection.transport.is_half_closed();
+        let room = Submission::AwaitRoom { descriptor: connection.socket().as_raw_fd(), half_closed };
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(room, Operation::HttpSend.token(slot)) };
         let at = connection.since.after(connection.send_time());
@@ -573,11 +581,11 @@ impl<I: Io> Reactor<I> {
             return self.set_http_due(slot, now.after(KEEP_ALIVE));
         }
         // A lost network shows by missing acknowledgements.
-        let _ = sockopt::set_tcp_user_timeout(&connection.socket, SEND_TIME.as_millis() as u32 / 2);
+        let _ = sockopt::set_tcp_user_timeout(connection.socket(), SEND_TIME.as_millis() as u32 / 2);
         if connection.state == State::Waiting && !connection.takes().prefers_events() {
             // No comment can be sent to a client that waits for JSON, so the kernel asks whether it is there.
-            let _ = sockopt::set_tcp_keepidle(&connection.socket, KEEP_ALIVE);
-            let _ = sockopt::set_socket_keepalive(&connection.socket, true);
+            let _ = sockopt::set_tcp_keepidle(connection.socket(), KEEP_ALIVE);
+            let _ = sockopt::set_socket_keepalive(connection.socket(), true);
             return self.set_http_due(slot, now.after(KEEP_ALIVE));
         }
         if connection.state == State::Waiting {
@@ -596,19 +604,19 @@ impl<I: Io> Reactor<I> {
     /// session.
     pub(in crate::shell) fn leave_http(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
-        if connection.state == State::Leaving {
+        if connection.transport.is_closing() {
             return;
         }
-        connection.state = State::Leaving;
+        (connection.state, connection.transport.state) = (State::Over, transport::State::Closing);
         self.http.memory.held -= connection.incoming.clear();
         self.http.take_place_away(slot);
         let connection = &mut self.http.connections[slot];
         // Its timer keeps running: usually the next connection in its slot can use it.
-        if !connection.in_flight.is_empty() {
+        if !connection.transport.in_flight.is_empty() {
             // All operations on the socket complete after this.
-            let _ = shutdown(&connection.socket, Shutdown::Both);
+            let _ = shutdown(connection.socket(), Shutdown::Both);
         }
-        if connection.in_flight.has(Flight::Watch) {
+        if connection.transport.in_flight.has(Flight::Watch) {
             self.cancel(Operation::HttpWatch, slot);
         }
         self.detach_http(now, slot);
@@ -616,7 +624,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn remove_http_if_idle(&mut self, slot: usize) {
-        if self.http.connections[slot].in_flight.is_empty() {
+        if self.http.connections[slot].transport.is_over() {
             self.http.connections[slot].outgoing.let_go(self.io.buffers());
             drop(self.http.remove(slot));
             self.free_descriptor();

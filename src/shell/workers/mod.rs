@@ -9,11 +9,12 @@ pub(super) mod usage;
 
 use std::os::fd::AsRawFd;
 
-use super::connection::{Closing, Connection, Ends, Flight};
+use super::connection::Connection;
 use super::log;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::stderr::{Said, Stderr};
+use super::transport::{Ends, Flight};
 use crate::bus::port::{Input, Moment, Peer, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
 use spawn::NotStarted;
@@ -53,7 +54,7 @@ impl<I: Io> Reactor<I> {
             for pipe in [&spawned.stdin, &spawned.stdout, &spawned.stderr] {
                 self.io.opened(pipe.as_raw_fd());
             }
-            connection.ends = Ends::Worker { stdin: Some(spawned.stdin), stdout: Some(spawned.stdout) };
+            connection.transport.ends = Ends::Worker { stdin: Some(spawned.stdin), stdout: Some(spawned.stdout) };
             connection.stderr = Some(Box::new(Stderr::new(spawned.stderr)));
             self.tell(now, Input::Spawned { worker, pid: spawned.pid });
             self.notify.changed();
@@ -80,7 +81,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn read_stderr(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         let Some(stderr) = &mut connection.stderr else { return };
-        let is_first = connection.in_flight.add(Flight::Stderr);
+        let is_first = connection.transport.in_flight.add(Flight::Stderr);
         debug_assert!(is_first);
         let read = Submission::Read {
             from: stderr.pipe.as_raw_fd(),
@@ -89,7 +90,7 @@ impl<I: Io> Reactor<I> {
             registered: None,
             // The stderr of a dead worker is only read as far as available: a grandchild may keep the pipe open for
             // ever.
-            now_or_never: connection.closing == Closing::Leaving,
+            now_or_never: connection.transport.is_closing(),
         };
         // SAFETY: the connection keeps the block and the pipe while the read is in flight.
         unsafe { self.io.submit(read, Operation::ReadStderr.token(slot)) };
@@ -97,7 +98,7 @@ impl<I: Io> Reactor<I> {
 
     pub(super) fn stderr_read(&mut self, slot: usize, result: i32) {
         let connection = &mut self.connections[slot];
-        connection.in_flight.end(Flight::Stderr);
+        connection.transport.in_flight.end(Flight::Stderr);
         if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool];
@@ -121,7 +122,7 @@ impl<I: Io> Reactor<I> {
             }
             self.schedule(slot);
         }
-        let is_leaving = self.connections[slot].closing == Closing::Leaving;
+        let is_leaving = self.connections[slot].transport.is_closing();
         match &self.connections[slot].stderr {
             // It is read again when its pause is over (`tell_left_out`).
             Some(stderr) if stderr.paused_until.is_some() && !is_leaving => {}
@@ -156,7 +157,7 @@ impl<I: Io> Reactor<I> {
         let pool = &self.workers.pools[name.pool];
         stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, said));
         let resumes = stderr.paused_until.take_if(|until| *until <= now).is_some();
-        if resumes && !connection.in_flight.has(Flight::Stderr) {
+        if resumes && !connection.transport.in_flight.has(Flight::Stderr) {
             self.read_stderr(slot);
         }
     }

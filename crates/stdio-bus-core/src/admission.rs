@@ -14,7 +14,7 @@ use super::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
 use super::shares::Shares;
 use super::table::{Key, Table};
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::settings::Settings;
 use crate::view::View;
 
@@ -185,7 +185,7 @@ impl Entry {
     }
 }
 
-impl Fleet {
+impl Fleets {
     fn would_take_with(
         &self,
         ctx: &Ctx,
@@ -322,12 +322,12 @@ impl View<'_> {
     /// # Errors
     /// Why not.
     pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.bus.fleet.would_take_with(&self.bus.ctx, self.bus.ctx.free_slots(), listener, origin)
+        self.bus.fleets.would_take_with(&self.bus.ctx, self.bus.ctx.free_slots(), listener, origin)
     }
 
     /// Whether a client of this origin would be accepted if it had a slot.
     pub fn would_take_in_a_slot(&self, listener: usize, origin: &Origin) -> bool {
-        self.bus.fleet.would_take_with(&self.bus.ctx, 1, listener, origin).is_ok()
+        self.bus.fleets.would_take_with(&self.bus.ctx, 1, listener, origin).is_ok()
     }
 
     /// How many connections a listener takes, in total and from one source.

@@ -3,6 +3,7 @@
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
 
 use ndjson_scan::decoded;
 
@@ -12,16 +13,18 @@ use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
 use super::settings::{self, Assignment, Era, Settings};
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::fleet::pool::Pools;
+use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::view::View;
 
-/// The workers that a message may go to: those of one pool, or of all.
+/// The workers that a message may go to: those of one fleet, or of the fleets of several pools.
 #[derive(Default)]
 pub(super) struct Group {
-    /// Slots as (pool, slot), in the order of the configuration.
-    slots: Vec<(usize, usize)>,
-    /// Their pools.
-    pools: Vec<usize>,
+    /// Their slots, in the order of the configuration.
+    slots: Vec<SlotId>,
+    /// Their fleets.
+    fleets: Vec<FleetId>,
     /// How one of them is chosen.
     assignment: Assignment,
     /// Where round robin continues.
@@ -35,8 +38,8 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// Its slots, as (pool, slot).
-    pub(super) fn slots(&self) -> &[(usize, usize)] {
+    /// Its slots.
+    pub(super) fn slots(&self) -> &[SlotId] {
         &self.slots
     }
 
@@ -50,6 +53,11 @@ impl Group {
         self.lends
     }
 
+    /// Its only fleet, if the workers of that are lent.
+    pub(super) fn lent(&self) -> Option<FleetId> {
+        self.only_fleet().filter(|_| self.lends)
+    }
+
     /// Since when a line waits for one of its workers, as one does now.
     pub(super) fn vacant_since(&mut self, now: Moment) -> Moment {
         *self.vacant_since.get_or_insert(now)
@@ -60,8 +68,8 @@ impl Group {
         self.vacant_since = None;
     }
 
-    /// The slot whose turn it is, as (pool, slot).
-    pub(super) fn next(&self) -> Option<(usize, usize)> {
+    /// The slot whose turn it is.
+    pub(super) fn next(&self) -> Option<SlotId> {
         self.slots.get(self.cursor).copied()
     }
 
@@ -86,46 +94,88 @@ impl Group {
         self.has_listeners = has_any;
     }
 
-    /// Whether a pool's workers are among its own.
-    pub(super) fn has(&self, pool: usize) -> bool {
-        self.pools.contains(&pool)
+    /// Whether a fleet's workers are among its own.
+    pub(super) fn has(&self, fleet: FleetId) -> bool {
+        self.fleets.contains(&fleet)
     }
 
-    /// The pools of its workers, each once.
-    pub(super) fn pools(&self) -> impl Iterator<Item = usize> {
-        self.pools.iter().copied()
+    /// The fleets of its workers, each once.
+    pub(super) fn fleets(&self) -> impl Iterator<Item = FleetId> {
+        self.fleets.iter().copied()
     }
 
     /// Those of the pools that are offered, with workers for clients of this era. Dedicated pools are left out where there are
     /// others, since joining one by accident would start a process.
-    fn new(settings: &Settings, offered: &[usize], era: Era) -> Self {
-        let assignment = |pool: &usize| settings.pools[*pool].assignment;
-        let shared = offered.iter().copied().filter(|pool| assignment(pool) != Assignment::Dedicated);
-        let mut pools: Vec<usize> = shared.collect();
-        if pools.is_empty() {
-            pools.extend(offered.first());
+    fn new(settings: &Settings, offered: impl IntoIterator<Item = PoolId>, era: Era) -> Self {
+        let offered: Vec<FleetId> = offered.into_iter().map(|pool| pool.of(era)).collect();
+        let assignment = |fleet: &FleetId| settings.pools[*fleet].assignment;
+        let shared = offered.iter().copied().filter(|fleet| assignment(fleet) != Assignment::Dedicated);
+        let mut fleets: Vec<FleetId> = shared.collect();
+        if fleets.is_empty() {
+            fleets.extend(offered.first());
         }
-        let slots = |pool: usize| (0..settings.pools[pool].slots(era)).map(move |slot| (pool, slot));
+        let slots = |fleet: FleetId| (0..settings.pools[fleet].slots(era)).map(move |number| fleet.slot(number));
         Self {
-            slots: pools.iter().copied().flat_map(slots).collect(),
-            assignment: pools.iter().map(assignment).max().unwrap_or_default(),
-            lends: pools.iter().any(|pool| settings.pools[*pool].lends(era)),
-            pools,
+            slots: fleets.iter().copied().flat_map(slots).collect(),
+            assignment: fleets.iter().map(assignment).max().unwrap_or_default(),
+            lends: fleets.iter().any(|fleet| settings.pools[*fleet].lends(era)),
+            fleets,
             ..Self::default()
         }
     }
 
-    /// The only pool of its workers, if there is just one.
-    pub(super) fn only_pool(&self) -> Option<usize> {
-        if let [pool] = self.pools[..] { Some(pool) } else { None }
+    /// The only fleet of its workers, if there is just one.
+    pub(super) fn only_fleet(&self) -> Option<FleetId> {
+        if let [fleet] = self.fleets[..] { Some(fleet) } else { None }
+    }
+}
+
+/// The groups, by their ids. One that no client can have is empty.
+pub(super) struct Groups {
+    of_fleets: [Vec<Group>; 2],
+    of_all: Group,
+    of_listeners: Vec<Group>,
+}
+
+impl Groups {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Group> {
+        self.of_fleets.iter().flatten().chain([&self.of_all]).chain(&self.of_listeners)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.of_fleets.iter_mut().flatten().chain([&mut self.of_all]).chain(&mut self.of_listeners)
+    }
+}
+
+impl Index<GroupId> for Groups {
+    type Output = Group;
+
+    #[inline(always)]
+    fn index(&self, group: GroupId) -> &Group {
+        match group {
+            GroupId::Fleet(fleet) => &self.of_fleets[fleet.era as usize][fleet.pool.index()],
+            GroupId::All => &self.of_all,
+            GroupId::Listener(listener) => &self.of_listeners[listener as usize],
+        }
+    }
+}
+
+impl IndexMut<GroupId> for Groups {
+    #[inline(always)]
+    fn index_mut(&mut self, group: GroupId) -> &mut Group {
+        match group {
+            GroupId::Fleet(fleet) => &mut self.of_fleets[fleet.era as usize][fleet.pool.index()],
+            GroupId::All => &mut self.of_all,
+            GroupId::Listener(listener) => &mut self.of_listeners[listener as usize],
+        }
     }
 }
 
 /// The groups, and the group of each listener.
 pub(super) struct Balancer {
-    pub groups: Vec<Group>,
+    pub groups: Groups,
     /// The group that the clients of each listener use, unless a message names a pool.
-    pub of_listeners: Vec<usize>,
+    pub of_listeners: Vec<GroupId>,
     /// Whether any pool denies any method.
     pub denies_methods: bool,
     /// Whether any workers are lent.
@@ -133,43 +183,52 @@ pub(super) struct Balancer {
 }
 
 impl Balancer {
-    /// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
-    /// pools and prefers none; and the group of each listener. If only one pool is left to choose, the group is the
-    /// same whether it is named or not: so a client has one worker there. The pools behind those that are `shown` are
-    /// for clients of 2026-07-28.
-    pub(super) fn new(settings: &Settings, shown: usize) -> Self {
-        let all: Vec<usize> = (0..shown).filter(|pool| !settings.pools[*pool].is_gone).collect();
-        let of_pool = |pool| Group::new(settings, &[pool], if pool < shown { Era::Legacy } else { Era::Modern });
-        let mut groups: Vec<Group> = (0..settings.pools.len()).map(of_pool).collect();
-        let of_all = groups.len();
-        groups.push(Group::new(settings, &all, Era::Legacy));
-        let of_listener = |listener: &settings::Listener| match (listener.pool, listener.pools.as_deref()) {
-            (Some(pool), _) => pool,
-            (None, offered) => {
-                let group = Group::new(settings, offered.unwrap_or(&all), Era::Legacy);
-                group.only_pool().unwrap_or_else(|| match offered {
-                    None => of_all,
-                    Some(_) => {
-                        groups.push(group);
-                        groups.len() - 1
-                    }
-                })
+    /// One group for each fleet, one for messages that name no pool, and one for each listener that offers some pools and
+    /// prefers none; and the group of each listener. If only one pool is left to choose, the group is the same whether it
+    /// is named or not: so a client has one worker there.
+    pub(super) fn new(settings: &Settings, pools: &Pools) -> Self {
+        let all: Vec<PoolId> = pools.places().filter(|pool| !settings.pools[*pool].is_gone).collect();
+        let of_fleet = |fleet: FleetId| match pools.has(fleet) {
+            true => Group::new(settings, [fleet.pool], fleet.era),
+            false => Group::default(),
+        };
+        let of_era = |era: Era| pools.places().map(|pool| of_fleet(pool.of(era))).collect();
+        let mut groups = Groups {
+            of_fleets: Era::BOTH.map(of_era),
+            of_all: Group::new(settings, all.iter().copied(), Era::Legacy),
+            of_listeners: Vec::new(),
+        };
+        let of_listener = |(index, listener): (usize, &settings::Listener)| {
+            groups.of_listeners.push(Group::default());
+            if let Some(pool) = listener.pool {
+                return GroupId::Fleet(PoolId::at(pool).of(Era::Legacy));
+            }
+            let offered = listener.pools.as_ref().map(|pools| pools.iter().map(|pool| PoolId::at(*pool)).collect());
+            let group = Group::new(settings, offered.unwrap_or_else(|| all.clone()), Era::Legacy);
+            match group.only_fleet() {
+                Some(fleet) => GroupId::Fleet(fleet),
+                None if listener.pools.is_none() => GroupId::All,
+                None => {
+                    groups.of_listeners[index] = group;
+                    GroupId::Listener(u32::try_from(index).unwrap_or(u32::MAX))
+                }
             }
         };
-        let of_listeners = settings.listeners.iter().map(of_listener).collect();
+        let of_listeners = settings.listeners.iter().enumerate().map(of_listener).collect();
         let denies_methods = settings.pools.iter().any(|pool| !pool.deny_methods.is_empty());
         let lends = groups.iter().any(Group::lends);
         Self { groups, of_listeners, denies_methods, lends }
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// The group that a client's line asks for (decision 7).
-    pub(super) fn group_of_line(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Result<usize, Refusal> {
+    pub(super) fn group_of_line(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Result<GroupId, Refusal> {
         if line.pool.is_some() && ctx.mcp(client).era.is_none() {
-            return self.named_pool(ctx, client, &decoded(line.get(line.pool)).unwrap_or_default());
+            let pool = self.named_pool(ctx, client, &decoded(line.get(line.pool)).unwrap_or_default())?;
+            return Ok(GroupId::Fleet(pool.of(Era::Legacy)));
         }
-        Ok(ctx.client(client).map_or(0, |client| client.group))
+        Ok(ctx.client(client).map_or(GroupId::All, |client| client.group))
     }
 
     /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment.
@@ -177,19 +236,19 @@ impl Fleet {
         &mut self,
         ctx: &mut Ctx,
         client: ClientKey,
-        group: usize,
+        group: GroupId,
         line: Parsed<'_>,
     ) -> Result<WorkerKey, Refusal> {
         // No worker is picked or started for a client that uses a denied method.
         if self.balancer.denies_methods
-            && let Some(pool) = self.balancer.groups[group].only_pool()
-            && let Some(denied) = ctx.denied_in(pool, line)
+            && let Some(fleet) = self.balancer.groups[group].only_fleet()
+            && let Some(denied) = ctx.denied_in(fleet.pool, line)
         {
             return Err(denied);
         }
         let has_doors = self.serves_mcp();
-        while has_doors && let Some(pool) = self.unused_pool(group) {
-            self.use_side(ctx, pool)?;
+        while has_doors && let Some(fleet) = self.unused_fleet(group) {
+            self.use_fleet(ctx, fleet)?;
         }
         let (assignment, lends) = (self.balancer.groups[group].assignment, self.balancer.groups[group].lends);
         let assigned = ctx.worker_in(client, group);
@@ -199,7 +258,7 @@ impl Fleet {
         } else {
             let stays = is_its_own || assignment == Assignment::Client;
             let usable = assigned.filter(|worker| stays && ctx.worker_takes_messages(*worker));
-            let preferred = has_doors.then(|| ctx.preferred_worker(client, group));
+            let preferred = has_doors.then(|| ctx.preferred_in(client, group));
             preferred.flatten().or(usable)
         };
         if let Some(worker) = kept {
@@ -223,49 +282,47 @@ impl Fleet {
     }
 
     /// The group of a new client: its listener's, unless its token is valid for other pools only.
-    pub(super) fn group_of_client(&self, ctx: &Ctx, listener: usize, origin: &Origin) -> usize {
+    pub(super) fn group_of_client(&self, ctx: &Ctx, listener: usize, origin: &Origin) -> GroupId {
         let group = self.balancer.of_listeners[listener];
         let Some(pools) = &origin.pools else { return group };
-        let all_are_good = self.balancer.groups[group].pools().all(|pool| pools.contains(&pool));
-        // The group of a pool has its index.
-        let preferred = pools.iter().copied().find(|pool| ctx.offers(listener, origin, *pool));
-        if all_are_good { group } else { preferred.unwrap_or(group) }
+        let all_are_good = self.balancer.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool.index()));
+        let preferred = pools.iter().map(|pool| PoolId::at(*pool)).find(|pool| ctx.offers(listener, origin, *pool));
+        if all_are_good { group } else { preferred.map_or(group, |pool| GroupId::Fleet(pool.of(Era::Legacy))) }
     }
 
     /// The pool of this name. A pool that the client may not use looks like one that does not exist.
-    fn named_pool(&self, ctx: &Ctx, client: ClientKey, name: &[u8]) -> Result<usize, Refusal> {
+    fn named_pool(&self, ctx: &Ctx, client: ClientKey, name: &[u8]) -> Result<PoolId, Refusal> {
         let client = ctx.identity(client);
-        let offers = |pool: &usize| client.is_some_and(|client| ctx.offers(client.listener, &client.origin, *pool));
-        let shown = &ctx.settings.pools[..self.shown];
-        let found = shown.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
-        found.filter(offers).ok_or_else(|| {
+        let offers = |pool: &PoolId| client.is_some_and(|client| ctx.offers(client.listener, &client.origin, *pool));
+        let found = ctx.settings.pools.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
+        found.map(PoolId::at).filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
             Refusal(Reason::UnknownPool, format!("no pool is called \"{shown}\""))
         })
     }
 
     /// Why no worker of a group is available for a client's message.
-    fn no_worker(&self, ctx: &Ctx, client: ClientKey, group: usize) -> Refusal {
+    fn no_worker(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> Refusal {
         if ctx.gets_no_worker(client) {
             let text = "no worker is free: too many clients wait for one of their own; try again later";
             return Refusal(Reason::NoWorker, text.into());
         }
         let group = &self.balancer.groups[group];
-        let pool = group.only_pool().filter(|_| group.is_dedicated());
-        let rests_until = pool.and_then(|pool| self.pools[pool].rests_until(ctx.time.now()));
-        let restarts = || group.slots.iter().map(|(pool, slot)| &self.pools[*pool].slots[*slot].restarts);
+        let fleet = group.only_fleet().filter(|_| group.is_dedicated());
+        let rests_until = fleet.and_then(|fleet| self.pools[fleet].rests_until(ctx.time.now()));
+        let restarts = || group.slots.iter().map(|slot| &self.pools[*slot].restarts);
         let due = restarts().filter_map(|restarts| restarts.due()).min();
         let wait = |at: Moment| at.since(ctx.time.now()).as_millis();
-        let why = match (pool, rests_until, due) {
-            (Some(pool), ..) if self.is_full(ctx, pool) => {
-                format!(": all {} of max_instances workers are in use", ctx.settings.pools[pool].max_instances)
+        let why = match (fleet, rests_until, due) {
+            (Some(fleet), ..) if self.is_full(ctx, fleet) => {
+                format!(": all {} of max_instances workers are in use", ctx.settings.pools[fleet].max_instances)
             }
             (Some(_), Some(until), _) => format!(
                 ": the last one ended before it had answered anything, and the next one starts in {} ms",
                 wait(until)
             ),
             _ if restarts().all(|restarts| restarts.is_given_up()) => {
-                let which = match (pool, group.slots.len()) {
+                let which = match (fleet, group.slots.len()) {
                     (Some(_), 1) => "the spare one was",
                     (Some(_), _) => "the spare ones were",
                     (None, 1) => "its worker was",
@@ -278,13 +335,13 @@ impl Fleet {
             }
             _ => self.next_of_shared(ctx, group),
         };
-        let what = if pool.is_some() { "free" } else { "running" };
+        let what = if fleet.is_some() { "free" } else { "running" };
         Refusal(Reason::NoWorker, format!("no worker is {what}{why}"))
     }
 
     /// When a group of shared workers has the next worker, not counting slots that were given up.
     fn next_of_shared(&self, ctx: &Ctx, group: &Group) -> String {
-        let slots = || group.slots.iter().map(|(pool, slot)| &self.pools[*pool].slots[*slot]);
+        let slots = || group.slots.iter().map(|slot| &self.pools[*slot]);
         let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
         let asked = slots().filter_map(|slot| Some(ctx.workers.get(slot.worker?)?.is_asked()));
         match (due, asked.max()) {
@@ -296,12 +353,12 @@ impl Fleet {
     }
 
     /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3).
-    pub(super) fn next_in_turn(&mut self, ctx: &Ctx, group: usize) -> Option<WorkerKey> {
+    pub(super) fn next_in_turn(&mut self, ctx: &Ctx, group: GroupId) -> Option<WorkerKey> {
         for _ in 0..self.balancer.groups[group].slots.len() {
             let group = &mut self.balancer.groups[group];
-            let (pool, slot) = group.next()?;
+            let slot = group.next()?;
             group.advance();
-            if let Some(worker) = self.pools[pool].slots[slot].worker
+            if let Some(worker) = self.pools[slot].worker
                 && ctx.worker_takes_messages(worker)
             {
                 return Some(worker);
@@ -311,9 +368,9 @@ impl Fleet {
     }
 
     /// Whether one of a group's slots has a worker that takes messages.
-    pub(super) fn has_spare(&self, ctx: &Ctx, group: usize) -> bool {
-        let worker = |(pool, slot): &(usize, usize)| self.pools[*pool].slots[*slot].worker;
-        self.balancer.groups[group].slots.iter().filter_map(worker).any(|worker| ctx.worker_takes_messages(worker))
+    pub(super) fn has_spare(&self, ctx: &Ctx, group: GroupId) -> bool {
+        let mut workers = self.balancer.groups[group].slots.iter().filter_map(|slot| self.pools[*slot].worker);
+        workers.any(|worker| ctx.worker_takes_messages(worker))
     }
 
     /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
@@ -341,7 +398,8 @@ impl Fleet {
 
 impl Ctx {
     /// Whether a client of this origin may use a pool of its listener.
-    pub(crate) fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
+    pub(crate) fn offers(&self, listener: usize, origin: &Origin, pool: PoolId) -> bool {
+        let pool = pool.index();
         let offered = self.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
         let is_gone = self.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
         !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
@@ -350,7 +408,7 @@ impl Ctx {
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
     pub(crate) fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
         let is_gone = self.settings.listeners.get(listener).is_some_and(|listener| listener.is_gone);
-        is_gone || (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, pool))
+        is_gone || (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, PoolId::at(pool)))
     }
 
     /// Why workers were given up, and what brings them back; the next attempt is at `due`.
@@ -368,6 +426,7 @@ impl Ctx {
 impl View<'_> {
     /// The pool that a client of this origin uses if it names none; none if there are several to choose from.
     pub fn default_pool(&self, listener: usize, origin: &Origin) -> Option<usize> {
-        self.bus.fleet.balancer.groups[self.bus.fleet.group_of_client(&self.bus.ctx, listener, origin)].only_pool()
+        let group = self.bus.fleets.group_of_client(&self.bus.ctx, listener, origin);
+        self.bus.fleets.balancer.groups[group].only_fleet().map(|fleet| fleet.pool.index())
     }
 }

@@ -19,6 +19,7 @@ use super::stats::Account;
 use super::table::Table;
 use super::worker::Worker;
 use crate::ctx::Ctx;
+use crate::index::GroupId;
 use crate::session::table::Sessions;
 use crate::view::View;
 
@@ -109,7 +110,7 @@ pub(super) struct SeldomOfClient {
     /// How and why it is being closed.
     pub closing: Closing,
     /// Its worker in each group that assigns by client.
-    pub assigned: Vec<(usize, WorkerKey)>,
+    pub assigned: Vec<(GroupId, WorkerKey)>,
     /// Names of sessions that were lost with their workers.
     pub lost: LostNames,
     /// For each kind of list, the number of bytes sent to the client once it has the newest notification of a change.
@@ -146,7 +147,7 @@ const _: () = assert!(size_of::<Client>() <= 104);
 pub(super) struct Client {
     pub identity: Identity,
     /// The group of workers that its messages go to, unless they name a pool.
-    pub group: usize,
+    pub group: GroupId,
     /// What is known of it if it came through an MCP listener.
     pub mcp: McpState,
     /// The state of its connection.
@@ -298,13 +299,13 @@ impl Ctx {
     }
 
     /// The worker that it has in a group.
-    pub(super) fn worker_in(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+    pub(super) fn worker_in(&self, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
         let assigned = &self.clients.get(client)?.seldom.assigned;
         assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
     }
 
     /// Assigns a worker to the client in this group.
-    pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
+    pub(super) fn assign(&mut self, client: ClientKey, group: GroupId, worker: WorkerKey) {
         if let Some(client) = self.clients.get_mut(client) {
             client.seldom.assigned.retain(|(of, _)| *of != group);
             client.seldom.assigned.push((group, worker));
@@ -319,7 +320,7 @@ impl Ctx {
     }
 
     /// Unassigns all workers of a client.
-    pub(super) fn take_workers(&mut self, client: ClientKey) -> Vec<(usize, WorkerKey)> {
+    pub(super) fn take_workers(&mut self, client: ClientKey) -> Vec<(GroupId, WorkerKey)> {
         let client = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut());
         client.map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
     }

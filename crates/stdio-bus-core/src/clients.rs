@@ -26,6 +26,8 @@ use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
+use crate::index::GroupId;
+use crate::index::PoolId;
 
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
@@ -51,7 +53,7 @@ impl Bus {
         &mut self,
         listener: usize,
         origin: Origin,
-        mcp: Option<(usize, Era)>,
+        mcp: Option<(GroupId, Era)>,
     ) -> Option<ClientKey> {
         let stdio = self.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?.stdio;
         if self.ctx.shutdown.stops_workers() || !self.ctx.lets_in(listener, &origin) {
@@ -65,22 +67,22 @@ impl Bus {
             self.refuse_client(None, source, no_room.text());
             return None;
         }
-        let number = self.fleet.admission.next_number;
-        let group = mcp.map_or_else(|| self.fleet.group_of_client(&self.ctx, listener, &origin), |(group, _)| group);
+        let number = self.fleets.admission.next_number;
+        let group = mcp.map_or_else(|| self.fleets.group_of_client(&self.ctx, listener, &origin), |(group, _)| group);
         let era = mcp.map(|(_, era)| era);
-        let mcp = McpState { era, borrows: self.fleet.balancer.groups[group].lends(), ..McpState::default() };
+        let mcp = McpState { era, borrows: self.fleets.balancer.groups[group].lends(), ..McpState::default() };
         if self.ctx.clients.is_full() {
             // The connection was on its way when the last slot was taken.
             self.ctx.report(Reason::ConnectionLimit, None, || "a client is rejected: no slot is left".into());
             return None;
         }
-        let source_use = self.fleet.admission.sources.enter(source)?;
+        let source_use = self.fleets.admission.sources.enter(source)?;
         let (turned_away, opened, origin) = (no_room.is_some(), self.ctx.time.now(), Rc::new(origin));
         let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
         let (heard, phase) = (Moment::default(), Phase::Open);
         let client = Client { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() };
         let key = self.ctx.clients.insert(client)?;
-        self.fleet.admission.next_number += 1;
+        self.fleets.admission.next_number += 1;
         self.ctx.report_client(Reason::ClientOpened, key);
         if self.ctx.clients.is_full() {
             self.ctx.out.push(Effect::PauseAccept);
@@ -88,7 +90,7 @@ impl Bus {
             self.ctx.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
-            self.fleet.admission.is_awaited.set(false);
+            self.fleets.admission.is_awaited.set(false);
             self.ctx.timers.arm(Timer::Slots, self.ctx.time.now());
         }
         if let Some(due) = self.ctx.clients.get(key).and_then(|client| self.ctx.idle_deadline(client)) {
@@ -107,7 +109,7 @@ impl Bus {
             Phase::Open => {
                 client.phase = Phase::HalfClosed;
                 self.ctx.be_patient(key, self.ctx.settings.limits.drain_timeout);
-                self.fleet.judge_source(&self.ctx, key);
+                self.fleets.judge_source(&self.ctx, key);
                 self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, |_, _| true);
                 self.finish_half_closed(key);
             }
@@ -121,8 +123,8 @@ impl Bus {
 
     /// One of its requests was answered: reads it again, or closes it if it waited only for that.
     pub(super) fn wake_after_answer(&mut self, key: ClientKey) {
-        if self.fleet.balancer.lends {
-            self.fleet.give_back_after_answer(&mut self.ctx, &self.requests, key);
+        if self.fleets.balancer.lends {
+            self.fleets.give_back_after_answer(&mut self.ctx, &self.requests, key);
         }
         self.ctx.resume_if_caught_up(key);
         self.finish_half_closed(key);
@@ -189,9 +191,9 @@ impl Bus {
         }
         if first {
             self.ctx.stop_waiting(Peer::Client(key));
-            self.fleet.stop_awaiting_worker(&mut self.ctx, key);
+            self.fleets.stop_awaiting_worker(&mut self.ctx, key);
             if was_open && matches!(why, Reason::ClientClosed | Reason::ClientBroken) {
-                self.fleet.judge_source(&self.ctx, key);
+                self.fleets.judge_source(&self.ctx, key);
             }
             self.detach_client(key);
         }
@@ -210,7 +212,7 @@ impl Bus {
 
     /// Fails the requests of a client that can still get messages, and its workers may stop working on them.
     pub(super) fn fail_requests_of(&mut self, key: ClientKey, why: Reason, text: &str) {
-        self.requests.tell_workers(&mut self.ctx, &self.sessions, &self.fleet, key);
+        self.requests.tell_workers(&mut self.ctx, &self.sessions, &self.fleets, key);
         for request in self.requests.asked_by(&self.ctx, key.into()) {
             self.fail_request(request, why, text);
         }
@@ -218,7 +220,7 @@ impl Bus {
 
     /// Ends the requests of a client that leaves, and holds or drops its sessions.
     fn detach_client(&mut self, key: ClientKey) {
-        self.requests.tell_workers(&mut self.ctx, &self.sessions, &self.fleet, key);
+        self.requests.tell_workers(&mut self.ctx, &self.sessions, &self.fleets, key);
         for request in self.requests.asked_by(&self.ctx, key.into()) {
             // A cancelled request is no loss for its client.
             let is_cancelled = self.requests.get(request).is_some_and(|request| request.cancelled().is_some());
@@ -229,8 +231,8 @@ impl Bus {
         while let Some(session) = self.ctx.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
             self.sessions.give_up(&mut self.ctx, session, false);
         }
-        if self.fleet.balancer.lends {
-            self.fleet.give_back(&mut self.ctx, &self.requests, key);
+        if self.fleets.balancer.lends {
+            self.fleets.give_back(&mut self.ctx, &self.requests, key);
         }
         let mut of_client: Vec<_> = self.ctx.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
         let leaves = |worker: &Worker| worker.owner == Some(key) && worker.tenure.is_leaving();
@@ -268,11 +270,11 @@ impl Bus {
         let was_full = self.ctx.clients.is_full();
         let Some(client) = self.ctx.clients.remove(key) else { return };
         self.requests.forget_names(&client.end.names);
-        self.fleet.forget_openings(&client.seldom.openings);
+        self.fleets.forget_openings(&client.seldom.openings);
         self.ctx.leave_audiences(key);
-        self.fleet.release_gone_pools(&mut self.ctx);
+        self.fleets.release_gone_pools(&mut self.ctx);
         self.ctx.timers.disarm(Timer::Client(key));
-        self.fleet.admission.sources.leave(client.identity.source_use);
+        self.fleets.admission.sources.leave(client.identity.source_use);
         self.ctx.out.stats().bytes_unsent += client.end.output.queued() as u64;
         if was_full {
             self.ctx.out.push(Effect::ResumeAccept);
@@ -303,7 +305,7 @@ impl Bus {
         if client.end.gate.throttled_until().is_some_and(|until| until <= now) {
             self.ctx.end_throttle(key);
         }
-        self.fleet.release_overdue(&mut self.ctx, key.into());
+        self.fleets.release_overdue(&mut self.ctx, key.into());
         let Some(client) = self.ctx.clients.get_mut(key) else { return };
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
         if client.phase == Phase::HalfClosed {
@@ -346,7 +348,7 @@ impl Bus {
     /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
         let Some(from) = self.ctx.clients.get_mut(client) else { return };
-        if core::mem::replace(&mut from.mcp.preferred, worker) != worker && self.fleet.awaits_turn(client).is_some() {
+        if core::mem::replace(&mut from.mcp.preferred, worker) != worker && self.fleets.awaits_turn(client).is_some() {
             // The previous one may be free.
             self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
         }
@@ -387,14 +389,12 @@ impl Bus {
     ) -> (Option<ClientKey>, Effects<'_>) {
         self.ctx.begin_call(now);
         let origin = origin.into();
-        if pool >= self.fleet.shown || !self.ctx.offers(listener, &origin, pool) {
+        let pool = PoolId::at(pool);
+        if !self.ctx.offers(listener, &origin, pool) {
             return (None, self.effects());
         }
-        // The group of a pool has its index.
-        let group = match (self.fleet.pools[pool].side.twin, era) {
-            (Some(twin), Era::Modern) => twin,
-            _ => pool,
-        };
+        let fleet = Some(pool.of(era)).filter(|fleet| self.fleets.pools.has(*fleet));
+        let group = GroupId::Fleet(fleet.unwrap_or(pool.of(Era::Legacy)));
         let client = self.admit_client(listener, origin, Some((group, era)));
         (client, self.effects())
     }

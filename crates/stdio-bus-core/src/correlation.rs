@@ -21,7 +21,8 @@ use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
 use super::timers::Timer;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::PoolId;
 use crate::pending::Requests;
 use crate::session::table::Sessions;
 
@@ -144,7 +145,7 @@ impl Bus {
             && let Some(worker) = self.ctx.workers.get_mut(worker)
         {
             self.ctx.workers_changed |= worker.answering.answers(is_response(&line));
-            self.fleet.pools[worker.name.pool].tally.answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
+            self.fleets.pools[worker.fleet.pool].tally.answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
         }
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
             && let Some(client) = self.ctx.client_mut(client)
@@ -163,7 +164,7 @@ impl Bus {
             let text = "the request was cancelled, and the worker did not answer it";
             self.fail_request(key, Reason::Cancelled, text);
         } else if asker.is_some() {
-            self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleet, key, Reason::Cancelled, None);
+            self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleets, key, Reason::Cancelled, None);
             self.ctx.report(Reason::Cancelled, asker, || {
                 "a request was cancelled; its answer is not waited for any more".into()
             });
@@ -203,7 +204,7 @@ impl Bus {
                         self.requests.give_up_question(
                             &mut self.ctx,
                             &mut self.sessions,
-                            &self.fleet,
+                            &self.fleets,
                             key,
                             Reason::Timeout,
                             text,
@@ -232,15 +233,15 @@ impl Bus {
             .ctx
             .workers
             .get(worker)
-            .map_or((None, None), |worker| (Some(worker.name.pool), worker.process.cause()));
+            .map_or((None, None), |worker| (Some(worker.fleet.pool), worker.process.cause()));
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
-        let code = self.fleet.code_for(&self.ctx, client.into(), reason);
+        let code = self.fleets.code_for(&self.ctx, client.into(), reason);
         let said = self.ctx.error_for(client.into(), &token, session, (code, reason, cause), text, Delivered::Yes);
-        self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleet, key, reason, said.as_ref());
+        self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleets, key, reason, said.as_ref());
         // A client that leaves is told nothing.
         if said.is_some() {
-            self.fleet.count_error(pool, reason);
+            self.fleets.count_error(pool, reason);
         }
         self.requests.abandon(&mut self.ctx, &mut self.sessions, key);
         self.ctx.say(client.into(), said);
@@ -256,11 +257,11 @@ impl Bus {
         if let Some(session) = prompt {
             self.sessions.send_cancellation(&mut self.ctx, session);
         }
-        self.requests.withdraw(&mut self.ctx, &self.fleet, key, text);
+        self.requests.withdraw(&mut self.ctx, &self.fleets, key, text);
         self.fail_request(key, reason, text);
         for question in questions {
             let text = format!("the request that it belongs to was given up: {text}");
-            self.requests.give_up_question(&mut self.ctx, &mut self.sessions, &self.fleet, question, reason, &text);
+            self.requests.give_up_question(&mut self.ctx, &mut self.sessions, &self.fleets, question, reason, &text);
         }
     }
 }
@@ -282,7 +283,7 @@ impl Requests {
         &self,
         ctx: &mut Ctx,
         sessions: &Sessions,
-        fleet: &mut Fleet,
+        fleets: &mut Fleets,
         request: RequestKey,
         reason: Reason,
         said: Option<&Said>,
@@ -292,7 +293,7 @@ impl Requests {
         }
         let Some(Peer::Worker(worker)) = self.get(request).map(Request::answerer) else { return };
         if let Some(worker) = ctx.worker_name(worker) {
-            fleet.pools[worker.pool].tally.count(Outcome::of(reason));
+            fleets.pools[PoolId::at(worker.pool)].tally.count(Outcome::of(reason));
         }
     }
 

@@ -19,7 +19,8 @@ use super::report::{Reason, WorkerName};
 use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 use super::tally::Outcome;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::PoolId;
 use crate::pending::Requests;
 use crate::session::table::Sessions;
 use crate::view::View;
@@ -186,7 +187,7 @@ impl Bus {
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// A client's request was not forwarded; its client got the error `said`, or nothing.
     #[cold]
     pub(super) fn record_refusal(
@@ -198,8 +199,7 @@ impl Fleet {
         reason: Reason,
         said: Option<&Said>,
     ) {
-        let pool = self.pool_meant(ctx, sessions, from, line);
-        let pool = pool.map(|pool| self.pools[pool].side.shown_as);
+        let pool = self.pool_meant(ctx, sessions, from, line).map(PoolId::index);
         let now = ctx.time.now();
         if !ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
             return;

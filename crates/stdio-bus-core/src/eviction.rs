@@ -32,7 +32,8 @@ use super::report::Reason;
 use super::settings::{Era, MAX_CONNECTIONS};
 use super::timers::Timer;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::FleetId;
 
 /// When all slots are taken, a client that has never sent a line may be closed after this time.
 const FIRST_LINE: Duration = Duration::from_millis(500);
@@ -113,7 +114,7 @@ impl Client {
 /// A session that has to give up its worker of a pool to another client.
 pub(super) struct Eviction {
     pub client: ClientKey,
-    pub pool: usize,
+    pub fleet: FleetId,
     /// Since when it has had no connection.
     pub since: Moment,
 }
@@ -154,7 +155,7 @@ impl Bus {
 
     /// A connection waits for a slot.
     pub(super) fn on_connection_waits(&mut self) {
-        self.fleet.admission.is_awaited.set(self.ctx.free_slots() == 0);
+        self.fleets.admission.is_awaited.set(self.ctx.free_slots() == 0);
         self.make_room_for_a_connection();
     }
 
@@ -165,14 +166,14 @@ impl Bus {
         if self.ctx.free_slots() > 0 {
             return;
         }
-        if !self.fleet.admission.is_awaited.get() {
+        if !self.fleets.admission.is_awaited.get() {
             // Those that can be refused with an answer are only counted here.
             return self.ctx.timers.arm(Timer::Slots, now.after(FIRST_LINE));
         }
         let idle = || {
             let idle = self.ctx.all_clients().filter(|(_, client)| client.does_nothing());
             idle.filter_map(|(key, client)| {
-                let (since, due) = self.fleet.idle_since(&self.ctx, client)?;
+                let (since, due) = self.fleets.idle_since(&self.ctx, client)?;
                 Some((client.has_spoken(), since, due, key))
             })
         };
@@ -329,7 +330,7 @@ impl Bus {
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// Since when a client is idle, and when it may be closed for that while all slots are taken. One that has sent
     /// lines is closed only if its source has more than half of all connections.
     fn idle_since(&self, ctx: &Ctx, client: &Client) -> Option<(Moment, Moment)> {
@@ -393,20 +394,20 @@ impl Ctx {
 
     /// The session that has to give up its worker of a pool is closed at the end of this call, if one has been without a
     /// connection for long enough. Returns whether one is.
-    pub(super) fn evict_detached(&mut self, pool: usize, asker: Source) -> bool {
-        let found = self.first_to_give_up(pool, Some(asker));
+    pub(super) fn evict_detached(&mut self, fleet: FleetId, asker: Source) -> bool {
+        let found = self.first_to_give_up(fleet, Some(asker));
         let Some((since, client)) = found.filter(|(since, _)| since.after(DETACHED) <= self.time.now()) else {
             return false;
         };
-        self.evictions.push(Eviction { client, pool, since });
+        self.evictions.push(Eviction { client, fleet, since });
         self.workers_changed = true;
         true
     }
 
     /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
     /// had the worker, but no connection. One that has just got it may have a request that has waited for it.
-    fn first_to_give_up(&self, pool: usize, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
-        let workers = || self.workers.iter().filter(|(_, worker)| worker.pool == pool);
+    fn first_to_give_up(&self, fleet: FleetId, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
+        let workers = || self.workers.iter().filter(|(_, worker)| worker.fleet == fleet);
         let owners = || workers().filter_map(|(_, it)| Some((it.owner?, it.facts.claimed)));
         let sources = owners().filter_map(|(owner, _)| Some(self.identity(owner)?.origin.source()));
         let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
@@ -428,8 +429,8 @@ impl Ctx {
     }
 
     /// When a session gives up its worker of a pool at the earliest, if one can: for a client of this source, or of any.
-    pub(super) fn gives_up_at(&self, pool: usize, asker: Option<Source>) -> Option<Moment> {
-        Some(self.first_to_give_up(pool, asker)?.0.after(DETACHED))
+    pub(super) fn gives_up_at(&self, fleet: FleetId, asker: Option<Source>) -> Option<Moment> {
+        Some(self.first_to_give_up(fleet, asker)?.0.after(DETACHED))
     }
 
     /// The clients that hold memory, in the order in which they are closed, and how much is freed with those already

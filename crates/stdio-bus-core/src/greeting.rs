@@ -9,6 +9,7 @@ use ndjson_scan::{Line, Span, all_members, blank_returns, decoded, member};
 use super::id::Id;
 use super::message::Parsed;
 use super::peer::{ClientKey, Moment, RequestKey, hash_of_name};
+use crate::index::FleetId;
 
 /// Objects in the capabilities that are nested more deeply are compared as they are written.
 const DEEPEST: usize = 4;
@@ -60,7 +61,7 @@ impl KeptLine {
 
 /// How a client has begun to speak with the workers of a pool that it shares.
 pub(crate) struct Opening {
-    pub(crate) pool: usize,
+    pub(crate) fleet: FleetId,
     /// What its last `initialize` has asked for.
     pub(crate) alike: u64,
     /// It has got a result for it.

@@ -9,11 +9,11 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
-use super::balancer::Group;
+use super::balancer::Groups;
 use super::client::{Client, Clients, Phase, Workers};
 use super::ended::{Ended, Ending};
 use super::endpoint::Endpoint;
-use super::fleet::pool::Pool;
+use super::fleet::pool::Pools;
 use super::flow::gate::Hold;
 use super::id::{Id, Spelled};
 use super::message::{Parsed, Verb, has_method, print_of, verb};
@@ -134,8 +134,8 @@ struct FastPath<'a> {
     settings: &'a Settings,
     sessions: &'a mut Sessions,
     requests: &'a mut Requests,
-    pools: &'a mut [Pool],
-    groups: &'a mut [Group],
+    pools: &'a mut Pools,
+    groups: &'a mut Groups,
     timers: &'a mut Timers,
     out: &'a mut Out,
     /// Number of clients.
@@ -152,8 +152,8 @@ macro_rules! fast_path {
             settings: &$bus.ctx.settings,
             sessions: &mut $bus.sessions,
             requests: &mut $bus.requests,
-            pools: &mut $bus.fleet.pools,
-            groups: &mut $bus.fleet.balancer.groups,
+            pools: &mut $bus.fleets.pools,
+            groups: &mut $bus.fleets.balancer.groups,
             timers: &mut $bus.ctx.timers,
             out: &mut $bus.ctx.out,
             clients: $clients,
@@ -275,7 +275,7 @@ impl Bus {
         if self.intake.is_plain {
             return false;
         }
-        !self.fleet.balancer.denies_methods && !self.ctx.shutdown.refuses_requests()
+        !self.fleets.balancer.denies_methods && !self.ctx.shutdown.refuses_requests()
     }
 
     /// The next lines of a client, all of which are refused.
@@ -432,7 +432,7 @@ impl FastPath<'_> {
     #[inline(always)]
     fn worker_for(&self, client: &Client) -> Option<(WorkerKey, bool)> {
         let group = &self.groups[client.group];
-        let is_open = group.pools().all(|pool| self.pools[pool].side.is_used);
+        let is_open = group.fleets().all(|fleet| self.pools[fleet].is_used());
         let is_asked_for = client.mcp.borrows || client.mcp.preferred.is_some() || group.has_listeners() || !is_open;
         let seldom = client.seldom.get();
         if is_asked_for || seldom.is_some_and(|seldom| !seldom.offers.is_empty()) {
@@ -441,10 +441,7 @@ impl FastPath<'_> {
         let assigned = seldom.map_or(&[][..], |seldom| &seldom.assigned);
         match assigned.iter().find(|(of, _)| *of == client.group) {
             Some((_, worker)) => Some((*worker, true)),
-            None if group.assignment() == Assignment::RoundRobin => {
-                let (pool, slot) = group.next()?;
-                Some((self.pools[pool].slots[slot].worker?, false))
-            }
+            None if group.assignment() == Assignment::RoundRobin => Some((self.pools[group.next()?].worker?, false)),
             None => None,
         }
     }
@@ -701,7 +698,7 @@ impl FastPath<'_> {
         worker.end.unanswered.orphan();
         worker.end.unanswered.end();
         *self.workers_changed |= worker.answering.answers(true);
-        self.pools[worker.name.pool].tally.answered(tally::Outcome::of_answer(&line), took);
+        self.pools[worker.fleet.pool].tally.answered(tally::Outcome::of_answer(&line), took);
         if let Some(records) = self.out.records()
             && records.has(request_key)
         {
@@ -734,7 +731,7 @@ impl FastPath<'_> {
     /// The only client of a worker, for messages that name no client.
     #[inline(always)]
     fn only_client(&self, worker: &Worker, line: Parsed<'_>) -> Option<ClientKey> {
-        let is_its_own = self.settings.pools[worker.pool].assignment == Assignment::Dedicated;
+        let is_its_own = self.settings.pools[worker.fleet].assignment == Assignment::Dedicated;
         let names_none = is_its_own && worker.elicitations.is_empty() && verb(line) == Verb::Other;
         worker.owner.filter(|_| names_none)
     }

@@ -42,6 +42,7 @@ pub mod foreign;
 mod greeting;
 pub mod histogram;
 pub mod id;
+mod index;
 mod intake;
 mod message;
 mod names;
@@ -79,10 +80,11 @@ mod timers;
 mod view;
 mod withdrawal;
 
+use crate::index::PoolId;
 use alloc::rc::Rc;
 
 use ctx::Ctx;
-use fleet::Fleet;
+use fleet::Fleets;
 pub use fleet::discovery::Known;
 use fleet::tenure::Wear;
 pub use fleet::worker;
@@ -117,23 +119,21 @@ pub struct Bus {
     tasks: Tasks,
     subscriptions: Subscriptions,
     requests: Requests,
-    fleet: Fleet,
+    fleets: Fleets,
     shortage: eviction::Shortage,
 }
 
 impl Bus {
     /// A bus whose workers are not started yet.
-    pub fn new(mut settings: Settings) -> Self {
-        // An MCP listener has separate workers for clients of each era: those pools exist twice.
-        let twins = settings.pools_of_both_eras();
-        let fleet = Fleet::new(&mut settings, &twins);
+    pub fn new(settings: Settings) -> Self {
+        let fleets = Fleets::new(&settings, &settings.pools_of_both_eras());
         Self {
             intake: Intake::default(),
             sessions: Sessions::default(),
             tasks: Tasks::default(),
             subscriptions: Subscriptions::default(),
             requests: Requests::new(),
-            fleet,
+            fleets,
             shortage: eviction::Shortage::default(),
             ctx: Ctx::new(settings),
         }
@@ -142,8 +142,8 @@ impl Bus {
     /// Starts the workers of every pool.
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
         self.ctx.begin_call(now);
-        for pool in 0..self.fleet.pools.len() {
-            self.fleet.fill_slots(&mut self.ctx, pool);
+        for fleet in self.fleets.ids() {
+            self.fleets.fill_slots(&mut self.ctx, fleet);
         }
         self.effects()
     }
@@ -178,7 +178,7 @@ impl Bus {
             Input::Stranger { place, reason, text } => {
                 self.ctx.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text) });
             }
-            Input::SendsNoMore(client) => self.fleet.on_sends_no_more(&mut self.ctx, client),
+            Input::SendsNoMore(client) => self.fleets.on_sends_no_more(&mut self.ctx, client),
             Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),
             Input::BinaryIgnored(client) => self.ctx.report(Reason::BinaryIgnored, Some(Peer::Client(client)), || {
                 "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
@@ -200,9 +200,9 @@ impl Bus {
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
             Input::RestartWorker { worker, at_once: true } => self.ctx.stop_for_operator(worker),
-            Input::RestartWorker { worker, at_once: false } => self.fleet.wear_out(&mut self.ctx, worker, Wear::Operator),
-            Input::RestartPool(pool) => self.fleet.on_restart_pool(&mut self.ctx, pool),
-            Input::Grown { worker, mib } => self.fleet.wear_out(&mut self.ctx, worker, Wear::Memory(mib)),
+            Input::RestartWorker { worker, at_once: false } => self.fleets.wear_out(&mut self.ctx, worker, Wear::Operator),
+            Input::RestartPool(pool) => self.fleets.on_restart_pool(&mut self.ctx, PoolId::at(pool)),
+            Input::Grown { worker, mib } => self.fleets.wear_out(&mut self.ctx, worker, Wear::Memory(mib)),
             Input::Gap { held_up, suspended } => self.ctx.on_gap(held_up, suspended),
             Input::ConnectionWaits => self.on_connection_waits(),
             Input::Drain => self.on_drain(),
@@ -229,8 +229,8 @@ impl Bus {
     fn follow_workers(&mut self) {
         self.end_evicted();
         while self.ctx.workers_changed {
-            self.fleet.go_on_replacing(&mut self.ctx, &self.sessions, &self.tasks);
-            self.fleet.update_listeners(&mut self.ctx);
+            self.fleets.go_on_replacing(&mut self.ctx, &self.sessions, &self.tasks);
+            self.fleets.update_listeners(&mut self.ctx);
             self.end_evicted();
         }
     }
@@ -263,8 +263,8 @@ impl Bus {
                 Timer::Client(client) => self.tick_client(client),
                 Timer::Slots => self.make_room_for_a_connection(),
                 Timer::Worker(worker) => self.tick_worker(worker),
-                Timer::Pool(pool) => self.fleet.tick_pool(&mut self.ctx, pool),
-                Timer::WorkerQueue => self.fleet.tick_worker_queue(&mut self.ctx),
+                Timer::Fleet(fleet) => self.fleets.tick_fleet(&mut self.ctx, fleet),
+                Timer::WorkerQueue => self.fleets.tick_worker_queue(&mut self.ctx),
                 Timer::Listeners => self.tick_listeners(),
                 Timer::Drain => self.advance_shutdown(),
             }
@@ -275,17 +275,17 @@ impl Bus {
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
         self.requests.check_invariants();
-        self.fleet.check_admission(&self.ctx);
+        self.fleets.check_admission(&self.ctx);
         self.sessions.check_ownership(&self.ctx, &self.requests);
         self.requests.check_correlation(&self.ctx);
         self.ctx.check_waiting();
-        self.fleet.check_pools(&self.ctx);
-        self.fleet.check_rolls(&self.ctx);
-        self.fleet.check_questions(&self.ctx);
-        self.fleet.check_worker_queue(&self.ctx);
-        self.fleet.check_assignments(&self.ctx);
+        self.fleets.check_pools(&self.ctx);
+        self.fleets.check_rolls(&self.ctx);
+        self.fleets.check_questions(&self.ctx);
+        self.fleets.check_worker_queue(&self.ctx);
+        self.fleets.check_assignments(&self.ctx);
         self.sessions.check_early(&self.ctx);
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
-        self.fleet.check_openings(&self.ctx);
+        self.fleets.check_openings(&self.ctx);
     }
 }

@@ -16,7 +16,8 @@ use super::stats::Account;
 use super::tally::{Counts, Tally};
 use super::worker::{State, Worker};
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::PoolId;
 use crate::view::View;
 
 /// The name of a peer, for people.
@@ -173,12 +174,12 @@ pub struct Levels {
     pub worker_requests: Level,
 }
 
-impl Fleet {
+impl Fleets {
     /// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
     fn wait_for_own_worker(&self, ctx: &Ctx, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
         if let Some((group, since)) = self.awaits_turn(key) {
-            let pool = self.balancer.groups[group].pools().next()?;
-            let whom = Name::Pool(self.pools[pool].side.shown_as);
+            let fleet = self.balancer.groups[group].fleets().next()?;
+            let whom = Name::Pool(fleet.pool.index());
             return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
         }
         let starts =
@@ -232,7 +233,8 @@ impl<'a> View<'a> {
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
         let (key, client) = self.bus.ctx.client_in(slot)?;
         let mut link = self.bus.ctx.link(now, &client.end, client.identity.opened);
-        link.waits_for = link.waits_for.or_else(|| self.bus.fleet.wait_for_own_worker(&self.bus.ctx, now, key, client));
+        link.waits_for =
+            link.waits_for.or_else(|| self.bus.fleets.wait_for_own_worker(&self.bus.ctx, now, key, client));
         Some(ClientRow {
             number: client.identity.number,
             listener: client.identity.listener,
@@ -332,19 +334,19 @@ impl<'a> View<'a> {
 
     /// The pool with this index.
     pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'a>> {
-        let settings = self.bus.ctx.settings.pools[..self.bus.fleet.shown].get(pool)?;
-        let slots = || self.bus.fleet.slots_of(&self.bus.ctx, pool);
+        let settings = self.bus.ctx.settings.pools.get(pool)?;
+        let slots = || self.bus.fleets.slots_of(&self.bus.ctx, PoolId::at(pool));
         Some(PoolRow {
             settings,
             waiting: slots().filter(|slot| !slot.restarts.is_given_up() && slot.worker.is_none()).count(),
             given_up: slots().filter(|slot| slot.restarts.is_given_up()).count(),
-            tally: &self.bus.fleet.pools[pool].tally,
+            tally: &self.bus.fleets.pools[PoolId::at(pool)].tally,
         })
     }
 
     /// Errors to requests that were for no pool, or for one of several.
     pub fn errors_of_no_pool(&self) -> &'a Counts {
-        &self.bus.fleet.errors_of_no_pool
+        &self.bus.fleets.errors_of_no_pool
     }
 
     /// The client with this number.

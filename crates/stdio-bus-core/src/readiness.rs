@@ -17,7 +17,9 @@ use super::settings::Assignment;
 use super::shutdown::Stage;
 use super::worker::Worker;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::FleetId;
+use crate::index::PoolId;
 use crate::view::View;
 
 /// The result of a readiness check. Texts are for people.
@@ -75,24 +77,24 @@ fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), 
     serve.reduce(both).unwrap_or(Ok(()))
 }
 
-impl Fleet {
+impl Fleets {
     fn listener_serves(&self, ctx: &Ctx, listener: usize) -> Result<(), Unready> {
         let most = ctx.settings.listeners[listener].max_connections.total;
         if let Some(most) = most.filter(|most| ctx.let_in(Some(listener), None) >= *most) {
             return full(format!("all {most} connections of the listener are in use"));
         }
-        let pools = self.balancer.groups[self.balancer.of_listeners[listener]].pools();
-        any_or_first(pools.map(|pool| self.pool_serves(ctx, pool)))
+        let fleets = self.balancer.groups[self.balancer.of_listeners[listener]].fleets();
+        any_or_first(fleets.map(|fleet| self.pool_serves(ctx, fleet.pool)))
     }
 
     /// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
-    fn pool_serves(&self, ctx: &Ctx, pool: usize) -> Result<(), Unready> {
-        let is_there = |side: &usize| !self.pools[*side].side.is_dormant;
-        any_or_first(self.sides_of(pool).filter(is_there).map(|side| self.side_serves(ctx, side)))
+    fn pool_serves(&self, ctx: &Ctx, pool: PoolId) -> Result<(), Unready> {
+        let is_there = |fleet: &FleetId| !self.pools[*fleet].rests();
+        any_or_first(self.pools.of(pool).filter(is_there).map(|fleet| self.fleet_serves(ctx, fleet)))
     }
 
-    fn side_serves(&self, ctx: &Ctx, pool: usize) -> Result<(), Unready> {
-        let (here, settings) = (&self.pools[pool], &ctx.settings.pools[pool]);
+    fn fleet_serves(&self, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready> {
+        let (here, settings) = (&self.pools[fleet], &ctx.settings.pools[fleet]);
         let (id, slots) = (&settings.id, &here.slots);
         let workers = || slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
         if workers().any(Worker::serves) {
@@ -108,14 +110,15 @@ impl Fleet {
         }
         let is_coming = workers().next().is_some();
         if settings.assignment == Assignment::Dedicated {
-            if !is_coming && self.is_full(ctx, pool) {
-                if self.is_sound(ctx, pool) && ctx.gives_up_at(pool, None).is_some_and(|at| at <= ctx.time.now()) {
+            if !is_coming && self.is_full(ctx, fleet) {
+                if self.is_sound(ctx, fleet) && ctx.gives_up_at(fleet, None).is_some_and(|at| at <= ctx.time.now()) {
                     return Ok(());
                 }
                 return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
             // The next spare is being started, and the others show that it will run.
-            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && ctx.pool_runs(pool, |_| true) {
+            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && ctx.pool_runs(fleet.pool, |_| true)
+            {
                 return Ok(());
             }
         }
@@ -129,7 +132,7 @@ impl Fleet {
         };
         let why = format!("no worker of pool \"{id}\" is running: {what}");
         // Clients that have their own worker go on.
-        let is_owned = |worker: &Worker| worker.pool == pool && worker.owner.is_some() && worker.runs();
+        let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner.is_some() && worker.runs();
         let goes_on = ctx.workers.iter().any(|(_, worker)| is_owned(worker));
         if goes_on { full(why) } else { dead(why) }
     }
@@ -145,8 +148,8 @@ impl Fleet {
                 continue;
             }
             let runs = self.balancer.groups[self.balancer.of_listeners[listener]]
-                .pools()
-                .any(|pool| ctx.pool_runs(pool, |_| true));
+                .fleets()
+                .any(|fleet| ctx.pool_runs(fleet.pool, |_| true));
             let state = &mut self.admission.listeners[listener];
             if core::mem::replace(&mut state.is_closed, !runs) != runs {
                 continue;
@@ -189,8 +192,8 @@ impl Ctx {
     }
 
     /// Whether any such worker of a configured pool runs, owned or not, and is not on probation.
-    fn pool_runs(&self, pool: usize, is_such: impl Fn(&Worker) -> bool) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.name.pool == pool && worker.serves() && is_such(worker))
+    fn pool_runs(&self, pool: PoolId, is_such: impl Fn(&Worker) -> bool) -> bool {
+        self.workers.iter().any(|(_, worker)| worker.fleet.pool == pool && worker.serves() && is_such(worker))
     }
 }
 
@@ -200,7 +203,7 @@ impl View<'_> {
         let is_there = |listener: &usize| !self.bus.ctx.settings.listeners[*listener].is_gone;
         let listeners = (0..self.bus.ctx.settings.listeners.len()).filter(is_there);
         self.bus.ctx.readiness_if(false, || {
-            all_or_first(listeners.map(|listener| self.bus.fleet.listener_serves(&self.bus.ctx, listener)))
+            all_or_first(listeners.map(|listener| self.bus.fleets.listener_serves(&self.bus.ctx, listener)))
         })
     }
 
@@ -208,15 +211,15 @@ impl View<'_> {
     /// have failed.
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
-        let is_there = |pool: &usize| !self.bus.ctx.settings.pools[*pool].is_gone;
-        let all_are_known = (0..self.bus.fleet.shown).filter(is_there).all(|pool| {
+        let is_there = |pool: &PoolId| !self.bus.ctx.settings.pools[*pool].is_gone;
+        let all_are_known = self.bus.fleets.pools.places().filter(is_there).all(|pool| {
             // A first sign of life.
             let shows = |worker: &Worker| {
                 worker.end.stream.spoke_at().is_some() || now.since(worker.facts.started) >= FIRST_SIGN
             };
             let lives = self.bus.ctx.pool_runs(pool, shows);
             any_lives |= lives;
-            lives || self.bus.fleet.slots_of(&self.bus.ctx, pool).all(|slot| slot.restarts.has_failed())
+            lives || self.bus.fleets.slots_of(&self.bus.ctx, pool).all(|slot| slot.restarts.has_failed())
         });
         all_are_known && any_lives
     }
@@ -225,13 +228,13 @@ impl View<'_> {
     pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
         self.bus.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
         Some(self.bus.ctx.readiness_if(self.bus.ctx.settings.listeners[listener].mcp, || {
-            self.bus.fleet.listener_serves(&self.bus.ctx, listener)
+            self.bus.fleets.listener_serves(&self.bus.ctx, listener)
         }))
     }
 
     /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
-        self.bus.ctx.settings.pools[..self.bus.fleet.shown].get(pool).filter(|pool| !pool.is_gone)?;
-        Some(self.bus.ctx.readiness_if(false, || self.bus.fleet.pool_serves(&self.bus.ctx, pool)))
+        self.bus.ctx.settings.pools.get(pool).filter(|pool| !pool.is_gone)?;
+        Some(self.bus.ctx.readiness_if(false, || self.bus.fleets.pool_serves(&self.bus.ctx, PoolId::at(pool))))
     }
 }

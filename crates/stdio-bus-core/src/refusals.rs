@@ -17,7 +17,8 @@ use super::withdrawal::Dialect;
 use super::{Bus, Flow, foreign, length_of_line, reply};
 use crate::ctx::Ctx;
 use crate::eras::protocol::RESOURCE_NOT_FOUND;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::PoolId;
 use crate::session::table::Sessions;
 
 impl Bus {
@@ -120,7 +121,7 @@ impl Bus {
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// Refuses a message of `from`: the asker gets an error, and the loss is reported.
     pub(super) fn refuse(
         &mut self,
@@ -172,21 +173,18 @@ impl Fleet {
         sessions: &Sessions,
         client: ClientKey,
         line: Parsed<'_>,
-    ) -> Option<usize> {
+    ) -> Option<PoolId> {
         let session = session_named(line).and_then(|name| sessions.named(ctx, client, &name));
         if let Some(session) = session.and_then(|session| sessions.get(session)) {
-            return ctx.pool_of(session.worker);
+            return ctx.fleet_of(session.worker).map(|fleet| fleet.pool);
         }
-        self.balancer.groups[self.group_of_line(ctx, client, line).ok()?].only_pool()
+        self.balancer.groups[self.group_of_line(ctx, client, line).ok()?].only_fleet().map(|fleet| fleet.pool)
     }
 
     /// A client's request gets an error of the bus instead of an answer.
-    pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
+    pub(super) fn count_error(&mut self, pool: Option<PoolId>, reason: Reason) {
         match pool {
-            Some(pool) => {
-                let shown = self.pools[pool].side.shown_as;
-                self.pools[shown].tally.fail(reason);
-            }
+            Some(pool) => self.pools[pool].tally.fail(reason),
             None => self.errors_of_no_pool.count(reason),
         }
     }
@@ -206,9 +204,9 @@ impl Fleet {
         let Some(group) = ctx.client(client).map(|client| &self.balancer.groups[client.group]) else {
             return false;
         };
-        let own = ctx.workers_of(client).filter_map(|worker| ctx.pool_of(worker));
-        let mut pools = group.slots().iter().map(|(pool, _)| *pool).chain(own);
-        pools.any(|pool| self.pools[pool].dialect == Some(Dialect::Acp))
+        let own = ctx.workers_of(client).filter_map(|worker| ctx.fleet_of(worker));
+        let mut fleets = group.slots().iter().map(|slot| slot.fleet).chain(own);
+        fleets.any(|fleet| self.pools[fleet].dialect == Some(Dialect::Acp))
     }
 }
 

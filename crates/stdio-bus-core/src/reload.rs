@@ -11,9 +11,9 @@ use alloc::vec::Vec;
 use super::Bus;
 use super::balancer::Balancer;
 use super::client::Client;
-use super::fleet::Fleet;
-use super::fleet::pool::Side;
+use super::fleet::Fleets;
 use super::fleet::tenure::Tenure;
+use super::index::{FleetId, GroupId, PoolId};
 use super::peer::Moment;
 use super::port::{Effect, Effects};
 use super::report::Reason;
@@ -31,85 +31,62 @@ impl Bus {
         if self.ctx.shutdown.stops_workers() {
             return self.effects();
         }
-        let twins = self.fleet.twins_of(&self.ctx, &settings);
-        let fresh = Fleet::new(&mut settings, &twins);
         settings.most_clients = self.ctx.settings.most_clients;
-        self.fleet.stop_awaiting_workers(&mut self.ctx);
+        self.fleets.stop_awaiting_workers(&mut self.ctx);
         let before = core::mem::replace(&mut self.ctx.settings, settings);
-        let moved = self.arrange_pools(&before, fresh);
-        self.arrange_clients(&moved);
-        self.fleet.arrange_listeners(&mut self.ctx, &before);
-        for (from, to) in moved.into_iter().enumerate() {
-            to.into_iter().for_each(|to| self.fleet.renew_pool(&mut self.ctx, &before, from, to));
-        }
-        self.fleet.release_gone_pools(&mut self.ctx);
+        let kept = self.arrange_pools(&before);
+        self.arrange_clients(&kept);
+        self.fleets.arrange_listeners(&mut self.ctx, &before);
+        kept.into_iter().for_each(|fleet| self.fleets.renew(&mut self.ctx, &before, fleet));
+        self.fleets.release_gone_pools(&mut self.ctx);
         // Lines that wait may have another destination.
         self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.release_waiters(worker.into()));
-        self.fleet.wake_all(&mut self.ctx, &mut self.sessions);
-        (self.ctx.workers_changed, self.fleet.rolls_due) = (true, true);
+        self.fleets.wake_all(&mut self.ctx, &mut self.sessions);
+        (self.ctx.workers_changed, self.fleets.rolls_due) = (true, true);
         self.effects()
     }
 
-    /// Moves the pools to their places in the settings. Returns where each of them has moved.
-    fn arrange_pools(&mut self, before: &Settings, mut fresh: Fleet) -> Vec<Option<usize>> {
-        let (shown, pools) = (self.fleet.shown, core::mem::take(&mut self.fleet.pools));
-        let mut moved = vec![None; pools.len()];
-        for (from, mut pool) in pools.into_iter().enumerate() {
-            let Side { shown_as, era, .. } = pool.side;
-            if before.pools[shown_as].id != self.ctx.settings.pools[shown_as].id {
-                self.sessions.bonds_mut().forget_pool(shown_as);
-                continue;
-            }
-            let twin = fresh.pools[shown_as].side.twin;
-            let Some(to) = (if from < shown { Some(from) } else { twin }) else { continue };
-            let had_twin = pool.side.twin.is_some();
-            pool.side = Side { twin: fresh.pools[to].side.twin, ..pool.side };
-            debug_assert!(fresh.pools[to].side.era == era && fresh.pools[to].side.shown_as == shown_as);
-            if from < shown && twin.is_some() && !had_twin {
-                pool.discovery = fresh.pools[to].discovery.take();
-            }
-            moved[from] = Some(to);
-            fresh.pools[to] = pool;
+    /// Makes the pools those of the settings. Returns the fleets that were there before.
+    fn arrange_pools(&mut self, before: &Settings) -> Vec<FleetId> {
+        let is_another = |pool: PoolId| {
+            let settings = &self.ctx.settings.pools;
+            before.pools.get(pool.index()).map(|pool| &pool.id) != settings.get(pool.index()).map(|pool| &pool.id)
+        };
+        for pool in self.fleets.pools.places().filter(|pool| is_another(*pool)) {
+            self.sessions.forget_pool(pool);
+            self.tasks.forget_pool(pool);
         }
-        self.fleet.pools = fresh.pools;
-        self.fleet.shown = fresh.shown;
-        for worker in self.ctx.workers.values_mut() {
-            worker.pool = moved[worker.pool].expect("a pool with workers stays");
-        }
-        self.sessions.move_pools(&moved);
-        self.tasks.arrange(&moved);
-        moved
+        self.fleets.pools.arrange(&self.ctx.settings, is_another)
     }
 
     /// Updates the group of each client, and its workers.
-    fn arrange_clients(&mut self, moved: &[Option<usize>]) {
-        self.fleet.balancer = Balancer::new(&self.ctx.settings, self.fleet.shown);
-        self.subscriptions.review(&self.ctx, &self.requests, &mut self.fleet);
+    fn arrange_clients(&mut self, kept: &[FleetId]) {
+        self.fleets.balancer = Balancer::new(&self.ctx.settings, &self.fleets.pools);
+        self.subscriptions.review(&self.ctx, &self.requests, &mut self.fleets);
         for key in self.ctx.client_keys() {
             let Some(Client { identity: client, group: before, mcp, .. }) = self.ctx.client(key) else { continue };
             let (before, is_mcp) = (*before, mcp.era.is_some());
-            // The group of a pool has its index.
-            let of_pool = |group: usize| moved.get(group).copied().flatten();
-            let group = of_pool(before)
-                .filter(|_| is_mcp)
-                .unwrap_or_else(|| self.fleet.group_of_client(&self.ctx, client.listener, &client.origin));
+            let stays = |group: &GroupId| matches!(group, GroupId::Fleet(fleet) if kept.contains(fleet));
+            let group = Some(before)
+                .filter(|group| is_mcp && stays(group))
+                .unwrap_or_else(|| self.fleets.group_of_client(&self.ctx, client.listener, &client.origin));
             // When two groups are merged, the worker of the client's own group stays, and another dedicated one serves
             // the sessions there.
             let assigned = self.ctx.take_workers(key).into_iter();
             let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
-            let lends = self.fleet.balancer.groups[group].lends();
+            let lends = self.fleets.balancer.groups[group].lends();
             if let Some(client) = self.ctx.client_mut(key) {
                 (client.group, client.mcp.borrows) = (group, lends);
             }
             for (of, worker) in own.into_iter().chain(others) {
-                let to = if of == before { Some(group) } else { of_pool(of) };
+                let to = if of == before { Some(group) } else { Some(of).filter(stays) };
                 let is_its_own = self.ctx.owner(worker) == Some(key);
                 match to.filter(|to| self.ctx.worker_in(key, *to).is_none()) {
                     // In a dedicated pool it keeps only its own worker.
-                    Some(to) if is_its_own || !self.fleet.balancer.groups[to].is_dedicated() => {
+                    Some(to) if is_its_own || !self.fleets.balancer.groups[to].is_dedicated() => {
                         self.ctx.assign(key, to, worker);
                     }
-                    _ if is_its_own => self.fleet.retire_worker(&mut self.ctx, worker),
+                    _ if is_its_own => self.fleets.retire_worker(&mut self.ctx, worker),
                     _ => {}
                 }
             }
@@ -118,8 +95,8 @@ impl Bus {
 
     /// Ends the clients of removed listeners when their time is up.
     pub(super) fn tick_listeners(&mut self) {
-        for listener in 0..self.fleet.admission.listeners.len() {
-            let Some(ends) = self.fleet.admission.listeners[listener].ends else { continue };
+        for listener in 0..self.fleets.admission.listeners.len() {
+            let Some(ends) = self.fleets.admission.listeners[listener].ends else { continue };
             if ends > self.ctx.time.now() {
                 self.ctx.timers.arm(Timer::Listeners, ends);
                 continue;
@@ -134,27 +111,15 @@ impl Bus {
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// Checks everything that may be due earlier than before.
     fn wake_all(&self, ctx: &mut Ctx, sessions: &mut Sessions) {
         ctx.client_keys().into_iter().for_each(|client| ctx.wake_at(client.into(), ctx.time.now()));
         ctx.workers.keys().into_iter().for_each(|worker| ctx.wake_at(worker.into(), ctx.time.now()));
-        let pools = (0..self.pools.len()).map(Timer::Pool);
-        let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
+        let fleets = self.pools.ids().map(Timer::Fleet);
+        let timers = fleets.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
         timers.for_each(|timer| ctx.timers.arm(timer, ctx.time.now()));
         sessions.schedule(ctx, false);
-    }
-
-    /// Whether the pool at this place of the new settings is another than the current one.
-    fn is_another(&self, ctx: &Ctx, settings: &Settings, pool: usize) -> bool {
-        pool >= self.shown || ctx.settings.pools[pool].id != settings.pools[pool].id
-    }
-
-    /// The pools that have workers for clients of both eras: those that an MCP listener offers, or has offered.
-    fn twins_of(&self, ctx: &Ctx, settings: &Settings) -> Vec<usize> {
-        let offered = settings.pools_of_both_eras();
-        let has_one = |pool: usize| !self.is_another(ctx, settings, pool) && self.pools[pool].side.twin.is_some();
-        (0..settings.pools.len()).filter(|pool| offered.contains(pool) || has_one(*pool)).collect()
     }
 
     fn arrange_listeners(&mut self, ctx: &mut Ctx, before: &Settings) {
@@ -171,15 +136,15 @@ impl Fleet {
         }
     }
 
-    /// The pool from `from` is now at `pool`: its workers and slots are adapted to the settings.
-    fn renew_pool(&mut self, ctx: &mut Ctx, before: &Settings, from: usize, pool: usize) {
-        let (was, is) = (&before.pools[from], &ctx.settings.pools[pool]);
+    /// The workers and slots of a fleet are adapted to the settings.
+    fn renew(&mut self, ctx: &mut Ctx, before: &Settings, fleet: FleetId) {
+        let (was, is) = (&before.pools[fleet], &ctx.settings.pools[fleet]);
         let has_another_command = was.generation != is.generation;
         let changes_tenure = was.max_age != is.max_age || was.max_requests != is.max_requests;
         // A client with a dedicated worker relies on no other client having used it.
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
-        for worker in ctx.workers.values_mut().filter(|worker| worker.pool == pool) {
+        for worker in ctx.workers.values_mut().filter(|worker| worker.fleet == fleet) {
             worker.answering.limit(TimeLimits::of(is));
             if was.idle_timeout.is_none() && is.idle_timeout.is_some() {
                 // What it has said was not noted while its silence had no limit.
@@ -192,38 +157,37 @@ impl Fleet {
             }
         }
         if has_another_command {
-            self.forget_ends(pool);
+            self.forget_ends(fleet);
         }
-        let here = &mut self.pools[pool];
-        here.side.is_released &= ctx.settings.pools[pool].is_gone;
-        let slots = ctx.settings.pools[pool].slots(here.side.era);
+        self.pools[fleet].is_released &= ctx.settings.pools[fleet].is_gone;
+        let slots = ctx.settings.pools[fleet].slots(fleet.era);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
-        for worker in self.workers_beyond(pool, keeps) {
+        for worker in self.workers_beyond(fleet, keeps) {
             if is_assigned_otherwise {
                 ctx.take_back(worker);
             }
             self.retire_worker(ctx, worker);
         }
-        self.pools[pool].slots.resize_with(slots, Default::default);
-        let has_stopped = self.pools[pool].roll.stopped.is_some();
+        self.pools[fleet].slots.resize_with(slots, Default::default);
+        let has_stopped = self.pools[fleet].roll.stopped.is_some();
         if has_another_command || is_assigned_otherwise || has_stopped {
-            self.restart_roll(ctx, pool);
+            self.restart_roll(ctx, fleet);
         } else {
-            self.give_candidate_a_slot(pool);
+            self.give_candidate_a_slot(fleet);
         }
     }
 
     /// Removed pools stop their workers when no client uses them any more.
     pub(super) fn release_gone_pools(&mut self, ctx: &mut Ctx) {
-        for pool in 0..self.pools.len() {
-            let uses = |(_, client): (_, &Client)| self.balancer.groups[client.group].pools().any(|of| of == pool);
-            let side = self.pools[pool].side;
-            if !ctx.settings.pools[pool].is_gone || side.is_released || ctx.all_clients().any(uses) {
+        for fleet in self.ids() {
+            let uses = |(_, client): (_, &Client)| self.balancer.groups[client.group].has(fleet);
+            let is_released = self.pools[fleet].is_released;
+            if !ctx.settings.pools[fleet].is_gone || is_released || ctx.all_clients().any(uses) {
                 continue;
             }
-            self.restart_roll(ctx, pool);
-            self.pools[pool].side.is_released = true;
-            self.retire_those(ctx, pool, None, |_, _| true);
+            self.restart_roll(ctx, fleet);
+            self.pools[fleet].is_released = true;
+            self.retire_those(ctx, fleet, None, |_, _| true);
         }
     }
 }
@@ -231,15 +195,13 @@ impl Fleet {
 impl View<'_> {
     /// Whether a removed pool is still used; true for a pool that is not removed.
     pub fn pool_in_use(&self, pool: usize) -> bool {
-        let Some(settings) = self.bus.ctx.settings.pools[..self.bus.fleet.shown].get(pool) else { return false };
+        let Some(settings) = self.bus.ctx.settings.pools.get(pool) else { return false };
         !settings.is_gone
             || self.bus.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool)
             || self.bus.ctx.all_clients().any(|(_, client)| {
                 let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool));
-                named
-                    || self.bus.fleet.balancer.groups[client.group]
-                        .pools()
-                        .any(|of| self.bus.fleet.pools[of].side.shown_as == pool)
+                let mut fleets = self.bus.fleets.balancer.groups[client.group].fleets();
+                named || fleets.any(|fleet| fleet.pool == PoolId::at(pool))
             })
     }
 

@@ -234,13 +234,26 @@ pub struct Listener {
 }
 
 /// The era of a client of an MCP listener.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
     /// A revision before 2026-07-28: it begins with `initialize`.
     #[default]
     Legacy,
     /// 2026-07-28 or later: each request is self-contained.
     Modern,
+}
+
+impl Era {
+    /// Both of them, the older one first.
+    pub const BOTH: [Self; 2] = [Self::Legacy, Self::Modern];
+
+    /// The other one.
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Legacy => Self::Modern,
+            Self::Modern => Self::Legacy,
+        }
+    }
 }
 
 /// Which clients a listener allows, and which proxies it trusts.

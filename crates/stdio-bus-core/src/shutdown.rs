@@ -141,7 +141,7 @@ impl Bus {
         let quiesce = self.ctx.settings.limits.quiesce;
         self.ctx.enter(Stage::Quiescing, now.after(quiesce));
         self.ctx.shutdown.quiesces_from = now;
-        self.fleet.stop_awaiting_workers(&mut self.ctx);
+        self.fleets.stop_awaiting_workers(&mut self.ctx);
         self.ctx.out.push(Effect::StopAccept);
         // These will get no answer.
         let is_subscription = |request: &Request| request.verb == Verb::Listen && request.cancelled().is_none();

@@ -11,7 +11,9 @@ use alloc::vec::Vec;
 use super::message::Verb;
 use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::FleetId;
+use crate::index::GroupId;
 use crate::pending::Requests;
 
 /// Who listens: a listener, and the name that was shown there, with whether it is a token's; without a name the
@@ -38,7 +40,7 @@ impl Subscriptions {
         &mut self,
         ctx: &Ctx,
         requests: &Requests,
-        fleet: &mut Fleet,
+        fleets: &mut Fleets,
         client: ClientKey,
         worker: WorkerKey,
         request: RequestKey,
@@ -47,7 +49,7 @@ impl Subscriptions {
         let is_its_own = ctx.has_owner(worker) && !ctx.mcp(client).borrows;
         if let Some(of) = ctx.listener(client).filter(|_| !is_its_own) {
             self.0.push(Subscription { of, request });
-            self.review(ctx, requests, fleet);
+            self.review(ctx, requests, fleets);
         }
     }
 
@@ -57,11 +59,15 @@ impl Subscriptions {
         &mut self,
         ctx: &Ctx,
         requests: &Requests,
-        fleet: &mut Fleet,
+        fleets: &mut Fleets,
         client: ClientKey,
-        group: usize,
+        group: GroupId,
     ) -> Option<WorkerKey> {
-        if fleet.balancer.groups[group].has_listeners() { self.find(ctx, requests, fleet, client, group) } else { None }
+        if fleets.balancer.groups[group].has_listeners() {
+            self.find(ctx, requests, fleets, client, group)
+        } else {
+            None
+        }
     }
 
     #[inline(never)]
@@ -69,34 +75,34 @@ impl Subscriptions {
         &mut self,
         ctx: &Ctx,
         requests: &Requests,
-        fleet: &mut Fleet,
+        fleets: &mut Fleets,
         client: ClientKey,
-        group: usize,
+        group: GroupId,
     ) -> Option<WorkerKey> {
         if self.0.iter().any(|it| requests.worker_of_subscription(it.request).is_none()) {
-            self.review(ctx, requests, fleet);
+            self.review(ctx, requests, fleets);
         }
         // What continues a request goes where that was begun.
-        let begun = ctx.preferred_worker(client, group);
+        let begun = ctx.preferred_in(client, group);
         let of = ctx.listener(client)?;
         let own = self.0.iter().rev().filter(|it| it.of == of);
         let mut workers = own.filter_map(|it| requests.worker_of_subscription(it.request));
         workers.find(|worker| {
-            let is_there = ctx.pool_of(*worker).is_some_and(|pool| fleet.balancer.groups[group].has(pool));
+            let is_there = ctx.fleet_of(*worker).is_some_and(|fleet| fleets.balancer.groups[group].has(fleet));
             is_there && ctx.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
         })
     }
 
     /// Forgets those that have ended, and marks the groups whose workers have listeners.
-    pub(crate) fn review(&mut self, ctx: &Ctx, requests: &Requests, fleet: &mut Fleet) {
+    pub(crate) fn review(&mut self, ctx: &Ctx, requests: &Requests, fleets: &mut Fleets) {
         let mut all = core::mem::take(&mut self.0);
         all.retain(|it| requests.worker_of_subscription(it.request).is_some());
         let workers = all.iter().filter_map(|it| requests.worker_of_subscription(it.request));
-        let mut pools: Vec<usize> = workers.filter_map(|worker| ctx.pool_of(worker)).collect();
-        pools.sort_unstable();
-        pools.dedup();
-        for group in &mut fleet.balancer.groups {
-            let has_any = pools.iter().any(|pool| group.has(*pool));
+        let mut those: Vec<FleetId> = workers.filter_map(|worker| ctx.fleet_of(worker)).collect();
+        those.sort_unstable();
+        those.dedup();
+        for group in fleets.balancer.groups.iter_mut() {
+            let has_any = those.iter().any(|fleet| group.has(*fleet));
             group.set_listeners(has_any);
         }
         self.0 = all;

@@ -25,7 +25,10 @@ use super::report::Reason;
 use super::router::message::{Message, Said};
 use super::shares::Shares;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::FleetId;
+use crate::index::GroupId;
+use crate::index::PoolId;
 
 /// Maximum number of tasks; beyond it one is forgotten for each new one.
 const MOST: usize = 4096;
@@ -37,7 +40,7 @@ const WORKS_FOR: Duration = Duration::from_secs(3600);
 const LONGEST_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A task, by the pool of its worker and its id.
-type Name = (usize, Rc<[u8]>);
+type Name = (FleetId, Rc<[u8]>);
 
 /// The order in which the tasks of a source are forgotten: its source, whether it works, and its serial number.
 type Turn = (Source, bool, u64);
@@ -100,8 +103,8 @@ impl Tasks {
         self.by_name.len()
     }
 
-    fn get(&self, pool: usize, id: &[u8]) -> Option<&Task> {
-        self.by_name.get(&(pool, Rc::from(id)))
+    fn get(&self, fleet: FleetId, id: &[u8]) -> Option<&Task> {
+        self.by_name.get(&(fleet, Rc::from(id)))
     }
 
     fn insert(&mut self, name: Name, task: Task) {
@@ -149,11 +152,9 @@ impl Tasks {
         others.min_by_key(|(turn, _)| *turn).map(|(_, name)| name.clone())
     }
 
-    /// Pools have other indexes now. Those of tasks stay, since their workers live.
-    pub(crate) fn arrange(&mut self, moved: &[Option<usize>]) {
-        let to = |(pool, id): Name| Some((moved.get(pool).copied().flatten()?, id));
-        let by_name = core::mem::take(&mut self.by_name);
-        self.by_name = by_name.into_iter().filter_map(|(name, task)| Some((to(name)?, task))).collect();
+    /// A pool is gone, and another one has its place.
+    pub(crate) fn forget_pool(&mut self, pool: PoolId) {
+        self.by_name.retain(|(fleet, _), _| fleet.pool != pool);
         self.count_anew();
     }
 
@@ -183,8 +184,8 @@ impl Tasks {
 
     /// Whether it knows this task of a pool.
     #[cfg(test)]
-    pub(crate) fn knows(&self, pool: usize, id: &[u8]) -> bool {
-        self.get(pool, id).is_some()
+    pub(crate) fn knows(&self, fleet: FleetId, id: &[u8]) -> bool {
+        self.get(fleet, id).is_some()
     }
 
     /// Panics if the tables disagree, or a worker is not in the table of these.
@@ -205,13 +206,13 @@ impl Tasks {
     pub(crate) fn worker_of(
         &mut self,
         ctx: &Ctx,
-        fleet: &Fleet,
+        fleets: &Fleets,
         message: &Message<'_>,
-        group: usize,
+        group: GroupId,
     ) -> Result<Option<WorkerKey>, Refusal> {
         match message.verb {
-            Verb::Task | Verb::Listen if !self.is_empty() && !fleet.gives_own_workers(group) => {
-                self.find(ctx, fleet, message, group)
+            Verb::Task | Verb::Listen if !self.is_empty() && !fleets.gives_own_workers(group) => {
+                self.find(ctx, fleets, message, group)
             }
             _ => Ok(None),
         }
@@ -221,22 +222,21 @@ impl Tasks {
     fn find(
         &mut self,
         ctx: &Ctx,
-        fleet: &Fleet,
+        fleets: &Fleets,
         message: &Message<'_>,
-        group: usize,
+        group: GroupId,
     ) -> Result<Option<WorkerKey>, Refusal> {
         let now = ctx.time.now();
         let mut worker = None;
         for id in named(message) {
-            let pools = fleet.balancer.groups[group].pools();
-            let found = pools.into_iter().find_map(|pool| Some((pool, self.get(pool, &id)?)));
-            let Some((pool, task)) = found else { continue };
+            let found = fleets.balancer.groups[group].fleets().find_map(|fleet| Some((fleet, self.get(fleet, &id)?)));
+            let Some((fleet, task)) = found else { continue };
             let is_its = task.maker.as_ref().is_none_or(|maker| ctx.is_maker(message.from, maker));
             if !is_its && !ctx.shares_sessions() {
                 return Err(Refusal(Reason::SessionDenied, "this task is not available to this connection".into()));
             }
             worker = worker.or(Some(task.worker));
-            if let Some(task) = self.by_name.get_mut(&(pool, Rc::from(&*id))).filter(|task| !task.has_ttl) {
+            if let Some(task) = self.by_name.get_mut(&(fleet, Rc::from(&*id))).filter(|task| !task.has_ttl) {
                 task.until = now.after(WORKS_FOR);
             }
         }
@@ -251,7 +251,7 @@ impl Tasks {
     pub(crate) fn note(&mut self, ctx: &mut Ctx, client: Option<ClientKey>, worker: WorkerKey, line: Parsed<'_>) {
         let Some(result) = member(line.get(line.span), b"result") else { return };
         let id = string_in(result, b"taskId").filter(|id| !id.is_empty() && id.len() <= LONGEST_ID);
-        let Some((id, pool)) = id.zip(ctx.pool_of(worker)) else { return };
+        let Some((id, fleet)) = id.zip(ctx.fleet_of(worker)) else { return };
         let makes = string_in(result, b"resultType").is_some_and(|kind| &*kind == b"task");
         if makes && let Some(client) = client.and_then(|client| ctx.identity(client)) {
             let maker = (client.listener, Rc::clone(&client.origin));
@@ -259,9 +259,9 @@ impl Tasks {
             let (serial, source) = (self.made, client.origin.source());
             self.made += 1;
             let task = Task { serial, worker, source, maker, works: true, until: ctx.time.now(), has_ttl: false };
-            self.insert((pool, Rc::from(&*id)), task);
+            self.insert((fleet, Rc::from(&*id)), task);
         }
-        self.update(ctx, worker, pool, &id, result);
+        self.update(ctx, worker, fleet, &id, result);
     }
 
     /// A worker's notification may tell of a task.
@@ -271,15 +271,15 @@ impl Tasks {
         if self.is_empty() || !(tells(b"notifications/tasks") || tells(b"notifications/tasks/status")) {
             return;
         }
-        let Some((params, pool)) = member(line.get(line.span), b"params").zip(ctx.pool_of(worker)) else { return };
+        let Some((params, fleet)) = member(line.get(line.span), b"params").zip(ctx.fleet_of(worker)) else { return };
         if let Some(id) = string_in(params, b"taskId") {
-            self.update(ctx, worker, pool, &id, params);
+            self.update(ctx, worker, fleet, &id, params);
         }
     }
 
-    fn update(&mut self, ctx: &mut Ctx, worker: WorkerKey, pool: usize, id: &[u8], said: &[u8]) {
+    fn update(&mut self, ctx: &mut Ctx, worker: WorkerKey, fleet: FleetId, id: &[u8], said: &[u8]) {
         let now = ctx.time.now();
-        let name = (pool, Rc::from(id));
+        let name = (fleet, Rc::from(id));
         let Some(task) = self.by_name.get_mut(&name).filter(|task| task.worker == worker) else { return };
         let Report { works, ttl } = Report::of(said);
         // It begins when the task does, but it is only known here when it is said.
@@ -316,10 +316,10 @@ fn named<'a>(message: &Message<'a>) -> Vec<Cow<'a, [u8]>> {
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// Whether each client of a group has a worker of its own until it ends. Its tasks are there, and those of others are
     /// in processes that belong to others.
-    fn gives_own_workers(&self, group: usize) -> bool {
+    fn gives_own_workers(&self, group: GroupId) -> bool {
         let group = &self.balancer.groups[group];
         group.is_dedicated() && !group.lends()
     }

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
+use super::index::FleetId;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 
 /// The owner of a deadline. What is due at one tick is handled in this order.
@@ -22,8 +23,8 @@ pub(super) enum Timer {
     Slots,
     /// One worker: its life, its queue, its turns, its silence.
     Worker(WorkerKey),
-    /// The worker starts of a pool.
-    Pool(usize),
+    /// The worker starts of a fleet.
+    Fleet(FleetId),
     /// Clients that wait for a worker.
     WorkerQueue,
     /// Listeners removed from the configuration.

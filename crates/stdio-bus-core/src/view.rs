@@ -2,6 +2,7 @@
 
 use crate::Bus;
 use crate::admission::TurnedAway;
+use crate::index::PoolId;
 use crate::origin::Origin;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::report::Reason;
@@ -32,7 +33,7 @@ impl<'a> View<'a> {
     pub fn stats(&self) -> Stats {
         Stats {
             clients: self.bus.ctx.client_count(),
-            awaiting_workers: self.bus.fleet.awaiting_workers(&self.bus.ctx),
+            awaiting_workers: self.bus.fleets.awaiting_workers(&self.bus.ctx),
             workers: self.bus.ctx.workers.len(),
             sessions: self.bus.sessions.owned(),
             pending: self.bus.requests.len(),
@@ -75,7 +76,7 @@ impl<'a> View<'a> {
 
     /// The sources of all clients, and how many each has.
     pub fn sources(&self) -> impl Iterator<Item = (Source, usize)> + use<'a> {
-        self.bus.fleet.sources()
+        self.bus.fleets.sources()
     }
 
     /// Number of free client slots.
@@ -85,7 +86,7 @@ impl<'a> View<'a> {
 
     /// Whether a client of this origin may use a pool of its listener.
     pub fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
-        self.bus.ctx.offers(listener, origin, pool)
+        self.bus.ctx.offers(listener, origin, PoolId::at(pool))
     }
 
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
@@ -100,13 +101,13 @@ impl<'a> View<'a> {
 
     /// Whether a worker of a pool is asked for its era, or will be once it runs.
     pub fn asks_era(&self, pool: usize) -> bool {
-        self.bus.ctx.asks_era(pool)
+        self.bus.ctx.asks_era(PoolId::at(pool))
     }
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
     /// 2026-07-28, and usually others.
     pub fn pool_era(&self, pool: usize) -> Option<Era> {
-        self.bus.fleet.pool_era(pool)
+        self.bus.fleets.pool_era(PoolId::at(pool))
     }
 
     /// Bytes of waiting lines.

@@ -15,7 +15,7 @@ use super::report::Reason;
 use super::request::Flags;
 use super::timers::Timer;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::pending::Requests;
 use crate::session::table::Sessions;
 
@@ -68,17 +68,24 @@ pub(crate) fn prompt_flag(line: Parsed<'_>, session: Option<SessionKey>, expires
 impl Requests {
     /// The protocol that a client and a worker speak with each other. `request` is one between them: only in MCP
     /// requests have progress tokens.
-    fn dialect(&self, ctx: &Ctx, fleet: &Fleet, client: ClientKey, worker: WorkerKey, request: RequestKey) -> Dialect {
+    fn dialect(
+        &self,
+        ctx: &Ctx,
+        fleets: &Fleets,
+        client: ClientKey,
+        worker: WorkerKey,
+        request: RequestKey,
+    ) -> Dialect {
         if ctx.mcp(client).era.is_some() {
             return Dialect::Mcp;
         }
-        let known = ctx.pool_of(worker).and_then(|pool| fleet.pools[pool].dialect);
+        let known = ctx.fleet_of(worker).and_then(|fleet| fleets.pools[fleet].dialect);
         known.unwrap_or(if self.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
     }
 
     /// Tells the answerer of a request that nobody waits for the answer any more, and gives it a moment: its slot is
     /// freed then, since in MCP nothing is answered that was cancelled.
-    pub(super) fn withdraw(&mut self, ctx: &mut Ctx, fleet: &Fleet, key: RequestKey, why: &str) {
+    pub(super) fn withdraw(&mut self, ctx: &mut Ctx, fleets: &Fleets, key: RequestKey, why: &str) {
         let Some(request) = self.get(key).filter(|request| request.cancelled().is_none()) else { return };
         let (answerer, verb) = (request.answerer(), request.verb);
         let (client, worker) = match (request.asker(), answerer) {
@@ -86,7 +93,7 @@ impl Requests {
             (Some(Peer::Worker(worker)), Peer::Client(client)) => (client, worker),
             _ => return,
         };
-        let dialect = self.dialect(ctx, fleet, client, worker, key);
+        let dialect = self.dialect(ctx, fleets, client, worker, key);
         // MCP: the `initialize` is not cancelled.
         let may_be = dialect != Dialect::Mcp || verb != Verb::Initialize;
         if may_be && ctx.reads_lines(answerer) {
@@ -103,7 +110,7 @@ impl Requests {
         &mut self,
         ctx: &mut Ctx,
         sessions: &mut Sessions,
-        fleet: &Fleet,
+        fleets: &Fleets,
         key: RequestKey,
         reason: Reason,
         text: &str,
@@ -111,7 +118,7 @@ impl Requests {
         let Some(request) = self.get(key) else { return };
         let (Some(asker @ Peer::Worker(_)), answerer) = (request.asker(), request.answerer()) else { return };
         let (id, shown) = (self.asker_token(key), self.asker_text(key));
-        self.withdraw(ctx, fleet, key, text);
+        self.withdraw(ctx, fleets, key, text);
         self.abandon(ctx, sessions, key);
         // A worker that was told to stop reads nothing any more.
         if !ctx.takes_messages(asker) {
@@ -124,7 +131,7 @@ impl Requests {
     /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
     /// (`cancel_on_disconnect`; decision 11). In MCP 2026-07-28 a disconnect cancels the client's requests, and those of
     /// an ended session over HTTP have no other reader: there it needs no setting.
-    pub(super) fn tell_workers(&mut self, ctx: &mut Ctx, sessions: &Sessions, fleet: &Fleet, key: ClientKey) {
+    pub(super) fn tell_workers(&mut self, ctx: &mut Ctx, sessions: &Sessions, fleets: &Fleets, key: ClientKey) {
         let mut cancelled = Vec::new();
         for request in self.asked_by(ctx, key.into()) {
             let session = self.get(request).and_then(|request| request.session);
@@ -133,7 +140,7 @@ impl Requests {
                 sessions.send_cancellation(ctx, session);
             }
             if ctx.mcp(key).era.is_some() {
-                self.withdraw(ctx, fleet, request, "the client closed the stream");
+                self.withdraw(ctx, fleets, request, "the client closed the stream");
             }
         }
     }
@@ -184,7 +191,7 @@ impl Sessions {
     pub(super) fn send_cancellation(&self, ctx: &mut Ctx, session: SessionKey) {
         let Some(session) = self.get(session) else { return };
         let worker = session.worker;
-        let wanted = ctx.pool_of(worker).is_some_and(|pool| ctx.settings.pools[pool].cancel_on_disconnect);
+        let wanted = ctx.fleet_of(worker).is_some_and(|fleet| ctx.settings.pools[fleet].cancel_on_disconnect);
         if !wanted || !ctx.worker_takes_messages(worker) {
             return;
         }

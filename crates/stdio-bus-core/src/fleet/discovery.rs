@@ -18,8 +18,9 @@ use core::time::Duration;
 use super::tenure::Wear;
 use crate::ctx::Ctx;
 use crate::eras::protocol::MODERN;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::id::Id;
+use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::Reason;
@@ -104,10 +105,10 @@ fn question(number: u32) -> alloc::string::String {
     )
 }
 
-impl Fleet {
+impl Fleets {
     /// A worker that may get a slot is being started: it is asked once it runs, if its command's era is unknown.
     pub(super) fn choose_to_ask(&self, ctx: &mut Ctx, key: WorkerKey) {
-        let Some(pool) = ctx.worker_name(key).map(|name| name.pool).filter(|pool| !ctx.asks_era(*pool)) else {
+        let Some(pool) = ctx.fleet_of(key).map(|fleet| fleet.pool).filter(|pool| !ctx.asks_era(*pool)) else {
             return;
         };
         let (discovery, worker) = (&self.pools[pool].discovery, ctx.workers.get_mut(key));
@@ -148,21 +149,20 @@ impl Fleet {
         None
     }
 
-    /// Dismisses the workers of a side for earlier versions that the request may have pinned to 2026-07-28.
-    pub(crate) fn dismiss_asked(&mut self, ctx: &mut Ctx, pool: usize) {
-        let here = &self.pools[pool];
-        if here.side.era != Era::Legacy || !here.side.is_used {
+    /// Dismisses the workers of a fleet for earlier versions that the request may have pinned to 2026-07-28.
+    pub(crate) fn dismiss_asked(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        if fleet.era != Era::Legacy || !self.pools[fleet].is_used() {
             return;
         }
-        self.retire_those(ctx, pool, Some(Wear::Asked), |_, worker| worker.may_be_pinned());
-        self.fill_slots(ctx, pool);
+        self.retire_those(ctx, fleet, Some(Wear::Asked), |_, worker| worker.may_be_pinned());
+        self.fill_slots(ctx, fleet);
     }
 
     /// A worker has answered, or is late.
     fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: Question, era: Era) {
         let Some(worker) = ctx.workers.get_mut(key) else { return };
         worker.facts.question = question;
-        let (pool, of) = (worker.name.pool, worker.tenure.generation);
+        let (pool, of) = (worker.fleet.pool, worker.tenure.generation);
         if let Some(discovery) = &mut self.pools[pool].discovery {
             discovery.ends = match (question, discovery.ends_of(of)) {
                 (Question::Late, 1..) => (MOST_ENDS, of),
@@ -176,7 +176,7 @@ impl Fleet {
     /// A worker has ended. If it was asked and has not answered, the next one may be asked; if it was not asked, and has
     /// answered nothing, its command also exits without the request.
     pub(super) fn end_question(&mut self, ctx: &mut Ctx, worker: &Worker) {
-        let (pool, of) = (worker.name.pool, worker.tenure.generation);
+        let (pool, of) = (worker.fleet.pool, worker.tenure.generation);
         let Some(discovery) = &mut self.pools[pool].discovery else { return };
         let ends = discovery.ends_of(of);
         let was_in_vain = match worker.facts.question {
@@ -196,14 +196,14 @@ impl Fleet {
     }
 
     /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
-    pub(super) fn judge_ends(&mut self, ctx: &mut Ctx, pool: usize, of: u32) {
+    pub(super) fn judge_ends(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32) {
         if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
             self.learn_era(ctx, pool, of, Era::Legacy, Known::Ended);
         }
     }
 
     /// The era of a pool's command is known. Only a late answer changes it again.
-    fn learn_era(&mut self, ctx: &mut Ctx, pool: usize, of: u32, era: Era, known: Known) {
+    fn learn_era(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32, era: Era, known: Known) {
         // Its workers take lines now, or clients of 2026-07-28 are known to get none.
         self.roll_soon(ctx);
         let Some(discovery) = &mut self.pools[pool].discovery else { return };
@@ -214,14 +214,14 @@ impl Fleet {
         let is_news = discovery.era != Some(era) && (discovery.era != Some(Era::Modern) || is_another);
         let before = if is_news { discovery.era.replace(era) } else { Some(era) };
         // Before the waiting clients are given workers that were asked.
-        self.dismiss_asked(ctx, pool);
+        self.dismiss_asked(ctx, pool.of(Era::Legacy));
         if !is_news {
             return;
         }
         if before == Some(Era::Modern) {
-            self.end_modern_side(ctx, pool);
+            self.end_modern_fleet(ctx, pool);
         }
-        ctx.out.push(Effect::Discovered { pool });
+        ctx.out.push(Effect::Discovered { pool: pool.index() });
         let id = &ctx.settings.pools[pool].id;
         let text = match (era, known) {
             (Era::Modern, _) => format!("the command of pool \"{id}\" serves clients of MCP {MODERN}"),
@@ -239,35 +239,36 @@ impl Fleet {
             ),
         };
         ctx.report(Reason::EraKnown, None, || text);
-        for side in self.sides_of(pool) {
-            self.stop_awaiting_workers_of(ctx, side);
+        for fleet in self.pools.of(pool) {
+            self.stop_awaiting_workers_of(ctx, fleet);
         }
         self.give_turns(ctx);
     }
 
     /// By when the last worker of a group that is being asked will have answered or be late.
-    pub(super) fn questions_end(&self, ctx: &Ctx, group: usize) -> Option<Moment> {
-        let pools = self.balancer.groups[group].pools();
-        let asked = pools.filter_map(|pool| Some(ctx.asked_in(self.pools[pool].side.shown_as)?.after(SILENT_FOR)));
+    pub(super) fn questions_end(&self, ctx: &Ctx, group: GroupId) -> Option<Moment> {
+        let fleets = self.balancer.groups[group].fleets();
+        let asked = fleets.filter_map(|fleet| Some(ctx.asked_in(fleet.pool)?.after(SILENT_FOR)));
         asked.max()
     }
 
-    fn discovery(&self, pool: usize) -> Option<&Discovery> {
+    fn discovery(&self, pool: PoolId) -> Option<&Discovery> {
         self.pools.get(pool)?.discovery.as_ref()
     }
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
     /// 2026-07-28, and usually others.
-    pub(crate) fn pool_era(&self, pool: usize) -> Option<Era> {
+    pub(crate) fn pool_era(&self, pool: PoolId) -> Option<Era> {
         self.discovery(pool)?.era
     }
 
     /// Panics if more than one worker of a pool is asked, or one that somebody uses.
     pub(crate) fn check_questions(&self, ctx: &Ctx) {
-        let mut asked: Vec<usize> = Vec::new();
+        let mut asked: Vec<PoolId> = Vec::new();
         for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.is_asked()) {
-            assert!(!asked.contains(&worker.name.pool) && self.discovery(worker.name.pool).is_some());
-            asked.push(worker.name.pool);
+            let pool = worker.fleet.pool;
+            assert!(!asked.contains(&pool) && self.discovery(pool).is_some());
+            asked.push(pool);
             let is_free = worker.owner.is_none() && worker.end.unanswered.count() == 0;
             assert!(is_free, "a worker that is asked gets nothing else");
         }
@@ -293,14 +294,14 @@ impl Ctx {
     }
 
     /// Whether a worker of a pool is asked for its era, or will be once it runs.
-    pub(crate) fn asks_era(&self, pool: usize) -> bool {
+    pub(crate) fn asks_era(&self, pool: PoolId) -> bool {
         self.asked_in(pool).is_some()
     }
 
     /// The start of the worker of a pool that was sent `server/discover`, or will be.
-    fn asked_in(&self, pool: usize) -> Option<Moment> {
+    fn asked_in(&self, pool: PoolId) -> Option<Moment> {
         let mut workers = self.workers.iter().map(|(_, worker)| worker);
-        let asked = workers.find(|worker| worker.name.pool == pool && worker.is_asked());
+        let asked = workers.find(|worker| worker.fleet.pool == pool && worker.is_asked());
         asked.map(|worker| worker.facts.started)
     }
 }
@@ -308,6 +309,6 @@ impl Ctx {
 impl View<'_> {
     /// How the era of a pool's command is known.
     pub fn era_known(&self, pool: usize) -> Known {
-        self.bus.fleet.discovery(pool).map_or(Known::Answered, |discovery| discovery.known)
+        self.bus.fleets.discovery(PoolId::at(pool)).map_or(Known::Answered, |discovery| discovery.known)
     }
 }

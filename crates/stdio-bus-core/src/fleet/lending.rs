@@ -9,7 +9,8 @@ use core::time::Duration;
 
 use super::worker::Worker;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::{FleetId, GroupId, SlotId};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::pending::Requests;
 use crate::request::Request;
@@ -18,7 +19,7 @@ use crate::tasks::Tasks;
 /// A worker beyond those that a pool keeps is stopped when it was unused for this long.
 const SPARED_FOR: Duration = Duration::from_secs(60);
 
-impl Fleet {
+impl Fleets {
     /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
     /// check again.
     pub(super) fn tick_extra(&self, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
@@ -67,49 +68,48 @@ impl Fleet {
     }
 
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
-    pub(super) fn free_worker(&self, ctx: &Ctx, client: ClientKey, pool: usize) -> Option<WorkerKey> {
+    pub(super) fn free_worker(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
         let is_free =
             |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
-        if let Some(worker) = ctx.preferred_worker(client, pool) {
+        if let Some(worker) = ctx.preferred_worker(client, fleet) {
             return Some(worker).filter(is_free);
         }
-        let free = || self.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
+        let free = || self.pools[fleet].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
         let is_idle = |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.end.unanswered.count() == 0);
-        let any = || free().next().filter(|_| self.slot_to_fill(ctx, client, pool).is_none());
+        let any = || free().next().filter(|_| self.slot_to_fill(ctx, client, fleet).is_none());
         free().find(is_idle).or_else(any)
     }
 
     /// An empty slot in which a worker may be started for a client that is not bound to one.
-    fn slot_to_fill(&self, ctx: &Ctx, client: ClientKey, pool: usize) -> Option<usize> {
-        if self.pools[pool].side.is_dormant || ctx.preferred_worker(client, pool).is_some() {
+    fn slot_to_fill(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<SlotId> {
+        if self.pools[fleet].rests() || ctx.preferred_worker(client, fleet).is_some() {
             return None;
         }
-        let may_begin = |slot: usize| {
-            let slot = &self.pools[pool].slots[slot];
+        let may_begin = |slot: &SlotId| {
+            let slot = &self.pools[*slot];
             slot.worker.is_none() && slot.restarts.may_begin(ctx.time.now())
         };
-        (0..self.pools[pool].slots.len()).find(|slot| may_begin(*slot))
+        (0..self.pools[fleet].slots.len()).map(|number| fleet.slot(number)).find(may_begin)
     }
 
     /// Whether a worker is available for a client of a dedicated group without a start.
-    pub(super) fn has_spare_for(&self, ctx: &Ctx, client: ClientKey, group: usize) -> bool {
-        if self.balancer.groups[group].lends() {
-            self.free_worker(ctx, client, group).is_some()
-        } else {
-            self.has_spare(ctx, group)
+    pub(super) fn has_spare_for(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
+        match self.balancer.groups[group].lent() {
+            Some(fleet) => self.free_worker(ctx, client, fleet).is_some(),
+            None => self.has_spare(ctx, group),
         }
     }
 
     /// Whether a worker may be started for a client of a dedicated group.
-    pub(super) fn may_grow_for(&self, ctx: &Ctx, client: ClientKey, group: usize) -> bool {
-        if self.balancer.groups[group].lends() {
-            return self.slot_to_fill(ctx, client, group).is_some();
+    pub(super) fn may_grow_for(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
+        match self.balancer.groups[group].lent() {
+            Some(fleet) => self.slot_to_fill(ctx, client, fleet).is_some(),
+            None => self.balancer.groups[group].fleets().next().is_some_and(|fleet| self.may_grow(ctx, fleet)),
         }
-        self.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(ctx, pool))
     }
 
     /// Whether a client without a worker may wait for its turn to get one.
-    pub(super) fn may_wait_for_turn(&self, ctx: &Ctx, client: ClientKey, group: usize) -> bool {
+    pub(super) fn may_wait_for_turn(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
         let at = &self.balancer.groups[group];
         // Lent workers are returned.
         let is_lent = || at.lends() && self.has_spare(ctx, group);
@@ -119,32 +119,34 @@ impl Fleet {
 
     /// Whether a worker of a full pool is ending, or a session may have to give up its own, so that one can be started for
     /// a client.
-    pub(super) fn may_get_room(&self, ctx: &Ctx, client: ClientKey, group: usize) -> bool {
+    pub(super) fn may_get_room(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
         let at = &self.balancer.groups[group];
-        let Some(pool) = at.pools().next().filter(|pool| !at.lends() && self.is_full(ctx, *pool)) else { return false };
+        let Some(fleet) = at.fleets().next().filter(|fleet| !at.lends() && self.is_full(ctx, *fleet)) else {
+            return false;
+        };
         let source = ctx.identity(client).map(|client| client.origin.source());
-        self.is_sound(ctx, pool) && (ctx.ending(pool) > 0 || ctx.gives_up_at(pool, source).is_some())
+        self.is_sound(ctx, fleet) && (ctx.ending(fleet) > 0 || ctx.gives_up_at(fleet, source).is_some())
     }
 
     /// Lends a worker to a client that has none: a free one, or one that is started for it.
-    pub(super) fn lend_worker(&mut self, ctx: &mut Ctx, client: ClientKey, pool: usize) -> Option<WorkerKey> {
+    pub(super) fn lend_worker(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
         let source = ctx.identity(client)?.source_use;
-        if let Some(free) = self.free_worker(ctx, client, pool) {
+        if let Some(free) = self.free_worker(ctx, client, fleet) {
             self.admission.sources.count_turn(source);
             return Some(free);
         }
         // Its client's request shows it the era.
-        let started = self.start_in_slot(ctx, pool, self.slot_to_fill(ctx, client, pool)?)?;
-        self.end_vacancy(ctx, pool);
+        let started = self.start_in_slot(ctx, self.slot_to_fill(ctx, client, fleet)?)?;
+        self.end_vacancy(ctx, fleet);
         self.count_turn(ctx, client, started);
         Some(started)
     }
 
     /// Whether a worker was started beyond those that its pool keeps.
     fn is_extra(&self, ctx: &Ctx, key: WorkerKey) -> bool {
-        let Some(pool) = ctx.pool_of(key) else { return false };
-        let slot = self.pools[pool].slot_of(key);
-        slot.is_some_and(|slot| slot >= ctx.settings.pools[pool].instances)
+        let Some(fleet) = ctx.fleet_of(key) else { return false };
+        let slot = self.pools[fleet].slot_of(key);
+        slot.is_some_and(|slot| slot >= ctx.settings.pools[fleet].instances)
     }
 }
 
@@ -162,18 +164,25 @@ impl Requests {
 }
 
 impl Ctx {
-    /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool, or of
-    /// the group with its index: only a group of one pool lends.
-    pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
+    /// The worker that a client's next messages go to while that lives, if they are bound to one of this fleet.
+    pub(crate) fn preferred_worker(&self, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
         let worker = self.client(client)?.mcp.preferred?;
         let at = self.workers.get(worker)?;
-        (at.pool == pool && at.takes_messages()).then_some(worker)
+        (at.fleet == fleet && at.takes_messages()).then_some(worker)
+    }
+
+    /// The same for a group: only that of one fleet lends, and MCP listeners know no others.
+    pub(crate) fn preferred_in(&self, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
+        match group {
+            GroupId::Fleet(fleet) => self.preferred_worker(client, fleet),
+            GroupId::All | GroupId::Listener(_) => None,
+        }
     }
 
     /// The worker that a client has, if its next messages may go there.
-    pub(crate) fn lent_worker(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+    pub(crate) fn lent_worker(&self, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
         let worker = self.worker_in(client, group).filter(|worker| self.worker_takes_messages(*worker))?;
-        self.preferred_worker(client, group).is_none_or(|preferred| preferred == worker).then_some(worker)
+        self.preferred_in(client, group).is_none_or(|preferred| preferred == worker).then_some(worker)
     }
 
     /// A lent worker is returned although its client may still wait for it.

@@ -10,6 +10,7 @@ use crate::Bus;
 use crate::client::Phase;
 use crate::ctx::Ctx;
 use crate::flow::gate::Hold;
+use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
 use crate::report::{Reason, WorkerName};
@@ -29,28 +30,28 @@ pub(crate) enum Life {
 impl Bus {
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        let pool = worker.pool;
+        let fleet = worker.fleet;
         (worker.facts.pid, worker.facts.started) = (pid, self.ctx.time.now());
-        self.fleet.pools[worker.name.pool].tally.note(Reason::WorkerStarted);
+        self.fleets.pools[worker.fleet.pool].tally.note(Reason::WorkerStarted);
         self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
         self.ctx.ask_era(key);
-        self.fleet.advance_roll(&mut self.ctx, pool);
+        self.fleets.advance_roll(&mut self.ctx, fleet);
         // It was being started while the others were killed.
         if self.ctx.stage() >= Stage::Killing {
             self.step(key, Event::Timer);
         }
-        self.fleet.give_turns(&mut self.ctx);
+        self.fleets.give_turns(&mut self.ctx);
     }
 
     pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
         self.ctx.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.facts.was_short = short;
-            self.fleet.pools[worker.name.pool].tally.note(Reason::SpawnFailed);
+            self.fleets.pools[worker.fleet.pool].tally.note(Reason::SpawnFailed);
         }
         self.step(key, Event::SpawnFailed);
-        self.fleet.give_turns(&mut self.ctx);
+        self.fleets.give_turns(&mut self.ctx);
     }
 
     /// Its process was reaped (spec 7.1).
@@ -66,7 +67,7 @@ impl Bus {
         let unwanted = unwanted.filter(|_| !was_asked);
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
         debug_assert!(unwanted.is_none_or(|reason| ENDS.contains(&reason)), "no metric shows {unwanted:?}");
-        self.fleet.pools[worker.name.pool].tally.note(unwanted.unwrap_or(Reason::WorkerStopped));
+        self.fleets.pools[worker.fleet.pool].tally.note(unwanted.unwrap_or(Reason::WorkerStopped));
         let (pending, sessions) = (worker.end.unanswered.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.ctx.report(reason, Some(Peer::Worker(key)), || match cause {
@@ -170,15 +171,15 @@ impl Bus {
         self.detach_worker(key);
         let Some(worker) = self.ctx.workers.remove(key) else { return };
         self.requests.forget_names(&worker.end.names);
-        self.fleet.forget_greeting(&mut self.ctx, worker.pool, &worker.greeting);
+        self.fleets.forget_greeting(&mut self.ctx, worker.fleet, &worker.greeting);
         self.ctx.timers.disarm(Timer::Worker(key));
         self.ctx.out.stats().bytes_unsent += worker.end.output.queued() as u64;
         self.ctx.out.push(Effect::Release(key));
         worker.owner.into_iter().for_each(|owner| self.ctx.unassign(owner, key));
-        self.fleet.leave_pool(&mut self.ctx, key, &worker);
-        if self.fleet.queue.has_turns() {
+        self.fleets.leave_pool(&mut self.ctx, key, &worker);
+        if self.fleets.queue.has_turns() {
             // Clients that waited for this worker only, or for its place, may get another.
-            self.fleet.give_turns(&mut self.ctx);
+            self.fleets.give_turns(&mut self.ctx);
         }
         self.advance_shutdown();
     }
@@ -188,7 +189,7 @@ impl Bus {
         let timeout = self.ctx.settings.limits.backpressure_timeout;
         self.ctx.tick_turns(key);
         self.ctx.release_held_up(key);
-        self.fleet.release_overdue(&mut self.ctx, key.into());
+        self.fleets.release_overdue(&mut self.ctx, key.into());
         let now = self.ctx.time.now();
         self.ctx.end_pause(key, |until| until <= now);
         if self.ctx.workers.get_mut(key).is_some_and(|worker| worker.facts.timer.take_if(|at| *at <= now).is_some()) {
@@ -211,9 +212,9 @@ impl Bus {
             self.sessions.tick_early(&mut self.ctx, key),
             self.tick_refused(key),
             self.ctx.tick_first_answer(key),
-            self.fleet.tick_question(&mut self.ctx, key),
-            self.fleet.tick_extra(&mut self.ctx, &self.tasks, key),
-            self.fleet.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
+            self.fleets.tick_question(&mut self.ctx, key),
+            self.fleets.tick_extra(&mut self.ctx, &self.tasks, key),
+            self.fleets.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
         let Some(worker) = self.ctx.workers.get(key) else { return };
         let overdue_at = worker.end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
@@ -338,9 +339,9 @@ impl Ctx {
         self.workers.get(worker).map(|worker| worker.name)
     }
 
-    /// The pool of a worker.
-    pub(crate) fn pool_of(&self, worker: WorkerKey) -> Option<usize> {
-        self.workers.get(worker).map(|worker| worker.pool)
+    /// The fleet of a worker.
+    pub(crate) fn fleet_of(&self, worker: WorkerKey) -> Option<FleetId> {
+        self.workers.get(worker).map(|worker| worker.fleet)
     }
 
     /// The client that a worker of a dedicated pool belongs to.

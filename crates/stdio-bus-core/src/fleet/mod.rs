@@ -23,15 +23,15 @@ use alloc::vec::Vec;
 
 use crate::admission::Admission;
 use crate::balancer::Balancer;
-use crate::settings::{Era, Settings};
+use crate::index::FleetId;
+use crate::settings::Settings;
 use crate::tally::Counts;
+use pool::Pools;
 
-/// The pools, and the clients that wait for workers.
-pub(crate) struct Fleet {
-    /// The configured pools, and behind them one for each that an MCP listener offers, for its other era.
-    pub pools: Vec<pool::Pool>,
-    /// Number of configured pools.
-    pub shown: usize,
+/// The fleets, and the clients that wait for workers.
+pub(crate) struct Fleets {
+    /// The configured pools, and the fleets of each.
+    pub pools: Pools,
     pub queue: queue::WorkerQueue,
     /// The groups of workers that a message may go to.
     pub balancer: Balancer,
@@ -47,27 +47,13 @@ pub(crate) struct Fleet {
     pub opening_bytes: usize,
 }
 
-impl Fleet {
-    /// `pools` are the configured ones; behind them come the twins of those with the indexes `of`.
-    pub(crate) fn new(settings: &mut Settings, of: &[usize]) -> Self {
-        let pools = &mut settings.pools;
-        let shown = pools.len();
-        let twins: Vec<_> = of.iter().map(|pool| pools[*pool].clone()).collect();
-        pools.extend(twins);
-        let legacy = |pool: usize| pool::Side {
-            twin: of.iter().position(|of| *of == pool).map(|twin| shown + twin),
-            shown_as: pool,
-            is_used: !of.contains(&pool),
-            ..pool::Side::default()
-        };
-        let modern =
-            |pool: &usize| pool::Side { era: Era::Modern, twin: Some(*pool), is_dormant: true, ..legacy(*pool) };
-        let sides = (0..shown).map(legacy).chain(of.iter().map(modern));
-        let pools = pools.iter().zip(sides).map(|(pool, side)| pool::Pool::new(pool, side)).collect();
+impl Fleets {
+    /// The fleets of the configured pools. Those with the indexes `both` have one for each era.
+    pub(crate) fn new(settings: &Settings, both: &[usize]) -> Self {
+        let pools = Pools::new(settings, both);
         Self {
+            balancer: Balancer::new(settings, &pools),
             pools,
-            shown,
-            balancer: Balancer::new(settings, shown),
             admission: Admission::new(settings),
             queue: queue::WorkerQueue::default(),
             errors_of_no_pool: Counts::default(),
@@ -75,5 +61,10 @@ impl Fleet {
             rolls_due: false,
             opening_bytes: 0,
         }
+    }
+
+    /// All fleets, in the order of their ids.
+    pub(crate) fn ids(&self) -> Vec<FleetId> {
+        self.pools.ids().collect()
     }
 }

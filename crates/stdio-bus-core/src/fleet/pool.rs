@@ -4,6 +4,7 @@
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
 use core::time::Duration;
 
 use super::answering::Answering;
@@ -14,12 +15,13 @@ use super::tenure::Tenure;
 use super::worker::{Facts, State, Worker};
 use crate::ctx::Ctx;
 use crate::endpoint::{Endpoint, Stream};
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::flow::window::SendWindow;
+use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Reason, Report, WorkerName};
-use crate::settings::{self, Assignment, Era};
+use crate::settings::{self, Assignment, Era, Settings};
 use crate::silence::TimeLimits;
 use crate::tally::Tally;
 use crate::timers::Timer;
@@ -38,33 +40,26 @@ pub(crate) struct WorkerSlot {
     pub restarts: Restarts,
 }
 
-/// The side of a pool. A pool of an MCP listener has workers for clients of either era, which are in two pools here:
-/// people see one.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Side {
-    /// The era of its clients.
-    pub era: Era,
-    /// The index of the pool for the other era, if there is one.
-    pub twin: Option<usize>,
-    /// The index of the configured pool.
-    pub shown_as: usize,
-    /// It was not needed yet: none of its workers is started.
-    pub is_dormant: bool,
-    /// A client of its era has needed a worker, or there is no other side.
-    pub is_used: bool,
-    /// The pool is removed from the configuration, and no client uses it.
-    pub is_released: bool,
+/// How far a fleet is needed. A pool of an MCP listener has one for clients of either era. The workers that are started
+/// with the daemon may go to either: the first client that needs one decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// It was not needed yet, and the workers that its pool has started are in the fleet of the other era: it starts none.
+    Rests,
+    /// It was not needed yet. Its workers may go to the fleet of the other era.
+    Undecided,
+    /// A client of its era has needed a worker, or its pool has no other fleet.
+    Used,
 }
 
-/// A pool of workers.
-#[derive(Default)]
-pub(crate) struct Pool {
+/// The workers of a pool that serve clients of one era.
+pub(crate) struct Fleet {
     /// One per instance; in a dedicated pool, one per warm spare, or with lending one per possible worker.
     pub slots: Vec<WorkerSlot>,
-    /// The era of its clients.
-    pub side: Side,
-    /// Whether its command serves 2026-07-28, if that matters; it is kept at the configured pool, and so is the tally.
-    pub discovery: Option<Discovery>,
+    /// Whether it is needed.
+    pub need: Need,
+    /// Its pool is removed from the configuration, and no client uses it.
+    pub is_released: bool,
     /// When the next spare is started after workers that ended soon after a client had taken them.
     pub restarts: Restarts,
     /// The replacement of its workers.
@@ -77,23 +72,35 @@ pub(crate) struct Pool {
     pub has_subagents: bool,
     /// The protocol of the last `initialize` that one of its workers was sent.
     pub dialect: Option<Dialect>,
-    /// Its counters.
-    pub tally: Tally,
 }
 
-impl Pool {
-    /// A pool without workers.
-    pub(super) fn new(pool: &settings::Pool, side: Side) -> Self {
+impl Fleet {
+    /// A fleet without workers.
+    fn new(pool: &settings::Pool, era: Era, need: Need) -> Self {
         Self {
-            slots: (0..pool.slots(side.era)).map(|_| WorkerSlot::default()).collect(),
-            side,
-            discovery: (side.era == Era::Legacy && side.twin.is_some()).then(Discovery::default),
+            slots: (0..pool.slots(era)).map(|_| WorkerSlot::default()).collect(),
+            need,
+            is_released: false,
+            restarts: Restarts::default(),
+            roll: Roll::default(),
             settled: pool.generation,
-            ..Self::default()
+            fallback: None,
+            has_subagents: false,
+            dialect: None,
         }
     }
 
-    /// The slot that a worker is in.
+    /// Whether clients use it. There is a worker for its first one elsewhere, or none at all.
+    pub(crate) fn is_used(&self) -> bool {
+        self.need == Need::Used
+    }
+
+    /// Whether the workers of its pool are in the fleet of the other era.
+    pub(crate) fn rests(&self) -> bool {
+        self.need == Need::Rests
+    }
+
+    /// The number of the slot that a worker is in.
     pub(super) fn slot_of(&self, worker: WorkerKey) -> Option<usize> {
         self.slots.iter().position(|slot| slot.worker == Some(worker))
     }
@@ -104,88 +111,257 @@ impl Pool {
     }
 }
 
-impl Fleet {
+/// A configured pool.
+pub(crate) struct Pool {
+    /// For clients of either era; a pool that no MCP listener offers has one fleet for all.
+    fleets: [Option<Fleet>; 2],
+    /// Whether its command serves 2026-07-28, if that matters.
+    pub discovery: Option<Discovery>,
+    /// Its counters.
+    pub tally: Tally,
+}
+
+impl Pool {
+    fn new(pool: &settings::Pool, has_both: bool) -> Self {
+        let (legacy, modern) = match has_both {
+            true => (Need::Undecided, Some(Fleet::new(pool, Era::Modern, Need::Rests))),
+            false => (Need::Used, None),
+        };
+        Self {
+            fleets: [Some(Fleet::new(pool, Era::Legacy, legacy)), modern],
+            discovery: has_both.then(Discovery::default),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Whether it has a fleet for each era.
+    fn has_both(&self) -> bool {
+        self.fleets.iter().all(Option::is_some)
+    }
+
+    /// An MCP listener offers it from now on, and it has no fleet for clients of 2026-07-28 yet.
+    fn add_modern(&mut self, settings: &settings::Pool) {
+        self.fleets[Era::Modern as usize] = Some(Fleet::new(settings, Era::Modern, Need::Rests));
+        self.discovery = Some(Discovery::default());
+    }
+}
+
+/// The configured pools, by their places in the settings.
+pub(crate) struct Pools {
+    list: Vec<Pool>,
+    /// Whether any of them has a fleet for clients of 2026-07-28.
+    have_modern: bool,
+}
+
+impl Pools {
+    pub(super) fn new(settings: &Settings, both: &[usize]) -> Self {
+        let pools = settings.pools.iter().enumerate();
+        let list = pools.map(|(index, pool)| Pool::new(pool, both.contains(&index))).collect();
+        Self { list, have_modern: !both.is_empty() }
+    }
+
+    /// Makes the pools those of the settings: new ones, and others in the places of those that are gone. Returns the fleets
+    /// that stay.
+    pub(crate) fn arrange(&mut self, settings: &Settings, is_another: impl Fn(PoolId) -> bool) -> Vec<FleetId> {
+        let both = settings.pools_of_both_eras();
+        let kept = self.ids().filter(|fleet| !is_another(fleet.pool)).collect();
+        let mut before = core::mem::take(&mut self.list).into_iter();
+        for (index, pool) in settings.pools.iter().enumerate() {
+            let stays = before.next().filter(|_| !is_another(PoolId::at(index)));
+            let has_both = both.contains(&index);
+            self.list.push(match stays {
+                Some(mut stays) => {
+                    if has_both && !stays.has_both() {
+                        stays.add_modern(pool);
+                    }
+                    stays
+                }
+                None => Pool::new(pool, has_both),
+            });
+        }
+        self.have_modern = self.list.iter().any(Pool::has_both);
+        kept
+    }
+
+    /// Whether any of them has a fleet for clients of 2026-07-28.
+    pub(crate) fn have_modern(&self) -> bool {
+        self.have_modern
+    }
+
+    pub(crate) fn get(&self, pool: PoolId) -> Option<&Pool> {
+        self.list.get(pool.index())
+    }
+
+    /// The places of the pools.
+    pub(crate) fn places(&self) -> impl Iterator<Item = PoolId> + use<> {
+        (0..self.list.len()).map(PoolId::at)
+    }
+
+    /// All fleets, in the order of their ids.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = FleetId> {
+        let of_era = |era: Era| self.places().map(move |pool| pool.of(era));
+        Era::BOTH.into_iter().flat_map(of_era).filter(|fleet| self.has(*fleet))
+    }
+
+    /// Whether there is such a fleet.
+    pub(crate) fn has(&self, fleet: FleetId) -> bool {
+        self.fleet(fleet).is_some()
+    }
+
+    /// The fleets of a configured pool.
+    pub(crate) fn of(&self, pool: PoolId) -> impl Iterator<Item = FleetId> + use<> {
+        let ids = Era::BOTH.map(|era| Some(pool.of(era)).filter(|fleet| self.has(*fleet)));
+        ids.into_iter().flatten()
+    }
+
+    /// The fleet of the same pool for clients of the other era, if there is one.
+    pub(crate) fn other(&self, fleet: FleetId) -> Option<FleetId> {
+        Some(fleet.other_era()).filter(|other| self.has(*other))
+    }
+
+    /// A fleet and that of the other era, to change both.
+    pub(crate) fn both_mut(&mut self, fleet: FleetId) -> Option<[&mut Fleet; 2]> {
+        let [legacy, modern] = &mut self.list.get_mut(fleet.pool.index())?.fleets;
+        let (legacy, modern) = (legacy.as_mut()?, modern.as_mut()?);
+        Some(match fleet.era {
+            Era::Legacy => [legacy, modern],
+            Era::Modern => [modern, legacy],
+        })
+    }
+
+    #[inline(always)]
+    fn fleet(&self, fleet: FleetId) -> Option<&Fleet> {
+        self.list.get(fleet.pool.index())?.fleets[fleet.era as usize].as_ref()
+    }
+}
+
+impl Index<PoolId> for Pools {
+    type Output = Pool;
+
+    fn index(&self, pool: PoolId) -> &Pool {
+        &self.list[pool.index()]
+    }
+}
+
+impl IndexMut<PoolId> for Pools {
+    fn index_mut(&mut self, pool: PoolId) -> &mut Pool {
+        &mut self.list[pool.index()]
+    }
+}
+
+impl Index<FleetId> for Pools {
+    type Output = Fleet;
+
+    #[inline(always)]
+    fn index(&self, fleet: FleetId) -> &Fleet {
+        self.fleet(fleet).expect("this pool has a fleet for this era")
+    }
+}
+
+impl IndexMut<FleetId> for Pools {
+    fn index_mut(&mut self, fleet: FleetId) -> &mut Fleet {
+        let found = self.list.get_mut(fleet.pool.index()).and_then(|pool| pool.fleets[fleet.era as usize].as_mut());
+        found.expect("this pool has a fleet for this era")
+    }
+}
+
+impl Index<SlotId> for Pools {
+    type Output = WorkerSlot;
+
+    #[inline(always)]
+    fn index(&self, slot: SlotId) -> &WorkerSlot {
+        &self[slot.fleet].slots[usize::from(slot.number)]
+    }
+}
+
+impl IndexMut<SlotId> for Pools {
+    fn index_mut(&mut self, slot: SlotId) -> &mut WorkerSlot {
+        &mut self[slot.fleet].slots[usize::from(slot.number)]
+    }
+}
+
+impl Fleets {
     /// Fills the empty slots of a pool as if none of its workers had ever ended.
-    pub(crate) fn forget_ends(&mut self, pool: usize) {
-        let here = &mut self.pools[pool];
+    pub(crate) fn forget_ends(&mut self, fleet: FleetId) {
+        let here = &mut self.pools[fleet];
         here.restarts = Restarts::default();
         for slot in here.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
             slot.restarts = Restarts::default();
         }
     }
 
-    /// Number of slots of a pool that are kept filled, the first ones.
-    pub(crate) fn kept_slots(&self, ctx: &Ctx, pool: usize) -> usize {
-        let side = self.pools[pool].side;
-        if side.is_dormant || side.is_released { 0 } else { ctx.settings.pools[pool].instances }
+    /// Number of slots of a fleet that are kept filled, the first ones.
+    pub(crate) fn kept_slots(&self, ctx: &Ctx, fleet: FleetId) -> usize {
+        let here = &self.pools[fleet];
+        if here.rests() || here.is_released { 0 } else { ctx.settings.pools[fleet].instances }
     }
 
     /// The slots of a configured pool that are kept filled.
-    pub(crate) fn slots_of(&self, ctx: &Ctx, pool: usize) -> impl Iterator<Item = &WorkerSlot> {
-        self.sides_of(pool).flat_map(|side| &self.pools[side].slots[..self.kept_slots(ctx, side)])
+    pub(crate) fn slots_of(&self, ctx: &Ctx, pool: PoolId) -> impl Iterator<Item = &WorkerSlot> {
+        self.pools.of(pool).flat_map(|fleet| &self.pools[fleet].slots[..self.kept_slots(ctx, fleet)])
     }
 
     /// Whether a pool has `max_instances` workers, not counting those that are starting or stopping for a replacement.
-    pub(crate) fn is_full(&self, ctx: &Ctx, pool: usize) -> bool {
-        let roll = &self.pools[pool].roll;
+    pub(crate) fn is_full(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+        let roll = &self.pools[fleet].roll;
         let counts = |key: WorkerKey, worker: &Worker| {
-            worker.pool == pool && !worker.tenure.is_leaving() && !roll.is_candidate(key)
+            worker.fleet == fleet && !worker.tenure.is_leaving() && !roll.is_candidate(key)
         };
         ctx.workers.iter().filter(|(key, worker)| counts(*key, worker)).count()
-            >= ctx.settings.pools[pool].max_instances
+            >= ctx.settings.pools[fleet].max_instances
     }
 
     /// Whether a worker may be started for a client. A pool whose workers crash is not restarted by clients that ask
     /// for one.
-    pub(super) fn may_grow(&self, ctx: &Ctx, pool: usize) -> bool {
-        self.is_sound(ctx, pool) && !self.is_full(ctx, pool)
+    pub(super) fn may_grow(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+        self.is_sound(ctx, fleet) && !self.is_full(ctx, fleet)
     }
 
     /// Whether the workers of a pool do not crash.
-    pub(crate) fn is_sound(&self, ctx: &Ctx, pool: usize) -> bool {
-        let here = &self.pools[pool];
+    pub(crate) fn is_sound(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+        let here = &self.pools[fleet];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
         !is_failing && here.rests_until(ctx.time.now()).is_none()
     }
 
     /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
     /// the other, and after waiting clients (`queue.rs`).
-    pub(crate) fn fill_slots(&mut self, ctx: &mut Ctx, pool: usize) {
-        if ctx.shutdown.stops_workers() || self.is_rolling(ctx, pool) {
+    pub(crate) fn fill_slots(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        if ctx.shutdown.stops_workers() || self.is_rolling(ctx, fleet) {
             return;
         }
-        if let Some(until) = self.pools[pool].rests_until(ctx.time.now()) {
-            return ctx.timers.arm(Timer::Pool(pool), until);
+        if let Some(until) = self.pools[fleet].rests_until(ctx.time.now()) {
+            return ctx.timers.arm(Timer::Fleet(fleet), until);
         }
-        let is_dedicated = ctx.settings.pools[pool].assignment == Assignment::Dedicated;
-        for slot in 0..self.kept_slots(ctx, pool) {
-            let here = &self.pools[pool].slots[slot];
+        let is_dedicated = ctx.settings.pools[fleet].assignment == Assignment::Dedicated;
+        for slot in (0..self.kept_slots(ctx, fleet)).map(|number| fleet.slot(number)) {
+            let here = &self.pools[slot];
             if here.worker.is_some() || !here.restarts.may_begin(ctx.time.now()) {
                 continue;
             }
-            if is_dedicated && !self.may_start_at_once(ctx, pool) {
+            if is_dedicated && !self.may_start_at_once(ctx, fleet.pool) {
                 return;
             }
-            if let Some(worker) = self.start_in_slot(ctx, pool, slot) {
+            if let Some(worker) = self.start_in_slot(ctx, slot) {
                 self.choose_to_ask(ctx, worker);
-                self.end_vacancy(ctx, pool);
+                self.end_vacancy(ctx, fleet);
             }
         }
     }
 
     /// Starts a worker in an empty slot.
-    pub(super) fn start_in_slot(&mut self, ctx: &mut Ctx, pool: usize, slot: usize) -> Option<WorkerKey> {
+    pub(super) fn start_in_slot(&mut self, ctx: &mut Ctx, slot: SlotId) -> Option<WorkerKey> {
         // Clients may have taken all that are allowed.
-        if self.is_full(ctx, pool) {
+        if self.is_full(ctx, slot.fleet) {
             return None;
         }
-        let worker = self.start_worker(ctx, pool, Some(slot), self.pools[pool].settled)?;
-        let here = &mut self.pools[pool].slots[slot];
+        let worker = self.start_worker(ctx, slot.fleet, Some(slot), self.pools[slot.fleet].settled)?;
+        let here = &mut self.pools[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {
             ctx.put_on_probation(worker);
         }
-        self.pools[pool].slots[slot].restarts.begin();
+        self.pools[slot].restarts.begin();
         Some(worker)
     }
 
@@ -193,21 +369,20 @@ impl Fleet {
     pub(super) fn start_worker(
         &mut self,
         ctx: &mut Ctx,
-        pool: usize,
-        slot: Option<usize>,
+        fleet: FleetId,
+        slot: Option<SlotId>,
         generation: u32,
     ) -> Option<WorkerKey> {
-        let shown = self.pools[pool].side.shown_as;
-        let (place, incarnation) = (ctx.free_place(shown, slot), self.next_number);
-        let name = WorkerName { pool: shown, place, incarnation };
-        let settings = &ctx.settings.pools[pool];
+        let (place, incarnation) = (ctx.free_place(fleet.pool, slot), self.next_number);
+        let name = WorkerName { pool: fleet.pool.index(), place, incarnation };
+        let settings = &ctx.settings.pools[fleet];
         let tenure = Tenure::new(ctx.time.now(), settings, generation, incarnation);
-        let has_subagents = self.pools[pool].has_subagents;
+        let has_subagents = self.pools[fleet].has_subagents;
         let facts = Facts { started: ctx.time.now(), has_subagents, ..Facts::default() };
         let answering = Answering::new(TimeLimits::of(settings));
         let end = Endpoint { stream: Stream::of_worker(), ..Endpoint::default() };
         let window = SendWindow::new();
-        let worker = Worker { pool, name, facts, tenure, answering, window, end, ..Worker::default() };
+        let worker = Worker { fleet, name, facts, tenure, answering, window, end, ..Worker::default() };
         let worker = ctx.workers.insert(worker)?;
         self.next_number += 1;
         ctx.wake_at(worker.into(), tenure.ages_at);
@@ -216,16 +391,16 @@ impl Fleet {
     }
 
     /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow; or lends one.
-    pub(super) fn take_dedicated(&mut self, ctx: &mut Ctx, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let pool = self.balancer.groups[group].pools().next()?;
+    pub(super) fn take_dedicated(&mut self, ctx: &mut Ctx, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
+        let fleet = self.balancer.groups[group].fleets().next()?;
         let lends = self.balancer.groups[group].lends();
         let worker = if lends {
-            self.lend_worker(ctx, client, pool)?
+            self.lend_worker(ctx, client, fleet)?
         } else if let Some(spare) = self.next_in_turn(ctx, group) {
             self.leave_slot(ctx, spare);
             spare
-        } else if self.may_grow(ctx, pool) {
-            self.start_worker(ctx, pool, None, self.pools[pool].settled)?
+        } else if self.may_grow(ctx, fleet) {
+            self.start_worker(ctx, fleet, None, self.pools[fleet].settled)?
         } else {
             return None;
         };
@@ -234,7 +409,7 @@ impl Fleet {
         taken.facts.claimed = ctx.time.now();
         if !lends {
             self.count_turn(ctx, client, worker);
-            self.fill_slots(ctx, pool);
+            self.fill_slots(ctx, fleet);
         }
         Some(worker)
     }
@@ -242,15 +417,15 @@ impl Fleet {
     /// Removes a worker from its slot, if it was in one.
     pub(super) fn leave_slot(&mut self, ctx: &Ctx, key: WorkerKey) {
         let Some(worker) = ctx.workers.get(key) else { return };
-        let slots = &mut self.pools[worker.pool].slots;
+        let slots = &mut self.pools[worker.fleet].slots;
         slots.iter_mut().for_each(|slot| _ = slot.worker.take_if(|it| *it == key));
     }
 
     /// The worker of a slot has exited unexpectedly: reports the consequence for the slot.
     fn on_slot_failure(&mut self, ctx: &mut Ctx, slot: usize, worker: &Worker) {
-        let (limits, settings) = (&ctx.settings.limits, &ctx.settings.pools[worker.pool]);
-        let kept = self.kept_slots(ctx, worker.pool);
-        let pool = &mut self.pools[worker.pool];
+        let (limits, settings) = (&ctx.settings.limits, &ctx.settings.pools[worker.fleet]);
+        let kept = self.kept_slots(ctx, worker.fleet);
+        let pool = &mut self.pools[worker.fleet];
         let delay = pool.slots[slot].restarts.fail(ctx.time.now(), worker.facts.started, limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
         let (reason, text) = match delay {
@@ -273,7 +448,7 @@ impl Fleet {
                 (Reason::PoolDegraded, text)
             }
         };
-        self.pools[worker.name.pool].tally.note(reason);
+        self.pools[worker.fleet.pool].tally.note(reason);
         ctx.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 
@@ -285,7 +460,7 @@ impl Fleet {
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !worker.facts.is_unwanted;
         let is_failure = is_unexpected && ctx.time.now().since(worker.facts.claimed) < LASTS;
         let source = worker.owner.and_then(|owner| ctx.identity(owner)).map(|owner| owner.origin.source());
-        let restarts = &mut self.pools[worker.pool].restarts;
+        let restarts = &mut self.pools[worker.fleet].restarts;
         if !is_failure {
             if worker.answering.has_answered() {
                 *restarts = Restarts::default();
@@ -302,16 +477,16 @@ impl Fleet {
 
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, ctx: &mut Ctx, key: WorkerKey, worker: &Worker) {
-        let is_candidate = self.pools[worker.pool].roll.is_candidate(key);
+        let is_candidate = self.pools[worker.fleet].roll.is_candidate(key);
         if worker.has_run() && !worker.facts.is_unwanted {
             self.end_question(ctx, worker);
         }
-        if let Some(slot) = self.pools[worker.pool].slot_of(key) {
-            self.pools[worker.pool].slots[slot].worker = None;
+        if let Some(slot) = self.pools[worker.fleet].slot_of(key) {
+            self.pools[worker.fleet].slots[slot].worker = None;
             if worker.is_excused() || ctx.shutdown.stops_workers() {
                 // It has not failed.
             } else if worker.facts.was_short {
-                self.pools[worker.pool].slots[slot].restarts.note_shortage(ctx.time.now());
+                self.pools[worker.fleet].slots[slot].restarts.note_shortage(ctx.time.now());
             } else {
                 self.on_slot_failure(ctx, slot, worker);
             }
@@ -323,23 +498,23 @@ impl Fleet {
         if !is_candidate && worker.process.ended_by_itself() {
             self.doubt_command(ctx, worker);
         }
-        self.tick_pool(ctx, worker.pool);
+        self.tick_fleet(ctx, worker.fleet);
         // There may be none to wait for any more.
-        self.stop_awaiting_workers_of(ctx, worker.pool);
+        self.stop_awaiting_workers_of(ctx, worker.fleet);
     }
 
     /// Starts workers that are due.
-    pub(crate) fn tick_pool(&mut self, ctx: &mut Ctx, pool: usize) {
-        if pool >= self.pools.len() {
+    pub(crate) fn tick_fleet(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        if !self.pools.has(fleet) {
             return;
         }
-        self.advance_roll(ctx, pool);
-        self.fill_slots(ctx, pool);
-        let kept = self.kept_slots(ctx, pool);
-        let empty = self.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
+        self.advance_roll(ctx, fleet);
+        self.fill_slots(ctx, fleet);
+        let kept = self.kept_slots(ctx, fleet);
+        let empty = self.pools[fleet].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // Workers that are due and were not started follow one after another (`queue.rs`).
         if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > ctx.time.now()).min() {
-            ctx.timers.arm(Timer::Pool(pool), next);
+            ctx.timers.arm(Timer::Fleet(fleet), next);
         }
     }
 
@@ -348,16 +523,16 @@ impl Fleet {
         let mut names: Vec<_> = ctx.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no two workers have one name");
-        for (index, pool) in self.pools.iter().enumerate() {
-            for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.pool == index) {
-                assert_eq!(worker.name.pool, pool.side.shown_as);
-                assert!(!pool.side.is_dormant || worker.tenure.is_leaving() || !worker.takes_messages());
+        for id in self.pools.ids() {
+            let fleet = &self.pools[id];
+            for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.fleet == id) {
+                assert_eq!(worker.name.pool, id.pool.index());
+                assert!(!fleet.rests() || worker.tenure.is_leaving() || !worker.takes_messages());
             }
-            assert!(!pool.side.is_dormant || !pool.side.is_used, "what is used does not rest");
-            for (slot, here) in pool.slots.iter().enumerate() {
+            for (slot, here) in fleet.slots.iter().enumerate() {
                 let Some(key) = here.worker else { continue };
                 let worker = ctx.workers.get(key).expect("a worker in a slot lives");
-                assert_eq!((worker.pool, pool.slot_of(key)), (index, Some(slot)), "it has one slot of its pool");
+                assert_eq!((worker.fleet, fleet.slot_of(key)), (id, Some(slot)), "it has one slot of its fleet");
                 assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
             }
         }
@@ -367,16 +542,20 @@ impl Fleet {
 impl Ctx {
     /// The place for the name of a worker in this slot: that of the slot, so that the name stays the same over a
     /// restart, or the first free one if a client has taken the last worker of the slot along.
-    fn free_place(&self, shown: usize, slot: Option<usize>) -> usize {
-        let names = self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == shown);
+    fn free_place(&self, pool: PoolId, slot: Option<SlotId>) -> usize {
+        let names = self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == pool.index());
         let taken: BTreeSet<usize> = names.map(|name| name.place).collect();
-        slot.into_iter().chain(0..).find(|place| !taken.contains(place)).expect("there are fewer workers than numbers")
+        slot.map(|slot| slot.number.into())
+            .into_iter()
+            .chain(0..)
+            .find(|place| !taken.contains(place))
+            .expect("there are fewer workers than numbers")
     }
 
     /// Number of workers of a pool that are not wanted any more and will have gone soon.
-    pub(super) fn ending(&self, pool: usize) -> usize {
-        let ends = |worker: &Worker| worker.pool == pool && worker.facts.is_unwanted && !worker.takes_messages();
-        let evicted = self.evictions.iter().filter(|evicted| evicted.pool == pool).count();
+    pub(super) fn ending(&self, fleet: FleetId) -> usize {
+        let ends = |worker: &Worker| worker.fleet == fleet && worker.facts.is_unwanted && !worker.takes_messages();
+        let evicted = self.evictions.iter().filter(|evicted| evicted.fleet == fleet).count();
         evicted + self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
     }
 }
@@ -386,7 +565,7 @@ impl View<'_> {
     pub fn staffing(&self) -> (usize, usize) {
         let runs = |worker: &Worker| worker.process.state() == State::Running;
         let running = self.bus.ctx.workers.iter().filter(|(_, worker)| runs(worker)).count();
-        let slots = || (0..self.bus.fleet.shown).flat_map(|pool| self.bus.fleet.slots_of(&self.bus.ctx, pool));
+        let slots = || self.bus.fleets.pools.places().flat_map(|pool| self.bus.fleets.slots_of(&self.bus.ctx, pool));
         let is_manned =
             |slot: &&WorkerSlot| slot.worker.and_then(|worker| self.bus.ctx.workers.get(worker)).is_some_and(runs);
         (running, slots().count() + running - slots().filter(is_manned).count())

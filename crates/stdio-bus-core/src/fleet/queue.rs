@@ -23,8 +23,9 @@ use core::time::Duration;
 
 use super::answering::FIRST_ANSWER;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::flow::gate::Hold;
+use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::message::Parsed;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::settings::Assignment;
@@ -44,7 +45,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 struct Waiting {
     client: ClientKey,
     source: Source,
-    group: usize,
+    group: GroupId,
     since: Moment,
     /// When its wait times out.
     until: Moment,
@@ -98,7 +99,7 @@ impl WorkerQueue {
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// Makes a client wait with this line, without a worker, if one is about to start. Returns whether it waits.
     pub(crate) fn await_worker(&mut self, ctx: &mut Ctx, client: ClientKey, line: Parsed<'_>) -> bool {
         let now = ctx.time.now();
@@ -107,7 +108,7 @@ impl Fleet {
         if ctx.refuse_worker(client, false) || ctx.shutdown.refuses_requests() {
             return false;
         }
-        let for_turn = self.unused_pool(group).is_none() && self.may_wait_for_turn(ctx, client, group);
+        let for_turn = self.unused_fleet(group).is_none() && self.may_wait_for_turn(ctx, client, group);
         let Some(until) = (if for_turn {
             Some(now.after(LONGEST_WAIT))
         } else {
@@ -127,33 +128,34 @@ impl Fleet {
         until > now
     }
 
-    /// Makes a client wait with its next line for a worker's answer to an `initialize` (`router/opening.rs`). `pool` is
-    /// that of the worker, and the index of its group.
-    pub(crate) fn await_greeting(&mut self, ctx: &mut Ctx, client: ClientKey, pool: usize, until: Moment) {
+    /// Makes a client wait with its next line for a worker's answer to an `initialize` (`router/opening.rs`). `fleet` is
+    /// that of the worker.
+    pub(crate) fn await_greeting(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId, until: Moment) {
         let Some(source) = ctx.identity(client).map(|client| client.origin.source()) else { return };
         let since = ctx.time.now();
-        let waiting = Waiting { client, source, group: pool, since, until, for_turn: false, has_ended: false };
+        let group = GroupId::Fleet(fleet);
+        let waiting = Waiting { client, source, group, since, until, for_turn: false, has_ended: false };
         ctx.timers.arm(Timer::WorkerQueue, until);
         self.queue.waiting.push(waiting);
         ctx.close_gate(client.into(), Hold::Worker);
     }
 
     /// Until when a line waits for a worker to come back to a group, if one is about to.
-    fn hold_ends(&mut self, ctx: &Ctx, group: usize) -> Option<Moment> {
+    fn hold_ends(&mut self, ctx: &Ctx, group: GroupId) -> Option<Moment> {
         let hold = ctx.settings.limits.hold;
-        // The workers of a dormant side are on the other side.
-        let twin = |pool: usize| self.pools[pool].side.twin;
-        let from = self.unused_pool(group).and_then(twin).unwrap_or(group);
+        // The workers of a fleet that rests are in that of the other era.
+        let other = self.unused_fleet(group).and_then(|fleet| self.pools.other(fleet));
+        let from = other.map_or(group, GroupId::Fleet);
         let waits = !hold.is_zero() && self.expects_worker(ctx, from);
         waits.then(|| self.balancer.groups[group].vacant_since(ctx.time.now()).after(hold))
     }
 
     /// Whether the next worker of a group, which has none that takes messages, is started after the first backoff at
     /// the latest.
-    fn expects_worker(&self, ctx: &Ctx, group: usize) -> bool {
+    fn expects_worker(&self, ctx: &Ctx, group: GroupId) -> bool {
         let (group, limits) = (&self.balancer.groups[group], &ctx.settings.limits);
-        let is_coming = |(pool, slot): &(usize, usize)| {
-            let slot = &self.pools[*pool].slots[*slot];
+        let is_coming = |slot: &SlotId| {
+            let slot = &self.pools[*slot];
             match slot.worker {
                 Some(worker) => ctx.workers.get(worker).is_some_and(|worker| {
                     slot.restarts.would_restart_soon(ctx.time.now(), worker.facts.started, limits)
@@ -161,13 +163,13 @@ impl Fleet {
                 None => slot.restarts.is_in_first_backoff(),
             }
         };
-        let rests = |pool: usize| {
-            let here = &self.pools[pool];
+        let rests = |fleet: FleetId| {
+            let here = &self.pools[fleet];
             // One worker that a client had taken has failed.
             let rests = here.restarts.is_in_first_backoff() && here.rests_until(ctx.time.now()).is_some();
-            group.is_dedicated() && rests && !self.is_full(ctx, pool)
+            group.is_dedicated() && rests && !self.is_full(ctx, fleet)
         };
-        group.slots().iter().any(is_coming) || group.pools().any(rests)
+        group.slots().iter().any(is_coming) || group.fleets().any(rests)
     }
 
     /// Removes waiting clients, and reads them again: to continue, or to be refused.
@@ -179,12 +181,12 @@ impl Fleet {
         }
     }
 
-    /// A worker was started in a slot of a pool, which waiting clients may get.
-    pub(super) fn end_vacancy(&mut self, ctx: &mut Ctx, pool: usize) {
-        for group in self.balancer.groups.iter_mut().filter(|group| group.pools().any(|of| of == pool)) {
+    /// A worker was started in a slot of a fleet, which waiting clients may get.
+    pub(super) fn end_vacancy(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        for group in self.balancer.groups.iter_mut().filter(|group| group.has(fleet)) {
             group.end_vacancy();
         }
-        self.stop_awaiting_workers_of(ctx, pool);
+        self.stop_awaiting_workers_of(ctx, fleet);
     }
 
     /// The state of workers has changed: all waiting lines are checked again.
@@ -192,11 +194,11 @@ impl Fleet {
         self.stop_awaiting(ctx, false, |_| true);
     }
 
-    /// The state of a pool's workers has changed: lines that wait for one to come back are checked again.
-    pub(crate) fn stop_awaiting_workers_of(&mut self, ctx: &mut Ctx, pool: usize) {
-        let concerned: Vec<bool> =
-            self.balancer.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
-        self.stop_awaiting(ctx, false, |waiting| !waiting.for_turn && concerned[waiting.group]);
+    /// The state of a fleet's workers has changed: lines that wait for one to come back are checked again.
+    pub(crate) fn stop_awaiting_workers_of(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        let waits = |waiting: &&Waiting| !waiting.for_turn && self.balancer.groups[waiting.group].has(fleet);
+        let concerned: Vec<ClientKey> = self.queue.waiting.iter().filter(waits).map(|waiting| waiting.client).collect();
+        self.stop_awaiting(ctx, false, |waiting| concerned.contains(&waiting.client));
     }
 
     /// A client stops waiting, since it is being closed: nothing is started for it.
@@ -216,7 +218,7 @@ impl Fleet {
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
     /// turn, or not possible.
-    pub(crate) fn take_in_turn(&mut self, ctx: &mut Ctx, client: ClientKey, group: usize) -> Option<WorkerKey> {
+    pub(crate) fn take_in_turn(&mut self, ctx: &mut Ctx, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
         let has_spare = self.has_spare_for(ctx, client, group);
         let source = ctx.identity(client)?.origin.source();
         // A lent worker was started before.
@@ -230,8 +232,8 @@ impl Fleet {
         if is_paced || ctx.gets_no_worker(client) {
             return None;
         }
-        let pool = self.balancer.groups[group].pools().next()?;
-        let is_its_turn = has_spare || self.may_start_at_once(ctx, pool);
+        let fleet = self.balancer.groups[group].fleets().next()?;
+        let is_its_turn = has_spare || self.may_start_at_once(ctx, fleet.pool);
         if is_its_turn { self.take_dedicated(ctx, client, group) } else { None }
     }
 
@@ -281,8 +283,8 @@ impl Fleet {
         let starting = ctx.starting();
         let turn = |(at, waiting): (usize, &Waiting)| {
             let client = ctx.identity(waiting.client)?;
-            let pool = self.balancer.groups[waiting.group].pools().next()?;
-            let is_starting = starting.contains(&self.pools[pool].side.shown_as);
+            let fleet = self.balancer.groups[waiting.group].fleets().next()?;
+            let is_starting = starting.contains(&fleet.pool);
             let may_start = || self.queue.waits_until(ctx.time.now(), waiting.source).is_none();
             let may = if ctx.mcp(waiting.client).borrows {
                 // Its lent worker is returned before.
@@ -292,7 +294,7 @@ impl Fleet {
             } else {
                 // In a full pool it waits on, or is refused.
                 let may_end =
-                    || self.may_grow(ctx, pool) || !self.may_wait_for_turn(ctx, waiting.client, waiting.group);
+                    || self.may_grow(ctx, fleet) || !self.may_wait_for_turn(ctx, waiting.client, waiting.group);
                 (self.has_spare(ctx, waiting.group) || !is_starting && may_end()) && may_start()
             };
             may.then(|| (self.admission.sources.turn(client.source_use), waiting.has_ended, at))
@@ -302,8 +304,8 @@ impl Fleet {
 
     /// Whether a worker of a pool may be started for a client that does not wait: no other one is being started, and no
     /// waiting client has its turn.
-    pub(super) fn may_start_at_once(&self, ctx: &Ctx, pool: usize) -> bool {
-        !ctx.starting().contains(&self.pools[pool].side.shown_as) && self.next_turn_of(ctx).is_none()
+    pub(super) fn may_start_at_once(&self, ctx: &Ctx, pool: PoolId) -> bool {
+        !ctx.starting().contains(&pool) && self.next_turn_of(ctx).is_none()
     }
 
     /// Gives turns, and schedules the next check for when the next turn of a rate-limited source is due, or a wait
@@ -320,9 +322,9 @@ impl Fleet {
         let (now, queue) = (ctx.time.now(), &self.queue);
         let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
         ctx.timers.arm(Timer::WorkerQueue, due);
-        for pool in 0..self.pools.len() {
-            if ctx.settings.pools[pool].assignment == Assignment::Dedicated {
-                self.fill_slots(ctx, pool);
+        for fleet in self.ids() {
+            if ctx.settings.pools[fleet].assignment == Assignment::Dedicated {
+                self.fill_slots(ctx, fleet);
             }
         }
     }
@@ -330,17 +332,17 @@ impl Fleet {
     /// Has sessions without a connection give up their workers, as many as clients wait for one in a full pool.
     fn make_room_for_turns(&self, ctx: &mut Ctx) {
         let turns = self.queue.turns().filter(|(_, waiting)| !ctx.mcp(waiting.client).borrows);
-        let pool_of = |waiting: &Waiting| self.balancer.groups[waiting.group].pools().next();
-        let mut turns: Vec<(usize, Source)> =
-            turns.filter_map(|(_, waiting)| Some((pool_of(waiting)?, waiting.source))).collect();
-        turns.retain(|(pool, _)| self.is_full(ctx, *pool));
-        let mut ending: BTreeMap<usize, usize> = BTreeMap::new();
-        for (pool, source) in turns {
-            let ending = ending.entry(pool).or_insert_with(|| ctx.ending(pool));
+        let fleet_of = |waiting: &Waiting| self.balancer.groups[waiting.group].fleets().next();
+        let mut turns: Vec<(FleetId, Source)> =
+            turns.filter_map(|(_, waiting)| Some((fleet_of(waiting)?, waiting.source))).collect();
+        turns.retain(|(fleet, _)| self.is_full(ctx, *fleet));
+        let mut ending: BTreeMap<FleetId, usize> = BTreeMap::new();
+        for (fleet, source) in turns {
+            let ending = ending.entry(fleet).or_insert_with(|| ctx.ending(fleet));
             if *ending > 0 {
                 *ending -= 1;
-            } else if !ctx.evict_detached(pool, source) {
-                ctx.timers.arm(Timer::WorkerQueue, ctx.gives_up_at(pool, Some(source)));
+            } else if !ctx.evict_detached(fleet, source) {
+                ctx.timers.arm(Timer::WorkerQueue, ctx.gives_up_at(fleet, Some(source)));
             }
         }
     }
@@ -358,7 +360,7 @@ impl Fleet {
     }
 
     /// Since when a client waits for its turn, and in which group.
-    pub(crate) fn awaits_turn(&self, key: ClientKey) -> Option<(usize, Moment)> {
+    pub(crate) fn awaits_turn(&self, key: ClientKey) -> Option<(GroupId, Moment)> {
         let waiting = &self.queue.waiting[self.queue.turn_of(key)?];
         Some((waiting.group, waiting.since))
     }
@@ -391,8 +393,8 @@ impl Ctx {
     }
 
     /// The configured pools with a worker whose start is not confirmed yet.
-    fn starting(&self) -> Vec<usize> {
+    fn starting(&self) -> Vec<PoolId> {
         let starting = self.workers.iter().filter(|(_, worker)| !worker.has_run());
-        starting.map(|(_, worker)| worker.name.pool).collect()
+        starting.map(|(_, worker)| worker.fleet.pool).collect()
     }
 }

@@ -18,7 +18,8 @@ use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::Wear;
 use super::worker::{State, Worker};
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
+use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::{Level, Reason, Report};
 use crate::session::table::{Session, Sessions};
@@ -67,12 +68,12 @@ impl Roll {
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// Continues replacements after the events of this call.
     #[cold]
     pub(crate) fn go_on_replacing(&mut self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks) {
         while core::mem::take(&mut self.rolls_due) {
-            (0..self.pools.len()).for_each(|pool| self.tick_pool(ctx, pool));
+            self.ids().into_iter().for_each(|fleet| self.tick_fleet(ctx, fleet));
         }
         let leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
@@ -124,56 +125,55 @@ impl Fleet {
     }
 
     /// Replaces one worker after the other, as far as possible now.
-    pub(super) fn advance_roll(&mut self, ctx: &mut Ctx, pool: usize) {
+    pub(super) fn advance_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         let now = ctx.time.now();
-        let here = &self.pools[pool];
-        if ctx.shutdown.stops_workers() || here.side.is_dormant {
+        let here = &self.pools[fleet];
+        if ctx.shutdown.stops_workers() || here.rests() {
             return;
         }
         if let Some((candidate, slot)) = here.roll.candidate {
             match ctx.settles_at(candidate) {
-                Some(at) if at <= now && self.is_for_others(ctx, pool, candidate) => {
-                    self.pools[pool].roll.candidate = None;
+                Some(at) if at <= now && self.is_for_others(ctx, fleet, candidate) => {
+                    self.pools[fleet].roll.candidate = None;
                     self.retire_worker(ctx, candidate);
                 }
-                Some(at) if at <= now => self.take_slot(ctx, pool, candidate, slot),
-                at => return ctx.timers.arm(Timer::Pool(pool), at),
+                Some(at) if at <= now => self.take_slot(ctx, fleet, candidate, slot),
+                at => return ctx.timers.arm(Timer::Fleet(fleet), at),
             }
         }
-        if self.pools[pool].roll.stopped.is_some() {
+        if self.pools[fleet].roll.stopped.is_some() {
             return;
         }
-        let Some(slot) = self.slot_to_renew(ctx, pool) else { return self.end_roll(ctx, pool) };
-        match self.pools[pool].roll.due.filter(|due| *due > now) {
-            Some(due) => ctx.timers.arm(Timer::Pool(pool), due),
+        let Some(slot) = self.slot_to_renew(ctx, fleet) else { return self.end_roll(ctx, fleet) };
+        match self.pools[fleet].roll.due.filter(|due| *due > now) {
+            Some(due) => ctx.timers.arm(Timer::Fleet(fleet), due),
             None => {
-                let generation = ctx.settings.pools[pool].generation;
-                let candidate = self.start_worker(ctx, pool, None, generation);
-                let roll = &mut self.pools[pool].roll;
+                let generation = ctx.settings.pools[fleet].generation;
+                let candidate = self.start_worker(ctx, fleet, None, generation);
+                let roll = &mut self.pools[fleet].roll;
                 (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
                 match candidate {
                     Some(candidate) => self.choose_to_ask(ctx, candidate),
                     // All slots for workers are taken.
-                    None => ctx.timers.arm(Timer::Pool(pool), now.after(SHORTAGE)),
+                    None => ctx.timers.arm(Timer::Fleet(fleet), now.after(SHORTAGE)),
                 }
             }
         }
     }
 
     /// Whether a candidate was asked for its era, and the clients here need one that was not.
-    fn is_for_others(&self, ctx: &Ctx, pool: usize, candidate: WorkerKey) -> bool {
-        let side = self.pools[pool].side;
-        side.era == Era::Legacy
-            && side.is_used
+    fn is_for_others(&self, ctx: &Ctx, fleet: FleetId, candidate: WorkerKey) -> bool {
+        fleet.era == Era::Legacy
+            && self.pools[fleet].is_used()
             && ctx.workers.get(candidate).is_some_and(|worker| worker.may_be_pinned())
     }
 
     /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
     /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
-    fn slot_to_renew(&self, ctx: &Ctx, pool: usize) -> Option<usize> {
-        let here = &self.pools[pool];
-        let is_unsettled = here.settled != ctx.settings.pools[pool].generation;
-        let kept = self.kept_slots(ctx, pool);
+    fn slot_to_renew(&self, ctx: &Ctx, fleet: FleetId) -> Option<usize> {
+        let here = &self.pools[fleet];
+        let is_unsettled = here.settled != ctx.settings.pools[fleet].generation;
+        let kept = self.kept_slots(ctx, fleet);
         let due = |slot: usize| match here.slots[slot].worker {
             Some(worker) => {
                 let worker = ctx.workers.get(worker).filter(|worker| ctx.is_outdated(worker))?;
@@ -187,28 +187,28 @@ impl Fleet {
     }
 
     /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
-    pub(super) fn is_rolling(&self, ctx: &Ctx, pool: usize) -> bool {
-        let here = &self.pools[pool];
-        here.settled != ctx.settings.pools[pool].generation && here.roll.stopped.is_none()
+    pub(super) fn is_rolling(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+        let here = &self.pools[fleet];
+        here.settled != ctx.settings.pools[fleet].generation && here.roll.stopped.is_none()
     }
 
     /// No slot needs renewal any more.
-    fn end_roll(&mut self, ctx: &mut Ctx, pool: usize) {
-        let here = &mut self.pools[pool];
-        here.settled = ctx.settings.pools[pool].generation;
+    fn end_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        let here = &mut self.pools[fleet];
+        here.settled = ctx.settings.pools[fleet].generation;
         if core::mem::take(&mut here.roll).is_on {
-            let id = &ctx.settings.pools[pool].id;
+            let id = &ctx.settings.pools[fleet].id;
             let text = format!("pool \"{id}\": all outdated workers are replaced");
             ctx.report(Reason::PoolRolled, None, || text);
         }
-        self.fill_slots(ctx, pool);
+        self.fill_slots(ctx, fleet);
     }
 
     /// A candidate has settled: it takes its slot, and the worker there leaves.
-    fn take_slot(&mut self, ctx: &mut Ctx, pool: usize, candidate: WorkerKey, slot: usize) {
-        let generation = ctx.settings.pools[pool].generation;
-        let is_proved = self.is_proved(ctx, pool);
-        let here = &mut self.pools[pool];
+    fn take_slot(&mut self, ctx: &mut Ctx, fleet: FleetId, candidate: WorkerKey, slot: usize) {
+        let generation = ctx.settings.pools[fleet].generation;
+        let is_proved = self.is_proved(ctx, fleet);
+        let here = &mut self.pools[fleet];
         here.roll = Roll { is_on: true, ..Roll::default() };
         here.fallback = here.fallback.filter(|_| !is_proved);
         if here.settled != generation {
@@ -217,22 +217,23 @@ impl Fleet {
         }
         here.settled = generation;
         here.slots[slot].restarts = Restarts::default();
-        let shown = here.side.shown_as;
         let before = here.slots[slot].worker.replace(candidate);
         before.into_iter().for_each(|before| self.retire_worker(ctx, before));
-        self.judge_ends(ctx, shown, generation);
+        self.judge_ends(ctx, fleet.pool, generation);
         // A spare has no work yet: no client gets one with the previous command.
-        if ctx.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
-            self.retire_those(ctx, pool, None, Ctx::is_outdated);
+        if ctx.settings.pools[fleet].assignment == Assignment::Dedicated
+            && !self.balancer.groups[GroupId::Fleet(fleet)].lends()
+        {
+            self.retire_those(ctx, fleet, None, Ctx::is_outdated);
         }
-        self.end_vacancy(ctx, pool);
-        self.fill_slots(ctx, pool);
+        self.end_vacancy(ctx, fleet);
+        self.fill_slots(ctx, fleet);
     }
 
     /// A candidate has ended before it has settled.
     pub(super) fn candidate_ended(&mut self, ctx: &mut Ctx, worker: &Worker) {
-        let (now, pool) = (ctx.time.now(), worker.pool);
-        let roll = &mut self.pools[pool].roll;
+        let (now, fleet) = (ctx.time.now(), worker.fleet);
+        let roll = &mut self.pools[fleet].roll;
         roll.candidate = None;
         if worker.facts.was_short {
             roll.due = Some(now.after(SHORTAGE));
@@ -241,39 +242,39 @@ impl Fleet {
             roll.failures += 1;
         }
         if roll.failures == MOST_FAILURES {
-            self.stop_roll(ctx, pool, "in a row ended before they had settled; the old workers stay");
+            self.stop_roll(ctx, fleet, "in a row ended before they had settled; the old workers stay");
         }
     }
 
-    fn stop_roll(&mut self, ctx: &mut Ctx, pool: usize, why: &str) {
-        let id = &ctx.settings.pools[pool].id;
+    fn stop_roll(&mut self, ctx: &mut Ctx, fleet: FleetId, why: &str) {
+        let id = &ctx.settings.pools[fleet].id;
         let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
-        self.pools[pool].roll.stopped = Some(text.clone());
+        self.pools[fleet].roll.stopped = Some(text.clone());
         ctx.report(Reason::RollFailed, None, || text);
     }
 
     /// Whether a worker of the last settled command has answered something.
-    fn is_proved(&self, ctx: &Ctx, pool: usize) -> bool {
-        let settled = self.pools[pool].settled;
+    fn is_proved(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+        let settled = self.pools[fleet].settled;
         let proves = |worker: &Worker| {
-            worker.pool == pool && worker.tenure.generation == settled && worker.answering.has_answered()
+            worker.fleet == fleet && worker.tenure.generation == settled && worker.answering.has_answered()
         };
         ctx.workers.iter().any(|(_, worker)| proves(worker))
     }
 
     /// A worker has ended by itself: its command may be broken after all.
     pub(super) fn doubt_command(&mut self, ctx: &mut Ctx, worker: &Worker) {
-        let (now, pool) = (ctx.time.now(), worker.pool);
-        let here = &self.pools[pool];
-        let newest = ctx.settings.pools[pool].generation;
+        let (now, fleet) = (ctx.time.now(), worker.fleet);
+        let here = &self.pools[fleet];
+        let newest = ctx.settings.pools[fleet].generation;
         let is_newest = worker.tenure.generation == newest && here.settled == newest;
         let is_excused = worker.is_excused() || worker.facts.was_short;
         let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
         let is_proved = worker.answering.has_answered()
             || does_well(now, worker.facts.started, &ctx.settings.limits)
-            || self.is_proved(ctx, pool);
+            || self.is_proved(ctx, fleet);
         fallback.failures += 1;
-        let here = &mut self.pools[pool];
+        let here = &mut self.pools[fleet];
         here.fallback = Some(fallback).filter(|_| !is_proved);
         if is_proved {
             return;
@@ -282,24 +283,23 @@ impl Fleet {
         if fallback.failures == MOST_FAILURES {
             (here.settled, here.fallback) = (fallback.generation, None);
             here.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
-            self.stop_roll(ctx, pool, "ended without an answer; the previous command is used again");
+            self.stop_roll(ctx, fleet, "ended without an answer; the previous command is used again");
         }
     }
 
     /// Restarts a roll: the reason why it stopped may be fixed.
-    pub(crate) fn restart_roll(&mut self, ctx: &mut Ctx, pool: usize) {
-        if let Some((candidate, _)) = core::mem::take(&mut self.pools[pool].roll).candidate {
+    pub(crate) fn restart_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        if let Some((candidate, _)) = core::mem::take(&mut self.pools[fleet].roll).candidate {
             ctx.stop_worker(candidate);
         }
         self.roll_soon(ctx);
     }
 
-    /// A side that gets its first workers has seen no reload: it starts them with the command that its twin has settled on.
-    /// One that the twin is still trying is tried here as well.
-    pub(crate) fn catch_up(&mut self, ctx: &Ctx, pool: usize, twin: usize) {
-        let is_tried = self.is_rolling(ctx, twin);
-        let pools = self.pools.get_disjoint_mut([pool, twin]);
-        let [here, other] = pools.expect("a pool and its other side are two");
+    /// A fleet that gets its first workers has seen no reload: it starts them with the command that the fleet of the other
+    /// era has settled on. One that is still tried there is tried here as well.
+    pub(crate) fn catch_up(&mut self, ctx: &Ctx, fleet: FleetId) {
+        let is_tried = self.is_rolling(ctx, fleet.other_era());
+        let [here, other] = self.pools.both_mut(fleet).expect("the pool has a fleet for each era");
         (here.settled, here.fallback) = (other.settled, other.fallback);
         here.roll = Roll { stopped: other.roll.stopped.clone(), ..Roll::default() };
         if is_tried {
@@ -317,8 +317,7 @@ impl Fleet {
     pub(crate) fn wear_out(&mut self, ctx: &mut Ctx, key: WorkerKey, wear: Wear) {
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         worker.tenure.worn.get_or_insert(wear);
-        let pool = worker.pool;
-        let here = &mut self.pools[pool];
+        let here = &mut self.pools[worker.fleet];
         if here.slot_of(key).is_some() {
             here.roll.stopped = None;
             self.roll_soon(ctx);
@@ -328,11 +327,11 @@ impl Fleet {
     }
 
     /// The operator has all workers of a pool replaced, and started where they are in backoff or were given up.
-    pub(crate) fn on_restart_pool(&mut self, ctx: &mut Ctx, pool: usize) {
-        for side in self.sides_of(pool) {
-            self.forget_ends(side);
+    pub(crate) fn on_restart_pool(&mut self, ctx: &mut Ctx, pool: PoolId) {
+        for fleet in self.pools.of(pool) {
+            self.forget_ends(fleet);
             self.roll_soon(ctx);
-            let slots = self.pools[side].slots.iter();
+            let slots = self.pools[fleet].slots.iter();
             let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
             workers.into_iter().for_each(|worker| self.wear_out(ctx, worker, Wear::Operator));
         }
@@ -342,11 +341,11 @@ impl Fleet {
     pub(crate) fn retire_those(
         &mut self,
         ctx: &mut Ctx,
-        pool: usize,
+        fleet: FleetId,
         why: Option<Wear>,
         is_meant: impl Fn(&Ctx, &Worker) -> bool,
     ) {
-        let workers = self.pools[pool].slots.iter().filter_map(|slot| slot.worker);
+        let workers = self.pools[fleet].slots.iter().filter_map(|slot| slot.worker);
         let is_meant = |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|worker| is_meant(ctx, worker));
         let meant: Vec<_> = workers.filter(is_meant).collect();
         for key in meant {
@@ -358,13 +357,13 @@ impl Fleet {
     }
 
     /// The workers in the slots of a pool behind so many.
-    pub(crate) fn workers_beyond(&self, pool: usize, slots: usize) -> Vec<WorkerKey> {
-        self.pools[pool].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
+    pub(crate) fn workers_beyond(&self, fleet: FleetId, slots: usize) -> Vec<WorkerKey> {
+        self.pools[fleet].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
     }
 
     /// A candidate for a slot that its pool has no longer is to take the first.
-    pub(crate) fn give_candidate_a_slot(&mut self, pool: usize) {
-        let here = &mut self.pools[pool];
+    pub(crate) fn give_candidate_a_slot(&mut self, fleet: FleetId) {
+        let here = &mut self.pools[fleet];
         if let Some((_, slot)) = &mut here.roll.candidate
             && *slot >= here.slots.len()
         {
@@ -393,21 +392,22 @@ impl Fleet {
 
     /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
     pub(crate) fn check_rolls(&self, ctx: &Ctx) {
-        for (index, pool) in self.pools.iter().enumerate() {
-            let goes_on = pool.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Pool(index));
-            let rests = pool.side.is_dormant || ctx.shutdown.stops_workers();
-            let has_any = pool.slots.iter().any(|slot| slot.worker.is_some());
+        for id in self.pools.ids() {
+            let fleet = &self.pools[id];
+            let goes_on = fleet.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
+            let rests = fleet.rests() || ctx.shutdown.stops_workers();
+            let has_any = fleet.slots.iter().any(|slot| slot.worker.is_some());
             assert!(
-                goes_on || rests || has_any || !self.is_rolling(ctx, index),
+                goes_on || rests || has_any || !self.is_rolling(ctx, id),
                 "it waits for a command that nobody tries"
             );
-            let Some((key, slot)) = pool.roll.candidate else { continue };
+            let Some((key, slot)) = fleet.roll.candidate else { continue };
             let candidate = ctx.workers.get(key).expect("a candidate lives");
-            assert!(pool.slot_of(key).is_none() && candidate.owner.is_none() && candidate.pool == index);
-            assert!(slot < pool.slots.len() && !candidate.tenure.is_leaving());
+            assert!(fleet.slot_of(key).is_none() && candidate.owner.is_none() && candidate.fleet == id);
+            assert!(slot < fleet.slots.len() && !candidate.tenure.is_leaving());
         }
         let mut leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
-        let has_slot = |(key, worker): (_, &Worker)| self.pools[worker.pool].slot_of(key).is_some();
+        let has_slot = |(key, worker): (_, &Worker)| self.pools[worker.fleet].slot_of(key).is_some();
         assert!(!leaving.any(has_slot), "what leaves has no slot");
     }
 }
@@ -433,7 +433,7 @@ impl Ctx {
     }
 
     pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {
-        worker.tenure.generation != self.settings.pools[worker.pool].generation || worker.tenure.worn.is_some()
+        worker.tenure.generation != self.settings.pools[worker.fleet].generation || worker.tenure.worn.is_some()
     }
 
     /// Some work of a worker is over: if it leaves, that may have been the last.
@@ -442,8 +442,9 @@ impl Ctx {
     }
 
     /// The leaving workers of a pool that are not dedicated to a client.
-    pub(crate) fn leaving_workers(&self, pool: usize) -> impl Iterator<Item = WorkerKey> {
-        let leaves = move |worker: &Worker| worker.pool == pool && worker.tenure.is_leaving() && worker.owner.is_none();
+    pub(crate) fn leaving_workers(&self, fleet: FleetId) -> impl Iterator<Item = WorkerKey> {
+        let leaves =
+            move |worker: &Worker| worker.fleet == fleet && worker.tenure.is_leaving() && worker.owner.is_none();
         self.workers.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
     }
 }
@@ -455,29 +456,30 @@ impl<'a> View<'a> {
         let worker = self.bus.ctx.workers.get(key)?;
         Some(match () {
             () if worker.tenure.is_leaving() => "leaves",
-            () if self.bus.fleet.pools[worker.pool].roll.is_candidate(key) => "candidate",
+            () if self.bus.fleets.pools[worker.fleet].roll.is_candidate(key) => "candidate",
             () => "serves",
         })
     }
 
     /// Why the workers of a configured pool are not those of its newest command, if that has failed.
     pub fn roll_failure(&self, pool: usize) -> Option<&'a str> {
-        self.bus.fleet.sides_of(pool).find_map(|side| self.bus.fleet.pools[side].roll.stopped.as_deref())
+        let pools = &self.bus.fleets.pools;
+        pools.of(PoolId::at(pool)).find_map(|fleet| pools[fleet].roll.stopped.as_deref())
     }
 
     /// The commands of a configured pool with which workers may be started besides the newest one.
     pub fn settled_commands(&self, pool: usize) -> impl Iterator<Item = u32> + use<'a> {
-        self.bus.fleet.sides_of(pool).flat_map(|side| {
-            let here = &self.bus.fleet.pools[side];
+        let pools = &self.bus.fleets.pools;
+        pools.of(PoolId::at(pool)).flat_map(|fleet| {
+            let here = &pools[fleet];
             [Some(here.settled), here.fallback.map(|fallback| fallback.generation)].into_iter().flatten()
         })
     }
 
     /// Whether it is not known yet whether the newest command of a configured pool can live.
     pub fn is_unsettled(&self, pool: usize) -> bool {
-        self.bus
-            .fleet
-            .sides_of(pool)
-            .any(|side| !self.bus.fleet.pools[side].side.is_dormant && self.bus.fleet.is_rolling(&self.bus.ctx, side))
+        let fleets = &self.bus.fleets;
+        let is_unsettled = |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.is_rolling(&self.bus.ctx, fleet);
+        fleets.pools.of(PoolId::at(pool)).any(is_unsettled)
     }
 }

@@ -12,6 +12,7 @@ use crate::flow::stall::StallBudget;
 use crate::flow::waste::Useless;
 use crate::flow::window::SendWindow;
 use crate::greeting::Greeting;
+use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
 use crate::router::audience::Audience;
@@ -236,8 +237,8 @@ pub(crate) struct Creating {
 /// One incarnation of a worker.
 #[derive(Default)]
 pub(crate) struct Worker {
-    /// Index of its pool; its name has the configured one.
-    pub pool: usize,
+    /// The fleet whose clients it serves.
+    pub fleet: FleetId,
     /// Its name for people: no two live workers share a place in a pool, and its number is never reused (spec 3.3.6).
     pub name: WorkerName,
     /// The client it belongs to alone, in a dedicated pool.

@@ -10,7 +10,7 @@ use super::gate::Hold;
 use crate::client::end_of;
 use crate::ctx::Ctx;
 use crate::endpoint::Endpoint;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::message::{Edit, Edits, Parsed, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, PeerBits, Text, WorkerKey};
 use crate::port::Effect;
@@ -54,7 +54,7 @@ pub(crate) fn edited(line: Parsed<'_>, edits: &mut Edits) -> Vec<u8> {
     text
 }
 
-impl Fleet {
+impl Fleets {
     /// Reads a peer again whose first line is a request that has waited for its time: it is refused.
     pub(crate) fn release_overdue(&mut self, ctx: &mut Ctx, peer: Peer) {
         let now = ctx.time.now();

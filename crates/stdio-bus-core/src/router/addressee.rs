@@ -13,8 +13,9 @@ use super::audience::LOGIN;
 use super::message::{By, Said};
 use crate::client::Client;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::id::{Id, Spelled};
+use crate::index::GroupId;
 use crate::message::{Parsed, Refusal, session_name};
 use crate::peer::{ClientKey, Peer, RequestKey, Text, WorkerKey};
 use crate::pending::Requests;
@@ -39,24 +40,23 @@ pub(super) struct NamedRequest {
     pub(super) by: Option<By>,
 }
 
-impl Fleet {
+impl Fleets {
     /// The client that everything from a worker is for: its owner, the only one that it has served, or the only one
     /// that could use it if it has served none. A spare of a dedicated pool has none: each client there has its own.
     pub(crate) fn only_client(&self, ctx: &Ctx, requests: &Requests, key: WorkerKey) -> Option<ClientKey> {
         let worker = ctx.workers.get(key)?;
         match worker.audience.first() {
-            _ if ctx.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
+            _ if ctx.settings.pools[worker.fleet].assignment == Assignment::Dedicated => {
                 worker.owner.filter(|owner| !requests.may_work_for_others(ctx, key, worker, *owner))
             }
             Some(client) => Some(client).filter(|_| !worker.audience.has_others()),
             None => {
-                let era = self.pools[worker.pool].side.era;
                 let may_use = |client: &Client| match client.mcp.era {
-                    Some(_) => client.group == worker.pool,
+                    Some(_) => client.group == GroupId::Fleet(worker.fleet),
                     None => {
                         !client.identity.origin.is_proxy
-                            && era == Era::Legacy
-                            && ctx.offers(client.identity.listener, &client.identity.origin, worker.pool)
+                            && worker.fleet.era == Era::Legacy
+                            && ctx.offers(client.identity.listener, &client.identity.origin, worker.fleet.pool)
                     }
                 };
                 let mut users = ctx.all_clients().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
@@ -117,7 +117,7 @@ impl Ctx {
         let Some(worker) = self.workers.get(said.from) else {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };
-        let pool = &self.settings.pools[worker.pool];
+        let pool = &self.settings.pools[worker.fleet];
         let method = session_name(said.line, said.line.method).unwrap_or_default();
         let shown = String::from_utf8_lossy(&method[..method.len().min(LONGEST_METHOD)]);
         let shown = shown.escape_debug();

@@ -11,8 +11,9 @@ use ndjson_scan::{Line, Span, wrapped_message};
 
 use super::message::{Message, is_of_server, is_wrapped, tells_progress};
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::id::{Id, Spelled};
+use crate::index::GroupId;
 use crate::message::{
     Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
 };
@@ -61,11 +62,11 @@ impl Bus {
         } else {
             let flow = self.client_message(client, line);
             flow.unwrap_or_else(|refusal| {
-                self.fleet.refuse(&mut self.ctx, &self.sessions, client.into(), line, refusal)
+                self.fleets.refuse(&mut self.ctx, &self.sessions, client.into(), line, refusal)
             })
         };
-        if flow == Flow::Next && self.fleet.balancer.lends {
-            self.fleet.give_back(&mut self.ctx, &self.requests, client);
+        if flow == Flow::Next && self.fleets.balancer.lends {
+            self.fleets.give_back(&mut self.ctx, &self.requests, client);
         }
         flow
     }
@@ -106,20 +107,20 @@ impl Bus {
         let route = match self.route_of(&message) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _))
-                if may_expire && self.fleet.has_waited_for_worker(&self.ctx, client, line) =>
+                if may_expire && self.fleets.has_waited_for_worker(&self.ctx, client, line) =>
             {
                 return Err(overdue("no worker was free for it within request_timeout_sec"));
             }
-            Err(Refusal(Reason::NoWorker, _)) if self.fleet.await_worker(&mut self.ctx, client, line) => {
+            Err(Refusal(Reason::NoWorker, _)) if self.fleets.await_worker(&mut self.ctx, client, line) => {
                 let due = self
-                    .fleet
+                    .fleets
                     .time_limit_for(&self.ctx, client, line)
                     .map(|limit| self.ctx.time.taken_at().after(limit));
                 self.ctx.expire_first_line(client.into(), due.filter(|_| may_expire));
                 return Ok(Flow::Blocked);
             }
             Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
-                let flow = self.fleet.refuse(&mut self.ctx, &self.sessions, client.into(), line, refusal);
+                let flow = self.fleets.refuse(&mut self.ctx, &self.sessions, client.into(), line, refusal);
                 if flow == Flow::Next {
                     self.ctx.penalise_cancellation(client);
                 }
@@ -128,7 +129,8 @@ impl Bus {
             Err(refusal) => return Err(refusal),
         };
         for line in [Some(line), envelope].into_iter().flatten() {
-            if let Some(denied) = self.ctx.pool_of(route.worker).and_then(|pool| self.ctx.denied_in(pool, line)) {
+            if let Some(denied) = self.ctx.fleet_of(route.worker).and_then(|fleet| self.ctx.denied_in(fleet.pool, line))
+            {
                 return Err(denied);
             }
         }
@@ -157,8 +159,8 @@ impl Bus {
         }
         self.ctx.note_servers(message, route.worker);
         match message.verb {
-            Verb::Initialize => self.fleet.keep_initialize(&mut self.ctx, message, route.worker, &edits),
-            Verb::Initialized if self.fleet.note_initialized(&mut self.ctx, message, route.worker) => return Ok(()),
+            Verb::Initialize => self.fleets.keep_initialize(&mut self.ctx, message, route.worker, &edits),
+            Verb::Initialized if self.fleets.note_initialized(&mut self.ctx, message, route.worker) => return Ok(()),
             _ => {}
         }
         self.ctx.forward(Peer::Worker(route.worker), message.line, &mut edits);
@@ -206,7 +208,7 @@ impl Bus {
             Ok(request) => {
                 self.ctx.note_audience(worker, client);
                 if let Some(request) = request.filter(|_| verb == Verb::Listen) {
-                    self.subscriptions.note(&self.ctx, &self.requests, &mut self.fleet, client, worker, request);
+                    self.subscriptions.note(&self.ctx, &self.requests, &mut self.fleets, client, worker, request);
                 }
                 if let Some(request) = request.filter(|_| limits.limit_silence()) {
                     self.requests.watch_mut().begin(request, now, expires);
@@ -247,25 +249,25 @@ impl Bus {
             let worker = match self.ctx.worker_of_server(message) {
                 Some(worker) => worker,
                 None => {
-                    let group = self.fleet.group_of_line(&self.ctx, client, line)?;
-                    let known = self.tasks.worker_of(&self.ctx, &self.fleet, message, group)?;
+                    let group = self.fleets.group_of_line(&self.ctx, client, line)?;
+                    let known = self.tasks.worker_of(&self.ctx, &self.fleets, message, group)?;
                     match known.or_else(|| {
                         self.subscriptions.worker_it_listens_to(
                             &self.ctx,
                             &self.requests,
-                            &mut self.fleet,
+                            &mut self.fleets,
                             client,
                             group,
                         )
                     }) {
                         Some(worker) => self.ctx.visit(client, worker),
-                        None => self.fleet.pick_worker_for_line(&mut self.ctx, client, group, line)?,
+                        None => self.fleets.pick_worker_for_line(&mut self.ctx, client, group, line)?,
                     }
                 }
             };
             return Ok(Route { worker, first: None, second: None, about: None });
         };
-        let (worker, how) = self.fleet.first_session(
+        let (worker, how) = self.fleets.first_session(
             &mut self.ctx,
             &mut self.sessions,
             message,
@@ -308,7 +310,7 @@ impl Bus {
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// The worker of the session that determines the route, or the one to create it on (spec 6.1, decision 3). `inner`
     /// is the name in the params, if it differs.
     fn first_session(
@@ -361,12 +363,12 @@ impl Fleet {
         ctx: &Ctx,
         sessions: &Sessions,
         client: ClientKey,
-        group: usize,
+        group: GroupId,
         name: &[u8],
     ) -> Option<(WorkerKey, SessionKey)> {
         let group = &self.balancer.groups[group];
-        let in_slots = group.slots().iter().filter_map(|(pool, slot)| self.pools[*pool].slots[*slot].worker);
-        let leaving = group.pools().flat_map(|pool| ctx.leaving_workers(pool));
+        let in_slots = group.slots().iter().filter_map(|slot| self.pools[*slot].worker);
+        let leaving = group.fleets().flat_map(|fleet| ctx.leaving_workers(fleet));
         let found = in_slots.chain(leaving).filter_map(|worker| {
             let key = sessions.of_worker(worker, name)?;
             let owner = sessions.get(key)?.client;
@@ -379,8 +381,8 @@ impl Fleet {
     fn time_limit_for(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Option<Duration> {
         let group = self.group_of_line(ctx, client, line).ok()?;
         let mut longest = None;
-        for pool in self.balancer.groups[group].pools() {
-            longest = longest.max(Some(ctx.settings.pools[pool].request_timeout?));
+        for fleet in self.balancer.groups[group].fleets() {
+            longest = longest.max(Some(ctx.settings.pools[fleet].request_timeout?));
         }
         longest
     }

@@ -23,9 +23,10 @@ use super::unmatched::error_of;
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::ended::Ending;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::greeting::{Asked, Greeting, KeptLine, Opening, Refused, alike};
 use crate::id::Id;
+use crate::index::FleetId;
 use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
 use crate::report::Reason;
@@ -75,10 +76,10 @@ impl Bus {
         if !is_concerned || message.verb == Verb::Initialize && message.id.is_some() {
             return Ok(false);
         }
-        let Some(opening) = self.ctx.opening_of(client, worker.pool).filter(|opening| opening.is_accepted) else {
+        let Some(opening) = self.ctx.opening_of(client, worker.fleet).filter(|opening| opening.is_accepted) else {
             return Ok(false);
         };
-        let (greeting, pool, alike, now) = (&worker.greeting, worker.pool, opening.alike, self.ctx.time.now());
+        let (greeting, fleet, alike, now) = (&worker.greeting, worker.fleet, opening.alike, self.ctx.time.now());
         if greeting.accepted.contains(&alike) {
             self.ctx.send_initialized(client, key);
             return Ok(false);
@@ -89,7 +90,7 @@ impl Bus {
         let mut same = greeting.asked.iter().filter(is_it);
         if let Some(asked) = same.clone().find(is_timely) {
             let until = asked.since.after(PATIENCE);
-            self.fleet.await_greeting(&mut self.ctx, client, pool, until);
+            self.fleets.await_greeting(&mut self.ctx, client, fleet, until);
             return Ok(true);
         }
         if same.any(|asked| asked.is_again) {
@@ -130,13 +131,13 @@ impl Bus {
         let id = self.requests.make_name(&mut self.ctx, key.into(), is_string);
         let text = line.with(&id.token());
         self.ctx.note_audience(key, client);
-        self.fleet.note_version(&mut self.ctx, key, &text);
+        self.fleets.note_version(&mut self.ctx, key, &text);
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
             worker.greeting.is_asking = true;
         }
         self.ctx.send(Peer::Worker(key), &text);
-        self.fleet.await_greeting(&mut self.ctx, client, pool, now.after(PATIENCE));
+        self.fleets.await_greeting(&mut self.ctx, client, fleet, now.after(PATIENCE));
         Ok(true)
     }
 
@@ -200,9 +201,9 @@ impl Bus {
         }
         let is_other = !greeting.accepted.is_empty() && !greeting.accepted.iter().any(is_alike);
         self.settle(key, &asked, line, false);
-        let pool = self.ctx.pool_of(key).unwrap_or_default();
-        if self.ctx.opening_of(asked.client, pool).is_some_and(|opening| is_alike(&opening.alike)) {
-            self.fleet.drop_opening(&mut self.ctx, asked.client, pool);
+        let fleet = self.ctx.fleet_of(key).unwrap_or_default();
+        if self.ctx.opening_of(asked.client, fleet).is_some_and(|opening| is_alike(&opening.alike)) {
+            self.fleets.drop_opening(&mut self.ctx, asked.client, fleet);
         }
         if is_other {
             let shown = self.requests.asker_text(request);
@@ -223,7 +224,7 @@ impl Bus {
         let longest =
             LONGEST.min(self.ctx.settings.limits.max_memory / MEMORY_PART / crate::settings::MAX_WORKERS).max(LEAST);
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        let (pool, greeting) = (worker.pool, &mut worker.greeting);
+        let (fleet, greeting) = (worker.fleet, &mut worker.greeting);
         if is_accepted {
             if !greeting.accepted.contains(&asked.alike) {
                 if greeting.accepted.len() >= MOST_ACCEPTED {
@@ -234,7 +235,7 @@ impl Bus {
             greeting.is_ready = false;
             if greeting.first.is_none() && line.id.is_some() && line.span.len() < longest {
                 greeting.first = Some((asked.alike, KeptLine::of(line, &[line.id], None)));
-                self.fleet.opening_bytes += greeting.bytes();
+                self.fleets.opening_bytes += greeting.bytes();
             }
         }
         let is_over = is_accepted || !greeting.asked.iter().any(|other| other.alike == asked.alike);
@@ -252,7 +253,7 @@ impl Bus {
         } else if is_accepted {
             self.ctx.note_accepted(asked.client, key, asked.alike);
         }
-        self.fleet.stop_awaiting_workers_of(&mut self.ctx, pool);
+        self.fleets.stop_awaiting_workers_of(&mut self.ctx, fleet);
     }
 
     /// Refusals that were held back for long enough reach their clients. Returns when to check again.
@@ -300,7 +301,7 @@ impl Bus {
         let Some(Peer::Client(client)) = asker else { return };
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             self.ctx.workers_changed |= worker.answering.answers(true);
-            self.fleet.pools[worker.name.pool].tally.answered(outcome, self.ctx.time.lasted(since));
+            self.fleets.pools[worker.fleet.pool].tally.answered(outcome, self.ctx.time.lasted(since));
         }
         if let Some(client) = self.ctx.client_mut(client) {
             client.mcp.answered_by = Some(key);
@@ -310,10 +311,10 @@ impl Bus {
     }
 }
 
-impl Fleet {
+impl Fleets {
     /// Whether there was ever an MCP listener.
     pub(crate) fn serves_mcp(&self) -> bool {
-        self.pools.len() > self.shown
+        self.pools.have_modern()
     }
 
     /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
@@ -323,16 +324,16 @@ impl Fleet {
         let text = line.get(line.span);
         self.note_version(ctx, key, text);
         let (since, longest) = (ctx.time.now(), ctx.longest_opening());
-        let pool = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
-        let Some((spelled, pool)) = id.as_ref().zip(pool) else { return };
-        self.drop_opening(ctx, client, pool);
+        let fleet = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.fleet);
+        let Some((spelled, fleet)) = id.as_ref().zip(fleet) else { return };
+        self.drop_opening(ctx, client, fleet);
         let openings = ctx.client(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
         let kept: usize = openings.map_or(0, |openings| openings.iter().map(Opening::bytes).sum());
         let is_kept = kept + text.len() < longest;
         // Only what is kept, or nearly, is compared: another one is like no other.
         let alike = if text.len() <= LONGEST { alike(text) } else { hash_of_name(text) };
         let opening = Opening {
-            pool,
+            fleet,
             alike,
             is_accepted: false,
             line: is_kept.then(|| KeptLine::of(line, &[line.id, message.progress], not_for_worker(line))),
@@ -356,9 +357,9 @@ impl Fleet {
     #[cold]
     pub(super) fn note_initialized(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey) -> bool {
         let &Message { from: client, line, ref id, .. } = message;
-        let pool = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.pool);
-        let Some(pool) = pool.filter(|_| id.is_none()) else { return false };
-        let Some(opening) = ctx.opening_mut(client, pool) else { return false };
+        let fleet = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.fleet);
+        let Some(fleet) = fleet.filter(|_| id.is_none()) else { return false };
+        let Some(opening) = ctx.opening_mut(client, fleet) else { return false };
         let (alike, before) = (opening.alike, opening.bytes());
         let kept = if line.span.len() < LONGEST_NOTIFICATION {
             KeptLine::of(line, &[], not_for_worker(line)).text
@@ -375,7 +376,7 @@ impl Fleet {
         let is_known = greeting.is_ready && greeting.takes_one && accepts(greeting);
         greeting.is_ready = true;
         let waits = |worker: &Worker| {
-            let has_begun = worker.pool == pool && worker.audience.has(client);
+            let has_begun = worker.fleet == fleet && worker.audience.has(client);
             has_begun && accepts(&worker.greeting) && !worker.greeting.is_ready
         };
         let others: Vec<WorkerKey> = ctx.workers.iter().filter(|(_, it)| waits(it)).map(|(other, _)| other).collect();
@@ -384,9 +385,9 @@ impl Fleet {
     }
 
     /// What a client has begun with in a pool is not kept any longer.
-    fn drop_opening(&mut self, ctx: &mut Ctx, client: ClientKey, pool: usize) {
+    fn drop_opening(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) {
         let Some(client) = ctx.client_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
-        let dropped = client.openings.extract_if(.., |opening| opening.pool == pool);
+        let dropped = client.openings.extract_if(.., |opening| opening.fleet == fleet);
         let bytes: usize = dropped.map(|opening| opening.bytes()).sum();
         self.opening_bytes -= bytes;
     }
@@ -397,10 +398,10 @@ impl Fleet {
     }
 
     /// A worker has gone.
-    pub(crate) fn forget_greeting(&mut self, ctx: &mut Ctx, pool: usize, greeting: &Greeting) {
+    pub(crate) fn forget_greeting(&mut self, ctx: &mut Ctx, fleet: FleetId, greeting: &Greeting) {
         self.opening_bytes -= greeting.bytes();
         for asked in greeting.asked.iter().filter(|asked| asked.is_again) {
-            let Some(opening) = ctx.opening_mut(asked.client, pool) else { continue };
+            let Some(opening) = ctx.opening_mut(asked.client, fleet) else { continue };
             opening.ends += u8::from(opening.alike == asked.alike);
             if opening.ends >= MOST_ENDS {
                 let before = opening.bytes();
@@ -426,18 +427,18 @@ impl Ctx {
         let is_new = |worker: &&Worker| worker.owner.is_none() && !worker.audience.has(client);
         let Some(worker) = self.workers.get(key).filter(is_new) else { return false };
         let needs = |opening: &Opening| opening.is_accepted && !worker.greeting.accepted.contains(&opening.alike);
-        self.opening_of(client, worker.pool).is_some_and(needs)
+        self.opening_of(client, worker.fleet).is_some_and(needs)
     }
 
     /// How a client has begun in a pool.
-    fn opening_of(&self, client: ClientKey, pool: usize) -> Option<&Opening> {
-        self.client(client)?.seldom.get()?.openings.iter().find(|opening| opening.pool == pool)
+    fn opening_of(&self, client: ClientKey, fleet: FleetId) -> Option<&Opening> {
+        self.client(client)?.seldom.get()?.openings.iter().find(|opening| opening.fleet == fleet)
     }
 
     /// The same, to be changed.
-    fn opening_mut(&mut self, client: ClientKey, pool: usize) -> Option<&mut Opening> {
+    fn opening_mut(&mut self, client: ClientKey, fleet: FleetId) -> Option<&mut Opening> {
         let client = self.client_mut(client)?.seldom.get_mut()?;
-        client.openings.iter_mut().find(|opening| opening.pool == pool)
+        client.openings.iter_mut().find(|opening| opening.fleet == fleet)
     }
 
     /// Maximum size of what is kept of a client.
@@ -448,11 +449,11 @@ impl Ctx {
     /// A worker that has accepted a client's `initialize` gets the notification that follows, unless it has had one, or
     /// the client has not sent it yet.
     fn send_initialized(&mut self, client: ClientKey, key: WorkerKey) {
-        let Some(pool) = self.workers.get(key).filter(|worker| !worker.greeting.is_ready).map(|worker| worker.pool)
+        let Some(fleet) = self.workers.get(key).filter(|worker| !worker.greeting.is_ready).map(|worker| worker.fleet)
         else {
             return;
         };
-        let line = self.opening_of(client, pool).and_then(|opening| opening.initialized.clone());
+        let line = self.opening_of(client, fleet).and_then(|opening| opening.initialized.clone());
         let Some(line) = line else { return };
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.greeting.is_ready = true;
@@ -461,8 +462,8 @@ impl Ctx {
 
     /// A client gets a result for its `initialize`.
     fn note_accepted(&mut self, client: ClientKey, key: WorkerKey, alike: u64) {
-        let Some(pool) = self.pool_of(key) else { return };
-        if let Some(opening) = self.opening_mut(client, pool).filter(|opening| opening.alike == alike) {
+        let Some(fleet) = self.fleet_of(key) else { return };
+        if let Some(opening) = self.opening_mut(client, fleet).filter(|opening| opening.alike == alike) {
             opening.is_accepted = true;
         }
     }
@@ -471,6 +472,6 @@ impl Ctx {
 impl View<'_> {
     /// Bytes of the openings of clients, and of the answers that are kept.
     pub fn bytes_of_openings(&self) -> usize {
-        self.bus.fleet.opening_bytes
+        self.bus.fleets.opening_bytes
     }
 }

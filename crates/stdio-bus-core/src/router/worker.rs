@@ -40,7 +40,7 @@ impl Bus {
         } else {
             let flow = self.worker_message(worker, line);
             flow.unwrap_or_else(|refusal| {
-                self.fleet.refuse(&mut self.ctx, &self.sessions, worker.into(), line, refusal)
+                self.fleets.refuse(&mut self.ctx, &self.sessions, worker.into(), line, refusal)
             })
         }
     }
@@ -136,7 +136,7 @@ impl Bus {
         let from = Peer::Worker(worker);
         let text = format!("nested deeper than {MAX_WRAPPED_DEPTH}");
         if !answers {
-            return self.fleet.refuse(&mut self.ctx, &self.sessions, from, line, Refusal(Reason::TooDeep, text));
+            return self.fleets.refuse(&mut self.ctx, &self.sessions, from, line, Refusal(Reason::TooDeep, text));
         }
         let key = self.requests.answered(from, line);
         let request = key.and_then(|key| self.requests.get(key));
@@ -183,7 +183,7 @@ impl Bus {
             return Ok(self.worker_response(worker, line));
         }
         if said.id.as_ref().is_some_and(|it| {
-            self.fleet.take_era(&mut self.ctx, worker, &it.id, false) || self.take_opening(worker, &it.id, line)
+            self.fleets.take_era(&mut self.ctx, worker, &it.id, false) || self.take_opening(worker, &it.id, line)
         }) {
             return Ok(Flow::Next);
         }
@@ -346,7 +346,7 @@ impl Bus {
             self.ctx.own_question(worker).filter(|_| !is_result)
         };
         if id.as_ref().is_some_and(|id| {
-            self.fleet.take_era(&mut self.ctx, worker, id, is_result) || self.take_opening(worker, id, line)
+            self.fleets.take_era(&mut self.ctx, worker, id, is_result) || self.take_opening(worker, id, line)
         }) {
             return Flow::Next;
         }
@@ -407,7 +407,7 @@ impl Bus {
         named: &NamedRequest,
     ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
         let &Said { from: worker, line, ref id, .. } = said;
-        let only = || self.fleet.only_client(&self.ctx, &self.requests, worker).map(Peer::Client);
+        let only = || self.fleets.only_client(&self.ctx, &self.requests, worker).map(Peer::Client);
         let unknown = |reason: Reason| Refusal(reason, reason.help().into());
         let name = session_named(line);
         let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));

@@ -8,6 +8,7 @@ use ndjson_scan::is_decoded;
 use super::state::State;
 use super::table::Session;
 use crate::ctx::Ctx;
+use crate::index::PoolId;
 use crate::message::{Parsed, Refusal, Verb};
 use crate::peer::{ClientKey, SessionKey, WorkerKey};
 use crate::report::Reason;
@@ -191,7 +192,7 @@ impl Sessions {
         let (Some(client), Some(worker)) = (ctx.identity(client), ctx.worker_name(worker)) else {
             return false;
         };
-        self.bonds().keeps_from(worker.pool, session, client.origin.names.owner())
+        self.bonds().keeps_from(PoolId::at(worker.pool), session, client.origin.names.owner())
     }
 
     /// Whether a session may be taken over by another connection that names it now: one with the same verified user
@@ -223,7 +224,7 @@ impl Ctx {
 
     /// Why a client's line may not go to any worker of this pool, which denies the method to clients, since the answer
     /// would reveal other clients. None if it may.
-    pub(crate) fn denied_in(&self, pool: usize, line: Parsed<'_>) -> Option<Refusal> {
+    pub(crate) fn denied_in(&self, pool: PoolId, line: Parsed<'_>) -> Option<Refusal> {
         let pool = &self.settings.pools[pool];
         if pool.deny_methods.is_empty() || !line.method.is_some() {
             return None;

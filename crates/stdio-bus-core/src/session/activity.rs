@@ -5,7 +5,7 @@
 //! version 2 are watched. A line is only searched for these words as keys and values.
 
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::message::{Parsed, session_named, text_after};
 use crate::peer::WorkerKey;
 use crate::session::table::Sessions;
@@ -25,15 +25,15 @@ fn asks_for_version_2(line: &[u8]) -> bool {
         .is_some_and(|version| matches!(version, [b'2'..=b'9', ..] | [b'1', b'0'..=b'9', ..]))
 }
 
-impl Fleet {
+impl Fleets {
     /// A worker is sent this `initialize` of a client.
     #[cold]
     pub(crate) fn note_version(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
         self.note_subagents(ctx, worker, line);
         let Some(worker) = ctx.workers.get_mut(worker) else { return };
         worker.facts.tells_states |= asks_for_version_2(line);
-        let pool = &mut self.pools[worker.pool];
-        pool.dialect = Dialect::of_initialize(line).or(pool.dialect);
+        let fleet = &mut self.pools[worker.fleet];
+        fleet.dialect = Dialect::of_initialize(line).or(fleet.dialect);
     }
 }
 

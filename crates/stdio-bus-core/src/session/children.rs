@@ -14,7 +14,7 @@ use ndjson_scan::{member, string_in};
 
 use super::table::FULL;
 use crate::ctx::Ctx;
-use crate::fleet::Fleet;
+use crate::fleet::Fleets;
 use crate::message::text_after;
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
 use crate::report::Reason;
@@ -32,16 +32,16 @@ fn knows_subagents(line: &[u8]) -> bool {
     text_after(line, "\"subagents\"").is_some_and(|value| !value.starts_with(b"null") && !value.starts_with(b"false"))
 }
 
-impl Fleet {
+impl Fleets {
     /// A client sends a worker this `initialize`. The workers of its pool are watched from now on, also those that are
     /// still to be started: not every agent wants to see it again.
     pub(crate) fn note_subagents(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
-        let Some(pool) = ctx.pool_of(worker).filter(|_| knows_subagents(line)) else { return };
-        if core::mem::replace(&mut self.pools[pool].has_subagents, true) {
+        let Some(fleet) = ctx.fleet_of(worker).filter(|_| knows_subagents(line)) else { return };
+        if core::mem::replace(&mut self.pools[fleet].has_subagents, true) {
             return;
         }
         for worker in ctx.workers.keys() {
-            if let Some(worker) = ctx.workers.get_mut(worker).filter(|worker| worker.pool == pool) {
+            if let Some(worker) = ctx.workers.get_mut(worker).filter(|worker| worker.fleet == fleet) {
                 worker.facts.has_subagents = true;
             }
         }

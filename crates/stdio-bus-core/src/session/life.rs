@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use super::state::{Event, State};
 use super::table::{Session, Sessions};
 use crate::ctx::Ctx;
+use crate::index::{FleetId, PoolId};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{Request, Requests};
 use crate::report::Reason;
@@ -133,7 +134,7 @@ impl Sessions {
     pub(super) fn bind(&mut self, ctx: &Ctx, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let Some(origin) = ctx.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
         if let (Some(name), Some(worker)) = (origin.names.owner(), ctx.worker_name(worker)) {
-            self.bonds_mut().bind(worker.pool, session, name);
+            self.bonds_mut().bind(PoolId::at(worker.pool), session, name);
         }
     }
 
@@ -212,7 +213,7 @@ impl Sessions {
     fn warn_of_double(&mut self, ctx: &mut Ctx, client: ClientKey, worker: WorkerKey, name: &[u8]) {
         let Some(other) = self.named(ctx, client, name).and_then(|key| self.get(key)) else { return };
         let other = other.worker;
-        let Some(pool) = ctx.pool_of(worker) else { return };
+        let Some(FleetId { pool, .. }) = ctx.fleet_of(worker) else { return };
         if !self.note_doubled(pool) {
             return;
         }
@@ -256,8 +257,8 @@ impl Sessions {
     }
 
     fn mark_issuing(&mut self, ctx: &Ctx, worker: WorkerKey) {
-        if let Some(pool) = ctx.pool_of(worker) {
-            self.note_issued(pool);
+        if let Some(fleet) = ctx.fleet_of(worker) {
+            self.note_issued(fleet.pool);
         }
     }
 

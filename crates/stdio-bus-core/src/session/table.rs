@@ -12,6 +12,7 @@ use core::time::Duration;
 use super::state::{Event, State, step};
 use super::tombstones::Bonds;
 use crate::fleet::worker::Worker;
+use crate::index::PoolId;
 use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
 use crate::table::{Index, Table};
@@ -132,34 +133,32 @@ impl Sessions {
 
     /// Whether the workers of a worker's pool give out session names, so that clients may use no others.
     pub(crate) fn issues_names(&self, worker: &Worker) -> bool {
-        let pool = || self.of_pools.get(worker.pool).is_some_and(|pool| pool.are_issued);
+        let pool = || self.of_pools.get(worker.fleet.pool.index()).is_some_and(|pool| pool.are_issued);
         worker.owner.is_none() && (worker.may_give_out_a_name() || pool())
     }
 
     /// A worker of a pool has given out a session name.
-    pub(super) fn note_issued(&mut self, pool: usize) {
+    pub(super) fn note_issued(&mut self, pool: PoolId) {
         self.names_of(pool).are_issued = true;
     }
 
     /// Workers of a pool have given one client the same name twice. Returns whether that is the first time.
-    pub(super) fn note_doubled(&mut self, pool: usize) -> bool {
+    pub(super) fn note_doubled(&mut self, pool: PoolId) -> bool {
         !core::mem::replace(&mut self.names_of(pool).have_doubled, true)
     }
 
-    fn names_of(&mut self, pool: usize) -> &mut NamesOfPool {
+    fn names_of(&mut self, pool: PoolId) -> &mut NamesOfPool {
+        let pool = pool.index();
         if self.of_pools.len() <= pool {
             self.of_pools.resize(pool + 1, NamesOfPool::default());
         }
         &mut self.of_pools[pool]
     }
 
-    /// Pools have other indexes now, or are gone.
-    pub(crate) fn move_pools(&mut self, moved: &[Option<usize>]) {
-        for (from, names) in core::mem::take(&mut self.of_pools).into_iter().enumerate() {
-            if let Some(to) = moved.get(from).copied().flatten() {
-                *self.names_of(to) = names;
-            }
-        }
+    /// A pool is gone, and another one has its place.
+    pub(crate) fn forget_pool(&mut self, pool: PoolId) {
+        self.bonds.forget_pool(pool);
+        *self.names_of(pool) = NamesOfPool::default();
     }
 
     /// Bytes of early lines of all workers.

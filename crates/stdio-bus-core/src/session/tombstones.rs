@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
+use crate::index::PoolId;
 use crate::peer::hash_of_name;
 
 /// Maximum number of sessions remembered; beyond it the oldest one is dropped.
@@ -25,32 +26,32 @@ pub(crate) struct Bonds {
     /// User names, by pool and session.
     names: Vec<HashMap<Rc<[u8]>, Box<str>>>,
     /// The same sessions, the first one bound in front.
-    oldest: VecDeque<(usize, Rc<[u8]>)>,
+    oldest: VecDeque<(PoolId, Rc<[u8]>)>,
 }
 
 impl Bonds {
     /// The session `session` of a pool was created or loaded under the user name `name`. A bond is final.
-    pub(crate) fn bind(&mut self, pool: usize, session: &[u8], name: &str) {
-        if self.names.len() <= pool {
-            self.names.resize_with(pool + 1, HashMap::default);
+    pub(crate) fn bind(&mut self, pool: PoolId, session: &[u8], name: &str) {
+        if self.names.len() <= pool.index() {
+            self.names.resize_with(pool.index() + 1, HashMap::default);
         }
-        if self.names[pool].contains_key(session) {
+        if self.names[pool.index()].contains_key(session) {
             return;
         }
         if self.oldest.len() >= MOST
             && let Some((pool, oldest)) = self.oldest.pop_front()
         {
-            self.names[pool].remove(&oldest);
+            self.names[pool.index()].remove(&oldest);
         }
         let session: Rc<[u8]> = session.into();
-        self.names[pool].insert(Rc::clone(&session), name.into());
+        self.names[pool.index()].insert(Rc::clone(&session), name.into());
         self.oldest.push_back((pool, session));
     }
 
     /// A pool is removed, and another one may get its index.
-    pub(crate) fn forget_pool(&mut self, pool: usize) {
+    pub(crate) fn forget_pool(&mut self, pool: PoolId) {
         self.oldest.retain(|(of, _)| *of != pool);
-        self.names.get_mut(pool).into_iter().for_each(HashMap::clear);
+        self.names.get_mut(pool.index()).into_iter().for_each(HashMap::clear);
     }
 
     /// Whether no session is bound.
@@ -59,8 +60,8 @@ impl Bonds {
     }
 
     /// Whether a session of a pool is bound to another user name.
-    pub(crate) fn keeps_from(&self, pool: usize, session: &[u8], name: Option<&str>) -> bool {
-        let bound = self.names.get(pool).and_then(|names| names.get(session));
+    pub(crate) fn keeps_from(&self, pool: PoolId, session: &[u8], name: Option<&str>) -> bool {
+        let bound = self.names.get(pool.index()).and_then(|names| names.get(session));
         bound.is_some_and(|bound| Some(&**bound) != name)
     }
 }
@@ -109,20 +110,20 @@ mod tests {
     #[test]
     fn a_session_is_bound_to_its_first_name_in_its_pool() {
         let mut bonds = Bonds::default();
-        bonds.bind(1, b"s", "alice");
-        bonds.bind(1, b"s", "bob");
-        assert!(!bonds.keeps_from(1, b"s", Some("alice")));
-        assert!(bonds.keeps_from(1, b"s", Some("bob")) && bonds.keeps_from(1, b"s", None));
-        assert!(!bonds.keeps_from(0, b"s", None) && !bonds.keeps_from(1, b"t", None));
+        bonds.bind(PoolId::at(1), b"s", "alice");
+        bonds.bind(PoolId::at(1), b"s", "bob");
+        assert!(!bonds.keeps_from(PoolId::at(1), b"s", Some("alice")));
+        assert!(bonds.keeps_from(PoolId::at(1), b"s", Some("bob")) && bonds.keeps_from(PoolId::at(1), b"s", None));
+        assert!(!bonds.keeps_from(PoolId::at(0), b"s", None) && !bonds.keeps_from(PoolId::at(1), b"t", None));
     }
 
     #[test]
     fn the_oldest_bond_goes_when_there_are_too_many() {
         let mut bonds = Bonds::default();
         for number in 0..=MOST {
-            bonds.bind(0, number.to_string().as_bytes(), "alice");
+            bonds.bind(PoolId::at(0), number.to_string().as_bytes(), "alice");
         }
-        assert!(!bonds.keeps_from(0, b"0", None) && bonds.keeps_from(0, b"1", None));
+        assert!(!bonds.keeps_from(PoolId::at(0), b"0", None) && bonds.keeps_from(PoolId::at(0), b"1", None));
         assert_eq!((bonds.names[0].len(), bonds.oldest.len()), (MOST, MOST));
     }
 }

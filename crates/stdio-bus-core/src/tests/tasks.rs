@@ -202,7 +202,7 @@ fn at_most_4096_tasks_are_known_and_what_has_ended_goes_first() {
         }
     }
     let other = named(&mut bench, "bob");
-    let known = |bench: &Bench, id: &str| bench.bus.tasks.knows(0, id.as_bytes());
+    let known = |bench: &Bench, id: &str| bench.bus.tasks.knows(crate::index::FleetId::default(), id.as_bytes());
     assert!(known(&bench, "t0") && known(&bench, "t4096") && !known(&bench, "t7"));
     makes(&mut bench, other, "one more", "");
     assert!(!known(&bench, "t0") && known(&bench, "t1") && known(&bench, "one more"));
@@ -218,7 +218,7 @@ fn a_client_that_makes_more_tasks_than_there_is_room_for_costs_no_other_client_a
     for number in 0..5000 {
         makes(&mut bench, greedy, &format!("t{number}"), "");
     }
-    let known = |bench: &Bench, id: &str| bench.bus.tasks.knows(0, id.as_bytes());
+    let known = |bench: &Bench, id: &str| bench.bus.tasks.knows(crate::index::FleetId::default(), id.as_bytes());
     assert!(known(&bench, "works") && known(&bench, "ended"), "what has ended may still be asked for");
     assert!(known(&bench, "t4999") && !known(&bench, "t905") && known(&bench, "t906"), "its own oldest ones go");
     for number in 0..3 {

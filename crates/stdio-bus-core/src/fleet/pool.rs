@@ -138,12 +138,6 @@ impl Pool {
     fn has_both(&self) -> bool {
         self.fleets.iter().all(Option::is_some)
     }
-
-    /// An MCP listener offers it from now on, and it has no fleet for clients of 2026-07-28 yet.
-    fn add_modern(&mut self, settings: &settings::Pool) {
-        self.fleets[Era::Modern as usize] = Some(Fleet::new(settings, Era::Modern, Need::Rests));
-        self.discovery = Some(Discovery::default());
-    }
 }
 
 /// The configured pools, by their places in the settings.
@@ -171,8 +165,10 @@ impl Pools {
             let has_both = both.contains(&index);
             self.list.push(match stays {
                 Some(mut stays) => {
+                    // An MCP listener offers it from now on.
                     if has_both && !stays.has_both() {
-                        stays.add_modern(pool);
+                        stays.fleets[Era::Modern as usize] = Some(Fleet::new(pool, Era::Modern, Need::Rests));
+                        stays.discovery = Some(Discovery::default());
                     }
                     stays
                 }

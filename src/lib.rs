@@ -17,8 +17,8 @@
 //! 1. [`bus::port`]: the whole contract between the two, and [`bus::settings`], the core's settings.
 //! 2. [`bus`]: the front door of the core; its own page leads through the rest of it.
 //! 3. [`scan`]: how a line is validated and its routing fields are found.
-//! 4. [`shell`]: the event loop, which makes no decisions. [`proxy`]: the PROXY protocol; [`http1`] and [`websocket`]:
-//!    the syntax of requests and frames.
+//! 4. [`shell`]: the event loop, which makes no decisions. The crate `stdio-bus-proto` has the syntax of what it reads and
+//!    writes: HTTP, WebSocket, MCP, PROXY.
 //! 5. [`config`], [`cli`], [`check`], [`activation`], [`error`]: everything before the loop starts; [`reserve`]: memory
 //!    for when the allocator runs out.
 //! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker; [`control`]: the commands of
@@ -49,15 +49,9 @@ pub mod echo;
 #[doc(hidden)]
 pub mod error;
 #[doc(hidden)]
-pub mod http1;
-#[doc(hidden)]
 pub mod init;
 #[doc(hidden)]
 pub mod io;
-#[doc(hidden)]
-pub mod mcp;
-#[doc(hidden)]
-pub mod proxy;
 #[doc(hidden)]
 pub mod reserve;
 #[doc(hidden)]
@@ -65,11 +59,7 @@ pub mod shell;
 #[doc(hidden)]
 pub mod small_file;
 #[doc(hidden)]
-pub mod tokens;
-#[doc(hidden)]
 pub mod visible;
-#[doc(hidden)]
-pub mod websocket;
 
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
@@ -80,3 +70,4 @@ pub use ndjson_scan as scan;
 use stdio_bus_base::trust;
 use stdio_bus_base::{calendar, random};
 pub use stdio_bus_core as bus;
+use stdio_bus_proto::{http1, mcp, proxy, tokens, websocket};

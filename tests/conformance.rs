@@ -17,6 +17,7 @@ fn file_of(proof: &str) -> PathBuf {
         Some(("sim", file)) => (file, "crates/stdio-bus-sim/src"),
         Some(("unit", file)) => match file.split_once('/') {
             Some(("bus", file)) => (file, "crates/stdio-bus-core/src"),
+            Some(("proto", file)) => (file, "crates/stdio-bus-proto/src"),
             Some(("scan", file)) => (file, "crates/ndjson-scan/src"),
             _ => (file, "src"),
         },
@@ -224,14 +225,22 @@ fn code_of(path: &Path) -> String {
     lines.filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
 }
 
-/// The modules that a file imports through `crate::NAME` or `crate::{NAME, NAME}`.
+/// The modules that a file imports through `crate::NAME` or `crate::{NAME, NAME}`, or `bus` and `scan` by their crates.
 fn imports(code: &str) -> BTreeSet<&str> {
     let paths = code.split("crate::").skip(1);
     let names = paths.flat_map(|path| match path.strip_prefix('{') {
         Some(group) => group.split('}').next().unwrap().split(',').map(str::trim).collect(),
         None => vec![path],
     });
-    names.map(|name| name.split(|sign| !is_word(sign)).next().unwrap()).collect()
+    let crates = [("stdio_bus_core::", "bus"), ("ndjson_scan::", "scan")];
+    let crates = crates.into_iter().filter(|(path, _)| code.contains(path)).map(|(_, name)| name);
+    names.map(|name| name.split(|sign| !is_word(sign)).next().unwrap()).chain(crates).collect()
+}
+
+/// The modules in a folder of sources by name: files and folders, without the crate's root.
+fn modules_in(folder: &str) -> BTreeSet<String> {
+    let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).filter(|name| name != "lib").collect()
 }
 
 #[test]
@@ -246,14 +255,23 @@ fn every_crate_and_every_folder_of_src_is_in_the_architecture_with_its_imports()
         let ours = listed.filter(|name| *name == "stdio-bus" || crates.iter().any(|(known, _)| known == name));
         assert_eq!(&ours.collect::<BTreeSet<_>>(), told, "{name}");
     }
-    let folders = named(&text, "folder of `src`");
-    assert_eq!(folders.iter().map(|(name, _)| (*name).to_owned()).collect::<BTreeSet<_>>(), folders_in("src"));
-    for (name, told) in &folders {
-        let code: String = files(&[&format!("src/{name}")]).iter().map(|path| code_of(path)).collect();
-        let known = |import: &&str| {
-            ["bus", "scan"].contains(import) || import != name && folders.iter().any(|(folder, _)| folder == import)
-        };
-        assert_eq!(&imports(&code).into_iter().filter(known).collect::<BTreeSet<_>>(), told, "{name}");
+    let protocols = modules_in("crates/stdio-bus-proto/src");
+    for (head, of, there) in [
+        ("folder of `src`", "src", folders_in("src")),
+        ("module of `stdio-bus-proto`", "crates/stdio-bus-proto/src", protocols.clone()),
+    ] {
+        let rows = named(&text, head);
+        assert_eq!(rows.iter().map(|(name, _)| (*name).to_owned()).collect::<BTreeSet<_>>(), there, "{of}");
+        for (name, told) in &rows {
+            let folder = format!("{of}/{name}");
+            let path = if root().join(&folder).is_dir() { folder } else { folder + ".rs" };
+            let code: String = files(&[&path]).iter().map(|path| code_of(path)).collect();
+            let known = |import: &&str| {
+                let is_row = import != name && there.contains(*import);
+                is_row || ["bus", "scan"].contains(import) || protocols.contains(*import) && *import != "testing"
+            };
+            assert_eq!(&imports(&code).into_iter().filter(known).collect::<BTreeSet<_>>(), told, "{name} of {of}");
+        }
     }
 }
 
@@ -288,7 +306,8 @@ fn every_name_that_the_architecture_gives_exists() {
             sources.iter().any(|source| is_defined_in(source, name))
         } else if name.chars().all(is_word) {
             let is_place =
-                ["", "src", "crates", "crates/stdio-bus-core/src"].iter().any(|at| root().join(at).join(name).exists());
+                ["", "src", "crates", "crates/stdio-bus-core/src"].iter().any(|at| root().join(at).join(name).exists())
+                    || modules_in("crates/stdio-bus-proto/src").contains(name);
             is_place || ["bus", "scan", "unsafe"].contains(&name) || documents.contains(name)
         } else {
             continue;

@@ -14,8 +14,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use stdio_bus::io::ring::Ring;
-use stdio_bus::websocket::Role;
-use stdio_bus::websocket::frame::{Decoder, Event, Received};
+use stdio_bus_proto::websocket::Role;
+use stdio_bus_proto::websocket::frame::{Decoder, Event, Received};
 
 use harness::install::Installer;
 use harness::post::{self, Caller};

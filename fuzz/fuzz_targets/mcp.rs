@@ -1,4 +1,4 @@
-//! The property is in `src/testing/fuzz/mcp.rs`; the input is its first byte, then the cuts and the stream.
+//! The property is in `crates/stdio-bus-proto/src/testing/fuzz/mcp.rs`; the input is its first byte, then the cuts and the stream.
 
 #![no_main]
 
@@ -6,6 +6,6 @@ use stdio_bus_sim::bytes::{cuts, parts};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Some((first, pieces, stream)) = parts(bytes) {
-        stdio_bus::testing::fuzz::mcp::check(first, stream, &|length| cuts(pieces, length));
+        stdio_bus_proto::testing::fuzz::mcp::check(first, stream, &|length| cuts(pieces, length));
     }
 });

@@ -1,8 +1,7 @@
 //! Test support for the daemon, beside the core's simulator, which is a package of its own (`stdio-bus-sim`):
-//! [`kernel`] is a simulated kernel for the shell (`src/shell/simulation.rs` runs it), `frames` decodes WebSocket
-//! frames, and [`fuzz`] has properties for any bytes, checked by fuzzers and property tests.
+//! [`kernel`] is a simulated kernel for the shell (`src/shell/simulation.rs` runs it), and [`fuzz`] has properties for any
+//! bytes, checked by fuzzers and property tests.
 
-pub(crate) mod frames;
 pub mod fuzz;
 #[cfg(test)]
 pub(crate) mod kernel;

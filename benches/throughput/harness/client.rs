@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
 
-use stdio_bus::websocket::Role;
-use stdio_bus::websocket::frame::Decoder;
+use stdio_bus_proto::websocket::Role;
+use stdio_bus_proto::websocket::frame::Decoder;
 
 use super::address::Address;
 use super::web;

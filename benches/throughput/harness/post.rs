@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 
 use serde_json::{Value, json};
 
-use stdio_bus::http1::{Event, Head, Method, Response, ResponseReader, Status};
+use stdio_bus_proto::http1::{Event, Head, Method, Response, ResponseReader, Status};
 
 use super::request::tool;
 

@@ -12,8 +12,8 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-use stdio_bus::websocket::Role;
-use stdio_bus::websocket::frame::Decoder;
+use stdio_bus_proto::websocket::Role;
+use stdio_bus_proto::websocket::frame::Decoder;
 
 use super::address::Address;
 use super::load::{Faults, Traffic};

@@ -5,9 +5,9 @@
 
 use std::io::{self, Read, Write};
 
-use stdio_bus::websocket::client::{self, Reading, Request};
-use stdio_bus::websocket::frame::{Decoder, Event, Received};
-use stdio_bus::websocket::{Mask, encode};
+use stdio_bus_proto::websocket::client::{self, Reading, Request};
+use stdio_bus_proto::websocket::frame::{Decoder, Event, Received};
+use stdio_bus_proto::websocket::{Mask, encode};
 
 const MASK: [u8; 4] = [0x9e, 0x37, 0x79, 0xb9];
 /// The handshake key.

@@ -1,16 +1,8 @@
-//! Properties that have to hold for any bytes that reach the daemon. Fuzzers (`fuzz/fuzz_targets`) and property tests
-//! (below) check the same ones, so that every test run covers what a fuzzer would look for, with fewer bytes.
+//! Properties that have to hold for any bytes that reach the daemon, as those of `stdio_bus_proto::testing::fuzz`.
+//! Fuzzers (`fuzz/fuzz_targets`) and property tests (below) check the same ones.
 //!
-//! Each file has one function, `check`, which panics if its property does not hold. Its caller decides the cuts: `cut`
-//! returns the offsets for a given length.
+//! Each file has one function, `check`, which panics if its property does not hold.
 
 pub mod configuration;
-pub mod http1;
-pub mod mcp;
-pub mod proxy;
 #[cfg(test)]
 mod tests;
-pub mod websocket;
-
-/// The cuts for a given length.
-pub type Cut<'a> = &'a dyn Fn(usize) -> Vec<usize>;

@@ -1,6 +1,6 @@
 //! Properties that hold for any bytes that reach the core or the scanner. A fuzzer (`fuzz/fuzz_targets`) and a property
 //! test (below) check the same ones, so that every test run covers what a fuzzer would look for, with fewer bytes.
-//! Those of other crates are in `src/testing/fuzz` of the daemon and `src/fuzz` of the agent.
+//! Those of other crates are in `src/testing/fuzz` of the daemon and of `stdio-bus-proto`, and in `src/fuzz` of the agent.
 //!
 //! Each file has one function, `check`, which panics if its property does not hold.
 

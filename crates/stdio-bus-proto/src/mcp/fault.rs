@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use super::versions::{LEGACY_VERSIONS, MODERN_VERSION};
-use crate::bus::port::Reason;
 use crate::http1::Status;
 use crate::websocket::answer::Refusal;
+use stdio_bus_core::port::Reason;
 
 /// Error codes of JSON-RPC 2.0 and of MCP 2026-07-28 ("Error codes").
 pub const PARSE_ERROR: i32 = -32700;

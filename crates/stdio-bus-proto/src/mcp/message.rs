@@ -8,7 +8,7 @@ use std::rc::Rc;
 use super::fault::{Fault, INVALID_REQUEST, PARSE_ERROR};
 use super::params::{Params, Walk};
 use crate::http1::Status;
-use crate::scan::{
+use ndjson_scan::{
     BATCH, BYTE_ORDER_MARK as MARK, Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, blank_returns,
     decoded, member,
 };
@@ -499,7 +499,7 @@ pub fn string<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
 mod tests {
     use super::*;
     use crate::mcp::params::Wanted;
-    use crate::scan::MOST_DOUBTFUL;
+    use ndjson_scan::MOST_DOUBTFUL;
 
     fn body(text: &str) -> Result<Vec<Message>, Fault> {
         let whole = cut(text.as_bytes(), text.len().max(1));

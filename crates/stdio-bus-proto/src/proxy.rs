@@ -8,7 +8,7 @@ use core::net::SocketAddr;
 
 use proxy_header::{ParseConfig, Protocol, ProxyHeader, Tlv, Tlvs};
 
-use crate::bus::port::Names;
+use stdio_bus_core::port::Names;
 
 /// Maximum length of an accepted header in bytes: far above an address and the names that come with it.
 pub const LONGEST: usize = 4096;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::bus::port::Moment;
+use stdio_bus_core::port::Moment;
 
 const LIMITS: Limits = Limits {
     body: 16,

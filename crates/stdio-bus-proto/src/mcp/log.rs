@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::fault::Fault;
 use super::write::EventId;
-use crate::scan::member;
+use ndjson_scan::member;
 
 /// Maximum number of events kept for a session, besides answers, and of delivered answers.
 const MOST_EVENTS: usize = 256;

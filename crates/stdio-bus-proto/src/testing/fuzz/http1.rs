@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use super::Cut;
-use crate::bus::port::Moment;
 use crate::http1::{
     Error, Event, Framing, Head, LONGEST_ANSWER, LONGEST_HEAD, Limits, Method, Request, RequestReader, Response,
     ResponseReader, ascii, chunk,
 };
+use stdio_bus_core::port::Moment;
 
 /// Fields for the message's destination and framing.
 const OURS: [&str; 3] = ["host", "content-length", "transfer-encoding"];

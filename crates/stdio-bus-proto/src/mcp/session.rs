@@ -12,8 +12,8 @@ use super::fault::Fault;
 use super::log::{Carries, Data, Event, Log};
 use super::versions::LEGACY_VERSIONS;
 use super::write::EventId;
-use crate::bus::id::Id;
 use crate::http1::Status;
+use stdio_bus_core::id::Id;
 
 /// The holder's name for a connection.
 pub type Connection = usize;

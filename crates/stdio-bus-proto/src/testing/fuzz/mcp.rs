@@ -9,14 +9,14 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Cut;
-use crate::bus::id::Id;
-use crate::bus::port::Moment;
 use crate::http1::{Event, Framing, Limits, Method, RequestReader, ResponseReader};
 use crate::mcp::log::Carries;
 use crate::mcp::message::{LineReader, Upload};
 use crate::mcp::session::{Delivery, Line, Resumed, Session};
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, modern};
+use stdio_bus_core::id::Id;
+use stdio_bus_core::port::Moment;
 
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 /// Limit of a session's kept events in bytes.

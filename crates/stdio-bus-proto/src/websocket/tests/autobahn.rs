@@ -4,7 +4,7 @@
 //! Texts of section 6 are JSON strings here, since the scanner validates their UTF-8.
 
 use super::{Role, Seen, decode_in_all_ways, frame, line, shown};
-use crate::scan::{Fault, Outcome, PAD, Partial, Scanner, Window};
+use ndjson_scan::{Fault, Outcome, PAD, Partial, Scanner, Window};
 
 const FINAL: u8 = 0x80;
 const CONTINUATION: u8 = 0;

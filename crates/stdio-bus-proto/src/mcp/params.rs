@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::scan::{SkipValue, decoded, is_decoded};
+use ndjson_scan::{SkipValue, decoded, is_decoded};
 
 /// A member that is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

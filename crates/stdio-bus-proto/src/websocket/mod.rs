@@ -30,7 +30,7 @@
 //! A message's header may have arrived earlier, and then its payload and the newline take one byte more than was
 //! received. So there has to be a byte of memory after the received bytes, which [`frame::Received::new`] requires:
 //! either a read is given one byte less than the capacity, or the pad after a buffer is used (a window needs
-//! [`crate::scan::PAD`] bytes after the newline as well).
+//! [`ndjson_scan::PAD`] bytes after the newline as well).
 //!
 //! # A connection of a client
 //!

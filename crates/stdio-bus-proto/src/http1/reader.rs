@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::body::{Body, Piece};
 use super::error::Error;
 use super::head::{Found, Method, Request, Response, Search};
-use crate::bus::port::Moment;
+use stdio_bus_core::port::Moment;
 
 /// Maximum length of a request head in bytes, including the final empty line, and its maximum number of fields. A browser
 /// sends the cookies of all ports of a host to each of them, and may have more than 8 KiB of them.

@@ -1,0 +1,45 @@
+//! The same checks with bytes that proptest makes of the fuzzers' dictionaries (`fuzz/words`).
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use stdio_bus_sim::bytes::{cuts, parts};
+use stdio_bus_sim::strategies::{in_pieces, text, words};
+
+const HTTP1: &str = include_str!("../../../../../fuzz/words/http1");
+const MCP: &str = include_str!("../../../../../fuzz/words/mcp");
+const PROXY: &str = include_str!("../../../../../fuzz/words/proxy");
+const WEBSOCKET: &str = include_str!("../../../../../fuzz/words/websocket");
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_pieces_of_http_give_the_same_and_have_one_meaning(bytes in in_pieces(text(HTTP1, 12))) {
+        let (first, pieces, stream) = parts(&bytes).expect("it is in pieces");
+        super::http1::check(first, stream, &|length| cuts(pieces, length));
+    }
+
+    #[test]
+    fn any_pieces_at_the_door_for_mcp_ask_for_the_same_and_a_session_loses_nothing(bytes in in_pieces(text(MCP, 16))) {
+        let (first, pieces, stream) = parts(&bytes).expect("it is in pieces");
+        super::mcp::check(first, stream, &|length| cuts(pieces, length));
+    }
+
+    #[test]
+    fn any_pieces_of_a_proxy_header_give_the_same(
+        pieces in vec(any::<u8>(), 0..8),
+        words in vec(select(words(PROXY)), 0..9),
+        rest in text(PROXY, 9),
+    ) {
+        for stream in [words.concat(), rest] {
+            super::proxy::check(&stream, &|length| cuts(&pieces, length));
+        }
+    }
+
+    #[test]
+    fn any_pieces_of_a_websocket_give_the_same_and_what_others_read(bytes in in_pieces(text(WEBSOCKET, 16))) {
+        let (first, pieces, stream) = parts(&bytes).expect("it is in pieces");
+        super::websocket::check(first, stream, &|length| cuts(pieces, length));
+    }
+}

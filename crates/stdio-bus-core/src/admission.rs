@@ -113,7 +113,7 @@ impl Sources {
     }
 
     /// It has got a worker: all other waiting sources go before it.
-    pub(super) fn count_turn(&mut self, key: UseKey) {
+    pub(crate) fn count_turn(&mut self, key: UseKey) {
         self.turns += 1;
         self.uses(key).turn = self.turns;
     }

@@ -64,7 +64,7 @@ impl Group {
     }
 
     /// One of its workers was started.
-    pub(super) fn end_vacancy(&mut self) {
+    pub(crate) fn end_vacancy(&mut self) {
         self.vacant_since = None;
     }
 

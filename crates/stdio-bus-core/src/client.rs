@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use super::admission::UseKey;
 use super::endpoint::Endpoint;
-use super::greeting::Opening;
+use super::eras::greeting::Opening;
 use super::message::Refusal;
 use super::offers::Offers;
 use super::origin::Origin;

@@ -485,7 +485,7 @@ impl FastPath<'_> {
             return None;
         }
         let (worker_key, worker, session, takes_turn) = self.destination(key, client, &from.sessions, workers, line)?;
-        // A worker may have to be sent the client's `initialize` first (`router/opening.rs`).
+        // A worker may have to be sent the client's `initialize` first (`eras/opening.rs`).
         if !worker.takes_messages()
             || !worker.audience.has(key)
             || worker.greeting.is_asking()

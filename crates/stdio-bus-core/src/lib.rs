@@ -39,7 +39,6 @@ mod eviction;
 mod fleet;
 mod flow;
 pub mod foreign;
-mod greeting;
 pub mod histogram;
 pub mod id;
 mod index;
@@ -84,8 +83,8 @@ use crate::index::PoolId;
 use alloc::rc::Rc;
 
 use ctx::Ctx;
+pub use eras::discovery::Known;
 use fleet::Fleets;
-pub use fleet::discovery::Known;
 use fleet::tenure::Wear;
 pub use fleet::worker;
 pub use flow::waste;

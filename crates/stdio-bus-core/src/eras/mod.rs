@@ -4,7 +4,15 @@
 //! each with its own slots: one for clients that begin with `initialize`, and for those of all other listeners, and one
 //! for clients of 2026-07-28. The workers that are started with the daemon may go to either: the first client that
 //! needs one decides. Workers of the other fleet start when its first client needs one.
+//!
+//! `protocol.rs` has the revisions of MCP and the codes of errors. `discovery.rs` finds out whether a command serves
+//! 2026-07-28, and `lending.rs` lends workers to such clients for the time of a request. For clients that begin with
+//! `initialize`, `opening.rs` has each shared worker know it, as `greeting.rs` keeps it.
 
+pub(crate) mod discovery;
+pub(crate) mod greeting;
+mod lending;
+mod opening;
 pub mod protocol;
 
 use protocol::MODERN;
@@ -12,20 +20,20 @@ use protocol::MODERN;
 use super::message::Refusal;
 use super::report::Reason;
 use super::settings::Era;
-use super::worker::Worker;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::pool::Need;
+use crate::fleet::worker::Worker;
 use crate::index::{FleetId, GroupId, PoolId};
 
 impl Fleets {
     /// A fleet of a group whose era is still unused: its workers may be in the fleet of the other era, or not started.
-    pub(super) fn unused_fleet(&self, group: GroupId) -> Option<FleetId> {
+    pub(crate) fn unused_fleet(&self, group: GroupId) -> Option<FleetId> {
         self.balancer.groups[group].fleets().find(|fleet| !self.pools[*fleet].is_used())
     }
 
     /// The first client of its era needs a worker of a fleet.
-    pub(super) fn use_fleet(&mut self, ctx: &mut Ctx, fleet: FleetId) -> Result<(), Refusal> {
+    pub(crate) fn use_fleet(&mut self, ctx: &mut Ctx, fleet: FleetId) -> Result<(), Refusal> {
         if fleet.era == Era::Modern {
             self.expect_modern(ctx, fleet.pool)?;
         }
@@ -81,7 +89,7 @@ impl Fleets {
     }
 
     /// The new command of a pool serves no clients of 2026-07-28: the workers for them leave.
-    pub(super) fn end_modern_fleet(&mut self, ctx: &mut Ctx, pool: PoolId) {
+    pub(crate) fn end_modern_fleet(&mut self, ctx: &mut Ctx, pool: PoolId) {
         let modern = pool.of(Era::Modern);
         let Some(legacy) = self.pools.other(modern) else { return };
         let (is_only_one, was_used) = (self.pools[legacy].rests(), self.pools[modern].is_used());

@@ -5,12 +5,9 @@
 //!
 //! `roll.rs` replaces workers in turn.
 //!
-//! For MCP listeners: `discovery.rs` finds out the era of a command, and `lending.rs` lends workers for the time of a
-//! request.
+//! A pool has a fleet for each era of MCP that its clients may speak: `eras/` decides which of them gets the workers.
 
 pub(crate) mod answering;
-pub(crate) mod discovery;
-mod lending;
 mod life;
 pub(crate) mod pool;
 pub(crate) mod queue;
@@ -43,7 +40,7 @@ pub(crate) struct Fleets {
     pub next_number: u32,
     /// A worker may have to be replaced.
     pub rolls_due: bool,
-    /// Bytes of the `initialize` of all clients and of the answers kept of all workers (`router/opening.rs`), the same.
+    /// Bytes of the `initialize` of all clients and of the answers kept of all workers (`eras/opening.rs`), the same.
     pub opening_bytes: usize,
 }
 

@@ -8,13 +8,13 @@ use core::ops::{Index, IndexMut};
 use core::time::Duration;
 
 use super::answering::Answering;
-use super::discovery::Discovery;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
 use super::worker::{Facts, State, Worker};
 use crate::ctx::Ctx;
 use crate::endpoint::{Endpoint, Stream};
+use crate::eras::discovery::Discovery;
 use crate::fleet::Fleets;
 use crate::flow::window::SendWindow;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
@@ -101,7 +101,7 @@ impl Fleet {
     }
 
     /// The number of the slot that a worker is in.
-    pub(super) fn slot_of(&self, worker: WorkerKey) -> Option<usize> {
+    pub(crate) fn slot_of(&self, worker: WorkerKey) -> Option<usize> {
         self.slots.iter().position(|slot| slot.worker == Some(worker))
     }
 
@@ -309,7 +309,7 @@ impl Fleets {
 
     /// Whether a worker may be started for a client. A pool whose workers crash is not restarted by clients that ask
     /// for one.
-    pub(super) fn may_grow(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+    pub(crate) fn may_grow(&self, ctx: &Ctx, fleet: FleetId) -> bool {
         self.is_sound(ctx, fleet) && !self.is_full(ctx, fleet)
     }
 
@@ -346,7 +346,7 @@ impl Fleets {
     }
 
     /// Starts a worker in an empty slot.
-    pub(super) fn start_in_slot(&mut self, ctx: &mut Ctx, slot: SlotId) -> Option<WorkerKey> {
+    pub(crate) fn start_in_slot(&mut self, ctx: &mut Ctx, slot: SlotId) -> Option<WorkerKey> {
         // Clients may have taken all that are allowed.
         if self.is_full(ctx, slot.fleet) {
             return None;
@@ -549,7 +549,7 @@ impl Ctx {
     }
 
     /// Number of workers of a pool that are not wanted any more and will have gone soon.
-    pub(super) fn ending(&self, fleet: FleetId) -> usize {
+    pub(crate) fn ending(&self, fleet: FleetId) -> usize {
         let ends = |worker: &Worker| worker.fleet == fleet && worker.facts.is_unwanted && !worker.takes_messages();
         let evicted = self.evictions.iter().filter(|evicted| evicted.fleet == fleet).count();
         evicted + self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()

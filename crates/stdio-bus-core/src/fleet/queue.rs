@@ -14,7 +14,7 @@
 //! (`eviction.rs`).
 //!
 //! Others wait until a worker that has not seen them yet has answered their `initialize`, which the bus has sent again
-//! (`router/opening.rs`).
+//! (`eras/opening.rs`).
 //!
 //! Invariant: `waiting` has each client that awaits a worker, once.
 use alloc::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub(crate) struct WorkerQueue {
 
 impl WorkerQueue {
     /// Whether a client waits for its turn.
-    pub(super) fn has_turns(&self) -> bool {
+    pub(crate) fn has_turns(&self) -> bool {
         self.turns().next().is_some()
     }
 
@@ -128,7 +128,7 @@ impl Fleets {
         until > now
     }
 
-    /// Makes a client wait with its next line for a worker's answer to an `initialize` (`router/opening.rs`). `fleet` is
+    /// Makes a client wait with its next line for a worker's answer to an `initialize` (`eras/opening.rs`). `fleet` is
     /// that of the worker.
     pub(crate) fn await_greeting(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId, until: Moment) {
         let Some(source) = ctx.identity(client).map(|client| client.origin.source()) else { return };
@@ -182,7 +182,7 @@ impl Fleets {
     }
 
     /// A worker was started in a slot of a fleet, which waiting clients may get.
-    pub(super) fn end_vacancy(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+    pub(crate) fn end_vacancy(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         for group in self.balancer.groups.iter_mut().filter(|group| group.has(fleet)) {
             group.end_vacancy();
         }
@@ -265,7 +265,7 @@ impl Fleets {
     }
 
     /// A worker was taken or started for a client.
-    pub(super) fn count_turn(&mut self, ctx: &mut Ctx, key: ClientKey, worker: WorkerKey) {
+    pub(crate) fn count_turn(&mut self, ctx: &mut Ctx, key: ClientKey, worker: WorkerKey) {
         let Some((source_use, source)) = ctx.identity(key).map(|client| (client.source_use, client.origin.source()))
         else {
             return;
@@ -310,7 +310,7 @@ impl Fleets {
 
     /// Gives turns, and schedules the next check for when the next turn of a rate-limited source is due, or a wait
     /// times out. If no client has a turn, spares are started.
-    pub(super) fn give_turns(&mut self, ctx: &mut Ctx) {
+    pub(crate) fn give_turns(&mut self, ctx: &mut Ctx) {
         while let Some(at) = self.next_turn_of(ctx) {
             let Waiting { client, group, .. } = self.queue.waiting[at];
             if let Some(worker) = self.take_dedicated(ctx, client, group) {

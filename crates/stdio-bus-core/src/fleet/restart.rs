@@ -93,7 +93,7 @@ impl Restarts {
     }
 
     /// Whether the next worker may be started.
-    pub(super) fn may_begin(&self, now: Moment) -> bool {
+    pub(crate) fn may_begin(&self, now: Moment) -> bool {
         self.due.map_or(!self.given_up, |due| due <= now)
     }
 

@@ -13,11 +13,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::discovery::Question;
 use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::Wear;
 use super::worker::{State, Worker};
 use crate::ctx::Ctx;
+use crate::eras::discovery::Question;
 use crate::fleet::Fleets;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, Peer, WorkerKey};
@@ -309,7 +309,7 @@ impl Fleets {
     }
 
     /// Replacements are checked after this call.
-    pub(super) fn roll_soon(&mut self, ctx: &mut Ctx) {
+    pub(crate) fn roll_soon(&mut self, ctx: &mut Ctx) {
         (self.rolls_due, ctx.workers_changed) = (true, true);
     }
 

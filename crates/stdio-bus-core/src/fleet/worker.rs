@@ -5,13 +5,13 @@
 use core::time::Duration;
 
 use super::answering::Answering;
-use super::discovery::Question;
 use super::tenure::Tenure;
 use crate::endpoint::Endpoint;
+use crate::eras::discovery::Question;
+use crate::eras::greeting::Greeting;
 use crate::flow::stall::StallBudget;
 use crate::flow::waste::Useless;
 use crate::flow::window::SendWindow;
-use crate::greeting::Greeting;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
@@ -294,12 +294,12 @@ impl Worker {
     }
 
     /// Whether `server/discover` may have pinned it to 2026-07-28.
-    pub(super) fn may_be_pinned(&self) -> bool {
+    pub(crate) fn may_be_pinned(&self) -> bool {
         matches!(self.facts.question, Question::Late | Question::Answered)
     }
 
     /// Whether its start was confirmed.
-    pub(super) fn has_run(&self) -> bool {
+    pub(crate) fn has_run(&self) -> bool {
         self.facts.pid != 0
     }
 

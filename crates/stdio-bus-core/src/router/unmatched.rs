@@ -146,7 +146,7 @@ fn is_rounded(rounded: u64, number: u64) -> bool {
 }
 
 /// The code and the message of an error, for people.
-pub(super) fn error_of(line: Parsed<'_>) -> String {
+pub(crate) fn error_of(line: Parsed<'_>) -> String {
     let Some(error) = member(line.get(line.span), b"error") else { return String::new() };
     let code = member(error, b"code").unwrap_or_default();
     let message = member(error, b"message").and_then(decoded).unwrap_or_default();

@@ -7,9 +7,9 @@
 
 use core::time::Duration;
 
-use super::worker::Worker;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::worker::Worker;
 use crate::index::{FleetId, GroupId, SlotId};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::pending::Requests;
@@ -22,7 +22,7 @@ const SPARED_FOR: Duration = Duration::from_secs(60);
 impl Fleets {
     /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
     /// check again.
-    pub(super) fn tick_extra(&self, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
+    pub(crate) fn tick_extra(&self, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
         let is_free = |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.is_extra(ctx, key);
         let due = ctx.workers.get(key).filter(is_free)?.facts.claimed.after(SPARED_FOR);
         if due <= ctx.time.now() {
@@ -68,7 +68,7 @@ impl Fleets {
     }
 
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
-    pub(super) fn free_worker(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
+    pub(crate) fn free_worker(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
         let is_free =
             |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
         if let Some(worker) = ctx.preferred_worker(client, fleet) {
@@ -93,7 +93,7 @@ impl Fleets {
     }
 
     /// Whether a worker is available for a client of a dedicated group without a start.
-    pub(super) fn has_spare_for(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
+    pub(crate) fn has_spare_for(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
         match self.balancer.groups[group].lent() {
             Some(fleet) => self.free_worker(ctx, client, fleet).is_some(),
             None => self.has_spare(ctx, group),
@@ -101,7 +101,7 @@ impl Fleets {
     }
 
     /// Whether a worker may be started for a client of a dedicated group.
-    pub(super) fn may_grow_for(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
+    pub(crate) fn may_grow_for(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
         match self.balancer.groups[group].lent() {
             Some(fleet) => self.slot_to_fill(ctx, client, fleet).is_some(),
             None => self.balancer.groups[group].fleets().next().is_some_and(|fleet| self.may_grow(ctx, fleet)),
@@ -109,7 +109,7 @@ impl Fleets {
     }
 
     /// Whether a client without a worker may wait for its turn to get one.
-    pub(super) fn may_wait_for_turn(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
+    pub(crate) fn may_wait_for_turn(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
         let at = &self.balancer.groups[group];
         // Lent workers are returned.
         let is_lent = || at.lends() && self.has_spare(ctx, group);
@@ -119,7 +119,7 @@ impl Fleets {
 
     /// Whether a worker of a full pool is ending, or a session may have to give up its own, so that one can be started for
     /// a client.
-    pub(super) fn may_get_room(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
+    pub(crate) fn may_get_room(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
         let at = &self.balancer.groups[group];
         let Some(fleet) = at.fleets().next().filter(|fleet| !at.lends() && self.is_full(ctx, *fleet)) else {
             return false;
@@ -129,7 +129,7 @@ impl Fleets {
     }
 
     /// Lends a worker to a client that has none: a free one, or one that is started for it.
-    pub(super) fn lend_worker(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
+    pub(crate) fn lend_worker(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
         let source = ctx.identity(client)?.source_use;
         if let Some(free) = self.free_worker(ctx, client, fleet) {
             self.admission.sources.count_turn(source);

@@ -18,18 +18,18 @@ use core::time::Duration;
 
 use ndjson_scan::Line;
 
-use super::message::Message;
-use super::unmatched::error_of;
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::ended::Ending;
+use crate::eras::greeting::{Asked, Greeting, KeptLine, Opening, Refused, alike};
 use crate::fleet::Fleets;
-use crate::greeting::{Asked, Greeting, KeptLine, Opening, Refused, alike};
 use crate::id::Id;
 use crate::index::FleetId;
 use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
 use crate::report::Reason;
+use crate::router::message::Message;
+use crate::router::unmatched::error_of;
 use crate::tally::Outcome;
 use crate::view::View;
 use crate::worker::Worker;
@@ -68,7 +68,7 @@ fn take_asked(greeting: &mut Greeting, id: &Id, is_again: bool) -> Option<Asked>
 impl Bus {
     /// A client's message is to go to a worker: the worker may have to be sent the client's `initialize` first. Returns
     /// whether the message has to wait for that.
-    pub(super) fn await_opening(&mut self, message: &Message<'_>, key: WorkerKey) -> Result<bool, Refusal> {
+    pub(crate) fn await_opening(&mut self, message: &Message<'_>, key: WorkerKey) -> Result<bool, Refusal> {
         let client = message.from;
         let Some(worker) = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return Ok(false) };
         let is_new = !worker.audience.has(client);
@@ -143,7 +143,7 @@ impl Bus {
 
     /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
     /// result. Returns whether it is one.
-    pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
+    pub(crate) fn take_opening(&mut self, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return false };
         let Some(asked) = take_asked(&mut worker.greeting, id, true) else { return false };
         self.ctx.workers_changed |= worker.answering.answers(is_response(&line));
@@ -167,7 +167,7 @@ impl Bus {
     /// A worker has answered a client's `initialize`. Returns whether the answer is not for the client: it gets that to
     /// the first one, now or once that has come.
     #[cold]
-    pub(super) fn take_answer_to_initialize(
+    pub(crate) fn take_answer_to_initialize(
         &mut self,
         key: WorkerKey,
         request: RequestKey,
@@ -319,7 +319,7 @@ impl Fleets {
 
     /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
     #[cold]
-    pub(super) fn keep_initialize(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey, edits: &Edits) {
+    pub(crate) fn keep_initialize(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey, edits: &Edits) {
         let &Message { from: client, line, ref id, .. } = message;
         let text = line.get(line.span);
         self.note_version(ctx, key, text);
@@ -355,7 +355,7 @@ impl Fleets {
     /// A client sends a worker the notification that follows `initialize`. Others that have accepted its `initialize`
     /// get it, too. Returns whether this one is to get none: it takes one only, and has had it.
     #[cold]
-    pub(super) fn note_initialized(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey) -> bool {
+    pub(crate) fn note_initialized(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey) -> bool {
         let &Message { from: client, line, ref id, .. } = message;
         let fleet = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.fleet);
         let Some(fleet) = fleet.filter(|_| id.is_none()) else { return false };
@@ -423,7 +423,7 @@ impl Fleets {
 impl Ctx {
     /// Whether a client's next line to a worker waits for its `initialize`. An answer to the worker's own question does
     /// not.
-    pub(super) fn needs_opening(&self, client: ClientKey, key: WorkerKey) -> bool {
+    pub(crate) fn needs_opening(&self, client: ClientKey, key: WorkerKey) -> bool {
         let is_new = |worker: &&Worker| worker.owner.is_none() && !worker.audience.has(client);
         let Some(worker) = self.workers.get(key).filter(is_new) else { return false };
         let needs = |opening: &Opening| opening.is_accepted && !worker.greeting.accepted.contains(&opening.alike);

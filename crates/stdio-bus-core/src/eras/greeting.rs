@@ -1,15 +1,15 @@
 //! What is kept of the `initialize` of clients that share workers: by each client what it has said, and by each worker what
-//! it has been asked and has accepted (`router/opening.rs`, which has the rules).
+//! it has been asked and has accepted (`opening.rs`, which has the rules).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Span, all_members, blank_returns, decoded, member};
 
-use super::id::Id;
-use super::message::Parsed;
-use super::peer::{ClientKey, Moment, RequestKey, hash_of_name};
+use crate::id::Id;
 use crate::index::FleetId;
+use crate::message::Parsed;
+use crate::peer::{ClientKey, Moment, RequestKey, hash_of_name};
 
 /// Objects in the capabilities that are nested more deeply are compared as they are written.
 const DEEPEST: usize = 4;

@@ -15,10 +15,10 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::tenure::Wear;
 use crate::ctx::Ctx;
 use crate::eras::protocol::MODERN;
 use crate::fleet::Fleets;
+use crate::fleet::tenure::Wear;
 use crate::id::Id;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, WorkerKey};
@@ -107,7 +107,7 @@ fn question(number: u32) -> alloc::string::String {
 
 impl Fleets {
     /// A worker that may get a slot is being started: it is asked once it runs, if its command's era is unknown.
-    pub(super) fn choose_to_ask(&self, ctx: &mut Ctx, key: WorkerKey) {
+    pub(crate) fn choose_to_ask(&self, ctx: &mut Ctx, key: WorkerKey) {
         let Some(pool) = ctx.fleet_of(key).map(|fleet| fleet.pool).filter(|pool| !ctx.asks_era(*pool)) else {
             return;
         };
@@ -139,7 +139,7 @@ impl Fleets {
     }
 
     /// Stops waiting for an answer. Returns when to check again.
-    pub(super) fn tick_question(&mut self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
+    pub(crate) fn tick_question(&mut self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
         let worker = ctx.workers.get(key).filter(|worker| worker.is_asked() && worker.has_run())?;
         let due = worker.facts.started.after(SILENT_FOR);
         if due > ctx.time.now() {
@@ -175,7 +175,7 @@ impl Fleets {
 
     /// A worker has ended. If it was asked and has not answered, the next one may be asked; if it was not asked, and has
     /// answered nothing, its command also exits without the request.
-    pub(super) fn end_question(&mut self, ctx: &mut Ctx, worker: &Worker) {
+    pub(crate) fn end_question(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let (pool, of) = (worker.fleet.pool, worker.tenure.generation);
         let Some(discovery) = &mut self.pools[pool].discovery else { return };
         let ends = discovery.ends_of(of);
@@ -196,7 +196,7 @@ impl Fleets {
     }
 
     /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
-    pub(super) fn judge_ends(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32) {
+    pub(crate) fn judge_ends(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32) {
         if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
             self.learn_era(ctx, pool, of, Era::Legacy, Known::Ended);
         }
@@ -246,7 +246,7 @@ impl Fleets {
     }
 
     /// By when the last worker of a group that is being asked will have answered or be late.
-    pub(super) fn questions_end(&self, ctx: &Ctx, group: GroupId) -> Option<Moment> {
+    pub(crate) fn questions_end(&self, ctx: &Ctx, group: GroupId) -> Option<Moment> {
         let fleets = self.balancer.groups[group].fleets();
         let asked = fleets.filter_map(|fleet| Some(ctx.asked_in(fleet.pool)?.after(SILENT_FOR)));
         asked.max()
@@ -277,7 +277,7 @@ impl Fleets {
 
 impl Ctx {
     /// A worker runs: it is asked, if it was chosen for that.
-    pub(super) fn ask_era(&mut self, key: WorkerKey) {
+    pub(crate) fn ask_era(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key).filter(|worker| worker.is_asked()) else { return };
         let line = question(worker.name.incarnation);
         self.send(key.into(), line.as_bytes());

@@ -5,7 +5,6 @@ use std::env;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
-use std::path::PathBuf;
 
 use rustix::net::{SocketAddrAny, SocketAddrUnix, SocketType, getsockname, sockopt};
 
@@ -82,7 +81,7 @@ impl Address {
     /// The address that a socket is bound to; none if it is neither a TCP port nor a named Unix socket.
     fn bound(address: &SocketAddrAny) -> Option<Self> {
         if let Ok(address) = SocketAddr::try_from(address.clone()) {
-            return Some(Self::Tcp { host: address.ip().to_string(), port: address.port() });
+            return Some(address.into());
         }
         let address = SocketAddrUnix::try_from(address.clone()).ok()?;
         let path = match (address.path_bytes(), address.abstract_name()) {
@@ -91,7 +90,7 @@ impl Address {
             (None, None) => return None,
         };
         use std::os::unix::ffi::OsStringExt;
-        Some(Self::Unix { path: PathBuf::from(std::ffi::OsString::from_vec(path)) })
+        Some(Self::of_path(std::ffi::OsString::from_vec(path)))
     }
 }
 
@@ -123,15 +122,15 @@ mod tests {
     fn a_listening_socket_is_known_by_its_address() {
         let tcp = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let port = tcp.local_addr().expect("it is bound").port();
-        assert_eq!(address_of(&tcp), Ok(Address::Tcp { host: "127.0.0.1".to_owned(), port }));
+        assert_eq!(address_of(&tcp), Ok(Address::tcp("127.0.0.1", port)));
         let directory = tempfile::tempdir().expect("there is a place for it");
         let path = directory.path().join("s");
         let unix = UnixListener::bind(&path).expect("it is free");
-        assert_eq!(address_of(&unix), Ok(Address::Unix { path: path.clone() }));
+        assert_eq!(address_of(&unix), Ok(Address::of_path(&path)));
         let name = format!("stdio-bus-{}", std::process::id());
         let nameless = net::SocketAddr::from_abstract_name(&name).expect("a good name");
         let unix = UnixListener::bind_addr(&nameless).expect("it is free");
-        assert_eq!(address_of(&unix), Ok(Address::Unix { path: format!("@{name}").into() }));
+        assert_eq!(address_of(&unix), Ok(Address::of_path(format!("@{name}"))));
     }
 
     #[test]

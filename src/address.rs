@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::net::SocketAddrUnix;
 use thiserror::Error;
 
+use crate::kinds::{ListenerKind, Row, over_http};
+
 /// The hint for a path with a tilde, which only a shell expands.
 pub(crate) const TILDE: &str = "~ is not expanded here; write the whole path";
 
@@ -38,34 +40,6 @@ pub enum Address {
     },
 }
 
-/// The protocol of a listener's clients that connect over HTTP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WebProtocol {
-    /// WebSocket (RFC 6455).
-    #[default]
-    WebSocket,
-    /// The Streamable HTTP of MCP.
-    Mcp,
-}
-
-impl WebProtocol {
-    /// The scheme of its URLs.
-    pub fn scheme(self) -> &'static str {
-        match self {
-            Self::WebSocket => "ws",
-            Self::Mcp => "http",
-        }
-    }
-
-    /// The path where it is served by default.
-    pub fn default_path(self) -> &'static str {
-        match self {
-            Self::WebSocket => "/acp",
-            Self::Mcp => "/mcp",
-        }
-    }
-}
-
 /// Why a text is not an address; the message says how to write it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
@@ -85,17 +59,52 @@ impl Address {
         }
     }
 
-    /// Parses the listen address of a WebSocket or MCP listener: as [`Self::from_listener`] does, or `ws://HOST:PORT`,
-    /// or another `scheme` of the protocol, with or without the listener's path.
-    pub fn from_web(text: &str, scheme: &str, path: &str) -> Result<Self, AddressError> {
+    /// The address of a TCP port.
+    pub(crate) fn tcp(host: impl Into<String>, port: u16) -> Self {
+        Self::Tcp { host: host.into(), port }
+    }
+
+    /// The address of a Unix socket, whose path is known to fit.
+    pub(crate) fn of_path(path: impl Into<PathBuf>) -> Self {
+        Self::Unix { path: path.into() }
+    }
+
+    /// Its host and port, if it is a TCP port.
+    pub(crate) fn host_and_port(&self) -> Option<(&str, u16)> {
+        match self {
+            Self::Tcp { host, port } => Some((host, *port)),
+            Self::Unix { .. } => None,
+        }
+    }
+
+    /// Whether it is the port 0: the kernel chooses one to listen on, and nobody can connect to it.
+    pub(crate) fn is_port_zero(&self) -> bool {
+        self.host_and_port().is_some_and(|(_, port)| port == 0)
+    }
+
+    /// Parses the address of a listener, as it is written in `listeners[]` and behind the flag of its kind. `path` is where
+    /// it is served over HTTP; by default, where its kind is.
+    pub(crate) fn listened(kind: ListenerKind, text: &str, path: Option<&str>) -> Result<Self, AddressError> {
+        match kind {
+            ListenerKind::Unix => Self::from_unix_listener(text),
+            ListenerKind::Tcp => Self::from_listener(text),
+            _ => Self::from_web(text, kind, path.unwrap_or(kind.default_path())),
+        }
+    }
+
+    /// Parses the listen address of a listener that is served over HTTP: as [`Self::from_listener`] does, or
+    /// `ws://HOST:PORT` with the scheme of its kind, with or without the listener's path.
+    pub(crate) fn from_web(text: &str, kind: ListenerKind, path: &str) -> Result<Self, AddressError> {
+        let scheme = kind.scheme();
+        let is_one = |written: &str| over_http().any(|(row, _)| row.scheme == written);
         let rest = match text.split_once("://") {
             Some((written, rest)) if written == scheme => rest,
-            Some(("wss" | "https", _)) => {
+            Some((written, _)) if written.strip_suffix('s').is_some_and(is_one) => {
                 return Err(error(
                     "TLS is for a proxy in front of it; write HOST:PORT, and let the proxy connect there",
                 ));
             }
-            Some(("ws" | "http", rest)) => return Err(error(format!("write {scheme}://{rest}"))),
+            Some((written, rest)) if is_one(written) => return Err(error(format!("write {scheme}://{rest}"))),
             Some(("tcp", rest)) => {
                 return Err(error(format!(
                     "tcp:// is for clients that write lines; write {scheme}://{rest}, or --tcp {rest} for those"
@@ -226,6 +235,12 @@ impl Address {
     }
 }
 
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self::tcp(address.ip().to_string(), address.port())
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -294,16 +309,14 @@ fn other_than_a_port(text: &str) -> Option<String> {
     if let Some(path) = text.strip_prefix("unix:").or(Some(text).filter(|text| text.starts_with(['/', '.', '@']))) {
         return Some(format!("that is a Unix socket; write --unix {path}, or \"unix\": \"{path}\" in listeners[]"));
     }
-    match text.split_once("://") {
-        Some(("ws", _)) => {
-            Some(format!("that is a WebSocket; write --ws {text}, or \"ws\": \"{text}\" in listeners[]"))
+    let (scheme, rest) = text.split_once("://")?;
+    Some(match ListenerKind::of_url(scheme, &rest[rest.find('/').unwrap_or(rest.len())..]) {
+        Some(kind) => {
+            let Row { key, what, .. } = kind.row();
+            format!("that is {what}; write --{key} {text}, or \"{key}\": \"{text}\" in listeners[]")
         }
-        Some(("http", _)) => {
-            Some(format!("that is MCP over HTTP; write --http {text}, or \"http\": \"{text}\" in listeners[]"))
-        }
-        Some((scheme, rest)) => Some(format!("{scheme}:// is not spoken there; write {rest}")),
-        None => None,
-    }
+        None => format!("{scheme}:// is not spoken there; write {rest}"),
+    })
 }
 
 #[cfg(test)]
@@ -311,6 +324,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const WEB_SOCKET: ListenerKind = ListenerKind::WebSocket;
+    const MCP: ListenerKind = ListenerKind::Mcp;
 
     #[test]
     fn an_address_covers_those_whose_connections_it_would_accept() {
@@ -362,12 +378,8 @@ mod tests {
         }
         assert_eq!(Address::from_listener("tcp://:9000"), Ok(tcp("::", 9000)));
         for text in ["ws://[::1]:9000/acp", "ws://[::1]:9000/", "ws://[::1]:9000", "[::1]:9000"] {
-            assert_eq!(Address::from_web(text, "ws", "/acp"), Ok(tcp("::1", 9000)), "{text}");
-            assert_eq!(
-                Address::from_web(&text.replace("ws:", "http:"), "http", "/acp"),
-                Ok(tcp("::1", 9000)),
-                "{text}"
-            );
+            assert_eq!(Address::from_web(text, WEB_SOCKET, "/acp"), Ok(tcp("::1", 9000)), "{text}");
+            assert_eq!(Address::from_web(&text.replace("ws:", "http:"), MCP, "/acp"), Ok(tcp("::1", 9000)), "{text}");
         }
         for text in ["unix:/run/bus", "unix:///run/bus", "/run/bus"] {
             assert_eq!(Address::from_unix_listener(text), Address::from_unix("/run/bus"));
@@ -386,12 +398,12 @@ mod tests {
         ] {
             assert!(message(Address::from_listener(text)).contains(advice), "{text}");
         }
-        assert!(message(Address::from_web("ws://h:1/x", "ws", "/acp")).contains("asked for at /acp, not /x"));
-        assert!(message(Address::from_web("wss://h:1/acp", "ws", "/acp")).contains("a proxy in front"));
-        assert!(message(Address::from_web("http://h:1/acp", "ws", "/acp")).contains("write ws://h:1/acp"));
-        assert!(message(Address::from_web("https://h:1/mcp", "http", "/mcp")).contains("a proxy in front"));
-        assert!(message(Address::from_web("ws://h:1/mcp", "http", "/mcp")).contains("write http://h:1/mcp"));
-        assert!(message(Address::from_web("tcp://h:1", "ws", "/acp")).contains("write ws://h:1, or --tcp h:1"));
+        assert!(message(Address::from_web("ws://h:1/x", WEB_SOCKET, "/acp")).contains("asked for at /acp, not /x"));
+        assert!(message(Address::from_web("wss://h:1/acp", WEB_SOCKET, "/acp")).contains("a proxy in front"));
+        assert!(message(Address::from_web("http://h:1/acp", WEB_SOCKET, "/acp")).contains("write ws://h:1/acp"));
+        assert!(message(Address::from_web("https://h:1/mcp", MCP, "/mcp")).contains("a proxy in front"));
+        assert!(message(Address::from_web("ws://h:1/mcp", MCP, "/mcp")).contains("write http://h:1/mcp"));
+        assert!(message(Address::from_web("tcp://h:1", WEB_SOCKET, "/acp")).contains("write ws://h:1, or --tcp h:1"));
         for text in ["127.0.0.1:9000", "tcp://127.0.0.1:9000", ":9000"] {
             assert!(message(Address::from_unix_listener(text)).contains(":9000, or \"tcp\": \""), "{text}");
         }

@@ -10,7 +10,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::address::{self, Address};
 use crate::bus::settings::Assignment;
-use crate::config::{Config, Listen, Pool};
+use crate::config::{Config, Pool};
 use crate::error::StartError;
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
@@ -103,26 +103,24 @@ fn doubt_shared_door(pool: &Pool) -> Option<String> {
 pub fn addresses(config: &Config) -> Result<(), StartError> {
     let clients = config.listeners.iter().map(|listener| &listener.listen);
     let mut taken: Vec<SocketAddr> = Vec::new();
-    clients.chain(config.admin.as_ref().map(|admin| &admin.listen)).try_for_each(|listen| match listen {
-        Listen::Stdio => Ok(()),
-        Listen::Tcp { host, port } => {
-            let own = has_address(host, *port)?;
+    clients.chain(config.admin.as_ref().map(|admin| &admin.listen)).try_for_each(|listen| {
+        if let Some((host, port)) = listen.host_and_port() {
+            let own = has_address(host, port)?;
             let is_taken =
                 |own: &SocketAddr| taken.iter().any(|one| address::covers(*one, *own) || address::covers(*own, *one));
-            if *port != 0 && own.iter().any(is_taken) {
-                let address = Address::Tcp { host: host.to_owned(), port: *port };
-                return Err(StartError::Bind { address, source: io::Error::from_raw_os_error(libc::EADDRINUSE) });
+            if port != 0 && own.iter().any(is_taken) {
+                let (address, source) = (Address::tcp(host, port), io::Error::from_raw_os_error(libc::EADDRINUSE));
+                return Err(StartError::Bind { address, source });
             }
             taken.extend(own);
-            Ok(())
         }
-        Listen::Unix { path, .. } => has_directory(path),
+        listen.path().map_or(Ok(()), has_directory)
     })
 }
 
 /// Those of the addresses of a name that this machine has, at least one.
 fn has_address(host: &str, port: u16) -> Result<Vec<SocketAddr>, StartError> {
-    let address = || Address::Tcp { host: host.to_owned(), port };
+    let address = || Address::tcp(host, port);
     let found = (host, 0).to_socket_addrs().map_err(|source| StartError::Resolve { address: address(), source })?;
     let (mut here, mut missing) = (Vec::new(), None);
     for one in found.flat_map(|one| std::iter::once(one).chain(address::without_ipv6(one))) {
@@ -146,7 +144,7 @@ fn has_directory(path: &Path) -> Result<(), StartError> {
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     accessat(CWD, parent, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
-        .map_err(|error| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source: error.into() })
+        .map_err(|error| StartError::Bind { address: Address::of_path(path), source: error.into() })
 }
 
 /// Checks whether io_uring is usable here, and returns what the daemon would use.

@@ -4,6 +4,7 @@
 //! errors. Parsing opens nothing and starts nothing. A clap error knows where it belongs: help and version go to stdout
 //! with exit code 0, usage errors to stderr with 2 (`error.exit()`).
 
+mod listeners;
 mod verbs;
 
 use std::ffi::{OsStr, OsString};
@@ -17,11 +18,11 @@ use clap::{Args, Parser, ValueEnum};
 use clap_complete::Shell;
 
 use crate::activation::Inherited;
-use crate::address::{Address, AddressError};
+use crate::address::Address;
 use crate::advice;
 use crate::bridge;
 use crate::bus::settings::Assignment;
-use crate::config::{Config, ConfigError, Listen, Listener, LogFormat, LogLevel, OnePool, Web, WebProtocol};
+use crate::config::{Config, ConfigError, Listen, Listener, LogFormat, LogLevel, OnePool};
 use crate::control::{ControlOptions, Question};
 use crate::error::StartError;
 use crate::init;
@@ -296,38 +297,12 @@ struct DaemonArgs {
 
     /// Serve one client on stdin and stdout (the default)
     ///
-    /// --stdio, --unix, --tcp, --ws and --http may be given together, each once; with --stdio the daemon ends when stdin
-    /// does.
+    /// Flags of listeners may be given together, each once; with --stdio the daemon ends when stdin does.
     #[arg(long)]
     stdio: bool,
 
-    /// Serve many clients on a Unix socket
-    ///
-    /// A socket that a dead daemon left behind is replaced, one that is in use is not. Only its owner may connect;
-    /// listeners[].mode in the configuration can widen that.
-    #[arg(long, value_name = "PATH", value_parser = unix_address())]
-    unix: Option<Address>,
-
-    /// Serve many clients on a TCP port
-    ///
-    /// HOST is a name or an address, an IPv6 address in brackets: [::1]:9000; without it, :9000 is every network of
-    /// this machine, IPv4 and IPv6. With port 0 the kernel chooses one, which is reported on stderr.
-    #[arg(long, value_name = "HOST:PORT", value_parser = Address::from_listener)]
-    tcp: Option<Address>,
-
-    /// Serve many clients that speak WebSocket, at ws://HOST:PORT/acp
-    ///
-    /// Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. wss:// is for a proxy in
-    /// front of it.
-    #[arg(long, value_name = "HOST:PORT", value_parser = websocket_address)]
-    ws: Option<Address>,
-
-    /// Serve many clients of MCP over Streamable HTTP, at http://HOST:PORT/mcp
-    ///
-    /// Each pool is at /mcp/POOL, and has to say its assignment in the configuration; listeners[] there says who may come
-    /// in. https:// is for a proxy in front of it.
-    #[arg(long, value_name = "HOST:PORT", value_parser = mcp_address)]
-    http: Option<Address>,
+    #[command(flatten)]
+    listeners: listeners::Flags,
 
     /// Serve readiness, metrics, a status page and commands over HTTP
     ///
@@ -477,12 +452,8 @@ impl From<DaemonArgs> for Options {
                 assignment: args.assignment.map(Assignment::from),
             }),
         };
-        let lines = [args.stdio.then_some(Listen::Stdio), args.unix.map(Listen::from), args.tcp.map(Listen::from)];
-        let web = [(args.ws, WebProtocol::WebSocket), (args.http, WebProtocol::Mcp)];
-        let web = web.into_iter().filter_map(|(address, protocol)| {
-            Some(Listener { web: Some(Web::of(protocol)), ..Listener::open(address?.into()) })
-        });
-        let listeners = lines.into_iter().flatten().map(Listener::open).chain(web).collect();
+        let stdio = args.stdio.then(|| Listener::open(Listen::Stdio));
+        let listeners = stdio.into_iter().chain(args.listeners.0).collect();
         Self {
             config,
             listeners,
@@ -502,24 +473,6 @@ fn whole_number(text: &str) -> Result<u32, &'static str> {
 fn descriptor(text: &str) -> Result<RawFd, &'static str> {
     let number = text.parse().ok().filter(|number| (0..=1_048_576).contains(number));
     number.ok_or("write the number of an open descriptor, as in 3")
-}
-
-fn unix_address() -> impl clap::builder::TypedValueParser<Value = Address> {
-    // A path need not be UTF-8.
-    use clap::builder::TypedValueParser;
-    clap::builder::OsStringValueParser::new().try_map(|path| Address::from_unix_listener(PathBuf::from(path)))
-}
-
-fn websocket_address(text: &str) -> Result<Address, AddressError> {
-    web_address(text, WebProtocol::WebSocket)
-}
-
-fn mcp_address(text: &str) -> Result<Address, AddressError> {
-    web_address(text, WebProtocol::Mcp)
-}
-
-fn web_address(text: &str, protocol: WebProtocol) -> Result<Address, AddressError> {
-    Address::from_web(text, protocol.scheme(), protocol.default_path())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Config, OnePool, command};
 use crate::error::{StartError, exit};
+use crate::kinds::KINDS;
 
 /// What to write, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +139,9 @@ fn text(pools: &[Pool]) -> String {
     let (mut of_pools, mut listeners) = (Vec::new(), Vec::new());
     for (port, pool) in (9000..).zip(pools) {
         of_pools.push(pool.text());
-        let key = if pool.speaks == Speaks::Mcp { "http" } else { "tcp" };
+        // The first kind whose clients speak it.
+        let row = KINDS.iter().find(|row| row.kind.is_mcp() == (pool.speaks == Speaks::Mcp));
+        let key = row.map_or("tcp", |row| row.key);
         let (id, how) = (Value::from(pool.id.as_str()), Value::from(call(pool, port)));
         let listener = format!("\"{key}\": \"127.0.0.1:{port}\",\n      \"pool\": {id}");
         listeners.push(format!("    {{\n      \"_try\": {how},\n      {listener}\n    }}"));

@@ -52,6 +52,7 @@ pub mod error;
 pub mod init;
 #[doc(hidden)]
 pub mod io;
+mod kinds;
 #[doc(hidden)]
 pub mod reserve;
 #[doc(hidden)]

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::address::{Address, WebProtocol};
+use crate::address::Address;
+use crate::kinds::{KINDS, ListenerKind, listed, over_http};
 use crate::websocket::client::Request;
 
 /// The options of a bridge.
@@ -81,20 +82,19 @@ impl Daemon {
     /// # Errors
     /// The expected syntax.
     pub fn parse(text: &str) -> Result<Self, String> {
-        for protocol in [WebProtocol::WebSocket, WebProtocol::Mcp] {
-            let scheme = protocol.scheme();
-            let Some(rest) = text.strip_prefix(scheme) else { continue };
-            if let Some(rest) = rest.strip_prefix("://") {
-                return Url::parse(rest, protocol, false).map(Self::Web);
+        if let Some((written, rest)) = text.split_once("://") {
+            let is_one = |scheme: &str| over_http().any(|(row, _)| row.scheme == scheme);
+            if is_one(written) {
+                return Url::parse(rest, written, false).map(Self::Web);
             }
-            if let Some(rest) = rest.strip_prefix("s://") {
+            if let Some(scheme) = written.strip_suffix('s').filter(|scheme| is_one(scheme)) {
                 if !cfg!(feature = "tls") {
                     return Err(format!(
                         "this program was built without TLS: build it with --features tls, or connect by {scheme}:// \
                          through a tunnel that encrypts (ssh -L)"
                     ));
                 }
-                return Url::parse(rest, protocol, true).map(Self::Web);
+                return Url::parse(rest, scheme, true).map(Self::Web);
             }
         }
         if !text.starts_with("tcp://") && !text.starts_with("unix:") {
@@ -102,13 +102,19 @@ impl Daemon {
                 Ok(address) => address.to_string(),
                 Err(_) => "tcp://127.0.0.1:9000".to_owned(),
             };
-            return Err(format!(
-                "write tcp://HOST:PORT, unix:PATH, ws://HOST:PORT/acp, wss://HOST/acp, http://HOST:PORT/mcp or \
-                 https://HOST/mcp, as in {meant}"
-            ));
+            let lines = KINDS.iter().filter(|row| row.web.is_none());
+            let lines = lines.map(|row| match row.needs_path {
+                true => format!("{}:{}", row.scheme, row.value),
+                false => format!("{}://{}", row.scheme, row.value),
+            });
+            let web = over_http().flat_map(|(row, web)| {
+                let (scheme, path) = (row.scheme, web.path);
+                [format!("{scheme}://{}{path}", row.value), format!("{scheme}s://HOST{path}")]
+            });
+            return Err(format!("write {}, as in {meant}", listed(lines.chain(web), "or")));
         }
         match Address::from_url(text).map_err(|error| error.to_string())? {
-            Address::Tcp { port: 0, .. } => Err(NO_PORT.to_owned()),
+            address if address.is_port_zero() => Err(NO_PORT.to_owned()),
             address => Ok(Self::Lines(address)),
         }
     }
@@ -117,7 +123,7 @@ impl Daemon {
     pub(super) fn address(&self) -> Address {
         match self {
             Self::Lines(address) => address.clone(),
-            Self::Web(url) => Address::Tcp { host: url.host.clone(), port: url.port },
+            Self::Web(url) => Address::tcp(url.host.clone(), url.port),
         }
     }
 }
@@ -136,7 +142,8 @@ const NO_PORT: &str = "port 0 cannot be connected to";
 /// The URL of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    pub protocol: WebProtocol,
+    /// The listener's kind: one that is served over HTTP.
+    pub kind: ListenerKind,
     /// With TLS: `wss://` or `https://`.
     pub is_secure: bool,
     /// A host name or an IP address; an IPv6 address has no brackets here.
@@ -148,7 +155,7 @@ pub struct Url {
 }
 
 impl Url {
-    fn parse(rest: &str, protocol: WebProtocol, is_secure: bool) -> Result<Self, String> {
+    fn parse(rest: &str, scheme: &str, is_secure: bool) -> Result<Self, String> {
         let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if authority.contains('@') {
             return Err("a URL is no place for a name or a password; write the token to a file, and --token-file FILE"
@@ -160,17 +167,19 @@ impl Url {
         };
         let usual = Self::usual_port(is_secure);
         let address = if is_complete { authority.to_owned() } else { format!("{authority}:{usual}") };
-        let (host, port) = match Address::from_tcp(&address).map_err(|error| error.to_string())? {
-            Address::Tcp { port: 0, .. } => return Err(NO_PORT.to_owned()),
-            Address::Tcp { host, port } => (host, port),
-            Address::Unix { .. } => return Err("it has no host".to_owned()),
-        };
+        let address = Address::from_tcp(&address).map_err(|error| error.to_string())?;
+        if address.is_port_zero() {
+            return Err(NO_PORT.to_owned());
+        }
+        let (host, port) = address.host_and_port().ok_or("it has no host")?;
+        let host = host.to_owned();
         if target.contains('#') {
             return Err("the URL of a listener has no fragment (#)".to_owned());
         }
         // A daemon's usual path, if none is written.
-        let path = if target.starts_with('/') { "" } else { protocol.default_path() };
-        let url = Self { protocol, is_secure, host, port, target: format!("{path}{target}") };
+        let kind = ListenerKind::of_url(scheme, target).ok_or("it is no URL of a daemon")?;
+        let path = if target.starts_with('/') { "" } else { kind.default_path() };
+        let url = Self { kind, is_secure, host, port, target: format!("{path}{target}") };
         Request::new(&url.host_field(), &url.target, [0; 16], None)?;
         Ok(url)
     }
@@ -180,7 +189,7 @@ impl Url {
     }
 
     fn scheme(&self) -> String {
-        format!("{}{}", self.protocol.scheme(), if self.is_secure { "s" } else { "" })
+        format!("{}{}", self.kind.scheme(), if self.is_secure { "s" } else { "" })
     }
 
     /// The request target: a path with an optional query.
@@ -245,7 +254,7 @@ mod tests {
             let url = url(text);
             assert_eq!((url.host.as_str(), url.port, url.target()), (host, port, target), "{text}");
             assert_eq!((url.host_field(), url.to_string()), (field.to_owned(), told.to_owned()), "{text}");
-            assert_eq!(Daemon::Web(url).address(), Address::Tcp { host: host.to_owned(), port });
+            assert_eq!(Daemon::Web(url).address(), Address::tcp(host, port));
         }
         assert!(
             url("ws://127.9.9.9/a").is_here() && url("ws://localhost/a").is_here() && url("ws://[::1]/a").is_here()

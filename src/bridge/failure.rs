@@ -8,9 +8,10 @@ use super::daemon::{Daemon, Options};
 use super::guard::Foreign;
 use super::tls::TlsError;
 use super::waiting::LastWord;
-use crate::address::{Address, WebProtocol};
+use crate::address::Address;
 use crate::bus::foreign;
 use crate::bus::report::Reason;
+use crate::kinds::ListenerKind;
 use crate::websocket::client::Refused;
 use crate::websocket::close::{self, Fault};
 
@@ -90,7 +91,7 @@ fn told_of(Refused { status, message, .. }: &Refused, out: &mut fmt::Formatter<'
 
 fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
     let path = match daemon {
-        Daemon::Web(url) => url.protocol.default_path(),
+        Daemon::Web(url) => url.kind.default_path(),
         Daemon::Lines(_) => "",
     };
     let again = refused.retry_after.map(|seconds| format!("; it says to try again in {seconds} s")).unwrap_or_default();
@@ -106,9 +107,7 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
         401 => "it does not know the token of --token-file; it may be mistyped, or have been withdrawn",
         403 if !has_token => "this client may not connect here; the daemon's operator can say why",
         403 => "the token is valid but may not connect here; the daemon's operator can say why",
-        404 if matches!(daemon, Daemon::Web(url) if url.protocol == WebProtocol::Mcp)
-            && refused.message.contains("ws://") =>
-        {
+        404 if matches!(daemon, Daemon::Web(url) if url.kind.is_mcp()) && refused.message.contains("ws://") => {
             return format!("a listener for WebSocket answers like this; connect to {}{again}", web_socket_of(daemon));
         }
         404 if matches!(daemon, Daemon::Web(url) if url.target() == path) => {
@@ -118,7 +117,7 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
         }
         404 => return format!("nothing is at this path; check it, it is usually {path}{again}"),
         407 => "a proxy in between requires authentication, which the bridge does not support",
-        405 if matches!(daemon, Daemon::Web(url) if url.protocol == WebProtocol::Mcp) => {
+        405 if matches!(daemon, Daemon::Web(url) if url.kind.is_mcp()) => {
             return format!("a listener for WebSocket answers like this; connect to {}{again}", web_socket_of(daemon));
         }
         400 | 405 | 426 => "something between here and the daemon may not let this through; check the URL",
@@ -133,7 +132,7 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
 /// The WebSocket URL at the place of an HTTP URL.
 fn web_socket_of(daemon: &Daemon) -> String {
     let text = daemon.to_string().replacen("http", "ws", 1);
-    let (usual, other) = (WebProtocol::Mcp.default_path(), WebProtocol::WebSocket.default_path());
+    let (usual, other) = (ListenerKind::Mcp.default_path(), ListenerKind::WebSocket.default_path());
     text.strip_suffix(usual).map_or_else(|| text.clone(), |place| format!("{place}{other}"))
 }
 
@@ -142,7 +141,7 @@ fn remedy_of_dial(daemon: &Daemon, error: &io::Error) -> String {
     match (&daemon.address(), error.kind()) {
         (Address::Tcp { port, .. }, ErrorKind::ConnectionRefused) => match daemon {
             Daemon::Web(url) => {
-                let key = url.protocol.scheme();
+                let key = url.kind.key();
                 format!(
                     "nothing listens there; start the daemon with such a listener (\"{key}\" in listeners[]), or what stands \
                      before it, or correct the port"
@@ -351,14 +350,14 @@ fn remedy_of_foreign(foreign: &Foreign, daemon: &Daemon) -> String {
     match (daemon, daemon.address(), protocol) {
         (Daemon::Lines(_), Address::Tcp { .. }, Some(name @ (foreign::HTTP | foreign::TLS))) => {
             let secure = if name == foreign::HTTP { "" } else { "s" };
-            let place = |protocol: WebProtocol| {
-                let scheme = format!("{}{secure}", protocol.scheme());
-                daemon.to_string().replacen("tcp", &scheme, 1) + protocol.default_path()
+            let place = |kind: ListenerKind| {
+                let scheme = format!("{}{secure}", kind.scheme());
+                daemon.to_string().replacen("tcp", &scheme, 1) + kind.default_path()
             };
             format!(
                 "if that is a daemon's WebSocket listener, connect to {}; if it is one for MCP, to {}; else correct the port",
-                place(WebProtocol::WebSocket),
-                place(WebProtocol::Mcp)
+                place(ListenerKind::WebSocket),
+                place(ListenerKind::Mcp)
             )
         }
         (Daemon::Lines(_), Address::Unix { .. }, Some(foreign::HTTP)) => {

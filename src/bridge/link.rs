@@ -18,9 +18,9 @@ use super::stream::{Backend, Stream};
 use super::terms::{LAST_WORDS_LIMIT, say};
 use super::tls::Trust;
 use super::websocket::{self, Receiver, Sender};
-use crate::address::WebProtocol;
 use crate::bus::id::Id;
 use crate::dial::dial;
+use crate::kinds::ListenerKind;
 use crate::websocket::close;
 
 /// The sending side.
@@ -58,14 +58,17 @@ pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration
     let trust = trust.map_err(Failure::File)?;
     let token = token(options)?;
     if token.is_some() && trust.is_none() && !url.is_here() {
-        let scheme = url.protocol.scheme();
+        let scheme = url.kind.scheme();
         say(&format!(
             "the token is sent unencrypted, and anyone who sees it can use it; connect by {scheme}s:// instead"
         ));
     }
-    if url.protocol == WebProtocol::Mcp {
-        let (client, hearing) = http::connect(options, url, token, trust).await?;
-        return Ok((Sink::Mcp(client), Source::Mcp(hearing)));
+    match url.kind {
+        ListenerKind::Mcp => {
+            let (client, hearing) = http::connect(options, url, token, trust).await?;
+            return Ok((Sink::Mcp(client), Source::Mcp(hearing)));
+        }
+        ListenerKind::WebSocket | ListenerKind::Tcp | ListenerKind::Unix => {}
     }
     let tls = trust.map(|trust| trust.begin()).transpose().map_err(Failure::File)?;
     let (sender, receiver) = websocket::connect(open()?, url, token.as_deref(), tls, limit).await?;

@@ -79,7 +79,7 @@ fn the_last_of_a_repeated_flag_wins() {
 #[test]
 fn several_listener_flags_add_up() {
     let line = "--http localhost:3 --ws localhost:2 --tcp localhost:1 --unix a --stdio";
-    let all = ["stdio", "unix:a", "tcp://localhost:1", "ws://localhost:2/acp", "http://localhost:3/mcp"];
+    let all = ["stdio", "tcp://localhost:1", "unix:a", "ws://localhost:2/acp", "http://localhost:3/mcp"];
     assert_eq!(listened(line), all);
     let twice = run("--ws localhost:1 --tcp localhost:1").configuration(Path::new("/proc/self/exe"), &[]);
     assert!(twice.is_err_and(|error| error.to_string().contains("is among the listeners already")));

@@ -373,7 +373,7 @@ fn seconds(text: &str) -> Result<u32, &'static str> {
 
 fn admin_address(text: &str) -> Result<Address, String> {
     match Address::from_any(text).map_err(|error| error.to_string())? {
-        Address::Tcp { port: 0, .. } => Err("port 0 cannot be connected to".to_owned()),
+        address if address.is_port_zero() => Err("port 0 cannot be connected to".to_owned()),
         address => Ok(address),
     }
 }

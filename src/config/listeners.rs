@@ -8,15 +8,13 @@ use super::keys;
 use super::table;
 use super::users::{self, MAX_ID};
 use super::values::{number, set_mode, small_file, socket_mode};
-use super::{Listen, Listener, Owner, Pool, Web, WebProtocol, same_place};
-use crate::address::{self, Address};
+use super::{Listen, Listener, NoFile, Owner, Pool, Web, same_place};
+use crate::address::Address;
 use crate::bus::networks::Network;
 use crate::bus::settings::{Entry, MaxConnections, Proxies};
+use crate::kinds::{self, KINDS, Row, listed, over_http};
 use crate::tokens::Tokens;
 use crate::websocket::HEALTH;
-
-/// The keys of a listener's address: each is a kind of listener.
-pub(super) const KINDS: [&str; 4] = ["tcp", "unix", "ws", "http"];
 
 pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Vec<Listener> {
     let mut listeners: Vec<Listener> = Vec::new();
@@ -67,7 +65,7 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
 }
 
 fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> Entry {
-    let is_unix = matches!(listen, Listen::Unix { .. });
+    let is_unix = listen.is_unix();
     let proxy = object.get("proxy").and_then(|node| proxy(reader, node, is_unix));
     let allow = object.get("allow").and_then(|node| {
         if is_unix && object.get("proxy").is_none() {
@@ -114,34 +112,39 @@ fn proxies<'t>(reader: &mut Reader<'t>, from: &Node<'t>, is_unix: bool) -> Optio
 }
 
 fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools: &[Pool]) -> Option<Web> {
-    let protocol = protocol(object);
-    if protocol.is_none() {
+    let served = over_http().find(|(row, _)| object.get(row.key).is_some());
+    let quoted = |row: &Row| format!("\"{}\"", row.key);
+    if served.is_none() {
+        let (web, lines) = (over_http(), KINDS.iter().filter(|row| row.web.is_none()));
+        let (web, lines) = (listed(web.map(|(row, _)| quoted(row)), "or"), listed(lines.map(quoted), "or"));
         for node in keys::of_section(table::WEB).filter_map(|key| object.get(key)) {
-            let hint = "write \"ws\" or \"http\" instead of \"tcp\" or \"unix\", or leave it out".to_owned();
-            reader.fail(node, "is of a listener for WebSocket or for MCP over HTTP", Some(hint));
+            let hint = format!("write {web} instead of {lines}, or leave it out");
+            reader.fail(node, "is of a listener over HTTP", Some(hint));
         }
     }
-    if protocol != Some(WebProtocol::WebSocket) {
-        for node in keys::of_section(table::WEBSOCKET).filter_map(|key| object.get(key)) {
-            let hint = "write \"ws\" instead, or leave it out".to_owned();
+    if served.is_none_or(|(_, web)| !web.has_websockets) {
+        let pinging = listed(over_http().filter(|(_, web)| web.has_websockets).map(|(row, _)| quoted(row)), "or");
+        for node in keys::of_section(table::PINGS).filter_map(|key| object.get(key)) {
+            let hint = format!("write {pinging} instead, or leave it out");
             reader.fail(node, "is of a WebSocket listener", Some(hint));
         }
     }
-    let protocol = protocol?;
-    if let Some(node) = object.get("idle_timeout_sec").filter(|_| protocol == WebProtocol::Mcp) {
+    let (Row { kind, what, .. }, served) = served?;
+    if let Some(node) = object.get("idle_timeout_sec").filter(|_| !served.has_idle_timeout) {
         let hint = "use limits.session_idle_sec, which is 1800 there if it is not set".to_owned();
-        reader.fail(node, "is of clients that keep a connection; sessions of MCP over HTTP outlive theirs", Some(hint));
+        let why = format!("is of clients that keep a connection; sessions of {what} outlive theirs");
+        reader.fail(node, why, Some(hint));
     }
-    let default = Web::of(protocol);
-    let is_unix = matches!(listen, Listen::Unix { .. });
+    let default = Web::of(*kind);
+    let is_unix = listen.is_unix();
     let ping = number(reader, object, "ping_sec").map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
     let (tokens_file, tokens) = match object.get("tokens_file") {
         Some(node) => tokens_file(reader, node, pools),
         None => (None, Tokens::default()),
     };
     Some(Web {
-        protocol,
-        path: object.get("path").and_then(|node| web_path(reader, node, protocol)).unwrap_or(default.path),
+        kind: *kind,
+        path: object.get("path").and_then(|node| web_path(reader, node, served)).unwrap_or(default.path),
         origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
         hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
         tokens_file,
@@ -152,19 +155,14 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
     })
 }
 
-/// The HTTP-based protocol of a listener, if it has one.
-fn protocol(object: &Object<'_>) -> Option<WebProtocol> {
-    [WebProtocol::WebSocket, WebProtocol::Mcp].into_iter().find(|protocol| object.get(protocol.scheme()).is_some())
-}
-
-fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>, protocol: WebProtocol) -> Option<String> {
+fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>, served: &kinds::Web) -> Option<String> {
     let path = reader.string(node)?;
     let is_path = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
-    let example = protocol.default_path();
+    let example = served.path;
     if !is_path {
         let hint = format!("write it as it stands in the URL, as in {example:?}");
         reader.fail(node, format!("must be a path without blanks and query, not {path:?}"), Some(hint));
-    } else if protocol == WebProtocol::Mcp && path.ends_with('/') {
+    } else if served.has_paths_of_pools && path.ends_with('/') {
         let hint = format!("write {example:?}, and the pools are at {example}/POOL");
         reader.fail(
             node,
@@ -322,46 +320,40 @@ fn max_connections<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> MaxConnectio
 fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>, Listen)> {
     let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
     let owner = object.get("owner").map(|node| (node, owner(reader, node)));
-    let mut kinds = KINDS.into_iter().filter_map(|key| Some((key, object.get(key)?)));
-    let (key, node) = match (kinds.next(), kinds.next()) {
+    let keys = KINDS.map(|row| row.key);
+    let mut kinds = KINDS.iter().filter_map(|row| Some((row.kind, object.get(row.key)?)));
+    let (kind, node) = match (kinds.next(), kinds.next()) {
         (Some(one), None) => one,
         (None, _) => {
-            let hint =
-                "write \"tcp\": \"127.0.0.1:9000\", \"unix\": \"/run/stdio_bus.sock\", or \"ws\" or \"http\" with \
-                        \"127.0.0.1:9000\""
-                    .to_owned();
-            reader.fail(&object.node, "needs tcp, unix, ws or http", Some(hint));
+            let web = listed(over_http().map(|(row, _)| format!("\"{}\"", row.key)), "or");
+            let hint = format!(
+                "write \"tcp\": \"127.0.0.1:9000\", \"unix\": \"/run/stdio_bus.sock\", or {web} with \"127.0.0.1:9000\""
+            );
+            reader.fail(&object.node, format!("needs {}", listed(keys, "or")), Some(hint));
             return None;
         }
         _ => {
             let hint = "make a listener of each".to_owned();
-            reader.fail(&object.node, "has more than one of tcp, unix, ws and http", Some(hint));
+            reader.fail(&object.node, format!("has more than one of {}", listed(keys, "and")), Some(hint));
             return None;
         }
     };
     let text = reader.string(node)?;
-    let address = match (key, protocol(object)) {
-        ("unix", _) => Address::from_unix_listener(&text),
-        (_, Some(_)) if text.starts_with("unix:") => Address::from_url(&text),
-        (_, Some(protocol)) => {
-            let path = object.get("path").filter(|_| text.contains("://"));
-            let path = path.and_then(|path| reader.string(path));
-            let path = path.unwrap_or_else(|| protocol.default_path().to_owned());
-            Address::from_web(&text, protocol.scheme(), &path)
-        }
-        (_, None) => Address::from_listener(&text),
+    let address = if kind.web().is_some() && text.starts_with("unix:") {
+        Address::from_url(&text)
+    } else {
+        let path = object.get("path").filter(|_| kind.web().is_some() && text.contains("://"));
+        let path = path.and_then(|path| reader.string(path));
+        Address::listened(kind, &text, path.as_deref())
     };
     let mut listen = Listen::from(reader.found(node, address)?);
     set_mode(reader, &mut listen, mode);
-    match (&mut listen, owner) {
-        (Listen::Unix { path, .. }, Some((owner_node, _))) if address::is_abstract(path) => {
-            reader.fail(owner_node, "is of a socket file; an abstract name has none", None);
+    if let Some((node, given)) = owner {
+        match listen.file_mut() {
+            Ok((_, owner)) => *owner = given.unwrap_or(*owner),
+            Err(NoFile::Abstract) => reader.fail(node, "is of a socket file; an abstract name has none", None),
+            Err(NoFile::Port) => reader.fail(node, "is of the file of a Unix socket; a TCP port has none", None),
         }
-        (Listen::Unix { owner, .. }, Some((_, Some(given)))) => *owner = given,
-        (Listen::Tcp { .. }, Some((owner_node, _))) => {
-            reader.fail(owner_node, "is of the file of a Unix socket; a TCP port has none", None);
-        }
-        _ => {}
     }
     Some((node.clone(), listen))
 }

@@ -35,12 +35,12 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::address::{Address, is_loopback};
+use crate::address::{Address, is_abstract, is_loopback};
 use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Proxies, Routing, Settings};
 use crate::tokens::{self, Tokens};
 
-pub use crate::address::WebProtocol;
 pub use crate::bus::report::Level as LogLevel;
+pub use crate::kinds::ListenerKind;
 pub use document::Problem;
 pub(crate) use keys::nearest;
 pub(crate) use rights::may_change_users;
@@ -154,7 +154,8 @@ pub struct Listener {
 /// The terms of a listener for HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Web {
-    pub protocol: WebProtocol,
+    /// The listener's kind: one that is served over HTTP.
+    pub kind: ListenerKind,
     /// The path it is served at; begins with a slash. With MCP, each pool that its clients may use has a path below it.
     pub path: String,
     /// The origins of browser pages that may use it (RFC 6454), in lower case; `*` allows all of them.
@@ -174,8 +175,9 @@ pub struct Web {
 }
 
 impl Default for Web {
+    /// Of a WebSocket.
     fn default() -> Self {
-        Self::of(WebProtocol::default())
+        Self::of(ListenerKind::WebSocket)
     }
 }
 
@@ -195,6 +197,11 @@ impl Listener {
         }
     }
 
+    /// One of this kind at this address, without restrictions.
+    pub fn of(kind: ListenerKind, address: Address) -> Self {
+        Self { web: kind.web().is_some().then(|| Web::of(kind)), ..Self::open(address.into()) }
+    }
+
     /// Its address, as an operator would write it.
     pub fn address(&self) -> String {
         match &self.web {
@@ -210,16 +217,16 @@ impl Listener {
 
     /// Whether it serves MCP over HTTP.
     pub fn is_mcp(&self) -> bool {
-        self.web.as_ref().is_some_and(|web| web.protocol == WebProtocol::Mcp)
+        self.web.as_ref().is_some_and(|web| web.kind.is_mcp())
     }
 }
 
 impl Web {
-    /// The defaults of a protocol.
-    pub fn of(protocol: WebProtocol) -> Self {
+    /// The defaults of a kind of listener.
+    pub fn of(kind: ListenerKind) -> Self {
         Self {
-            protocol,
-            path: protocol.default_path().to_owned(),
+            kind,
+            path: kind.default_path().to_owned(),
             origins: Vec::new(),
             hosts: Vec::new(),
             tokens_file: None,
@@ -230,14 +237,9 @@ impl Web {
         }
     }
 
-    /// The URL for a socket address, `tcp://HOST:PORT` or `unix:PATH`, in this protocol.
+    /// The URL for a socket address, `tcp://HOST:PORT` or `unix:PATH`.
     pub fn address(&self, socket: &str) -> String {
-        let (scheme, path) = (self.protocol.scheme(), &self.path);
-        match (socket.strip_prefix("tcp://"), socket.strip_prefix("unix:")) {
-            (Some(host), _) => format!("{scheme}://{host}{path}"),
-            (_, Some(file)) => format!("{scheme}+unix:{file}:{path}"),
-            _ => socket.to_owned(),
-        }
+        self.kind.url(socket, &self.path)
     }
 }
 
@@ -324,6 +326,70 @@ impl fmt::Display for Owner {
 impl Listen {
     /// Default permissions of a socket file: its owner alone.
     pub const DEFAULT_MODE: u32 = 0o600;
+
+    /// Its host and port, if it is a TCP port.
+    pub(crate) fn host_and_port(&self) -> Option<(&str, u16)> {
+        match self {
+            Self::Tcp { host, port } => Some((host, *port)),
+            Self::Unix { .. } | Self::Stdio => None,
+        }
+    }
+
+    /// Whether it is a port that the kernel chooses.
+    pub(crate) fn is_port_zero(&self) -> bool {
+        self.host_and_port().is_some_and(|(_, port)| port == 0)
+    }
+
+    /// The path of its Unix socket, if it is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Unix { path, .. } => Some(path),
+            Self::Tcp { .. } | Self::Stdio => None,
+        }
+    }
+
+    /// Whether its clients are local users rather than network addresses.
+    pub(crate) fn is_unix(&self) -> bool {
+        self.path().is_some()
+    }
+
+    /// Whether it is a name without a file, which every user of this machine may connect to.
+    pub(crate) fn is_abstract(&self) -> bool {
+        self.path().is_some_and(is_abstract)
+    }
+
+    /// Whether only this machine reaches it over TCP.
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.host_and_port().is_some_and(|(host, _)| is_loopback(&host.to_ascii_lowercase()))
+    }
+
+    /// The permissions and the owner of its socket file, if it is a Unix socket.
+    pub(crate) fn file(&self) -> Option<(u32, Owner)> {
+        match self {
+            Self::Unix { mode, owner, .. } => Some((*mode, *owner)),
+            Self::Tcp { .. } | Self::Stdio => None,
+        }
+    }
+
+    /// The permissions and the owner of its socket file, to set them.
+    ///
+    /// # Errors
+    /// It has no file.
+    pub(crate) fn file_mut(&mut self) -> Result<(&mut u32, &mut Owner), NoFile> {
+        match self {
+            Self::Unix { path, .. } if is_abstract(path) => Err(NoFile::Abstract),
+            Self::Unix { mode, owner, .. } => Ok((mode, owner)),
+            Self::Tcp { .. } | Self::Stdio => Err(NoFile::Port),
+        }
+    }
+}
+
+/// Why a listener has no socket file.
+pub(crate) enum NoFile {
+    /// It is a Unix socket with an abstract name.
+    Abstract,
+    /// It is no Unix socket.
+    Port,
 }
 
 impl From<Address> for Listen {
@@ -510,15 +576,13 @@ impl Config {
     pub fn administer(&mut self, address: Option<Address>) -> Result<(), ConfigError> {
         if let Some(address) = address {
             let before = self.admin.take();
-            let mode = match &before {
-                Some(Admin { listen: Listen::Unix { mode, .. }, .. }) => *mode,
-                _ => Listen::DEFAULT_MODE,
-            };
+            let mut listen = Listen::from(address);
+            if let Some(Admin { listen: Listen::Unix { mode: before, .. }, .. }) = &before
+                && let Listen::Unix { mode, .. } = &mut listen
+            {
+                *mode = *before;
+            }
             let (token, token_file) = before.map_or((None, None), |admin| (admin.token, admin.token_file));
-            let listen = match address {
-                Address::Unix { path } => Listen::Unix { path, mode, owner: Owner::default() },
-                tcp => Listen::from(tcp),
-            };
             self.admin = Some(Admin { listen, token, token_file });
         }
         match &self.admin {

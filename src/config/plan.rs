@@ -8,8 +8,8 @@ use std::mem;
 
 use serde_json::{Map, Value};
 
-use super::listeners::KINDS;
 use super::{Config, ConfigError, Listen, Listener, Pool, same_place};
+use crate::kinds::KINDS;
 
 /// Which parts of the running configuration are still in use, by index.
 #[derive(Clone, Debug, Default)]
@@ -58,13 +58,12 @@ impl Pool {
 
 /// Whether both are the same address. Two ports chosen by the kernel are equivalent.
 fn is_one_address(one: &Listen, other: &Listen) -> bool {
-    let is_chosen = |listen: &Listen| matches!(listen, Listen::Tcp { port: 0, .. });
-    same_place(one, other) || is_chosen(one) && one == other
+    same_place(one, other) || one.is_port_zero() && one == other
 }
 
 /// Whether both serve the same protocol.
 fn speak_alike(one: &Listener, other: &Listener) -> bool {
-    one.web.as_ref().map(|web| web.protocol) == other.web.as_ref().map(|web| web.protocol)
+    one.web.as_ref().map(|web| web.kind) == other.web.as_ref().map(|web| web.kind)
 }
 
 impl Config {
@@ -264,7 +263,7 @@ fn compare(path: &str, before: &Value, after: &Value, lines: &mut Vec<String>) {
 
 /// The name of an array's element: the id of a pool, the address of a listener.
 fn name_of(element: &Value) -> Option<&str> {
-    ["id"].into_iter().chain(KINDS).find_map(|key| element.get(key)?.as_str())
+    ["id"].into_iter().chain(KINDS.map(|row| row.key)).find_map(|key| element.get(key)?.as_str())
 }
 
 fn shown(value: &Value) -> String {

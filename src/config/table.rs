@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), expect(dead_code, reason = "schema and documentation are written by a test"))]
 
 use crate::bus::settings::{MAX_CONNECTIONS, MAX_WORKERS};
+use crate::kinds::KINDS;
 
 /// The members of one object, or those of them that only some listeners have.
 pub(super) struct Section {
@@ -17,6 +18,7 @@ pub(super) struct Section {
 }
 
 /// A row.
+#[derive(Clone, Copy)]
 pub(super) struct Setting {
     pub key: &'static str,
     pub kind: Kind,
@@ -85,9 +87,9 @@ pub(super) const SETTINGS: [Section; 12] = [
     section("pools[].rlimits", "pools[].rlimits", RLIMITS),
     section("limits", "limits", LIMITS),
     section("routing", "routing", ROUTING),
-    section("listeners[]", "listeners[]", LISTENER),
+    section("listeners[]", "listeners[]", &LISTENER),
     section(WEB, "listeners[]", OF_WEB),
-    section(WEBSOCKET, "listeners[]", OF_WEBSOCKET),
+    section(PINGS, "listeners[]", OF_PINGS),
     section("listeners[].max_connections", "listeners[].max_connections", COUNTS),
     section("listeners[].proxy", "listeners[].proxy", PROXY),
     section("admin", "admin", ADMIN),
@@ -95,9 +97,9 @@ pub(super) const SETTINGS: [Section; 12] = [
 ];
 
 /// The section of the settings for listeners with HTTP clients.
-pub(super) const WEB: &str = "listeners[] with ws or http";
-/// The section of the settings for WebSocket listeners.
-pub(super) const WEBSOCKET: &str = "listeners[] with ws";
+pub(super) const WEB: &str = "listeners[] over HTTP";
+/// The section of the settings for listeners with WebSockets.
+pub(super) const PINGS: &str = "listeners[] for WebSocket";
 
 /// The members of the C daemon's own section, which is accepted where it asks for what this bus does.
 pub(super) const TRANSPORT: [&str; 4] = ["mode", "framing", "protocol", "options"];
@@ -296,16 +298,21 @@ const ROUTING: &[Setting] = &[
     ),
 ];
 
-const LISTENER: &[Setting] = &[
-    row("tcp", Text("`HOST:PORT`"), Words(""), "TCP port; 0 lets the kernel choose."),
-    row("unix", Text("1 to 107 bytes"), Words(""), "Path of a Unix socket, or `@NAME` without a file."),
-    row("ws", Text("`HOST:PORT`, `unix:PATH`"), Words(""), "WebSocket (RFC 6455), a message for each line."),
-    row(
-        "http",
-        Text("`HOST:PORT`, `unix:PATH`"),
-        Words(""),
-        "MCP over Streamable HTTP, for pools that set `assignment`.",
-    ),
+/// The keys of the kinds, and those that all listeners have.
+const LISTENER: [Setting; KINDS.len() + OF_ALL_LISTENERS.len()] = {
+    let mut all = [OF_ALL_LISTENERS[0]; KINDS.len() + OF_ALL_LISTENERS.len()];
+    let mut at = 0;
+    while at < all.len() {
+        all[at] = match at.checked_sub(KINDS.len()) {
+            Some(at) => OF_ALL_LISTENERS[at],
+            None => row(KINDS[at].key, Text(KINDS[at].written), Words(""), KINDS[at].says),
+        };
+        at += 1;
+    }
+    all
+};
+
+const OF_ALL_LISTENERS: &[Setting] = &[
     row("mode", Text("`\"0000\"` to `\"0777\"`"), Value("\"0600\""), "Permissions of the socket file, octal."),
     row("owner", Text("`user`, `user:group`, `:group`"), Words("the daemon's user"), "Owner of the socket file."),
     row("pool", Text("id of a pool"), Words("all `pools`"), "Pool of its clients, unless a message names another."),
@@ -351,7 +358,7 @@ const OF_WEB: &[Setting] = &[
     ),
 ];
 
-const OF_WEBSOCKET: &[Setting] =
+const OF_PINGS: &[Setting] =
     &[row("ping_sec", Number(Seconds, 0, DAY), Value("30"), "Silence after which a client is pinged; 0 is never.")];
 
 const COUNTS: &[Setting] = &[

@@ -1,8 +1,7 @@
 //! Values that several sections share: numbers, small files, and socket permissions.
 
 use super::document::{Node, Object, Reader};
-use super::{Listen, command, keys};
-use crate::address;
+use super::{Listen, NoFile, command, keys};
 use crate::small_file;
 
 pub(super) fn checked(path: &str) -> Result<&str, String> {
@@ -15,15 +14,13 @@ pub(super) fn checked(path: &str) -> Result<&str, String> {
 
 /// Sets a socket file's permissions from the setting beside its address, if there is one.
 pub(super) fn set_mode<'t>(reader: &mut Reader<'t>, listen: &mut Listen, mode: Option<(&Node<'t>, Option<u32>)>) {
-    match (listen, mode) {
-        (Listen::Unix { path, .. }, Some((mode_node, _))) if address::is_abstract(path) => {
-            reader.fail(mode_node, "is the permissions of a socket file; an abstract name has none", None);
+    let Some((node, given)) = mode else { return };
+    match listen.file_mut() {
+        Ok((mode, _)) => *mode = given.unwrap_or(*mode),
+        Err(NoFile::Abstract) => {
+            reader.fail(node, "is the permissions of a socket file; an abstract name has none", None);
         }
-        (Listen::Unix { mode, .. }, Some((_, Some(given)))) => *mode = given,
-        (Listen::Tcp { .. }, Some((mode_node, _))) => {
-            reader.fail(mode_node, "is the permissions of a Unix socket; a TCP port has none", None);
-        }
-        _ => {}
+        Err(NoFile::Port) => reader.fail(node, "is the permissions of a Unix socket; a TCP port has none", None),
     }
 }
 

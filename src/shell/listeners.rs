@@ -10,7 +10,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::handshakes::upgrade::UpgradePolicy;
 use super::listen::{Listening, OwnSocket};
 use crate::bus::port::Moment;
-use crate::config::{Config, Listen, Listener, WebProtocol};
+use crate::config::{Config, Listener};
 
 /// Interval of messages that nothing can be accepted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -187,7 +187,7 @@ pub(super) struct Terms {
 
 impl Terms {
     pub(super) fn of(listener: &Listener, config: &Config) -> Self {
-        let is_tcp = matches!(listener.listen, Listen::Tcp { .. });
+        let is_tcp = listener.listen.host_and_port().is_some();
         Self { is_tcp, policy: UpgradePolicy::of(listener, config) }
     }
 }
@@ -230,7 +230,7 @@ impl Listeners {
 
     /// Whether a listener's clients speak MCP over HTTP.
     pub(super) fn speaks_mcp(&self, listener: usize) -> bool {
-        self.policy(listener).is_some_and(|policy| policy.terms.protocol == WebProtocol::Mcp)
+        self.policy(listener).is_some_and(|policy| policy.terms.kind.is_mcp())
     }
 
     /// The access policy of a WebSocket or MCP listener.

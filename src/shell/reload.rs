@@ -18,7 +18,6 @@ use super::timers::Timer;
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment};
 use crate::bus::shutdown::Stage;
-use crate::config::Listen;
 use crate::config::plan::{InUse, Plan};
 use crate::error::{StartError, exit};
 use crate::io::Io;
@@ -188,8 +187,8 @@ impl<I: Io> Shell<I> {
             } else {
                 let acceptor = &mut self.reactor.listeners.acceptors[index];
                 acceptor.belong_to(after, listener);
-                if let Listen::Unix { mode, owner, .. } = &listener.listen
-                    && let Some(Err(error)) = acceptor.listening.as_mut().map(|own| own.set_access(*mode, *owner))
+                if let Some((mode, owner)) = listener.listen.file()
+                    && let Some(Err(error)) = acceptor.listening.as_mut().map(|own| own.set_access(mode, owner))
                 {
                     tracing::error!("{error}");
                 }

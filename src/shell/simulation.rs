@@ -26,6 +26,7 @@ use serde_json::json;
 
 use super::connection::Connection;
 use super::descriptors::Allowance;
+use crate::address::Address;
 use crate::bus::port::{Exit, Origin, Reason};
 use crate::bus::settings::Proxies;
 use crate::bus::shutdown::Stage;
@@ -121,7 +122,7 @@ fn config(draws: &mut Draws<'_>, scarcity: Scarcity) -> Config {
         "limits": { "max_output_queue": 65536, "max_restarts": 1000, "drain_timeout_sec": 5 },
     });
     let mut config = Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid");
-    config.listeners = vec![Listener::open(Listen::Tcp { host: "a seed".to_owned(), port: 0 })];
+    config.listeners = vec![Listener::open(Address::tcp("a seed", 0).into())];
     if draws.of("proxy").one_in(2) {
         config.listeners[0].entry.proxy = Some(Proxies::Unix);
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::table::{Kind, LeftOut, SETTINGS, Section, Setting, Unit};
 use super::*;
+use crate::kinds::{KINDS, Row, listed, over_http};
 
 /// If set, the documents are written; otherwise they are compared.
 const WRITE: &str = "STDIO_BUS_WRITE_DOCS";
@@ -71,7 +72,7 @@ fn with(section: &Section, key: &str, value: Option<Value>) -> String {
         config["pools"][0]["assignment"] = json!("dedicated");
     }
     if section.path.starts_with("listeners[]") {
-        let is_web = section.name == table::WEBSOCKET || section.name == table::WEB;
+        let is_web = section.name == table::PINGS || section.name == table::WEB;
         config["listeners"] = json!([if is_web { json!({ "ws": "a:1" }) } else { json!({ "unix": "b" }) }]);
     } else if section.path == "admin" {
         config["admin"] = json!({ "listen": "/a" });
@@ -241,8 +242,7 @@ fn by_hand(path: &str, key: &str) -> Value {
             "then": { "required": ["assignment"], "properties": { "assignment": { "const": "dedicated" } } },
         }),
         ("listeners[]", "") => json!({
-            "oneOf": [{ "required": ["tcp"], "not": { "required": ["mode"] } }, { "required": ["unix"] }, { "required": ["ws"] },
-                { "required": ["http"], "not": { "required": ["idle_timeout_sec"] } }],
+            "oneOf": KINDS.iter().map(kind).collect::<Vec<Value>>(),
         }),
         ("listeners[].max_connections", "") => json!({ "minProperties": 1 }),
         ("", "pools") => json!({ "minItems": 1 }),
@@ -262,7 +262,9 @@ fn by_hand(path: &str, key: &str) -> Value {
         ("pools[]", "deny_methods") => json!({ "items": { "minLength": 1 } }),
         ("listeners[]", "tcp") => json!({ "pattern": "^.*:[0-9]{1,5}$" }),
         ("listeners[]", "unix") => json!({ "minLength": 1, "maxLength": 107 }),
-        ("listeners[]", "ws" | "http") => json!({ "pattern": "^(.*:[0-9]{1,5}(/.*)?|unix:.+)$" }),
+        ("listeners[]", key) if over_http().any(|(row, _)| row.key == key) => {
+            json!({ "pattern": "^(.*:[0-9]{1,5}(/.*)?|unix:.+)$" })
+        }
         ("listeners[]", "path") => json!({ "pattern": "^/[^?#\\s]*$" }),
         ("listeners[]", "origins") => json!({ "items": { "pattern": "^(\\*|null|[^/?#]+://[^/?#]+)$" } }),
         ("listeners[]", "hosts") => json!({ "items": { "pattern": "^[A-Za-z0-9._-]+$" } }),
@@ -277,12 +279,25 @@ fn by_hand(path: &str, key: &str) -> Value {
     }
 }
 
+/// What the key of a kind of listener excludes.
+fn kind(row: &Row) -> Value {
+    let mut one = json!({ "required": [row.key] });
+    match &row.web {
+        None if !row.needs_path => one["not"] = json!({ "required": ["mode"] }),
+        Some(web) if !web.has_idle_timeout => one["not"] = json!({ "required": ["idle_timeout_sec"] }),
+        _ => {}
+    }
+    one
+}
+
 /// The C daemon's own section.
 fn transport() -> Value {
+    let flags = KINDS.iter().map(|row| format!("--{}", row.key));
+    let flags = listed(["--stdio".to_owned()].into_iter().chain(flags), "and");
     json!({
         "properties": {
             "mode": {
-                "description": "The flags --stdio, --unix, --tcp, --ws and --http come before it and say where to listen.",
+                "description": format!("The flags {flags} come before it and say where to listen."),
                 "enum": ["stdio", "unix", "tcp"],
                 "default": "stdio",
             },

@@ -17,7 +17,7 @@ fn a_websocket_listener_has_its_terms() {
         file.display()
     ));
     let web = Web {
-        protocol: WebProtocol::WebSocket,
+        kind: ListenerKind::WebSocket,
         path: "/a/b".to_owned(),
         origins: vec!["https://app.example".to_owned(), "*".to_owned()],
         hosts: vec!["bus.example".to_owned()],
@@ -50,7 +50,7 @@ fn a_listener_for_mcp_has_its_terms() {
     let plain = listener(r#""http":"127.0.0.1:0""#);
     assert_eq!(
         (plain.web.clone(), plain.address()),
-        (Some(Web::of(WebProtocol::Mcp)), "http://127.0.0.1:0/mcp".to_owned())
+        (Some(Web::of(ListenerKind::Mcp)), "http://127.0.0.1:0/mcp".to_owned())
     );
     let full = listener(
         r#""http":"[::1]:9000","path":"/a/b","origins":["https://app.example"],"hosts":["bus.example"],
@@ -61,7 +61,7 @@ fn a_listener_for_mcp_has_its_terms() {
         origins: vec!["https://app.example".to_owned()],
         hosts: vec!["bus.example".to_owned()],
         trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
-        ..Web::of(WebProtocol::Mcp)
+        ..Web::of(ListenerKind::Mcp)
     };
     assert_eq!((full.web.as_ref(), full.address()), (Some(&web), "http://[::1]:9000/a/b".to_owned()));
     let unix = listener(r#""http":"unix:/run/bus.sock","mode":"0660","peer_uids":[0]"#);
@@ -96,7 +96,7 @@ fn a_pool_offered_to_mcp_clients_needs_an_explicit_assignment() {
 #[test]
 fn a_pool_offered_to_mcp_clients_by_the_command_line_needs_an_explicit_assignment_too() {
     let http = Listen::Tcp { host: "a".to_owned(), port: 2 };
-    let door = Listener { web: Some(Web::of(WebProtocol::Mcp)), ..Listener::open(http) };
+    let door = Listener { web: Some(Web::of(ListenerKind::Mcp)), ..Listener::open(http) };
     let error = good(&top("")).listen(std::slice::from_ref(&door)).expect_err("nothing says how sessions share it");
     let begin =
         "bus.json: http://a:2/mcp: the pool \"a\" does not say how sessions share its processes (write \"assignment\"";
@@ -138,7 +138,7 @@ fn settings_without_effect_are_refused() {
     for (members, why) in [
         (
             r#""tcp":"a:1","origins":[]"#,
-            "listeners[0].origins: is of a listener for WebSocket or for MCP over HTTP (write \"ws\" or \"http\" instead",
+            "listeners[0].origins: is of a listener over HTTP (write \"ws\" or \"http\" instead",
         ),
         (r#""tcp":"a:1","ping_sec":1"#, "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\" instead"),
         (r#""http":"a:1","pool":"a","ping_sec":1"#, "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\""),

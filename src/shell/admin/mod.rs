@@ -37,7 +37,7 @@ use super::handshakes::tokens;
 use super::listeners::{Acceptor, Throttle};
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
-use crate::config::{Config, Listen, Token};
+use crate::config::{Config, Token};
 use access::Origin;
 use history::History;
 use place::Place;
@@ -92,10 +92,8 @@ impl Admin {
             Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
         };
         let admin = config.admin.as_ref();
-        let is_abstract =
-            |listen: &Listen| matches!(listen, Listen::Unix { path, .. } if crate::address::is_abstract(path));
         self.is_on = acceptors.clone().any(|acceptor| acceptor.for_admin);
-        self.is_abstract = admin.is_some_and(|admin| is_abstract(&admin.listen));
+        self.is_abstract = admin.is_some_and(|admin| admin.listen.is_abstract());
         self.token = admin.and_then(|admin| admin.token.clone());
         self.token_file = admin.and_then(|admin| admin.token_file.clone()).unwrap_or_default();
         self.places = config.listeners.iter().enumerate().map(place).collect();

@@ -1,5 +1,7 @@
 //! A client listener's names for operators.
 
+use crate::kinds::without_scheme;
+
 pub(super) struct Place {
     /// The address in the configuration or on the command line.
     pub asked: String,
@@ -9,9 +11,6 @@ pub(super) struct Place {
     pub path: Option<String>,
 }
 
-/// The prefixes of addresses.
-const KINDS: [&str; 6] = ["tcp://", "ws://", "ws+unix:", "http://", "http+unix:", "unix:"];
-
 impl Place {
     /// Its name where there can be only one: its first address.
     pub(super) fn label(&self) -> &str {
@@ -20,9 +19,9 @@ impl Place {
 
     /// Whether an address means this listener, with or without its prefix, and with or without its path.
     pub(super) fn is_called(&self, name: &str) -> bool {
-        let name = KINDS.into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
+        let name = without_scheme(name);
         let is_same = |known: &String| {
-            let known = KINDS.into_iter().find_map(|kind| known.strip_prefix(kind)).unwrap_or(known);
+            let known = without_scheme(known);
             let socket = self.path.as_ref().and_then(|path| known.strip_suffix(path.as_str()));
             known == name || socket.is_some_and(|socket| socket.strip_suffix(':').unwrap_or(socket) == name)
         };

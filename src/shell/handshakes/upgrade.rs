@@ -14,7 +14,7 @@ use crate::bus::admission::TurnedAway;
 use crate::bus::port::{Origin, Place};
 use crate::bus::readiness::Readiness;
 use crate::bus::settings::Proxies;
-use crate::config::{Config, Listen, Listener, Web, WebProtocol};
+use crate::config::{Config, Listener, Web};
 use crate::http1::{Head, Status};
 use crate::random;
 use crate::tokens::{Bearer, Tokens};
@@ -59,10 +59,7 @@ impl UpgradePolicy {
     pub(in crate::shell) fn of(listener: &Listener, config: &Config) -> Option<Self> {
         let terms = listener.web.clone()?;
         let pools = config.pools.iter().map(|pool| pool.core.id.clone()).collect();
-        let is_loopback = match &listener.listen {
-            Listen::Tcp { host, .. } => is_loopback(&host.to_ascii_lowercase()),
-            Listen::Unix { .. } | Listen::Stdio => false,
-        };
+        let is_loopback = listener.listen.is_loopback();
         Some(Self { terms, node: Arc::clone(&config.node), pools, is_loopback })
     }
 
@@ -123,7 +120,7 @@ impl UpgradePolicy {
             ));
         }
         // Our own name is known.
-        let asks = self.terms.protocol == WebProtocol::Mcp && !self.is_loopback && !is_behind_proxy;
+        let asks = self.terms.kind.web().is_some_and(|web| web.must_know_host) && !self.is_loopback && !is_behind_proxy;
         if asks && !caller.host.is_some_and(is_known) {
             return Err(forbidden(
                 "Host is a name that is not in hosts of this listener (listeners[].hosts)".to_owned(),
@@ -164,11 +161,9 @@ impl UpgradePolicy {
         if self.terms.tokens_file.is_some() {
             let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
             let token = caller.token.ok_or_else(|| {
-                refused(match self.terms.protocol {
-                    WebProtocol::Mcp => "a token is needed: Authorization: Bearer TOKEN",
-                    WebProtocol::WebSocket => {
-                        "a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN"
-                    }
+                refused(match self.terms.kind.web().is_some_and(|web| web.has_websockets) {
+                    true => "a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN",
+                    false => "a token is needed: Authorization: Bearer TOKEN",
                 })
             })?;
             let found = self.terms.tokens.find(token.0).ok_or_else(|| refused("this token is not valid"))?;

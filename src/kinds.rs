@@ -1,0 +1,261 @@
+//! The kinds of listeners, one row each. Configuration, command line, admin listener, bridge, `check` and the documents
+//! that are written from the table of settings take from here how a kind is named, written and served.
+//!
+//! What a kind does is elsewhere: `shell` serves it, and `bridge` connects to it.
+
+/// The kinds of listeners for clients, except the one client on stdin and stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenerKind {
+    /// Lines over TCP.
+    Tcp,
+    /// Lines over a Unix socket.
+    Unix,
+    /// WebSocket (RFC 6455).
+    WebSocket,
+    /// The Streamable HTTP of MCP.
+    Mcp,
+}
+
+/// What is known of a kind.
+pub(crate) struct Row {
+    pub kind: ListenerKind,
+    /// Its key in `listeners[]`; with two dashes before it, its flag.
+    pub key: &'static str,
+    /// The type of both: in the help of the flag, and in the documentation of the key.
+    pub value: &'static str,
+    pub written: &'static str,
+    /// One sentence of description, for the documentation of the key.
+    pub says: &'static str,
+    /// The help of the flag: its first sentence, without a full stop, and the rest of the long help.
+    pub help: &'static str,
+    pub long_help: &'static str,
+    /// What listens there, in a sentence of advice: "that is …".
+    pub what: &'static str,
+    /// What its addresses begin with, before a colon. With an `s` behind it, it is TLS, which another program ends.
+    pub scheme: &'static str,
+    /// Its address is the path of a file, which need not be UTF-8.
+    pub needs_path: bool,
+    /// How it is served over HTTP, if it is.
+    pub web: Option<Web>,
+}
+
+/// How a kind of listener is served over HTTP, whose addresses are URLs.
+pub(crate) struct Web {
+    /// The path, if none is configured.
+    pub path: &'static str,
+    /// Each pool has a path below it.
+    pub has_paths_of_pools: bool,
+    /// It is asked for WebSockets: they are pinged (`ping_sec`), and a token may be among the subprotocols.
+    pub has_websockets: bool,
+    /// `Host` has to be known on every network, not only where it is known to be this machine's.
+    pub must_know_host: bool,
+    /// Silence ends a client's connection (`idle_timeout_sec`); where a client is no connection, its sessions end.
+    pub has_idle_timeout: bool,
+}
+
+/// The table. If two kinds have a scheme in common, the first has the URLs with a path of neither.
+pub(crate) const KINDS: [Row; 4] = [
+    Row {
+        kind: ListenerKind::Tcp,
+        key: "tcp",
+        value: "HOST:PORT",
+        written: "`HOST:PORT`",
+        says: "TCP port; 0 lets the kernel choose.",
+        help: "Serve many clients on a TCP port",
+        long_help: "HOST is a name or an address, an IPv6 address in brackets: [::1]:9000; without it, :9000 is every network \
+                    of this machine, IPv4 and IPv6. With port 0 the kernel chooses one, which is reported on stderr.",
+        what: "a TCP address",
+        scheme: "tcp",
+        needs_path: false,
+        web: None,
+    },
+    Row {
+        kind: ListenerKind::Unix,
+        key: "unix",
+        value: "PATH",
+        written: "1 to 107 bytes",
+        says: "Path of a Unix socket, or `@NAME` without a file.",
+        help: "Serve many clients on a Unix socket",
+        long_help: "A socket that a dead daemon left behind is replaced, one that is in use is not. Only its owner may connect; \
+                    listeners[].mode in the configuration can widen that.",
+        what: "a Unix socket",
+        scheme: "unix",
+        needs_path: true,
+        web: None,
+    },
+    Row {
+        kind: ListenerKind::WebSocket,
+        key: "ws",
+        value: "HOST:PORT",
+        written: "`HOST:PORT`, `unix:PATH`",
+        says: "WebSocket (RFC 6455), a message for each line.",
+        help: "Serve many clients that speak WebSocket, at ws://HOST:PORT/acp",
+        long_help: "Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. wss:// is for a \
+                    proxy in front of it.",
+        what: "a WebSocket",
+        scheme: "ws",
+        needs_path: false,
+        web: Some(Web {
+            path: "/acp",
+            has_paths_of_pools: false,
+            has_websockets: true,
+            must_know_host: false,
+            has_idle_timeout: true,
+        }),
+    },
+    Row {
+        kind: ListenerKind::Mcp,
+        key: "http",
+        value: "HOST:PORT",
+        written: "`HOST:PORT`, `unix:PATH`",
+        says: "MCP over Streamable HTTP, for pools that set `assignment`.",
+        help: "Serve many clients of MCP over Streamable HTTP, at http://HOST:PORT/mcp",
+        long_help: "Each pool is at /mcp/POOL, and has to say its assignment in the configuration; listeners[] there says who \
+                    may come in. https:// is for a proxy in front of it.",
+        what: "MCP over HTTP",
+        scheme: "http",
+        needs_path: false,
+        web: Some(Web {
+            path: "/mcp",
+            has_paths_of_pools: true,
+            has_websockets: false,
+            must_know_host: true,
+            has_idle_timeout: false,
+        }),
+    },
+];
+
+impl ListenerKind {
+    /// The row of the table.
+    pub(crate) fn row(self) -> &'static Row {
+        const TABLE: &[Row] = &KINDS;
+        TABLE.iter().find(|row| row.kind == self).expect("each kind has a row")
+    }
+
+    /// How it is served over HTTP, if it is.
+    pub(crate) fn web(self) -> Option<&'static Web> {
+        self.row().web.as_ref()
+    }
+
+    /// Whether its clients speak MCP, so that each is a session and its pools offer both eras of the protocol.
+    pub fn is_mcp(self) -> bool {
+        self == Self::Mcp
+    }
+
+    /// Its key in `listeners[]`.
+    pub fn key(self) -> &'static str {
+        self.row().key
+    }
+
+    /// What its addresses begin with.
+    pub fn scheme(self) -> &'static str {
+        self.row().scheme
+    }
+
+    /// The path where it is served over HTTP by default; empty if it is not served over HTTP.
+    pub fn default_path(self) -> &'static str {
+        self.web().map_or("", |web| web.path)
+    }
+
+    /// The kind of the listener at a URL, from its scheme and what follows the host.
+    pub(crate) fn of_url(scheme: &str, target: &str) -> Option<Self> {
+        let mut served = over_http().filter(|(row, _)| row.scheme == scheme);
+        let first = served.next()?;
+        let mut all = [first].into_iter().chain(served);
+        let named = all.find(|(_, web)| target.starts_with(web.path));
+        Some(named.unwrap_or(first).0.kind)
+    }
+
+    /// The URL of its listener at a socket, `tcp://HOST:PORT` or `unix:PATH`; the socket's own address for lines.
+    pub(crate) fn url(self, socket: &str, path: &str) -> String {
+        let Row { scheme, web, .. } = self.row();
+        match (web, socket.strip_prefix("tcp://"), socket.strip_prefix("unix:")) {
+            (Some(_), Some(host), _) => format!("{scheme}://{host}{path}"),
+            (Some(_), _, Some(file)) => format!("{scheme}+unix:{file}:{path}"),
+            _ => socket.to_owned(),
+        }
+    }
+}
+
+/// The rows of the kinds that are served over HTTP.
+pub(crate) fn over_http() -> impl Iterator<Item = (&'static Row, &'static Web)> + Clone {
+    const TABLE: &[Row] = &KINDS;
+    TABLE.iter().filter_map(|row| Some((row, row.web.as_ref()?)))
+}
+
+/// An address without its scheme, as [`ListenerKind::url`] and [`crate::address::Address`] write it.
+pub(crate) fn without_scheme(address: &str) -> &str {
+    let is_known = |scheme: &str| KINDS.iter().any(|row| row.scheme == scheme);
+    match address.split_once(':') {
+        Some(("unix", path)) => path,
+        Some((scheme, rest)) if scheme.strip_suffix("+unix").is_some_and(is_known) => rest,
+        Some((scheme, rest)) if is_known(scheme) => rest.strip_prefix("//").unwrap_or(address),
+        _ => address,
+    }
+}
+
+/// Words as in a sentence: "a, b or c".
+pub(crate) fn listed<S: AsRef<str>>(words: impl IntoIterator<Item = S>, last: &str) -> String {
+    let words: Vec<S> = words.into_iter().collect();
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    match words.split_last() {
+        Some((end, [])) => (*end).to_owned(),
+        Some((end, before)) => format!("{} {last} {end}", before.join(", ")),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_rows_of_the_kinds_agree_with_each_other() {
+        let keys: BTreeSet<&str> = KINDS.iter().map(|row| row.key).collect();
+        assert_eq!(keys.len(), KINDS.len(), "each has a key of its own");
+        for row in &KINDS {
+            assert_eq!(row.kind.row().key, row.key);
+            assert!(!row.help.ends_with('.') && row.long_help.ends_with('.') && row.says.ends_with('.'), "{}", row.key);
+        }
+        for (row, web) in over_http() {
+            assert!(web.path.starts_with('/') && !web.path.ends_with('/'), "{}", row.key);
+            assert_eq!(ListenerKind::of_url(row.scheme, web.path), Some(row.kind), "scheme and path name the kind");
+        }
+    }
+
+    #[test]
+    fn a_url_of_an_unusual_path_belongs_to_the_first_kind_with_its_scheme() {
+        assert_eq!(ListenerKind::of_url("http", "/tools"), Some(ListenerKind::Mcp));
+        assert_eq!(ListenerKind::of_url("ws", ""), Some(ListenerKind::WebSocket));
+        for scheme in ["tcp", "unix", "ftp", ""] {
+            assert_eq!(ListenerKind::of_url(scheme, "/acp"), None, "{scheme}");
+        }
+    }
+
+    #[test]
+    fn an_address_loses_its_scheme_and_nothing_else() {
+        for (address, rest) in [
+            ("tcp://[::1]:9000", "[::1]:9000"),
+            ("ws://h:9000/acp", "h:9000/acp"),
+            ("http+unix:/run/a:/mcp", "/run/a:/mcp"),
+            ("unix:/run/a", "/run/a"),
+            ("unix:@a", "@a"),
+            ("h:9000", "h:9000"),
+            ("ws:9000", "ws:9000"),
+            ("http:9000", "http:9000"),
+            ("/run/a:b", "/run/a:b"),
+            ("[::1]:9000", "[::1]:9000"),
+            ("ftp://h", "ftp://h"),
+        ] {
+            assert_eq!(without_scheme(address), rest, "{address}");
+        }
+    }
+
+    #[test]
+    fn words_are_listed_as_in_a_sentence() {
+        assert_eq!(listed(["a", "b", "c"], "or"), "a, b or c");
+        assert_eq!((listed(["a"], "or"), listed([""; 0], "or")), ("a".to_owned(), String::new()));
+    }
+}

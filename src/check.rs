@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::address::{self, Address};
+use crate::bus::eras::protocol::MODERN;
 use crate::bus::settings::Assignment;
 use crate::config::{Config, Pool};
 use crate::error::StartError;
@@ -87,7 +88,7 @@ fn doubt_assignment(pool: &Pool) -> Option<String> {
 fn doubt_shared_door(pool: &Pool) -> Option<String> {
     (pool.core.assignment != Assignment::Dedicated).then(|| {
         format!(
-            "sessions over HTTP share the processes of pool \"{}\": a server of a revision before 2026-07-28 loses sampling, \
+            "sessions over HTTP share the processes of pool \"{}\": a server of a revision before {MODERN} loses sampling, \
              elicitation and resource updates there; \"dedicated\" gives each session a process of its own",
             pool.core.id
         )

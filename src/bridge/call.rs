@@ -28,12 +28,15 @@ use super::run;
 use super::stream::{Backend, Stream};
 use super::terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use super::waiting::Waiting;
+use crate::bus::eras::protocol::{LEGACY, METHOD_NOT_FOUND, MODERN, UNSUPPORTED_VERSION};
 use crate::bus::id::Id;
 use crate::error::{StartError, exit};
 use crate::visible;
 
-/// The revision whose requests need no handshake.
-const WITHOUT_HANDSHAKE: &str = "2026-07-28";
+/// Whether a server that answers `initialize` with this error code has requests without a handshake.
+fn has_no_initialize(code: i64) -> bool {
+    [METHOD_NOT_FOUND, UNSUPPORTED_VERSION].map(i64::from).contains(&code)
+}
 
 /// A call: the request and the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -308,7 +311,7 @@ impl Talk<'_> {
         let own = json!({ "name": "stdio_bus", "version": env!("CARGO_PKG_VERSION") });
         let params = match handshake {
             Handshake::Acp => json!({ "protocolVersion": 1, "clientCapabilities": {}, "clientInfo": own }),
-            Handshake::Mcp => json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": own }),
+            Handshake::Mcp => json!({ "protocolVersion": LEGACY, "capabilities": {}, "clientInfo": own }),
         };
         let until = self.until();
         self.send(message(Some(0), "initialize", Some(&params.to_string()))).await?;
@@ -320,7 +323,7 @@ impl Talk<'_> {
                 Ok(true)
             }
             // The method is unknown: there are no sessions, and each request carries its revision.
-            (Handshake::Mcp, Some(-32601 | -32022)) if self.call.method.is_some() => {
+            (Handshake::Mcp, Some(code)) if self.call.method.is_some() && has_no_initialize(code) => {
                 self.code = exit::OK;
                 self.has_no_handshake = true;
                 Ok(true)
@@ -379,8 +382,8 @@ impl Talk<'_> {
         if let (Some(id), Some(method), false) = (id, &method, self.is_typing) {
             // No one can answer it.
             let answer = match method.as_ref() {
-                "ping" => r#""result":{}"#,
-                _ => r#""error":{"code":-32601,"message":"stdio_bus call answers no requests"}"#,
+                "ping" => r#""result":{}"#.to_owned(),
+                _ => format!(r#""error":{{"code":{METHOD_NOT_FOUND},"message":"stdio_bus call answers no requests"}}"#),
             };
             self.send(format!(r#"{{"jsonrpc":"2.0","id":{},{answer}}}"#, id.get()).into_bytes()).await?;
         }
@@ -470,7 +473,7 @@ fn with_revision(params: Option<&str>) -> String {
     let meta = params.entry("_meta").or_insert_with(|| json!({}));
     if let Value::Object(meta) = meta {
         let key = |name: &str| format!("io.modelcontextprotocol/{name}");
-        meta.entry(key("protocolVersion")).or_insert(WITHOUT_HANDSHAKE.into());
+        meta.entry(key("protocolVersion")).or_insert(MODERN.into());
         meta.entry(key("clientCapabilities")).or_insert(json!({}));
     }
     Value::Object(params).to_string()
@@ -530,6 +533,6 @@ mod tests {
         assert_eq!(text(message(None, "m", None)), r#"{"jsonrpc":"2.0","method":"m"}"#);
         let params: Value = serde_json::from_str(&with_revision(Some(r#"{"a":1}"#))).expect("JSON");
         assert_eq!(params["a"], 1);
-        assert_eq!(params["_meta"]["io.modelcontextprotocol/protocolVersion"], WITHOUT_HANDSHAKE);
+        assert_eq!(params["_meta"]["io.modelcontextprotocol/protocolVersion"], MODERN);
     }
 }

@@ -2,6 +2,7 @@
 //! how sessions share processes. Listeners of a file are checked by the reader, those of the command line at start.
 
 use super::{Listener, Pool};
+use crate::bus::eras::protocol::MODERN;
 
 impl Listener {
     /// Why the listener cannot offer its pools, out of these, and what to do about it: in a file, or on the command
@@ -36,7 +37,7 @@ fn objection_to_silence(at: usize, id: &str, on_command_line: bool) -> (String, 
     };
     let remedy = format!(
         "{place}: \"dedicated\" gives each session a process of its own, for browsers and stateful servers; with \"client\" or \
-         \"round_robin\" sessions share processes, and a server of a revision before 2026-07-28 then loses sampling, \
+         \"round_robin\" sessions share processes, and a server of a revision before {MODERN} then loses sampling, \
          elicitation and resource updates"
     );
     (what, remedy)

@@ -7,13 +7,13 @@ use super::Http;
 use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Member, Waiting};
 use crate::bus::Known;
+use crate::bus::eras::protocol::{INVALID_REQUEST, LEGACY, MODERN, REVISIONS, revision};
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, Next, Peer, Reason};
 use crate::bus::settings::Era;
 use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::{Takes, Verb, is_discovery};
-use crate::mcp::fault::INVALID_REQUEST;
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, modern};
@@ -28,8 +28,6 @@ use crate::websocket::request::Caller;
 const LONGEST_ID: usize = 1024;
 /// How many bytes of a client's messages are passed to the core in a turn.
 const SHARE: usize = 256 * 1024;
-/// The only revision with batches.
-const BATCHES: &str = "2025-03-26";
 
 impl<I: Io> Shell<I> {
     /// The head of a request is complete.
@@ -101,7 +99,7 @@ impl<I: Io> Shell<I> {
         let Some(asked) = &incoming.asked else { return };
         let result = match asked.verb {
             Verb::Get | Verb::Delete if asked.says_modern() => {
-                Err(Fault::new(Status::MethodNotAllowed, "2026-07-28 has POST alone"))
+                Err(Fault::new(Status::MethodNotAllowed, format!("{MODERN} has POST alone")))
             }
             Verb::Get => modern::check_legacy(asked).and_then(|()| self.http_get(now, slot)),
             Verb::Delete => modern::check_legacy(asked).and_then(|()| self.http_delete(now, slot)),
@@ -131,7 +129,7 @@ impl<I: Io> Shell<I> {
         let connection = &self.reactor.http.connections[slot];
         let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         modern::may_batch(asked)?;
-        let says_so = asked.version.as_deref() == Some(BATCHES);
+        let says_so = says_batches(asked.version.as_deref());
         let client = self.session_asked(slot)?;
         let session = self.reactor.http.members.get_mut(client).and_then(Member::session);
         match session.is_some_and(|session| session.takes_batches() || says_so) {
@@ -314,13 +312,13 @@ impl<I: Io> Shell<I> {
         let said =
             self.reactor.workers.said.get(&pool).map_or_else(String::new, |line| format!("; its stderr ends: {line}"));
         let why = match self.bus.view().era_known(pool) {
-            Known::Answered => "this server speaks MCP up to 2025-11-25; begin with initialize".to_owned(),
+            Known::Answered => format!("this server speaks MCP up to {LEGACY}; begin with initialize"),
             Known::Silent => format!(
-                "the command of this pool runs and has not answered yet whether it serves MCP 2026-07-28{said}; try again, \
+                "the command of this pool runs and has not answered yet whether it serves MCP {MODERN}{said}; try again, \
                  or begin with initialize"
             ),
             Known::Ended => format!(
-                "the command of this pool has ended each time before it answered whether it serves MCP 2026-07-28{said}; \
+                "the command of this pool has ended each time before it answered whether it serves MCP {MODERN}{said}; \
                  it may not start at all, or only after initialize"
             ),
         };
@@ -348,7 +346,7 @@ impl<I: Io> Shell<I> {
         let Some(at) = http.members.get_mut(client) else { return Err(Fault::no_session()) };
         at.since = now;
         let Some(session) = at.session() else { return Err(Fault::no_session()) };
-        if is_array && !session.takes_batches() && version != Some(BATCHES) {
+        if is_array && !session.takes_batches() && !says_batches(version) {
             return Err(no_batches());
         }
         let takes = connection.takes();
@@ -538,8 +536,15 @@ fn cancelled_by(message: &Message) -> Option<Id> {
     Id::parse(message.request_id().filter(|_| cancels)?).ok()
 }
 
+/// Whether the revision that a request names has batches.
+fn says_batches(version: Option<&str>) -> bool {
+    version.and_then(|version| revision(version.as_bytes())).is_some_and(|revision| revision.has_batches)
+}
+
 fn no_batches() -> Fault {
-    Fault::bad(INVALID_REQUEST, "only 2025-03-26 has batches: post one message")
+    let dates: Vec<_> =
+        REVISIONS.iter().filter(|revision| revision.has_batches).map(|revision| revision.date).collect();
+    Fault::bad(INVALID_REQUEST, format!("only {} has batches: post one message", dates.join(", ")))
 }
 
 fn needs_events(what: &str) -> Fault {

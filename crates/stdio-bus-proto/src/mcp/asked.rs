@@ -1,8 +1,8 @@
 //! What a request's head asks for.
 
 use super::fault::Fault;
-use super::versions::MODERN_VERSION;
 use crate::http1::{Fields, Method, Request, Status, is_same_name};
+use stdio_bus_core::eras::protocol::MODERN;
 
 /// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Asked {
 
     /// Whether the head claims 2026-07-28.
     pub fn says_modern(&self) -> bool {
-        self.version.as_deref() == Some(MODERN_VERSION)
+        self.version.as_deref() == Some(MODERN)
     }
 }
 

@@ -4,21 +4,14 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::versions::{LEGACY_VERSIONS, MODERN_VERSION};
 use crate::http1::Status;
 use crate::websocket::answer::Refusal;
+use stdio_bus_core::eras::protocol::{
+    HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, MODERN, NO_SESSION, TRANSPORT,
+    UNSUPPORTED_VERSION, spoken_over_http,
+};
 use stdio_bus_core::port::Reason;
-
-/// Error codes of JSON-RPC 2.0 and of MCP 2026-07-28 ("Error codes").
-pub const PARSE_ERROR: i32 = -32700;
-pub const INVALID_REQUEST: i32 = -32600;
-pub const METHOD_NOT_FOUND: i32 = -32601;
-pub const INVALID_PARAMS: i32 = -32602;
-/// The code for transport errors that the SDKs use.
-pub const TRANSPORT: i32 = -32000;
-pub const HEADER_MISMATCH: i32 = -32020;
-pub const MISSING_CAPABILITY: i32 = -32021;
-pub const UNSUPPORTED_VERSION: i32 = -32022;
+use stdio_bus_core::settings::Era;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
@@ -69,7 +62,7 @@ impl Fault {
     /// None of the requested versions is supported.
     pub fn version(requested: &str) -> Self {
         let why = format!("protocol version {requested:?} is not spoken here");
-        let data = json!({ "supported": [MODERN_VERSION], "requested": requested });
+        let data = json!({ "supported": [MODERN], "requested": requested });
         Self { data: Some(data), ..Self::bad(UNSUPPORTED_VERSION, why) }
     }
 
@@ -83,8 +76,8 @@ impl Fault {
         let data = json!({
             "reason": Reason::EraUnsupported.name(),
             "delivered": false,
-            "supported": LEGACY_VERSIONS[..3],
-            "requested": MODERN_VERSION,
+            "supported": spoken_over_http(Era::Legacy).collect::<Vec<_>>(),
+            "requested": MODERN,
         });
         Self { data: Some(data), ..Self::bad(UNSUPPORTED_VERSION, why) }
     }
@@ -105,7 +98,7 @@ impl Fault {
 
     /// The session does not exist, or belongs to another client.
     pub fn no_session() -> Self {
-        Self { code: -32001, ..Self::new(Status::NotFound, "there is no such session; begin with initialize") }
+        Self { code: NO_SESSION, ..Self::new(Status::NotFound, "there is no such session; begin with initialize") }
     }
 
     /// The session ended before one of its requests was answered. On a 404 some clients would repeat the request in a
@@ -177,7 +170,7 @@ mod tests {
         let text = String::from_utf8(body).expect("it is text");
         assert!(text.starts_with(r#"{"jsonrpc":"2.0","id":"a\u0062","error":{"#), "{text}");
         let value: Value = serde_json::from_str(&text).expect("it is JSON");
-        assert_eq!(value["error"]["data"]["supported"], json!([MODERN_VERSION]));
+        assert_eq!(value["error"]["data"]["supported"], json!([MODERN]));
         let legacy = |discovers| Fault::legacy_server("x".into(), discovers);
         let all = [legacy(true), legacy(false), Fault::version("x"), Fault::no_session()];
         let reasons = all.map(|fault| fault.reason());

@@ -5,13 +5,14 @@ use std::cell::OnceCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::fault::{Fault, INVALID_REQUEST, PARSE_ERROR};
+use super::fault::Fault;
 use super::params::{Params, Walk};
 use crate::http1::Status;
 use ndjson_scan::{
     BATCH, BYTE_ORDER_MARK as MARK, Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, blank_returns,
     decoded, member,
 };
+use stdio_bus_core::eras::protocol::{INVALID_REQUEST, PARSE_ERROR};
 
 /// The kind of a message, by its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

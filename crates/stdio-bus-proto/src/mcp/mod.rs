@@ -16,7 +16,6 @@ pub mod message;
 pub mod modern;
 pub mod params;
 pub mod session;
-mod versions;
 pub mod write;
 
 pub use asked::Asked;

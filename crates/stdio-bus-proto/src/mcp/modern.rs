@@ -9,11 +9,14 @@ use base64::engine::general_purpose::STANDARD;
 use memchr::memmem::Finder;
 
 use super::asked::Asked;
-use super::fault::{Fault, HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND};
+use super::fault::Fault;
 use super::message::{Kind, Message};
 use super::params::Wanted;
-use super::versions::{LEGACY_VERSIONS, MODERN_VERSION};
 use crate::http1::Status;
+use stdio_bus_core::eras::protocol::{
+    HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, MODERN, revision,
+};
+use stdio_bus_core::settings::Era;
 
 /// The version that the message itself declares.
 fn version(message: &Message) -> Result<Option<Cow<'_, [u8]>>, Fault> {
@@ -58,7 +61,7 @@ pub fn is_modern(asked: &Asked, message: &Message) -> Result<bool, Fault> {
 /// It names another version.
 pub fn check_legacy(asked: &Asked) -> Result<(), Fault> {
     match asked.version.as_deref() {
-        Some(version) if !LEGACY_VERSIONS.contains(&version) => {
+        Some(version) if revision(version.as_bytes()).is_none_or(|revision| revision.era != Era::Legacy) => {
             Err(Fault::new(Status::BadRequest, format!("protocol version {version:?} is not spoken here")))
         }
         _ => Ok(()),
@@ -71,7 +74,7 @@ pub fn check_legacy(asked: &Asked) -> Result<(), Fault> {
 /// It may not, or it names an unknown version.
 pub fn may_batch(asked: &Asked) -> Result<(), Fault> {
     if asked.says_modern() {
-        return Err(Fault::bad(INVALID_REQUEST, "2026-07-28 has no batches: post one message"));
+        return Err(Fault::bad(INVALID_REQUEST, format!("{MODERN} has no batches: post one message")));
     }
     check_legacy(asked)
 }
@@ -96,7 +99,7 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
     let mismatch = |why: String| Err(Fault::bad(HEADER_MISMATCH, why));
     let kind = message.kind();
     if kind == Kind::Response {
-        return Err(Fault::bad(INVALID_REQUEST, "clients of 2026-07-28 send no responses"));
+        return Err(Fault::bad(INVALID_REQUEST, format!("clients of {MODERN} send no responses")));
     }
     let said = version(message)?;
     let head = asked.version.as_deref();
@@ -110,7 +113,7 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
             let said = shown(said);
             return mismatch(format!("MCP-Protocol-Version is {head:?}, and the body says \"{said}\""));
         }
-        (_, Some(head)) if head != MODERN_VERSION => return Err(Fault::version(head)),
+        (_, Some(head)) if head != MODERN => return Err(Fault::version(head)),
         _ => {}
     }
     if kind == Kind::Notification {
@@ -119,7 +122,7 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
     let method = message.method();
     if *method == *b"initialize" {
         // It would pin the worker, which other clients share, to the older era.
-        let why = "2026-07-28 has no initialize; begin with server/discover, or name an older version";
+        let why = format!("{MODERN} has no initialize; begin with server/discover, or name an older version");
         return Err(Fault { code: METHOD_NOT_FOUND, ..Fault::new(Status::NotFound, why) });
     }
     match asked.method.as_deref() {
@@ -173,8 +176,8 @@ pub fn request_state(message: &Message) -> Option<Cow<'_, [u8]>> {
 mod tests {
     use super::*;
     use crate::mcp::asked::{Takes, Verb};
-    use crate::mcp::fault::UNSUPPORTED_VERSION;
     use crate::mcp::message::{Body, LineReader, Upload};
+    use stdio_bus_core::eras::protocol::UNSUPPORTED_VERSION;
 
     fn message(text: &str) -> Message {
         let (mut upload, mut reader) = (Upload::default(), LineReader::default());
@@ -200,11 +203,11 @@ mod tests {
 
     #[test]
     fn head_and_body_have_to_agree() {
-        let new = Some(MODERN_VERSION);
+        let new = Some(MODERN);
         let code = |asked: &Asked, message: &Message| check(asked, message).map_err(|fault| fault.code);
-        let ours = call(MODERN_VERSION, "\"x\"");
+        let ours = call(MODERN, "\"x\"");
         assert_eq!(code(&asked(new, Some("tools/call"), Some("x")), &ours), Ok(()));
-        let coded = call(MODERN_VERSION, "\"\u{e9}\"");
+        let coded = call(MODERN, "\"\u{e9}\"");
         assert_eq!(code(&asked(new, Some("tools/call"), Some("=?base64?w6k=?=")), &coded), Ok(()));
         for wrong in [
             asked(None, Some("tools/call"), Some("x")),
@@ -248,7 +251,7 @@ mod tests {
         let plain = message(r#"{"id":1,"method":"tools/list","params":{}}"#);
         assert_eq!(is_modern(&asked(None, None, None), &plain), Ok(false));
         assert_eq!(is_modern(&asked(Some("2025-06-18"), None, None), &plain), Ok(false));
-        assert_eq!(is_modern(&asked(Some(MODERN_VERSION), None, None), &plain), Ok(true));
+        assert_eq!(is_modern(&asked(Some(MODERN), None, None), &plain), Ok(true));
         assert_eq!(is_modern(&asked(None, None, None), &call("2027-01-01", "\"x\"")), Ok(true));
         assert!(is_modern(&asked(Some("1999-01-01"), None, None), &plain).is_err());
     }
@@ -256,9 +259,7 @@ mod tests {
     #[test]
     fn an_initialize_is_judged_by_its_body_whatever_version_its_head_has() {
         let plain = message(r#"{"id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18"}}"#);
-        for version in
-            [None, Some("2025-06-18"), Some(MODERN_VERSION), Some("2027-01-01"), Some("1999-01-01"), Some("")]
-        {
+        for version in [None, Some("2025-06-18"), Some(MODERN), Some("2027-01-01"), Some("1999-01-01"), Some("")] {
             assert_eq!(is_modern(&asked(version, None, None), &plain), Ok(false), "{version:?}");
         }
         let text = r#"{"id":1,"method":"initialize","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;

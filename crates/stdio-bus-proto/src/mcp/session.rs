@@ -10,10 +10,11 @@
 
 use super::fault::Fault;
 use super::log::{Carries, Data, Event, Log};
-use super::versions::LEGACY_VERSIONS;
 use super::write::EventId;
 use crate::http1::Status;
+use stdio_bus_core::eras::protocol::{Revision, revision};
 use stdio_bus_core::id::Id;
+use stdio_bus_core::settings::Era;
 
 /// The holder's name for a connection.
 pub type Connection = usize;
@@ -101,7 +102,7 @@ pub struct Session {
     /// `Mcp-Session-Id`.
     pub id: Box<str>,
     /// The negotiated version, once known.
-    pub version: Option<&'static str>,
+    pub version: Option<&'static Revision>,
     /// The initialize request, until it is answered.
     pub initialize: Option<Id>,
     /// The first one is the GET stream.
@@ -125,18 +126,18 @@ impl Session {
 
     /// Records the negotiated version, if it is a known one.
     pub fn agree(&mut self, version: &[u8]) {
-        self.version = LEGACY_VERSIONS.into_iter().find(|known| known.as_bytes() == version);
+        self.version = revision(version).filter(|known| known.era == Era::Legacy);
     }
 
     /// Whether streams start with an event from which they can be resumed. Clients of older versions take its empty
     /// data for a message.
     pub fn primes(&self) -> bool {
-        self.version == Some(LEGACY_VERSIONS[0])
+        self.version.is_some_and(|version| version.primes_streams)
     }
 
     /// Whether it accepts batches, which only one revision has.
     pub fn takes_batches(&self) -> bool {
-        self.version == Some("2025-03-26")
+        self.version.is_some_and(|version| version.has_batches)
     }
 
     /// Adds the requests that a connection brings, with their ids and progress tokens. Returns the stream of their

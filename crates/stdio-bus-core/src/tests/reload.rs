@@ -705,16 +705,19 @@ fn a_removed_pool_is_in_use_while_a_client_may_still_name_it_or_would_be_given_t
 }
 
 #[test]
-fn a_reload_behind_the_last_stage_of_a_shutdown_starts_no_worker() {
-    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
-    let mut bench = Bench::new(before.clone());
+fn a_reload_behind_the_last_stage_of_a_shutdown_starts_no_worker_and_opens_no_listener() {
+    let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    before.listeners.push(Listener { closes_when_not_ready: true, ..Listener::default() });
+    let mut bench = Bench::starting(before.clone());
+    assert_eq!(bench.listeners.closed, [1]);
     bench.shutdown();
     bench.pass(seconds(60));
     let mut after = changed(&before);
     after.pools.push(Pool { id: "more".into(), ..pool(3, Assignment::RoundRobin) });
+    after.listeners[1].closes_when_not_ready = false;
     bench.reload(&after);
     bench.pass(seconds(60));
-    assert_eq!(bench.commands.len(), 1);
+    assert_eq!((bench.commands.len(), bench.listeners.closed), (1, vec![1]));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::connection::Connection;
+use super::connections::{AsLines, Connections};
 use super::http::connection::{Accepted, OPERATORS, Purpose};
 use super::listen::BACKLOG;
 use super::listeners::State;
@@ -22,29 +23,40 @@ use crate::io::{Io, Submission};
 const AT_ONCE: usize = 16;
 
 impl<I: Io> Shell<I> {
-    /// Makes a connection a client. `begun` was received from it already.
+    /// Makes a new connection a client.
     pub(super) fn add_client(
         &mut self,
         listener: usize,
         origin: Origin,
-        begun: &[u8],
         connection: impl FnOnce(Peer) -> Connection,
+    ) -> Option<ClientKey> {
+        let add = |connections: &mut Connections, peer| connections.add(connection(peer));
+        self.connect(listener, origin, &[], add)
+    }
+
+    /// Makes a connection a client, which `add` puts into the table. `begun` was received from it already.
+    pub(super) fn connect(
+        &mut self,
+        listener: usize,
+        origin: Origin,
+        begun: &[u8],
+        add: impl FnOnce(&mut Connections, Peer) -> usize,
     ) -> Option<ClientKey> {
         let reactor = &mut self.reactor;
         let now = reactor.clock.now();
         let (client, effects) = self.bus.connect(now, listener, origin);
-        let added = client.map(|client| (reactor.connections.add(connection(Peer::Client(client))), client));
+        let added = client.map(|client| (add(&mut reactor.connections, Peer::Client(client)), client));
         let mut is_kept = true;
         if let Some((slot, client)) = added {
             reactor.notify.changed();
-            if let Some(web) = &mut reactor.connections[slot].web {
+            if let Some(web) = &mut reactor.connections[AsLines(slot)].web {
                 web.heartbeat.begin(now, client.serial());
             }
             reactor.track_liveness(now, listener, slot);
             is_kept = begun.is_empty() || reactor.keep(slot, begun);
         }
         reactor.carry_out(effects, None);
-        if let Some((slot, _)) = added.filter(|(slot, _)| reactor.connections.contains(*slot)) {
+        if let Some((slot, _)) = added.filter(|(slot, _)| reactor.connections.lines(*slot).is_some()) {
             if !is_kept {
                 reactor.refuse_to_keep(now, slot);
             } else if begun.is_empty() {
@@ -133,7 +145,7 @@ impl<I: Io> Shell<I> {
             };
         }
         let descriptor = accepted.socket.as_raw_fd();
-        let client = self.add_client(listener, place.into(), &[], |peer| Connection::socket(peer, accepted.socket));
+        let client = self.add_client(listener, place.into(), |peer| Connection::socket(peer, accepted.socket));
         if let Some(number) = client.and_then(|client| self.bus.view().client_number(client)) {
             let address = &self.reactor.listeners.acceptors[index].address;
             tracing::debug!(client = number, descriptor, "accepted on {address} from {place}");
@@ -164,8 +176,8 @@ impl<I: Io> Reactor<I> {
 
     /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.
     fn has_room(&mut self, index: usize) -> bool {
-        let http = &self.http;
-        !self.listeners.acceptors[index].for_admin && http.has_room(Purpose::Mcp) && http.has_room(Purpose::Handshake)
+        let crowd = &self.connections.crowd;
+        !self.listeners.acceptors[index].for_admin && crowd.has_room(Purpose::Mcp) && crowd.has_room(Purpose::Handshake)
     }
 
     /// Arms the wait for a connection. While the listener is paused, the first one that waits is still noticed.

@@ -2,6 +2,7 @@
 
 use rustix::net::{Shutdown, shutdown};
 
+use super::connections::{AsLines, Protocol};
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
@@ -13,32 +14,45 @@ impl<I: Io> Reactor<I> {
     /// Watches for the departure of a peer where no read would show it: a paused or half-closed client, and a worker's
     /// stdin.
     pub(super) fn watch(&mut self, slot: usize) {
-        let Some(connection) = self.connections.get_mut(slot) else { return };
-        let is_socket = connection.transport.ends.is_socket() && connection.is_not_read();
-        let wanted = is_socket || connection.transport.ends.is_worker();
-        let Some(descriptor) = connection.transport.ends.raw_output() else { return };
-        if !wanted
-            || connection.transport.state >= State::Lingering
-            || !connection.transport.in_flight.add(Flight::Watch)
-        {
+        let is_wanted = match self.connections.get(slot) {
+            Some(Protocol::Lines(connection)) => connection.is_to_be_watched(),
+            Some(Protocol::Http(connection)) => !connection.transport.is_closing(),
+            None => false,
+        };
+        if !is_wanted {
             return;
         }
-        let half_closed = connection.transport.is_half_closed();
+        let transport = &mut self.connections[slot];
+        let Some(descriptor) = transport.ends.raw_output() else { return };
+        if !transport.in_flight.add(Flight::Watch) {
+            return;
+        }
+        let half_closed = transport.is_half_closed();
         // SAFETY: the descriptor stays open while this is in flight.
         unsafe { self.io.submit(Submission::Watch { descriptor, half_closed }, Operation::Watch.token(slot)) };
     }
 
+    /// A watched peer has gone or half-closed, or it is not watched any more.
     pub(super) fn watched(&mut self, now: Moment, slot: usize, result: i32) {
-        self.connections[slot].transport.in_flight.end(Flight::Watch);
+        self.connections[slot].in_flight.end(Flight::Watch);
         if self.remove_if_idle(slot) {
             return;
         }
-        let connection = &mut self.connections[slot];
+        if tells_half_closed(result) {
+            self.connections[slot].half_closes();
+        }
+        match self.connections.http(slot) {
+            None => self.lines_watched(now, slot, result),
+            Some(_) => self.http_watched(now, slot, result),
+        }
+    }
+
+    fn lines_watched(&mut self, now: Moment, slot: usize, result: i32) {
+        let connection = &self.connections[AsLines(slot)];
         if result < 0 || connection.transport.state >= State::Lingering {
             return self.close_stdin_when_idle(slot);
         }
         if tells_half_closed(result) {
-            connection.transport.half_closes();
             self.tell_half_closed(slot);
             return self.watch(slot);
         }
@@ -53,7 +67,7 @@ impl<I: Io> Reactor<I> {
 
     /// Tells the core that a client which is not read has half-closed.
     pub(super) fn tell_half_closed(&mut self, slot: usize) {
-        let connection = &self.connections[slot];
+        let connection = &self.connections[AsLines(slot)];
         if let Peer::Client(client) = connection.peer
             && connection.transport.ends.is_socket()
             && connection.incoming.is_paused
@@ -65,13 +79,13 @@ impl<I: Io> Reactor<I> {
 
     /// Closes the output once everything was written.
     pub(super) fn close_after_flush(&mut self, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         connection.transport.drain();
         self.connections.mark_dirty(slot);
     }
 
     pub(super) fn shut_down(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         connection.transport.state = State::Lingering;
         if connection.transport.ends.is_worker() {
             if connection.transport.in_flight.has(Flight::Watch) {
@@ -93,7 +107,7 @@ impl<I: Io> Reactor<I> {
     }
 
     pub(super) fn close_stdin_when_idle(&mut self, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         let is_busy =
             connection.transport.in_flight.has(Flight::Write) || connection.transport.in_flight.has(Flight::Watch);
         if let Ends::Worker { stdin, .. } = &mut connection.transport.ends
@@ -109,7 +123,7 @@ impl<I: Io> Reactor<I> {
         if how == Close::Refuse {
             return self.hear_to_the_end(slot);
         }
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         if let Some(web) = &mut connection.web {
             web.set_close_frame(why);
         }
@@ -132,7 +146,7 @@ impl<I: Io> Reactor<I> {
     /// Reads a client until the core decides. It may not need the line that is being read into place, which is
     /// presented as far as it was received.
     fn hear_to_the_end(&mut self, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         connection.incoming.is_paused = false;
         if connection.transport.in_flight.has(Flight::Read) && !connection.inbox.is_empty() {
             self.cancel(Operation::Read, slot);
@@ -140,20 +154,32 @@ impl<I: Io> Reactor<I> {
         self.connections.resume_soon(slot);
     }
 
-    /// Cancels all operations of a connection, which is removed when the last of them has completed.
+    /// Closes the connection of a peer of the core at once.
     pub(super) fn leave(&mut self, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &self.connections[AsLines(slot)];
         if connection.transport.is_closing() {
             return;
         }
-        connection.transport.state = State::Closing;
-        let is_socket = connection.transport.ends.is_socket();
-        if is_socket && let Some(socket) = connection.transport.ends.input() {
+        let has_rest_of_stderr = connection.stderr.is_some() && !connection.transport.in_flight.has(Flight::Stderr);
+        self.cancel_all(slot);
+        if has_rest_of_stderr {
+            self.read_stderr(slot);
+        }
+        self.remove_if_idle(slot);
+    }
+
+    /// Cancels all operations of a connection, which is removed when the last of them has completed.
+    pub(super) fn cancel_all(&mut self, slot: usize) {
+        let transport = &mut self.connections[slot];
+        transport.state = State::Closing;
+        let (is_socket, in_flight) = (transport.ends.is_socket(), transport.in_flight);
+        if is_socket
+            && !in_flight.is_empty()
+            && let Some(socket) = transport.ends.input()
+        {
             // All reads and writes of the socket complete after this.
             let _ = shutdown(socket, Shutdown::Both);
         }
-        let in_flight = connection.transport.in_flight;
-        let has_rest_of_stderr = connection.stderr.is_some() && !in_flight.has(Flight::Stderr);
         let operations = [
             (Flight::Read, Operation::Read, !is_socket),
             (Flight::Write, Operation::Write, !is_socket),
@@ -165,25 +191,22 @@ impl<I: Io> Reactor<I> {
                 self.cancel(operation, slot);
             }
         }
-        if has_rest_of_stderr {
-            self.read_stderr(slot);
-        }
-        self.remove_if_idle(slot);
     }
 
-    /// Removes a connection that is leaving and has nothing in flight. Returns whether it is leaving.
+    /// Removes a connection that is closing and has nothing in flight. Returns whether it is closing.
     pub(super) fn remove_if_idle(&mut self, slot: usize) -> bool {
-        let connection = &mut self.connections[slot];
-        if !connection.transport.is_closing() {
+        let transport = &self.connections[slot];
+        if !transport.is_closing() {
             return false;
         }
+        let is_over = transport.is_over();
         // Operations on an inherited descriptor may never complete, so they are not waited for.
-        let is_idle = connection.transport.in_flight.is_empty();
-        let client = match connection.peer {
-            Peer::Client(client) if is_idle || connection.transport.ends.is_stdio() => Some(client),
+        let is_told = is_over || transport.ends.is_stdio();
+        let client = match self.connections.lines(slot).map(|connection| connection.peer) {
+            Some(Peer::Client(client)) if is_told => Some(client),
             _ => None,
         };
-        if is_idle {
+        if is_over {
             self.remove(slot);
         }
         if let Some(client) = client
@@ -195,15 +218,23 @@ impl<I: Io> Reactor<I> {
         true
     }
 
-    fn remove(&mut self, slot: usize) {
-        let mut connection = self.connections.remove(slot);
-        self.timers.set(Timer::Connection(slot), None);
-        if connection.transport.ends.is_stdio() {
-            self.stdio.count_unwritten(connection.outbox.lines());
+    /// Removes a connection that the kernel holds no operation of.
+    pub(super) fn remove(&mut self, slot: usize) {
+        match self.connections.remove(slot) {
+            Protocol::Lines(mut connection) => {
+                self.timers.set(Timer::Connection(slot), None);
+                if connection.transport.ends.is_stdio() {
+                    self.stdio.count_unwritten(connection.outbox.lines());
+                }
+                connection.outbox.clear(self.io.buffers());
+                connection.inbox.release(self.io.buffers());
+            }
+            // Its timer keeps running: usually the next connection in its slot can use it.
+            Protocol::Http(mut connection) => {
+                connection.outgoing.let_go(self.io.buffers());
+                self.http.forget(&mut connection);
+            }
         }
-        connection.outbox.clear(self.io.buffers());
-        connection.inbox.release(self.io.buffers());
-        drop(connection);
         self.free_descriptor();
     }
 }

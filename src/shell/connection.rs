@@ -8,7 +8,7 @@ use super::inbox::Inbox;
 use super::inherited;
 use super::outbox::Outbox;
 use super::stderr::Stderr;
-use super::transport::{Ends, Flight, Transport};
+use super::transport::{Ends, Flight, State, Transport};
 use super::websocket::WebSocket;
 use crate::bus::port::{Moment, Peer, WorkerKey, WorkerName};
 
@@ -33,9 +33,6 @@ pub(super) struct Connection {
     /// When to look for signs of the client's network, if that is monitored.
     pub look_at: Option<Moment>,
 }
-
-/// A thousand of them may be idle.
-const _: () = assert!(size_of::<Connection>() <= 168);
 
 /// What becomes of an input.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,6 +117,12 @@ impl Connection {
     /// Whether no read would show the peer's departure.
     pub(super) fn is_not_read(&self) -> bool {
         self.incoming.is_paused || self.transport.has_ended()
+    }
+
+    /// Whether its departure is watched for.
+    pub(super) fn is_to_be_watched(&self) -> bool {
+        let is_client = self.transport.ends.is_socket() && self.is_not_read();
+        (is_client || self.transport.ends.is_worker()) && self.transport.state < State::Lingering
     }
 
     /// Whether there is input that the core has not seen, and is not processing.

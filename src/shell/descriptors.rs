@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::http::{self, MOST_HANDSHAKES, MOST_OPERATORS};
+use super::crowd::{MOST_CONNECTIONS, MOST_HANDSHAKES, MOST_HEARD, MOST_OPERATORS};
 use super::listen::MOST_OPERATOR_SOCKETS;
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Listen, Listener};
@@ -40,7 +40,7 @@ impl Need {
             least: OWN + config.listeners.len() + PER_WORKER * workers + of_admin,
             clients: if accepts { MAX_CONNECTIONS } else { 0 },
             handshakes: if config.listeners.iter().any(has_handshakes) { MOST_HANDSHAKES } else { 0 },
-            http: if is_mcp { http::MOST_CONNECTIONS + http::MOST_HEARD } else { 0 },
+            http: if is_mcp { MOST_CONNECTIONS + MOST_HEARD } else { 0 },
             workers,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::connections::AsLines;
 use super::outbox::{Storage, are_held};
 use super::reactor::Reactor;
 use crate::bus::port::{Effect, Effects, Peer, Text};
@@ -68,7 +69,7 @@ impl<I: Io> Reactor<I> {
     fn insert(&mut self, to: Peer, text: Text, from: Option<Peer>) {
         let bytes = text.as_bytes();
         let Some(slot) = self.connections.slot(to) else { return self.push_to_member(to, bytes) };
-        let (outbox, length) = (&mut self.connections[slot].outbox, bytes.len());
+        let (outbox, length) = (&mut self.connections[AsLines(slot)].outbox, bytes.len());
         let queued = if are_held(length, length) {
             let storage = self.http.hold(Rc::new(text.into()));
             outbox.hold(storage, 0, length, self.io.buffers())
@@ -80,7 +81,7 @@ impl<I: Io> Reactor<I> {
 
     fn copy(&mut self, to: Peer, source: &Source<'_>, lines: &[Line], span: Span) {
         let Some(slot) = self.connections.slot(to) else { return self.copy_to_member(to, source, lines, span) };
-        let outbox = &mut self.connections[slot].outbox;
+        let outbox = &mut self.connections[AsLines(slot)].outbox;
         let queued = match &source.block {
             Some((block, start)) if are_held(span.len(), block.capacity()) => {
                 outbox.hold(block.clone(), start + span.start as usize, start + span.end as usize, self.io.buffers())
@@ -100,7 +101,7 @@ impl<I: Io> Reactor<I> {
     /// Pauses or resumes a peer.
     fn pause(&mut self, peer: Peer, is_paused: bool) {
         let Some(slot) = self.connections.slot(peer) else { return self.pause_member(peer, is_paused) };
-        self.connections[slot].incoming.is_paused = is_paused;
+        self.connections[AsLines(slot)].incoming.is_paused = is_paused;
         if is_paused {
             self.tell_half_closed(slot);
             self.doubt(slot);

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::net::SendFlags;
 
+use super::connections::AsLines;
 use super::listen::KEEPALIVE;
 use super::reactor::Reactor;
 use super::transport::{Flight, State};
@@ -70,13 +71,13 @@ impl<I: Io> Reactor<I> {
     /// Starts monitoring a client of this listener.
     pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
         let is_tcp = self.listeners.terms.get(listener).is_some_and(|terms| terms.is_tcp);
-        self.connections[slot].look_at = is_tcp.then(|| next_look(now, LOOK_EVERY));
+        self.connections[AsLines(slot)].look_at = is_tcp.then(|| next_look(now, LOOK_EVERY));
         self.schedule(slot);
     }
 
     /// Checks a connection, and closes it if it has shown no sign of life for too long.
     pub(super) fn close_if_dead(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         let Some(look_at) = connection.look_at.as_mut().filter(|at| **at <= now) else { return };
         *look_at = next_look(now, LOOK_EVERY);
         if connection.transport.ends.input().and_then(silence_of).is_some_and(|silence| silence >= SILENCE) {
@@ -91,7 +92,7 @@ impl<I: Io> Reactor<I> {
     /// A client is not read any more: it is checked soon whether it has gone.
     pub(super) fn doubt(&mut self, slot: usize) {
         let now = self.clock.now();
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         connection.incoming.is_doubted = false;
         if let Some(look_at) = connection.look_at.as_mut().filter(|at| **at > now.after(DOUBT_EVERY)) {
             *look_at = next_look(now, DOUBT_EVERY);
@@ -101,7 +102,7 @@ impl<I: Io> Reactor<I> {
 
     /// A client is not read. If it has made no progress since the last check, it may have gone.
     fn check_unread(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         connection.look_at = Some(next_look(now.after(DOUBT), DOUBT_EVERY));
         if !std::mem::replace(&mut connection.incoming.is_doubted, true) || connection.transport.state != State::Open {
             return;

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::budget::{AGAIN, Stage};
+use super::connections::{AsHttp, AsLines};
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::turn::Shell;
@@ -58,7 +59,7 @@ impl<I: Io> Shell<I> {
                 if stage == Stage::Over {
                     reactor.close_strays(now, used, held.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default());
                 }
-                let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.get(*slot));
+                let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.lines(*slot));
                 waiting = waits.map(|connection| connection.peer).collect();
                 reactor.memory.may_grow = true;
             }
@@ -93,18 +94,19 @@ impl<I: Io> Reactor<I> {
     fn close_strays(&mut self, now: Moment, used: usize, most: usize) {
         let mut too_much = used.saturating_sub(self.memory.most);
         for _ in 0..MOST_CLOSED {
-            let Some((slot, bytes)) = self.http.heaviest_stray().filter(|(_, bytes)| too_much > 0 && *bytes > most)
+            let Some((slot, bytes)) =
+                self.http.heaviest_stray(&self.connections).filter(|(_, bytes)| too_much > 0 && *bytes > most)
             else {
                 return;
             };
-            too_much = too_much.saturating_sub(self.http.connections[slot].weight());
+            too_much = too_much.saturating_sub(self.connections[AsHttp(slot)].weight());
             let text = format!(
                 "a connection of MCP is closed: it and others of its source, whose sessions have ended or whose requests \
                  are incomplete, held {bytes} bytes when {used} bytes of max_memory, {}, were in use; read answers \
                  sooner, or raise limits.max_memory",
                 self.memory.most
             );
-            let place = self.http.connections[slot].origin.place;
+            let place = self.connections[AsHttp(slot)].origin.place;
             self.tell(now, Input::Stranger { place, reason: Reason::MemoryLimit, text });
             self.leave_http(now, slot);
         }
@@ -113,8 +115,8 @@ impl<I: Io> Reactor<I> {
     /// The bytes of a client cannot be buffered.
     pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
         self.memory.refused = true;
-        if let Peer::Client(client) = self.connections[slot].peer {
-            let held = self.connections[slot].weight();
+        if let Peer::Client(client) = self.connections[AsLines(slot)].peer {
+            let held = self.connections[AsLines(slot)].weight();
             self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
         }
     }
@@ -148,8 +150,8 @@ impl<I: Io> Reactor<I> {
 
     /// How much memory each peer holds. A block held by several outputs counts for each of them.
     fn holders(&self) -> Vec<(Peer, usize)> {
-        let weights = self.connections.iter().map(|(_, connection)| (connection.peer, connection.weight()));
-        weights.chain(self.http.holders()).filter(|(_, weight)| *weight > 0).collect()
+        let weights = self.connections.all_lines().map(|(_, connection)| (connection.peer, connection.weight()));
+        weights.chain(self.http.holders(&self.connections)).filter(|(_, weight)| *weight > 0).collect()
     }
 
     /// `lost` bytes from `from`, or from the bus itself, could not be queued for `to`.

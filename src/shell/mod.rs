@@ -4,13 +4,14 @@
 //! It has two halves, so that the core cannot be called while its effects are carried out: the core, and the reactor
 //! (`reactor.rs`), which owns everything that is open. `turn.rs` has the loop between them.
 //!
-//! State is at the bottom, operations on it are above. State, owned by the reactor: `transport.rs`, which moves the bytes
-//! of every connection, `connection.rs` with `inbox.rs`,
-//! `outbox.rs`, `framing.rs`, `websocket.rs` and `stderr.rs`, `http/connection.rs`, `listeners.rs`, `budget.rs`,
-//! `stdio.rs`, `timers.rs`. Operations: `read.rs` and `write.rs` move bytes, `accept.rs` accepts clients, `handshakes`
-//! handles PROXY headers and WebSocket requests, `http` requests, `frames.rs` WebSocket control frames, `liveness.rs` failed networks,
-//! `workers` processes, `memory.rs` memory pressure, `close.rs` closes connections, and `effects.rs` carries out the
-//! core's effects.
+//! State is at the bottom, operations on it are above. State, owned by the reactor: `connections.rs` is the table of all
+//! connections, whatever they speak. What moves their bytes is in `transport.rs`; above it are `connection.rs` for lines
+//! and WebSocket, with `inbox.rs`, `outbox.rs`, `framing.rs`, `websocket.rs` and `stderr.rs`, and `http/connection.rs`.
+//! Besides, `crowd.rs`, `listeners.rs`, `budget.rs`, `stdio.rs`, `timers.rs`. Operations: `accept.rs` accepts
+//! connections, `read.rs` and `write.rs` move bytes, `close.rs` closes connections, `eviction.rs` says which of them goes
+//! when there is no room, `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `frames.rs`
+//! WebSocket control frames, `liveness.rs` failed networks, `workers` processes, `memory.rs` memory pressure, and
+//! `effects.rs` carries out the core's effects.
 //!
 //! A connection with more lines than its share of a turn is queued behind the others. A turn never waits for more than
 //! one completion: what came meanwhile is taken with it (docs/performance.md says what waiting for more would cost).
@@ -21,9 +22,12 @@ mod budget;
 mod clock;
 mod close;
 mod connection;
+mod connections;
+mod crowd;
 pub(crate) mod descriptors;
 mod effects;
 mod entry;
+mod eviction;
 mod exit_watchdog;
 mod frames;
 mod framing;

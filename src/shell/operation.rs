@@ -15,6 +15,7 @@ operations! {
     Read,
     Receive,
     Write,
+    /// The peer of a connection has gone or half-closed.
     Watch,
     ReadStderr,
     /// Children have started or died, or threads have told something.
@@ -23,10 +24,6 @@ operations! {
     Log,
     /// SIGHUP was received.
     Hangup,
-    HttpReceive,
-    HttpSend,
-    /// The client of an MCP connection has gone or half-closed.
-    HttpWatch,
 }
 
 impl Operation {

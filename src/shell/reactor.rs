@@ -3,15 +3,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 
 use rustix::process::Rlimit;
-use slab::Slab;
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::connection::Connection;
+use super::connections::{AsLines, Connections, Protocol};
 use super::http::Http;
 use super::listeners::Listeners;
 use super::notify::Notify;
@@ -21,8 +19,7 @@ use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers};
 use super::workers::memories::Question;
 use super::workers::processes::Processes;
-use crate::bus::port::{ClientKey, Input, Moment, Peer, WorkerKey};
-use crate::bus::settings::MAX_CONNECTIONS;
+use crate::bus::port::{Input, Moment, WorkerKey};
 use crate::channel::Sender;
 use crate::config::{Config, Pool};
 use crate::io::Io;
@@ -91,129 +88,6 @@ impl Workers {
     }
 }
 
-/// The connections of clients and workers, and the lists of those that wait for something.
-#[derive(Default)]
-pub(super) struct Connections {
-    slab: Slab<Connection>,
-    /// Slots by the index of their key.
-    clients: Vec<Option<usize>>,
-    workers: Vec<Option<usize>>,
-    /// Connections whose outputs have something to write.
-    dirty: Vec<usize>,
-    /// Connections whose buffered bytes are presented next, in order.
-    pub resumed: VecDeque<usize>,
-    /// Connections whose receive found no buffer, to be retried when buffers are returned.
-    pub starved: Vec<usize>,
-    /// The maximum lengths of lines in bytes, without the newline.
-    pub longest_client_line: usize,
-    longest_worker_line: usize,
-}
-
-impl Connections {
-    pub(super) fn new(config: &Config) -> Self {
-        let mut connections = Self { clients: vec![None; MAX_CONNECTIONS], ..Self::default() };
-        connections.configure(config);
-        connections
-    }
-
-    /// Adds a connection, and returns its slot.
-    pub(super) fn add(&mut self, connection: Connection) -> usize {
-        let (slots, index) = match connection.peer {
-            Peer::Client(client) => (&mut self.clients, client.index()),
-            Peer::Worker(worker) => (&mut self.workers, worker.index()),
-        };
-        let slot = self.slab.insert(connection);
-        if slots.len() <= index {
-            slots.resize(index + 1, None);
-        }
-        slots[index] = Some(slot);
-        slot
-    }
-
-    /// The slot of a peer, if it exists.
-    #[inline]
-    pub(super) fn slot(&self, peer: Peer) -> Option<usize> {
-        let slot = match peer {
-            Peer::Client(client) => *self.clients.get(client.index())?,
-            Peer::Worker(worker) => *self.workers.get(worker.index())?,
-        }?;
-        (self.slab.get(slot)?.peer == peer).then_some(slot)
-    }
-
-    /// The core has removed the client that was in this slot. False if it had been removed before.
-    pub(super) fn release_client(&mut self, client: ClientKey, slot: usize) -> bool {
-        self.clients[client.index()].take_if(|known| *known == slot).is_some()
-    }
-
-    /// The core has removed a worker. Returns its slot, if it has one.
-    pub(super) fn release_worker(&mut self, worker: WorkerKey) -> Option<usize> {
-        self.workers.get_mut(worker.index()).and_then(Option::take)
-    }
-
-    /// Applies the line limits of this configuration.
-    pub(super) fn configure(&mut self, config: &Config) {
-        self.longest_client_line = config.limits.max_input_buffer;
-        self.longest_worker_line = config.limits.max_worker_line();
-    }
-
-    /// The maximum length of a connection's lines.
-    #[inline]
-    pub(super) fn longest_line(&self, slot: usize) -> usize {
-        match self.slab[slot].peer {
-            Peer::Client(_) => self.longest_client_line,
-            Peer::Worker(_) => self.longest_worker_line,
-        }
-    }
-
-    /// Marks an output that has something to write, or has to be checked.
-    #[inline]
-    pub(super) fn mark_dirty(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.slab[slot].transport.is_dirty, true) {
-            self.dirty.push(slot);
-        }
-    }
-
-    /// Takes the next marked connection that still exists.
-    #[inline]
-    pub(super) fn next_dirty(&mut self) -> Option<usize> {
-        while let Some(slot) = self.dirty.pop() {
-            if let Some(connection) = self.slab.get_mut(slot) {
-                connection.transport.is_dirty = false;
-                return Some(slot);
-            }
-        }
-        None
-    }
-
-    /// Queues a connection whose buffered bytes have to be presented.
-    pub(super) fn resume_soon(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.slab[slot].is_resumed, true) {
-            self.resumed.push_back(slot);
-        }
-    }
-
-    /// Takes the next one, if it still exists.
-    pub(super) fn next_resumed(&mut self) -> Option<usize> {
-        let slot = self.resumed.pop_front()?;
-        self.slab.get_mut(slot)?.is_resumed = false;
-        Some(slot)
-    }
-}
-
-impl Deref for Connections {
-    type Target = Slab<Connection>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.slab
-    }
-}
-
-impl DerefMut for Connections {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.slab
-    }
-}
-
 impl<I: Io> Reactor<I> {
     /// Queues an input for the core.
     pub(super) fn tell(&mut self, now: Moment, input: Input) {
@@ -222,15 +96,15 @@ impl<I: Io> Reactor<I> {
 
     /// Sets the timer of a connection.
     pub(super) fn schedule(&mut self, slot: usize) {
-        self.timers.set(Timer::Connection(slot), self.connections[slot].due());
+        match self.connections.get(slot) {
+            Some(Protocol::Lines(connection)) => self.timers.set(Timer::Connection(slot), connection.due()),
+            Some(Protocol::Http(connection)) => self.timers.set_at_latest(Timer::Connection(slot), connection.due()),
+            None => {}
+        }
     }
 
-    /// Handles the expired timer of a connection.
-    pub(super) fn connection_due(&mut self, now: Moment, slot: usize) {
-        let Some(connection) = self.connections.get_mut(slot) else { return };
-        if connection.transport.room.take_due(now) {
-            self.retry_sending(slot);
-        }
+    /// Handles the expired timer of a connection that speaks lines.
+    pub(super) fn lines_due(&mut self, now: Moment, slot: usize) {
         self.tell_left_out(now, slot);
         self.close_if_dead(now, slot);
         self.ping(now, slot);
@@ -241,13 +115,12 @@ impl<I: Io> Reactor<I> {
     pub(super) fn cancel(&mut self, operation: Operation, slot: usize) {
         let descriptor = match operation {
             Operation::Accept => self.listeners.acceptors[slot].socket().map(|socket| socket.as_raw_fd()),
-            Operation::HttpReceive | Operation::HttpSend | Operation::HttpWatch => {
-                Some(self.http.connections[slot].socket().as_raw_fd())
-            }
             Operation::Log => Some(rustix::stdio::stderr().as_raw_fd()),
-            Operation::Read => self.connections[slot].transport.ends.input().map(|input| input.as_raw_fd()),
-            Operation::ReadStderr => self.connections[slot].stderr.as_ref().map(|stderr| stderr.pipe.as_raw_fd()),
-            _ => self.connections[slot].transport.ends.raw_output(),
+            Operation::Read => self.connections[slot].ends.input().map(|input| input.as_raw_fd()),
+            Operation::ReadStderr => {
+                self.connections[AsLines(slot)].stderr.as_ref().map(|stderr| stderr.pipe.as_raw_fd())
+            }
+            _ => self.connections[slot].ends.raw_output(),
         };
         if let Some(descriptor) = descriptor {
             self.io.cancel(operation.token(slot), descriptor);

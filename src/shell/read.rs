@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
+use super::connections::{AsLines, Protocol};
 use super::effects::Source;
 use super::operation::Operation;
 use super::outbox::Storage;
@@ -32,7 +33,7 @@ fn share_of(room: usize, is_web: bool) -> u32 {
 impl<I: Io> Shell<I> {
     /// A read into the inbox has completed.
     pub(super) fn read(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.reactor.connections[slot];
+        let connection = &mut self.reactor.connections[AsLines(slot)];
         connection.transport.in_flight.end(Flight::Read);
         if result > 0 {
             connection.filled(now, result as usize);
@@ -43,16 +44,23 @@ impl<I: Io> Shell<I> {
         if reactor.remove_if_idle(slot) {
             return;
         }
-        if reactor.connections[slot].incoming.is_discarded {
-            reactor.connections[slot].inbox.release(reactor.io.buffers());
+        if reactor.connections[AsLines(slot)].incoming.is_discarded {
+            reactor.connections[AsLines(slot)].inbox.release(reactor.io.buffers());
         }
         if result > 0 { reactor.arm_read(slot) } else { reactor.input_over(now, slot, result) }
     }
 
     /// A receive into a provided buffer has completed.
     pub(super) fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
-        let connection = &mut self.reactor.connections[slot];
-        connection.transport.in_flight.end(Flight::Read);
+        self.reactor.connections[slot].in_flight.end(Flight::Read);
+        match self.reactor.connections.http(slot) {
+            None => self.lines_received(now, slot, completion),
+            Some(_) => self.http_received(now, slot, completion),
+        }
+    }
+
+    fn lines_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
+        let connection = &mut self.reactor.connections[AsLines(slot)];
         connection.incoming.has_more = completion.more_to_read();
         let buffer = completion.buffer();
         if completion.result > 0
@@ -62,7 +70,7 @@ impl<I: Io> Shell<I> {
         {
             connection.transport.in_flight.add(Flight::Presentation);
             self.present_received(now, slot, buffer, completion.result as usize);
-            self.reactor.connections[slot].transport.in_flight.remove(Flight::Presentation);
+            self.reactor.connections[slot].in_flight.remove(Flight::Presentation);
             self.reactor.after_frames(now, slot);
         }
         let reactor = &mut self.reactor;
@@ -82,7 +90,7 @@ impl<I: Io> Shell<I> {
     /// Presents received bytes to the core in place, and buffers what it does not consume.
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.connections[slot];
+        let connection = &mut reactor.connections[AsLines(slot)];
         let peer = connection.peer;
         let mut bytes = bytes;
         if connection.web.is_some() {
@@ -117,21 +125,21 @@ impl<I: Io> Shell<I> {
     /// Presents the bytes of the inbox to the core. The connection stays meanwhile, even if the core closes it because
     /// of them.
     pub(super) fn present(&mut self, now: Moment, slot: usize) {
-        let is_first = self.reactor.connections[slot].transport.in_flight.add(Flight::Presentation);
+        let is_first = self.reactor.connections[slot].in_flight.add(Flight::Presentation);
         debug_assert!(is_first);
         self.present_kept(now, slot);
-        self.reactor.connections[slot].transport.in_flight.remove(Flight::Presentation);
+        self.reactor.connections[slot].in_flight.remove(Flight::Presentation);
     }
 
     fn present_kept(&mut self, now: Moment, slot: usize) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.connections[slot];
+        let connection = &mut reactor.connections[AsLines(slot)];
         if connection.incoming.is_discarded {
             return connection.inbox.release(reactor.io.buffers());
         }
         let (peer, keep) = (connection.peer, !connection.transport.ends.is_socket());
         for batch in 1.. {
-            let connection = &mut self.reactor.connections[slot];
+            let connection = &mut self.reactor.connections[AsLines(slot)];
             if connection.incoming.is_paused || connection.inbox.is_empty() {
                 break;
             }
@@ -147,13 +155,13 @@ impl<I: Io> Shell<I> {
                 }),
             );
             inbox.consume(received.consumed, keep, self.reactor.io.buffers());
-            self.reactor.connections[slot].inbox = inbox;
+            self.reactor.connections[AsLines(slot)].inbox = inbox;
             if received.next != Next::Again || self.reactor.give_up_turn(slot, batch) {
                 break;
             }
         }
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.connections[slot];
+        let connection = &mut reactor.connections[AsLines(slot)];
         let small_again = connection.inbox.is_empty() && connection.inbox.is_long();
         if connection.incoming.is_discarded || small_again {
             connection.inbox.release(reactor.io.buffers());
@@ -167,7 +175,7 @@ impl<I: Io> Shell<I> {
             return;
         }
         // A read in flight appends to the buffered bytes, which are then presented together.
-        if !self.reactor.connections[slot].transport.in_flight.has(Flight::Read) {
+        if !self.reactor.connections[slot].in_flight.has(Flight::Read) {
             self.present(now, slot);
         }
         let reactor = &mut self.reactor;
@@ -183,7 +191,16 @@ impl<I: Io> Reactor<I> {
     /// Buffers bytes of a connection after its others; false if the system is out of memory.
     pub(super) fn keep(&mut self, slot: usize, data: &[u8]) -> bool {
         let limit = self.connections.longest_line(slot);
-        self.connections[slot].inbox.append(data, limit, self.io.buffers())
+        self.connections[AsLines(slot)].inbox.append(data, limit, self.io.buffers())
+    }
+
+    /// Receives again on a connection whose receive found no buffer.
+    pub(super) fn receive_again(&mut self, slot: usize) {
+        match self.connections.get(slot) {
+            Some(Protocol::Lines(_)) => self.arm_read(slot),
+            Some(Protocol::Http(_)) => self.arm_http_receive(slot),
+            None => {}
+        }
     }
 
     /// Submits the next read of a connection, if its bytes are wanted. If memory is short, a client's line grows only
@@ -194,7 +211,7 @@ impl<I: Io> Reactor<I> {
 
     /// The same; `may_grow` for a connection that has waited for memory.
     pub(super) fn arm(&mut self, slot: usize, may_grow: bool) {
-        let Some(connection) = self.connections.get_mut(slot).filter(|connection| connection.is_to_be_read()) else {
+        let Some(connection) = self.connections.lines_mut(slot).filter(|connection| connection.is_to_be_read()) else {
             return;
         };
         let Some(input) = connection.transport.ends.input().map(|input| input.as_raw_fd()) else { return };
@@ -206,14 +223,14 @@ impl<I: Io> Reactor<I> {
             let Some(submission) = self.read_into_place(slot, input, may_grow) else { return };
             (submission, Operation::Read)
         };
-        self.connections[slot].transport.in_flight.add(Flight::Read);
+        self.connections[slot].in_flight.add(Flight::Read);
         // SAFETY: the inbox keeps its block and the connection its descriptor while the read is in flight.
         unsafe { self.io.submit(submission, operation.token(slot)) };
     }
 
     /// Submits a read into the inbox, if there is memory for it. Otherwise the connection waits for memory.
     fn read_into_place(&mut self, slot: usize, from: RawFd, may_grow: bool) -> Option<Submission> {
-        let connection = &self.connections[slot];
+        let connection = &self.connections[AsLines(slot)];
         let (is_socket, kept) = (connection.transport.ends.is_socket(), connection.inbox.len());
         let short = is_socket && self.is_short_of_memory();
         let wanted = match kept {
@@ -226,7 +243,7 @@ impl<I: Io> Reactor<I> {
             return None;
         }
         let limit = self.connections.longest_line(slot);
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         let Some((registered, into, room)) = connection.inbox.room(wanted, limit, self.io.buffers()) else {
             // It waits until another connection frees some.
             self.memory.refused = true;
@@ -252,7 +269,7 @@ impl<I: Io> Reactor<I> {
 
     /// The input has ended or failed.
     pub(super) fn input_over(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         match -result {
             libc::EAGAIN | libc::EINTR => return self.arm_read(slot),
             libc::ECANCELED if connection.incoming.is_discarded => return self.arm_read(slot),
@@ -275,7 +292,7 @@ impl<I: Io> Reactor<I> {
 
     /// Tells the core that a peer's input has ended, once all of it was presented.
     pub(super) fn tell_end(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         let is_news = connection.transport.has_ended() && !connection.incoming.is_end_told;
         if !is_news || connection.is_waiting_to_be_read() {
             return;
@@ -294,7 +311,7 @@ impl<I: Io> Reactor<I> {
         if let Peer::Worker(worker) = peer {
             self.tell_unread(worker);
         }
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         if connection.transport.ends.is_worker() {
             connection.transport.state = connection.transport.state.max(State::Lingering);
             self.close_stdin_when_idle(slot);

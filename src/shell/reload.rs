@@ -64,7 +64,7 @@ impl<I: Io> Shell<I> {
             // Connections without a client would pass on to the listener that gets the place next.
             listeners: (0..running.listeners.len())
                 .map(|listener| {
-                    self.bus.view().listener_in_use(listener) || self.reactor.http.is_connected_to(listener)
+                    self.bus.view().listener_in_use(listener) || self.reactor.connections.is_connected_to(listener)
                 })
                 .collect(),
         };
@@ -130,7 +130,7 @@ impl<I: Io> Shell<I> {
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
         reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, config)).collect();
         if let Some(Allowance { handshakes, http, .. }) = allowance {
-            self.reactor.http.allow(http, handshakes);
+            self.reactor.connections.crowd.allow(http, handshakes);
         }
         self.step(|shell| shell.reactor.carry_out(shell.bus.reload(now, config.settings()), None));
         for listening in opened {

@@ -39,7 +39,7 @@ impl<I: Io> Shell<I> {
             let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
             policy.terms.tokens.has(bearer) && bus.view().offers_any(listener, &origin)
         };
-        for (_, connection) in reactor.connections.iter() {
+        for (_, connection) in reactor.connections.all_lines() {
             let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));
             if let (Some(bearer), Peer::Client(client)) = (bearer, connection.peer)
                 && !is_known(bearer)

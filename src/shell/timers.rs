@@ -13,7 +13,7 @@ use crate::bus::port::{ClientKey, Moment};
 /// The owners of deadlines. Those due at the same moment are handled in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
-    /// A connection: its ping, its silence, its full socket, omitted lines of its stderr.
+    /// A connection: its ping, its silence, its full socket, omitted lines of its stderr, what it awaits in HTTP.
     Connection(usize),
     /// A listening socket whose accept failed.
     Accept(usize),
@@ -23,8 +23,6 @@ pub(super) enum Timer {
     Log,
     /// Memory pressure.
     Memory,
-    /// A connection for MCP, of an operator, or in its handshake.
-    Http(usize),
     /// An MCP session.
     Session(ClientKey),
     /// The next sample for operators.

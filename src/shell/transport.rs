@@ -260,6 +260,12 @@ impl Transport {
         self.state = self.state.max(State::Draining(Drain::Output));
     }
 
+    /// Takes it, and leaves one without descriptors.
+    pub(super) fn take(&mut self) -> Self {
+        let ends = Ends::Worker { stdin: None, stdout: None };
+        std::mem::replace(self, Self::new(ends))
+    }
+
     /// Whether it is closed in order, and has not sent its end.
     pub(super) fn is_draining(&self) -> bool {
         matches!(self.state, State::Draining(_))

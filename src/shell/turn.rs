@@ -14,6 +14,8 @@ use super::admin::wall::WallClock;
 use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
+use super::connections::{Connections, Protocol};
+use super::crowd::Crowd;
 use super::descriptors::Allowance;
 use super::http::Http;
 use super::inherited::{is_file, may_block};
@@ -21,7 +23,7 @@ use super::listeners::{Acceptor, Listeners, Terms};
 use super::log::{self, Batch};
 use super::notify::{Condition, Notify};
 use super::operation::Operation;
-use super::reactor::{Connections, Reactor, Workers};
+use super::reactor::{Reactor, Workers};
 use super::reloads::Reloads;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
@@ -85,9 +87,9 @@ impl<I: Io> Shell<I> {
             clock: Clock::new(io.asleep()),
             io,
             timers: Timers::default(),
-            connections: Connections::new(&config),
+            connections: Connections::new(&config, Crowd::new(http, handshakes)),
             listeners: Listeners::new(acceptors, terms),
-            http: Http::new(http, handshakes, &config),
+            http: Http::new(&config),
             workers: Workers::new(processes, &config, of_workers),
             signals,
             log: LogOutput {
@@ -135,7 +137,7 @@ impl<I: Io> Shell<I> {
         if let Some(listener) = stdio {
             let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
             self.step(|shell| {
-                shell.add_client(listener, Origin::default(), &[], |peer| Connection::stdio(peer, stdin, stdout));
+                shell.add_client(listener, Origin::default(), |peer| Connection::stdio(peer, stdin, stdout));
             });
             tracing::info!("serving one client on stdin and stdout");
         }
@@ -158,10 +160,7 @@ impl<I: Io> Shell<I> {
     /// One turn. True when everything is finished.
     pub(super) fn turn(&mut self) -> io::Result<bool> {
         while let Some(slot) = self.reactor.connections.next_dirty() {
-            self.step(|shell| shell.reactor.write(shell.reactor.clock.now(), slot));
-        }
-        while let Some(slot) = self.reactor.http.next_dirty() {
-            self.step(|shell| shell.send_http(shell.reactor.clock.now(), slot));
+            self.step(|shell| shell.write(shell.reactor.clock.now(), slot));
         }
         self.log_requests();
         self.reactor.write_log();
@@ -196,8 +195,8 @@ impl<I: Io> Shell<I> {
         self.step(|shell| shell.work_for_admin(now));
         self.step(|shell| shell.work_for_http(now));
         if !self.reactor.connections.starved.is_empty() {
-            for connection in std::mem::take(&mut self.reactor.connections.starved) {
-                self.reactor.arm_read(connection);
+            for slot in std::mem::take(&mut self.reactor.connections.starved) {
+                self.reactor.receive_again(slot);
             }
         }
         Ok(false)
@@ -241,18 +240,32 @@ impl<I: Io> Shell<I> {
     fn run_timers(&mut self, now: Moment) {
         while let Some(timer) = self.reactor.timers.take_due(now) {
             self.step(|shell| match timer {
-                Timer::Connection(slot) => shell.reactor.connection_due(now, slot),
+                Timer::Connection(slot) => shell.connection_due(now, slot),
                 Timer::Accept(index) => shell.reactor.retry_accepting(now, index),
                 Timer::Output => shell.reactor.retry_writing(),
                 Timer::Log => log::hurry(),
                 Timer::Memory => shell.reactor.memory.is_due = true,
-                Timer::Http(slot) => shell.http_due(now, slot),
                 Timer::Session(client) => shell.session_due(now, client),
                 Timer::History => shell.sample_history(now),
                 Timer::Memories => shell.ask_for_memories(now),
                 // It is checked in each turn.
                 Timer::Reload => {}
             });
+        }
+    }
+
+    /// Handles the expired timer of a connection.
+    fn connection_due(&mut self, now: Moment, slot: usize) {
+        let reactor = &mut self.reactor;
+        if reactor.connections.get(slot).is_none() {
+            return;
+        }
+        if reactor.connections[slot].room.take_due(now) {
+            reactor.retry_sending(slot);
+        }
+        match reactor.connections.http(slot) {
+            None => reactor.lines_due(now, slot),
+            Some(_) => self.http_due(now, slot),
         }
     }
 
@@ -287,12 +300,12 @@ impl<I: Io> Shell<I> {
         if !killed.is_empty() {
             tracing::warn!("killed {} processes that outlived their workers: {killed:?}", killed.len());
         }
-        let slots: Vec<usize> = self.reactor.connections.iter().map(|(slot, _)| slot).collect();
+        let slots: Vec<usize> = self.reactor.connections.all_lines().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.reactor.leave(slot);
         }
         self.close_admin();
-        if !self.reactor.http.connections.is_empty() {
+        if self.reactor.connections.all_http().next().is_some() {
             // Flush what was submitted last: without the end of their streams clients would take them for broken.
             self.take_completions(Duration::ZERO);
             self.leave_all(self.reactor.clock.now(), |_| true);
@@ -307,12 +320,10 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         reactor.log.requests.tell_lost(reactor.clock.now(), Duration::ZERO);
         // Connections that the kernel may still use are leaked until the process ends.
-        std::mem::forget(std::mem::take(&mut reactor.http.connections));
-        let connections = std::mem::take(&mut *reactor.connections);
-        for (_, connection) in
-            connections.into_iter().filter(|(_, connection)| !connection.transport.in_flight.is_empty())
-        {
-            if connection.transport.ends.is_stdio() {
+        for connection in reactor.connections.take_all().filter(|it| !it.transport().in_flight.is_empty()) {
+            if let Protocol::Lines(connection) = &connection
+                && connection.transport.ends.is_stdio()
+            {
                 reactor.stdio.count_unwritten(connection.outbox.lines());
             }
             std::mem::forget(connection);
@@ -340,8 +351,7 @@ impl<I: Io> Shell<I> {
         let until = self.reactor.io.elapsed() + LAST_COMPLETIONS;
         loop {
             let reactor = &self.reactor;
-            let is_empty = reactor.connections.is_empty() && reactor.http.connections.is_empty();
-            let is_settled = is_empty && !reactor.log.is_busy();
+            let is_settled = reactor.connections.is_empty() && !reactor.log.is_busy();
             let left = until.saturating_sub(reactor.io.elapsed());
             if is_settled || left.is_zero() || !self.take_completions(left) {
                 break;
@@ -370,7 +380,7 @@ impl<I: Io> Shell<I> {
             Operation::Accept => self.connected(now, slot, completion.result),
             Operation::Read => self.read(now, slot, completion.result),
             Operation::Receive => self.received(now, slot, completion),
-            Operation::Write => self.reactor.written(now, slot, completion.result),
+            Operation::Write => self.written(now, slot, completion.result),
             Operation::Watch => self.reactor.watched(now, slot, completion.result),
             Operation::ReadStderr => self.reactor.stderr_read(slot, completion.result),
             Operation::Children => {
@@ -388,9 +398,6 @@ impl<I: Io> Shell<I> {
                 self.reactor.signals.stop.arm(&mut self.reactor.io, operation);
             }
             Operation::Hangup => self.hung_up(now),
-            Operation::HttpReceive => self.http_received(now, slot, completion),
-            Operation::HttpSend => self.http_sent(now, slot, completion.result),
-            Operation::HttpWatch => self.reactor.http_watched(now, slot, completion.result),
             Operation::Log => self.reactor.log_written(now, completion.result),
         }
     }

@@ -5,22 +5,49 @@ use std::os::fd::AsRawFd;
 
 use rustix::io::ioctl_fionread;
 
+use super::connections::{AsLines, Protocol};
 use super::inherited;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::transport::{Ends, Flight, State};
+use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission, tells_half_closed};
 
-impl<I: Io> Reactor<I> {
-    /// Starts the next write of an idle output, if it has something to write. If its connection is not being read, also
-    /// watches it.
+impl<I: Io> Shell<I> {
+    /// Starts the next write of an idle output, if it has something to write.
     pub(super) fn write(&mut self, now: Moment, slot: usize) {
-        if self.connections[slot].transport.has_ended() {
+        match self.reactor.connections.get(slot) {
+            Some(Protocol::Lines(_)) => self.reactor.write_lines(now, slot),
+            Some(Protocol::Http(_)) => self.send_http(now, slot),
+            None => {}
+        }
+    }
+
+    /// A write, or a wait for room, has completed.
+    pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
+        let reactor = &mut self.reactor;
+        let transport = &mut reactor.connections[slot];
+        transport.in_flight.end(Flight::Write);
+        debug_assert!(transport.ends.output().is_some(), "it was closed under the kernel");
+        if transport.in_flight.remove(Flight::Room) {
+            return reactor.awaited_room(now, slot, result);
+        }
+        match reactor.connections.http(slot) {
+            None => reactor.lines_written(now, slot, result),
+            Some(_) => self.http_sent(now, slot, result),
+        }
+    }
+}
+
+impl<I: Io> Reactor<I> {
+    /// Starts the next write of lines. If their connection is not being read, also watches it.
+    fn write_lines(&mut self, now: Moment, slot: usize) {
+        if self.connections[slot].has_ended() {
             self.watch(slot);
         }
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         if connection.transport.in_flight.has(Flight::Write)
             || connection.transport.ends.are_to_come()
             || connection.transport.state >= State::Lingering
@@ -33,7 +60,7 @@ impl<I: Io> Reactor<I> {
         let Some((mut submission, bytes)) = next else {
             if connection.transport.is_draining() {
                 match self.queue_close_frame(slot) {
-                    true => self.write(now, slot),
+                    true => self.write_lines(now, slot),
                     false => self.shut_down(now, slot),
                 }
             }
@@ -52,19 +79,14 @@ impl<I: Io> Reactor<I> {
         unsafe { self.io.submit(submission, Operation::Write.token(slot)) };
     }
 
-    pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.connections[slot];
-        connection.transport.in_flight.end(Flight::Write);
-        debug_assert!(connection.transport.ends.output().is_some(), "it was closed under the kernel");
-        if connection.transport.in_flight.remove(Flight::Room) {
-            return self.awaited_room(now, slot, result);
-        }
+    fn lines_written(&mut self, now: Moment, slot: usize, result: i32) {
         let bytes = match result {
             // An output that accepts nothing will accept nothing the next time.
             0 => return self.not_written(now, slot, libc::EIO),
             1.. => result as usize,
             error => return self.not_written(now, slot, -error),
         };
+        let connection = &mut self.connections[AsLines(slot)];
         let is_cut = !connection.transport.room.took(bytes) && connection.transport.ends.is_socket();
         let lines = connection.outbox.advance(bytes, self.io.buffers());
         if self.remove_if_idle(slot) {
@@ -76,14 +98,14 @@ impl<I: Io> Reactor<I> {
         } else {
             self.connections.mark_dirty(slot);
         }
-        let peer = self.connections[slot].peer;
+        let peer = self.connections[AsLines(slot)].peer;
         if lines > 0 {
             self.tell(now, Input::Sent { peer, bytes: lines });
         }
     }
 
     fn not_written(&mut self, now: Moment, slot: usize, errno: i32) {
-        let ends = &self.connections[slot].transport.ends;
+        let ends = &self.connections[slot].ends;
         let (is_stdio, is_socket) = (ends.is_stdio(), ends.is_socket());
         if is_stdio && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::ECANCELED) {
             self.stdio.reader_gone = inherited::reader_gone(rustix::stdio::stdout(), errno);
@@ -98,7 +120,7 @@ impl<I: Io> Reactor<I> {
             libc::ECANCELED if is_stdio => self.retry_writing_later(now),
             libc::ECANCELED => {}
             error => {
-                let peer = self.connections[slot].peer;
+                let peer = self.connections[AsLines(slot)].peer;
                 self.broken(now, slot, peer, io::Error::from_raw_os_error(error).to_string());
             }
         }
@@ -107,14 +129,14 @@ impl<I: Io> Reactor<I> {
     /// A socket is full; or another process has made our stdout non-blocking, in which case the ring does not wait. The
     /// kernel reports room only after much of the client's data was acknowledged, between a quarter and three quarters:
     /// a slow reader would seem not to read at all, so the write is also retried on a timer.
-    fn await_room(&mut self, now: Moment, slot: usize) {
-        self.connections[slot].transport.room.none(now);
+    pub(super) fn await_room(&mut self, now: Moment, slot: usize) {
+        self.connections[slot].room.none(now);
         self.schedule(slot);
-        let connection = &mut self.connections[slot];
-        let Some(descriptor) = connection.transport.ends.raw_output() else { return };
-        connection.transport.in_flight.add(Flight::Write);
-        connection.transport.in_flight.add(Flight::Room);
-        let half_closed = connection.transport.is_half_closed();
+        let transport = &mut self.connections[slot];
+        let Some(descriptor) = transport.ends.raw_output() else { return };
+        transport.in_flight.add(Flight::Write);
+        transport.in_flight.add(Flight::Room);
+        let half_closed = transport.is_half_closed();
         // SAFETY: the descriptor stays open while this is in flight.
         unsafe { self.io.submit(Submission::AwaitRoom { descriptor, half_closed }, Operation::Write.token(slot)) };
     }
@@ -123,20 +145,20 @@ impl<I: Io> Reactor<I> {
         if self.remove_if_idle(slot) {
             return;
         }
-        let connection = &mut self.connections[slot];
+        let transport = &mut self.connections[slot];
         if tells_half_closed(result) {
-            connection.transport.half_closes();
+            transport.half_closes();
             return self.await_room(now, slot);
         }
         // If no notification can come, only the timer is left.
-        if result != 0 || !connection.transport.room.waits() {
+        if result != 0 || !transport.room.waits() {
             self.connections.mark_dirty(slot);
         }
     }
 
     /// Retries a socket that had no room.
     pub(super) fn retry_sending(&mut self, slot: usize) {
-        let in_flight = self.connections[slot].transport.in_flight;
+        let in_flight = self.connections[slot].in_flight;
         if in_flight.has(Flight::Room) {
             self.cancel(Operation::Write, slot);
         } else if !in_flight.has(Flight::Write) {
@@ -147,7 +169,7 @@ impl<I: Io> Reactor<I> {
     /// Tells the core how many bytes are in a worker's pipe.
     pub(super) fn tell_unread(&mut self, worker: WorkerKey) {
         let slot = self.connections.slot(Peer::Worker(worker));
-        let Some(ends) = slot.map(|slot| &self.connections[slot].transport.ends) else { return };
+        let Some(ends) = slot.map(|slot| &self.connections[slot].ends) else { return };
         let bytes = match ends.output() {
             Some(stdin) => ioctl_fionread(stdin).unwrap_or(0) as usize,
             None if ends.are_to_come() => 0,

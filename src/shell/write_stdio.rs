@@ -33,7 +33,7 @@ impl<I: Io> Reactor<I> {
 
     /// Retries the writes that had no thread.
     pub(super) fn retry_writing(&mut self) {
-        let stdio = self.connections.iter().find(|(_, connection)| connection.transport.ends.is_stdio());
+        let stdio = self.connections.all_lines().find(|(_, connection)| connection.transport.ends.is_stdio());
         if let Some((slot, _)) = stdio {
             self.connections.mark_dirty(slot);
         }

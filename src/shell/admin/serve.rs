@@ -14,8 +14,9 @@ use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
 use crate::http1::{self, Error, Framing, Status};
 use crate::io::Io;
+use crate::shell::connections::{AsHttp, Connections};
+use crate::shell::crowd::MOST_OPERATORS;
 use crate::shell::http::connection::{Accepted, Connection, Purpose, State};
-use crate::shell::http::{Http, MOST_OPERATORS};
 use crate::shell::log;
 use crate::shell::timers::{Timer, Timers};
 use crate::shell::transport::Flight;
@@ -33,8 +34,8 @@ impl<I: Io> Shell<I> {
             return;
         }
         let origin = Origin::of(&accepted.socket, accepted.place, is_unix, self.admin.is_abstract);
-        let http = &mut self.reactor.http;
-        let slot = http.add(now, accepted, Purpose::Admin, LIMITS);
+        let connections = &mut self.reactor.connections;
+        let slot = connections.begin_http(now, accepted, Purpose::Admin, LIMITS);
         self.admin.operators.insert(slot, Operator { origin, request: None, rest: None, since: now });
         self.receive_first(now, slot);
     }
@@ -86,7 +87,7 @@ impl<I: Io> Shell<I> {
             max_memory: self.reactor.memory.most,
             io: self.reactor.io.name(),
             node: &self.reloads.running.node,
-            admin_connections: self.reactor.http.count(Purpose::Admin),
+            admin_connections: self.reactor.connections.crowd.count(Purpose::Admin),
             reloads: &self.reloads.outcomes,
         }
     }
@@ -98,7 +99,7 @@ impl<I: Io> Shell<I> {
 
     fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response) {
         let operator = self.admin.operator(slot);
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         let framing = response.framing(connection.incoming.is_old);
         let stays = !connection.incoming.is_last && framing != Framing::UntilEnd;
         let out = connection.outgoing.queue();
@@ -116,7 +117,7 @@ impl<I: Io> Shell<I> {
 
     /// Whether a connection needs its next piece before anything more is sent. If so, it is queued for it.
     pub(in crate::shell) fn waits_for_piece(&mut self, slot: usize) -> bool {
-        let connection = &self.reactor.http.connections[slot];
+        let connection = &self.reactor.connections[AsHttp(slot)];
         let has_enough = connection.transport.in_flight.has(Flight::Write) || connection.outgoing.weight() >= PIECE;
         let operator = self.admin.operator(slot);
         if has_enough || connection.state != State::Answering || operator.rest.is_none() {
@@ -130,17 +131,17 @@ impl<I: Io> Shell<I> {
 
     /// Produces one piece of one answer.
     pub(in crate::shell) fn work_for_admin(&mut self, now: Moment) {
-        let http = &self.reactor.http;
-        if self.admin.operators.len() > http.count(Purpose::Admin) {
-            self.admin.operators.retain(|slot, _| http.connections.get(*slot).is_some_and(Connection::is_operators));
+        let connections = &self.reactor.connections;
+        if self.admin.operators.len() > connections.crowd.count(Purpose::Admin) {
+            self.admin.operators.retain(|slot, _| connections.http(*slot).is_some_and(Connection::is_operators));
         }
         let Some(slot) = self.admin.busy.pop_front() else { return };
         let is_there = |it: &&mut Connection| it.is_operators() && it.state == State::Answering;
-        let Some(connection) = self.reactor.http.connections.get_mut(slot).filter(is_there) else { return };
+        let Some(connection) = self.reactor.connections.http_mut(slot).filter(is_there) else { return };
         let mut out = std::mem::take(connection.outgoing.queue());
         let mut rest = self.admin.operator(slot).rest.take();
         let goes_on = rest.as_mut().is_some_and(|rest| rest.make_piece(&self.view(now), &mut out));
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         *connection.outgoing.queue() = out;
         match rest {
             Some(rest) if !goes_on => connection.incoming.is_last = !rest.stays,
@@ -151,10 +152,10 @@ impl<I: Io> Shell<I> {
 
     /// Makes room for one more connection. False if none can be evicted.
     fn make_room_for_admin(&mut self, now: Moment) -> bool {
-        if self.reactor.http.has_room(Purpose::Admin) {
+        if self.reactor.connections.crowd.has_room(Purpose::Admin) {
             return true;
         }
-        let goes = self.admin.first_to_go(now, &self.reactor.http);
+        let goes = self.admin.first_to_go(now, &self.reactor.connections);
         if let Some(slot) = goes {
             self.reactor.leave_http(now, slot);
         }
@@ -189,8 +190,8 @@ impl Admin {
 
     /// Picks the connection to evict: an idle one, else a slow reader of its answer, without delay if it is of the
     /// source with most connections.
-    fn first_to_go(&mut self, now: Moment, http: &Http) -> Option<usize> {
-        let all = || http.connections.iter().filter(|(_, connection)| connection.is_operators());
+    fn first_to_go(&mut self, now: Moment, connections: &Connections) -> Option<usize> {
+        let all = || connections.all_http().filter(|(_, connection)| connection.is_operators());
         let count = |source| all().filter(|(_, connection)| connection.origin.source() == source).count();
         let rank = |(slot, connection): (usize, &Connection)| {
             let since = self.operators[&slot].since;

@@ -3,7 +3,8 @@
 //! or has failed. `http/serve.rs` moves their bytes.
 //!
 //! There may be as many as there are free client slots, and some more, which ask for health or are told that the daemon
-//! is full. A new one replaces one of the source with most of them ([`Http::first_to_go`](super::http)).
+//! is full. A new one replaces one of the source with most of them (`eviction.rs`). One that succeeds becomes a client in
+//! its slot.
 
 pub(super) mod tokens;
 pub(super) mod upgrade;
@@ -11,10 +12,10 @@ pub(super) mod upgrade;
 use std::time::Duration;
 
 use super::connection::Connection;
+use super::connections::AsHttp;
 use super::framing::Framing;
 use super::http::connection::{Accepted, Purpose, State, limits};
 use super::reactor::Reactor;
-use super::transport::Transport;
 use super::turn::Shell;
 use super::websocket::WebSocket;
 use crate::bus::port::{Input, Moment, Origin, Place, Reason};
@@ -45,10 +46,10 @@ impl<I: Io> Shell<I> {
     /// listener speaks that.
     pub(super) fn begin_handshake(&mut self, now: Moment, accepted: Accepted, awaits_header: bool) {
         let (listener, place) = (accepted.listener, accepted.place);
-        let http = &mut self.reactor.http;
-        let slot = http.add(now, accepted, Purpose::Handshake, LIMITS);
+        let connections = &mut self.reactor.connections;
+        let slot = connections.begin_http(now, accepted, Purpose::Handshake, LIMITS);
         if awaits_header {
-            http.connections[slot].state = State::Header;
+            connections[AsHttp(slot)].state = State::Header;
             self.reactor.set_http_due(slot, now.after(HEADER_TIMEOUT));
         }
         self.receive_first(now, slot);
@@ -70,7 +71,7 @@ impl<I: Io> Shell<I> {
             // Its clients are sessions, which are not connections.
             true => {
                 let Some(most) = self.bus.view().max_connections(listener).per_source else { return };
-                (most.saturating_sub(reactor.http.placed_at(listener, Some(source))), Purpose::Mcp)
+                (most.saturating_sub(reactor.connections.placed_at(listener, Some(source))), Purpose::Mcp)
             }
             false => {
                 let Some(room) = self.bus.view().room_of_source(listener, source) else { return };
@@ -81,9 +82,9 @@ impl<I: Io> Shell<I> {
             let asks = it.purpose == purpose && it.state == State::Reading && !it.has_place;
             asks && it.listener == listener && it.source == source
         };
-        let waiting = reactor.http.connections.iter().filter(|(slot, it)| is_of(*slot, it)).count();
+        let waiting = reactor.connections.all_http().filter(|(slot, it)| is_of(*slot, it)).count();
         for _ in room.max(1)..waiting {
-            let (Some(slot), _) = self.reactor.http.first_to_go(room, None, is_of) else { return };
+            let (Some(slot), _) = self.reactor.connections.first_to_go(room, None, is_of) else { return };
             match purpose {
                 Purpose::Mcp => self.give_up(now, slot, &Fault::too_many(Reason::ConnectionLimit, SHARE)),
                 _ => self.reactor.evict_handshake(now, slot, SHARE),
@@ -93,13 +94,13 @@ impl<I: Io> Shell<I> {
 
     /// Reads a PROXY header from the first bytes of a connection. Returns its length, if it is complete.
     pub(super) fn read_header(&mut self, now: Moment, slot: usize, bytes: &[u8]) -> usize {
-        let connection = &self.reactor.http.connections[slot];
+        let connection = &self.reactor.connections[AsHttp(slot)];
         let is_believed = self.bus.view().awaits_header(connection.listener, connection.origin.place);
         let why = match proxy::read(&bytes[..bytes.len().min(proxy::LONGEST)]) {
             Reading::More => return 0,
             Reading::Header(_) if !is_believed => "it was taken out of proxy.from before its PROXY header was complete",
             Reading::Header(header) => {
-                let connection = &mut self.reactor.http.connections[slot];
+                let connection = &mut self.reactor.connections[AsHttp(slot)];
                 let length = header.length;
                 connection.comes_from(origin(connection.origin.place, header));
                 self.introduced(now, slot, &bytes[length..]);
@@ -117,22 +118,22 @@ impl<I: Io> Shell<I> {
     /// The client of a connection is known now; `begun` follows the header.
     fn introduced(&mut self, now: Moment, slot: usize, begun: &[u8]) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.http.connections[slot];
+        let limits = limits(reactor.connections.longest_client_line);
+        let connection = &mut reactor.connections[AsHttp(slot)];
         let listener = connection.listener;
         if !reactor.listeners.speaks_web(listener) {
-            let gone = reactor.http.remove(slot);
-            return self.let_in(gone.transport, listener, gone.origin, begun, None);
+            let origin = connection.origin.clone();
+            return self.let_in(slot, origin, begun, None);
         }
         connection.state = State::Reading;
         if !reactor.listeners.speaks_mcp(listener) {
             connection.reader = RequestReader::new(now, LIMITS);
             return;
         }
-        let limits = limits(reactor.connections.longest_client_line);
         (connection.since, connection.reader) = (now, RequestReader::new(now, limits));
         let source = connection.source;
         match self.make_room_for_http(now, source) {
-            true => self.reactor.http.becomes_mcp(slot),
+            true => self.reactor.connections.becomes_mcp(slot),
             false => self.reactor.leave_http(now, slot),
         }
     }
@@ -143,7 +144,7 @@ impl<I: Io> Shell<I> {
     /// It is refused.
     pub(super) fn upgrade(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
         let reactor = &mut self.reactor;
-        let connection = &reactor.http.connections[slot];
+        let connection = &reactor.connections[AsHttp(slot)];
         let listener = connection.listener;
         let request = request::Request::of(head)?;
         let policy = reactor.listeners.policy(listener).ok_or_else(|| Fault::busy("the listener is closed"))?;
@@ -156,29 +157,28 @@ impl<I: Io> Shell<I> {
         // Its first frames may have arrived with the request. The newline of one may need a byte more.
         let mut frames = [begun, b"\0"].concat();
         let lines = web.decode(&mut framing, now, &mut frames, begun.len());
-        let transport = reactor.http.remove(slot).transport;
-        self.let_in(transport, listener, origin, &frames[..lines], Some((web, framing)));
+        self.let_in(slot, origin, &frames[..lines], Some((web, framing)));
         Ok(())
     }
 
-    /// Makes a connection a client, some of whose lines were received already.
-    fn let_in(
-        &mut self,
-        transport: Transport,
-        listener: usize,
-        origin: Origin,
-        begun: &[u8],
-        web: Option<(WebSocket, Framing)>,
-    ) {
-        let client = self.add_client(listener, origin, begun, |peer| {
-            let connection = Connection::over(peer, transport);
-            match web {
-                Some((web, framing)) => connection.speaking(web, framing),
-                None => connection,
-            }
+    /// Makes a connection a client in its place. Some of its lines, `begun`, were received already.
+    fn let_in(&mut self, slot: usize, origin: Origin, begun: &[u8], web: Option<(WebSocket, Framing)>) {
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        let handshake = &mut connections[AsHttp(slot)];
+        http.forget(handshake);
+        let listener = handshake.listener;
+        let client = self.connect(listener, origin, begun, |connections, peer| {
+            connections.becomes_client(slot, peer, |transport| {
+                let connection = Connection::over(peer, transport);
+                match web {
+                    Some((web, framing)) => connection.speaking(web, framing),
+                    None => connection,
+                }
+            });
+            slot
         });
         if client.is_none() {
-            self.reactor.free_descriptor();
+            self.reactor.remove(slot);
         }
     }
 }
@@ -186,16 +186,16 @@ impl<I: Io> Shell<I> {
 impl<I: Io> Reactor<I> {
     /// Evicts handshakes beyond the limit, with this many free slots of clients.
     pub(super) fn limit_handshakes(&mut self, now: Moment, free: usize) {
-        for _ in 0..self.http.surplus_handshakes(free) {
-            let most = self.http.count(Purpose::Handshake);
+        for _ in 0..self.connections.surplus_handshakes(free) {
+            let most = self.connections.crowd.count(Purpose::Handshake);
             let is_chosen = |_: usize, it: &super::http::connection::Connection| it.purpose == Purpose::Handshake;
-            let (goes, _) = self.http.first_to_go(most, None, is_chosen);
+            let (goes, _) = self.connections.first_to_go(most, None, is_chosen);
             goes.into_iter().for_each(|slot| self.evict_handshake(now, slot, CROWDED));
         }
     }
 
     fn evict_handshake(&mut self, now: Moment, slot: usize, why: &'static str) {
-        let connection = &self.http.connections[slot];
+        let connection = &self.connections[AsHttp(slot)];
         match connection.state {
             State::Over => self.leave_http(now, slot),
             State::Header if !self.listeners.speaks_web(connection.listener) => self.turn_away(now, slot, why),
@@ -205,7 +205,7 @@ impl<I: Io> Reactor<I> {
 
     /// An incomplete handshake has ended or failed.
     pub(super) fn end_handshake(&mut self, now: Moment, slot: usize) {
-        let connection = &self.http.connections[slot];
+        let connection = &self.connections[AsHttp(slot)];
         match connection.state {
             _ if connection.incoming.bytes.is_empty() => {
                 let address = &self.listeners.acceptors[connection.acceptor].address;
@@ -219,7 +219,7 @@ impl<I: Io> Reactor<I> {
 
     /// No whole PROXY header, or no whole request, has come in time.
     pub(super) fn handshake_is_late(&mut self, now: Moment, slot: usize) {
-        if self.http.connections[slot].state == State::Header {
+        if self.connections[AsHttp(slot)].state == State::Header {
             let why = format!("no whole PROXY header came within {} s", HEADER_TIMEOUT.as_secs());
             return self.turn_away(now, slot, &why);
         }
@@ -229,7 +229,7 @@ impl<I: Io> Reactor<I> {
 
     /// Closes a connection that cannot be told why.
     fn turn_away(&mut self, now: Moment, slot: usize, why: &str) {
-        let connection = &self.http.connections[slot];
+        let connection = &self.connections[AsHttp(slot)];
         let (reason, what) = match connection.state {
             State::Header => (Reason::ProxyHeader, "a connection is closed"),
             _ => (Reason::HandshakeRefused, "a WebSocket is refused"),
@@ -241,7 +241,7 @@ impl<I: Io> Reactor<I> {
 
     /// Refuses a WebSocket.
     pub(super) fn refuse_handshake(&mut self, now: Moment, slot: usize, fault: &Fault) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         let refusal = Refusal { status: fault.status, why: fault.why.clone(), retry_after: fault.retry_after };
         connection.incoming.is_last = true;
         connection.outgoing.queue().extend_from_slice(refusal.to_string().as_bytes());

@@ -13,7 +13,9 @@ use crate::bus::settings::Era;
 use crate::bus::shares::Shares;
 use crate::io::Io;
 use crate::mcp::{Fault, Session};
+use crate::shell::connections::AsHttp;
 use crate::shell::handshakes::upgrade::turned_away;
+use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 
@@ -21,7 +23,7 @@ impl<I: Io> Shell<I> {
     /// Starts a session with a connection's request, which has this id.
     pub(super) fn begin_session(&mut self, now: Moment, slot: usize, pool: usize, id: Id) -> Result<ClientKey, Fault> {
         self.reactor.release_modern(slot);
-        let listener = self.reactor.http.connections[slot].listener;
+        let listener = self.reactor.connections[AsHttp(slot)].listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
         let session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
         let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
@@ -32,8 +34,8 @@ impl<I: Io> Shell<I> {
 
     /// The client for a connection's self-contained requests.
     pub(super) fn modern_member(&mut self, now: Moment, slot: usize, pool: usize) -> Result<ClientKey, Fault> {
-        let http = &mut self.reactor.http;
-        let connection = &http.connections[slot];
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        let connection = &connections[AsHttp(slot)];
         let names = &connection.incoming.sender.origin.names;
         let is_it = |member: &&mut Member| {
             matches!(member.role, Role::Modern { .. })
@@ -49,13 +51,13 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.release_modern(slot);
         let client = self.add_member(now, slot, pool, Role::Modern { connection: slot })?;
-        self.reactor.http.connections[slot].member = Some(client);
+        self.reactor.connections[AsHttp(slot)].member = Some(client);
         Ok(client)
     }
 
     /// Adds a client of the core for the sender of a connection's request.
     fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<ClientKey, Fault> {
-        let connection = &self.reactor.http.connections[slot];
+        let connection = &self.reactor.connections[AsHttp(slot)];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
         if self.bus.view().free_slots() == 0 && self.bus.view().would_take_in_a_slot(listener, &sender.origin) {
             let shares =
@@ -103,11 +105,11 @@ impl<I: Io> Shell<I> {
     /// Of the source with most that is one without a request, first those of connections, then the session that has been
     /// idle longest; or else one with a request. The connection `but` asks.
     fn evict_member(&mut self, now: Moment, but: usize, shares: &Shares, is_chosen: impl Fn(&Member) -> bool) {
-        let http = &self.reactor.http;
+        let Reactor { connections, http, .. } = &self.reactor;
         let standing = |member: &Member| match &member.role {
             _ if member.is_closing => None,
             Role::Modern { connection } if *connection == but => None,
-            Role::Modern { connection } => Some((http.connections.get(*connection).is_some_and(|it| it.is_idle()), 0)),
+            Role::Modern { connection } => Some((connections.http(*connection).is_some_and(|it| it.is_idle()), 0)),
             Role::Session(session) => match (session.is_in_use(), session.has_requests()) {
                 (false, _) => Some((true, 1)),
                 // Its stream waits for what may never come.
@@ -127,7 +129,7 @@ impl<I: Io> Shell<I> {
         let Some((_, client)) = ranked.min_by_key(|(rank, _)| *rank) else { return };
         let Some(member) = http.members.get(client) else { return };
         match member.role {
-            Role::Modern { connection } if http.connections.get(connection).is_some_and(|it| !it.is_idle()) => {
+            Role::Modern { connection } if connections.http(connection).is_some_and(|it| !it.is_idle()) => {
                 let held = shares.held_by(member.source);
                 let fault = gives_way(shares.capacity, "slots for clients", held);
                 self.step(|shell| shell.give_up(now, connection, &fault));
@@ -152,10 +154,10 @@ impl<I: Io> Shell<I> {
     }
 }
 
-impl<I: Io> crate::shell::reactor::Reactor<I> {
+impl<I: Io> Reactor<I> {
     /// A connection carries a request of this session now, or of none, or is gone.
     pub(super) fn visit(&mut self, now: Moment, slot: usize, session: Option<ClientKey>) {
-        let before = std::mem::replace(&mut self.http.connections[slot].visits, session);
+        let before = std::mem::replace(&mut self.connections[AsHttp(slot)].visits, session);
         if before == session {
             return;
         }
@@ -181,7 +183,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
 
     /// Ends a connection's client for self-contained requests, since it sends something else now.
     pub(super) fn release_modern(&mut self, slot: usize) {
-        let Some(client) = self.http.connections[slot].member.take() else { return };
+        let Some(client) = self.connections[AsHttp(slot)].member.take() else { return };
         let Some(member) = self.http.members.get(client) else { return };
         if matches!(member.role, Role::Modern { connection } if connection == slot) {
             self.tell(self.clock.now(), Input::Left(client));
@@ -190,7 +192,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
 
     /// The request of a connection is done.
     pub(super) fn release_http(&mut self, slot: usize) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         let Some(member) = connection.member.and_then(|client| self.http.members.get_mut(client)) else {
             connection.member = None;
             return;
@@ -204,10 +206,10 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
 
     /// A connection has gone: what it did not deliver is kept for its session, and self-contained requests end with it.
     pub(super) fn detach_http(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         debug_assert!(connection.transport.is_closing());
         self.visit(now, slot, None);
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         let Unsent { owed, events, whole, is_begun } = connection.outgoing.give_up();
         let Some(client) = connection.member.take() else { return };
         let Some(member) = self.http.members.get_mut(client) else { return };

@@ -125,7 +125,7 @@ pub(in crate::shell) struct Incoming {
 
 impl Incoming {
     /// Memory used by the body so far, or by the parked message.
-    pub(super) fn weight(&self) -> usize {
+    pub(in crate::shell) fn weight(&self) -> usize {
         self.body.as_ref().map_or(0, |upload| upload.weight()) + self.parked.as_ref().map_or(0, Message::weight)
     }
 
@@ -285,7 +285,7 @@ impl Outgoing {
     }
 
     /// Gives back the memory of what is sent from its place. The kernel has no part of it.
-    pub(super) fn let_go(&mut self, buffers: &mut Buffers) {
+    pub(in crate::shell) fn let_go(&mut self, buffers: &mut Buffers) {
         self.held.take().into_iter().for_each(|mut held| held.bytes.clear(buffers));
     }
 
@@ -438,7 +438,13 @@ pub(in crate::shell) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(now: Moment, accepted: Accepted, purpose: Purpose, limits: Limits, serial: u64) -> Self {
+    pub(in crate::shell) fn new(
+        now: Moment,
+        accepted: Accepted,
+        purpose: Purpose,
+        limits: Limits,
+        serial: u64,
+    ) -> Self {
         let Accepted { socket, acceptor, listener, place } = accepted;
         Self {
             transport: Transport::new(Ends::Socket(socket)),
@@ -497,13 +503,18 @@ impl Connection {
         Manner { session, is_last, is_old, is_head, page: self.incoming.sender.page.clone() }
     }
 
+    /// When its timer is due.
+    pub(in crate::shell) fn due(&self) -> Moment {
+        self.transport.room.due().map_or(self.due, |retry| retry.min(self.due))
+    }
+
     /// Queues an event.
     pub(super) fn event(&mut self, id: Option<EventId>, data: &[u8]) {
         write::event(self.outgoing.queue(), id, data, self.incoming.is_old);
     }
 
     /// The source of its request, or else of the connection.
-    pub(super) fn source(&self) -> Source {
+    pub(in crate::shell) fn source(&self) -> Source {
         let of_request = self.incoming.asked.is_some().then_some(&self.incoming.sender.origin);
         of_request.unwrap_or(&self.origin).source()
     }
@@ -531,7 +542,7 @@ impl Connection {
 
     /// Whether nothing is lost for good if it is closed for another one, and how much is lost in comparison with others;
     /// none if it is being closed.
-    pub(super) fn standing(&self) -> Option<(bool, u8)> {
+    pub(in crate::shell) fn standing(&self) -> Option<(bool, u8)> {
         let is_get = self.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
         if self.transport.is_closing() {
             return None;
@@ -560,7 +571,7 @@ impl Connection {
     }
 
     /// Whether nothing of its next request has arrived.
-    pub(super) fn is_silent(&self) -> bool {
+    pub(in crate::shell) fn is_silent(&self) -> bool {
         self.reader.awaits_head() && self.incoming.bytes.is_empty()
     }
 }

@@ -20,6 +20,7 @@ use crate::mcp::session::{self, Delivery, Resumed};
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Fault, Session};
 use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, decoded, member, members};
+use crate::shell::connections::AsHttp;
 use crate::shell::effects::Source;
 use crate::shell::outbox::{Storage, are_held};
 use crate::shell::reactor::Reactor;
@@ -299,7 +300,7 @@ impl<I: Io> Reactor<I> {
 
     /// Delivers a line for a self-contained request. False if no connection waits for it.
     fn deliver_modern(&mut self, now: Moment, connection: usize, client: ClientKey, said: &Said<'_>) -> bool {
-        let its = self.http.connections.get(connection).filter(|it| it.member == Some(client));
+        let its = self.connections.http(connection).filter(|it| it.member == Some(client));
         let state = its.map(|it| it.state);
         let is_answer = said.answers && said.id.is_some();
         let takes = its.map_or(Takes::Either, Connection::takes);
@@ -348,14 +349,14 @@ impl<I: Io> Reactor<I> {
         let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
         let is_first = answered.is_some() && session.initialize == answered;
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
-        let is_sent_whole = match connection.map_or(Takes::Either, |at| self.http.connections[at].takes()) {
+        let is_sent_whole = match connection.map_or(Takes::Either, |at| self.connections[AsHttp(at)].takes()) {
             Takes::Either => !(session.primes() && SENT_AS_EVENT.contains(&said.len())),
             Takes::Json | Takes::JsonAlone => true,
             Takes::Events => false,
         };
         let is_whole = is_whole && is_sent_whole;
         // A half-closed client may have gone, or wait for this.
-        let may_be_gone = connection.is_some_and(|at| self.http.connections[at].transport.has_ended());
+        let may_be_gone = connection.is_some_and(|at| self.connections[AsHttp(at)].transport.has_ended());
         let header = is_first.then(|| session.id.clone());
         if is_first {
             session.initialize = None;
@@ -380,9 +381,9 @@ impl<I: Io> Reactor<I> {
         if is_whole {
             let header = header.as_deref().filter(|_| !said.is_error);
             self.answer_whole(now, connection, Status::Ok, said, header);
-            self.http.connections[connection].outgoing.whole = Some(id);
+            self.connections[AsHttp(connection)].outgoing.whole = Some(id);
         } else if let Some(event) = event {
-            if self.http.connections[connection].state == State::Waiting {
+            if self.connections[AsHttp(connection)].state == State::Waiting {
                 self.begin_http_events(now, connection, id.place - 1);
             }
             self.queue_event(now, connection, Some(id), Text::Shared(event), is_last);
@@ -396,7 +397,7 @@ impl<I: Io> Reactor<I> {
 
     /// Answers with a body that is not an event.
     fn answer_whole(&mut self, now: Moment, slot: usize, status: Status, said: &Said<'_>, session: Option<&str>) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         let manner = connection.manner(session);
         match said.place.filter(|_| !manner.is_head) {
             Some((storage, start)) => {
@@ -416,7 +417,7 @@ impl<I: Io> Reactor<I> {
 
     /// Turns a response into an event stream, which has had `place` events.
     pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, place: u32) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         if connection.incoming.is_old {
             connection.incoming.is_last = true;
         }
@@ -433,13 +434,13 @@ impl<I: Io> Reactor<I> {
             }
         }
         (connection.state, connection.since) = (State::Events, now);
-        self.http.mark_dirty(slot);
+        self.connections.mark_dirty(slot);
         self.set_http_due(slot, now.after(KEEP_ALIVE));
     }
 
     /// Queues an event, and the end of its stream after the last one.
     fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, text: Text<'_>, is_last: bool) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         if connection.outgoing.is_empty() {
             connection.since = now;
         }
@@ -449,7 +450,7 @@ impl<I: Io> Reactor<I> {
             let replay = replay.get_or_insert_default();
             replay.push(id, text.shared(), true);
             replay.ends |= is_last;
-            return self.http.mark_dirty(slot);
+            return self.connections.mark_dirty(slot);
         }
         connection.outgoing.owe(text.len() + 1, id);
         match text {
@@ -459,7 +460,7 @@ impl<I: Io> Reactor<I> {
         if is_last {
             self.end_http_events(now, slot);
         } else {
-            self.http.mark_dirty(slot);
+            self.connections.mark_dirty(slot);
         }
     }
 
@@ -488,7 +489,7 @@ impl<I: Io> Reactor<I> {
         if let Some(old) = old.filter(|old| *old != slot) {
             self.end_stream(now, old);
         }
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         (connection.member, connection.stream) = (Some(client), stream);
         self.begin_http_events(now, slot, place);
         let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return Ok(()) };
@@ -505,7 +506,7 @@ impl<I: Io> Reactor<I> {
         }
         let goes_on = session.goes_on(stream);
         if !replay.is_empty() {
-            self.http.connections[slot].outgoing.replay = Some(Box::new(replay));
+            self.connections[AsHttp(slot)].outgoing.replay = Some(Box::new(replay));
         }
         if !goes_on {
             self.end_http_events(now, slot);
@@ -521,15 +522,16 @@ impl<I: Io> Reactor<I> {
             slot != but && it.member == Some(client) && it.stream == stream && it.outgoing.replay.is_some()
         };
         let cut: Vec<usize> =
-            self.http.connections.iter().filter(|(slot, it)| is_one(*slot, it)).map(|(slot, _)| slot).collect();
+            self.connections.all_http().filter(|(slot, it)| is_one(*slot, it)).map(|(slot, _)| slot).collect();
         for slot in cut {
-            let replay = &mut self.http.connections[slot].outgoing.replay;
+            let replay = &mut self.connections[AsHttp(slot)].outgoing.replay;
             let Some(replay) = replay.take_if(|replay| !replay.is_amid_event()) else {
                 self.leave_http(now, slot);
                 continue;
             };
             let (came, owed) = replay.give_up();
-            let lost = self.http.session_of(slot).map_or(0, |session| session.detach(slot, &came));
+            let lost =
+                self.http.session_of(&mut self.connections, slot).map_or(0, |session| session.detach(slot, &came));
             self.count_lost_events(client, lost);
             self.end_http_events(now, slot);
             self.tell_sent(now, client, owed);
@@ -538,24 +540,24 @@ impl<I: Io> Reactor<I> {
 
     /// Queues the next page of what is replayed, if there is room for it.
     pub(super) fn refill_http(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         if connection.outgoing.replay.is_none() {
             return;
         }
         let begun = connection.outgoing.refill(connection.incoming.is_old);
         let ends = connection.outgoing.replay.take_if(|replay| replay.is_empty()).is_some_and(|replay| replay.ends);
-        if let Some(session) = self.http.session_of(slot) {
+        if let Some(session) = self.http.session_of(&mut self.connections, slot) {
             begun.into_iter().for_each(|id| session.take(id));
         }
         if ends {
             self.end_http_events(now, slot);
         }
-        self.http.weigh(slot);
+        self.http.weigh(&mut self.connections, slot);
     }
 
     /// The client of a stream has half-closed: only what is queued is sent.
     pub(super) fn leave_stream(&mut self, now: Moment, slot: usize) {
-        if let Some(session) = self.http.session_of(slot) {
+        if let Some(session) = self.http.session_of(&mut self.connections, slot) {
             session.detach(slot, &[]);
         }
         self.end_stream(now, slot);
@@ -563,17 +565,17 @@ impl<I: Io> Reactor<I> {
 
     /// Another connection has taken over a stream.
     fn end_stream(&mut self, now: Moment, slot: usize) {
-        if self.http.connections.get(slot).is_some_and(|connection| connection.state == State::Waiting) {
+        if self.connections.http(slot).is_some_and(|connection| connection.state == State::Waiting) {
             self.begin_http_events(now, slot, 0);
         }
-        if self.http.connections.get(slot).is_some_and(|connection| connection.state == State::Events) {
+        if self.connections.http(slot).is_some_and(|connection| connection.state == State::Events) {
             self.end_http_events(now, slot);
         }
     }
 
     /// The response to requests that their client has cancelled ends without an answer (MCP, "Cancellation").
     pub(super) fn end_unanswered(&mut self, now: Moment, slot: usize) {
-        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.state == State::Waiting && !connection.takes().prefers_events() {
             return self.answer_empty(now, slot, Status::Accepted);
         }
@@ -591,10 +593,10 @@ impl<I: Io> Reactor<I> {
 
     /// Queues the end of a stream.
     fn end_http_events(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         if let Some(replay) = &mut connection.outgoing.replay {
             replay.ends = true;
-            return self.http.mark_dirty(slot);
+            return self.connections.mark_dirty(slot);
         }
         write::end_events(connection.outgoing.queue(), connection.incoming.is_old);
         self.begin_http_answer(now, slot);
@@ -602,7 +604,7 @@ impl<I: Io> Reactor<I> {
 
     /// The core has accepted a message that gets no answer.
     pub(super) fn tell_taken(&mut self, now: Moment, slot: usize, serial: u64) {
-        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.serial == serial && connection.state == State::Waiting {
             self.answer_empty(now, slot, Status::Accepted);
         }
@@ -653,7 +655,7 @@ impl<I: Io> Reactor<I> {
         let mut connections = member.connections();
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
         for at in connections {
-            let Some(stream) = self.http.connections.get(at).map(|it| it.stream) else { continue };
+            let Some(stream) = self.connections.http(at).map(|it| it.stream) else { continue };
             let unanswered: Option<Vec<Vec<u8>>> =
                 member.session().map(|session| session.unanswered_on(stream).map(Id::token).collect());
             self.lose_member(now, at, client, &unanswered.unwrap_or_default());
@@ -666,11 +668,11 @@ impl<I: Io> Reactor<I> {
 
     /// The client of a connection's request is gone: each request with one of these ids gets an error.
     fn lose_member(&mut self, now: Moment, slot: usize, client: ClientKey, ids: &[Vec<u8>]) {
-        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.member.take_if(|member| *member == client).is_none() {
             return;
         }
-        if ids.is_empty() && self.http.connections[slot].state == State::Waiting {
+        if ids.is_empty() && self.connections[AsHttp(slot)].state == State::Waiting {
             return self.refuse_http(now, slot, &Fault::no_session(), None);
         }
         // The core has reported the loss.
@@ -679,13 +681,13 @@ impl<I: Io> Reactor<I> {
 
     /// Ends the response of a connection that waits for answers: each request with one of these ids gets an error.
     pub(super) fn fail_exchange(&mut self, now: Moment, slot: usize, fault: &Fault, ids: &[Vec<u8>]) {
-        if self.http.connections[slot].state == State::Waiting && ids.len() > 1 {
+        if self.connections[AsHttp(slot)].state == State::Waiting && ids.len() > 1 {
             self.begin_http_events(now, slot, 0);
         }
-        match self.http.connections[slot].state {
+        match self.connections[AsHttp(slot)].state {
             State::Waiting => self.answer_fault(now, slot, fault, ids.first().map(Vec::as_slice)),
             State::Events => {
-                let connection = &mut self.http.connections[slot];
+                let connection = &mut self.connections[AsHttp(slot)];
                 for body in ids.iter().map(|id| fault.body(id)) {
                     match &mut connection.outgoing.replay {
                         Some(replay) => replay.push(None, body.into(), false),

@@ -11,7 +11,9 @@ use crate::bus::port::{Input, Moment, Reason, Source};
 use crate::bus::{Dialect, cancellation};
 use crate::io::Io;
 use crate::mcp::{Fault, Message};
+use crate::shell::connections::AsHttp;
 use crate::shell::handshakes::upgrade::turned_away;
+use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
 /// Why a request is given up: its source has `held` of all `places`.
@@ -26,12 +28,12 @@ pub(super) fn gives_way(places: usize, what: &str, held: usize) -> Fault {
 impl<I: Io> Shell<I> {
     /// Makes room for reading one more connection. False if there is none.
     pub(in crate::shell) fn make_room_for_http(&mut self, now: Moment, source: Source) -> bool {
-        let http = &mut self.reactor.http;
-        if http.has_room(Purpose::Mcp) {
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        if connections.crowd.has_room(Purpose::Mcp) {
             return true;
         }
-        let most = http.count(Purpose::Mcp);
-        let (goes, shares) = http.first_to_go(most, Some(source), |_, it| it.purpose == Purpose::Mcp);
+        let most = connections.crowd.count(Purpose::Mcp);
+        let (goes, shares) = connections.first_to_go(most, Some(source), |_, it| it.purpose == Purpose::Mcp);
         let Some(slot) = goes else {
             if http.throttle.may_tell(now) {
                 tracing::warn!(
@@ -41,7 +43,7 @@ impl<I: Io> Shell<I> {
             }
             return false;
         };
-        let fault = gives_way(most, WHAT, shares.held_by(http.connections[slot].source));
+        let fault = gives_way(most, WHAT, shares.held_by(connections[AsHttp(slot)].source));
         self.give_up(now, slot, &fault);
         true
     }
@@ -52,7 +54,7 @@ impl<I: Io> Shell<I> {
     /// There is none.
     pub(super) fn find_place(&mut self, slot: usize, source: Source) -> Result<(), Fault> {
         let now = self.reactor.clock.now();
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         let (listener, has_place) = (connection.listener, connection.has_place);
         let is_known = has_place && connection.source == source;
         connection.source = source;
@@ -61,10 +63,10 @@ impl<I: Io> Shell<I> {
         if let Some(most) = most.per_source.filter(|_| !is_known) {
             let is_own =
                 |at: usize, it: &Connection| is_other(at, it) && it.listener == listener && it.source == source;
-            let others = self.reactor.http.connections.iter().filter(|(at, it)| is_own(*at, it)).count();
+            let others = self.reactor.connections.all_http().filter(|(at, it)| is_own(*at, it)).count();
             for _ in most..=others {
                 // One that is idle; it does not give up a request of its own for another one.
-                let (Some(goes), _) = self.reactor.http.first_to_go(most, Some(source), is_own) else {
+                let (Some(goes), _) = self.reactor.connections.first_to_go(most, Some(source), is_own) else {
                     return Err(turned_away(most_of_source(most)).into());
                 };
                 self.reactor.leave_http(now, goes);
@@ -73,15 +75,15 @@ impl<I: Io> Shell<I> {
         if has_place {
             return Ok(());
         }
-        if let Some(total) = most.total.filter(|total| self.reactor.http.placed_at(listener, None) >= *total) {
+        if let Some(total) = most.total.filter(|total| self.reactor.connections.placed_at(listener, None) >= *total) {
             let is_at_listener = |at: usize, it: &Connection| is_other(at, it) && it.listener == listener;
             self.make_place(now, total, " of this listener", source, is_at_listener)?;
         }
-        if self.reactor.http.has_no_place() {
-            let places = self.reactor.http.places();
+        if self.reactor.connections.crowd.has_no_place() {
+            let places = self.reactor.connections.crowd.places();
             self.make_place(now, places, " of MCP over HTTP", source, is_other)?;
         }
-        self.reactor.http.give_place(slot);
+        self.reactor.connections.give_place(slot);
         Ok(())
     }
 
@@ -97,9 +99,9 @@ impl<I: Io> Shell<I> {
         source: Source,
         is_chosen: impl Fn(usize, &Connection) -> bool,
     ) -> Result<(), Fault> {
-        let (goes, shares) = self.reactor.http.first_to_go(places, Some(source), is_chosen);
+        let (goes, shares) = self.reactor.connections.first_to_go(places, Some(source), is_chosen);
         let goes = goes.ok_or_else(|| turned_away(TurnedAway::full(&shares, whose)))?;
-        let held = shares.held_by(self.reactor.http.connections[goes].source);
+        let held = shares.held_by(self.reactor.connections[AsHttp(goes)].source);
         self.give_up(now, goes, &gives_way(places, WHAT, held));
         Ok(())
     }
@@ -107,9 +109,9 @@ impl<I: Io> Shell<I> {
     /// A connection gives its place up: what was asked on it gets this error, and workers are told that nobody waits for
     /// it any more. What is silent, or only reads its answer, is closed.
     pub(in crate::shell) fn give_up(&mut self, now: Moment, slot: usize, fault: &Fault) {
-        let http = &mut self.reactor.http;
-        http.take_place_away(slot);
-        let connection = &mut http.connections[slot];
+        let connections = &mut self.reactor.connections;
+        connections.take_place_away(slot);
+        let connection = &mut connections[AsHttp(slot)];
         match connection.state {
             State::Header | State::Reading if connection.incoming.asked.is_some() => self.fail_http(now, slot, fault),
             // Its descriptor is needed at once: while there is no room to read heads, they are not answered.
@@ -132,8 +134,8 @@ impl<I: Io> Shell<I> {
 
     /// Gives up what a connection waits for.
     fn give_exchange_up(&mut self, now: Moment, slot: usize, mut fault: Fault) {
-        let http = &mut self.reactor.http;
-        let connection = &mut http.connections[slot];
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        let connection = &mut connections[AsHttp(slot)];
         connection.incoming.is_last = true;
         let (stream, serial, asks) = (connection.stream, connection.serial, connection.asks.take());
         let owed = connection.outgoing.disown();
@@ -165,7 +167,7 @@ impl<I: Io> Shell<I> {
             }
         };
         let reactor = &mut self.reactor;
-        let place = reactor.http.connections[slot].origin.place;
+        let place = reactor.connections[AsHttp(slot)].origin.place;
         let text = format!("a request for MCP is given up: {} ({})", fault.why, fault.status.code());
         reactor.tell(now, Input::Stranger { place, reason: fault.reason(), text });
         reactor.fail_exchange(now, slot, &fault, &ids);

@@ -17,6 +17,7 @@ use crate::mcp::asked::{Takes, Verb, is_discovery};
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, modern};
+use crate::shell::connections::AsHttp;
 use crate::shell::effects::Source;
 use crate::shell::handshakes::upgrade::turned_away;
 use crate::shell::outbox::{Posted, Storage, are_held};
@@ -32,7 +33,7 @@ const SHARE: usize = 256 * 1024;
 impl<I: Io> Shell<I> {
     /// The head of a request is complete.
     pub(super) fn http_head(&mut self, slot: usize, head: &Request<'_>) -> Result<(), Fault> {
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         if connection.is_operators() {
             return self.operator_asks(slot, head).map_err(|error| Fault::new(error.status, error.why));
         }
@@ -74,8 +75,7 @@ impl<I: Io> Shell<I> {
         self.reactor.visit(now, slot, visited);
         let source = origin.source();
         self.find_place(slot, source)?;
-        let http = &mut self.reactor.http;
-        let connection = &mut http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         // The connections that a proxy keeps between the requests of its clients are its own.
         let is_brought = origin.place != connection.origin.place;
         connection.source_between = if is_brought { connection.origin.source() } else { source };
@@ -90,11 +90,11 @@ impl<I: Io> Shell<I> {
 
     /// A request is complete.
     pub(super) fn http_request(&mut self, now: Moment, slot: usize) {
-        let http = &mut self.reactor.http;
-        if http.connections[slot].is_operators() {
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        if connections[AsHttp(slot)].is_operators() {
             return self.answer_operator(now, slot);
         }
-        let incoming = &mut http.connections[slot].incoming;
+        let incoming = &mut connections[AsHttp(slot)].incoming;
         // It was answered by its head alone.
         let Some(asked) = &incoming.asked else { return };
         let result = match asked.verb {
@@ -126,7 +126,7 @@ impl<I: Io> Shell<I> {
     /// Whether a request may have a batch, by its head. Most may not, so that is checked before one is taken apart.
     pub(super) fn may_batch(&mut self, slot: usize) -> Result<(), Fault> {
         self.still_admits(slot)?;
-        let connection = &self.reactor.http.connections[slot];
+        let connection = &self.reactor.connections[AsHttp(slot)];
         let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         modern::may_batch(asked)?;
         let says_so = says_batches(asked.version.as_deref());
@@ -141,7 +141,7 @@ impl<I: Io> Shell<I> {
     /// Whether a request may have any message, by its head.
     fn may_post(&mut self, slot: usize) -> Result<(), Fault> {
         self.still_admits(slot)?;
-        let asked = self.reactor.http.connections[slot].incoming.asked.as_ref();
+        let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
         let Some(asked) = asked.filter(|asked| !asked.says_modern()) else { return Ok(()) };
         modern::check_legacy(asked)?;
         if asked.session.is_some() { self.session_asked(slot).map(drop) } else { Ok(()) }
@@ -149,7 +149,7 @@ impl<I: Io> Shell<I> {
 
     /// Handles a POST.
     fn http_post(&mut self, now: Moment, slot: usize, body: Body) {
-        let Some(asked) = &self.reactor.http.connections[slot].incoming.asked else { return };
+        let Some(asked) = &self.reactor.connections[AsHttp(slot)].incoming.asked else { return };
         let result = match &body {
             Body::One(message) => modern::is_modern(asked, message),
             Body::Batch(messages) => modern::check_batch(asked, messages).map(|()| false),
@@ -172,14 +172,14 @@ impl<I: Io> Shell<I> {
 
     /// Checks the token of a request again, now that its body has come, or that it goes on.
     fn still_admits(&self, slot: usize) -> Result<(), Fault> {
-        let connection = &self.reactor.http.connections[slot];
+        let connection = &self.reactor.connections[AsHttp(slot)];
         let policy = self.reactor.listeners.policy(connection.listener).ok_or_else(Fault::no_session)?;
         Ok(policy.still_admits(connection.incoming.sender.bearer.as_ref())?)
     }
 
     /// The pool that a request is for.
     fn pool_asked(&self, slot: usize) -> Result<usize, Fault> {
-        let connection = &self.reactor.http.connections[slot];
+        let connection = &self.reactor.connections[AsHttp(slot)];
         let (incoming, listener) = (&connection.incoming, connection.listener);
         let origin = &incoming.sender.origin;
         let pools = &self.reactor.workers.pools;
@@ -209,8 +209,8 @@ impl<I: Io> Shell<I> {
         if era == Some(Era::Legacy) {
             return Err(self.legacy_server(pool, &message));
         }
-        let http = &mut self.reactor.http;
-        let connection = &mut http.connections[slot];
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        let connection = &mut connections[AsHttp(slot)];
         let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         modern::check(asked, &message)?;
         if era.is_none() {
@@ -225,18 +225,18 @@ impl<I: Io> Shell<I> {
 
     /// Passes a message of 2026-07-28 to the core.
     fn give_modern(&mut self, now: Moment, slot: usize, pool: usize, message: Message) -> Result<(), Fault> {
-        if self.reactor.http.connections[slot].takes() == Takes::JsonAlone
+        if self.reactor.connections[AsHttp(slot)].takes() == Takes::JsonAlone
             && *message.method() == *b"subscriptions/listen"
         {
             return Err(needs_events("subscriptions/listen"));
         }
         let client = self.modern_member(now, slot, pool)?;
-        let http = &mut self.reactor.http;
+        let Reactor { connections, http, .. } = &mut self.reactor;
         let state = modern::request_state(&message);
         let worker = state.and_then(|state| http.members.states.get(&http.members.hash_of(&state)).copied());
         self.bus.prefer_worker(client, worker);
         let is_request = message.kind() == Kind::Request;
-        http.connections[slot].asks = message.id().filter(|_| is_request).and_then(|id| Id::parse(id).ok());
+        connections[AsHttp(slot)].asks = message.id().filter(|_| is_request).and_then(|id| Id::parse(id).ok());
         self.await_answer(now, slot);
         self.hand_over(now, client, message, (!is_request).then_some(slot));
         Ok(())
@@ -261,9 +261,6 @@ impl<I: Io> Shell<I> {
             }
         }
         self.go_on_parked(now);
-        for slot in std::mem::take(&mut self.reactor.http.starved) {
-            self.reactor.arm_http_receive(slot);
-        }
     }
 
     /// The era of a pool's workers has become known: requests that were parked for it continue.
@@ -271,7 +268,7 @@ impl<I: Io> Shell<I> {
         if !std::mem::take(&mut self.reactor.http.has_discovered) {
             return;
         }
-        let connections = self.reactor.http.connections.iter();
+        let connections = self.reactor.connections.all_http();
         let parked = connections.filter(|(_, it)| it.state == State::Parked).map(|(slot, _)| slot);
         for slot in parked.collect::<Vec<_>>() {
             // An unknown pool is refused.
@@ -291,8 +288,8 @@ impl<I: Io> Shell<I> {
 
     /// Continues a parked request.
     fn unpark(&mut self, now: Moment, slot: usize) {
-        let http = &mut self.reactor.http;
-        let Some(connection) = http.connections.get_mut(slot).filter(|it| it.state == State::Parked) else { return };
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        let Some(connection) = connections.http_mut(slot).filter(|it| it.state == State::Parked) else { return };
         connection.state = State::Reading;
         let Some(message) = connection.incoming.parked.take() else { return };
         http.memory.held -= message.weight();
@@ -340,8 +337,8 @@ impl<I: Io> Shell<I> {
             }
             false => self.session_asked(slot)?,
         };
-        let http = &mut self.reactor.http;
-        let connection = &mut http.connections[slot];
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        let connection = &mut connections[AsHttp(slot)];
         let version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.as_deref());
         let Some(at) = http.members.get_mut(client) else { return Err(Fault::no_session()) };
         at.since = now;
@@ -378,8 +375,8 @@ impl<I: Io> Shell<I> {
 
     /// The session that a request names, if it belongs to its sender.
     fn session_asked(&mut self, slot: usize) -> Result<ClientKey, Fault> {
-        let http = &self.reactor.http;
-        let connection = &http.connections[slot];
+        let Reactor { connections, http, .. } = &self.reactor;
+        let connection = &connections[AsHttp(slot)];
         let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
         let missing = "the request names no session (Mcp-Session-Id); begin with initialize";
         let id = id.ok_or_else(|| Fault::new(Status::BadRequest, missing))?;
@@ -410,7 +407,7 @@ impl<I: Io> Shell<I> {
     /// Opens or resumes the stream of a session.
     fn http_get(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
         let client = self.session_asked(slot)?;
-        let asked = self.reactor.http.connections[slot].incoming.asked.as_ref();
+        let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
         let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is none that was given out");
         // A client that has received no event may send an empty id.
         let last_event = asked.and_then(|asked| asked.last_event.as_deref()).filter(|text| !text.is_empty());
@@ -428,7 +425,7 @@ impl<I: Io> Shell<I> {
 
     /// Waits for an answer from now on.
     fn await_answer(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         (connection.state, connection.since) = (State::Waiting, now);
         self.reactor.set_http_due(slot, now.after(KEEP_ALIVE));
     }
@@ -436,8 +433,8 @@ impl<I: Io> Shell<I> {
     /// Passes a message to the core, or queues it until that accepts it. `tells` is the connection that waits only for
     /// that.
     pub(super) fn hand_over(&mut self, now: Moment, client: ClientKey, message: Message, tells: Option<usize>) {
-        let http = &mut self.reactor.http;
-        http.queue_message(client, message, tells);
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        http.queue_message(client, message, tells.map(|slot| (slot, connections[AsHttp(slot)].serial)));
         if http.members.get(client).is_some_and(|member| !member.is_resumed) {
             self.present_member(now, client);
         }
@@ -482,8 +479,7 @@ impl<I: Io> Shell<I> {
 
 impl Http {
     /// Queues a message for the core.
-    fn queue_message(&mut self, client: ClientKey, message: Message, tells: Option<usize>) {
-        let tells = tells.map(|slot| (slot, self.connections[slot].serial));
+    fn queue_message(&mut self, client: ClientKey, message: Message, tells: Option<(usize, u64)>) {
         let Some(at) = self.members.get_mut(client) else { return };
         self.memory.held += message.weight();
         at.inbox.push_back(Waiting { message, tells, offered: 0, taken: 0 });

@@ -13,11 +13,11 @@ use crate::io::{Io, Submission, tells_half_closed};
 use crate::mcp::asked::Verb;
 use crate::mcp::write::Manner;
 use crate::mcp::{Fault, write};
+use crate::shell::connections::AsHttp;
 use crate::shell::handshakes::upgrade::health;
 use crate::shell::liveness::{DOUBT, provoke_reset};
 use crate::shell::operation::Operation;
 use crate::shell::reactor::Reactor;
-use crate::shell::timers::Timer;
 use crate::shell::transport::{self, Drain, Flight, HalfClose};
 use crate::shell::turn::Shell;
 use crate::websocket::HEALTH;
@@ -46,24 +46,22 @@ impl<I: Io> Shell<I> {
         }
         let reactor = &mut self.reactor;
         let limits = limits(reactor.connections.longest_client_line);
-        let slot = reactor.http.add(now, accepted, Purpose::Mcp, limits);
+        let slot = reactor.connections.begin_http(now, accepted, Purpose::Mcp, limits);
         self.receive_first(now, slot);
         self.share_out(now, listener, place);
     }
 
     /// Receives the first bytes: usually the request has arrived by now.
     pub(in crate::shell) fn receive_first(&mut self, now: Moment, slot: usize) {
-        let Reactor { io, http, .. } = &mut self.reactor;
+        let Reactor { io, connections, .. } = &mut self.reactor;
         let mut first = [0; FIRST];
-        let received = io.receive_now(http.connections[slot].socket(), &mut first);
+        let received = io.receive_now(connections[AsHttp(slot)].socket(), &mut first);
         self.read_http(now, slot, &first[..received]);
     }
 
     /// A receive has completed.
     pub(in crate::shell) fn http_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.http.connections[slot];
-        connection.transport.in_flight.end(Flight::Read);
         if let Some(buffer) = completion.buffer() {
             if completion.result > 0 {
                 // SAFETY: the buffer is returned after the last use of the window.
@@ -73,12 +71,12 @@ impl<I: Io> Shell<I> {
             }
             reactor.io.return_received(buffer);
         }
-        let connection = &reactor.http.connections[slot];
+        let connection = &reactor.connections[AsHttp(slot)];
         match (connection.state, completion.result) {
-            _ if connection.transport.is_closing() => reactor.remove_http_if_idle(slot),
+            _ if connection.transport.is_closing() => _ = reactor.remove_if_idle(slot),
             _ if connection.transport.state == DRAINED => self.reactor.linger_http(now, slot),
             (State::Answering, ..0) if connection.transport.is_draining() => {}
-            (_, error) if error == -libc::ENOBUFS => reactor.http.starved.push(slot),
+            (_, error) if error == -libc::ENOBUFS => reactor.connections.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
             (State::Header | State::Reading, _) if connection.purpose == Purpose::Handshake => {
                 reactor.end_handshake(now, slot);
@@ -91,9 +89,9 @@ impl<I: Io> Shell<I> {
     /// Bytes were received.
     fn http_came(&mut self, now: Moment, slot: usize, bytes: &[u8]) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.http.connections[slot];
+        let connection = &mut reactor.connections[AsHttp(slot)];
         match connection.state {
-            _ if connection.transport.is_closing() => reactor.remove_http_if_idle(slot),
+            _ if connection.transport.is_closing() => _ = reactor.remove_if_idle(slot),
             State::Over if connection.transport.is_draining() => {
                 connection.transport.state = transport::State::Open;
                 reactor.linger_http(now, slot);
@@ -107,7 +105,7 @@ impl<I: Io> Shell<I> {
             }
             _ => {
                 connection.incoming.bytes.extend_from_slice(bytes);
-                reactor.http.weigh(slot);
+                reactor.http.weigh(&mut reactor.connections, slot);
                 reactor.arm_http_receive(slot);
             }
         }
@@ -116,7 +114,7 @@ impl<I: Io> Shell<I> {
     /// The client has half-closed. A session still gets its answers; but this cancels a self-contained request (MCP
     /// 2026-07-28, "Cancellation"), and ends a GET stream: its client has gone, and will return for undelivered events.
     fn http_ended(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         connection.transport.half = HalfClose::Read;
         let members = &self.reactor.http.members;
         let member = connection.member.and_then(|client| members.get(client));
@@ -125,7 +123,7 @@ impl<I: Io> Shell<I> {
         match connection.state {
             State::Events if is_session && is_get => self.reactor.leave_stream(now, slot),
             State::Waiting | State::Events if is_session => {
-                self.reactor.watch_http(slot);
+                self.reactor.watch(slot);
                 self.reactor.set_http_due(slot, now.after(DOUBT));
             }
             State::Answering => {}
@@ -135,14 +133,14 @@ impl<I: Io> Shell<I> {
 
     /// Parses requests from kept and new bytes. Bytes that are not consumed are kept.
     pub(super) fn read_http(&mut self, now: Moment, slot: usize, new: &[u8]) {
-        let mut kept = std::mem::take(&mut self.reactor.http.connections[slot].incoming.bytes);
+        let mut kept = std::mem::take(&mut self.reactor.connections[AsHttp(slot)].incoming.bytes);
         if !kept.is_empty() {
             kept.extend_from_slice(new);
         }
         let bytes = if kept.is_empty() { new } else { &kept };
-        let awaited_header = self.reactor.http.connections[slot].state == State::Header;
+        let awaited_header = self.reactor.connections[AsHttp(slot)].state == State::Header;
         let mut at = if awaited_header { self.read_header(now, slot, bytes) } else { 0 };
-        while let Some(connection) = self.reactor.http.connections.get_mut(slot)
+        while let Some(connection) = self.reactor.connections.http_mut(slot)
             && connection.state == State::Reading
             && !connection.incoming.is_behind()
         {
@@ -184,7 +182,7 @@ impl<I: Io> Shell<I> {
             }
         }
         let is_short = self.lent() > self.reactor.memory.short_above();
-        let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
+        let Some(connection) = self.reactor.connections.http_mut(slot) else { return };
         // An idle connection keeps no memory.
         connection.incoming.bytes = match at == bytes.len() {
             true => Vec::new(),
@@ -199,15 +197,15 @@ impl<I: Io> Shell<I> {
             connection.incoming.bytes = Vec::new();
             self.fail_http(now, slot, &Fault::busy(SHORT));
         }
-        let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
+        let Some(connection) = self.reactor.connections.http_mut(slot) else { return };
         if connection.state == State::Reading {
             let deadline = connection.reader.deadline();
             let latest = if connection.is_idle() { deadline } else { connection.since.after(REQUEST_TIME) };
             self.reactor.set_http_due(slot, deadline.min(latest));
         }
-        self.reactor.http.weigh(slot);
+        self.reactor.http.weigh(&mut self.reactor.connections, slot);
         self.reactor.arm_http_receive(slot);
-        let connection = &self.reactor.http.connections[slot];
+        let connection = &self.reactor.connections[AsHttp(slot)];
         if awaited_header && connection.state == State::Reading {
             self.share_out(now, connection.listener, connection.origin.place);
         }
@@ -215,38 +213,38 @@ impl<I: Io> Shell<I> {
 
     /// A piece of a body was received. What a request may not have by its head alone is not taken apart.
     fn http_body(&mut self, now: Moment, slot: usize, data: &[u8]) -> Result<(), Fault> {
-        if self.reactor.http.connections[slot].is_operators() {
+        if self.reactor.connections[AsHttp(slot)].is_operators() {
             // The head has all that is asked for.
             return Ok(());
         }
         while self.reactor.http.memory.held + data.len() > self.reactor.http.memory.most {
             // The source that holds most gives way to the others.
-            let Some(goes) = self.reactor.http.heaviest_upload(slot, data.len()) else {
+            let Some(goes) = self.reactor.connections.heaviest_upload(slot, data.len()) else {
                 return Err(Fault::busy(SHORT));
             };
             self.fail_http(now, goes, &Fault::busy(SHORT));
         }
-        let mut upload = self.reactor.http.connections[slot].incoming.body.take().unwrap_or_default();
+        let mut upload = self.reactor.connections[AsHttp(slot)].incoming.body.take().unwrap_or_default();
         let before = upload.weight();
         if upload.begins_batch(data)
             && let Err(fault) = self.may_batch(slot)
         {
             upload.refuse(fault);
         }
-        let http = &mut self.reactor.http;
+        let Reactor { connections, http, .. } = &mut self.reactor;
         upload.push(data, &mut http.lines);
         http.memory.held = http.memory.held - before + upload.weight();
         if upload.is_behind() {
             http.behind.push(slot);
         }
-        http.connections[slot].incoming.body = Some(upload);
+        connections[AsHttp(slot)].incoming.body = Some(upload);
         Ok(())
     }
 
     /// Lets the scanner read a share of a body that it is behind with. What comes after it waits.
     pub(super) fn go_on_with_body(&mut self, now: Moment, slot: usize) {
-        let http = &mut self.reactor.http;
-        let Some(connection) = http.connections.get_mut(slot).filter(|it| it.state == State::Reading) else { return };
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        let Some(connection) = connections.http_mut(slot).filter(|it| it.state == State::Reading) else { return };
         let Some(upload) = connection.incoming.body.as_mut().filter(|upload| upload.is_behind()) else { return };
         let before = upload.weight();
         upload.go_on(&mut http.lines);
@@ -262,7 +260,7 @@ impl<I: Io> Shell<I> {
 
     /// Takes the head of a request; `begun` follows it.
     fn take_head(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         let incoming = &mut connection.incoming;
         (incoming.is_old, incoming.is_last) = (head.is_old, !head.keeps_alive);
         incoming.is_head = head.method == Method::Head;
@@ -281,18 +279,18 @@ impl<I: Io> Shell<I> {
         }
         // The head alone answers some requests.
         if head.expects_continue()
-            && let Some(connection) = self.reactor.http.connections.get_mut(slot)
+            && let Some(connection) = self.reactor.connections.http_mut(slot)
             && connection.state == State::Reading
         {
             connection.outgoing.queue().extend_from_slice(CONTINUE);
-            self.reactor.http.mark_dirty(slot);
+            self.reactor.connections.mark_dirty(slot);
         }
         Ok(())
     }
 
     /// Refuses a request after which nothing can be read.
     pub(super) fn fail_http(&mut self, now: Moment, slot: usize, fault: &Fault) {
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         connection.incoming.is_last = true;
         match connection.purpose {
             Purpose::Admin => self.fail_operator(now, slot, fault.status, &fault.why),
@@ -304,17 +302,14 @@ impl<I: Io> Shell<I> {
     /// A send has completed.
     pub(in crate::shell) fn http_sent(&mut self, now: Moment, slot: usize, result: i32) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.http.connections[slot];
-        connection.transport.in_flight.end(Flight::Write);
-        let had_to_wait = connection.transport.in_flight.remove(Flight::Room);
+        let connection = &mut reactor.connections[AsHttp(slot)];
         match result {
-            _ if connection.transport.is_closing() => return reactor.remove_http_if_idle(slot),
-            1.. if had_to_wait && tells_half_closed(result) => {
-                connection.transport.half_closes();
-                return reactor.await_http_room(slot);
+            _ if connection.transport.is_closing() => {
+                reactor.remove_if_idle(slot);
+                return;
             }
-            1.. if had_to_wait => {}
             1.. => {
+                connection.transport.room.took(result as usize);
                 let owed = connection.outgoing.sent(result as usize, reactor.io.buffers());
                 connection.since = now;
                 let client = connection.member.filter(|client| reactor.http.members.get(*client).is_some());
@@ -322,7 +317,11 @@ impl<I: Io> Shell<I> {
                     reactor.tell_sent(now, client, owed);
                 }
             }
-            error if error == -libc::EAGAIN => return reactor.await_http_room(slot),
+            error if error == -libc::EAGAIN => {
+                let at = connection.since.after(connection.send_time());
+                reactor.set_http_due(slot, at);
+                return reactor.await_room(now, slot);
+            }
             error if error == -libc::EINTR => {}
             _ => return self.reactor.leave_http(now, slot),
         }
@@ -331,19 +330,19 @@ impl<I: Io> Shell<I> {
 
     /// Sends queued output; after a complete response, continues with the next request or closes.
     pub(in crate::shell) fn send_http(&mut self, now: Moment, slot: usize) {
-        let http = &mut self.reactor.http;
-        match http.connections.get(slot).map(Connection::is_operators) {
-            Some(false) => http.weigh(slot),
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        match connections.http(slot).map(Connection::is_operators) {
+            Some(false) => http.weigh(connections, slot),
             Some(true) if !self.waits_for_piece(slot) => {}
             _ => return,
         }
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.http.connections[slot];
+        let connection = &mut reactor.connections[AsHttp(slot)];
         if connection.transport.in_flight.has(Flight::Write) || connection.transport.is_closing() {
             return;
         }
         reactor.refill_http(now, slot);
-        let connection = &mut reactor.http.connections[slot];
+        let connection = &mut reactor.connections[AsHttp(slot)];
         let (parts, socket) = (connection.may_part(), connection.socket().as_raw_fd());
         // The FIN goes with the last bytes.
         if let Some(send) = connection.outgoing.send(socket, parts) {
@@ -354,9 +353,9 @@ impl<I: Io> Shell<I> {
                 connection.transport.drain();
             }
             // SAFETY: what is sent is not touched and the socket stays open while this is in flight.
-            unsafe { reactor.io.submit(send, Operation::HttpSend.token(slot)) };
+            unsafe { reactor.io.submit(send, Operation::Write.token(slot)) };
             if cancels {
-                reactor.cancel(Operation::HttpReceive, slot);
+                reactor.cancel(Operation::Receive, slot);
             }
             return;
         }
@@ -369,13 +368,13 @@ impl<I: Io> Shell<I> {
 
     /// A response was sent. The next request may have been received.
     fn end_http_answer(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         connection.since = now;
         (connection.outgoing.whole, connection.asks) = (None, None);
         connection.source = connection.source_between;
         connection.incoming.clear();
         self.reactor.release_http(slot);
-        let connection = &mut self.reactor.http.connections[slot];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         if connection.incoming.is_last {
             let (sends_more, is_draining) = (!connection.incoming.bytes.is_empty(), connection.transport.is_draining());
             if is_draining && !sends_more && connection.transport.in_flight.has(Flight::Read) {
@@ -402,7 +401,7 @@ impl<I: Io> Shell<I> {
 
     /// A connection has timed out.
     pub(in crate::shell) fn http_due(&mut self, now: Moment, slot: usize) {
-        let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
+        let Some(connection) = self.reactor.connections.http_mut(slot) else { return };
         if connection.due > now {
             let due = connection.due;
             return self.reactor.set_http_due(slot, due);
@@ -445,7 +444,7 @@ impl<I: Io> Shell<I> {
 
     /// Ends the connections that `goes` selects.
     pub(in crate::shell) fn leave_all(&mut self, now: Moment, goes: impl Fn(&Connection) -> bool) {
-        let all = self.reactor.http.connections.iter().filter(|(_, connection)| goes(connection));
+        let all = self.reactor.connections.all_http().filter(|(_, connection)| goes(connection));
         let slots: Vec<usize> = all.map(|(slot, _)| slot).collect();
         slots.into_iter().for_each(|slot| self.reactor.leave_http(now, slot));
     }
@@ -456,7 +455,7 @@ impl<I: Io> Reactor<I> {
     /// be reset, and the response might be lost. A client that said that it sends no more, and has not, is not waited
     /// for.
     fn linger_http(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         let _ = shutdown(connection.socket(), Shutdown::Write);
         let was_last = connection.transport.is_draining();
         (connection.state, connection.transport.state) = (State::Over, transport::State::Lingering);
@@ -464,14 +463,14 @@ impl<I: Io> Reactor<I> {
             return self.leave_http(now, slot);
         }
         connection.incoming.bytes = Vec::new();
-        self.http.weigh(slot);
+        self.http.weigh(&mut self.connections, slot);
         self.set_http_due(slot, now.after(LINGER));
         self.arm_http_receive(slot);
     }
 
     /// Arms a receive, if input is of interest: during a response, only its end.
-    pub(super) fn arm_http_receive(&mut self, slot: usize) {
-        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+    pub(in crate::shell) fn arm_http_receive(&mut self, slot: usize) {
+        let Some(connection) = self.connections.http_mut(slot) else { return };
         let transport = &connection.transport;
         if transport.is_closing() || transport.has_ended() || transport.is_draining() {
             return;
@@ -480,40 +479,22 @@ impl<I: Io> Reactor<I> {
             return;
         }
         if connection.state != State::Reading && connection.incoming.bytes.len() >= MOST_BEHIND {
-            return self.watch_http(slot);
+            return self.watch(slot);
         }
         if !connection.transport.in_flight.add(Flight::Read) {
             return;
         }
         let receive = Submission::Receive { socket: connection.socket().as_raw_fd(), was_empty: true };
         // SAFETY: the socket stays open while this is in flight.
-        unsafe { self.io.submit(receive, Operation::HttpReceive.token(slot)) };
-    }
-
-    /// Watches for the client's departure where no receive would show it.
-    pub(super) fn watch_http(&mut self, slot: usize) {
-        let Some(connection) = self.http.connections.get_mut(slot) else { return };
-        if connection.transport.is_closing() || !connection.transport.in_flight.add(Flight::Watch) {
-            return;
-        }
-        let half_closed = connection.transport.is_half_closed();
-        let watch = Submission::Watch { descriptor: connection.socket().as_raw_fd(), half_closed };
-        // SAFETY: the socket stays open while this is in flight.
-        unsafe { self.io.submit(watch, Operation::HttpWatch.token(slot)) };
+        unsafe { self.io.submit(receive, Operation::Receive.token(slot)) };
     }
 
     /// The client has gone, or half-closed.
     pub(in crate::shell) fn http_watched(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.http.connections[slot];
-        connection.transport.in_flight.end(Flight::Watch);
-        if connection.transport.is_closing() {
-            return self.remove_http_if_idle(slot);
-        }
         if tells_half_closed(result) {
             // It is not read, so this is not its end yet.
-            connection.transport.half_closes();
             self.set_http_due(slot, now.after(DOUBT));
-            return self.watch_http(slot);
+            return self.watch(slot);
         }
         if result > 0 {
             self.leave_http(now, slot);
@@ -522,26 +503,13 @@ impl<I: Io> Reactor<I> {
 
     /// Sets the deadline of a connection.
     pub(in crate::shell) fn set_http_due(&mut self, slot: usize, at: Moment) {
-        self.http.connections[slot].due = at;
-        self.timers.set_at_latest(Timer::Http(slot), at);
-    }
-
-    /// Waits for room in the socket.
-    fn await_http_room(&mut self, slot: usize) {
-        let connection = &mut self.http.connections[slot];
-        connection.transport.in_flight.add(Flight::Write);
-        connection.transport.in_flight.add(Flight::Room);
-        let half_closed = connection.transport.is_half_closed();
-        let room = Submission::AwaitRoom { descriptor: connection.socket().as_raw_fd(), half_closed };
-        // SAFETY: the socket stays open while this is in flight.
-        unsafe { self.io.submit(room, Operation::HttpSend.token(slot)) };
-        let at = connection.since.after(connection.send_time());
-        self.set_http_due(slot, at);
+        self.connections[AsHttp(slot)].due = at;
+        self.schedule(slot);
     }
 
     /// Refuses a request.
     pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
-        let place = self.http.connections[slot].origin.place;
+        let place = self.connections[AsHttp(slot)].origin.place;
         let text = format!("a request for MCP is refused: {} ({})", fault.why, fault.status.code());
         self.tell(now, Input::Stranger { place, reason: fault.reason(), text });
         self.answer_fault(now, slot, fault, id);
@@ -554,7 +522,7 @@ impl<I: Io> Reactor<I> {
 
     /// Answers a request without a session's id.
     pub(super) fn answer_http(&mut self, now: Moment, slot: usize, write: impl FnOnce(&mut Vec<u8>, &Manner<'_>)) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         let manner = connection.manner(None);
         write(connection.outgoing.queue(), &manner);
         self.begin_http_answer(now, slot);
@@ -562,19 +530,19 @@ impl<I: Io> Reactor<I> {
 
     /// A response is complete in the queue.
     pub(in crate::shell) fn begin_http_answer(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         self.http.memory.held -= connection.incoming.weight();
         connection.incoming.body = None;
         connection.incoming.parked = None;
         (connection.state, connection.since) = (State::Answering, now);
         let at = now.after(connection.send_time());
-        self.http.mark_dirty(slot);
+        self.connections.mark_dirty(slot);
         self.set_http_due(slot, at);
     }
 
     /// Sends a keep-alive; a response that takes long becomes a stream.
     fn keep_http_alive(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         // A request that gets no answer never becomes a stream.
         let member = connection.member.and_then(|client| self.http.members.get(client));
         if member.is_some_and(|member| member.is_to_tell(slot)) {
@@ -590,44 +558,28 @@ impl<I: Io> Reactor<I> {
         }
         if connection.state == State::Waiting {
             let stream = connection.stream;
-            let place = self.http.session_of(slot).map_or(0, |session| session.place(stream));
+            let place = self.http.session_of(&mut self.connections, slot).map_or(0, |session| session.place(stream));
             self.begin_http_events(now, slot, place);
         }
-        let connection = &mut self.http.connections[slot];
+        let connection = &mut self.connections[AsHttp(slot)];
         write::keep_alive(connection.outgoing.queue(), connection.incoming.is_old);
         connection.since = now;
-        self.http.mark_dirty(slot);
+        self.connections.mark_dirty(slot);
         self.set_http_due(slot, now.after(KEEP_ALIVE));
     }
 
     /// Ends a connection; it is removed when the kernel holds no operation of it. Undelivered events are kept for its
     /// session.
     pub(in crate::shell) fn leave_http(&mut self, now: Moment, slot: usize) {
-        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.transport.is_closing() {
             return;
         }
-        (connection.state, connection.transport.state) = (State::Over, transport::State::Closing);
+        connection.state = State::Over;
         self.http.memory.held -= connection.incoming.clear();
-        self.http.take_place_away(slot);
-        let connection = &mut self.http.connections[slot];
-        // Its timer keeps running: usually the next connection in its slot can use it.
-        if !connection.transport.in_flight.is_empty() {
-            // All operations on the socket complete after this.
-            let _ = shutdown(connection.socket(), Shutdown::Both);
-        }
-        if connection.transport.in_flight.has(Flight::Watch) {
-            self.cancel(Operation::HttpWatch, slot);
-        }
+        self.connections.take_place_away(slot);
+        self.cancel_all(slot);
         self.detach_http(now, slot);
-        self.remove_http_if_idle(slot);
-    }
-
-    fn remove_http_if_idle(&mut self, slot: usize) {
-        if self.http.connections[slot].transport.is_over() {
-            self.http.connections[slot].outgoing.let_go(self.io.buffers());
-            drop(self.http.remove(slot));
-            self.free_descriptor();
-        }
+        self.remove_if_idle(slot);
     }
 }

@@ -21,8 +21,8 @@ use crate::bus::port::Exit;
 use crate::bus::report::Reason;
 use crate::config::Config;
 use crate::io::Io;
+use crate::shell::crowd::MOST_CONNECTIONS;
 use crate::shell::descriptors::Allowance;
-use crate::shell::http::MOST_CONNECTIONS;
 use crate::testing::{Draws, Random};
 
 /// What the pool's command does when asked for its protocol.
@@ -267,7 +267,7 @@ impl Door {
             let is_quiet = !asks && !moved && !self.all_act();
             self.machine.wires.borrow_mut().is_quiet = is_quiet;
             let is_done = self.machine.shell.turn().expect("it goes on");
-            self.machine.shell.reactor.http.check();
+            self.machine.shell.reactor.http.check(&self.machine.shell.reactor.connections);
             if is_done || over(self) {
                 return;
             }
@@ -330,13 +330,16 @@ impl Door {
         let shell = &self.machine.shell;
         let (clients, pending) = (shell.bus.view().stats().clients, shell.bus.view().stats().pending);
         assert!(clients <= known, "{clients} sessions are there, and {known} are known to clients");
-        assert!(clients > 0 || shell.reactor.http.is_deserted(), "something is left");
+        assert!(clients > 0 || shell.reactor.http.is_deserted(&shell.reactor.connections), "something is left");
         assert_eq!(pending, 0, "requests are pending without a waiting client");
         let _ = write(&self.machine.stop, b"!");
         self.runs("the end", false, |_| false);
         self.machine.wires.borrow_mut().is_prompt = true;
         self.machine.shell.finish();
-        assert!(self.machine.shell.reactor.http.is_deserted(), "something is left");
+        assert!(
+            self.machine.shell.reactor.http.is_deserted(&self.machine.shell.reactor.connections),
+            "something is left"
+        );
         assert_eq!(self.machine.shell.reactor.io.lent(), 0, "memory is lent");
         let trace = self.machine.wires.borrow().trace;
         (results, fetched, trace)

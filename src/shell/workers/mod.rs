@@ -10,6 +10,7 @@ pub(super) mod usage;
 use std::os::fd::AsRawFd;
 
 use super::connection::Connection;
+use super::connections::AsLines;
 use super::log;
 use super::operation::Operation;
 use super::reactor::Reactor;
@@ -42,7 +43,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn started(&mut self, now: Moment) {
         while let Some((worker, result)) = self.workers.processes.next_started() {
             let Some(slot) = self.connections.slot(Peer::Worker(worker)) else { continue };
-            let connection = &mut self.connections[slot];
+            let connection = &mut self.connections[AsLines(slot)];
             let Some(name) = connection.name.as_deref().copied() else { continue };
             let spawned = match result {
                 Ok(spawned) => spawned,
@@ -79,7 +80,7 @@ impl<I: Io> Reactor<I> {
 
     /// Reads a worker's stderr, or the rest of it.
     pub(super) fn read_stderr(&mut self, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         let Some(stderr) = &mut connection.stderr else { return };
         let is_first = connection.transport.in_flight.add(Flight::Stderr);
         debug_assert!(is_first);
@@ -97,7 +98,7 @@ impl<I: Io> Reactor<I> {
     }
 
     pub(super) fn stderr_read(&mut self, slot: usize, result: i32) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         connection.transport.in_flight.end(Flight::Stderr);
         if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) {
             let now = self.clock.now();
@@ -122,8 +123,8 @@ impl<I: Io> Reactor<I> {
             }
             self.schedule(slot);
         }
-        let is_leaving = self.connections[slot].transport.is_closing();
-        match &self.connections[slot].stderr {
+        let is_leaving = self.connections[slot].is_closing();
+        match &self.connections[AsLines(slot)].stderr {
             // It is read again when its pause is over (`tell_left_out`).
             Some(stderr) if stderr.paused_until.is_some() && !is_leaving => {}
             Some(_) => self.read_stderr(slot),
@@ -135,7 +136,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn log_stray(&mut self, worker: WorkerKey, line: &[u8], length: usize) {
         const PLACE: &[u8] = b"stdout: ";
         let Some(slot) = self.connections.slot(Peer::Worker(worker)) else { return };
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         let Some(name) = connection.name.as_deref().copied() else { return };
         let line = [PLACE, line.strip_suffix(b"\r").unwrap_or(line)].concat();
         let length = length.max(line.len() - PLACE.len()) + PLACE.len();
@@ -152,7 +153,7 @@ impl<I: Io> Reactor<I> {
 
     /// Logs what was omitted from a worker's stderr, and reads it again after a pause, if that is due.
     pub(super) fn tell_left_out(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[slot];
+        let connection = &mut self.connections[AsLines(slot)];
         let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) else { return };
         let pool = &self.workers.pools[name.pool];
         stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, said));

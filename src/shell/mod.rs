@@ -11,7 +11,7 @@
 //! connections, `read.rs` and `write.rs` move bytes, `close.rs` closes connections, `eviction.rs` says which of them goes
 //! when there is no room, `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `frames.rs`
 //! WebSocket control frames, `liveness.rs` failed networks, `workers` processes, `memory.rs` memory pressure, and
-//! `effects.rs` carries out the core's effects.
+//! `effects.rs` carries out the core's effects, on what `receivers.rs` finds for the peer that they name.
 //!
 //! A connection with more lines than its share of a turn is queued behind the others. A turn never waits for more than
 //! one completion: what came meanwhile is taken with it (docs/performance.md says what waiting for more would cost).
@@ -46,6 +46,7 @@ mod operation;
 mod outbox;
 mod reactor;
 mod read;
+mod receivers;
 mod recycle;
 mod reload;
 pub mod reloads;

@@ -4,10 +4,10 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::connections::{AsLines, Protocol};
-use super::effects::Source;
 use super::operation::Operation;
 use super::outbox::Storage;
 use super::reactor::Reactor;
+use super::receivers::Source;
 use super::transport::{Flight, HalfClose, State};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Next, Peer};

@@ -21,9 +21,9 @@ use crate::mcp::write::{self, EventId};
 use crate::mcp::{Fault, Session};
 use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, decoded, member, members};
 use crate::shell::connections::AsHttp;
-use crate::shell::effects::Source;
 use crate::shell::outbox::{Storage, are_held};
 use crate::shell::reactor::Reactor;
+use crate::shell::receivers::Source;
 use crate::shell::timers::Timer;
 
 /// Maximum bytes of events that a session keeps, besides answers.
@@ -194,8 +194,7 @@ impl Said<'_> {
 
 impl<I: Io> Reactor<I> {
     /// Takes the core's output for an MCP client: whole lines, or pieces of one.
-    pub(in crate::shell) fn push_to_member(&mut self, to: Peer, bytes: &[u8]) {
-        let Peer::Client(to) = to else { return };
+    pub(in crate::shell) fn push_to_member(&mut self, to: ClientKey, bytes: &[u8]) {
         if self.http.members.get(to).is_none() {
             return;
         }
@@ -226,7 +225,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Takes bytes of a window for an MCP client.
-    pub(in crate::shell) fn copy_to_member(&mut self, to: Peer, source: &Source<'_>, lines: &[Line], span: Span) {
+    pub(in crate::shell) fn copy_to_member(&mut self, to: ClientKey, source: &Source<'_>, lines: &[Line], span: Span) {
         if span.len() < LONG {
             return self.push_to_member(to, source.window.get(span));
         }
@@ -245,8 +244,8 @@ impl<I: Io> Reactor<I> {
 
     /// Delivers a long answer without a copy of it, and without a look at it: the core has found its fields. `part` is
     /// the whole line, or what follows its id, which was replaced. Returns whether it was that.
-    fn deliver_in_place(&mut self, to: Peer, source: &Source<'_>, line: &Line, part: Span) -> bool {
-        let (Peer::Client(to), Some((storage, begin))) = (to, &source.block) else { return false };
+    fn deliver_in_place(&mut self, to: ClientKey, source: &Source<'_>, line: &Line, part: Span) -> bool {
+        let Some((storage, begin)) = &source.block else { return false };
         let is_result = line.flags & (Line::RESULT | Line::ERROR) == Line::RESULT && !line.method.is_some();
         if part.len() < LONG || !is_result || !line.id.is_some() || !are_held(part.len(), storage.capacity()) {
             return false;
@@ -273,7 +272,7 @@ impl<I: Io> Reactor<I> {
         });
         let is_known = said.is_some() && self.http.members.get(to).is_some();
         if is_known {
-            self.deliver(self.clock.now(), to, said.as_ref(), begun.len() + part.len());
+            self.deliver_said(self.clock.now(), to, said.as_ref(), begun.len() + part.len());
         }
         self.http.members.begun = begun;
         if is_known {
@@ -284,11 +283,11 @@ impl<I: Io> Reactor<I> {
 
     fn deliver_line(&mut self, now: Moment, to: ClientKey, line: &[u8], padded: &mut Vec<u8>) {
         let said = self.http.read_line(line, padded);
-        self.deliver(now, to, said.as_ref(), line.len() + 1);
+        self.deliver_said(now, to, said.as_ref(), line.len() + 1);
     }
 
     /// Delivers a line of so many bytes.
-    fn deliver(&mut self, now: Moment, to: ClientKey, said: Option<&Said<'_>>, bytes: usize) {
+    fn deliver_said(&mut self, now: Moment, to: ClientKey, said: Option<&Said<'_>>, bytes: usize) {
         let is_taken = said.and_then(|said| match self.http.members.get(to)?.role {
             Role::Modern { connection } => Some(self.deliver_modern(now, connection, to, said)),
             Role::Session(_) => self.deliver_to_session(now, to, said),
@@ -616,8 +615,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// The core pauses or resumes a client.
-    pub(in crate::shell) fn pause_member(&mut self, client: Peer, is_paused: bool) {
-        let Peer::Client(client) = client else { return };
+    pub(in crate::shell) fn pause_member(&mut self, client: ClientKey, is_paused: bool) {
         let Some(member) = self.http.members.get_mut(client) else { return };
         member.is_paused = is_paused;
         if !is_paused && !member.inbox.is_empty() {
@@ -633,7 +631,7 @@ impl<I: Io> Reactor<I> {
             Close::Refuse => {
                 // A session that ends accepts nothing further; pending requests are refused.
                 member.is_closing |= member.session().is_some();
-                self.pause_member(client.into(), false);
+                self.pause_member(client, false);
             }
             Close::Flush => {
                 (member.is_closing, member.is_flushing) = (true, true);

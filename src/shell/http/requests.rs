@@ -18,10 +18,10 @@ use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, modern};
 use crate::shell::connections::AsHttp;
-use crate::shell::effects::Source;
 use crate::shell::handshakes::upgrade::turned_away;
 use crate::shell::outbox::{Posted, Storage, are_held};
 use crate::shell::reactor::Reactor;
+use crate::shell::receivers::Source;
 use crate::shell::turn::Shell;
 use crate::websocket::request::Caller;
 

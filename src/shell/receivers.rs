@@ -1,0 +1,122 @@
+//! What the core addresses with its effects: a connection, or a client of MCP, whose messages go over connections that come
+//! and go. Both are reached by the same calls, so that nothing else has to know which of them a peer is.
+
+use std::rc::Rc;
+
+use super::connections::AsLines;
+use super::outbox::{Storage, are_held};
+use super::reactor::Reactor;
+use crate::bus::port::{ClientKey, Close, Peer, Reason, Text};
+use crate::io::Io;
+use crate::scan::{Line, Span, Window};
+
+/// The peer whose bytes the effects copy from, and the memory that they lie in with their offset there, if its lines can
+/// be held in place.
+pub(super) struct Source<'a> {
+    pub from: Peer,
+    pub window: Window<'a>,
+    pub block: Option<(Storage, usize)>,
+}
+
+/// Where what the core has for a peer goes.
+enum Receiver {
+    /// To the connection in this slot.
+    Connection(usize),
+    /// To a client of MCP.
+    Member(ClientKey),
+}
+
+/// Bytes for a peer.
+pub(super) enum Output<'a> {
+    /// This span of bytes that were received, with the lines that the core has found in them.
+    Received { source: &'a Source<'a>, lines: &'a [Line], span: Span },
+    /// A text that the core has made, because of bytes of this peer or of its own accord.
+    Made { text: Text, from: Option<Peer> },
+}
+
+impl<I: Io> Reactor<I> {
+    /// None if the peer has gone: what is for it is dropped.
+    fn receiver(&self, peer: Peer) -> Option<Receiver> {
+        match (self.connections.slot(peer), peer) {
+            (Some(slot), _) => Some(Receiver::Connection(slot)),
+            (None, Peer::Client(client)) => Some(Receiver::Member(client)),
+            (None, Peer::Worker(_)) => None,
+        }
+    }
+
+    /// Delivers bytes to a peer: it sends them as soon as it can.
+    pub(super) fn deliver(&mut self, to: Peer, output: Output<'_>) {
+        match (self.receiver(to), output) {
+            (Some(Receiver::Connection(slot)), Output::Received { source, span, .. }) => {
+                let queued = self.queue_received(slot, source, span);
+                self.queued(slot, Some(source.from), to, queued);
+            }
+            (Some(Receiver::Connection(slot)), Output::Made { text, from }) => {
+                let queued = self.queue_text(slot, text);
+                self.queued(slot, from, to, queued);
+            }
+            (Some(Receiver::Member(client)), Output::Received { source, lines, span }) => {
+                self.copy_to_member(client, source, lines, span);
+            }
+            (Some(Receiver::Member(client)), Output::Made { text, .. }) => self.push_to_member(client, text.as_bytes()),
+            (None, _) => {}
+        }
+    }
+
+    /// Pauses or resumes a peer.
+    pub(super) fn pause(&mut self, peer: Peer, is_paused: bool) {
+        match self.receiver(peer) {
+            Some(Receiver::Connection(slot)) => self.pause_connection(slot, is_paused),
+            Some(Receiver::Member(client)) => self.pause_member(client, is_paused),
+            None => {}
+        }
+    }
+
+    /// Closes a client.
+    pub(super) fn close_client(&mut self, client: ClientKey, how: Close, why: Reason) {
+        match self.receiver(Peer::Client(client)) {
+            Some(Receiver::Connection(slot)) => self.close(slot, how, why),
+            Some(Receiver::Member(client)) => self.close_member(client, how),
+            None => {}
+        }
+    }
+
+    fn queue_text(&mut self, slot: usize, text: Text) -> Result<(), usize> {
+        let length = text.as_bytes().len();
+        let outbox = &mut self.connections[AsLines(slot)].outbox;
+        if are_held(length, length) {
+            let storage = self.http.hold(Rc::new(text.into()));
+            outbox.hold(storage, 0, length, self.io.buffers())
+        } else {
+            outbox.push(text.as_bytes(), self.io.buffers())
+        }
+    }
+
+    fn queue_received(&mut self, slot: usize, source: &Source<'_>, span: Span) -> Result<(), usize> {
+        let outbox = &mut self.connections[AsLines(slot)].outbox;
+        match &source.block {
+            Some((block, start)) if are_held(span.len(), block.capacity()) => {
+                outbox.hold(block.clone(), start + span.start as usize, start + span.end as usize, self.io.buffers())
+            }
+            _ => outbox.push(source.window.get(span), self.io.buffers()),
+        }
+    }
+
+    fn queued(&mut self, slot: usize, from: Option<Peer>, to: Peer, queued: Result<(), usize>) {
+        self.connections.mark_dirty(slot);
+        if let Err(lost) = queued {
+            self.count_lost(from, to, lost);
+        }
+    }
+
+    fn pause_connection(&mut self, slot: usize, is_paused: bool) {
+        self.connections[AsLines(slot)].incoming.is_paused = is_paused;
+        if is_paused {
+            self.tell_half_closed(slot);
+            self.doubt(slot);
+            self.watch(slot);
+        } else {
+            self.connections.resume_soon(slot);
+        }
+    }
+}

@@ -65,15 +65,27 @@ impl Connections {
         asker: Option<Source>,
         is_chosen: impl Fn(usize, &Connection) -> bool,
     ) -> (Option<usize>, Shares) {
+        self.first_to_go_or_slow(capacity, asker, is_chosen, |_, _| false)
+    }
+
+    /// The same, where those that are too slow go as if they were idle, after these.
+    pub(super) fn first_to_go_or_slow(
+        &self,
+        capacity: usize,
+        asker: Option<Source>,
+        is_chosen: impl Fn(usize, &Connection) -> bool,
+        is_slow: impl Fn(usize, &Connection) -> bool,
+    ) -> (Option<usize>, Shares) {
         let chosen = || self.all_http().filter(|(slot, connection)| is_chosen(*slot, connection));
         let shares = Shares::new(capacity, chosen().map(|(_, connection)| (connection.source, 1)), asker);
-        let rank = |connection: &Connection| -> Option<(Turn, u8, u64, u64)> {
-            let (is_idle, class) = connection.standing()?;
+        let rank = |slot: usize, connection: &Connection| -> Option<(Turn, u8, u64, u64)> {
+            let (is_unused, class) = connection.standing()?;
+            let is_idle = is_unused || is_slow(slot, connection);
             let turn = shares.turn(connection.source, is_idle)?;
             let age = |number: u64| if is_idle { number } else { u64::MAX - number };
             Some((turn, class, age(connection.since.0), age(connection.serial)))
         };
-        let ranked = chosen().filter_map(|(slot, connection)| rank(connection).map(|rank| (rank, slot)));
+        let ranked = chosen().filter_map(|(slot, connection)| rank(slot, connection).map(|rank| (rank, slot)));
         let goes = ranked.min().map(|(_, slot)| slot);
         (goes, shares)
     }
@@ -88,5 +100,68 @@ impl Connections {
         let own = &self[AsHttp(but)];
         let (slot, heaviest) = all().max_by_key(|(_, it)| (of(it), it.incoming.weight()))?;
         (heaviest.source() != own.source() && of(heaviest) > of(own) + more).then_some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bus::port::Place;
+
+    const LIMITS: Limits = Limits {
+        body: 0,
+        head_time: Duration::from_secs(1),
+        body_time: Duration::from_secs(1),
+        idle_time: Duration::from_secs(1),
+    };
+
+    /// Adds a connection of this source, which is in this state since this moment.
+    fn add(connections: &mut Connections, purpose: Purpose, source: u32, state: State, since: u64) -> usize {
+        let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
+        let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
+        let slot = connections.begin_http(Moment(since), accepted, purpose, LIMITS);
+        let connection = &mut connections[AsHttp(slot)];
+        (connection.source, connection.state) = (Source::User(source), state);
+        slot
+    }
+
+    #[test]
+    fn connections_of_all_purposes_go_by_the_same_rank() {
+        for purpose in [Purpose::Mcp, Purpose::Admin, Purpose::Handshake] {
+            let mut connections = Connections::default();
+            let mut slots: Vec<usize> =
+                (0..4).map(|at| add(&mut connections, purpose, 1, State::Answering, at)).collect();
+            slots.push(add(&mut connections, purpose, 1, State::Reading, 8));
+            slots.push(add(&mut connections, purpose, 1, State::Reading, 7));
+            let small = add(&mut connections, purpose, 2, State::Answering, 9);
+            let mut order = Vec::new();
+            while let (Some(slot), _) = connections.first_to_go(7, Some(Source::User(3)), |_, it| it.purpose == purpose)
+            {
+                order.push(slot);
+                drop(connections.remove(slot));
+            }
+            let expected = [slots[5], slots[4], slots[3]];
+            assert_eq!(order[..3], expected, "what is idle, the longest first, then what is in use, the newest first");
+            assert!(!order.contains(&small) && connections.crowd.count(purpose) == 7 - order.len());
+        }
+    }
+
+    #[test]
+    fn a_slow_reader_goes_as_if_it_were_idle_and_after_what_is() {
+        let mut connections = Connections::default();
+        let slow = add(&mut connections, Purpose::Admin, 1, State::Answering, 1);
+        let fast = add(&mut connections, Purpose::Admin, 1, State::Answering, 2);
+        let idle = add(&mut connections, Purpose::Admin, 1, State::Reading, 3);
+        let goes = |connections: &Connections| {
+            connections.first_to_go_or_slow(64, Some(Source::User(1)), |_, _| true, |slot, _| slot == slow).0
+        };
+        assert_eq!(goes(&connections), Some(idle));
+        drop(connections.remove(idle));
+        assert_eq!(goes(&connections), Some(slow));
+        drop(connections.remove(slow));
+        assert_eq!((goes(&connections), connections.http(fast).is_some()), (None, true), "its own are not cut off");
     }
 }

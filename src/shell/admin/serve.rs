@@ -14,10 +14,11 @@ use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
 use crate::http1::{self, Error, Framing, Status};
 use crate::io::Io;
-use crate::shell::connections::{AsHttp, Connections};
+use crate::shell::connections::AsHttp;
 use crate::shell::crowd::MOST_OPERATORS;
 use crate::shell::http::connection::{Accepted, Connection, Purpose, State};
 use crate::shell::log;
+use crate::shell::reactor::Reactor;
 use crate::shell::timers::{Timer, Timers};
 use crate::shell::transport::Flight;
 use crate::shell::turn::Shell;
@@ -150,12 +151,27 @@ impl<I: Io> Shell<I> {
         self.send_http(now, slot);
     }
 
-    /// Makes room for one more connection. False if none can be evicted.
+    /// Makes room for one more connection. False if none can be evicted. A slow reader of its answer gives way like one that
+    /// is idle; and one of the source with most connections without delay, so that it cannot shut out the others.
     fn make_room_for_admin(&mut self, now: Moment) -> bool {
-        if self.reactor.connections.crowd.has_room(Purpose::Admin) {
+        let Reactor { connections, .. } = &self.reactor;
+        if connections.crowd.has_room(Purpose::Admin) {
             return true;
         }
-        let goes = self.admin.first_to_go(now, &self.reactor.connections);
+        let operators = &self.admin.operators;
+        let is_slow = |slot: usize, _: &Connection| {
+            operators.get(&slot).is_some_and(|operator| now.since(operator.since) >= SLOW)
+        };
+        let is_operators = |_: usize, it: &Connection| it.is_operators();
+        let (goes, _) = connections.first_to_go_or_slow(MOST_OPERATORS, None, is_operators, is_slow);
+        let is_crowded = goes.is_none_or(|slot| connections[AsHttp(slot)].state == State::Answering);
+        if is_crowded && self.admin.throttle.may_tell(now) {
+            tracing::warn!(
+                reason = "accept_paused",
+                "all {MOST_OPERATORS} connections of the admin listener are in use by clients that do not take their \
+                 answers; one of the source with most of them goes"
+            );
+        }
         if let Some(slot) = goes {
             self.reactor.leave_http(now, slot);
         }
@@ -186,31 +202,5 @@ impl Admin {
         if self.is_on {
             timers.set(Timer::History, Some(at));
         }
-    }
-
-    /// Picks the connection to evict: an idle one, else a slow reader of its answer, without delay if it is of the
-    /// source with most connections.
-    fn first_to_go(&mut self, now: Moment, connections: &Connections) -> Option<usize> {
-        let all = || connections.all_http().filter(|(_, connection)| connection.is_operators());
-        let count = |source| all().filter(|(_, connection)| connection.origin.source() == source).count();
-        let rank = |(slot, connection): (usize, &Connection)| {
-            let since = self.operators[&slot].since;
-            match connection.state {
-                _ if connection.transport.is_closing() => None,
-                State::Reading | State::Over => Some((0, connection.since, slot)),
-                _ if count(connection.origin.source()) > MOST_OPERATORS / 2 => Some((1, since, slot)),
-                _ => (now.since(since) >= SLOW).then_some((2, since, slot)),
-            }
-        };
-        let goes = all().filter_map(rank).min();
-        let is_crowded = goes.is_none_or(|(rank, ..)| rank > 0);
-        if is_crowded && self.throttle.may_tell(now) {
-            tracing::warn!(
-                reason = "accept_paused",
-                "all {MOST_OPERATORS} connections of the admin listener are in use by clients that do not take their \
-                 answers; who came first goes"
-            );
-        }
-        goes.map(|(_, _, slot)| slot)
     }
 }

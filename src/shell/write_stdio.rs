@@ -1,5 +1,8 @@
 //! Writes the log to stderr, and retries writes for which there was no thread. Whatever stdout and stderr are, writing
 //! to them blocks nothing, and what cannot be written is counted.
+//!
+//! The log has no entry in the table of connections: it has no peer, no input and no end, nobody is paused for it, and what
+//! it cannot write is lost and counted instead of kept. It must be written when everything else is gone, too.
 
 use std::time::Duration;
 

@@ -578,7 +578,25 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    #[test]
+    fn an_answer_without_room_is_tried_again_long_before_its_reader_counts_as_stuck() {
+        let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
+        let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
+        let now = Moment(1_000_000_000);
+        let mut connection = Connection::new(now, accepted, Purpose::Mcp, limits(0), 1);
+        connection.due = now.after(SEND_TIME);
+        assert_eq!(connection.due(), connection.due);
+        // The kernel may report room only once a third of its buffer is free, which a slow reader takes minutes for.
+        connection.transport.room.none(now);
+        let retry = connection.due();
+        assert!(retry < now.after(Duration::from_secs(1)), "a reader that takes a little makes progress");
+        assert!(connection.transport.room.take_due(retry));
+        assert_eq!(connection.due(), connection.due);
+    }
 
     fn buffers() -> Buffers {
         Buffers::new(None, 0).expect("there is memory")

@@ -186,7 +186,7 @@ fn change(next: &mut Settings, draws: &mut Draws<'_>) {
     let at = draws.of("pool").range(0..next.pools.len());
     let pool = &mut next.pools[at];
     let is_dedicated = pool.assignment == Assignment::Dedicated;
-    match draws.of("what is changed").range(0..14) {
+    match draws.of("what is changed").range(0..16) {
         0..4 => pool.generation += u32::from(!pool.is_gone),
         4 => {
             pool.instances = draws.of("instances").range(1..5);
@@ -207,7 +207,7 @@ fn change(next: &mut Settings, draws: &mut Draws<'_>) {
             pool.assignment = *draws.of("assignment").pick(&[Assignment::RoundRobin, Assignment::Client]);
         }
         10 => pool.is_gone = at > 0 && !pool.is_gone,
-        11 => {
+        11 | 14 | 15 => {
             let at = draws.of("listener").range(0..next.listeners.len());
             next.listeners[at].is_gone = at > 0 && !next.listeners[at].is_gone;
         }

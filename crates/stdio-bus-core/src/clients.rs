@@ -126,7 +126,6 @@ impl Bus {
         if self.fleets.balancer.lends {
             self.fleets.give_back_after_answer(&mut self.ctx, &self.requests, key);
         }
-        self.ctx.resume_if_caught_up(key);
         self.finish_half_closed(key);
         self.ctx.watch_silence();
     }

@@ -202,11 +202,6 @@ impl Bus {
             self.ctx.is_throttled(key);
             return Received { consumed: 0, next: Next::Wait };
         }
-        let is_far_ahead = count > 1 && client.end.outstanding.len() >= self.ctx.settings.limits.requests_ahead;
-        if is_far_ahead && !client.end.seldom.throttle.take_turn() {
-            self.ctx.yield_to_others(key);
-            return Received { consumed: 0, next: Next::Wait };
-        }
         // The kept bytes are presented again.
         if client.end.stream.has_more(bytes) {
             client.heard = now;

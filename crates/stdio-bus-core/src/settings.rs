@@ -100,8 +100,6 @@ pub struct Limits {
     /// A session of an MCP listener that had no connection for this long is ended, if that is sooner. The listener does
     /// it.
     pub session_detached: Option<Duration>,
-    /// Unanswered requests of a client before it yields to others (`flow/throttle.rs`). Not in the configuration.
-    pub requests_ahead: usize,
     /// How long a worker that is replaced may take for its requests and sessions.
     pub replace_timeout: Duration,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
@@ -137,7 +135,6 @@ impl Default for Limits {
             hold: Duration::from_secs(1),
             session_idle: None,
             session_detached: None,
-            requests_ahead: 128,
             replace_timeout: Duration::from_secs(3600),
             max_memory: 256 << 20,
         }

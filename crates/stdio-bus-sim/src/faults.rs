@@ -136,7 +136,6 @@ fn limits(draws: &mut Draws<'_>, holds: bool) -> Limits {
         hold: if holds { Duration::from_millis(300) } else { Duration::ZERO },
         session_idle: None,
         session_detached: None,
-        requests_ahead: *draws.of("requests_ahead").pick(&[1, 4, 16, 128]),
         max_memory: 256 << 20,
         ..Limits::default()
     }

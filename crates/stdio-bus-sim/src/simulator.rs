@@ -335,8 +335,8 @@ impl World {
         let is_due = self.bus.view().next_deadline().is_some_and(|at| at <= self.now);
         for party in self.all_parties() {
             let excused = match party {
-                // A client that is far ahead, or whose lines wait for a worker, yields to others, and gets its turn
-                // soon. A crash suspect has to wait, and so does a client without an available worker.
+                // A client that was refused, or whose lines wait for a worker, is read again soon. A crash suspect has
+                // to wait, and so does a client without an available worker.
                 Party::Client(client) => {
                     turns || self.model.is_suspect(self.now, client) || self.model.awaits_worker(client)
                 }

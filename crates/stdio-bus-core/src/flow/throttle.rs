@@ -1,11 +1,6 @@
 //! Clients that are not read for a while because of their requests: one whose requests keep crashing workers, one that
 //! was refused because it fills a table, and one whose cancellations name nothing, from their next line on. Not one
 //! whose cancellation has crossed the answer: that is nobody's fault, so each request excuses one.
-//!
-//! And one with many unanswered requests while there are others: its lines share the pipes with theirs, and it would
-//! fill the table of pending requests, getting errors for requests that its worker could well answer. It never waits
-//! for answers alone, because a worker may need its next line to give them: after [`YIELDS_FOR`] it gets one turn,
-//! however many are unanswered.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -31,8 +26,6 @@ const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
 const REST_ROUND: u64 = 4_000_000;
 /// This many of a client's newest requests excuse a cancellation each.
 const CROSSINGS: u64 = 64;
-/// How long a client with many unanswered requests waits at most for its next turn.
-const YIELDS_FOR: Duration = Duration::from_millis(1);
 
 /// Why a client is throttled.
 #[derive(Debug, Default)]
@@ -45,20 +38,10 @@ pub(crate) struct Throttle {
     refused_at: Moment,
     /// Number of the client's requests that excuse no cancellation any more.
     excused: u64,
-    /// It is throttled only because it is far ahead.
-    yields: bool,
-    /// It is, or was: its next lines are taken however far ahead it is.
-    has_turn: bool,
 }
 
 impl Throttle {
-    pub(crate) const NONE: Self =
-        Self { crashes: 0, refusals: 0, refused_at: Moment(0), excused: 0, yields: false, has_turn: false };
-
-    /// The next lines of a client that is far ahead arrive: returns whether they are its turn, which ends with them.
-    pub(crate) fn take_turn(&mut self) -> bool {
-        core::mem::take(&mut self.has_turn)
-    }
+    pub(crate) const NONE: Self = Self { crashes: 0, refusals: 0, refused_at: Moment(0), excused: 0 };
 
     /// A worker lives and answers, so no request of the client has crashed it.
     pub(crate) fn forget_crashes(&mut self) {
@@ -112,7 +95,7 @@ impl Requests {
             let now = ctx.time.now();
             let Some(client) = ctx.endpoint(asker.into()) else { continue };
             let Some((crashes, pause)) = client.seldom.throttle.count_crash() else { continue };
-            ctx.throttle(asker, now.after(pause), false);
+            ctx.throttle(asker, now.after(pause));
             let id = Some(self.asker_text(request));
             ctx.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
@@ -140,30 +123,11 @@ impl Ctx {
         let (now, is_alone) = (self.time.now(), self.client_count() == 1);
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
         let ends = client.seldom.throttle.count_refusal(now);
-        self.throttle(key, ends, false);
+        self.throttle(key, ends);
     }
 
-    /// Makes a client that is far ahead wait.
-    #[cold]
-    pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
-        self.throttle(key, self.time.now().after(YIELDS_FOR), true);
-        self.close_gate(key.into(), Hold::Throttle);
-    }
-
-    /// A client has one unanswered request less: one that yields is read again once it has few.
-    pub(crate) fn resume_if_caught_up(&mut self, key: ClientKey) {
-        let few = self.settings.limits.requests_ahead.div_ceil(2);
+    fn throttle(&mut self, key: ClientKey, until: Moment) {
         let Some(client) = self.endpoint(key.into()) else { return };
-        if client.gate.has(Hold::Throttle) && client.seldom.throttle.yields && client.outstanding.len() < few {
-            client.seldom.throttle.has_turn = false;
-            self.end_throttle(key);
-        }
-    }
-
-    fn throttle(&mut self, key: ClientKey, until: Moment, yields: bool) {
-        let Some(client) = self.endpoint(key.into()) else { return };
-        client.seldom.throttle.yields = yields;
-        client.seldom.throttle.has_turn |= yields;
         client.gate.throttle(until);
         self.wake_at(key.into(), until);
     }
@@ -182,7 +146,6 @@ impl Ctx {
         let Some(client) = self.endpoint(key.into()).filter(|client| client.gate.throttled_until().is_some()) else {
             return;
         };
-        client.seldom.throttle.yields = false;
         client.gate.end_throttle();
         self.open_gate(key.into(), Hold::Throttle);
     }

@@ -216,9 +216,7 @@ fn a_claim_that_was_not_used_for_long_can_be_made_again() {
 
 #[test]
 fn a_request_that_is_refused_takes_no_claim_from_its_client() {
-    let mut settings = one();
-    settings.limits.requests_ahead = usize::MAX;
-    let mut bench = Bench::new(settings);
+    let mut bench = Bench::new(one());
     let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(client, r#"{"method":"x","sessionId":"s"}"#);
     bench.fills_pending(client);

@@ -326,9 +326,7 @@ fn the_defaults_are_those_of_the_specification() {
 
 #[test]
 fn a_client_that_fills_a_table_is_read_more_slowly_and_the_others_are_not() {
-    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
-    settings.limits.requests_ahead = usize::MAX;
-    let mut bench = Bench::new(settings);
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::RoundRobin)]));
     let (greedy, polite) = (bench.client(), bench.client());
     for id in 0..4096 {
         bench.write(greedy, &format!(r#"{{"id":{id},"method":"x"}}"#));

@@ -103,34 +103,6 @@ fn a_client_that_also_waits_for_a_worker_is_read_again_only_when_both_reasons_ar
 }
 
 #[test]
-fn a_client_that_yields_is_read_again_only_when_both_reasons_are_gone() {
-    for turn_first in [true, false] {
-        let mut settings = small_memory();
-        settings.limits.max_output_queue = 1 << 20;
-        settings.limits.requests_ahead = 2;
-        let mut bench = Bench::new(settings);
-        let (eager, _other) = (bench.client(), bench.client());
-        for id in 0..3 {
-            bench.write(eager, &format!(r#"{{"id":{id},"method":"x"}}"#));
-        }
-        assert!(bench.is_paused(eager), "two are unanswered");
-        bench.crowd(SHORT, &[(eager, 12 << 20)]);
-        if turn_first {
-            bench.pass(milliseconds(2));
-            assert!(bench.is_paused(eager), "memory is short");
-            bench.relieve();
-        } else {
-            bench.relieve();
-            assert!(bench.is_paused(eager), "it is not its turn");
-            bench.pass(milliseconds(2));
-        }
-        assert!(!bench.is_paused(eager));
-        let worker = bench.worker(0);
-        assert_eq!(bench.read(worker).len(), 3);
-    }
-}
-
-#[test]
 fn above_the_limit_the_largest_is_closed_with_a_reason_and_the_others_stay() {
     let mut bench = crowded();
     let (large, larger, small, worker) = (bench.client(), bench.client(), bench.client(), bench.worker(0));

@@ -531,8 +531,7 @@ fn a_claim_is_a_guess_of_every_connection_of_a_name_where_workers_give_out_names
 
 #[test]
 fn a_message_that_is_refused_takes_no_session_over() {
-    let mut settings = settings(vec![pool(1, Assignment::Client)]);
-    settings.limits.requests_ahead = usize::MAX;
+    let settings = settings(vec![pool(1, Assignment::Client)]);
     let (mut bench, [old, new], worker) = names_of(settings, [Some("alice"), Some("alice")]);
     bench.write(old, PROMPT);
     bench.read_one(worker);

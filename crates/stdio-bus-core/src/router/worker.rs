@@ -413,9 +413,8 @@ impl Bus {
         let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
         let to = if name.is_some() {
             let at = self.ctx.workers.get(worker);
-            // A child is for whom its parent is for, unless the worker has given out the child itself.
-            let is_issued = |key| self.sessions.get(key).is_some_and(|session| session.state.is_issued());
-            let root = session.map(|key| if is_issued(key) { key } else { self.sessions.root_of(key) });
+            // A child is for whom its parent is for.
+            let root = session.map(|key| self.sessions.root_of(key));
             let is_one_made = || at.is_some_and(|worker| worker.may_give_out_a_name());
             let owner_waits = || root.is_some_and(|root| self.sessions.owner_waits_in(&self.ctx, &self.requests, root));
             let found = root.and_then(|root| self.sessions.get(root));
@@ -525,6 +524,7 @@ impl Sessions {
                 // What is still pending there may be its former owner's: that is no reason to keep it.
                 let is_asked_for = self.get(session).is_some_and(|at| at.state.is_asked_for());
                 if is_asked_for && !self.owner_waits_in(ctx, requests, session) {
+                    self.release_awaited_children(ctx, requests, session);
                     self.give_up(ctx, session, true);
                 }
             }

@@ -6,7 +6,8 @@
 //! not searched. `session_message`, which names other sessions in an update, too, is no announcement.
 //!
 //! Invariant: a child is on the worker of its parent and has its owner, from the announcement to the end of either; a
-//! client that asks for the child itself, while nobody has the parent, gets it as a session of its own.
+//! client that asks for the child itself, while the worker has given the parent to nobody, gets it as a session of its
+//! own.
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
@@ -17,6 +18,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::message::text_after;
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
+use crate::pending::Requests;
 use crate::report::Reason;
 use crate::session::table::Sessions;
 
@@ -122,6 +124,16 @@ impl Sessions {
             "the session table is full: of the children of this client's sessions the oldest is closed".into()
         });
         self.end(ctx, oldest);
+    }
+
+    /// The worker refuses to load a session. What its client has asked for by itself among the children is not refused
+    /// with it: each is a session of its own, that the worker has still to answer for.
+    pub(crate) fn release_awaited_children(&mut self, ctx: &Ctx, requests: &Requests, parent: SessionKey) {
+        for child in self.family_of(parent) {
+            if self.owner_waits_in(ctx, requests, child) {
+                self.leave_family(child);
+            }
+        }
     }
 
     /// The children of a session get the owner that it has got. Those that find no room are forgotten, until the worker

@@ -152,6 +152,8 @@ impl Sessions {
         let mut event = if is_made { Event::Made } else { Event::Loaded };
         if let (false, Some(owner)) = (session.state.is_issued(), session.client) {
             let (worker, name) = (session.worker, session.name.clone());
+            // Given out by itself ahead of its parent: what becomes of the parent does not change that.
+            self.leave_family(key);
             self.bind(ctx, owner, worker, name.as_bytes());
             if !is_made && self.is_bound_to_another(ctx, owner, worker, name.as_bytes()) {
                 event = Event::LoadedForAnotherName;

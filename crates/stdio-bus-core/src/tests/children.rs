@@ -761,3 +761,47 @@ fn a_request_in_a_child_keeps_its_parent_from_being_idle_as_long_as_a_client_wai
     bench.pass(seconds(200));
     assert_eq!(bench.count(Reason::SessionIdle), 2, "the worker may never answer it");
 }
+
+#[test]
+fn a_child_that_its_client_has_asked_for_by_itself_is_not_refused_with_its_parent() {
+    // The worker refuses the parent, which nobody has or had, before it answers for the child and after it has.
+    for (is_held, is_answered) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (mut bench, first, second, worker) = two_clients();
+        if is_held {
+            new_session(&mut bench, first, worker, "p");
+            bench.write(worker, &announced("p", "c"));
+            bench.breaks(first);
+            bench.gone(first);
+        }
+        let client = if is_held { bench.client() } else { first };
+        bench.write(client, &ask(11, "session/load", "p"));
+        let parent = bench.read_json(worker)["id"].clone();
+        bench.write(worker, &announced("p", "c"));
+        bench.write(worker, &announced("c", "below"));
+        bench.write(client, &ask(12, "session/load", "c"));
+        let child = bench.read_json(worker)["id"].clone();
+        bench.read(client);
+        let no = json!({"id": parent, "error": {"code": -32002, "message": "no"}}).to_string();
+        let yes = json!({"id": child, "result": {}}).to_string();
+        if is_answered {
+            bench.write(worker, &yes);
+            bench.write(worker, &no);
+        } else {
+            bench.write(worker, &no);
+            bench.read(client);
+            bench.write(worker, &update("c", "history"));
+            assert_eq!(bench.read(client), [update("c", "history")], "{is_held}");
+            bench.write(worker, &yes);
+        }
+        bench.read(client);
+        for session in ["c", "below"] {
+            let text = format!("{session}, {is_held}, {is_answered}");
+            bench.write(worker, &update(session, "hello"));
+            assert_eq!((bench.read(client), bench.read(second).len()), (vec![update(session, "hello")], 0), "{text}");
+            bench.write(second, &cancel(session));
+            assert!(bench.read(worker).is_empty(), "{text}");
+            bench.write(client, &cancel(session));
+            assert_eq!(bench.read_one(worker), cancel(session), "{text}");
+        }
+    }
+}

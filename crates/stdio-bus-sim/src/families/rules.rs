@@ -205,19 +205,19 @@ impl World {
             let (parent, life) = (None, 0);
             self.sessions.push(Session { name, worker: at, parent, holder, is_sure, is_known, life, bound });
         }
-        let is_same = |session: &usize| knows && !given_up && self.sessions[*session].life == life;
+        let is_same = |session: &usize| !given_up && self.sessions[*session].life == life;
         if let Some(session) = session.filter(is_same) {
             let root = self.root(session);
-            let is_its = self.sessions[root].holder == Some(client);
-            if method == "session/load" && is_its && !self.sessions[root].is_sure {
-                // A child that is refused stays with its parent.
-                if !fails {
-                    self.sessions[root].is_sure |= session == root;
+            if method == "session/load" && !(self.sessions[root].is_known && self.is_sure(root)) {
+                if fails {
+                    self.refuses(at, client, session);
+                } else if self.holder(session) == Some(client) || self.hearer(session) == Some(client) {
+                    // A child that is given out ahead of its parent is a session of its own.
+                    let given = &mut self.sessions[session];
+                    (given.parent, given.holder, given.is_sure) = (None, Some(client), true);
                     self.binds(session, self.clients[client].name);
-                } else if session == root && !self.awaits(at, client, session) {
-                    self.sessions[root].holder = None;
                 }
-            } else if method == "session/close" && !fails {
+            } else if method == "session/close" && knows && !fails {
                 self.ends(session);
             }
         }
@@ -225,9 +225,25 @@ impl World {
         self.write(Peer::Worker(self.workers[at].key), &answer);
     }
 
+    /// A worker does not load a session that it has not given to this client. A child stays with its parent; if that is
+    /// refused, those children remain that the client has asked for by themselves.
+    fn refuses(&mut self, at: usize, client: usize, session: usize) {
+        if self.root(session) != session || self.awaits(at, client, session) {
+            return;
+        }
+        for child in self.family(session) {
+            if child != session && self.awaits(at, client, child) {
+                let asked = &mut self.sessions[child];
+                (asked.parent, asked.holder, asked.is_sure) = (None, Some(client), false);
+            }
+        }
+        self.sessions[session].holder.take_if(|holder| *holder == client);
+    }
+
     /// Whether a client waits for one more answer of this worker in a session.
     fn awaits(&self, at: usize, client: usize, session: usize) -> bool {
-        let is_its = |work: &Work| work.client == client && work.session == Some(session) && !work.given_up;
+        let is_in_it = |work: &Work| work.session == Some(session) && work.life == self.sessions[session].life;
+        let is_its = |work: &Work| work.client == client && is_in_it(work) && !work.given_up;
         self.workers[at].work.iter().any(is_its)
     }
 

@@ -110,9 +110,12 @@ async def client(number, port, tally, running, may_be_cut):
 
 
 class Bus:
+    # More keys of its pool.
+    POOL = {}
+
     def __init__(self, folder, port, admin, command=None, **listener):
         command = command or [sys.executable, "-c", WORKER]
-        pool = {"id": "slow", "command": command[0], "args": command[1:], "instances": 2}
+        pool = {"id": "slow", "command": command[0], "args": command[1:], "instances": 2, **self.POOL}
         listener = {**self.listens(port), **listener}
         # A pool that was given up stays so until the test is over.
         limits = {"lame_duck_sec": 3, "quiesce_sec": 30, "max_restarts": 2, "restart_window_sec": 3600}

@@ -1,6 +1,6 @@
 """HAProxy with config/haproxy-websocket.cfg in front of two daemons, and nginx with config/nginx-websocket.conf:
-WebSocket clients use TLS, a cookie leads back to the same daemon, the daemon knows the clients' addresses, and a draining
-daemon fails no request.
+WebSocket clients use TLS, a cookie leads back to the same daemon, the daemon knows the clients' addresses, a draining
+daemon fails no request, and nginx goes on using a daemon that refuses one client for a reason of its own.
 
 STDIO_BUS is the daemon's program; STDIO_BUS_BALANCER_CLIENTS is the number of clients.
 """
@@ -8,6 +8,7 @@ STDIO_BUS is the daemon's program; STDIO_BUS_BALANCER_CLIENTS is the number of c
 import asyncio
 import json
 import os
+import re
 import signal
 import ssl
 import subprocess
@@ -22,7 +23,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from balancer import PATIENCE, Bus, Tally, are_seen, certificates, changed, end, exists, free_ports, haproxy
 from balancer import has_answered, has_logged, is_seen, until
 
-TESTS = 6
+TESTS = 8
 CLIENTS = int(os.environ.get("STDIO_BUS_BALANCER_CLIENTS", "100"))
 
 # Answers each request after a delay, in any order, and names its daemon.
@@ -39,8 +40,9 @@ for line in sys.stdin:
 
 
 class WebSocketBus(Bus):
-    def __init__(self, folder, port, admin):
-        super().__init__(folder, port, admin, [sys.executable, "-c", WORKER, str(port)], trusted_proxies=["127.0.0.1"])
+    def __init__(self, folder, port, admin, **listener):
+        super().__init__(folder, port, admin, [sys.executable, "-c", WORKER, str(port)], trusted_proxies=["127.0.0.1"],
+                         **listener)
 
     def listens(self, port):
         return {"ws": f"127.0.0.1:{port}"}
@@ -222,6 +224,133 @@ async def drained(front, buses):
     assert await bus.ends() == 0
 
 
+class McpBus(Bus):
+    """The same behind an MCP listener."""
+
+    POOL = {"assignment": "round_robin"}
+
+    def __init__(self, folder, port, admin, **listener):
+        super().__init__(folder, port, admin, [sys.executable, "-c", WORKER, str(port)], trusted_proxies=["127.0.0.1"],
+                         **listener)
+
+    def listens(self, port):
+        return {"http": f"127.0.0.1:{port}"}
+
+    is_healthy = WebSocketBus.is_healthy
+
+
+async def opens(front, own, cookie):
+    """A WebSocket from this address: the status, the daemon that answers, and what has to be kept."""
+    try:
+        websocket = await front.connect(cookie, local_addr=(own, 0))
+    except InvalidStatus as refused:
+        return refused.response.status_code, None, None
+    return 101, (await ask(websocket))["result"]["at"], websocket
+
+
+async def begins(front, own, cookie):
+    """The same for a session of MCP."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize",
+                       "params": {"protocolVersion": "2025-06-18", "capabilities": {}}})
+    head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    port = int(front.url.split(":")[2].split("/")[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=front.trust, server_hostname="localhost",
+                                                   local_addr=(own, 0))
+    writer.write((head + body).encode())
+    text = (await asyncio.wait_for(reader.read(), PATIENCE)).decode()
+    writer.close()
+    found = re.search(r'"at": *([0-9]+)', text)
+    return int(text.split()[1]), found and int(found[1]), None
+
+
+async def refused_alone(front, buses, come, welcome):
+    """One source has as much as it may have at both daemons and asks on. nginx tries no other daemon for it, and goes on
+    sending others to both."""
+    kept, cookies = [], {}
+    for number in range(1, 200):
+        cookie = f"stdio_bus=place{number}"
+        status, at, one = await come(front, f"127.0.1.{number}", cookie)
+        kept.append(one)
+        assert status == welcome, status
+        cookies.setdefault(at, cookie)
+        if len(cookies) == len(buses):
+            break
+    assert set(cookies) == {bus.port for bus in buses}, cookies
+    for cookie in 2 * list(cookies.values()):
+        status, _, one = await come(front, "127.0.0.20", cookie)
+        kept.append(one)
+        assert status == welcome, status
+    for number in range(1, 21):
+        for at, cookie in cookies.items():
+            status, _, _ = await come(front, "127.0.0.20", cookie)
+            assert status == 429, status
+            status, served, one = await come(front, f"127.0.2.{number}", cookie)
+            kept.append(one)
+            assert (status, served) == (welcome, at), f"{status} of {served} with the cookie of {at}"
+    return kept, cookies
+
+
+async def full(front, bus, cookie):
+    """A daemon that has no room for anybody says 503, and nginx asks the other one."""
+    for number in range(1, 1200):
+        status, at, one = await opens(front, f"127.0.3.{number % 250 + 1}", cookie)
+        yield one
+        assert status == 101, f"{status} of {at}"
+        if at != bus.port:
+            try:
+                async with connect(f"ws://127.0.0.1:{bus.port}/acp", additional_headers={"X-Forwarded-For": "192.0.2.1"}):
+                    raise AssertionError(f"there is room at {bus.port}, but nginx went to {at}")
+            except InvalidStatus as refused:
+                assert refused.response.status_code == 503, refused
+            return
+    raise AssertionError("the daemon is never full")
+
+
+async def stopped(front, bus, cookie):
+    """A daemon that ends is found by its refusal, or by there being no listener: there is no 502, and soon the other one
+    answers."""
+    bus.process.send_signal(signal.SIGTERM)
+    for number in range(PATIENCE * 20):
+        status, at, _ = await begins(front, f"127.0.{3 + number // 250}.{number % 250 + 1}", cookie)
+        assert status in (200, 503), status
+        if status == 200 and at != bus.port:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("no other daemon is asked")
+
+
+async def refusals(folder, started, all_buses):
+    """What one client is refused for is its own matter, and what a daemon refuses everybody is the daemon's."""
+    shares = {"per_source": 2, "total": 60}
+    for kind, make, come, welcome in [("ws", WebSocketBus, opens, 101), ("mcp", McpBus, begins, 200)]:
+        place = os.path.join(folder, kind)
+        os.mkdir(place)
+        secure, *ports = free_ports(5)
+        buses = [make(folder, *ports[2 * at : 2 * at + 2], max_connections=shares) for at in range(2)]
+        all_buses += buses
+        for bus in buses:
+            bus.start()
+        for bus in buses:
+            await until("it is ready", bus.is_healthy)
+        changes = [(f"^( *server )127.0.0.1:900{at} ", rf"\g<1>127.0.0.1:{bus.port} ") for at, bus in enumerate(buses, 1)]
+        changes += [("listen 9443 ", f"listen 127.0.0.1:{secure} "), ("/etc/nginx/agents", os.path.join(folder, "localhost"))]
+        if kind == "mcp":
+            changes += [("= /acp ", "= /mcp "), ('"upgrade"', '""'), (r"Upgrade \$http_upgrade", 'Upgrade ""')]
+        started.append(nginx(place, changes))
+        front = Front(folder, secure)
+        await until("nginx runs", lambda: listens(secure))
+        kept, cookies = await refused_alone(front, buses, come, welcome)
+        bus = buses[0]
+        if kind == "ws":
+            kept += [one async for one in full(front, bus, cookies[bus.port])]
+        else:
+            await stopped(front, bus, cookies[bus.port])
+        for websocket in filter(None, kept):
+            await websocket.close()
+        yield f"a_client_that_{kind}_refuses_for_a_reason_of_its_own_takes_no_daemon_from_others_behind_nginx"
+
+
 async def main():
     folder = tempfile.TemporaryDirectory()
     secure, nginx_secure, *ports = free_ports(6)
@@ -262,6 +391,7 @@ async def main():
         passed.append("nginx_brings_clients_and_their_addresses_and_its_cookie_sticks")
         await drained(front, buses)
         passed.append("a_client_of_a_daemon_that_drains_finds_the_other_one_through_nginx")
+        passed += [name async for name in refusals(folder.name, started, buses)]
     finally:
         end(folder, started, buses, passed, TESTS)
 

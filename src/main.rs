@@ -10,7 +10,7 @@ use stdio_bus::cli::{self, Command, Options, Worker};
 use stdio_bus::config::LogFormat;
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
-use stdio_bus::shell::reloads::{Again, Source};
+use stdio_bus::shell::reload::{Again, Source};
 use stdio_bus::{activation, bridge, check, control, echo, init, shell};
 
 /// Input from peers must never abort the daemon, however little memory is left.

@@ -12,6 +12,11 @@ use crate::bus::settings::Assignment;
 const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
 
 impl Config {
+    /// What may not be intended, and is logged at start and after a reload.
+    pub(crate) fn doubts(&self) -> Vec<String> {
+        self.open_listeners().into_iter().chain(self.doubtful_pools()).collect()
+    }
+
     /// Doubts about the commands of the pools, each with its path.
     pub fn doubtful_pools(&self) -> Vec<String> {
         let mut doubts = Vec::new();

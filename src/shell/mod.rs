@@ -10,8 +10,8 @@
 //! Besides, `crowd.rs`, `listeners.rs`, `budget.rs`, `stdio.rs`, `timers.rs`. Operations: `accept.rs` accepts
 //! connections, `read.rs` and `write.rs` move bytes, `close.rs` closes connections, `eviction.rs` says which of them goes
 //! when there is no room, `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `frames.rs`
-//! WebSocket control frames, `liveness.rs` failed networks, `workers` processes, `memory.rs` memory pressure, and
-//! `effects.rs` carries out the core's effects, on what `receivers.rs` finds for the peer that they name.
+//! WebSocket control frames, `liveness.rs` failed networks, `workers` processes, `reload` changed
+//! configurations and tokens, `memory.rs` memory pressure, and `effects.rs` carries out the core's effects, on what `receivers.rs` finds for the peer that they name.
 //!
 //! A connection with more lines than its share of a turn is queued behind the others. A turn never waits for more than
 //! one completion: what came meanwhile is taken with it (docs/performance.md says what waiting for more would cost).
@@ -48,10 +48,8 @@ mod reactor;
 mod read;
 mod receivers;
 mod recycle;
-mod reload;
-pub mod reloads;
+pub mod reload;
 mod request_lines;
-mod reread;
 mod signals;
 #[cfg(test)]
 mod simulation;
@@ -60,7 +58,6 @@ mod startup;
 mod stderr;
 mod stdio;
 mod timers;
-mod token_files;
 mod transport;
 mod turn;
 mod websocket;
@@ -79,7 +76,7 @@ use turn::Unflushed;
 ///
 /// # Errors
 /// Anything that prevents the start; at run time, only a failure of the ring itself.
-pub fn run(config: Config, source: reloads::Source, choice: Choice) -> Result<u8, StartError> {
+pub fn run(config: Config, source: reload::Source, choice: Choice) -> Result<u8, StartError> {
     log::install(config.log);
     exit_watchdog::limit_panic();
     let mut left = Unflushed::default();
@@ -108,7 +105,7 @@ fn operate(
     io: Kernel,
     context: StartupContext,
     config: Config,
-    source: reloads::Source,
+    source: reload::Source,
     left: &mut Unflushed,
 ) -> Result<(), StartError> {
     let name = io.name();

@@ -7,11 +7,9 @@ use std::thread;
 
 use rustix::net::{SendFlags, send};
 
-use super::descriptors::Allowance;
-use super::listen::Listening;
+use super::reload::prepare::Prepared;
 use crate::bus::port::WorkerKey;
 use crate::channel::{Receiver, Sender, channel};
-use crate::config::plan::Plan;
 use crate::error::StartError;
 use crate::io::leave_signals_to_the_loop;
 
@@ -22,14 +20,6 @@ pub(super) enum News {
     Tokens(u64, FileOwner, io::Result<Vec<u8>>),
     /// A worker uses more memory than its limit: how much in MiB.
     Grown(WorkerKey, u64),
-}
-
-/// A prepared configuration.
-pub(super) struct Prepared {
-    pub plan: Plan,
-    /// The opened sockets, for clients and for operators.
-    pub opened: Vec<Listening>,
-    pub allowance: Option<Allowance>,
 }
 
 /// The owner of a token file.

@@ -9,9 +9,8 @@ use super::descriptors::{self, Allowance, Need};
 use super::inherited::may_block;
 use super::listen::Opening;
 use super::listeners::Acceptor;
-use super::news::FileOwner;
 use super::notify::Notify;
-use super::reloads::{Reloads, Source};
+use super::reload::{Reloads, Source, watch};
 use super::signals::{self, Signals};
 use super::turn::Shell;
 use super::workers::reap::Reaper;
@@ -19,7 +18,7 @@ use super::workers::spawn;
 use crate::activation::Inherited;
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::cgroup;
-use crate::config::{Config, Listen, Listener};
+use crate::config::{Config, Listen};
 use crate::error::StartError;
 use crate::io::Io;
 use crate::io::kernel::Refused;
@@ -69,7 +68,7 @@ pub(super) fn start<I: Io>(
     let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
     say_how_it_is(&config, &context, io.describe(), io.name());
-    let files = token_files(&config);
+    let files = watch::files(&config);
     let StartupContext { signals, descriptors, .. } = context;
     let (teller, reloads) = (signals.teller.clone(), Reloads::new(source, Arc::new(config)));
     let reaper = Box::new(Reaper::new(teller.clone()));
@@ -94,22 +93,6 @@ fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Accept
     Ok(opened.into_iter().map(|listening| Acceptor::new(listening, &config.listeners)).collect())
 }
 
-/// The token files that are reread at run time.
-pub(super) fn token_files(config: &Config) -> Vec<(FileOwner, std::path::PathBuf)> {
-    let tokens_of = |(at, listener): (usize, &Listener)| {
-        let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
-        Some((FileOwner::Listener(at), path))
-    };
-    let of_admin =
-        config.admin.as_ref().and_then(|admin| admin.token_file.clone()).map(|path| (FileOwner::Admin, path));
-    config.listeners.iter().enumerate().filter_map(tokens_of).chain(of_admin).collect()
-}
-
-/// Doubts about a configuration.
-pub(super) fn doubts(config: &Config) -> Vec<String> {
-    config.open_listeners().into_iter().chain(config.doubtful_pools()).collect()
-}
-
 /// Logs which daemon this is, and what may be missing. `description` is the backend's, with the reason why buffers are
 /// not registered.
 fn say_how_it_is(
@@ -122,7 +105,7 @@ fn say_how_it_is(
     if let Some(instead) = &context.instead {
         tracing::info!("{instead}");
     }
-    doubts(config).iter().for_each(|doubt| tracing::warn!("{doubt}"));
+    config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
     for problem in &config.missing {
         tracing::error!(
             "{}:{problem}; this pool has no workers until that is corrected; the others run",

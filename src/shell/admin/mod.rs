@@ -33,11 +33,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::handshakes::tokens;
 use super::listeners::{Acceptor, Throttle};
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
 use crate::config::{Config, Token};
+use crate::small_file;
 use access::Origin;
 use history::History;
 use place::Place;
@@ -103,7 +103,7 @@ impl Admin {
     pub(super) fn take_token(&mut self, content: io::Result<Vec<u8>>) {
         let what = format!("the token file {} of the admin listener", self.token_file.display());
         let parse = |bytes: &[u8]| Token::new(bytes).map(Some).map_err(|why| format!("it {why}"));
-        tokens::take(&mut self.token, &what, content, parse);
+        small_file::take(&mut self.token, &what, content, parse);
     }
 
     /// The state of an operator's connection.

@@ -13,7 +13,7 @@ use crate::bus::port::Input;
 use crate::bus::readiness::Readiness;
 use crate::config::{LEVELS, LogLevel, Token};
 use crate::http1::{Method, Status};
-use crate::shell::reloads::Outcome;
+use crate::shell::reload::Outcome;
 
 const READ: &str = "GET, HEAD, OPTIONS";
 const ACT: &str = "POST, OPTIONS";

@@ -9,7 +9,7 @@ use crate::bus::histogram::Histogram;
 use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
 use crate::shell::reactor::Workers;
-use crate::shell::reloads::Outcomes;
+use crate::shell::reload::Outcomes;
 
 pub(super) struct View<'a> {
     pub bus: &'a Bus,

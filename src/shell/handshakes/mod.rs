@@ -6,7 +6,6 @@
 //! is full. A new one replaces one of the source with most of them (`eviction.rs`). One that succeeds becomes a client in
 //! its slot.
 
-pub(super) mod tokens;
 pub(super) mod upgrade;
 
 use std::time::Duration;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::tokens;
 use crate::address::is_loopback;
 use crate::bus::Bus;
 use crate::bus::admission::TurnedAway;
@@ -17,6 +16,7 @@ use crate::bus::settings::Proxies;
 use crate::config::{Config, Listener, Web};
 use crate::http1::{Head, Status};
 use crate::random;
+use crate::small_file;
 use crate::tokens::{Bearer, Tokens};
 use crate::websocket::answer::{Accepted, Refusal};
 use crate::websocket::request::{Caller, Method, Request};
@@ -68,7 +68,7 @@ impl UpgradePolicy {
         let Web { tokens_file: Some(path), tokens: last, .. } = &mut self.terms else { return false };
         let pools: Vec<&str> = self.pools.iter().map(String::as_str).collect();
         let what = format!("the tokens file {}", path.display());
-        let has_changed = tokens::take(last, &what, content, |bytes| {
+        let has_changed = small_file::take(last, &what, content, |bytes| {
             let text = str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
             Tokens::parse(text, &pools)
         });

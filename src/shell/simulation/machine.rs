@@ -16,7 +16,7 @@ use crate::shell::listen::Listening;
 use crate::shell::listeners::Acceptor;
 use crate::shell::log;
 use crate::shell::news::Teller;
-use crate::shell::reloads::{Reloads, Source};
+use crate::shell::reload::{Reloads, Source};
 use crate::shell::signals::{Bell, Signals};
 use crate::shell::turn::Shell;
 use crate::testing::Random;

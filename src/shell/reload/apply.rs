@@ -1,33 +1,34 @@
-//! Reloads: the prepared configuration replaces the running one in one step. If anything is wrong with it, the old one
-//! continues.
-//!
-//! A reload is over when each new command is known to work or to fail (`fleet/roll.rs` of the core).
+//! Begins a reload, and applies what was prepared: the new configuration replaces the running one in one step. If anything
+//! is wrong with it, the old one continues. New tokens are applied here, too: clients whose tokens were revoked are closed.
 
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::descriptors::Allowance;
-use super::listen::Listening;
-use super::listeners::{Acceptor, Terms};
-use super::log;
-use super::news::Prepared;
-use super::operation::Operation;
-use super::startup::{doubts, token_files};
-use super::timers::Timer;
-use super::turn::Shell;
-use crate::bus::port::{Input, Moment};
+use super::prepare::Prepared;
+use super::watch;
+use crate::bus::port::{Input, Moment, Origin, Peer};
 use crate::bus::shutdown::Stage;
 use crate::config::plan::{InUse, Plan};
 use crate::error::{StartError, exit};
 use crate::io::Io;
+use crate::shell::descriptors::Allowance;
+use crate::shell::listen::Listening;
+use crate::shell::listeners::{Acceptor, Terms};
+use crate::shell::log;
+use crate::shell::news::{FileOwner, News};
+use crate::shell::operation::Operation;
+use crate::shell::timers::Timer;
+use crate::shell::turn::Shell;
+use crate::tokens::Bearer;
 
 /// How long a reload waits for new commands to prove themselves.
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
 
 impl<I: Io> Shell<I> {
     /// SIGHUP: reloads the configuration, or drains if there is none to reload or the terminal has hung up.
-    pub(super) fn hung_up(&mut self, now: Moment) {
+    pub(in crate::shell) fn hung_up(&mut self, now: Moment) {
         if let Some(hangup) = &mut self.reactor.signals.hangup {
             hangup.arm(&mut self.reactor.io, Operation::Hangup);
         }
@@ -45,7 +46,7 @@ impl<I: Io> Shell<I> {
     ///
     /// # Errors
     /// There is nothing to reload, another reload is in progress, or the daemon shuts down.
-    pub(super) fn begin_reload(&mut self, is_dry_run: bool) -> Result<(), String> {
+    pub(in crate::shell) fn begin_reload(&mut self, is_dry_run: bool) -> Result<(), String> {
         if self.reloads.source.again.is_none() {
             return Err(
                 "there is no file that could be read again: restart the daemon with --config PATH, a file and no pipe"
@@ -80,7 +81,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Handles a prepared configuration.
-    pub(super) fn take_prepared(&mut self, now: Moment, prepared: Result<Prepared, StartError>) {
+    fn take_prepared(&mut self, now: Moment, prepared: Result<Prepared, StartError>) {
         match prepared {
             Err(error) => self.end_reload(error.exit_code(), error.to_string().lines().map(str::to_owned)),
             Ok(prepared) if self.reloads.outcomes.last.is_dry_run => {
@@ -102,12 +103,12 @@ impl<I: Io> Shell<I> {
 
     /// The messages about changes, and about new doubts.
     fn said(&self, prepared: &Prepared) -> Vec<String> {
-        let (plan, before) = (&prepared.plan, doubts(&self.reloads.running));
+        let (plan, before) = (&prepared.plan, self.reloads.running.doubts());
         let mut lines = plan.changes.clone();
         if lines.is_empty() {
             lines.push("nothing has changed".to_owned());
         }
-        let new = doubts(&plan.config).into_iter().filter(|doubt| !before.contains(doubt));
+        let new = plan.config.doubts().into_iter().filter(|doubt| !before.contains(doubt));
         lines.extend(new.map(|doubt| format!("warning: {doubt}")));
         lines
     }
@@ -148,14 +149,14 @@ impl<I: Io> Shell<I> {
             self.give_up_acceptor(index);
         }
         self.admin.configure(config, self.reactor.listeners.there());
-        if let Err(error) = self.token_files.watch(token_files(config), &self.reactor.signals.teller) {
+        if let Err(error) = self.token_files.watch(watch::files(config), &self.reactor.signals.teller) {
             tracing::error!("files of tokens are not read again when they change: {error}");
         }
         self.watch_memories(now);
         for listener in 0..config.listeners.len() {
             self.step(|shell| shell.end_unknown_bearers(now, listener));
         }
-        doubts(config).iter().for_each(|doubt| tracing::warn!("{doubt}"));
+        config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
         self.reloads.running = Arc::new(plan.config);
     }
 
@@ -204,7 +205,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Ends a reload once new commands have proved themselves or failed.
-    pub(super) fn check_reload(&mut self, now: Moment) {
+    pub(in crate::shell) fn check_reload(&mut self, now: Moment) {
         let Some(until) = self.reloads.settles_by else { return };
         let pools = 0..self.reloads.running.pools.len();
         let unsettled: Vec<usize> = pools.clone().filter(|pool| self.bus.view().is_unsettled(*pool)).collect();
@@ -241,6 +242,51 @@ impl<I: Io> Shell<I> {
             && let Err(why) = self.begin_reload(false)
         {
             tracing::warn!("{why}");
+        }
+    }
+
+    /// Threads have told something.
+    pub(in crate::shell) fn take_news(&mut self, now: Moment) {
+        while let Some(news) = self.reactor.signals.news.try_recv() {
+            match news {
+                News::Prepared(prepared) => self.take_prepared(now, *prepared),
+                News::Grown(worker, mib) => self.reactor.tell(now, Input::Grown { worker, mib }),
+                News::Tokens(list, ..) if list != *self.token_files.watched => {}
+                News::Tokens(_, FileOwner::Listener(listener), content) => self.take_tokens(now, listener, content),
+                News::Tokens(_, FileOwner::Admin, content) => self.admin.take_token(content),
+            }
+        }
+    }
+
+    /// Replaces the tokens of a listener, and closes clients whose tokens were revoked.
+    fn take_tokens(&mut self, now: Moment, listener: usize, content: io::Result<Vec<u8>>) {
+        let terms = self.reactor.listeners.terms.get_mut(listener);
+        let Some(policy) = terms.and_then(|terms| terms.policy.as_mut()) else { return };
+        if policy.take_tokens(content) {
+            self.end_unknown_bearers(now, listener);
+        }
+    }
+
+    /// Closes clients of a listener whose tokens are no longer valid, or good for none of its pools.
+    fn end_unknown_bearers(&mut self, now: Moment, listener: usize) {
+        let (bus, reactor) = (&self.bus, &mut self.reactor);
+        let Some(policy) = reactor.listeners.policy(listener) else { return };
+        let is_known = |bearer: &Bearer| {
+            let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
+            policy.terms.tokens.has(bearer) && bus.view().offers_any(listener, &origin)
+        };
+        for (_, connection) in reactor.connections.all_lines() {
+            let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));
+            if let (Some(bearer), Peer::Client(client)) = (bearer, connection.peer)
+                && !is_known(bearer)
+            {
+                reactor.inputs.push_back((now, Input::TokenRemoved(client)));
+            }
+        }
+        for (client, bearer) in reactor.http.members.bearers_of(listener) {
+            if !is_known(bearer) {
+                reactor.inputs.push_back((now, Input::TokenRemoved(client)));
+            }
         }
     }
 }

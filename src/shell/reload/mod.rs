@@ -1,17 +1,26 @@
-//! Prepares configurations outside the loop: a thread reads, checks and plans one, and opens its new sockets. The loop
-//! then applies all of it in one step (`reload.rs`).
+//! What is read again while the daemon runs: the configuration, on SIGHUP or on demand, and files of tokens whenever they
+//! change. Here is the state of a reload.
+//!
+//! Reading order: `watch.rs` has the threads that look after files of tokens; `prepare.rs` is the thread that reads, checks
+//! and plans a new configuration and opens its sockets (`src/config/plan.rs` has the plan); `apply.rs` begins a reload, and
+//! has the loop apply what was prepared in one step. The core's part is `reload.rs` and `fleet/roll.rs` there: a reload is
+//! over when each new command is known to work or to fail.
+
+mod apply;
+pub(super) mod prepare;
+pub(super) mod watch;
 
 use std::io;
 use std::sync::Arc;
 
-use super::descriptors::{self, Need};
-use super::listen::{Opening, OwnSocket};
-use super::news::{News, Prepared, Teller};
+use super::listen::OwnSocket;
+use super::news::{News, Teller};
 use crate::activation::Inherited;
 use crate::bus::port::Moment;
 use crate::config::Config;
 use crate::config::plan::InUse;
 use crate::error::{StartError, exit};
+use prepare::prepare;
 
 /// Reads the configuration again, as at start.
 pub type Again = dyn Fn(&[Inherited]) -> Result<Config, StartError> + Send + Sync;
@@ -97,24 +106,4 @@ impl Reloads {
         self.outcomes.begin(is_dry_run);
         Ok(())
     }
-}
-
-/// Does everything that may block.
-fn prepare(
-    again: &Again,
-    inherited: &[Inherited],
-    running: &Config,
-    in_use: &InUse,
-    own: Vec<OwnSocket>,
-    is_dry_run: bool,
-) -> Result<Prepared, StartError> {
-    let plan = again(inherited)?.replace(running, in_use)?;
-    if is_dry_run {
-        return Ok(Prepared { plan, opened: Vec::new(), allowance: None });
-    }
-    let allowance = Some(descriptors::allow(Need::of(&plan.config))?);
-    let leaving = own.into_iter().filter(|(listener, _)| listener.map_or(plan.moves_admin, |at| plan.closes(at)));
-    let mut opening = Opening::new(inherited, leaving.map(|(_, socket)| socket).collect());
-    let opened = opening.open_all(&plan.config, plan.opens.iter().copied(), plan.moves_admin)?;
-    Ok(Prepared { plan, opened, allowance })
 }

@@ -8,14 +8,26 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::news::{FileOwner, News, Teller};
+use crate::config::{Config, Listener};
+use crate::shell::news::{FileOwner, News, Teller};
 use crate::small_file;
 
 /// Interval of checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// The token files that are reread at run time.
+pub(in crate::shell) fn files(config: &Config) -> Vec<(FileOwner, PathBuf)> {
+    let tokens_of = |(at, listener): (usize, &Listener)| {
+        let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
+        Some((FileOwner::Listener(at), path))
+    };
+    let of_admin =
+        config.admin.as_ref().and_then(|admin| admin.token_file.clone()).map(|path| (FileOwner::Admin, path));
+    config.listeners.iter().enumerate().filter_map(tokens_of).chain(of_admin).collect()
+}
+
 #[derive(Default)]
-pub(super) struct TokenFiles {
+pub(in crate::shell) struct TokenFiles {
     /// The number of the list of files: what is told of earlier ones may be of other paths. Its threads end when it is
     /// dropped.
     pub watched: Arc<u64>,
@@ -26,7 +38,7 @@ impl TokenFiles {
     ///
     /// # Errors
     /// A thread cannot be created.
-    pub(super) fn watch(&mut self, files: Vec<(FileOwner, PathBuf)>, teller: &Teller) -> io::Result<()> {
+    pub(in crate::shell) fn watch(&mut self, files: Vec<(FileOwner, PathBuf)>, teller: &Teller) -> io::Result<()> {
         self.watched = Arc::new(*self.watched + 1);
         files.into_iter().try_for_each(|(owner, path)| {
             let watched = Arc::downgrade(&self.watched);

@@ -1,0 +1,40 @@
+//! Prepares a configuration outside the loop: reads, checks and plans it, and opens its new sockets.
+
+use super::Again;
+use crate::activation::Inherited;
+use crate::config::Config;
+use crate::config::plan::{InUse, Plan};
+use crate::error::StartError;
+use crate::shell::descriptors::{self, Allowance, Need};
+use crate::shell::listen::{Listening, Opening, OwnSocket};
+
+/// A prepared configuration.
+pub(in crate::shell) struct Prepared {
+    pub plan: Plan,
+    /// The opened sockets, for clients and for operators.
+    pub opened: Vec<Listening>,
+    pub allowance: Option<Allowance>,
+}
+
+/// Does everything that may block.
+///
+/// # Errors
+/// The new configuration cannot be read or applied.
+pub(super) fn prepare(
+    again: &Again,
+    inherited: &[Inherited],
+    running: &Config,
+    in_use: &InUse,
+    own: Vec<OwnSocket>,
+    is_dry_run: bool,
+) -> Result<Prepared, StartError> {
+    let plan = again(inherited)?.replace(running, in_use)?;
+    if is_dry_run {
+        return Ok(Prepared { plan, opened: Vec::new(), allowance: None });
+    }
+    let allowance = Some(descriptors::allow(Need::of(&plan.config))?);
+    let leaving = own.into_iter().filter(|(listener, _)| listener.map_or(plan.moves_admin, |at| plan.closes(at)));
+    let mut opening = Opening::new(inherited, leaving.map(|(_, socket)| socket).collect());
+    let opened = opening.open_all(&plan.config, plan.opens.iter().copied(), plan.moves_admin)?;
+    Ok(Prepared { plan, opened, allowance })
+}

@@ -35,7 +35,6 @@ mod advice;
 pub mod bridge;
 #[doc(hidden)]
 pub mod cgroup;
-mod channel;
 #[doc(hidden)]
 pub mod check;
 #[doc(hidden)]

@@ -4,11 +4,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::result::result_of;
-use crate::channel::{Receiver, Sender, channel};
 
 /// These threads need little stack.
 const STACK: usize = 64 * 1024;

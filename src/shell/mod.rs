@@ -10,8 +10,9 @@
 //! Besides, `crowd.rs`, `listeners.rs`, `budget.rs`, `stdio.rs`, `timers.rs`. Operations: `accept.rs` accepts
 //! connections, `read.rs` and `write.rs` move bytes, `close.rs` closes connections, `eviction.rs` says which of them goes
 //! when there is no room, `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `frames.rs`
-//! WebSocket control frames, `liveness.rs` failed networks, `workers` processes, `reload` changed
-//! configurations and tokens, `memory.rs` memory pressure, and `effects.rs` carries out the core's effects, on what `receivers.rs` finds for the peer that they name.
+//! WebSocket control frames, `liveness.rs` failed networks, `workers` processes, `reload` changed configurations and tokens,
+//! `memory.rs` memory pressure, and `effects.rs` carries out the core's effects, on what `receivers.rs` finds for the peer
+//! that they name.
 //!
 //! A connection with more lines than its share of a turn is queued behind the others. A turn never waits for more than
 //! one completion: what came meanwhile is taken with it (docs/performance.md says what waiting for more would cost).

@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use rustix::net::{SendFlags, send};
 
 use super::reload::prepare::Prepared;
 use crate::bus::port::WorkerKey;
-use crate::channel::{Receiver, Sender, channel};
 use crate::error::StartError;
 use crate::io::leave_signals_to_the_loop;
 

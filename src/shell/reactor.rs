@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::mpsc::Sender;
 
 use rustix::process::Rlimit;
 
@@ -20,7 +21,6 @@ use super::timers::{Timer, Timers};
 use super::workers::memories::Question;
 use super::workers::processes::Processes;
 use crate::bus::port::{Input, Moment, WorkerKey};
-use crate::channel::Sender;
 use crate::config::{Config, Pool};
 use crate::io::Io;
 

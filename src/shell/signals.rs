@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::Receiver;
 
 use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -11,7 +12,6 @@ use signal_hook::low_level::pipe;
 
 use super::news::{News, Teller};
 use super::operation::Operation;
-use crate::channel::Receiver;
 use crate::io::{Io, Submission};
 
 /// The reading ends.

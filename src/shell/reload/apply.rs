@@ -247,7 +247,7 @@ impl<I: Io> Shell<I> {
 
     /// Threads have told something.
     pub(in crate::shell) fn take_news(&mut self, now: Moment) {
-        while let Some(news) = self.reactor.signals.news.try_recv() {
+        while let Ok(news) = self.reactor.signals.news.try_recv() {
             match news {
                 News::Prepared(prepared) => self.take_prepared(now, *prepared),
                 News::Grown(worker, mib) => self.reactor.tell(now, Input::Grown { worker, mib }),

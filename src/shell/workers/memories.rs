@@ -2,10 +2,10 @@
 //! processes; without the setting there is none.
 
 use std::io;
+use std::sync::mpsc::{Sender, channel};
 
 use super::usage::{children, resident};
 use crate::bus::port::WorkerKey;
-use crate::channel::{Sender, channel};
 use crate::shell::news::{News, Teller};
 
 /// Maximum number of processes counted for one worker.

@@ -8,11 +8,11 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use super::spawn::{Job, NotStarted, Spawned};
 use crate::bus::port::WorkerKey;
-use crate::channel::{Receiver, Sender, channel};
 use crate::shell::news::Teller;
 
 /// The result of a start.
@@ -57,7 +57,7 @@ impl Starter {
 
     /// The result of a start, if one comes in this time.
     pub(crate) fn take(&mut self, patience: Duration) -> Option<Started> {
-        let started = self.results.recv_timeout(patience)?;
+        let started = self.results.recv_timeout(patience).ok()?;
         self.under_way -= 1;
         Some(started)
     }

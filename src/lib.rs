@@ -19,10 +19,9 @@
 //! 3. [`scan`]: how a line is validated and its routing fields are found.
 //! 4. [`shell`]: the event loop, which makes no decisions. The crate `stdio-bus-proto` has the syntax of what it reads and
 //!    writes: HTTP, WebSocket, MCP, PROXY.
-//! 5. [`config`], [`cli`], [`check`], [`activation`], [`error`]: everything before the loop starts; [`reserve`]: memory
-//!    for when the allocator runs out.
-//! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker; [`control`]: the commands of
-//!    operators; [`init`]: starter configurations.
+//! 5. [`config`], [`activation`], [`error`]: everything before the loop starts; [`reserve`]: memory for when the allocator
+//!    runs out.
+//! 6. [`commands`]: the command line, and all commands beside the daemon, by what they need.
 
 #![warn(unreachable_pub)]
 
@@ -30,25 +29,14 @@
 pub mod activation;
 #[doc(hidden)]
 pub mod address;
-mod advice;
-#[doc(hidden)]
-pub mod bridge;
 #[doc(hidden)]
 pub mod cgroup;
 #[doc(hidden)]
-pub mod check;
-#[doc(hidden)]
-pub mod cli;
+pub mod commands;
 pub mod config;
-#[doc(hidden)]
-pub mod control;
 mod dial;
 #[doc(hidden)]
-pub mod echo;
-#[doc(hidden)]
 pub mod error;
-#[doc(hidden)]
-pub mod init;
 #[doc(hidden)]
 pub mod io;
 mod kinds;

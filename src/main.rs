@@ -6,12 +6,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use stdio_bus::activation::Inherited;
-use stdio_bus::cli::{self, Command, Options, Worker};
+use stdio_bus::commands::alone::{echo, init};
+use stdio_bus::commands::daemon::{bridge, control};
+use stdio_bus::commands::file::{check, doctor};
+use stdio_bus::commands::{self, Command, Options, Worker};
 use stdio_bus::config::LogFormat;
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
 use stdio_bus::shell::reload::{Again, Source};
-use stdio_bus::{activation, bridge, check, control, echo, init, shell};
+use stdio_bus::{activation, shell};
 
 /// Input from peers must never abort the daemon, however little memory is left.
 #[global_allocator]
@@ -29,7 +32,7 @@ fn main() -> ExitCode {
 /// Out of line: the frame of `main` is there before the stack is looked at.
 #[inline(never)]
 fn start() -> ExitCode {
-    let command = match cli::parse(std::env::args_os()) {
+    let command = match commands::parse(std::env::args_os()) {
         Ok(command) => command,
         Err(error) => match error.print() {
             Ok(()) => return ExitCode::from(error.exit_code() as u8),
@@ -43,12 +46,12 @@ fn start() -> ExitCode {
         Command::Worker(Worker::Echo) => echo::run().map(|()| exit::OK).map_err(StartError::io("echo")),
         Command::Control { options, question } => control::run(&options, &question),
         Command::Doctor { config, json } => {
-            program().and_then(|program| config.load(&program)).and_then(|config| control::doctor::run(&config, json))
+            program().and_then(|program| config.load(&program)).and_then(|config| doctor::run(&config, json))
         }
         Command::Connect(options) => bridge::run(&options),
         Command::Call(call) => bridge::call(&call),
         Command::Init(options) => init::run(&options),
-        Command::Completion(shell) => cli::completion(shell).map(|()| exit::OK),
+        Command::Completion(shell) => commands::completion(shell).map(|()| exit::OK),
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -91,7 +94,7 @@ fn program() -> Result<PathBuf, StartError> {
     std::env::current_exe().map_err(StartError::io("find the daemon's own program file"))
 }
 
-fn check(source: &cli::Source, environment: bool) -> Result<(), StartError> {
+fn check(source: &commands::Source, environment: bool) -> Result<(), StartError> {
     let mut config = source.load(&program()?)?.strict()?;
     if environment {
         config = config.privileged()?;

@@ -17,7 +17,8 @@ pub fn write(directory: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(&pages)?;
     fs::create_dir_all(&completions)?;
     // A page is named after its command, which is shown with a space.
-    let bus = stdio_bus::cli::command().mut_subcommand("connect", |bridge| bridge.display_name("stdio_bus-connect"));
+    let bus =
+        stdio_bus::commands::command().mut_subcommand("connect", |bridge| bridge.display_name("stdio_bus-connect"));
     for (name, command) in [("stdio_bus", bus), ("openai-agent", openai_agent::command())] {
         clap_mangen::generate_to(command.clone(), &pages)?;
         for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {

@@ -17,35 +17,39 @@ mod here {
     const CURRENT: u64 = u64::MAX;
 
     /// The runtime of the tasks.
-    pub(in crate::bridge) struct Runtime(tokio_uring::Runtime);
+    pub(in crate::commands::daemon::bridge) struct Runtime(tokio_uring::Runtime);
 
     impl Runtime {
         /// A runtime with a ring: at most three reads or writes are in flight, and a small ring fits into a small limit
         /// of locked memory.
-        pub(in crate::bridge) fn new() -> io::Result<Self> {
+        pub(in crate::commands::daemon::bridge) fn new() -> io::Result<Self> {
             tokio_uring::Runtime::new(tokio_uring::builder().entries(16)).map(Self)
         }
 
-        pub(in crate::bridge) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        pub(in crate::commands::daemon::bridge) fn block_on<F: Future>(&self, future: F) -> F::Output {
             self.0.block_on(future)
         }
     }
 
     /// An open file of any kind, all of which are read and written in the same way.
-    pub(in crate::bridge) struct File(tokio_uring::fs::File);
+    pub(in crate::commands::daemon::bridge) struct File(tokio_uring::fs::File);
 
     impl File {
-        pub(in crate::bridge) fn new(fd: OwnedFd) -> io::Result<Self> {
+        pub(in crate::commands::daemon::bridge) fn new(fd: OwnedFd) -> io::Result<Self> {
             Ok(Self(tokio_uring::fs::File::from_std(fd.into())))
         }
 
         /// Reads into the capacity of `buffer`. Returns the buffer.
-        pub(in crate::bridge) async fn read(&self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        pub(in crate::commands::daemon::bridge) async fn read(&self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
             self.0.read_at(buffer, CURRENT).await
         }
 
         /// Writes `buffer` from byte `from` on. Returns the buffer.
-        pub(in crate::bridge) async fn write(&self, buffer: Vec<u8>, from: usize) -> (io::Result<usize>, Vec<u8>) {
+        pub(in crate::commands::daemon::bridge) async fn write(
+            &self,
+            buffer: Vec<u8>,
+            from: usize,
+        ) -> (io::Result<usize>, Vec<u8>) {
             let (result, slice) = self.0.write_at(buffer.slice(from..), CURRENT).submit().await;
             (result, slice.into_inner())
         }
@@ -58,31 +62,35 @@ mod missing {
     use std::os::fd::OwnedFd;
 
     /// Not available.
-    pub(in crate::bridge) enum Runtime {}
+    pub(in crate::commands::daemon::bridge) enum Runtime {}
 
     impl Runtime {
-        pub(in crate::bridge) fn new() -> io::Result<Self> {
+        pub(in crate::commands::daemon::bridge) fn new() -> io::Result<Self> {
             Err(ErrorKind::Unsupported.into())
         }
 
-        pub(in crate::bridge) fn block_on<F: Future>(&self, _: F) -> F::Output {
+        pub(in crate::commands::daemon::bridge) fn block_on<F: Future>(&self, _: F) -> F::Output {
             match *self {}
         }
     }
 
     /// Not available.
-    pub(in crate::bridge) enum File {}
+    pub(in crate::commands::daemon::bridge) enum File {}
 
     impl File {
-        pub(in crate::bridge) fn new(_: OwnedFd) -> io::Result<Self> {
+        pub(in crate::commands::daemon::bridge) fn new(_: OwnedFd) -> io::Result<Self> {
             Err(ErrorKind::Unsupported.into())
         }
 
-        pub(in crate::bridge) async fn read(&self, _: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        pub(in crate::commands::daemon::bridge) async fn read(&self, _: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
             match *self {}
         }
 
-        pub(in crate::bridge) async fn write(&self, _: Vec<u8>, _: usize) -> (io::Result<usize>, Vec<u8>) {
+        pub(in crate::commands::daemon::bridge) async fn write(
+            &self,
+            _: Vec<u8>,
+            _: usize,
+        ) -> (io::Result<usize>, Vec<u8>) {
             match *self {}
         }
     }

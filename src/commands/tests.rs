@@ -2,8 +2,8 @@
 
 use clap::error::ErrorKind;
 
+use super::daemon::bridge::Daemon;
 use super::*;
-use crate::bridge::Daemon;
 use crate::config::Owner;
 
 fn words(line: &str) -> Result<Command, clap::Error> {

@@ -1,10 +1,8 @@
 //! The operators' commands: `status`, `show`, `kill`, `restart`, `drain` and `log-level` ask a running daemon through
-//! its admin listener, `doctor` checks this machine. They make no decisions about the daemon: they ask, and show the
-//! answer.
+//! its admin listener. They make no decisions about the daemon: they ask, and show the answer.
 //!
 //! Reading order: `http.rs` sends requests, `text.rs` formats tables, `watch.rs` repeats it.
 
-pub mod doctor;
 mod http;
 mod text;
 mod watch;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use super::daemon::bridge::{self, Daemon};
+use super::daemon::control::{self, ControlOptions, Question};
 use crate::address::Address;
-use crate::bridge::{self, Daemon};
 use crate::bus::report::Level as LogLevel;
-use crate::control::{self, ControlOptions, Question};
 
 /// The workers that the program has built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

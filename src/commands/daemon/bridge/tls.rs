@@ -25,17 +25,17 @@ mod imp {
     use crate::trust;
 
     /// The server name of TLS connections, and the trusted authorities.
-    pub(in crate::bridge) struct Trust(Arc<ClientConfig>, ServerName<'static>);
+    pub(in crate::commands::daemon::bridge) struct Trust(Arc<ClientConfig>, ServerName<'static>);
 
     /// The client's end of a TLS connection.
-    pub(in crate::bridge) struct Tls(Box<ClientConnection>);
+    pub(in crate::commands::daemon::bridge) struct Tls(Box<ClientConnection>);
 
     impl Trust {
         /// For connections to this host, whose certificate has to be signed by a usual authority or one in this file.
         ///
         /// # Errors
         /// The file cannot be used, or the host is not valid in a certificate.
-        pub(in crate::bridge) fn new(host: &str, ca_file: Option<&Path>) -> Result<Self, String> {
+        pub(in crate::commands::daemon::bridge) fn new(host: &str, ca_file: Option<&Path>) -> Result<Self, String> {
             let named = |problem| format!("--ca-file {problem}");
             let own = ca_file.map(trust::certificates).transpose().map_err(named)?.unwrap_or_default();
             // Unreadable certificates of the system matter only if they are needed, and then the remedy mentions them.
@@ -54,7 +54,7 @@ mod imp {
         ///
         /// # Errors
         /// It cannot be started.
-        pub(in crate::bridge) fn begin(&self) -> Result<Tls, String> {
+        pub(in crate::commands::daemon::bridge) fn begin(&self) -> Result<Tls, String> {
             let connection = ClientConnection::new(Arc::clone(&self.0), self.1.clone());
             let mut connection = connection.map_err(|error| error.to_string())?;
             // The writer sends all bytes before it writes more.
@@ -65,12 +65,16 @@ mod imp {
 
     impl Tls {
         /// Whether the handshake is in progress.
-        pub(in crate::bridge) fn is_handshaking(&self) -> bool {
+        pub(in crate::commands::daemon::bridge) fn is_handshaking(&self) -> bool {
             self.0.is_handshaking()
         }
 
         /// Appends the encryption of these bytes to `sealed`, and any other pending records.
-        pub(in crate::bridge) fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
+        pub(in crate::commands::daemon::bridge) fn seal(
+            &mut self,
+            plain: &[u8],
+            sealed: &mut Vec<u8>,
+        ) -> io::Result<()> {
             self.0.writer().write_all(plain)?;
             while self.0.wants_write() {
                 self.0.write_tls(sealed)?;
@@ -82,7 +86,11 @@ mod imp {
         ///
         /// # Errors
         /// They are not TLS, or not from the requested host. [`Tls::seal`] then returns the alert for the peer.
-        pub(in crate::bridge) fn open(&mut self, mut sealed: &[u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
+        pub(in crate::commands::daemon::bridge) fn open(
+            &mut self,
+            mut sealed: &[u8],
+            plain: &mut Vec<u8>,
+        ) -> Result<(), TlsError> {
             let broken = |error: io::Error| TlsError { what: error.to_string(), remedy: String::new() };
             while !sealed.is_empty() {
                 // Bytes after the end of the connection are ignored.
@@ -98,12 +106,12 @@ mod imp {
         }
 
         /// Whether it has records to send.
-        pub(in crate::bridge) fn has_to_say(&self) -> bool {
+        pub(in crate::commands::daemon::bridge) fn has_to_say(&self) -> bool {
             self.0.wants_write()
         }
 
         /// Queues the close notification.
-        pub(in crate::bridge) fn close(&mut self) {
+        pub(in crate::commands::daemon::bridge) fn close(&mut self) {
             self.0.send_close_notify();
         }
     }
@@ -143,39 +151,47 @@ mod imp {
     use super::TlsError;
 
     /// Not available.
-    pub(in crate::bridge) enum Trust {}
+    pub(in crate::commands::daemon::bridge) enum Trust {}
 
     /// Not available.
-    pub(in crate::bridge) enum Tls {}
+    pub(in crate::commands::daemon::bridge) enum Tls {}
 
     impl Trust {
-        pub(in crate::bridge) fn new(_host: &str, _ca_file: Option<&Path>) -> Result<Self, String> {
+        pub(in crate::commands::daemon::bridge) fn new(_host: &str, _ca_file: Option<&Path>) -> Result<Self, String> {
             Err("this program was built without TLS".to_owned())
         }
 
-        pub(in crate::bridge) fn begin(&self) -> Result<Tls, String> {
+        pub(in crate::commands::daemon::bridge) fn begin(&self) -> Result<Tls, String> {
             match *self {}
         }
     }
 
     impl Tls {
-        pub(in crate::bridge) fn is_handshaking(&self) -> bool {
+        pub(in crate::commands::daemon::bridge) fn is_handshaking(&self) -> bool {
             match *self {}
         }
 
-        pub(in crate::bridge) fn seal(&mut self, _plain: &[u8], _sealed: &mut Vec<u8>) -> io::Result<()> {
+        pub(in crate::commands::daemon::bridge) fn seal(
+            &mut self,
+            _plain: &[u8],
+            _sealed: &mut Vec<u8>,
+        ) -> io::Result<()> {
             match *self {}
         }
 
-        pub(in crate::bridge) fn open(&mut self, _sealed: &[u8], _plain: &mut Vec<u8>) -> Result<(), TlsError> {
+        pub(in crate::commands::daemon::bridge) fn open(
+            &mut self,
+            _sealed: &[u8],
+            _plain: &mut Vec<u8>,
+        ) -> Result<(), TlsError> {
             match *self {}
         }
 
-        pub(in crate::bridge) fn has_to_say(&self) -> bool {
+        pub(in crate::commands::daemon::bridge) fn has_to_say(&self) -> bool {
             match *self {}
         }
 
-        pub(in crate::bridge) fn close(&mut self) {
+        pub(in crate::commands::daemon::bridge) fn close(&mut self) {
             match *self {}
         }
     }

@@ -1,9 +1,15 @@
-//! The command line: parser and help.
+//! The command line, and the commands beside the daemon by what they need: nothing (`alone`: `init`, `completion`, the
+//! built-in worker), a configuration (`file`: `check`, `doctor`), or a running daemon (`daemon`: `connect` and `call` as its
+//! clients, all others as its operators).
 //!
-//! One table, the derives below, makes the parser, the short help (`-h`), the long help (`--help`) and the usage
+//! Here is the parser. One table, the derives below, makes the parser, the short help (`-h`), the long help (`--help`) and the usage
 //! errors. Parsing opens nothing and starts nothing. A clap error knows where it belongs: help and version go to stdout
 //! with exit code 0, usage errors to stderr with 2 (`error.exit()`).
 
+mod advice;
+pub mod alone;
+pub mod daemon;
+pub mod file;
 mod listeners;
 mod verbs;
 
@@ -19,14 +25,13 @@ use clap_complete::Shell;
 
 use crate::activation::Inherited;
 use crate::address::Address;
-use crate::advice;
-use crate::bridge;
 use crate::bus::settings::Assignment;
 use crate::config::{Config, ConfigError, Listen, Listener, LogFormat, LogLevel, OnePool};
-use crate::control::{ControlOptions, Question};
 use crate::error::StartError;
-use crate::init;
 use crate::io::kernel::Choice;
+use alone::init;
+use daemon::bridge;
+use daemon::control::{ControlOptions, Question};
 use verbs::{Level, Verb};
 
 pub use verbs::Worker;

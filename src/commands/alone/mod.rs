@@ -1,0 +1,4 @@
+//! The commands that need nothing.
+
+pub mod echo;
+pub mod init;

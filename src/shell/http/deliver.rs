@@ -15,11 +15,10 @@ use crate::io::Io;
 use crate::mcp::asked::Takes;
 use crate::mcp::fault::status_of;
 use crate::mcp::log::{Data, Event};
-use crate::mcp::message::string;
 use crate::mcp::session::{self, Delivery, Resumed};
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Fault, Session};
-use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, decoded, member, members};
+use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, decoded, member, members, string_in};
 use crate::shell::connections::AsHttp;
 use crate::shell::outbox::{Storage, are_held};
 use crate::shell::reactor::Reactor;
@@ -327,7 +326,7 @@ impl<I: Io> Reactor<I> {
         if is_answer && [said.head, said.text].into_iter().any(has_state) {
             let text = said.whole();
             let result = member(&text, b"result");
-            if let Some(request_state) = result.and_then(|result| string(result, b"requestState")) {
+            if let Some(request_state) = result.and_then(|result| string_in(result, b"requestState")) {
                 let hash = self.http.members.hash_of(&request_state);
                 self.http.members.answered.push((client, hash));
             }
@@ -360,7 +359,7 @@ impl<I: Io> Reactor<I> {
         if is_first {
             session.initialize = None;
             let text = said.whole();
-            let version = member(&text, b"result").and_then(|result| string(result, b"protocolVersion"));
+            let version = member(&text, b"result").and_then(|result| string_in(result, b"protocolVersion"));
             if let Some(version) = version {
                 session.agree(&version);
             }

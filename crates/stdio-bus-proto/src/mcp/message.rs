@@ -10,7 +10,7 @@ use super::params::{Params, Walk};
 use crate::http1::Status;
 use ndjson_scan::{
     BATCH, BYTE_ORDER_MARK as MARK, Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, blank_returns,
-    decoded, member,
+    decoded,
 };
 use stdio_bus_core::eras::protocol::{INVALID_REQUEST, PARSE_ERROR};
 
@@ -489,11 +489,6 @@ impl Message {
     pub fn weight(&self) -> usize {
         self.weight
     }
-}
-
-/// The decoded value of an object's member, if it is a string.
-pub fn string<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
-    member(object, name).and_then(decoded)
 }
 
 #[cfg(test)]

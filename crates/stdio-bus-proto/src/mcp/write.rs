@@ -83,6 +83,10 @@ pub fn json(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>, body: &[u8])
 /// Writes all of a response but its body, which has this length.
 pub fn json_head(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>, length: usize) {
     head(out, status, manner);
+    end_json_head(out, length);
+}
+
+fn end_json_head(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
     number(out, length);
     out.extend_from_slice(b"\r\n\r\n");
@@ -114,9 +118,7 @@ pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: &Manner<'_>, id: Option<&
     if let Some(seconds) = fault.retry_after {
         out.extend_from_slice(format!("Retry-After: {seconds}\r\n").as_bytes());
     }
-    out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
-    number(out, body.len());
-    out.extend_from_slice(b"\r\n\r\n");
+    end_json_head(out, body.len());
     if !manner.is_head {
         out.extend_from_slice(&body);
     }
@@ -192,16 +194,8 @@ fn piece(out: &mut Vec<u8>, parts: &[&[u8]], is_old: bool) {
     }
 }
 
-fn number(out: &mut Vec<u8>, mut number: usize) {
-    let (mut digits, mut at) = ([0; 20], 20);
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return out.extend_from_slice(&digits[at..]);
-        }
-    }
+fn number(out: &mut Vec<u8>, number: usize) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 fn add(out: &mut Vec<u8>, parts: &[&[u8]]) {

@@ -430,7 +430,9 @@ impl Bus {
             let owner = || self.ctx.owner(worker).filter(is_its_own).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else if named.by.is_some() {
-            named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
+            // A request that is over is for nobody, unless a client has the worker for itself.
+            let owner = || only().filter(|_| self.ctx.has_owner(worker));
+            named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else {
             let elicited = || self.ctx.client_of_elicitation(said).map(Peer::Client);
             let server = || self.ctx.client_of_server(said).map(Peer::Client);

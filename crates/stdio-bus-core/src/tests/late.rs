@@ -75,6 +75,31 @@ fn what_a_worker_says_about_an_answered_request_reaches_no_client_that_uses_its_
 }
 
 #[test]
+fn what_a_shared_worker_says_about_a_request_that_is_over_is_dropped_also_where_it_has_served_one_client_alone() {
+    for assignment in [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated] {
+        let mut bench = Bench::new(settings(vec![pool(1, assignment)]));
+        let client = bench.client();
+        bench.write(client, &asks("5"));
+        let worker = bench.busy_worker();
+        bench.write(worker, &answer("5"));
+        bench.read(client);
+        for id in ["5", "77"] {
+            for line in late(id) {
+                bench.write(worker, &line);
+            }
+        }
+        let heard = bench.read(client).len();
+        if assignment == Assignment::Dedicated {
+            // All but answers: nobody else can be meant, and the progress of a task may go on.
+            assert_eq!((heard, bench.count(Reason::UnknownRequest)), (12, 0));
+        } else {
+            assert_eq!((heard, bench.count(Reason::UnknownRequest)), (0, 12), "{assignment:?}");
+        }
+        assert_eq!(bench.count(Reason::UnknownId), 2, "{assignment:?}");
+    }
+}
+
+#[test]
 fn a_progress_token_is_used_unchanged_by_one_client_alone_also_as_an_id() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));

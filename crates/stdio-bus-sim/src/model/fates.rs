@@ -308,7 +308,8 @@ impl Model {
             });
             match client {
                 Some(Party::Client(client)) => Ok(client),
-                _ => self.only_client(worker).ok_or(Reason::UnknownRequest),
+                // What names a request that is over is for nobody, but for a client that has the worker for itself.
+                _ => owner.ok_or(Reason::UnknownRequest),
             }
         } else {
             let all = self.told_all(worker, line);

@@ -72,8 +72,10 @@ fn a_late_cancellation_of_a_worker_hits_no_request_of_another_one() {
         bench.write(late, ask);
         bench.write(client, r#"{"id":1,"result":{}}"#);
         bench.read(client);
+        // Only a client that has the worker for itself hears of a request that is over.
+        let heard = usize::from(assignment == Assignment::Dedicated);
         bench.write(late, forms[0]);
-        assert_eq!(bench.read_one(client), forms[0], "nothing is there that it could hit");
+        assert_eq!(bench.read(client), vec![forms[0]; heard], "nothing is there that it could hit");
         bench.write(other, ask);
         let asked: Value = serde_json::from_str(&bench.read_one(client)).unwrap();
         assert_ne!(asked["id"], 1, "another worker has used that");
@@ -81,9 +83,10 @@ fn a_late_cancellation_of_a_worker_hits_no_request_of_another_one() {
         for form in made {
             bench.write(late, &form);
         }
-        assert_eq!((bench.read(client).len(), bench.count(Reason::UnknownRequest)), (0, 3), "{assignment:?}");
+        let lost = 4 - heard as u64;
+        assert_eq!((bench.read(client).len(), bench.count(Reason::UnknownRequest)), (0, lost), "{assignment:?}");
         bench.write(late, forms[0]);
-        assert_eq!(bench.read_one(client), forms[0], "it has nothing of that name to answer");
+        assert_eq!(bench.read(client), vec![forms[0]; heard], "it has nothing of that name to answer");
         bench.write(other, forms[0]);
         let its_own = forms[0].replace(":1}", &format!(":{}}}", asked["id"]));
         assert_eq!(bench.read_one(client), its_own, "its own it may cancel");

@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for effect in bus.start(now()) {
         match effect {
             Effect::Spawn { worker, name, .. } => {
-                println!("the bus wants worker {} of pool {} started", name.place, name.pool);
+                println!("the bus wants worker {} of pool {} started", name.place, name.pool.index());
                 workers.push(worker);
             }
             other => println!("the bus says {other:?}"),

@@ -287,6 +287,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::bus::index::PoolId;
 
     const TEXT: Look = Look { json: false, journal: false };
     const JSON: Look = Look { json: true, journal: false };
@@ -297,7 +298,7 @@ mod tests {
     }
 
     fn said(look: Look, kept: &[u8], length: usize) -> String {
-        let worker = WorkerName { pool: 0, place: 0, incarnation: 7 };
+        let worker = WorkerName { pool: PoolId::at(0), place: 0, incarnation: 7 };
         String::from_utf8(of_worker(look, Level::INFO, ("claude", worker), kept, length)).expect("text")
     }
 

@@ -356,7 +356,7 @@ pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
     let mut entry = Entry::new(look(), level_of(report.level));
     entry.message(&report.text).word("reason", report.reason.name());
     if let Some(worker) = report.worker {
-        entry.worker(&pool_of(worker.pool), worker);
+        entry.worker(&pool_of(worker.pool.index()), worker);
     }
     if let Some(client) = report.client {
         entry.number("client", client);

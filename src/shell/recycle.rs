@@ -23,7 +23,7 @@ impl<I: Io> Shell<I> {
         self.watch_memories(now);
         let row = |slot| {
             let row = self.bus.view().worker_row(now, slot)?;
-            let most = self.reactor.workers.pools[row.name.pool].recycle_memory?;
+            let most = self.reactor.workers.pools[row.name.pool.index()].recycle_memory?;
             Some((self.bus.view().worker_at(row.name.pool, row.name.place)?, row.pid, most))
                 .filter(|(_, pid, _)| *pid != 0)
         };

@@ -15,6 +15,7 @@ use super::shares::Shares;
 use super::table::{Key, Table};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::index::ListenerId;
 use crate::settings::Settings;
 use crate::view::View;
 
@@ -190,7 +191,7 @@ impl Fleets {
         &self,
         ctx: &Ctx,
         free_slots: usize,
-        listener: usize,
+        listener: ListenerId,
         origin: &Origin,
     ) -> Result<(), TurnedAway> {
         ctx.may_ask(listener, origin)?;
@@ -230,7 +231,7 @@ impl Fleets {
 
 impl Ctx {
     /// Whether a client is allowed. If not, that is reported.
-    pub(super) fn lets_in(&mut self, listener: usize, origin: &Origin) -> bool {
+    pub(super) fn lets_in(&mut self, listener: ListenerId, origin: &Origin) -> bool {
         let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
         self.tell(Reason::NotAllowed, || {
             let text = format!("a client is rejected: {} is not in {key}", origin.place);
@@ -245,8 +246,8 @@ impl Ctx {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn may_ask(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        let Some(settings) = self.settings.listeners.get(listener) else { return Err(TurnedAway::Removed) };
+    pub(crate) fn may_ask(&self, listener: ListenerId, origin: &Origin) -> Result<(), TurnedAway> {
+        let Some(settings) = self.settings.listeners.get(listener.index()) else { return Err(TurnedAway::Removed) };
         if self.shutdown.stops_workers() {
             return Err(TurnedAway::Draining);
         }
@@ -266,15 +267,15 @@ impl Ctx {
 
     /// Number of clients that a listener has admitted, or that are only told that there is no room; in total or from
     /// one source.
-    pub(super) fn let_in(&self, listener: Option<usize>, source: Option<Source>) -> usize {
+    pub(super) fn let_in(&self, listener: Option<ListenerId>, source: Option<Source>) -> usize {
         let let_in =
             self.all_clients().map(|(_, client)| &client.identity).filter(|client| client.let_in() == listener);
         let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
-    pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<TurnedAway> {
-        let most = self.settings.listeners.get(listener)?.max_connections;
+    pub(super) fn no_room(&self, listener: ListenerId, source: Source) -> Option<TurnedAway> {
+        let most = self.settings.listeners.get(listener.index())?.max_connections;
         let let_in = |source| self.let_in(Some(listener), source);
         // The reason that the client can act upon comes first.
         match (most.per_source, most.total) {
@@ -303,8 +304,9 @@ impl Ctx {
 impl View<'_> {
     /// Whether a connection from `place` begins with a PROXY header. The caller reads it before
     /// [`Bus::connect`](crate::Bus::connect), which takes its content.
-    pub fn awaits_header(&self, listener: usize, place: Place) -> bool {
-        let Some(listener) = self.bus.ctx.settings.listeners.get(listener) else { return false };
+    pub fn awaits_header(&self, listener: impl Into<ListenerId>, place: Place) -> bool {
+        let listener = listener.into();
+        let Some(listener) = self.bus.ctx.settings.listeners.get(listener.index()) else { return false };
         match &listener.entry.proxy {
             Some(Proxies::Unix) => listener.entry.lets_connect(place),
             Some(Proxies::Networks(networks)) => place.is_in(networks),
@@ -313,36 +315,47 @@ impl View<'_> {
     }
 
     /// Whether a connection may begin with a PROXY header, if it comes from the right place.
-    pub fn is_behind_proxies(&self, listener: usize) -> bool {
-        self.bus.ctx.settings.listeners.get(listener).is_some_and(|listener| listener.entry.proxy.is_some())
+    pub fn is_behind_proxies(&self, listener: impl Into<ListenerId>) -> bool {
+        let listener = listener.into();
+        self.bus.ctx.settings.listeners.get(listener.index()).is_some_and(|listener| listener.entry.proxy.is_some())
     }
 
     /// Whether a client of this origin would be accepted now, for handshakes whose answer can give the reason.
     ///
     /// # Errors
     /// Why not.
-    pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
+    pub fn would_take(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Result<(), TurnedAway> {
+        let listener = listener.into();
         self.bus.fleets.would_take_with(&self.bus.ctx, self.bus.ctx.free_slots(), listener, origin)
     }
 
     /// Whether a client of this origin would be accepted if it had a slot.
-    pub fn would_take_in_a_slot(&self, listener: usize, origin: &Origin) -> bool {
+    pub fn would_take_in_a_slot(&self, listener: impl Into<ListenerId>, origin: &Origin) -> bool {
+        let listener = listener.into();
         self.bus.fleets.would_take_with(&self.bus.ctx, 1, listener, origin).is_ok()
     }
 
     /// How many connections a listener takes, in total and from one source.
-    pub fn max_connections(&self, listener: usize) -> MaxConnections {
-        self.bus.ctx.settings.listeners.get(listener).map_or_else(MaxConnections::default, |it| it.max_connections)
+    pub fn max_connections(&self, listener: impl Into<ListenerId>) -> MaxConnections {
+        let listener = listener.into();
+        self.bus
+            .ctx
+            .settings
+            .listeners
+            .get(listener.index())
+            .map_or_else(MaxConnections::default, |it| it.max_connections)
     }
 
     /// How many more connections of this source a listener takes, if that is limited.
-    pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
-        let most = self.bus.ctx.settings.listeners.get(listener)?.max_connections.per_source?;
+    pub fn room_of_source(&self, listener: impl Into<ListenerId>, source: Source) -> Option<usize> {
+        let listener = listener.into();
+        let most = self.bus.ctx.settings.listeners.get(listener.index())?.max_connections.per_source?;
         Some(most.saturating_sub(self.bus.ctx.let_in(Some(listener), Some(source))))
     }
 
     /// How many clients a listener may have, if it has that many.
-    pub fn full_listener(&self, listener: usize) -> Option<usize> {
+    pub fn full_listener(&self, listener: impl Into<ListenerId>) -> Option<usize> {
+        let listener = listener.into();
         self.max_connections(listener).total.filter(|most| self.bus.ctx.let_in(Some(listener), None) >= *most)
     }
 }

@@ -15,6 +15,7 @@ use super::settings::{self, Assignment, Era, Settings};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::pool::Pools;
+use crate::index::ListenerId;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::view::View;
 
@@ -155,7 +156,7 @@ impl Index<GroupId> for Groups {
         match group {
             GroupId::Fleet(fleet) => &self.of_fleets[fleet.era as usize][fleet.pool.index()],
             GroupId::All => &self.of_all,
-            GroupId::Listener(listener) => &self.of_listeners[listener as usize],
+            GroupId::Listener(listener) => &self.of_listeners[listener.index()],
         }
     }
 }
@@ -166,7 +167,7 @@ impl IndexMut<GroupId> for Groups {
         match group {
             GroupId::Fleet(fleet) => &mut self.of_fleets[fleet.era as usize][fleet.pool.index()],
             GroupId::All => &mut self.of_all,
-            GroupId::Listener(listener) => &mut self.of_listeners[listener as usize],
+            GroupId::Listener(listener) => &mut self.of_listeners[listener.index()],
         }
     }
 }
@@ -210,7 +211,7 @@ impl Balancer {
                 None if listener.pools.is_none() => GroupId::All,
                 None => {
                     groups.of_listeners[index] = group;
-                    GroupId::Listener(u32::try_from(index).unwrap_or(u32::MAX))
+                    GroupId::Listener(ListenerId::at(index))
                 }
             }
         };
@@ -282,8 +283,8 @@ impl Fleets {
     }
 
     /// The group of a new client: its listener's, unless its token is valid for other pools only.
-    pub(super) fn group_of_client(&self, ctx: &Ctx, listener: usize, origin: &Origin) -> GroupId {
-        let group = self.balancer.of_listeners[listener];
+    pub(super) fn group_of_client(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin) -> GroupId {
+        let group = self.balancer.of_listeners[listener.index()];
         let Some(pools) = &origin.pools else { return group };
         let all_are_good = self.balancer.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool.index()));
         let preferred = pools.iter().map(|pool| PoolId::at(*pool)).find(|pool| ctx.offers(listener, origin, *pool));
@@ -398,16 +399,16 @@ impl Fleets {
 
 impl Ctx {
     /// Whether a client of this origin may use a pool of its listener.
-    pub(crate) fn offers(&self, listener: usize, origin: &Origin, pool: PoolId) -> bool {
+    pub(crate) fn offers(&self, listener: ListenerId, origin: &Origin, pool: PoolId) -> bool {
         let pool = pool.index();
-        let offered = self.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
+        let offered = self.settings.listeners.get(listener.index()).and_then(|listener| listener.pools.as_deref());
         let is_gone = self.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
         !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }
 
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
-    pub(crate) fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
-        let is_gone = self.settings.listeners.get(listener).is_some_and(|listener| listener.is_gone);
+    pub(crate) fn offers_any(&self, listener: ListenerId, origin: &Origin) -> bool {
+        let is_gone = self.settings.listeners.get(listener.index()).is_some_and(|listener| listener.is_gone);
         is_gone || (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, PoolId::at(pool)))
     }
 
@@ -425,7 +426,8 @@ impl Ctx {
 
 impl View<'_> {
     /// The pool that a client of this origin uses if it names none; none if there are several to choose from.
-    pub fn default_pool(&self, listener: usize, origin: &Origin) -> Option<usize> {
+    pub fn default_pool(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Option<usize> {
+        let listener = listener.into();
         let group = self.bus.fleets.group_of_client(&self.bus.ctx, listener, origin);
         self.bus.fleets.balancer.groups[group].only_fleet().map(|fleet| fleet.pool.index())
     }

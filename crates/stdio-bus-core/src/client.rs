@@ -20,6 +20,7 @@ use super::table::Table;
 use super::worker::Worker;
 use crate::ctx::Ctx;
 use crate::index::GroupId;
+use crate::index::ListenerId;
 use crate::session::table::Sessions;
 use crate::view::View;
 
@@ -64,7 +65,7 @@ pub(super) struct Identity {
     /// The usage of its source.
     pub source_use: UseKey,
     /// Index of the listener that it came through.
-    pub listener: usize,
+    pub listener: ListenerId,
     /// Its origin, for people.
     pub origin: Rc<Origin>,
     /// There was no room: it is only told so.
@@ -75,7 +76,7 @@ pub(super) struct Identity {
 
 impl Identity {
     /// The listener that has admitted it, if any did.
-    pub(super) fn let_in(&self) -> Option<usize> {
+    pub(super) fn let_in(&self) -> Option<ListenerId> {
         (!self.turned_away).then_some(self.listener)
     }
 }

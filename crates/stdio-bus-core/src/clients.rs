@@ -27,6 +27,7 @@ use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
 use crate::index::GroupId;
+use crate::index::ListenerId;
 use crate::index::PoolId;
 
 /// How long a connection that was shut down may still send before it is closed for good.
@@ -40,22 +41,22 @@ impl Bus {
     pub fn connect(
         &mut self,
         now: Moment,
-        listener: usize,
+        listener: impl Into<ListenerId>,
         origin: impl Into<Origin>,
     ) -> (Option<ClientKey>, Effects<'_>) {
         self.ctx.begin_call(now);
-        let client = self.admit_client(listener, origin.into(), None);
+        let client = self.admit_client(listener.into(), origin.into(), None);
         (client, self.effects())
     }
 
     /// Accepts a client; one of an MCP listener has the group of its pool and its era.
     pub(super) fn admit_client(
         &mut self,
-        listener: usize,
+        listener: ListenerId,
         origin: Origin,
         mcp: Option<(GroupId, Era)>,
     ) -> Option<ClientKey> {
-        let stdio = self.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?.stdio;
+        let stdio = self.ctx.settings.listeners.get(listener.index()).filter(|listener| !listener.is_gone)?.stdio;
         if self.ctx.shutdown.stops_workers() || !self.ctx.lets_in(listener, &origin) {
             return None;
         }
@@ -381,14 +382,13 @@ impl Bus {
     pub fn connect_mcp(
         &mut self,
         now: Moment,
-        listener: usize,
+        listener: impl Into<ListenerId>,
         origin: impl Into<Origin>,
-        pool: usize,
+        pool: impl Into<PoolId>,
         era: Era,
     ) -> (Option<ClientKey>, Effects<'_>) {
         self.ctx.begin_call(now);
-        let origin = origin.into();
-        let pool = PoolId::at(pool);
+        let (listener, origin, pool) = (listener.into(), origin.into(), pool.into());
         if !self.ctx.offers(listener, &origin, pool) {
             return (None, self.effects());
         }

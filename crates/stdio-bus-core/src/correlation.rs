@@ -22,7 +22,6 @@ use super::tally::Outcome;
 use super::timers::Timer;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::index::PoolId;
 use crate::pending::Requests;
 use crate::session::table::Sessions;
 
@@ -293,7 +292,7 @@ impl Requests {
         }
         let Some(Peer::Worker(worker)) = self.get(request).map(Request::answerer) else { return };
         if let Some(worker) = ctx.worker_name(worker) {
-            fleets.pools[PoolId::at(worker.pool)].tally.count(Outcome::of(reason));
+            fleets.pools[worker.pool].tally.count(Outcome::of(reason));
         }
     }
 

@@ -7,22 +7,50 @@ use crate::settings::{self, Era};
 
 /// A configured pool, by its place in [`Settings::pools`](settings::Settings::pools).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct PoolId(u16);
+pub struct PoolId(u16);
 
 impl PoolId {
     /// The pool at this place. Each pool has a worker, and there are at most 1,024: far beyond them no pool is found.
-    pub(crate) fn at(index: usize) -> Self {
-        Self(u16::try_from(index).unwrap_or(u16::MAX))
+    pub const fn at(index: usize) -> Self {
+        Self(if index < u16::MAX as usize { index as u16 } else { u16::MAX })
     }
 
     /// Its place.
-    pub(crate) fn index(self) -> usize {
+    pub fn index(self) -> usize {
         self.0.into()
     }
 
     /// Its fleet for clients of this era.
     pub(crate) fn of(self, era: Era) -> FleetId {
         FleetId { era, pool: self }
+    }
+}
+
+impl From<usize> for PoolId {
+    fn from(index: usize) -> Self {
+        Self::at(index)
+    }
+}
+
+/// A configured listener, by its place in [`Settings::listeners`](settings::Settings::listeners).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(u32);
+
+impl ListenerId {
+    /// The listener at this place.
+    pub fn at(index: usize) -> Self {
+        Self(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    /// Its place.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl From<usize> for ListenerId {
+    fn from(index: usize) -> Self {
+        Self::at(index)
     }
 }
 
@@ -67,7 +95,7 @@ pub(crate) enum GroupId {
     /// Those of all pools, for clients of listeners that offer all and prefer none.
     All,
     /// Those of the pools that a listener offers, if these are some of several and it prefers none.
-    Listener(u32),
+    Listener(ListenerId),
 }
 
 impl Index<FleetId> for Vec<settings::Pool> {
@@ -83,5 +111,13 @@ impl Index<PoolId> for Vec<settings::Pool> {
 
     fn index(&self, pool: PoolId) -> &settings::Pool {
         &self[pool.index()]
+    }
+}
+
+impl Index<ListenerId> for Vec<settings::Listener> {
+    type Output = settings::Listener;
+
+    fn index(&self, listener: ListenerId) -> &settings::Listener {
+        &self[listener.index()]
     }
 }

@@ -41,7 +41,7 @@ mod flow;
 pub mod foreign;
 pub mod histogram;
 pub mod id;
-mod index;
+pub mod index;
 mod intake;
 mod message;
 mod names;

@@ -237,7 +237,7 @@ impl<'a> View<'a> {
             link.waits_for.or_else(|| self.bus.fleets.wait_for_own_worker(&self.bus.ctx, now, key, client));
         Some(ClientRow {
             number: client.identity.number,
-            listener: client.identity.listener,
+            listener: client.identity.listener.index(),
             origin: Rc::clone(&client.identity.origin),
             account: client.account(self.lasted(now, client.identity.opened)),
             state: match client.phase {
@@ -326,21 +326,22 @@ impl<'a> View<'a> {
     }
 
     /// The pool and the age of a client's request in a slot, if its client still waits.
-    pub fn request_age(&self, now: Moment, slot: usize) -> Option<(usize, Duration)> {
+    pub fn request_age(&self, now: Moment, slot: usize) -> Option<(PoolId, Duration)> {
         let (_, request) = self.bus.requests.at(slot).filter(|(_, request)| request.asker().is_some())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
         Some((self.bus.ctx.worker_name(worker)?.pool, self.lasted(now, request.since())))
     }
 
     /// The pool with this index.
-    pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'a>> {
-        let settings = self.bus.ctx.settings.pools.get(pool)?;
-        let slots = || self.bus.fleets.slots_of(&self.bus.ctx, PoolId::at(pool));
+    pub fn pool_row(&self, pool: impl Into<PoolId>) -> Option<PoolRow<'a>> {
+        let pool = pool.into();
+        let settings = self.bus.ctx.settings.pools.get(pool.index())?;
+        let slots = || self.bus.fleets.slots_of(&self.bus.ctx, pool);
         Some(PoolRow {
             settings,
             waiting: slots().filter(|slot| !slot.restarts.is_given_up() && slot.worker.is_none()).count(),
             given_up: slots().filter(|slot| slot.restarts.is_given_up()).count(),
-            tally: &self.bus.fleets.pools[PoolId::at(pool)].tally,
+            tally: &self.bus.fleets.pools[pool].tally,
         })
     }
 
@@ -355,7 +356,8 @@ impl<'a> View<'a> {
     }
 
     /// The worker at this place in a pool.
-    pub fn worker_at(&self, pool: usize, place: usize) -> Option<WorkerKey> {
+    pub fn worker_at(&self, pool: impl Into<PoolId>, place: usize) -> Option<WorkerKey> {
+        let pool = pool.into();
         let is_meant = |worker: &Worker| worker.name.pool == pool && worker.name.place == place;
         self.bus.ctx.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
     }

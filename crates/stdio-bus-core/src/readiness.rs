@@ -19,6 +19,7 @@ use super::worker::Worker;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::FleetId;
+use crate::index::ListenerId;
 use crate::index::PoolId;
 use crate::view::View;
 
@@ -78,12 +79,12 @@ fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), 
 }
 
 impl Fleets {
-    fn listener_serves(&self, ctx: &Ctx, listener: usize) -> Result<(), Unready> {
+    fn listener_serves(&self, ctx: &Ctx, listener: ListenerId) -> Result<(), Unready> {
         let most = ctx.settings.listeners[listener].max_connections.total;
         if let Some(most) = most.filter(|most| ctx.let_in(Some(listener), None) >= *most) {
             return full(format!("all {most} connections of the listener are in use"));
         }
-        let fleets = self.balancer.groups[self.balancer.of_listeners[listener]].fleets();
+        let fleets = self.balancer.groups[self.balancer.of_listeners[listener.index()]].fleets();
         any_or_first(fleets.map(|fleet| self.pool_serves(ctx, fleet.pool)))
     }
 
@@ -143,14 +144,14 @@ impl Fleets {
         if ctx.shutdown.refuses_requests() {
             return;
         }
-        for listener in 0..ctx.settings.listeners.len() {
+        for listener in (0..ctx.settings.listeners.len()).map(ListenerId::at) {
             if !ctx.settings.listeners[listener].closes_when_not_ready {
                 continue;
             }
-            let runs = self.balancer.groups[self.balancer.of_listeners[listener]]
+            let runs = self.balancer.groups[self.balancer.of_listeners[listener.index()]]
                 .fleets()
                 .any(|fleet| ctx.pool_runs(fleet.pool, |_| true));
-            let state = &mut self.admission.listeners[listener];
+            let state = &mut self.admission.listeners[listener.index()];
             if core::mem::replace(&mut state.is_closed, !runs) != runs {
                 continue;
             }
@@ -158,12 +159,12 @@ impl Fleets {
             let is_news = state.has_opened;
             state.has_opened |= runs;
             let (effect, reason, what) = match runs {
-                true => (Effect::OpenListener(listener), Reason::ListenerOpened, "open: a worker"),
-                false => (Effect::CloseListener(listener), Reason::ListenerClosed, "closed: no worker"),
+                true => (Effect::OpenListener(listener.index()), Reason::ListenerOpened, "open: a worker"),
+                false => (Effect::CloseListener(listener.index()), Reason::ListenerClosed, "closed: no worker"),
             };
             ctx.out.push(effect);
             ctx.tell(reason, || {
-                let text = format!("listener {listener} is {what} of its pools is running");
+                let text = format!("listener {} is {what} of its pools is running", listener.index());
                 let report = Report::new(reason, text);
                 if is_news { report } else { report.at(Level::Debug) }
             });
@@ -200,8 +201,8 @@ impl Ctx {
 impl View<'_> {
     /// Whether every listener is ready.
     pub fn readiness(&self) -> Readiness {
-        let is_there = |listener: &usize| !self.bus.ctx.settings.listeners[*listener].is_gone;
-        let listeners = (0..self.bus.ctx.settings.listeners.len()).filter(is_there);
+        let is_there = |listener: &ListenerId| !self.bus.ctx.settings.listeners[*listener].is_gone;
+        let listeners = (0..self.bus.ctx.settings.listeners.len()).map(ListenerId::at).filter(is_there);
         self.bus.ctx.readiness_if(false, || {
             all_or_first(listeners.map(|listener| self.bus.fleets.listener_serves(&self.bus.ctx, listener)))
         })
@@ -225,16 +226,18 @@ impl View<'_> {
     }
 
     /// Whether the listener with this index is ready; none if there is no such listener.
-    pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
-        self.bus.ctx.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
+    pub fn listener_readiness(&self, listener: impl Into<ListenerId>) -> Option<Readiness> {
+        let listener = listener.into();
+        self.bus.ctx.settings.listeners.get(listener.index()).filter(|listener| !listener.is_gone)?;
         Some(self.bus.ctx.readiness_if(self.bus.ctx.settings.listeners[listener].mcp, || {
             self.bus.fleets.listener_serves(&self.bus.ctx, listener)
         }))
     }
 
     /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
-    pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
-        self.bus.ctx.settings.pools.get(pool).filter(|pool| !pool.is_gone)?;
-        Some(self.bus.ctx.readiness_if(false, || self.bus.fleets.pool_serves(&self.bus.ctx, PoolId::at(pool))))
+    pub fn pool_readiness(&self, pool: impl Into<PoolId>) -> Option<Readiness> {
+        let pool = pool.into();
+        self.bus.ctx.settings.pools.get(pool.index()).filter(|pool| !pool.is_gone)?;
+        Some(self.bus.ctx.readiness_if(false, || self.bus.fleets.pool_serves(&self.bus.ctx, pool)))
     }
 }

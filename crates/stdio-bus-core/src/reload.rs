@@ -21,6 +21,7 @@ use super::settings::{self, Assignment, Settings};
 use super::silence::TimeLimits;
 use super::timers::Timer;
 use crate::ctx::Ctx;
+use crate::index::ListenerId;
 use crate::session::table::Sessions;
 use crate::view::View;
 
@@ -102,7 +103,7 @@ impl Bus {
                 continue;
             }
             for key in self.ctx.client_keys() {
-                if self.ctx.identity(key).is_some_and(|client| client.listener == listener) {
+                if self.ctx.identity(key).is_some_and(|client| client.listener.index() == listener) {
                     let text = "the listener of this connection is not in the configuration any more";
                     self.close_orderly(key, Reason::ListenerRemoved, text);
                 }
@@ -194,20 +195,22 @@ impl Fleets {
 
 impl View<'_> {
     /// Whether a removed pool is still used; true for a pool that is not removed.
-    pub fn pool_in_use(&self, pool: usize) -> bool {
-        let Some(settings) = self.bus.ctx.settings.pools.get(pool) else { return false };
+    pub fn pool_in_use(&self, pool: impl Into<PoolId>) -> bool {
+        let pool = pool.into();
+        let Some(settings) = self.bus.ctx.settings.pools.get(pool.index()) else { return false };
         !settings.is_gone
             || self.bus.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool)
             || self.bus.ctx.all_clients().any(|(_, client)| {
-                let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool));
+                let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool.index()));
                 let mut fleets = self.bus.fleets.balancer.groups[client.group].fleets();
-                named || fleets.any(|fleet| fleet.pool == PoolId::at(pool))
+                named || fleets.any(|fleet| fleet.pool == pool)
             })
     }
 
     /// Whether a client of a removed listener is still connected; true for a listener that is not removed.
-    pub fn listener_in_use(&self, listener: usize) -> bool {
-        let Some(settings) = self.bus.ctx.settings.listeners.get(listener) else { return false };
+    pub fn listener_in_use(&self, listener: impl Into<ListenerId>) -> bool {
+        let listener = listener.into();
+        let Some(settings) = self.bus.ctx.settings.listeners.get(listener.index()) else { return false };
         !settings.is_gone || self.bus.ctx.all_clients().any(|(_, client)| client.identity.listener == listener)
     }
 }

@@ -5,6 +5,7 @@ use alloc::string::String;
 
 use super::origin::Origin;
 use super::stats::Account;
+use crate::index::PoolId;
 
 /// The level of a report (spec, appendix C).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -164,7 +165,7 @@ impl Reason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerName {
     /// Index of its pool.
-    pub pool: usize,
+    pub pool: PoolId,
     /// Its place in the pool. A successor has the same.
     pub place: usize,
     /// Its own number during the daemon's lifetime.

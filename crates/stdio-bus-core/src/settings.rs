@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::networks::Network;
+use crate::index::PoolId;
 
 /// Connections that may be open at once (spec 8.2, `MAX_CONNECTIONS`).
 pub const MAX_CONNECTIONS: usize = 1024;
@@ -49,7 +50,8 @@ impl Settings {
 
     /// What happens if a worker of this pool writes what is no message. Where it does not say, it is what its clients
     /// expect: those of an MCP listener over HTTP know servers that print a banner to stdout.
-    pub fn on_bad_output(&self, pool: usize) -> BadOutput {
+    pub fn on_bad_output(&self, pool: impl Into<PoolId>) -> BadOutput {
+        let pool = pool.into().index();
         let Some(settings) = self.pools.get(pool) else { return BadOutput::Restart };
         settings.on_bad_output.unwrap_or_else(|| {
             let offers = |it: &&Listener| {

@@ -14,13 +14,14 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::FleetId;
 use crate::index::GroupId;
+use crate::index::ListenerId;
 use crate::pending::Requests;
 
 /// Who listens: a listener, and the name that was shown there, with whether it is a token's; without a name the
 /// connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listener {
-    at: usize,
+    at: ListenerId,
     name: Option<(bool, String)>,
     client: Option<ClientKey>,
 }

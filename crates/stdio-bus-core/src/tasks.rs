@@ -28,6 +28,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::FleetId;
 use crate::index::GroupId;
+use crate::index::ListenerId;
 use crate::index::PoolId;
 
 /// Maximum number of tasks; beyond it one is forgotten for each new one.
@@ -51,7 +52,7 @@ struct Task {
     /// Where its maker's connection came from.
     source: Source,
     /// Who has made it, if that is known beyond its connection: a listener, and the names shown there.
-    maker: Option<(usize, Rc<Origin>)>,
+    maker: Option<(ListenerId, Rc<Origin>)>,
     /// The worker has not said that it has ended.
     works: bool,
     /// It is kept for until then, by its worker's word; if there is none, by [`WORKS_FOR`].
@@ -326,7 +327,7 @@ impl Fleets {
 }
 
 impl Ctx {
-    fn is_maker(&self, client: ClientKey, (listener, origin): &(usize, Rc<Origin>)) -> bool {
+    fn is_maker(&self, client: ClientKey, (listener, origin): &(ListenerId, Rc<Origin>)) -> bool {
         let is_it = |client: &Client| {
             let client = &client.identity;
             client.listener == *listener && client.origin.names.are_the_same_owner(&origin.names)

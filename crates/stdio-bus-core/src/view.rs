@@ -2,6 +2,7 @@
 
 use crate::Bus;
 use crate::admission::TurnedAway;
+use crate::index::ListenerId;
 use crate::index::PoolId;
 use crate::origin::Origin;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
@@ -70,8 +71,8 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// Why not.
-    pub fn may_ask(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.bus.ctx.may_ask(listener, origin)
+    pub fn may_ask(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Result<(), TurnedAway> {
+        self.bus.ctx.may_ask(listener.into(), origin)
     }
 
     /// The sources of all clients, and how many each has.
@@ -85,13 +86,13 @@ impl<'a> View<'a> {
     }
 
     /// Whether a client of this origin may use a pool of its listener.
-    pub fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
-        self.bus.ctx.offers(listener, origin, PoolId::at(pool))
+    pub fn offers(&self, listener: impl Into<ListenerId>, origin: &Origin, pool: impl Into<PoolId>) -> bool {
+        self.bus.ctx.offers(listener.into(), origin, pool.into())
     }
 
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
-    pub fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
-        self.bus.ctx.offers_any(listener, origin)
+    pub fn offers_any(&self, listener: impl Into<ListenerId>, origin: &Origin) -> bool {
+        self.bus.ctx.offers_any(listener.into(), origin)
     }
 
     /// The client that a worker of a dedicated pool belongs to.
@@ -100,14 +101,14 @@ impl<'a> View<'a> {
     }
 
     /// Whether a worker of a pool is asked for its era, or will be once it runs.
-    pub fn asks_era(&self, pool: usize) -> bool {
-        self.bus.ctx.asks_era(PoolId::at(pool))
+    pub fn asks_era(&self, pool: impl Into<PoolId>) -> bool {
+        self.bus.ctx.asks_era(pool.into())
     }
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
     /// 2026-07-28, and usually others.
-    pub fn pool_era(&self, pool: usize) -> Option<Era> {
-        self.bus.fleets.pool_era(PoolId::at(pool))
+    pub fn pool_era(&self, pool: impl Into<PoolId>) -> Option<Era> {
+        self.bus.fleets.pool_era(pool.into())
     }
 
     /// Bytes of waiting lines.

@@ -146,7 +146,7 @@ impl Trace {
             }
             Effect::Spawn { name, .. } => {
                 hash.bytes(b"w");
-                for number in [name.pool as u64, name.place as u64, name.incarnation.into()] {
+                for number in [name.pool.index() as u64, name.place as u64, name.incarnation.into()] {
                     hash.number(number);
                 }
             }

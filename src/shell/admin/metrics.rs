@@ -64,7 +64,7 @@ impl Metrics {
             1 => {
                 let Some(row) = view.bus.view().worker_row(view.now, slot) else { return true };
                 // A reload may have added pools since the scrape began.
-                let Some(pool) = gathered.pools.get_mut(row.name.pool) else { return true };
+                let Some(pool) = gathered.pools.get_mut(row.name.pool.index()) else { return true };
                 pool.states[row.state as usize] += 1;
                 pool.queued += row.link.queued;
                 if let Some(WaitsFor { time: paused, .. }) = row.link.waits_for {
@@ -74,7 +74,7 @@ impl Metrics {
             }
             _ => {
                 let Some((pool, age)) = view.bus.view().request_age(view.now, slot) else { return true };
-                let Some(pool) = gathered.pools.get_mut(pool) else { return true };
+                let Some(pool) = gathered.pools.get_mut(pool.index()) else { return true };
                 pool.pending += 1;
                 pool.oldest = pool.oldest.max(age);
             }

@@ -106,7 +106,7 @@ tables! {
     |view, slot| worker = view.bus.view().worker_row(view.now, slot)?;
     {
         "worker": worker_name(view, worker.name),
-        "pool": view.workers.pools.get(worker.name.pool).map(|pool| &pool.core.id),
+        "pool": view.workers.pools.get(worker.name.pool.index()).map(|pool| &pool.core.id),
         "state": STATES[worker.state as usize],
         "role": worker.role,
         "pid": worker.pid,
@@ -315,7 +315,7 @@ impl Pieces for Object {
 
 /// A worker's display name.
 pub(super) fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
-    let id = view.workers.pools.get(worker.pool).map_or("", |pool| pool.core.id.as_str());
+    let id = view.workers.pools.get(worker.pool.index()).map_or("", |pool| pool.core.id.as_str());
     format!("{id}/{}", worker.place)
 }
 

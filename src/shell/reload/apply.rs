@@ -121,8 +121,9 @@ impl<I: Io> Shell<I> {
         log::set_format(config.log.format);
         self.bus.record_requests(config.log.requests);
         let moved = self.leave_listeners(now, &plan, &opened);
-        let settled =
-            |pool: usize, generation| self.bus.view().settled_commands(pool).any(|settled| settled == generation);
+        let settled = |pool: usize, generation| {
+            self.bus.view().settled_commands(pool.into()).any(|settled| settled == generation)
+        };
         self.reactor.workers.configure(config, settled);
         let reactor = &mut self.reactor;
         reactor.connections.configure(config);

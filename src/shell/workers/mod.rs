@@ -34,7 +34,7 @@ impl<I: Io> Reactor<I> {
     /// Begins to start a worker. Its input is queued in its outbox meanwhile.
     pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32) {
         self.connections.add(Connection::starting(worker, name));
-        if let Err(error) = self.workers.begin(worker, name.pool, generation) {
+        if let Err(error) = self.workers.begin(worker, name.pool.index(), generation) {
             self.not_started(self.clock.now(), worker, name, &error.into());
         }
     }
@@ -67,7 +67,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn not_started(&mut self, now: Moment, worker: WorkerKey, name: WorkerName, error: &NotStarted) {
-        let pool = &self.workers.pools[name.pool];
+        let pool = &self.workers.pools[name.pool.index()];
         let user = pool.rights.identity.as_ref().map_or_else(String::new, |identity| format!(" as {identity}"));
         let why = format!("cannot start \"{}\" ({}){user}: {error}", pool.command, pool.program.display());
         // A temporary shortage says nothing about the command.
@@ -102,13 +102,13 @@ impl<I: Io> Reactor<I> {
         connection.transport.in_flight.end(Flight::Stderr);
         if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) {
             let now = self.clock.now();
-            let pool = &self.workers.pools[name.pool];
+            let pool = &self.workers.pools[name.pool.index()];
             let said_last = &mut self.workers.said;
             // The last line is kept whatever the log wants: what clients are told does not depend on its level.
             let is_wanted = log::is_wanted(log::OF_WORKERS);
             let mut tell = |said: Said<'_>| {
                 if let Said::Line(line, _) = said {
-                    note_said(said_last.entry(name.pool).or_default(), line);
+                    note_said(said_last.entry(name.pool.index()).or_default(), line);
                 }
                 if is_wanted {
                     log::worker(&pool.core.id, name, said);
@@ -140,7 +140,7 @@ impl<I: Io> Reactor<I> {
         let Some(name) = connection.name.as_deref().copied() else { return };
         let line = [PLACE, line.strip_suffix(b"\r").unwrap_or(line)].concat();
         let length = length.max(line.len() - PLACE.len()) + PLACE.len();
-        let pool = &self.workers.pools[name.pool];
+        let pool = &self.workers.pools[name.pool.index()];
         let tell = |said: Said<'_>| log::worker(&pool.core.id, name, said);
         match &mut connection.stderr {
             Some(stderr) => {
@@ -155,7 +155,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn tell_left_out(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[AsLines(slot)];
         let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) else { return };
-        let pool = &self.workers.pools[name.pool];
+        let pool = &self.workers.pools[name.pool.index()];
         stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, said));
         let resumes = stderr.paused_until.take_if(|until| *until <= now).is_some();
         if resumes && !connection.transport.in_flight.has(Flight::Stderr) {

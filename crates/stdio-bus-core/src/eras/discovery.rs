@@ -308,7 +308,8 @@ impl Ctx {
 
 impl View<'_> {
     /// How the era of a pool's command is known.
-    pub fn era_known(&self, pool: usize) -> Known {
-        self.bus.fleets.discovery(PoolId::at(pool)).map_or(Known::Answered, |discovery| discovery.known)
+    pub fn era_known(&self, pool: impl Into<PoolId>) -> Known {
+        let pool = pool.into();
+        self.bus.fleets.discovery(pool).map_or(Known::Answered, |discovery| discovery.known)
     }
 }

@@ -370,7 +370,7 @@ impl Fleets {
         generation: u32,
     ) -> Option<WorkerKey> {
         let (place, incarnation) = (ctx.free_place(fleet.pool, slot), self.next_number);
-        let name = WorkerName { pool: fleet.pool.index(), place, incarnation };
+        let name = WorkerName { pool: fleet.pool, place, incarnation };
         let settings = &ctx.settings.pools[fleet];
         let tenure = Tenure::new(ctx.time.now(), settings, generation, incarnation);
         let has_subagents = self.pools[fleet].has_subagents;
@@ -522,7 +522,7 @@ impl Fleets {
         for id in self.pools.ids() {
             let fleet = &self.pools[id];
             for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.fleet == id) {
-                assert_eq!(worker.name.pool, id.pool.index());
+                assert_eq!(worker.name.pool, id.pool);
                 assert!(!fleet.rests() || worker.tenure.is_leaving() || !worker.takes_messages());
             }
             for (slot, here) in fleet.slots.iter().enumerate() {
@@ -539,7 +539,7 @@ impl Ctx {
     /// The place for the name of a worker in this slot: that of the slot, so that the name stays the same over a
     /// restart, or the first free one if a client has taken the last worker of the slot along.
     fn free_place(&self, pool: PoolId, slot: Option<SlotId>) -> usize {
-        let names = self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == pool.index());
+        let names = self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == pool);
         let taken: BTreeSet<usize> = names.map(|name| name.place).collect();
         slot.map(|slot| slot.number.into())
             .into_iter()

@@ -462,24 +462,26 @@ impl<'a> View<'a> {
     }
 
     /// Why the workers of a configured pool are not those of its newest command, if that has failed.
-    pub fn roll_failure(&self, pool: usize) -> Option<&'a str> {
+    pub fn roll_failure(&self, pool: impl Into<PoolId>) -> Option<&'a str> {
+        let pool = pool.into();
         let pools = &self.bus.fleets.pools;
-        pools.of(PoolId::at(pool)).find_map(|fleet| pools[fleet].roll.stopped.as_deref())
+        pools.of(pool).find_map(|fleet| pools[fleet].roll.stopped.as_deref())
     }
 
     /// The commands of a configured pool with which workers may be started besides the newest one.
-    pub fn settled_commands(&self, pool: usize) -> impl Iterator<Item = u32> + use<'a> {
+    pub fn settled_commands(&self, pool: PoolId) -> impl Iterator<Item = u32> + use<'a> {
         let pools = &self.bus.fleets.pools;
-        pools.of(PoolId::at(pool)).flat_map(|fleet| {
+        pools.of(pool).flat_map(|fleet| {
             let here = &pools[fleet];
             [Some(here.settled), here.fallback.map(|fallback| fallback.generation)].into_iter().flatten()
         })
     }
 
     /// Whether it is not known yet whether the newest command of a configured pool can live.
-    pub fn is_unsettled(&self, pool: usize) -> bool {
+    pub fn is_unsettled(&self, pool: impl Into<PoolId>) -> bool {
+        let pool = pool.into();
         let fleets = &self.bus.fleets;
         let is_unsettled = |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.is_rolling(&self.bus.ctx, fleet);
-        fleets.pools.of(PoolId::at(pool)).any(is_unsettled)
+        fleets.pools.of(pool).any(is_unsettled)
     }
 }

@@ -192,7 +192,7 @@ impl Sessions {
         let (Some(client), Some(worker)) = (ctx.identity(client), ctx.worker_name(worker)) else {
             return false;
         };
-        self.bonds().keeps_from(PoolId::at(worker.pool), session, client.origin.names.owner())
+        self.bonds().keeps_from(worker.pool, session, client.origin.names.owner())
     }
 
     /// Whether a session may be taken over by another connection that names it now: one with the same verified user

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::state::{Event, State};
 use super::table::{Session, Sessions};
 use crate::ctx::Ctx;
-use crate::index::{FleetId, PoolId};
+use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{Request, Requests};
 use crate::report::Reason;
@@ -134,7 +134,7 @@ impl Sessions {
     pub(super) fn bind(&mut self, ctx: &Ctx, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let Some(origin) = ctx.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
         if let (Some(name), Some(worker)) = (origin.names.owner(), ctx.worker_name(worker)) {
-            self.bonds_mut().bind(PoolId::at(worker.pool), session, name);
+            self.bonds_mut().bind(worker.pool, session, name);
         }
     }
 

@@ -171,7 +171,7 @@ fn operators_see_one_pool_and_no_unneeded_worker() {
     bench.write(legacy, CALL);
     assert_eq!(bench.bus.view().staffing(), (4, 4));
     let rows = (0..bench.bus.view().worker_slots()).filter_map(|slot| bench.bus.view().worker_row(bench.now, slot));
-    let names: Vec<(usize, usize)> = rows.map(|row| (row.name.pool, row.name.place)).collect();
+    let names: Vec<(usize, usize)> = rows.map(|row| (row.name.pool.index(), row.name.place)).collect();
     assert_eq!(names, [(0, 0), (0, 1), (0, 2), (0, 3)]);
     assert!(bench.bus.view().pool_row(1).is_none() && bench.bus.view().pool_readiness(1).is_none());
     assert_eq!(bench.bus.view().pool_row(0).map(|row| row.tally.events(Reason::WorkerStarted)), Some(4));

@@ -56,6 +56,7 @@ use ndjson_scan::{PAD, Window};
 use serde_json::{Value, json};
 
 use super::Bus;
+use super::index::PoolId;
 use super::overview::{Questions, RequestRow};
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
@@ -222,7 +223,7 @@ impl Bench {
                 }
                 Effect::Spawn { worker, name, generation } => {
                     self.workers.push(worker);
-                    self.commands.push((worker, name.pool, generation));
+                    self.commands.push((worker, name.pool.index(), generation));
                 }
                 Effect::CloseStdin(worker) => self.stdin_closed.push(worker),
                 Effect::Signal { worker, signal } => self.signals.push((worker, signal)),

@@ -4,7 +4,7 @@ use super::*;
 use crate::overview::{Level, Name};
 use crate::worker::State;
 
-const FIRST: WorkerName = WorkerName { pool: 0, place: 0, incarnation: 0 };
+const FIRST: WorkerName = WorkerName { pool: PoolId::at(0), place: 0, incarnation: 0 };
 
 #[test]
 fn the_age_of_a_request_is_right_to_the_microsecond_for_years() {
@@ -31,7 +31,7 @@ fn the_rows_of_a_client_and_a_worker_have_their_requests_and_sessions() {
     assert_eq!((row.link.asked, row.link.sessions, row.link.queued, row.link.waits_for), (1, 1, 0, None));
     assert_eq!(row.link.idle, seconds(1));
     let row = bench.bus.view().worker_row(bench.now, 0).expect("it is there");
-    assert_eq!((row.name.pool, row.name, row.pid, row.state, row.owner), (0, FIRST, 100, State::Running, None));
+    assert_eq!((row.name, row.pid, row.state, row.owner), (FIRST, 100, State::Running, None));
     assert_eq!((row.link.to_answer, row.link.sessions, row.link.queued), (1, 1, 40));
     assert!(bench.bus.view().client_row(bench.now, 1).is_none() && bench.bus.view().worker_row(bench.now, 7).is_none());
 }
@@ -49,7 +49,7 @@ fn sessions_and_requests_are_shown_by_their_names() {
     let request = bench.request_row(0).expect("it is there");
     assert_eq!((request.asker, request.answerer), (Some(Name::Client(0)), Some(Name::Worker(FIRST))));
     assert!(request.id.contains('a') && request.age.abs_diff(seconds(4)) < milliseconds(1), "{request:?}");
-    assert_eq!(bench.bus.view().request_age(bench.now, 0).map(|(pool, _)| pool), Some(0));
+    assert_eq!(bench.bus.view().request_age(bench.now, 0).map(|(pool, _)| pool.index()), Some(0));
     let request = bench.request_row(1).expect("it is there");
     assert_eq!((request.asker, request.answerer), (Some(Name::Worker(FIRST)), Some(Name::Client(0))));
     bench.breaks(client);

@@ -188,7 +188,7 @@ fn a_response_that_answers_nothing_is_discarded_with_a_warning() {
     let warning = bench.reports.iter().find(|report| report.reason == Reason::UnknownId).unwrap();
     assert_eq!(
         (warning.level, warning.worker),
-        (crate::report::Level::Warn, Some(WorkerName { pool: 0, place: 0, incarnation: 0 }))
+        (crate::report::Level::Warn, Some(WorkerName { pool: PoolId::at(0), place: 0, incarnation: 0 }))
     );
     assert_eq!(warning.id.as_deref(), Some("1"));
 }

@@ -75,7 +75,7 @@ fn stray_output_on_stdout_ends_the_worker_with_its_requests_and_sessions() {
         let error = bench.reports.iter().find(|report| report.reason == Reason::WorkerMalformed).unwrap();
         assert_eq!(
             (error.level, error.worker),
-            (crate::report::Level::Error, Some(WorkerName { pool: 0, place: 0, incarnation: 0 }))
+            (crate::report::Level::Error, Some(WorkerName { pool: PoolId::at(0), place: 0, incarnation: 0 }))
         );
         assert_eq!(bench.bus.view().stats().sessions, 0);
         assert_eq!(bench.read_error(client).0, "worker_exited");

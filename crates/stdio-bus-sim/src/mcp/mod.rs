@@ -566,10 +566,10 @@ impl SmallWorld for World {
     fn one_effect(&mut self, effect: Effect, after: &mut After) {
         match effect {
             Effect::Spawn { worker, name, .. } => {
-                self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
-                let is_doubted = (1..MOST_ENDS).contains(&self.ends[name.pool]);
-                let may_be_asked = self.eras[name.pool].is_none() || is_doubted;
-                self.workers.push(SimWorker::new(worker, name.pool, may_be_asked));
+                self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool.index()));
+                let is_doubted = (1..MOST_ENDS).contains(&self.ends[name.pool.index()]);
+                let may_be_asked = self.eras[name.pool.index()].is_none() || is_doubted;
+                self.workers.push(SimWorker::new(worker, name.pool.index(), may_be_asked));
             }
             Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
                 let at = self.worker(worker);

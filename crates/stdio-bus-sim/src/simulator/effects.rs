@@ -224,7 +224,7 @@ impl World {
     }
 
     fn start_worker(&mut self, key: WorkerKey, name: WorkerName, generation: u32) {
-        let pool = name.pool;
+        let pool = name.pool.index();
         self.model.started(self.now, pool);
         let draws = &mut Draws::new(&mut self.random);
         let end = End { pace: Self::any_pace(draws.of("pace")), ..End::default() };

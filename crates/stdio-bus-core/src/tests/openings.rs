@@ -513,17 +513,29 @@ fn a_long_notification_behind_an_initialize_is_sent_again_without_what_makes_it_
 
 #[test]
 fn a_client_whose_initialize_is_too_large_to_be_kept_goes_on_where_another_one_has_begun() {
-    let (mut bench, one) = begun(Assignment::Client);
-    let two = bench.client();
+    for initialize in [alike("5000"), other(5000)] {
+        let (mut bench, one) = begun(Assignment::Client);
+        let two = bench.client();
+        bench.write(two, &initialize.replace("another", &"x".repeat(20_000)));
+        bench.accepts(bench.worker(0));
+        bench.read(two);
+        let worker = bench.is_replaced();
+        bench.write(one, NEW);
+        bench.accepts(worker);
+        bench.read(worker);
+        bench.write(two, r#"{"id":5001,"method":"x"}"#);
+        assert_eq!((bench.read(worker).len(), bench.read(two).len()), (1, 0));
+    }
+}
+
+#[test]
+fn a_client_whose_initialize_is_too_large_to_be_kept_gets_the_first_answer_of_a_worker_that_takes_one() {
+    let (mut bench, _) = begun(Assignment::Client);
+    let (two, worker) = (bench.client(), bench.worker(0));
     bench.write(two, &alike("5000").replace("another", &"x".repeat(20_000)));
-    bench.accepts(bench.worker(0));
-    bench.read(two);
-    let worker = bench.is_replaced();
-    bench.write(one, NEW);
-    bench.accepts(worker);
     bench.read(worker);
-    bench.write(two, r#"{"id":5001,"method":"x"}"#);
-    assert_eq!((bench.read(worker).len(), bench.read(two).len()), (1, 0));
+    bench.write(worker, &error(&json!(5000)));
+    assert_eq!(bench.read_one(two), result(&json!(5000), "it"));
 }
 
 #[test]

@@ -777,3 +777,72 @@ fn a_command_that_has_proved_itself_before_its_third_failure_is_not_given_up_for
         assert_eq!(bench.count(Reason::RollFailed), u64::from(proof == "none"), "{proof}");
     }
 }
+
+/// A bench with three listeners, a client of each, and a bus that closes those of removed ones after seven seconds.
+fn three_listeners() -> (Settings, Bench, [Peer; 3]) {
+    let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    before.listeners = vec![Listener::default(); 3];
+    before.limits.drain_timeout = seconds(7);
+    let mut bench = Bench::new(before.clone());
+    let clients = [0, 1, 2].map(|listener| bench.client_of(listener));
+    (before, bench, clients)
+}
+
+#[test]
+fn a_further_reload_gives_the_clients_of_a_removed_listener_no_more_time() {
+    let (mut after, mut bench, [_, client, _]) = three_listeners();
+    after.listeners[1].is_gone = true;
+    bench.reload(&after);
+    bench.pass(seconds(5));
+    bench.reload(&after);
+    bench.pass(milliseconds(1999));
+    assert!(bench.read(client).is_empty());
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.read_reasons(client), ["listener_removed"]);
+}
+
+#[test]
+fn the_clients_of_listeners_that_are_removed_one_after_the_other_have_each_their_time() {
+    let (mut after, mut bench, [stays, first, second]) = three_listeners();
+    after.listeners[1].is_gone = true;
+    bench.reload(&after);
+    bench.pass(seconds(5));
+    after.listeners[2].is_gone = true;
+    bench.reload(&after);
+    bench.pass(seconds(2));
+    assert_eq!((bench.read_reasons(first), bench.read(second).len()), (vec!["listener_removed".to_owned()], 0));
+    bench.pass(milliseconds(4999));
+    assert!(bench.read(second).is_empty());
+    bench.pass(milliseconds(1));
+    assert_eq!((bench.read_reasons(second), bench.read(stays).len()), (vec!["listener_removed".to_owned()], 0));
+}
+
+#[test]
+fn a_shorter_idle_timeout_of_a_listener_holds_for_the_clients_that_are_idle() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.listeners[0].idle_timeout = Some(seconds(1000));
+    let mut bench = Bench::new(settings.clone());
+    let client = bench.client();
+    bench.pass(seconds(5));
+    settings.listeners[0].idle_timeout = Some(seconds(7));
+    bench.reload(&settings);
+    bench.pass(milliseconds(1999));
+    assert!(bench.read(client).is_empty());
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.read_reasons(client), ["client_idle"]);
+}
+
+#[test]
+fn workers_that_the_operator_has_replaced_are_replaced_though_a_reload_changes_their_age_meanwhile() {
+    let before = settings(vec![pool(2, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let old = [bench.worker(0), bench.worker(1)];
+    bench.handle(Input::RestartPool(0));
+    let mut after = before.clone();
+    after.pools[0].max_age = Some(seconds(1_000_000));
+    bench.reload(&after);
+    for _ in 0..3 {
+        bench.pass(SETTLED);
+    }
+    assert_eq!(old.map(|worker| bench.signals_to(worker)), [[Signal::Terminate], [Signal::Terminate]]);
+}

@@ -52,6 +52,18 @@ fn requests_go_to_the_worker_that_their_client_listens_to() {
 }
 
 #[test]
+fn a_reload_leaves_requests_at_the_worker_that_their_client_listens_to() {
+    let settings = settings(vec![pool(3, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(settings.clone());
+    let client = bench.client();
+    let heard = takes(&mut bench, client, LISTEN);
+    bench.reload(&settings);
+    for id in 0..4 {
+        assert_eq!(takes(&mut bench, client, &call(id)), heard);
+    }
+}
+
+#[test]
 fn a_subscription_that_has_ended_binds_nobody() {
     for end in ["answered", "cancelled", "left", "worker ended"] {
         let mut bench = bench(3);

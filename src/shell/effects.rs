@@ -21,8 +21,8 @@ impl<I: Io> Reactor<I> {
                 Effect::Insert { to, text } => {
                     self.deliver(to, Output::Made { text, from: source.map(|source| source.from) });
                 }
-                Effect::Pause(peer) => self.pause(peer, true),
-                Effect::Resume(peer) => self.pause(peer, false),
+                Effect::Pause(peer) => self.set_paused(peer, true),
+                Effect::Resume(peer) => self.set_paused(peer, false),
                 Effect::Spawn { worker, name, generation } => self.spawn(worker, name, generation),
                 Effect::CloseStdin(worker) => {
                     if let Some(slot) = self.connections.slot(Peer::Worker(worker)) {

@@ -64,7 +64,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Pauses or resumes a peer.
-    pub(super) fn pause(&mut self, peer: Peer, is_paused: bool) {
+    pub(super) fn set_paused(&mut self, peer: Peer, is_paused: bool) {
         match self.receiver(peer) {
             Some(Receiver::Connection(slot)) => self.pause_connection(slot, is_paused),
             Some(Receiver::Member(client)) => self.pause_member(client, is_paused),

@@ -178,7 +178,7 @@ impl Client {
         Account {
             lasted,
             traffic,
-            answered: traffic.asked - traffic.given_up - self.end.outstanding.len() as u64,
+            answered: traffic.asked - traffic.given_up - self.end.asked.len() as u64,
             failed: traffic.given_up + traffic.refused,
             why: self.seldom.closing.why.map(Reason::name),
         }

@@ -134,7 +134,7 @@ impl Bus {
     /// Closes a half-closed client that waits for nothing more.
     fn finish_half_closed(&mut self, key: ClientKey) {
         let Some(client) = self.ctx.clients.get(key) else { return };
-        if client.phase == Phase::HalfClosed && client.end.outstanding.is_empty() {
+        if client.phase == Phase::HalfClosed && client.end.asked.is_empty() {
             self.close_client(key, Close::Flush, Reason::ClientClosed);
         }
     }
@@ -153,7 +153,7 @@ impl Bus {
         if client.phase == Phase::Closing {
             return;
         }
-        let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued());
+        let (pending, unsent) = (client.end.asked.len(), client.end.output.queued());
         let waiting = self.ctx.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
         self.ctx.report(Reason::ClientBroken, Some(Peer::Client(key)), || {
             let mut text =
@@ -485,7 +485,7 @@ impl Bus {
     /// Closes a client in an orderly way, unless it takes no bytes. On a second request, it is closed at once.
     pub(crate) fn on_close_client(&mut self, key: ClientKey) {
         let Some(client) = self.ctx.client(key) else { return };
-        let pending = client.end.outstanding.len();
+        let pending = client.end.asked.len();
         let takes_nothing = client.end.output.is_full() || client.phase >= Phase::Refusing;
         self.ctx.report(Reason::ClientKilled, Some(Peer::Client(key)), || {
             format!("the operator closes a client with {pending} requests pending")
@@ -499,7 +499,7 @@ impl Bus {
     /// Closes a client whose token was removed, in an orderly way: nothing it sends is delivered from now on.
     pub(crate) fn on_token_removed(&mut self, key: ClientKey) {
         let Some(client) = self.ctx.client(key).filter(|client| client.phase < Phase::Refusing) else { return };
-        let pending = client.end.outstanding.len();
+        let pending = client.end.asked.len();
         self.ctx.report(Reason::TokenRemoved, Some(Peer::Client(key)), || {
             format!(
                 "a client with {pending} requests pending is closed: its token is in tokens_file no more, or for other pools"

@@ -55,7 +55,7 @@ impl Bus {
             return Err(too_many());
         };
         let wire = made.as_ref().unwrap_or(id);
-        let inserted = self.requests.insert(came_at, place, new, wire, original.as_ref(), &mut from.outstanding);
+        let inserted = self.requests.insert(came_at, place, new, wire, original.as_ref(), &mut from.asked);
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
         if let (Some(records), Peer::Client(_)) = (self.ctx.out.records(), new.asker) {
@@ -64,7 +64,7 @@ impl Bus {
         if message.progress.is_some() {
             self.requests.note_progress(&mut self.ctx, key, new, id, line, edits);
         }
-        let is_first = self.ctx.endpoint(new.answerer).is_some_and(|to| to.unanswered.begin());
+        let is_first = self.ctx.endpoint(new.answerer).is_some_and(|to| to.to_answer.begin());
         if let Peer::Worker(key) = new.answerer
             && let Some(worker) = self.ctx.workers.get_mut(key)
         {
@@ -86,7 +86,7 @@ impl Bus {
             Peer::Worker(_) => self.ctx.client_count(),
             Peer::Client(_) => self.ctx.workers.len(),
         };
-        let holds = self.ctx.peer_end(asker).map_or(0, |end| end.outstanding.len());
+        let holds = self.ctx.peer_end(asker).map_or(0, |end| end.asked.len());
         if self.requests.has_room(answerer, askers, holds) {
             return Ok(());
         }
@@ -96,9 +96,9 @@ impl Bus {
             return Ok(());
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
-        let holder = if is_full { self.ctx.heaviest(client, |client| client.end.outstanding.len()) } else { None };
+        let holder = if is_full { self.ctx.heaviest(client, |client| client.end.asked.len()) } else { None };
         let holder = holder.and_then(|holder| self.ctx.peer_end(holder.into()));
-        let Some(newest) = holder.and_then(|client| self.requests.newest(&client.outstanding)) else {
+        let Some(newest) = holder.and_then(|client| self.requests.newest(&client.asked)) else {
             self.ctx.penalise_refusal(client);
             return Err(too_many());
         };
@@ -268,12 +268,12 @@ impl Bus {
 impl Requests {
     /// The unanswered requests of a peer, the oldest first.
     pub(super) fn asked_by(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
-        ctx.peer_end(peer).map(|end| self.asked(&end.outstanding).collect()).unwrap_or_default()
+        ctx.peer_end(peer).map(|end| self.asked(&end.asked).collect()).unwrap_or_default()
     }
 
     /// The requests that a peer has still to answer, the oldest first.
     pub(super) fn asked_of(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
-        let has_any = ctx.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
+        let has_any = ctx.peer_end(peer).is_some_and(|end| end.to_answer.count() > 0);
         if has_any { self.all(&|request| request.answerer() == peer) } else { Vec::new() }
     }
 
@@ -399,7 +399,7 @@ impl Requests {
     pub(super) fn named(&mut self, ctx: &mut Ctx, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = Id::parse(token).ok()?;
         let end = ctx.endpoint(asker)?;
-        self.find_asked(asker, &id, &mut end.outstanding)
+        self.find_asked(asker, &id, &mut end.asked)
     }
 
     /// The edit in the `_meta` of an answer: a result may repeat the id of the request, and an echo repeats its token.
@@ -422,7 +422,7 @@ impl Requests {
         self.release_asker(ctx, sessions, key);
         self.remove(key);
         if let Some(end) = ctx.endpoint(answerer) {
-            end.unanswered.end();
+            end.to_answer.end();
         }
         if let Peer::Worker(key) = answerer
             && let Some(worker) = ctx.workers.get_mut(key)
@@ -445,10 +445,10 @@ impl Requests {
         let asker = ctx.endpoint(asker);
         debug_assert!(asker.is_some(), "a request that is waited for has an asker");
         if let Some(end) = asker {
-            self.leave_asker(key, &mut end.outstanding);
+            self.leave_asker(key, &mut end.asked);
         }
         if let Some(end) = ctx.endpoint(answerer) {
-            end.unanswered.orphan();
+            end.to_answer.orphan();
         }
     }
 
@@ -492,15 +492,15 @@ impl Requests {
         let clients = ctx.client_keys().into_iter().map(Peer::from);
         for peer in clients.chain(ctx.workers.keys().into_iter().map(Peer::from)) {
             let (end, list) = (ctx.peer_end(peer).expect("it is in its table"), self.asked_by(ctx, peer));
-            assert_eq!(list.len(), end.outstanding.len());
+            assert_eq!(list.len(), end.asked.len());
             assert!(list.iter().all(|key| self.get(*key).is_some_and(|it| it.asker() == Some(peer))));
             asked -= list.len();
-            listed += end.outstanding.listed_by_id();
+            listed += end.asked.listed_by_id();
             let to_answer: Vec<_> = self.iter().filter(|(_, request)| request.answerer() == peer).collect();
             let awaited = to_answer.iter().filter(|(_, request)| request.asker().is_some()).count();
-            let counted = (end.unanswered.count() as usize, end.unanswered.awaited() as usize);
+            let counted = (end.to_answer.count() as usize, end.to_answer.awaited() as usize);
             assert_eq!(counted, (to_answer.len(), awaited), "{peer:?}");
-            assert!(end.traffic.asked >= end.traffic.given_up + end.outstanding.len() as u64, "{:?}", end.traffic);
+            assert!(end.traffic.asked >= end.traffic.given_up + end.asked.len() as u64, "{:?}", end.traffic);
             if let Peer::Worker(worker) = peer {
                 let creating = to_answer.iter().filter(|(_, request)| request.verb.creates()).count();
                 assert_eq!(ctx.workers.get(worker).map(|worker| worker.creating.asked as usize), Some(creating));

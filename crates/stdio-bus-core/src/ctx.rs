@@ -99,7 +99,7 @@ impl Ctx {
 
     /// How many requests of clients somebody waits for.
     pub(crate) fn awaited(&self) -> usize {
-        self.all_clients().map(|(_, client)| client.end.outstanding.len()).sum()
+        self.all_clients().map(|(_, client)| client.end.asked.len()).sum()
     }
 
     pub(crate) fn takes_messages(&self, peer: Peer) -> bool {

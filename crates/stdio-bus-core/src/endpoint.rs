@@ -28,9 +28,9 @@ pub(super) struct Endpoint {
     /// Whether it is read.
     pub gate: ReadGate,
     /// Its requests that are not answered yet.
-    pub outstanding: Asked,
+    pub asked: Asked,
     /// Requests that it has not answered yet.
-    pub unanswered: Unanswered,
+    pub to_answer: ToAnswer,
     /// The names of requests that it was sent.
     pub names: Seldom<SentNames>,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
@@ -47,8 +47,8 @@ blank!(
         stream: Stream::NOTHING,
         output: Output::NOTHING,
         gate: ReadGate::OPEN,
-        outstanding: Asked::NOTHING,
-        unanswered: Unanswered { count: 0, awaited: 0 },
+        asked: Asked::NOTHING,
+        to_answer: ToAnswer { count: 0, awaited: 0 },
         names: Seldom::unchanged(),
         sessions: Vec::new(),
         traffic: Traffic::NOTHING,
@@ -137,12 +137,12 @@ pub(super) struct Stream {
 
 /// The requests that one answerer has still to answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unanswered {
+pub(super) struct ToAnswer {
     count: u32,
     awaited: u32,
 }
 
-impl Unanswered {
+impl ToAnswer {
     /// All of them.
     pub(super) fn count(&self) -> u32 {
         self.count

@@ -96,7 +96,7 @@ impl Client {
     }
 
     fn has_requests(&self) -> bool {
-        !self.end.outstanding.is_empty() || self.end.unanswered.count() > 0
+        !self.end.asked.is_empty() || self.end.to_answer.count() > 0
     }
 
     /// Whether no other peer depends on it.
@@ -383,7 +383,7 @@ impl Ctx {
     /// Whether a client is a session without a connection and without a pending request.
     fn detached_since(&self, key: ClientKey) -> Option<Moment> {
         let client = self.client(key).filter(|client| client.phase == Phase::Open && client.is_mcp_session())?;
-        client.seldom.detached.filter(|_| client.end.outstanding.is_empty())
+        client.seldom.detached.filter(|_| client.end.asked.is_empty())
     }
 
     /// Whether a session could be ended to make room for another one.

@@ -216,7 +216,7 @@ impl Bus {
         if takes_fast_path && !has_waited {
             let (mut path, workers) = (fast_path!(self, count), &mut self.ctx.workers);
             lines = self.intake.count_while(limit, |line| {
-                path.client_line(key, client, end, workers, Parsed { window: &window, line })
+                path.try_client_line(key, client, end, workers, Parsed { window: &window, line })
             });
             self.ctx.out.stats().client_side.lines_in += lines as u64;
             received = self.intake.finish(end, now, bytes, found, lines, limit);
@@ -468,7 +468,7 @@ impl FastPath<'_> {
 
     /// Routes a client's line. None if it has to take the slow path, and then nothing has been done.
     #[inline(always)]
-    fn client_line(
+    fn try_client_line(
         &mut self,
         key: ClientKey,
         client: &Client,
@@ -495,7 +495,7 @@ impl FastPath<'_> {
         if in_turns && !worker.window.has_room_for(key, others_wait, self.clients == 1) {
             return None;
         }
-        let made = if line.id.is_some() { self.ask(key, from, (worker_key, worker), session, line)? } else { None };
+        let made = if line.id.is_some() { self.try_ask(key, from, (worker_key, worker), session, line)? } else { None };
         if let Some(session) = session {
             self.sessions.touch(session, self.time.now());
         }
@@ -515,7 +515,7 @@ impl FastPath<'_> {
     /// Records the request of a client's line. Returns the number that replaces its id, if one does. None if it has to
     /// take the slow path.
     #[inline(always)]
-    fn ask(
+    fn try_ask(
         &mut self,
         client: ClientKey,
         from: &mut Endpoint,
@@ -534,7 +534,7 @@ impl FastPath<'_> {
             return None;
         }
         let found = self.requests.find_or_place(worker_key.into(), &id);
-        if !self.requests.has_room(worker_key.into(), self.clients, from.outstanding.len()) {
+        if !self.requests.has_room(worker_key.into(), self.clients, from.asked.len()) {
             return None;
         }
         let is_known =
@@ -574,7 +574,7 @@ impl FastPath<'_> {
             }
         };
         let came_at = self.time.came_at();
-        let request = self.requests.insert(came_at, place, &new, wire, None, &mut from.outstanding)?;
+        let request = self.requests.insert(came_at, place, &new, wire, None, &mut from.asked)?;
         if let Some(records) = self.out.records() {
             records.begin(self.time.now(), request, line);
         }
@@ -586,7 +586,7 @@ impl FastPath<'_> {
             self.timers.arm(Timer::Requests, expires);
         }
         from.traffic.asked += 1;
-        let is_first = worker.end.unanswered.begin();
+        let is_first = worker.end.to_answer.begin();
         if let Some(session) = session {
             self.sessions.begin_request(session);
         }
@@ -688,10 +688,10 @@ impl FastPath<'_> {
         }
         end.seldom.forget_crashes();
         mcp.answered_by = Some(key);
-        self.requests.leave_asker(request_key, &mut end.outstanding);
+        self.requests.leave_asker(request_key, &mut end.asked);
         self.requests.remove_at(request_key, place);
-        worker.end.unanswered.orphan();
-        worker.end.unanswered.end();
+        worker.end.to_answer.orphan();
+        worker.end.to_answer.end();
         *self.workers_changed |= worker.answering.answers(true);
         self.pools[worker.fleet.pool].tally.answered(tally::Outcome::of_answer(&line), took);
         if let Some(records) = self.out.records()

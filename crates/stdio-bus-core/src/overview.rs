@@ -197,8 +197,8 @@ impl Ctx {
             Some(WaitsFor { whom: self.name(peer)?, what: "room for its next line", time: now.since(since) })
         };
         Link {
-            asked: end.outstanding.len(),
-            to_answer: end.unanswered.count() as usize,
+            asked: end.asked.len(),
+            to_answer: end.to_answer.count() as usize,
             sessions: end.sessions.len(),
             queued: end.output.queued(),
             full: end.output.full_since().map(|since| now.since(since)),
@@ -265,7 +265,7 @@ impl<'a> View<'a> {
             age: self.lasted(now, worker.facts.started),
             owner: worker.owner.and_then(|owner| self.bus.ctx.client_number(owner)),
             // How much it has read is probed only while a client waits for its turn.
-            unread: if worker.end.unanswered.count() == 0 { 0 } else { worker.window.backlog() },
+            unread: if worker.end.to_answer.count() == 0 { 0 } else { worker.window.backlog() },
             link: Link {
                 // Reserved names are not sessions.
                 sessions: worker

@@ -235,7 +235,7 @@ impl Bus {
             let Some(client) = self.ctx.client(key).filter(|client| client.phase == Phase::Open) else { continue };
             let end = &client.end;
             let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(|session| session.is_working);
-            if !end.outstanding.is_empty() || end.sessions.iter().any(works) {
+            if !end.asked.is_empty() || end.sessions.iter().any(works) {
                 continue;
             }
             let silent_at = client.active_at().max(self.ctx.shutdown.quiesces_from).after(grace);

@@ -38,7 +38,7 @@ pub struct Stats {
     pub workers: usize,
     /// Sessions.
     pub sessions: usize,
-    /// Unanswered requests, in both directions.
+    /// ToAnswer requests, in both directions.
     pub pending: usize,
 }
 

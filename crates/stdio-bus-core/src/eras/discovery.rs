@@ -269,7 +269,7 @@ impl Fleets {
             let pool = worker.fleet.pool;
             assert!(!asked.contains(&pool) && self.discovery(pool).is_some());
             asked.push(pool);
-            let is_free = worker.owner.is_none() && worker.end.unanswered.count() == 0;
+            let is_free = worker.owner.is_none() && worker.end.to_answer.count() == 0;
             assert!(is_free, "a worker that is asked gets nothing else");
         }
     }
@@ -286,7 +286,7 @@ impl Ctx {
 
     /// The id of the bus's own request that a worker has to answer before all others, or while it has no other.
     pub(crate) fn own_question(&self, key: WorkerKey) -> Option<Id> {
-        let worker = self.workers.get(key).filter(|worker| worker.end.unanswered.count() == 0)?;
+        let worker = self.workers.get(key).filter(|worker| worker.end.to_answer.count() == 0)?;
         match worker.facts.question {
             Question::Open => Id::parse(id_of(worker.name.incarnation).as_bytes()).ok(),
             _ => worker.greeting.asked_by_bus().cloned(),

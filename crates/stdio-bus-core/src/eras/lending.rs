@@ -75,7 +75,7 @@ impl Fleets {
             return Some(worker).filter(is_free);
         }
         let free = || self.pools[fleet].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
-        let is_idle = |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.end.unanswered.count() == 0);
+        let is_idle = |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.end.to_answer.count() == 0);
         let any = || free().next().filter(|_| self.slot_to_fill(ctx, client, fleet).is_none());
         free().find(is_idle).or_else(any)
     }
@@ -159,7 +159,7 @@ impl Requests {
             Some(Peer::Worker(worker)) => ctx.owner(worker) == Some(client),
             _ => false,
         };
-        self.asked(&end.outstanding).any(is_owners)
+        self.asked(&end.asked).any(is_owners)
     }
 }
 

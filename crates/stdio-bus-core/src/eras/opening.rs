@@ -131,7 +131,7 @@ impl Bus {
         let id = self.requests.make_name(&mut self.ctx, key.into(), is_string);
         let text = line.with(&id.token());
         self.ctx.note_audience(key, client);
-        self.fleets.note_version(&mut self.ctx, key, &text);
+        self.fleets.note_initialize(&mut self.ctx, key, &text);
         if let Some(worker) = self.ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
             worker.greeting.is_asking = true;
@@ -322,7 +322,7 @@ impl Fleets {
     pub(crate) fn keep_initialize(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey, edits: &Edits) {
         let &Message { from: client, line, ref id, .. } = message;
         let text = line.get(line.span);
-        self.note_version(ctx, key, text);
+        self.note_initialize(ctx, key, text);
         let (since, longest) = (ctx.time.now(), ctx.longest_opening());
         let fleet = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.fleet);
         let Some((spelled, fleet)) = id.as_ref().zip(fleet) else { return };

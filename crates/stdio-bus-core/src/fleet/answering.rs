@@ -110,7 +110,7 @@ impl Bus {
         let spoke_at = worker.end.stream.spoke_at().unwrap_or(worker.facts.started);
         let may_go_on = !worker.answering.limits().are_shorter_than(now.since(spoke_at));
         // One that waits for a client's answer does not hang.
-        if may_go_on || worker.end.gate.waits() || !worker.end.outstanding.is_empty() {
+        if may_go_on || worker.end.gate.waits() || !worker.end.asked.is_empty() {
             worker.answering.timeouts = 0;
             return;
         }
@@ -130,7 +130,7 @@ impl Requests {
     pub(super) fn tick_silent(&self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
         let now = ctx.time.now();
         let worker = ctx.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
-        let (waiting, answering) = (worker.end.unanswered.awaited(), &mut worker.answering);
+        let (waiting, answering) = (worker.end.to_answer.awaited(), &mut worker.answering);
         if waiting > 0 && worker.end.gate.waits() {
             // It is paused because a client has no room: it may have more output.
             answering.waits_since = now;

@@ -68,7 +68,7 @@ impl Bus {
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
         debug_assert!(unwanted.is_none_or(|reason| ENDS.contains(&reason)), "no metric shows {unwanted:?}");
         self.fleets.pools[worker.fleet.pool].tally.note(unwanted.unwrap_or(Reason::WorkerStopped));
-        let (pending, sessions) = (worker.end.unanswered.count(), worker.end.sessions.len());
+        let (pending, sessions) = (worker.end.to_answer.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.ctx.report(reason, Some(Peer::Worker(key)), || match cause {
             Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
@@ -244,7 +244,7 @@ impl Bus {
             // It has closed its stdin and works on a request that it has read, for as long as that may take. If
             // something was not read, a request may be lost, and it is not known which.
             State::Running if stdout_open => (
-                worker.window.backlog() == 0 && worker.end.unanswered.awaited() > 0,
+                worker.window.backlog() == 0 && worker.end.to_answer.awaited() > 0,
                 Reason::WorkerClosedStdin,
                 "a worker closed its stdin and still runs; it is told to stop",
             ),
@@ -269,7 +269,7 @@ impl Ctx {
     #[cold]
     pub(crate) fn stop_for_operator(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let pending = worker.end.unanswered.count();
+        let pending = worker.end.to_answer.count();
         worker.process.replace_for(Reason::WorkerReplaced);
         worker.tenure.worn = Some(Wear::Operator);
         self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {

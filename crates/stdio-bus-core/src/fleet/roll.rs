@@ -111,8 +111,8 @@ impl Fleets {
         if let Some(until) = stays.filter(|_| !is_over) {
             return Some(until.min(by));
         }
-        if is_over && worker.end.unanswered.awaited() > 0 {
-            let pending = worker.end.unanswered.awaited();
+        if is_over && worker.end.to_answer.awaited() > 0 {
+            let pending = worker.end.to_answer.awaited();
             ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
                 format!("a worker is stopped with {pending} requests pending: replace_timeout_sec is over")
             });
@@ -378,7 +378,7 @@ impl Fleets {
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
         worker.tenure.leaves_by = Some(by);
         let (why, name) = (worker.tenure.why(), worker.name);
-        let (pending, sessions) = (worker.end.unanswered.awaited(), worker.end.sessions.len());
+        let (pending, sessions) = (worker.end.to_answer.awaited(), worker.end.sessions.len());
         ctx.tell(Reason::WorkerReplaced, || {
             let text =
                 format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions");
@@ -416,7 +416,7 @@ impl Sessions {
     /// Whether a worker that gets no new work is still needed.
     fn has_work(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker) -> bool {
         let is_in_use = |session: &Session| session.client.is_some() || session.is_working;
-        worker.end.unanswered.awaited() > 0
+        worker.end.to_answer.awaited() > 0
             || worker.owner.is_some()
             || worker.end.output.queued() > 0
             || worker.end.sessions.iter().any(|session| self.get(*session).is_some_and(is_in_use))

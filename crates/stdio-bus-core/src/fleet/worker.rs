@@ -330,7 +330,7 @@ impl Worker {
 
     /// The client that waits for the first answer of this worker, which is its own and may still be starting.
     pub(crate) fn starts_for(&self) -> Option<ClientKey> {
-        let waits = !self.answering.has_answered() && self.end.unanswered.count() > 0 && self.takes_messages();
+        let waits = !self.answering.has_answered() && self.end.to_answer.count() > 0 && self.takes_messages();
         self.owner.filter(|_| waits)
     }
 }

@@ -85,7 +85,7 @@ impl Ctx {
 
     /// Makes a client that sends `bytes` to a worker wait, if the worker is full or others have their turn. Returns
     /// whether it waits.
-    pub(crate) fn block_on_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
+    pub(crate) fn must_wait_for_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
         let alone = self.client_count() == 1;
         let Some(stdio) = self.identity(client).map(|client| client.stdio) else { return false };
         let Some(to) = self.workers.get(worker) else { return false };

@@ -20,11 +20,11 @@ impl Requests {
         let Some(worker) = ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return false };
         let (me, end) = (Peer::Client(client), &worker.end);
         let is_there = |asked: &RequestKey| self.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
-        let own = |client: &Endpoint| self.asked(&client.outstanding).filter(is_there).count();
+        let own = |client: &Endpoint| self.asked(&client.asked).filter(is_there).count();
         let owner = |key| sessions.get(key)?.client.map(Peer::Client);
         end.output.waiters().any(|waiter| *waiter != me)
             || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)
-            || end.unanswered.awaited() as usize > ctx.peer_end(me).map_or(0, own)
+            || end.to_answer.awaited() as usize > ctx.peer_end(me).map_or(0, own)
     }
 }
 

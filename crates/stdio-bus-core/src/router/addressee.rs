@@ -70,7 +70,7 @@ impl Requests {
     /// Whether a worker that is lent to a client may still work on a request that another one has dropped, or works on
     /// one of another client that has a task there.
     fn may_work_for_others(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker, owner: ClientKey) -> bool {
-        let has_orphans = worker.end.unanswered.count() != worker.end.unanswered.awaited();
+        let has_orphans = worker.end.to_answer.count() != worker.end.to_answer.awaited();
         let is_owners =
             |request: &RequestKey| self.get(*request).is_some_and(|request| request.asker() == Some(owner.into()));
         let has_guests = || worker.facts.has_guests && !self.asked_of(ctx, key.into()).iter().all(is_owners);
@@ -102,7 +102,7 @@ impl Requests {
     /// Whether a client may mistake the id in a worker's notification, which is no pending request of that worker, for
     /// another worker's request that it has still to answer: a late cancellation must not hit that one.
     pub(crate) fn may_name_anothers(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>, at: Span) -> bool {
-        if !at.is_some() || ctx.peer_end(client.into()).is_none_or(|client| client.unanswered.count() == 0) {
+        if !at.is_some() || ctx.peer_end(client.into()).is_none_or(|client| client.to_answer.count() == 0) {
             return false;
         }
         // A token that is too long is not an id.

@@ -139,7 +139,7 @@ impl Bus {
             return Err(overdue("its worker had no room for it within request_timeout_sec"));
         }
         if self.await_opening(&message, route.worker)?
-            || self.ctx.block_on_worker(client, route.worker, line.span.len() + 1)
+            || self.ctx.must_wait_for_worker(client, route.worker, line.span.len() + 1)
         {
             self.ctx.expire_first_line(client.into(), due);
             return Ok(Flow::Blocked);
@@ -299,7 +299,7 @@ impl Bus {
             self.ctx.report_line(Reason::LateAnswer, from, line, "the worker that asked has ended, or waits no longer");
             return Flow::Next;
         };
-        if self.ctx.block_on_worker(client, worker, line.span.len() + 1) {
+        if self.ctx.must_wait_for_worker(client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
         if !self.ctx.needs_opening(client, worker) {
@@ -511,7 +511,7 @@ impl Sessions {
             Use::Claim => (self.open(ctx, client, worker, name, State::Claimed), true),
             Use::Ask => (self.open(ctx, client, worker, name, State::Asked), true),
             Use::Lend(key) => {
-                let is_lent = self.lend(ctx, client, key);
+                let is_lent = self.lend_name(ctx, client, key);
                 (Some(key).filter(|_| is_lent || ctx.has_owner(worker)), is_lent)
             }
         };

@@ -71,7 +71,7 @@ impl Requests {
             let how = format!("no request is pending under {id}, but {other} ({kind}) is");
             return Some(Meant { key, is_sure: true, how: Some(how) });
         }
-        let at = ctx.workers.get_mut(worker).filter(|at| at.end.unanswered.count() > 0)?;
+        let at = ctx.workers.get_mut(worker).filter(|at| at.end.to_answer.count() > 0)?;
         if at.facts.searches >= MOST_SEARCHES {
             return None;
         }
@@ -92,7 +92,7 @@ impl Requests {
 
     /// The only request that a worker has to answer.
     pub(crate) fn only_pending(&self, ctx: &Ctx, worker: WorkerKey) -> Option<RequestKey> {
-        ctx.workers.get(worker).filter(|at| at.end.unanswered.count() == 1)?;
+        ctx.workers.get(worker).filter(|at| at.end.to_answer.count() == 1)?;
         self.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
     }
 }

@@ -28,7 +28,7 @@ fn asks_for_version_2(line: &[u8]) -> bool {
 impl Fleets {
     /// A worker is sent this `initialize` of a client.
     #[cold]
-    pub(crate) fn note_version(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
+    pub(crate) fn note_initialize(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
         self.note_subagents(ctx, worker, line);
         let Some(worker) = ctx.workers.get_mut(worker) else { return };
         worker.facts.tells_states |= asks_for_version_2(line);

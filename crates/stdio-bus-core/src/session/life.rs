@@ -22,7 +22,7 @@ impl Sessions {
         let Some(owner) = self.get(key).and_then(|session| session.client) else { return false };
         let Some(end) = ctx.peer_end(owner.into()) else { return false };
         let is_in_it = |request: RequestKey| requests.sessions(request).contains(&Some(key));
-        requests.asked(&end.outstanding).any(is_in_it)
+        requests.asked(&end.asked).any(is_in_it)
     }
 
     /// Forgets claims that have expired, and sessions that were idle for too long.
@@ -92,7 +92,7 @@ impl Sessions {
     }
 
     /// Lends a reserved name to a client that asks the worker to load it; if the worker refuses, it is returned.
-    pub(crate) fn lend(&mut self, ctx: &mut Ctx, client: ClientKey, key: SessionKey) -> bool {
+    pub(crate) fn lend_name(&mut self, ctx: &mut Ctx, client: ClientKey, key: SessionKey) -> bool {
         if self.is_full() && !self.evict_for(ctx, client) || !self.give_to(ctx, key, client) {
             return false;
         }

@@ -101,6 +101,22 @@ impl Connections {
         let (slot, heaviest) = all().max_by_key(|(_, it)| (of(it), it.incoming.weight()))?;
         (heaviest.source() != own.source() && of(heaviest) > of(own) + more).then_some(slot)
     }
+
+    /// Whether a connection's source would hold more than its share of these bytes of memory for what is sent here, with
+    /// `more` of them; `waiting` is what its members and others' have sent that the core has not taken yet.
+    pub(super) fn uploads_too_much(
+        &self,
+        slot: usize,
+        more: usize,
+        most: usize,
+        waiting: impl Iterator<Item = (Source, usize)>,
+    ) -> bool {
+        let own = self[AsHttp(slot)].source();
+        let reads = self.all_http().filter(|(_, it)| it.state == State::Reading);
+        let held = reads.map(|(_, it)| (it.source(), it.incoming.weight())).chain(waiting);
+        let held = held.filter(|(_, weight)| *weight > 0).chain([(own, more)]);
+        Shares::new(most, held, Some(own)).is_asker_above_its_share()
+    }
 }
 
 #[cfg(test)]

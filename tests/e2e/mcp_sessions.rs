@@ -433,9 +433,18 @@ fn the_source_with_most_uploads_gives_way_to_another() {
     let mut honest = Http::connect(daemon.address()).with("X-Forwarded-For", "192.0.2.8");
     honest.post(&request(0, "initialize", json!({ "protocolVersion": VERSION, "text": "x".repeat(500_000) })));
     assert_eq!(honest.answer().status, 200);
-    daemon.logs(&["memory is short", "from=127.0.0.1"]);
+    daemon.logs(&["memory is short", "(429)", "from=127.0.0.1"]);
+    // Its own bodies are refused, too, when they find no room: all of that is about it alone, and a balancer does not take
+    // the daemon for down.
+    let _fills = begins(0);
+    daemon.until("it has come", || gauge(&daemon, "stdio_bus_memory_bytes") >= 4_000_000);
+    let mut more = Http::connect(daemon.address()).with("X-Forwarded-For", "192.0.2.7");
+    more.uploads(&message);
+    more.send_bytes(&begin.as_bytes()[..400_000]);
+    assert_eq!(more.answer().status, 429);
     drop(greedy);
-    daemon.stop();
+    let log = daemon.stop().stderr;
+    assert!(!log.contains("(503)"), "{log}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::connection::{Accepted, Connection, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
-use crate::bus::port::{Input, Moment};
+use crate::bus::port::{Input, Moment, Reason};
 use crate::http1::{CONTINUE, Event, Method, Request, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
@@ -35,6 +35,8 @@ const DRAINED: transport::State = transport::State::Draining(Drain::Receive);
 
 /// The refusal while memory is short.
 const SHORT: &str = "memory is short; try again later";
+/// The refusal of whoever holds most of it.
+const MOST_MEMORY: &str = "memory is short, and your source sends more at once than its share of it: send less at once";
 
 impl<I: Io> Shell<I> {
     /// A connection to an MCP listener was accepted.
@@ -211,6 +213,17 @@ impl<I: Io> Shell<I> {
         }
     }
 
+    /// Why a body finds no room for `more` bytes: its source has more than its share of the memory for what is sent here,
+    /// or there is none for anybody.
+    fn has_no_memory(&self, slot: usize, more: usize) -> Fault {
+        let Reactor { connections, http, .. } = &self.reactor;
+        let waiting = http.members.iter().map(|member| (member.source, member.waiting()));
+        match connections.uploads_too_much(slot, more, http.memory.most, waiting) {
+            true => Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY),
+            false => Fault::busy(SHORT),
+        }
+    }
+
     /// A piece of a body was received. What a request may not have by its head alone is not taken apart.
     fn http_body(&mut self, now: Moment, slot: usize, data: &[u8]) -> Result<(), Fault> {
         if self.reactor.connections[AsHttp(slot)].is_operators() {
@@ -220,9 +233,9 @@ impl<I: Io> Shell<I> {
         while self.reactor.http.memory.held + data.len() > self.reactor.http.memory.most {
             // The source that holds most gives way to the others.
             let Some(goes) = self.reactor.connections.heaviest_upload(slot, data.len()) else {
-                return Err(Fault::busy(SHORT));
+                return Err(self.has_no_memory(slot, data.len()));
             };
-            self.fail_http(now, goes, &Fault::busy(SHORT));
+            self.fail_http(now, goes, &Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY));
         }
         let mut upload = self.reactor.connections[AsHttp(slot)].incoming.body.take().unwrap_or_default();
         let before = upload.weight();

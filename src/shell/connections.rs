@@ -304,16 +304,13 @@ impl IndexMut<AsHttp> for Connections {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
     use super::*;
-    use crate::bus::Bus;
-    use crate::bus::port::{Moment, Origin, Place};
+    use crate::bus::port::{Moment, Place};
     use crate::http1::Limits;
     use crate::shell::http::connection::{Accepted, Purpose};
-    use crate::shell::transport::Flight;
 
     const LIMITS: Limits = Limits {
         body: 0,
@@ -326,29 +323,6 @@ mod tests {
         let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
         let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
         connections.begin_http(Moment(0), accepted, Purpose::Handshake, LIMITS)
-    }
-
-    #[test]
-    fn a_handshake_becomes_a_client_in_its_slot_with_what_is_in_flight() {
-        let text = br#"{"pools":[{"id":"a","command":"true","instances":1}],"listeners":[{"tcp":"127.0.0.1:9000"}]}"#;
-        let config = Config::from_bytes(text, "a test").expect("it is valid");
-        let mut bus = Bus::new(config.settings());
-        drop(bus.start(Moment(1)));
-        let (client, _) = bus.connect(Moment(1), 0, Origin::default());
-        let peer = Peer::Client(client.expect("it takes clients"));
-        let mut connections = Connections::new(&config, Crowd::default());
-        let (slot, other) = (handshake(&mut connections), handshake(&mut connections));
-        connections.give_place(slot);
-        connections[slot].in_flight.add(Flight::Watch);
-        connections[slot].half_closes();
-        let descriptor = connections[AsHttp(slot)].socket().as_raw_fd();
-        connections.becomes_client(slot, peer, |transport| Connection::over(peer, transport));
-        assert_eq!(connections.slot(peer), Some(slot));
-        assert!(connections.http(slot).is_none() && connections.http(other).is_some());
-        let transport = &connections[AsLines(slot)].transport;
-        assert_eq!(transport.ends.raw_output(), Some(descriptor));
-        assert!(transport.in_flight.has(Flight::Watch) && transport.is_half_closed());
-        assert_eq!((connections.crowd.count(Purpose::Handshake), connections.crowd.placed), (1, 0));
     }
 
     #[test]

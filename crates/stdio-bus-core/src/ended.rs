@@ -10,7 +10,6 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, member};
 
-use super::Bus;
 use super::client::Identity;
 use super::message::{Parsed, session_name, session_named};
 use super::origin::Origin;
@@ -111,6 +110,17 @@ pub(super) struct Records {
 }
 
 impl Records {
+    /// No request has ended yet.
+    pub(super) fn new() -> Box<Self> {
+        Box::new(Self { left: MOST_OF_EACH, ..Self::default() })
+    }
+
+    /// Takes each request that has ended since, and returns how many more there were.
+    pub(super) fn take(&mut self, take: impl FnMut(Ended)) -> u64 {
+        self.ended.drain(..).for_each(take);
+        core::mem::take(&mut self.lost)
+    }
+
     /// Whether one more request may have a record. Otherwise it is counted as lost.
     fn admit(&mut self, now: Moment) -> bool {
         if self.left == 0 && now.since(self.renewed) >= EVERY {
@@ -168,23 +178,6 @@ fn bytes_of(line: &Line) -> u64 {
 /// The code of a worker's error answer.
 fn code_of(line: &[u8]) -> Option<i64> {
     core::str::from_utf8(member(member(line, b"error")?, b"code")?).ok()?.trim().parse().ok()
-}
-
-impl Bus {
-    /// Takes each client request that has ended since, and returns how many more there were.
-    pub fn take_ended(&mut self, take: impl FnMut(Ended)) -> u64 {
-        let Some(records) = self.ctx.out.records() else { return 0 };
-        records.ended.drain(..).for_each(take);
-        core::mem::take(&mut records.lost)
-    }
-
-    /// Starts or stops keeping a record of each request.
-    pub fn record_requests(&mut self, is_wanted: bool) {
-        if self.ctx.out.keeps_records() != is_wanted {
-            let records = || Box::new(Records { left: MOST_OF_EACH, ..Records::default() });
-            *self.ctx.out.records() = is_wanted.then(records);
-        }
-    }
 }
 
 impl Fleets {

@@ -30,6 +30,7 @@ use super::withdrawal::prompt_flag;
 use super::worker::Worker;
 use super::{Bus, tally};
 use crate::ctx::Ctx;
+use crate::flow::waste::MANY;
 use crate::view::View;
 
 /// See the module's documentation.
@@ -377,6 +378,24 @@ impl Bus {
     pub fn without_fast_path(mut self) -> Self {
         self.intake.is_plain = true;
         self
+    }
+
+    /// A worker's bytes were received, and `lines` of it were found among those that were consumed. If too much of its
+    /// output is for nobody, it is not read for a moment.
+    #[cold]
+    pub(crate) fn charge_useless(&mut self, key: WorkerKey, mut received: Received) -> Received {
+        let lines = self.intake.batch();
+        let blank = match received.consumed {
+            consumed if lines.is_empty() => consumed,
+            consumed @ MANY.. => consumed.saturating_sub(bytes_of(lines)),
+            _ => 0,
+        };
+        let found = lines.len();
+        let worker = self.ctx.workers.get(key).filter(|worker| !worker.process.is_drained());
+        if worker.is_some_and(|worker| blank > 0 || worker.useless.has_any()) {
+            self.ctx.pause_useless(key, blank, found, &mut received);
+        }
+        received
     }
 }
 

@@ -79,6 +79,8 @@ mod timers;
 mod view;
 mod withdrawal;
 
+use crate::ended::Ended;
+use crate::ended::Records;
 use crate::index::PoolId;
 use alloc::rc::Rc;
 
@@ -286,5 +288,17 @@ impl Bus {
         self.sessions.check_early(&self.ctx);
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
         self.fleets.check_openings(&self.ctx);
+    }
+
+    /// Takes each client request that has ended since, and returns how many more there were.
+    pub fn take_ended(&mut self, take: impl FnMut(Ended)) -> u64 {
+        self.ctx.out.records().as_mut().map_or(0, |records| records.take(take))
+    }
+
+    /// Starts or stops keeping a record of each request.
+    pub fn record_requests(&mut self, is_wanted: bool) {
+        if self.ctx.out.keeps_records() != is_wanted {
+            *self.ctx.out.records() = is_wanted.then(Records::new);
+        }
     }
 }

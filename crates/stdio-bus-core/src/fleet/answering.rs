@@ -4,7 +4,6 @@
 use core::time::Duration;
 
 use super::tenure::{Tenure, Wear};
-use crate::Bus;
 use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::pending::Requests;
@@ -101,29 +100,6 @@ impl Answering {
     }
 }
 
-impl Bus {
-    /// A request to a worker has timed out: after too many in a row the worker is restarted. A worker that has other
-    /// output meanwhile, or is paused, may be slow with these and serve others.
-    pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
-        let now = self.ctx.time.now();
-        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        let spoke_at = worker.end.stream.spoke_at().unwrap_or(worker.facts.started);
-        let may_go_on = !worker.answering.limits().are_shorter_than(now.since(spoke_at));
-        // One that waits for a client's answer does not hang.
-        if may_go_on || worker.end.gate.waits() || !worker.end.asked.is_empty() {
-            worker.answering.timeouts = 0;
-            return;
-        }
-        worker.answering.timeouts += 1;
-        let timeouts = worker.answering.timeouts;
-        if timeouts >= MAX_TIMEOUTS {
-            let text =
-                format!("the worker hangs: {timeouts} requests in a row timed out without any output; it is restarted");
-            self.stop_broken_worker(key, Reason::WorkerHangs, &text);
-        }
-    }
-}
-
 impl Requests {
     /// Reports a worker without output while requests wait, once for as long as it has something to answer. Returns
     /// when to check again.
@@ -164,6 +140,22 @@ impl Requests {
 }
 
 impl Ctx {
+    /// A request to a worker has timed out. Returns how many have in a row, if that shows that it hangs. A worker that has
+    /// other output meanwhile, or is paused, may be slow with these and serve others.
+    pub(crate) fn hangs(&mut self, key: WorkerKey) -> Option<u32> {
+        let now = self.time.now();
+        let worker = self.workers.get_mut(key).filter(|worker| worker.takes_messages())?;
+        let spoke_at = worker.end.stream.spoke_at().unwrap_or(worker.facts.started);
+        let may_go_on = !worker.answering.limits().are_shorter_than(now.since(spoke_at));
+        // One that waits for a client's answer does not hang.
+        if may_go_on || worker.end.gate.waits() || !worker.end.asked.is_empty() {
+            worker.answering.timeouts = 0;
+            return None;
+        }
+        worker.answering.timeouts += 1;
+        Some(worker.answering.timeouts).filter(|timeouts| *timeouts >= MAX_TIMEOUTS)
+    }
+
     /// A worker follows others that have failed.
     pub(super) fn put_on_probation(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };

@@ -262,6 +262,15 @@ impl Bus {
         self.ctx.report(reason, Some(Peer::Worker(key)), || text.into());
         self.step(key, Event::Timer);
     }
+
+    /// A request to a worker has timed out: after too many in a row the worker is restarted.
+    pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
+        if let Some(timeouts) = self.ctx.hangs(key) {
+            let text =
+                format!("the worker hangs: {timeouts} requests in a row timed out without any output; it is restarted");
+            self.stop_broken_worker(key, Reason::WorkerHangs, &text);
+        }
+    }
 }
 
 impl Ctx {

@@ -11,7 +11,6 @@ use core::time::Duration;
 use ndjson_scan::Line;
 
 use super::gate::Hold;
-use crate::Bus;
 use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Next, Received};
@@ -30,7 +29,7 @@ const READ: u64 = 8_000;
 /// So many bytes of a line that is passed over cost a nanosecond.
 const BYTES_PASSED: u64 = 16;
 /// So many bytes at once may be blank lines between others, and are counted.
-const MANY: usize = 16 * 1024;
+pub(crate) const MANY: usize = 16 * 1024;
 /// A worker is reported again after it was read without pauses for so long.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -65,6 +64,11 @@ pub(crate) struct Useless {
 }
 
 impl Useless {
+    /// Whether a line of it was refused since the last look.
+    pub(crate) fn has_any(&self) -> bool {
+        self.lines > 0
+    }
+
     /// A line of it had no receiver.
     pub(crate) fn count_line(&mut self) {
         self.lines += 1;
@@ -87,28 +91,8 @@ fn bytes_of(lines: &[Line]) -> usize {
     lines.iter().map(|line| line.span.len() + 1).sum()
 }
 
-impl Bus {
-    /// A worker's bytes were received, and `lines` of it were found among those that were consumed. If too much of its
-    /// output is for nobody, it is not read for a moment.
-    #[cold]
-    pub(crate) fn charge_useless(&mut self, key: WorkerKey, mut received: Received) -> Received {
-        let lines = self.intake.batch();
-        let blank = match received.consumed {
-            consumed if lines.is_empty() => consumed,
-            consumed @ MANY.. => consumed.saturating_sub(bytes_of(lines)),
-            _ => 0,
-        };
-        let found = lines.len();
-        let worker = self.ctx.workers.get(key).filter(|worker| !worker.process.is_drained());
-        if worker.is_some_and(|worker| blank > 0 || worker.useless.lines > 0) {
-            self.ctx.pause_useless(key, blank, found, &mut received);
-        }
-        received
-    }
-}
-
 impl Ctx {
-    fn pause_useless(&mut self, key: WorkerKey, blank: usize, found: usize, received: &mut Received) {
+    pub(crate) fn pause_useless(&mut self, key: WorkerKey, blank: usize, found: usize, received: &mut Received) {
         let now = self.time.now();
         let Some(worker) = self.workers.get_mut(key) else { return };
         let refused = core::mem::take(&mut worker.useless.lines) as usize;

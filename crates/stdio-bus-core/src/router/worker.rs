@@ -23,6 +23,7 @@ use crate::router::audience::ForAll;
 use crate::router::message::By;
 use crate::router::unmatched::{Meant, error_of};
 use crate::session::children::announced;
+use crate::session::early::EarlyLine;
 use crate::session::state::Event;
 use crate::session::table::{FULL, Sessions};
 use crate::settings::MAX_SESSION_ID_LEN;
@@ -505,6 +506,38 @@ impl Bus {
             owner.filter(|owner| self.sessions.begin_child(&mut self.ctx, *owner, worker, parent, &child))
         {
             self.deliver_early(worker, owner, &child, true);
+        }
+    }
+
+    /// A worker has answered a client that asked for a session with this one, or has announced it as a child: its early
+    /// lines follow.
+    pub(crate) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8], is_child: bool) {
+        let session = self.sessions.of_worker(key, name);
+        let owned = session.and_then(|session| self.sessions.get(session));
+        if owned.is_none_or(|session| session.client != Some(client)) {
+            return;
+        }
+        let has_subagents = self.ctx.workers.get(key).is_some_and(|worker| worker.facts.has_subagents);
+        let is_it = |early: &EarlyLine| early.is_of(name, is_child);
+        for early in self.sessions.take_early(&mut self.ctx, key, is_it) {
+            if !early.is_request() {
+                self.ctx.send(client.into(), early.text());
+            }
+            if !early.is_request() && !has_subagents {
+                continue;
+            }
+            let passed = self.with_kept_line(early.text(), |bus, line| match early.is_request() {
+                true => bus.pass_kept_request(key, line),
+                false => {
+                    let wrapped = unwrapped(line);
+                    let line = Parsed { line: wrapped.as_ref().unwrap_or(line.line), ..line };
+                    bus.note_announcement(key, session, line);
+                    Ok(())
+                }
+            });
+            if let Some(Err(Refusal(reason, text))) = passed {
+                self.ctx.refuse_early(key, &early, reason, &text);
+            }
         }
     }
 }

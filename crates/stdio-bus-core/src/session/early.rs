@@ -15,13 +15,11 @@ use core::time::Duration;
 
 use ndjson_scan::Span;
 
-use crate::Bus;
 use crate::ctx::Ctx;
-use crate::message::{Parsed, Refusal, session_named};
-use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
+use crate::message::{Parsed, session_named};
+use crate::peer::{Moment, SessionKey, Text, WorkerKey};
 use crate::reply::Delivered;
 use crate::report::Reason;
-use crate::router::message::unwrapped;
 use crate::session::table::Sessions;
 use crate::settings::MAX_SESSION_ID_LEN;
 
@@ -37,7 +35,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const LONGEST_FOR_CHILD: Duration = Duration::from_secs(5);
 
 /// A line that waits for its session.
-struct EarlyLine {
+pub(crate) struct EarlyLine {
     /// The session that it names.
     session: Text,
     /// With its newline.
@@ -50,46 +48,29 @@ struct EarlyLine {
     until: Moment,
 }
 
+impl EarlyLine {
+    /// Whether it names this session, which an announcement made known if `is_child`.
+    pub(crate) fn is_of(&self, session: &[u8], is_child: bool) -> bool {
+        self.session.as_bytes() == session && (is_child || !self.is_for_child)
+    }
+
+    /// Whether it is a request.
+    pub(crate) fn is_request(&self) -> bool {
+        self.id.is_some()
+    }
+
+    /// The line, with its newline.
+    pub(crate) fn text(&self) -> &[u8] {
+        self.line.as_bytes()
+    }
+}
+
 /// The waiting lines of a worker, in order.
 #[derive(Default)]
 pub(crate) struct Early(Vec<EarlyLine>);
 
 fn bytes_of(lines: &[EarlyLine]) -> usize {
     lines.iter().map(|early| early.line.as_bytes().len()).sum()
-}
-
-impl Bus {
-    /// A worker has answered a client that asked for a session with this one, or has announced it as a child: its early
-    /// lines follow.
-    pub(crate) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8], is_child: bool) {
-        let session = self.sessions.of_worker(key, name);
-        let owned = session.and_then(|session| self.sessions.get(session));
-        if owned.is_none_or(|session| session.client != Some(client)) {
-            return;
-        }
-        let has_subagents = self.ctx.workers.get(key).is_some_and(|worker| worker.facts.has_subagents);
-        let is_it = |early: &EarlyLine| early.session.as_bytes() == name && (is_child || !early.is_for_child);
-        for early in self.sessions.take_early(&mut self.ctx, key, is_it) {
-            if early.id.is_none() {
-                self.ctx.send(client.into(), early.line.as_bytes());
-            }
-            if early.id.is_none() && !has_subagents {
-                continue;
-            }
-            let passed = self.with_kept_line(early.line.as_bytes(), |bus, line| match early.id {
-                Some(_) => bus.pass_kept_request(key, line),
-                None => {
-                    let wrapped = unwrapped(line);
-                    let line = Parsed { line: wrapped.as_ref().unwrap_or(line.line), ..line };
-                    bus.note_announcement(key, session, line);
-                    Ok(())
-                }
-            });
-            if let Some(Err(Refusal(reason, text))) = passed {
-                self.ctx.refuse_early(key, &early, reason, &text);
-            }
-        }
-    }
 }
 
 impl Sessions {
@@ -168,7 +149,12 @@ impl Sessions {
         }
     }
 
-    fn take_early(&mut self, ctx: &mut Ctx, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
+    pub(crate) fn take_early(
+        &mut self,
+        ctx: &mut Ctx,
+        key: WorkerKey,
+        wanted: impl Fn(&EarlyLine) -> bool,
+    ) -> Vec<EarlyLine> {
         let Some(worker) = ctx.workers.get_mut(key) else { return Vec::new() };
         let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
         self.end_early(bytes_of(&taken));
@@ -187,7 +173,7 @@ impl Sessions {
 
 impl Ctx {
     /// An early line gets an error, if it is a request, and its loss is reported.
-    fn refuse_early(&mut self, key: WorkerKey, early: &EarlyLine, reason: Reason, text: &str) {
+    pub(crate) fn refuse_early(&mut self, key: WorkerKey, early: &EarlyLine, reason: Reason, text: &str) {
         let id = early.id.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
         self.report_request(reason, [Some(key.into()), None], || (id, text.into()));
         if let Some(id) = &early.id {

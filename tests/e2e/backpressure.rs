@@ -381,7 +381,8 @@ fn a_client_that_sends_requests_continuously_gets_every_answer_and_so_do_others(
     polite.ask(2, "m", json!({}));
     daemon.signal(Signal::CONT);
     let before = line(polite.answer(2)) - last - 1;
-    assert!(before < AT_ONCE as u64 / 4, "{before} of {at_once} requests went first");
+    // The other client's turn comes after what one read of this one brings, which is a small part of what it has sent.
+    assert!(before < at_once as u64 / 4, "{before} of {at_once} requests went first");
     std::thread::scope(|scope| {
         let mut writer = eager.second();
         scope.spawn(move || writer.send_bytes(&requests[there..]));

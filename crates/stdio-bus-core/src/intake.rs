@@ -387,7 +387,8 @@ impl Bus {
         let lines = self.intake.batch();
         let blank = match received.consumed {
             consumed if lines.is_empty() => consumed,
-            consumed @ MANY.. => consumed.saturating_sub(bytes_of(lines)),
+            // What lies between the lines, blank ones, counts as well.
+            consumed @ MANY.. => consumed - lines.iter().map(|line| line.span.len() + 1).sum::<usize>().min(consumed),
             _ => 0,
         };
         let found = lines.len();

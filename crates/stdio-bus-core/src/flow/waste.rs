@@ -8,8 +8,6 @@
 
 use core::time::Duration;
 
-use ndjson_scan::Line;
-
 use super::gate::Hold;
 use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
@@ -84,11 +82,6 @@ impl Useless {
     pub(crate) fn pass(&mut self, bytes: usize) {
         self.passed += bytes;
     }
-}
-
-/// Bytes of these lines, newlines included.
-fn bytes_of(lines: &[Line]) -> usize {
-    lines.iter().map(|line| line.span.len() + 1).sum()
 }
 
 impl Ctx {

@@ -14,6 +14,8 @@ use thiserror::Error;
 
 use crate::kinds::{ListenerKind, Row, over_http};
 
+pub use crate::access::is_loopback;
+
 /// The hint for a path with a tilde, which only a shell expands.
 pub(crate) const TILDE: &str = "~ is not expanded here; write the whole path";
 
@@ -249,13 +251,6 @@ impl fmt::Display for Address {
             Self::Unix { path } => write!(out, "unix:{}", path.display()),
         }
     }
-}
-
-/// Whether a host, an IPv6 address without brackets, is this machine wherever it is resolved.
-pub fn is_loopback(host: &str) -> bool {
-    // Most local clients use one of the first two.
-    let is_name = host == "127.0.0.1" || host == "localhost" || host.ends_with(".localhost");
-    is_name || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// The replacement for `[::]`, all interfaces, where IPv6 is unavailable. There is none for other IPv6 addresses.

@@ -58,4 +58,4 @@ pub use ndjson_scan as scan;
 use stdio_bus_base::trust;
 use stdio_bus_base::{calendar, random};
 pub use stdio_bus_core as bus;
-use stdio_bus_proto::{http1, mcp, proxy, tokens, websocket};
+use stdio_bus_proto::{access, http1, mcp, proxy, websocket};

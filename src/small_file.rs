@@ -55,7 +55,7 @@ pub(crate) fn take<T: PartialEq>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tokens::Tokens;
+    use crate::access::Tokens;
 
     #[test]
     fn a_fifo_or_a_device_is_refused_at_once_and_a_large_file_is_read_to_the_limit_alone() {

@@ -9,11 +9,11 @@ use super::table;
 use super::users::{self, MAX_ID};
 use super::values::{number, set_mode, small_file, socket_mode};
 use super::{Listen, Listener, NoFile, Owner, Pool, Web, same_place};
+use crate::access::{Policy, Tokens};
 use crate::address::Address;
 use crate::bus::networks::Network;
 use crate::bus::settings::{Entry, MaxConnections, Proxies};
 use crate::kinds::{self, KINDS, Row, listed, over_http};
-use crate::tokens::Tokens;
 use crate::websocket::HEALTH;
 
 pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Vec<Listener> {
@@ -138,18 +138,17 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
     let default = Web::of(*kind);
     let is_unix = listen.is_unix();
     let ping = number(reader, object, "ping_sec").map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
-    let (tokens_file, tokens) = match object.get("tokens_file") {
-        Some(node) => tokens_file(reader, node, pools),
-        None => (None, Tokens::default()),
-    };
+    let (tokens_file, tokens) = object.get("tokens_file").and_then(|node| tokens_file(reader, node, pools)).unzip();
     Some(Web {
         kind: *kind,
         path: object.get("path").and_then(|node| web_path(reader, node, served)).unwrap_or(default.path),
-        origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
-        hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
+        access: Policy {
+            origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
+            hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
+            tokens,
+            trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
+        },
         tokens_file,
-        tokens,
-        trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
         ping: ping.unwrap_or(default.ping),
         pong_timeout: default.pong_timeout,
     })
@@ -197,8 +196,8 @@ fn hosts<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
     hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect()
 }
 
-fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Option<PathBuf>, Tokens) {
-    let Some(path) = reader.string(node) else { return (None, Tokens::default()) };
+fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<(PathBuf, Tokens)> {
+    let path = reader.string(node)?;
     let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
     let read = small_file(&path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned()));
     let tokens = read.and_then(|text| Tokens::parse(&text, &ids));
@@ -210,7 +209,7 @@ fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> 
         Ok(_) => {}
         Err(why) => reader.fail(node, format!("the tokens file {path:?}: {why}"), None),
     }
-    (Some(path.into()), tokens.unwrap_or_default())
+    Some((path.into(), tokens.unwrap_or_default()))
 }
 
 fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>> {

@@ -35,9 +35,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::access::{Policy, Secret};
 use crate::address::{Address, is_abstract, is_loopback};
-use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Proxies, Routing, Settings};
-use crate::tokens::{self, Tokens};
+use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Routing, Settings};
 
 pub use crate::bus::report::Level as LogLevel;
 pub use crate::kinds::ListenerKind;
@@ -158,16 +158,10 @@ pub struct Web {
     pub kind: ListenerKind,
     /// The path it is served at; begins with a slash. With MCP, each pool that its clients may use has a path below it.
     pub path: String,
-    /// The origins of browser pages that may use it (RFC 6454), in lower case; `*` allows all of them.
-    pub origins: Vec<String>,
-    /// Its host names, in lower case and without a port: a page from one of them has the same origin.
-    pub hosts: Vec<String>,
-    /// The file with the clients' tokens; none admits every client.
+    /// Who may use it.
+    pub access: Policy,
+    /// The file that the tokens in `access` are from.
     pub tokens_file: Option<PathBuf>,
-    /// The tokens in that file.
-    pub tokens: Tokens,
-    /// Proxies that are trusted in `X-Forwarded-For` and `Forwarded`.
-    pub trusted_proxies: Option<Proxies>,
     /// The period of pings: in each one, a silent WebSocket is pinged once; none never pings.
     pub ping: Option<Duration>,
     /// How long a pong may take. Not configurable.
@@ -227,11 +221,8 @@ impl Web {
         Self {
             kind,
             path: kind.default_path().to_owned(),
-            origins: Vec::new(),
-            hosts: Vec::new(),
+            access: Policy::default(),
             tokens_file: None,
-            tokens: Tokens::default(),
-            trusted_proxies: None,
             ping: Some(Duration::from_secs(30)),
             pong_timeout: Duration::from_secs(10),
         }
@@ -249,38 +240,9 @@ pub struct Admin {
     /// The address to listen on; never [`Listen::Stdio`].
     pub listen: Listen,
     /// The token required for actions over TCP.
-    pub token: Option<Token>,
+    pub token: Option<Secret>,
     /// The file that it came from.
     pub token_file: Option<PathBuf>,
-}
-
-/// A secret that is presented verbatim. It is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(Vec<u8>);
-
-impl Token {
-    /// The secret, without the white space around it.
-    ///
-    /// # Errors
-    /// It is shorter than [`tokens::SHORTEST`].
-    pub fn new(secret: &[u8]) -> Result<Self, String> {
-        let (secret, least) = (secret.trim_ascii(), tokens::SHORTEST);
-        match secret.len() {
-            length if length < least => Err(format!("has {length} bytes, and {least} is the least")),
-            _ => Ok(Self(secret.to_vec())),
-        }
-    }
-
-    /// Compares in constant time; only the length leaks.
-    pub fn is(&self, presented: &[u8]) -> bool {
-        tokens::is_same(&self.0, presented)
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Token(…)")
-    }
 }
 
 /// The address of a listener.
@@ -645,7 +607,7 @@ impl Config {
     /// Warnings about listeners that accept clients from any other machine: they are neither authenticated nor
     /// encrypted. An admin listener that other machines can reach is included.
     pub fn open_listeners(&self) -> Vec<String> {
-        let asks_for_token = |listener: &Listener| listener.web.as_ref().is_some_and(|web| web.tokens_file.is_some());
+        let asks_for_token = |listener: &Listener| listener.web.as_ref().is_some_and(|web| web.access.tokens.is_some());
         let is_open = |listener: &&Listener| match &listener.listen {
             Listen::Tcp { host, .. } => {
                 listener.entry.allow.is_none() && !is_loopback(host) && !asks_for_token(listener)

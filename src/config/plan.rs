@@ -128,7 +128,7 @@ impl Config {
             listener.pool = listener.pool.map(|pool| places[pool]);
             listener.pools = listener.pools.take().map(|pools| pools.into_iter().map(|pool| places[pool]).collect());
             if let Some(web) = &mut listener.web {
-                web.tokens = mem::take(&mut web.tokens).moved(&places);
+                web.access.tokens = web.access.tokens.take().map(|tokens| tokens.moved(&places));
             }
         }
     }

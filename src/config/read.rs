@@ -14,9 +14,10 @@ use super::document::{Node, Object, Problem, Reader};
 use super::listeners::listeners;
 use super::values::{checked, number, set_mode, small_file, socket_mode};
 use super::{
-    Admin, Config, DEFAULT_DEDICATED_WORKERS, LEVELS, Listen, Listener, Log, LogFormat, Mode, Pool, Text, Token, node,
+    Admin, Config, DEFAULT_DEDICATED_WORKERS, LEVELS, Listen, Listener, Log, LogFormat, Mode, Pool, Text, node,
     same_place,
 };
+use crate::access::Secret;
 use crate::address::Address;
 use crate::bus::settings::{self, Assignment, BadOutput, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
 
@@ -271,9 +272,9 @@ fn admin<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listeners: &[Listener]) -
     Some(Admin { listen, token, token_file })
 }
 
-fn token<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<(Token, PathBuf)> {
+fn token<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<(Secret, PathBuf)> {
     let path = reader.string(node)?;
-    match small_file(&path).map(|bytes| Token::new(&bytes)) {
+    match small_file(&path).map(|bytes| Secret::new(&bytes)) {
         Ok(Ok(token)) => return Some((token, path.into())),
         Ok(Err(why)) => {
             let hint = "make one with: openssl rand -hex 32".to_owned();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
-use super::handshakes::upgrade::UpgradePolicy;
+use super::access::Access;
 use super::listen::{Listening, OwnSocket};
 use crate::bus::port::Moment;
 use crate::config::{Config, Listener};
@@ -182,13 +182,13 @@ pub(super) struct Terms {
     /// They come over a network, which may fail silently.
     pub is_tcp: bool,
     /// Their access policy, if they speak WebSocket or MCP.
-    pub policy: Option<UpgradePolicy>,
+    pub policy: Option<Access>,
 }
 
 impl Terms {
     pub(super) fn of(listener: &Listener, config: &Config) -> Self {
         let is_tcp = listener.listen.host_and_port().is_some();
-        Self { is_tcp, policy: UpgradePolicy::of(listener, config) }
+        Self { is_tcp, policy: Access::of(listener, config) }
     }
 }
 
@@ -234,7 +234,7 @@ impl Listeners {
     }
 
     /// The access policy of a WebSocket or MCP listener.
-    pub(super) fn policy(&self, listener: usize) -> Option<&UpgradePolicy> {
+    pub(super) fn policy(&self, listener: usize) -> Option<&Access> {
         self.terms.get(listener)?.policy.as_ref()
     }
 

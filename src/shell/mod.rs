@@ -18,6 +18,7 @@
 //! one completion: what came meanwhile is taken with it (docs/performance.md says what waiting for more would cost).
 
 mod accept;
+mod access;
 pub(crate) mod admin;
 mod budget;
 mod clock;

@@ -26,6 +26,7 @@ use serde_json::json;
 
 use super::connection::Connection;
 use super::descriptors::Allowance;
+use crate::access::{Policy, Tokens};
 use crate::address::Address;
 use crate::bus::port::{Exit, Origin, Reason};
 use crate::bus::settings::Proxies;
@@ -33,7 +34,6 @@ use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, Listener, Web};
 use crate::io::Io;
 use crate::testing::{Draws, Random, shrink};
-use crate::tokens::Tokens;
 use clients::{BROKEN_HEADERS, BROKEN_UPGRADES, Client, Frames, REQUEST_TIMEOUT, TOKEN, UPGRADE, Verdict};
 use lines::{Pulled, pull};
 use machine::Machine;
@@ -130,8 +130,9 @@ fn config(draws: &mut Draws<'_>, scarcity: Scarcity) -> Config {
     // The file is never read: its contents are passed directly.
     let tokens_file = draws.of("tokens_file").one_in(2).then(|| PathBuf::from("tokens"));
     let tokens = Tokens::parse(&format!("somebody:{TOKEN}"), &[]).expect("it is right");
+    let access = Policy { tokens: tokens_file.is_some().then_some(tokens), ..Policy::default() };
     config.listeners[0].web =
-        draws.of("WebSocket").one_in(3).then(|| Web { ping, tokens_file, tokens, ..Web::default() });
+        draws.of("WebSocket").one_in(3).then(|| Web { ping, tokens_file, access, ..Web::default() });
     config.listeners[0].max_connections.total = scarcity.of_listener;
     config.listeners.extend(draws.of("stdio").one_in(3).then(|| Listener::open(Listen::Stdio)));
     if scarcity.has_little_memory {
@@ -152,7 +153,7 @@ impl Simulation {
         let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
         let needs_header = config.listeners[0].entry.proxy.is_some();
         let web = config.listeners[0].web.as_ref();
-        let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.tokens_file.is_some()));
+        let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.access.tokens.is_some()));
         let has_admin = draws.of("admin").one_in(2);
         let descriptors = Allowance {
             of_workers: getrlimit(Resource::Nofile),

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::framing::Framing;
+use crate::access::Bearer;
 use crate::bus::port::{Moment, Reason};
-use crate::tokens::Bearer;
 use crate::websocket::Role;
 use crate::websocket::close::{self, Fault};
 use crate::websocket::frame::{Decoder, Event, Received};

@@ -1,6 +1,7 @@
 //! Listeners: their addresses, access, and pools.
 
 use super::*;
+use crate::access::Tokens;
 
 #[test]
 fn a_websocket_listener_has_its_terms() {
@@ -19,11 +20,13 @@ fn a_websocket_listener_has_its_terms() {
     let web = Web {
         kind: ListenerKind::WebSocket,
         path: "/a/b".to_owned(),
-        origins: vec!["https://app.example".to_owned(), "*".to_owned()],
-        hosts: vec!["bus.example".to_owned()],
+        access: Policy {
+            origins: vec!["https://app.example".to_owned(), "*".to_owned()],
+            hosts: vec!["bus.example".to_owned()],
+            tokens: Some(Tokens::parse("alice:0123456789abcdef a", &["a"]).expect("it is right")),
+            trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
+        },
         tokens_file: Some(file),
-        tokens: Tokens::parse("alice:0123456789abcdef a", &["a"]).expect("it is right"),
-        trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
         ping: None,
         pong_timeout: Duration::from_secs(10),
     };
@@ -58,9 +61,12 @@ fn a_listener_for_mcp_has_its_terms() {
     );
     let web = Web {
         path: "/a/b".to_owned(),
-        origins: vec!["https://app.example".to_owned()],
-        hosts: vec!["bus.example".to_owned()],
-        trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
+        access: Policy {
+            origins: vec!["https://app.example".to_owned()],
+            hosts: vec!["bus.example".to_owned()],
+            trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
+            ..Policy::default()
+        },
         ..Web::of(ListenerKind::Mcp)
     };
     assert_eq!((full.web.as_ref(), full.address()), (Some(&web), "http://[::1]:9000/a/b".to_owned()));

@@ -11,10 +11,9 @@ use rustix::process::geteuid;
 
 use super::request::Request;
 use super::response::Response;
+use crate::access::{Secret, names_this_machine};
 use crate::bus::port::{Place, Source};
-use crate::config::Token;
 use crate::http1::Status;
-use crate::shell::handshakes::upgrade::names_this_machine;
 
 /// What is known of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +57,7 @@ pub(super) fn may_ask(origin: Origin, request: &Request) -> Result<(), Response>
 pub(super) struct MayAct(());
 
 /// Permission for a request to act, or the refusal.
-pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Token>) -> Result<MayAct, Response> {
+pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Secret>) -> Result<MayAct, Response> {
     if let Some(page) = &request.origin {
         let host = page.split_once("://").map(|(_, host)| host);
         // Its own name leads it through a tunnel to the socket, too, once it has pointed it at this machine.
@@ -113,7 +112,7 @@ mod tests {
 
     #[test]
     fn an_action_needs_a_unix_socket_or_the_token() {
-        let token = Token::new(b" 0123456789abcdef\n").expect("it is long enough");
+        let token = Secret::new(b" 0123456789abcdef\n").expect("it is long enough");
         let act = |origin, token, fields: &str| code(may_act(origin, &request(&format!("Host: h{fields}")), token));
         assert_eq!(act(Origin::Trusted, None, ""), 200);
         for origin in [Origin::AnyUser, Origin::Network, Origin::Loopback] {
@@ -128,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_page_of_another_origin_may_not_act_with_a_stolen_token() {
-        let token = Token::new(b"0123456789abcdef").expect("it is long enough");
+        let token = Secret::new(b"0123456789abcdef").expect("it is long enough");
         let act = |fields: &str| {
             let fields = format!("Host: h:1\r\nAuthorization: Bearer 0123456789abcdef{fields}");
             code(may_act(Origin::Network, &request(&fields), Some(&token)))

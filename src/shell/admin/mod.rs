@@ -34,9 +34,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::listeners::{Acceptor, Throttle};
+use crate::access::Secret;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
-use crate::config::{Config, Token};
+use crate::config::Config;
 use crate::small_file;
 use access::Origin;
 use history::History;
@@ -60,7 +61,7 @@ pub(super) struct Admin {
     pub is_on: bool,
     /// Every user of this machine may connect.
     is_abstract: bool,
-    token: Option<Token>,
+    token: Option<Secret>,
     token_file: PathBuf,
     /// By the slots of their connections. Those of closed connections go with the next turn.
     operators: HashMap<usize, Operator>,
@@ -102,7 +103,7 @@ impl Admin {
     /// Takes the reread token file.
     pub(super) fn take_token(&mut self, content: io::Result<Vec<u8>>) {
         let what = format!("the token file {} of the admin listener", self.token_file.display());
-        let parse = |bytes: &[u8]| Token::new(bytes).map(Some).map_err(|why| format!("it {why}"));
+        let parse = |bytes: &[u8]| Secret::new(bytes).map(Some).map_err(|why| format!("it {why}"));
         small_file::take(&mut self.token, &what, content, parse);
     }
 

@@ -9,9 +9,10 @@ use super::response::{JSON, Response};
 use super::tables::{self, Object, Table};
 use super::view::View;
 use super::{health, page, status};
+use crate::access::Secret;
 use crate::bus::port::Input;
 use crate::bus::readiness::Readiness;
-use crate::config::{LEVELS, LogLevel, Token};
+use crate::config::{LEVELS, LogLevel};
 use crate::http1::{Method, Status};
 use crate::shell::reload::Outcome;
 
@@ -80,7 +81,7 @@ pub(super) fn route(
     view: &View<'_>,
     request: &Request,
     origin: Origin,
-    token: Option<&Token>,
+    token: Option<&Secret>,
 ) -> Result<(Response, Act), Response> {
     Ok(match grant(request, origin, token)? {
         Grant::Read(read) => (read(view, request), Act::Nothing),
@@ -92,7 +93,7 @@ pub(super) fn route(
 }
 
 /// What a request is granted by its path, method and origin; or its refusal.
-fn grant(request: &Request, origin: Origin, token: Option<&Token>) -> Result<Grant, Response> {
+fn grant(request: &Request, origin: Origin, token: Option<&Secret>) -> Result<Grant, Response> {
     may_ask(origin, request)?;
     let route = route_of(&request.path);
     let allowed = if matches!(route, Some(Route::Act(..))) { ACT } else { READ };
@@ -296,7 +297,7 @@ mod tests {
 
     /// The result of a request: `read`, `act`, or the code of its refusal.
     fn asked(method: &str, path: &str, fields: &str, origin: Origin, has_token: bool) -> String {
-        let token = has_token.then(|| Token::new(SECRET.as_bytes()).expect("it is long enough"));
+        let token = has_token.then(|| Secret::new(SECRET.as_bytes()).expect("it is long enough"));
         let request = read(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"));
         match grant(&request.expect("it is a request"), origin, token.as_ref()) {
             Ok(Grant::Read(_)) => "read".to_owned(),

@@ -6,7 +6,7 @@
 //! is full. A new one replaces one of the source with most of them (`eviction.rs`). One that succeeds becomes a client in
 //! its slot.
 
-pub(super) mod upgrade;
+pub(super) mod health;
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use super::http::connection::{Accepted, Purpose, State, limits};
 use super::reactor::Reactor;
 use super::turn::Shell;
 use super::websocket::WebSocket;
+use crate::access::Refusal;
 use crate::bus::port::{Input, Moment, Origin, Place, Reason};
 use crate::http1::{Limits, Request, RequestReader, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
 use crate::proxy::{self, Header, Reading};
-use crate::websocket::answer::Refusal;
 use crate::websocket::request;
 
 /// Time limit for a PROXY header. A proxy sends it in the first packet; one packet may be lost.

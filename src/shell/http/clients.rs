@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::connection::Unsent;
 use super::members::{Member, Role};
 use super::places::gives_way;
+use crate::access::Refusal;
 use crate::bus::id::Id;
 use crate::bus::origin::Names;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
@@ -14,7 +15,6 @@ use crate::bus::shares::Shares;
 use crate::io::Io;
 use crate::mcp::{Fault, Session};
 use crate::shell::connections::AsHttp;
-use crate::shell::handshakes::upgrade::turned_away;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -70,7 +70,7 @@ impl<I: Io> Shell<I> {
             let shares = Shares::new(total, here.map(|member| (member.source, 1)), Some(sender.origin.source()));
             self.evict_member(now, slot, &shares, |member| member.listener == listener);
         }
-        self.bus.view().would_take(listener, &sender.origin).map_err(turned_away)?;
+        self.bus.view().would_take(listener, &sender.origin).map_err(Refusal::from)?;
         let (source, names) = (sender.origin.source(), Names::clone(&sender.origin.names));
         let era = if let Role::Session(_) = role { Era::Legacy } else { Era::Modern };
         let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era);

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::access::Bearer;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};
@@ -21,7 +22,6 @@ use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
 use crate::shell::outbox::{Outbox, Storage};
 use crate::shell::transport::{Ends, Flight, Transport};
-use crate::tokens::Bearer;
 
 /// Interval of keep-alives in a stream, and how long an answer may be outstanding before its response becomes a stream.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use hashbrown::HashMap as Table;
 
+use crate::access::Bearer;
 use crate::bus::port::{ClientKey, Moment, Names, Source, WorkerKey};
 use crate::mcp::{Message, Session};
-use crate::tokens::Bearer;
 
 /// Maximum number of answers whose worker is found again by the state that they carry (`requestState`).
 const MOST_STATES: usize = 1024;

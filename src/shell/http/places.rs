@@ -5,6 +5,7 @@
 
 use super::connection::{Connection, Purpose, State};
 use super::members::{Role, Waiting};
+use crate::access::Refusal;
 use crate::bus::admission::{TurnedAway, most_of_source};
 use crate::bus::id::Id;
 use crate::bus::port::{Input, Moment, Reason, Source};
@@ -12,7 +13,6 @@ use crate::bus::{Dialect, cancellation};
 use crate::io::Io;
 use crate::mcp::{Fault, Message};
 use crate::shell::connections::AsHttp;
-use crate::shell::handshakes::upgrade::turned_away;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
@@ -67,7 +67,7 @@ impl<I: Io> Shell<I> {
             for _ in most..=others {
                 // One that is idle; it does not give up a request of its own for another one.
                 let (Some(goes), _) = self.reactor.connections.first_to_go(most, Some(source), is_own) else {
-                    return Err(turned_away(most_of_source(most)).into());
+                    return Err(Refusal::from(most_of_source(most)).into());
                 };
                 self.reactor.leave_http(now, goes);
             }
@@ -100,7 +100,7 @@ impl<I: Io> Shell<I> {
         is_chosen: impl Fn(usize, &Connection) -> bool,
     ) -> Result<(), Fault> {
         let (goes, shares) = self.reactor.connections.first_to_go(places, Some(source), is_chosen);
-        let goes = goes.ok_or_else(|| turned_away(TurnedAway::full(&shares, whose)))?;
+        let goes = goes.ok_or_else(|| Refusal::from(TurnedAway::full(&shares, whose)))?;
         let held = shares.held_by(self.reactor.connections[AsHttp(goes)].source);
         self.give_up(now, goes, &gives_way(places, WHAT, held));
         Ok(())

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::Http;
 use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Member, Waiting};
+use crate::access::{Caller, Refusal};
 use crate::bus::Known;
 use crate::bus::eras::protocol::{INVALID_REQUEST, LEGACY, MODERN, REVISIONS, revision};
 use crate::bus::id::Id;
@@ -18,12 +19,10 @@ use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, modern};
 use crate::shell::connections::AsHttp;
-use crate::shell::handshakes::upgrade::turned_away;
 use crate::shell::outbox::{Posted, Storage, are_held};
 use crate::shell::reactor::Reactor;
 use crate::shell::receivers::Source;
 use crate::shell::turn::Shell;
-use crate::websocket::request::Caller;
 
 /// Maximum length of an id in a refusal: one of 128 bytes may be written with an escape for each of them.
 const LONGEST_ID: usize = 1024;
@@ -56,7 +55,7 @@ impl<I: Io> Shell<I> {
             return Ok(());
         }
         let bearer = policy.identify(&mut origin, &caller)?;
-        self.bus.view().may_ask(listener, &origin).map_err(turned_away)?;
+        self.bus.view().may_ask(listener, &origin).map_err(Refusal::from)?;
         let asked = Asked::of(head, &policy.terms.path)?;
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));

@@ -6,6 +6,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::connection::{Accepted, Connection, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
+use crate::access::Refusal;
 use crate::bus::port::{Input, Moment, Reason};
 use crate::http1::{CONTINUE, Event, Method, Request, Status};
 use crate::io::ring::Completion;
@@ -14,14 +15,13 @@ use crate::mcp::asked::Verb;
 use crate::mcp::write::Manner;
 use crate::mcp::{Fault, write};
 use crate::shell::connections::AsHttp;
-use crate::shell::handshakes::upgrade::health;
+use crate::shell::handshakes::health::health;
 use crate::shell::liveness::{DOUBT, provoke_reset};
 use crate::shell::operation::Operation;
 use crate::shell::reactor::Reactor;
 use crate::shell::transport::{self, Drain, Flight, HalfClose};
 use crate::shell::turn::Shell;
 use crate::websocket::HEALTH;
-use crate::websocket::answer::Refusal;
 
 /// Size of the first receive on a new connection: most requests are shorter.
 const FIRST: usize = 4096;

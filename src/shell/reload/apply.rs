@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::prepare::Prepared;
 use super::watch;
+use crate::access::Bearer;
 use crate::bus::port::{Input, Moment, Origin, Peer};
 use crate::bus::shutdown::Stage;
 use crate::config::plan::{InUse, Plan};
@@ -21,7 +22,6 @@ use crate::shell::news::{FileOwner, News};
 use crate::shell::operation::Operation;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
-use crate::tokens::Bearer;
 
 /// How long a reload waits for new commands to prove themselves.
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
@@ -274,7 +274,7 @@ impl<I: Io> Shell<I> {
         let Some(policy) = reactor.listeners.policy(listener) else { return };
         let is_known = |bearer: &Bearer| {
             let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
-            policy.terms.tokens.has(bearer) && bus.view().offers_any(listener, &origin)
+            policy.terms.access.knows(bearer) && bus.view().offers_any(listener, &origin)
         };
         for (_, connection) in reactor.connections.all_lines() {
             let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));

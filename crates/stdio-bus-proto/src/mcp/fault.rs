@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
+use crate::access::Refusal;
 use crate::http1::Status;
-use crate::websocket::answer::Refusal;
 use stdio_bus_core::eras::protocol::{
     HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, MODERN, NO_SESSION, TRANSPORT,
     UNSUPPORTED_VERSION, spoken_over_http,

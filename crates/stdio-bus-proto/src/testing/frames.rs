@@ -5,9 +5,9 @@ use std::io::{Cursor, ErrorKind, Read, Write};
 use tungstenite::Message;
 use tungstenite::protocol::{CloseFrame, Role as Theirs, WebSocket, WebSocketConfig};
 
+use crate::access::Refusal;
 use crate::http1::HeadReader;
 use crate::websocket::Role;
-use crate::websocket::answer::Refusal;
 use crate::websocket::frame::{Decoder, Event, Received};
 use crate::websocket::request::Request;
 

@@ -1,10 +1,9 @@
-//! A server's answer to a WebSocket handshake: 101 and its fields, or a refusal with one line of JSON that says why.
+//! A server's answer to a WebSocket handshake that it accepts: 101 and its fields.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use super::key::Key;
-use crate::http1::{Error, Head, Status, is_word};
+use crate::http1::{Head, Status, is_word};
 
 /// A successful handshake. [`fmt::Display`] writes the whole head.
 #[derive(Clone, Copy, Debug)]
@@ -30,83 +29,9 @@ impl fmt::Display for Accepted<'_> {
     }
 }
 
-/// A refused handshake. [`fmt::Display`] writes the whole response, after which the connection is closed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub status: Status,
-    /// What is wrong, for the client and for the log.
-    pub why: Cow<'static, str>,
-    /// Seconds after which to retry.
-    pub retry_after: Option<u32>,
-}
-
-impl Refusal {
-    /// A refusal.
-    pub fn new(status: Status, why: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, why: why.into(), retry_after: None }
-    }
-
-    /// No connection is admitted now; retry in this many seconds.
-    pub fn unavailable(why: impl Into<Cow<'static, str>>, retry_after: u32) -> Self {
-        Self { retry_after: Some(retry_after), ..Self::new(Status::Unavailable, why) }
-    }
-
-    /// There is no room for this client, since its source has as much as it may have; retry in this many seconds.
-    pub fn too_many(why: impl Into<Cow<'static, str>>, retry_after: u32) -> Self {
-        Self { retry_after: Some(retry_after), ..Self::new(Status::TooManyRequests, why) }
-    }
-
-    pub(super) fn bad(why: &'static str) -> Self {
-        Self::new(Status::BadRequest, why)
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        // For a WebSocket client it makes no difference which part of the head is too long.
-        let Error { status, why } = if error == Error::LONG_TARGET { Error::LONG_HEAD } else { error };
-        Self::new(status, why)
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (code, name) = (self.status.code(), self.status.name());
-        let head = Head::answer(self.status);
-        let head = match self.status {
-            Status::Unauthorized => head.field("WWW-Authenticate", "Bearer realm=\"stdio_bus\""),
-            Status::MethodNotAllowed => head.field("Allow", "GET"),
-            Status::UpgradeRequired => head.field("Upgrade", "websocket").field("Sec-WebSocket-Version", 13),
-            _ => head,
-        };
-        // RFC 9110, section 7.8: a sender of Upgrade lists it here.
-        let connection = if self.status == Status::UpgradeRequired { "close, Upgrade" } else { "close" };
-        let head = head
-            .field_if("Retry-After", self.retry_after)
-            .field("Connection", connection)
-            .field("Content-Type", "application/json");
-        let body = serde_json::json!({ "status": code, "error": name, "message": self.why }).to_string();
-        out.write_str(&head.body(&(body + "\n")))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const ALL: [Status; 11] = [
-        Status::BadRequest,
-        Status::Unauthorized,
-        Status::Forbidden,
-        Status::NotFound,
-        Status::MethodNotAllowed,
-        Status::RequestTimeout,
-        Status::UpgradeRequired,
-        Status::TooManyRequests,
-        Status::FieldsTooLarge,
-        Status::Unavailable,
-        Status::VersionNotSupported,
-    ];
 
     #[test]
     fn a_websocket_is_accepted_with_its_key_and_its_id() {
@@ -117,31 +42,5 @@ mod tests {
         assert_eq!(accepted.to_string(), format!("{head}\r\n"));
         accepted.protocol = Some("acp");
         assert_eq!(accepted.to_string(), format!("{head}Sec-WebSocket-Protocol: acp\r\n\r\n"));
-    }
-
-    #[test]
-    fn a_refusal_says_why_in_one_line_and_closes() {
-        for status in ALL {
-            let text = Refusal::new(status, "a \"word\"\nof two lines").to_string();
-            let (head, body) = text.split_once("\r\n\r\n").unwrap();
-            assert!(head.starts_with(&format!("HTTP/1.1 {} {}\r\n", status.code(), status.name())), "{text}");
-            assert!(head.contains("\r\nConnection: close"), "{text}");
-            assert!(head.ends_with(&format!("\r\nContent-Length: {}", body.len())), "{text}");
-            assert_eq!(body.find('\n'), Some(body.len() - 1), "{text}");
-            let body: serde_json::Value = serde_json::from_str(body).unwrap();
-            assert_eq!((&body["status"], &body["error"]), (&status.code().into(), &status.name().into()));
-            assert_eq!(body["message"], "a \"word\"\nof two lines");
-        }
-    }
-
-    #[test]
-    fn a_refusal_has_the_fields_that_http_asks_for() {
-        let has = |refusal: Refusal, field: &str| refusal.to_string().contains(&format!("\r\n{field}\r\n"));
-        assert!(has(Refusal::new(Status::Unauthorized, ""), "WWW-Authenticate: Bearer realm=\"stdio_bus\""));
-        assert!(has(Refusal::new(Status::MethodNotAllowed, ""), "Allow: GET"));
-        assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Sec-WebSocket-Version: 13"));
-        assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Upgrade: websocket"));
-        assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Connection: close, Upgrade"));
-        assert!(has(Refusal::unavailable("it drains", 5), "Retry-After: 5"));
     }
 }

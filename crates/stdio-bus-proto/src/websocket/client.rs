@@ -164,8 +164,9 @@ pub fn message(kind: &[u8], body: &[u8]) -> Option<String> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::answer::{Accepted, Refusal};
+    use super::super::answer::Accepted;
     use super::*;
+    use crate::access::Refusal;
     use crate::http1::{HeadReader, Status};
     use crate::testing::frames::read_request;
 

@@ -6,10 +6,10 @@
 //!
 //! # A connection of a server
 //!
-//! 1. **The head of the request.** [`request::Request::of`] makes a [`request::Request`] or an [`answer::Refusal`] of a
+//! 1. **The head of the request.** [`request::Request::of`] makes a [`request::Request`] or a [`Refusal`] of a
 //!    head that [`crate::http1`] has read. The bytes after it are the first frames.
 //! 2. **The answer.** Path, origin, host and token are there for the caller's decision; [`request::Request::upgrade`]
-//!    checks that it is a WebSocket handshake. [`answer::Accepted`] or [`answer::Refusal`] writes the response; after a
+//!    checks that it is a WebSocket handshake. [`answer::Accepted`] or [`Refusal`] writes the response; after a
 //!    refusal the connection is closed.
 //! 3. **Frames become lines.** Received bytes are wrapped in a [`frame::Received`], and [`frame::Decoder::next`] is
 //!    called until it returns none. Then the first [`frame::Received::text`] bytes *of the same memory* are lines, each
@@ -41,12 +41,13 @@
 //! # Reading order
 //! `mask.rs`, `header.rs` (the frame header), `close.rs`, `frame.rs`, `encode.rs`; then `key.rs`, `answer.rs`,
 //! `request.rs` and `client.rs`. The HTTP of a handshake is read and written by [`crate::http1`].
+//!
+//! [`Refusal`]: crate::access::Refusal
 
 pub mod answer;
 pub mod client;
 pub mod close;
 pub mod encode;
-pub mod forwarded;
 pub mod frame;
 mod header;
 mod key;

@@ -4,10 +4,8 @@
 //! Invariant: a request has one meaning ([`crate::http1`]) and no body, so that no proxy in front of us can read its
 //! end, token or origin differently. The result does not depend on how the bytes are cut.
 
-use std::fmt;
-
-use super::answer::Refusal;
 use super::key::Key;
+use crate::access::{Caller, Refusal};
 use crate::http1::{self, Fields, Framing, Status, ascii};
 
 pub use crate::http1::{LONGEST_HEAD, Method};
@@ -33,52 +31,6 @@ pub struct Request<'b> {
     handshake: Handshake<'b>,
 }
 
-/// A request's sender and destination.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Caller<'b> {
-    /// `Host`: a name or an address, with an optional port. Only HTTP/1.0 may omit it.
-    pub host: Option<&'b str>,
-    /// `Origin`, if a browser page sent the request.
-    pub origin: Option<&'b str>,
-    /// The token of `Authorization: Bearer` or of the subprotocol `bearer.TOKEN`: visible ASCII. Other credentials count
-    /// as none.
-    pub token: Option<Token<'b>>,
-    /// The values of `X-Forwarded-For`, one per field line. Any client can forge them.
-    pub forwarded_for: Vec<&'b [u8]>,
-    /// The values of `Forwarded` (RFC 7239), one per field line. Any client can forge them.
-    pub forwarded: Vec<&'b [u8]>,
-}
-
-impl<'b> Caller<'b> {
-    /// Reads them from a head; the token may come from elsewhere.
-    ///
-    /// # Errors
-    /// The fields are ambiguous or malformed.
-    pub fn of(head: &http1::Request<'b>, other_token: Option<&'b str>) -> Result<Self, Refusal> {
-        if head.host == Some("") {
-            return Err(Refusal::bad("Host is not a host and a port"));
-        }
-        let only = |name: &'static str, twice: &'static str| head.fields.only(name).map_err(|_| Refusal::bad(twice));
-        let origin = only("origin", "more than one Origin")?;
-        let origin =
-            origin.map(|origin| ascii(origin).ok_or_else(|| Refusal::bad("Origin is not ASCII"))).transpose()?;
-        let credentials = only("authorization", "more than one Authorization")?;
-        let token = match (credentials.map(read_credentials).transpose()?.flatten(), other_token) {
-            (Some(_), Some(_)) => {
-                return Err(Refusal::bad("a token in Authorization and another one as a subprotocol"));
-            }
-            (one, other) => one.or(other),
-        };
-        Ok(Self {
-            host: head.host,
-            origin,
-            token: token.map(Token),
-            forwarded_for: head.fields.values("x-forwarded-for").collect(),
-            forwarded: head.fields.values("forwarded").collect(),
-        })
-    }
-}
-
 /// The fields that only a WebSocket handshake has.
 #[derive(Debug, PartialEq, Eq)]
 struct Handshake<'b> {
@@ -89,16 +41,6 @@ struct Handshake<'b> {
     key: Option<&'b [u8]>,
     /// A token is offered as a subprotocol without any of the [`PROTOCOLS`].
     offers_token_alone: bool,
-}
-
-/// A client's credential: visible ASCII. It is never shown in logs or debug output.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Token<'b>(pub &'b str);
-
-impl fmt::Debug for Token<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Token({} bytes)", self.0.len())
-    }
 }
 
 impl<'b> Request<'b> {
@@ -180,17 +122,6 @@ impl<'b> Request<'b> {
             handshake,
         })
     }
-}
-
-/// The token of `Authorization: Bearer` (RFC 6750).
-fn read_credentials(value: &[u8]) -> Result<Option<&str>, Refusal> {
-    let Some((scheme, rest)) = value.split_at_checked("bearer".len()) else { return Ok(None) };
-    if !scheme.eq_ignore_ascii_case(b"bearer") || rest.first().is_some_and(|byte| *byte != b' ') {
-        return Ok(None);
-    }
-    let token = ascii(rest.trim_ascii()).filter(|token| token.bytes().all(|byte| byte.is_ascii_graphic()));
-    let token = token.ok_or_else(|| Refusal::bad("the token of Authorization is not visible ASCII"))?;
-    Ok(Some(token).filter(|token| !token.is_empty()))
 }
 
 /// The first offered protocol that we support, and the token sent as a subprotocol.

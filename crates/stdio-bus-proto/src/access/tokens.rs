@@ -1,16 +1,17 @@
-//! Bearer tokens of clients: parses a file of them and looks them up. It does no I/O.
+//! Bearer tokens: parses a file of those of clients and looks them up, and compares that of the operators.
 //!
 //! A line is `NAME:TOKEN`, or `NAME:sha256:HEX` with the digest of a token, optionally followed by blanks and the pools
 //! that it grants: `POOL,POOL`. Empty lines and lines that begin with `#` are ignored. A name may have several tokens,
 //! so that one can be replaced while the other is in use.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 /// Minimum length of a token in bytes, so that it cannot be guessed.
-pub const SHORTEST: usize = 16;
+pub const SHORTEST_TOKEN: usize = 16;
 /// Maximum length of a name in bytes.
 const LONGEST_NAME: usize = 64;
 /// The prefix of a digest.
@@ -86,8 +87,37 @@ impl Tokens {
     }
 }
 
+/// A token that is kept as it is and has no bearer: that of the operators, in `admin.token_file`. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// The secret, without the white space around it.
+    ///
+    /// # Errors
+    /// It is shorter than [`SHORTEST_TOKEN`].
+    pub fn new(secret: &[u8]) -> Result<Self, String> {
+        let (secret, least) = (secret.trim_ascii(), SHORTEST_TOKEN);
+        match secret.len() {
+            length if length < least => Err(format!("has {length} bytes, and {least} is the least")),
+            _ => Ok(Self(secret.to_vec())),
+        }
+    }
+
+    /// Compares in constant time; only the length leaks.
+    pub fn is(&self, presented: &[u8]) -> bool {
+        is_same(&self.0, presented)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Secret(…)")
+    }
+}
+
 /// Compares a secret in constant time; only the lengths leak.
-pub fn is_same(secret: &[u8], presented: &[u8]) -> bool {
+fn is_same(secret: &[u8], presented: &[u8]) -> bool {
     let differs = secret.iter().zip(presented).fold(0, |differs, (one, other)| differs | (one ^ other));
     // Keeps the compiler from stopping at the first difference.
     std::hint::black_box(differs) == 0 && secret.len() == presented.len()
@@ -104,9 +134,9 @@ fn bearer(line: &str, pools: &[&str]) -> Result<Bearer, String> {
         Some(hex) => {
             digest(hex).ok_or("a digest is 64 hexadecimal digits; make one with: printf %s TOKEN | sha256sum")?
         }
-        None if secret.len() < SHORTEST => {
+        None if secret.len() < SHORTEST_TOKEN => {
             return Err(format!(
-                "the token has {} bytes, and {SHORTEST} is the least; make one with: openssl rand -hex 32",
+                "the token has {} bytes, and {SHORTEST_TOKEN} is the least; make one with: openssl rand -hex 32",
                 secret.len()
             ));
         }

@@ -1,0 +1,23 @@
+//! Who may come in over HTTP, whatever is spoken above it: the whole way of a request from its head to a refusal, without
+//! I/O. The core's own limits (networks, users, numbers of connections) come after it.
+//!
+//! [`Caller`] reads from a head who asks. [`Policy`] is what a listener's configuration says, with its [`Tokens`], and
+//! decides: [`Policy::identify`] changes the client's origin to what a proxy and a token say, or returns a [`Refusal`];
+//! [`Policy::still_admits`] asks again when tokens may have changed.
+//!
+//! # Reading order
+//! `caller.rs`, `hosts.rs` (names of this machine, DNS rebinding), `forwarded.rs` (clients behind proxies), `tokens.rs`,
+//! `policy.rs`, `refusal.rs`.
+
+mod caller;
+pub mod forwarded;
+mod hosts;
+mod policy;
+mod refusal;
+mod tokens;
+
+pub use caller::{Caller, Token};
+pub use hosts::{is_loopback, names_this_machine};
+pub use policy::{Entrance, Policy, Reach};
+pub use refusal::{RETRY_AFTER, Refusal};
+pub use tokens::{Bearer, SHORTEST_TOKEN, Secret, Tokens};

@@ -1,0 +1,151 @@
+//! Access to the listeners over HTTP: what [`crate::access`] decides, with the limits of the core, which come after it,
+//! with ids for those who come in, and with token files that are read again.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::access::{Bearer, Caller, Entrance, RETRY_AFTER, Reach, Refusal, Tokens};
+use crate::bus::Bus;
+use crate::bus::port::{Origin, Place};
+use crate::config::{Config, Listener, Web};
+use crate::http1::Status;
+use crate::random;
+use crate::small_file;
+use crate::websocket::HEALTH;
+use crate::websocket::answer::Accepted;
+use crate::websocket::request::Request;
+
+/// Of ids: six bits per character, all of them valid in fields, paths and cookies (RFC 4648, section 5).
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// The access to a listener.
+pub(super) struct Access {
+    pub terms: Web,
+    entrance: Entrance,
+    /// The prefix of its ids.
+    node: Arc<str>,
+    /// The ids of the pools that a line of its tokens file may name.
+    pools: Vec<String>,
+}
+
+impl Access {
+    /// The access to a listener, if it speaks WebSocket or MCP.
+    pub(super) fn of(listener: &Listener, config: &Config) -> Option<Self> {
+        let terms = listener.web.clone()?;
+        let pools = config.pools.iter().map(|pool| pool.core.id.clone()).collect();
+        let served = terms.kind.web();
+        let reach = match served.is_some_and(|web| web.must_know_host) {
+            _ if listener.listen.is_loopback() => Reach::ThisMachine,
+            true => Reach::KnownNames,
+            false => Reach::AnyName,
+        };
+        let entrance = Entrance { reach, takes_subprotocols: served.is_some_and(|web| web.has_websockets) };
+        Some(Self { terms, entrance, node: Arc::clone(&config.node), pools })
+    }
+
+    /// Takes the reread token file. True if the tokens have changed.
+    pub(super) fn take_tokens(&mut self, content: io::Result<Vec<u8>>) -> bool {
+        let Web { tokens_file: Some(path), access, .. } = &mut self.terms else { return false };
+        let Some(last) = &mut access.tokens else { return false };
+        let pools: Vec<&str> = self.pools.iter().map(String::as_str).collect();
+        let what = format!("the tokens file {}", path.display());
+        let has_changed = small_file::take(last, &what, content, |bytes| {
+            let text = str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+            Tokens::parse(text, &pools)
+        });
+        if has_changed && last.is_empty() {
+            tracing::warn!("{what} has no token: every client is refused");
+        }
+        has_changed
+    }
+
+    /// Admits the request of a WebSocket: the origin of its client, the response to send first, and the bearer of its
+    /// token. `origin` is the origin before any of the request's claims is believed.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub(super) fn admit(
+        &self,
+        bus: &Bus,
+        listener: usize,
+        mut origin: Origin,
+        request: &Request<'_>,
+    ) -> Result<(Origin, String, Option<Bearer>), Refusal> {
+        if request.path != self.terms.path {
+            let (host, path) = (request.caller.host.unwrap_or("HOST"), &self.terms.path);
+            let why = format!("there is nothing here but WebSocket, at ws://{host}{path}, and {HEALTH}");
+            return Err(Refusal::new(Status::NotFound, why));
+        }
+        let key = request.upgrade()?;
+        let bearer = self.identify(&mut origin, &request.caller)?;
+        bus.view().would_take(listener, &origin).map_err(Refusal::from)?;
+        let connection_id = self.new_id().map_err(|why| Refusal::unavailable(why, RETRY_AFTER))?;
+        let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
+        origin.names.connection_id = Some(connection_id.into());
+        Ok((origin, answer, bearer))
+    }
+
+    /// See [`crate::access::Policy::admits_page`].
+    ///
+    /// # Errors
+    /// It may not come from this page or name this host.
+    pub(super) fn admits_page(&self, origin: &Origin, caller: &Caller<'_>) -> Result<(), Refusal> {
+        self.terms.access.admits_page(self.entrance, origin, caller)
+    }
+
+    /// See [`crate::access::Policy::identify`].
+    ///
+    /// # Errors
+    /// It is not admitted.
+    pub(super) fn identify(&self, origin: &mut Origin, caller: &Caller<'_>) -> Result<Option<Bearer>, Refusal> {
+        self.terms.access.identify(self.entrance, origin, caller)
+    }
+
+    /// See [`crate::access::Policy::still_admits`].
+    ///
+    /// # Errors
+    /// It is not admitted any more.
+    pub(super) fn still_admits(&self, bearer: Option<&Bearer>) -> Result<(), Refusal> {
+        self.terms.access.still_admits(bearer)
+    }
+
+    /// Whether a connection from this address may name another source: by a token, or for its client.
+    pub(super) fn names_sources(&self, place: Place) -> bool {
+        self.terms.access.names_sources(place)
+    }
+
+    /// A new id for a client, or why there is none.
+    pub(super) fn new_id(&self) -> Result<String, &'static str> {
+        new_id(&self.node)
+    }
+
+    /// Whether an id has another node's prefix.
+    pub(super) fn is_of_another_node(&self, id: &str) -> bool {
+        id.split_once('.').is_some_and(|(node, _)| node != &*self.node)
+    }
+}
+
+/// The daemon's name, a dot, and 128 random bits.
+fn new_id(node: &str) -> Result<String, &'static str> {
+    let mut bytes = [0; 16];
+    random::fill(&mut bytes, random::Flags::NONBLOCK).map_err(|_| "the system has no random numbers yet")?;
+    let number = u128::from_ne_bytes(bytes);
+    let digits = (0..u128::BITS).step_by(6).map(|at| char::from(DIGITS[(number >> at & 63) as usize]));
+    Ok(format!("{node}.{}", digits.collect::<String>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_begin_with_the_node() {
+        let node = "n".repeat(32);
+        let ids: Vec<String> = (0..100).map(|_| new_id(&node).expect("random numbers")).collect();
+        for (at, id) in ids.iter().enumerate() {
+            let (before, rest) = id.split_once('.').expect("a dot");
+            assert!(before == node && rest.len() == 22 && id.len() <= 64, "{id}");
+            assert!(!ids[..at].contains(id));
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The health check of a listener over HTTP, for load balancers.
+
+use serde_json::json;
+
+use crate::bus::Bus;
+use crate::bus::readiness::Readiness;
+use crate::http1::{Head, Method, Status};
+
+/// The response to a listener's health check, after which the connection is closed.
+pub(in crate::shell) fn health(bus: &Bus, listener: usize, method: Method) -> String {
+    let readiness = bus.view().listener_readiness(listener);
+    let (status, body) = match readiness {
+        Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
+        Some(Readiness::NotReady(why) | Readiness::Full(why)) => {
+            (Status::Unavailable, json!({ "status": "not ready", "message": why }))
+        }
+        Some(Readiness::Draining) | None => (Status::Unavailable, json!({ "status": "draining" })),
+    };
+    let head = Head::answer(status)
+        .field("Connection", "close")
+        .field("Content-Type", "application/json")
+        .field("Cache-Control", "no-store");
+    let body = body.to_string() + "\n";
+    match method {
+        Method::Head => head.field("Content-Length", body.len()).end(),
+        _ => head.body(&body),
+    }
+}

@@ -49,9 +49,12 @@ pub mod small_file;
 #[doc(hidden)]
 pub mod visible;
 
-#[cfg(any(test, feature = "testing"))]
-#[doc(hidden)]
-pub mod testing;
+#[cfg(test)]
+mod testing;
+
+// A fuzzer compiles what is in `testing/fuzz` as well, for which this crate has its name.
+#[cfg(test)]
+extern crate self as stdio_bus;
 
 pub use ndjson_scan as scan;
 #[cfg(feature = "tls")]

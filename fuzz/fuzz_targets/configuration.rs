@@ -2,4 +2,7 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| stdio_bus::testing::fuzz::configuration::check(bytes));
+#[path = "../../src/testing/fuzz/configuration.rs"]
+mod configuration;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| configuration::check(bytes));

@@ -9,7 +9,7 @@
 //! 4. [`proxy`]: the PROXY protocol, ahead of any of them.
 //! 5. [`access`]: who may come in over HTTP.
 
-#![warn(unreachable_pub)]
+#![warn(missing_docs, unreachable_pub)]
 
 pub mod access;
 pub mod http1;

@@ -1,16 +1,16 @@
 //! Any bytes are a configuration that the core can be started with, or an error that can be printed. An accepted one
 //! means the same when its JSON is rewritten without white space and with sorted members.
 
-use crate::bus::Bus;
-use crate::bus::port::{Effect, Moment};
-use crate::config::Config;
+use stdio_bus::bus::Bus;
+use stdio_bus::bus::port::{Effect, Moment};
+use stdio_bus::config::Config;
 
 /// Reads the bytes as a configuration. It looks up the commands and directories that they name, but runs nothing.
 ///
 /// # Panics
 /// If reading panics, if an error has no message, or if an accepted configuration changes its meaning when it is
 /// rewritten.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let mut config = match Config::from_bytes(bytes, "any") {
         Ok(config) => config,
         Err(error) => {

@@ -43,8 +43,9 @@ impl Method {
 /// The head of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// Length of the head in bytes.
+    /// Length of the head in bytes, with the empty line that ends it.
     pub length: usize,
+    /// What is to be done (RFC 9110, section 9).
     pub method: Method,
     /// The path as it was written: ASCII, without the query. It begins with a slash, except for `*` and CONNECT.
     pub path: &'b str,
@@ -56,8 +57,9 @@ pub struct Request<'b> {
     pub keeps_alive: bool,
     /// `Host`: a name or an address, with an optional port. Only HTTP/1.0 may omit it.
     pub host: Option<&'b str>,
-    /// The framing of the body.
+    /// Where the body ends (RFC 9112, section 6).
     pub body: Framing,
+    /// All field lines, those that are read above among them.
     pub fields: Fields<'b>,
 }
 
@@ -66,12 +68,13 @@ pub struct Request<'b> {
 pub struct Response<'b> {
     /// Length of the head in bytes.
     pub length: usize,
-    /// The status code.
+    /// The status code: three digits, from 100 (RFC 9110, section 15).
     pub status: u16,
-    /// The reason phrase.
+    /// The reason phrase; empty if there is none.
     pub reason: &'b str,
-    /// The framing of the body.
+    /// Where the body ends (RFC 9112, section 6); without one, where the connection does.
     pub body: Framing,
+    /// All field lines.
     pub fields: Fields<'b>,
 }
 

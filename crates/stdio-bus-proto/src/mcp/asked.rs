@@ -36,6 +36,8 @@ impl Takes {
     }
 }
 
+/// The head of a request at an MCP listener: what it asks for, and the fields that MCP reads ("Streamable HTTP" of each
+/// version).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The operation.

@@ -13,6 +13,7 @@ use stdio_bus_core::eras::protocol::{
 use stdio_bus_core::port::Reason;
 use stdio_bus_core::settings::Era;
 
+/// A refusal: the status of the response, and the JSON-RPC error in its body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     /// The HTTP status.

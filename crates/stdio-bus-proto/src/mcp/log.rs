@@ -98,6 +98,7 @@ impl Data {
     }
 }
 
+/// A line for the client of a session, as it is sent in a stream of events.
 pub struct Event {
     /// Its position.
     pub id: EventId,
@@ -122,6 +123,7 @@ impl Event {
     }
 }
 
+/// The kept events of one session, in the order in which they came.
 #[derive(Default)]
 pub struct Log {
     events: VecDeque<Event>,

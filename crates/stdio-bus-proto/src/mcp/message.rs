@@ -414,6 +414,7 @@ impl Message {
         }
     }
 
+    /// Whether it is a request, a notification or a response (JSON-RPC 2.0, sections 4 and 5).
     pub fn kind(&self) -> Kind {
         let answers = self.line.flags & (Line::RESULT | Line::ERROR) != 0;
         match self.line.id.is_some() {

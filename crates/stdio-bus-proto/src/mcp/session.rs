@@ -98,6 +98,7 @@ impl Stream {
     }
 }
 
+/// A session: the streams of its client, with what is kept of them.
 pub struct Session {
     /// `Mcp-Session-Id`.
     pub id: Box<str>,

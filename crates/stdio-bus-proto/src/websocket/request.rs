@@ -19,6 +19,7 @@ const BEARER_PROTOCOL: &str = "bearer.";
 /// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request<'b> {
+    /// GET, for a WebSocket; others are read to be refused.
     pub method: Method,
     /// The path as it was written: ASCII, without the query. It begins with a slash, except for `*` and CONNECT.
     pub path: &'b str,

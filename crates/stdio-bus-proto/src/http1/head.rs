@@ -13,16 +13,22 @@ use super::body::Framing;
 use super::error::Error;
 use super::fields::{Fields, MOST_FIELDS};
 
-/// A request method.
+/// A request method (RFC 9110, section 9). Names are compared with their case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
+    /// Asks for a representation: health, a WebSocket, a stream of MCP.
     Get,
+    /// As GET, but the response has no body.
     Head,
+    /// Sends something to be processed: messages of MCP, an operator's action.
     Post,
+    /// Ends what the path or a field names: a session of MCP.
     Delete,
+    /// Asks what may be asked: a browser before a page's request, a balancer for health.
     Options,
     /// Any other method of RFC 9110 or RFC 5789.
     Other,
+    /// A name that none of them has.
     Unknown,
 }
 

@@ -4,7 +4,7 @@ macro_rules! statuses {
     ($($variant:ident $code:literal $name:literal,)*) => {
         /// An HTTP status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Status { $($variant,)* }
+        pub enum Status { $(#[doc = concat!("`", $code, " ", $name, "`")] $variant,)* }
 
         impl Status {
             /// The status code.

@@ -41,6 +41,7 @@ pub enum Data {
 pub trait InPlace {
     /// Its bytes: what stands before the rest if its id was replaced, and the rest.
     fn parts(&self) -> [&[u8]; 2];
+    /// The id that it answers, verbatim, as the client wrote it.
     fn id(&self) -> &[u8];
     /// The memory that it takes up, in bytes.
     fn weight(&self) -> usize;

@@ -129,6 +129,10 @@ impl Sessions {
     /// The worker refuses to load a session. What its client has asked for by itself among the children is not refused
     /// with it: each is a session of its own, that the worker has still to answer for.
     pub(crate) fn release_awaited_children(&mut self, ctx: &Ctx, requests: &Requests, parent: SessionKey) {
+        // One that is a child itself stays with its own parent, and its children with it.
+        if self.get(parent).is_none_or(|session| session.parent.is_some()) {
+            return;
+        }
         for child in self.family_of(parent) {
             if self.owner_waits_in(ctx, requests, child) {
                 self.leave_family(child);

@@ -805,3 +805,27 @@ fn a_child_that_its_client_has_asked_for_by_itself_is_not_refused_with_its_paren
         }
     }
 }
+
+#[test]
+fn a_child_that_is_refused_leaves_its_children_to_the_parent_that_is_being_loaded() {
+    let (mut bench, first, _, worker) = two_clients();
+    new_session(&mut bench, first, worker, "p");
+    bench.write(worker, &announced("p", "c"));
+    bench.write(worker, &announced("c", "below"));
+    bench.breaks(first);
+    bench.gone(first);
+    let client = bench.client();
+    let asked = [(11, "p"), (12, "below"), (13, "c")].map(|(id, session)| {
+        bench.write(client, &ask(id, "session/load", session));
+        bench.read_json(worker)["id"].clone()
+    });
+    for refused in [&asked[2], &asked[1]] {
+        bench.write(worker, &json!({"id": refused, "error": {"code": -32002, "message": "no"}}).to_string());
+    }
+    bench.write(worker, &json!({"id": asked[0], "result": {}}).to_string());
+    bench.read(client);
+    for session in ["p", "c", "below"] {
+        bench.write(worker, &update(session, "hello"));
+        assert_eq!(bench.read(client), [update(session, "hello")]);
+    }
+}

@@ -528,8 +528,7 @@ impl<I: Io> Reactor<I> {
                 continue;
             };
             let (came, owed) = replay.give_up();
-            let lost =
-                self.http.session_of(&mut self.connections, slot).map_or(0, |session| session.detach(slot, &came));
+            let lost = self.http.session_of(&self.connections, slot).map_or(0, |session| session.detach(slot, &came));
             self.count_lost_events(client, lost);
             self.end_http_events(now, slot);
             self.tell_sent(now, client, owed);
@@ -544,7 +543,7 @@ impl<I: Io> Reactor<I> {
         }
         let begun = connection.outgoing.refill(connection.incoming.is_old);
         let ends = connection.outgoing.replay.take_if(|replay| replay.is_empty()).is_some_and(|replay| replay.ends);
-        if let Some(session) = self.http.session_of(&mut self.connections, slot) {
+        if let Some(session) = self.http.session_of(&self.connections, slot) {
             begun.into_iter().for_each(|id| session.take(id));
         }
         if ends {
@@ -555,7 +554,7 @@ impl<I: Io> Reactor<I> {
 
     /// The client of a stream has half-closed: only what is queued is sent.
     pub(super) fn leave_stream(&mut self, now: Moment, slot: usize) {
-        if let Some(session) = self.http.session_of(&mut self.connections, slot) {
+        if let Some(session) = self.http.session_of(&self.connections, slot) {
             session.detach(slot, &[]);
         }
         self.end_stream(now, slot);

@@ -571,7 +571,7 @@ impl<I: Io> Reactor<I> {
         }
         if connection.state == State::Waiting {
             let stream = connection.stream;
-            let place = self.http.session_of(&mut self.connections, slot).map_or(0, |session| session.place(stream));
+            let place = self.http.session_of(&self.connections, slot).map_or(0, |session| session.place(stream));
             self.begin_http_events(now, slot, place);
         }
         let connection = &mut self.connections[AsHttp(slot)];

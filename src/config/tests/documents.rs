@@ -1,4 +1,5 @@
-//! The documents derived from the table of settings: `config/schema.json`, and the tables of `docs/configuration.md`.
+//! The documents derived from the table of settings: `config/schema.json`, the tables of `docs/configuration.md`, and keys
+//! with a default in `config/full.json`.
 
 use std::collections::BTreeSet;
 
@@ -54,6 +55,60 @@ fn the_tables_of_the_documentation_match_the_table() {
         text = format!("{before}{begin}\n{}\n<!-- end -->\n{after}", rows(section));
     }
     keep(path, &text);
+}
+
+/// The keys that no example can show everywhere: files with secrets, and users.
+const NOT_SHOWN: [&str; 4] = ["token_file", "tokens_file", "user", "group"];
+
+#[test]
+fn the_full_example_shows_every_key() {
+    let path = "config/full.json";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let mut text = fs::read_to_string(file).expect("the file is in the repository");
+    let shown: Value = serde_json::from_str(&text).expect("the file is JSON");
+    let mut missing = Vec::new();
+    for (section, setting) in all().filter(|(_, setting)| !NOT_SHOWN.contains(&setting.key)) {
+        let objects = section.path.split('.').filter(|step| !step.is_empty()).fold(vec![&shown], |objects, step| {
+            let members = objects.into_iter().filter_map(|object| object.get(step.trim_end_matches("[]")));
+            members.flat_map(|member| member.as_array().map_or(vec![member], |array| array.iter().collect())).collect()
+        });
+        if objects.iter().any(|object| object.get(setting.key).is_some()) {
+            continue;
+        }
+        match setting.left_out {
+            LeftOut::Value(default) => show(&mut text, section, setting.key, default),
+            _ => missing.push(setting.key),
+        }
+    }
+    assert!(missing.is_empty(), "{path} shows no example of {missing:?}, which have no default that could be shown");
+    keep(path, &text);
+}
+
+/// Adds a key to the full example, at the end of the first object of its section.
+fn show(text: &mut String, section: &Section, key: &str, value: &str) {
+    let name = section.path.rsplit('.').next().unwrap_or_default().trim_end_matches("[]");
+    let is_of_web = section.name == table::PINGS || section.name == table::WEB;
+    let (begin, mut depth) = match name {
+        "" => (Some(0), 0),
+        _ if is_of_web => (text.find("\"ws\": "), 1),
+        name => (text.find(&format!("\"{name}\": ")), 0),
+    };
+    let (begin, mut is_in_string) = (begin.expect("the example has the section"), false);
+    let end = text[begin..].find(|letter| {
+        is_in_string ^= letter == '"';
+        match letter {
+            '{' if !is_in_string => depth += 1,
+            '}' if !is_in_string => depth -= 1,
+            _ => return false,
+        }
+        depth == 0
+    });
+    let end = begin + end.expect("an object has an end");
+    let last = text[..end].trim_end().len();
+    let line = text[..last].rsplit('\n').next().unwrap_or_default();
+    let indent = &line[..line.len() - line.trim_start().len()];
+    let before = if text[last..end].contains('\n') { format!("\n{indent}") } else { " ".to_owned() };
+    text.insert_str(last, &format!(",{before}\"{key}\": {value}"));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
+use stdio_bus_proto::mcp::head::Repeated;
 
 use crate::admin::{Admin, said, with_admin};
 use crate::harness::{Daemon, Setup, children, echo, with, worker};
@@ -629,13 +630,8 @@ pub fn modern(id: u64, method: &str, params: Value) -> Value {
 
 /// Sends one, with the fields that repeat its metadata.
 pub fn post_modern(client: &mut Http, message: &Value) {
-    let mut fields = vec![("MCP-Protocol-Version", MODERN)];
-    let method = message["method"].as_str().unwrap_or_default();
-    fields.push(("Mcp-Method", method));
-    if let Some(name) = message["params"]["name"].as_str() {
-        fields.push(("Mcp-Name", name));
-    }
-    client.send("POST /mcp", &fields, &message.to_string());
+    let head = Repeated::of(message).expect("it is a self-contained request");
+    client.send("POST /mcp", &head.fields().collect::<Vec<_>>(), &message.to_string());
 }
 
 #[test]

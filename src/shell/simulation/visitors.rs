@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::lines::{Pulled, pull, push};
 use crate::http1::{Event, Method, ResponseReader};
+use crate::mcp::head::Repeated;
 use crate::testing::Random;
 
 /// The requests on a connection, in order.
@@ -293,10 +294,11 @@ impl Visitor {
 
     fn post(&mut self, at: usize, message: &Value, what: What, random: &mut Random) {
         let body = message.to_string();
-        let mut fields = if self.stage == Stage::Begins { String::new() } else { self.fields() };
-        if let Some(method) = message["method"].as_str().filter(|_| self.is_modern()) {
-            fields.push_str(&format!("Mcp-Method: {method}\r\nMcp-Name: x\r\n"));
-        }
+        let mut fields = match Repeated::of(message) {
+            Some(head) => head.fields().map(|(field, value)| format!("{field}: {value}\r\n")).collect(),
+            None if self.stage == Stage::Begins => String::new(),
+            None => self.fields(),
+        };
         if random.one_in(5) {
             fields.push_str("Connection: close\r\n");
             self.wires[at].is_over = true;

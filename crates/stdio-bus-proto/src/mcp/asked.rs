@@ -1,6 +1,7 @@
 //! What a request's head asks for.
 
 use super::fault::Fault;
+use super::head::FIELDS;
 use crate::http1::{Fields, Method, Request, Status, is_same_name};
 use stdio_bus_core::eras::protocol::MODERN;
 
@@ -188,10 +189,7 @@ fn check_types(verb: Verb, fields: &Fields<'_>) -> Result<Takes, Fault> {
     }
 }
 
-/// MCP's fields, each of which may occur once.
-const FIELDS: [&str; 5] = ["mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id"];
-
-/// Their values: ASCII without control characters.
+/// The values of MCP's fields: ASCII without control characters.
 fn values(fields: &Fields<'_>) -> Result<[Option<Box<str>>; FIELDS.len()], Fault> {
     let mut values = [const { None }; FIELDS.len()];
     for (name, value) in fields.iter() {

@@ -5,12 +5,14 @@
 //! [`crate::http1`].
 //!
 //! # Reading order
-//! `versions.rs`, `fault.rs` (error responses), `asked.rs` (a head), `message.rs` (a body), `params.rs` and
-//! `modern.rs` (what 2026-07-28 requires of both), `session.rs` with `log.rs` (which stream a line goes to, and what is kept of it), and
-//! `write.rs` (responses and events).
+//! `fault.rs` (error responses), `head.rs` (the fields of a head), `asked.rs` (what a head asks for), `message.rs` (a
+//! body), `params.rs` and `modern.rs` (what 2026-07-28 requires of both), `session.rs` with `log.rs` (which stream a line
+//! goes to, and what is kept of it), and `write.rs` (responses and events). Versions and error codes are those of the
+//! core: `eras/protocol.rs`.
 
 pub mod asked;
 pub mod fault;
+pub mod head;
 pub mod log;
 pub mod message;
 pub mod modern;

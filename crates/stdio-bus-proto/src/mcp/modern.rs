@@ -10,6 +10,7 @@ use memchr::memmem::Finder;
 
 use super::asked::Asked;
 use super::fault::Fault;
+use super::head::named_by;
 use super::message::{Kind, Message};
 use super::params::Wanted;
 use crate::http1::Status;
@@ -137,12 +138,7 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
 
 /// Checks that the head repeats the name or address of what a request calls.
 fn check_name(asked: &Asked, message: &Message, method: &[u8]) -> Result<(), Fault> {
-    let wanted = match method {
-        b"tools/call" | b"prompts/get" => Wanted::Name,
-        b"resources/read" => Wanted::Uri,
-        b"tasks/get" | b"tasks/update" | b"tasks/cancel" => Wanted::Task,
-        _ => return Ok(()),
-    };
+    let Some(wanted) = named_by(method) else { return Ok(()) };
     let Some(name) = only_string(message, wanted)? else { return Ok(()) };
     let mismatch = |why: String| Err(Fault::bad(HEADER_MISMATCH, why));
     match asked.name.as_deref().map(decode) {

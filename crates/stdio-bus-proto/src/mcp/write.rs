@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 
 use super::fault::Fault;
+use super::head::FIELDS;
 use crate::http1::Status;
 
 /// The position of an event: its stream, and its place there.
@@ -44,10 +45,11 @@ pub struct Manner<'a> {
 pub fn preflight(out: &mut Vec<u8>, manner: &Manner<'_>) {
     head(out, Status::NoContent, manner);
     out.extend_from_slice(
-        b"Access-Control-Allow-Methods: POST, GET, DELETE\r\nAccess-Control-Allow-Headers: Accept, Authorization, \
-          Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, MCP-Protocol-Version, Mcp-Session-Id, *\r\n\
-          Access-Control-Max-Age: 7200\r\n\r\n",
+        b"Access-Control-Allow-Methods: POST, GET, DELETE\r\n\
+          Access-Control-Allow-Headers: Accept, Authorization, Content-Type, ",
     );
+    FIELDS.iter().for_each(|field| add(out, &[field.as_bytes(), b", "]));
+    out.extend_from_slice(b"*\r\nAccess-Control-Max-Age: 7200\r\n\r\n");
 }
 
 fn head(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {

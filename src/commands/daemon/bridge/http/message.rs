@@ -3,15 +3,12 @@
 
 use std::borrow::Cow;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::bus::id::Id;
-
-/// The members by which a modern request describes itself (MCP 2026-07-28).
-const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+use crate::mcp::head::{Repeated, is_plain, named_by};
+use crate::mcp::params::Wanted;
 
 /// A line from the client.
 #[derive(Debug)]
@@ -20,7 +17,7 @@ pub(super) struct Message {
     pub line: Vec<u8>,
     pub kind: Kind,
     /// The head fields of a message that names its revision; none if it belongs to a session.
-    pub modern: Option<Modern>,
+    pub modern: Option<Repeated>,
 }
 
 /// The kind of a line.
@@ -48,14 +45,6 @@ pub(super) enum Purpose {
     /// It has no answer until it is cancelled.
     Listen,
     Other,
-}
-
-/// The parts of a modern request's body that are repeated in its head.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Modern {
-    pub version: Option<String>,
-    pub method: Option<String>,
-    pub name: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -116,7 +105,7 @@ impl Message {
     }
 }
 
-fn read(line: &[u8]) -> Option<(Kind, Option<Modern>)> {
+fn read(line: &[u8]) -> Option<(Kind, Option<Repeated>)> {
     let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
     let params = envelope.params.and_then(|params| serde_json::from_str(params.get()).ok());
     let params: Params<'_> = params.unwrap_or_default();
@@ -139,18 +128,14 @@ fn read(line: &[u8]) -> Option<(Kind, Option<Modern>)> {
         },
     };
     let version = params._meta.and_then(version).map(|version| {
-        let named = match &*method {
-            "tools/call" | "prompts/get" => params.name,
-            "resources/read" => params.uri,
-            "tasks/get" | "tasks/update" | "tasks/cancel" => params.task_id,
+        let named = match named_by(method.as_bytes()) {
+            Some(Wanted::Name) => params.name,
+            Some(Wanted::Uri) => params.uri,
+            Some(Wanted::Task) => params.task_id,
             _ => None,
         };
         let name = named.and_then(|name| serde_json::from_str::<Cow<'_, str>>(name.get()).ok());
-        Modern {
-            version: is_plain(&version).then_some(version),
-            method: Some(written(&method)),
-            name: name.map(|name| written(&name)),
-        }
+        Repeated::new(&version, &method, name.as_deref())
     });
     Some((kind, version))
 }
@@ -158,26 +143,12 @@ fn read(line: &[u8]) -> Option<(Kind, Option<Modern>)> {
 /// The revision that a message names.
 fn version(meta: &RawValue) -> Option<String> {
     let meta: serde_json::Map<String, serde_json::Value> = serde_json::from_str(meta.get()).ok()?;
-    Some(meta.get(VERSION)?.as_str()?.to_owned())
+    Some(meta.get(Wanted::Version.name())?.as_str()?.to_owned())
 }
 
 /// The canonical form of an id: equal ids have equal forms.
 fn canonical(id: &RawValue) -> Option<Box<[u8]>> {
     Id::parse(id.get().as_bytes()).ok().map(|id| id.token().into())
-}
-
-/// Encodes a text for a head: literal, or base64 if that is not possible.
-fn written(text: &str) -> String {
-    if is_plain(text) { text.to_owned() } else { format!("=?base64?{}?=", BASE64_STANDARD.encode(text)) }
-}
-
-/// Whether it is valid in a head as it is, and unambiguous.
-fn is_plain(text: &str) -> bool {
-    let is_wrapped = text.starts_with("=?base64?") && text.ends_with("?=");
-    !text.is_empty()
-        && text.trim_ascii().len() == text.len()
-        && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
-        && !is_wrapped
 }
 
 /// The token of the request that a line answers, if it is an answer. None if it is not a message.
@@ -263,9 +234,10 @@ mod tests {
 
     #[test]
     fn the_head_of_a_modern_request_agrees_with_its_body() {
+        let version = Wanted::Version.name();
         let modern = |method: &str, member: &str| {
             let line =
-                format!(r#"{{"id":1,"method":"{method}","params":{{{member}"_meta":{{"{VERSION}":"2026-07-28"}}}}}}"#);
+                format!(r#"{{"id":1,"method":"{method}","params":{{{member}"_meta":{{"{version}":"2026-07-28"}}}}}}"#);
             Message::read(line.as_bytes()).modern.map(|modern| (modern.version, modern.method, modern.name))
         };
         let told = |method: &str, name: Option<&str>| {

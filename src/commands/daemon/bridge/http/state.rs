@@ -16,6 +16,7 @@ use super::super::tls::Trust;
 use super::connection::{Connection, Reply};
 use super::message::{self, Message};
 use crate::http1::Head;
+use crate::mcp::head::{SESSION, VERSION};
 
 /// Maximum number of requests in flight, each on a connection of its own. Other messages need one more, and so does the
 /// server's own stream.
@@ -153,17 +154,14 @@ impl State {
 
     fn of_session(&self, head: Head) -> Head {
         let session = self.session.borrow();
-        head.field_if("Mcp-Session-Id", session.id.as_ref()).field_if("MCP-Protocol-Version", session.version.as_ref())
+        head.field_if(SESSION, session.id.as_ref()).field_if(VERSION, session.version.as_ref())
     }
 
     /// The head of the request for this message.
     pub(super) fn post(&self, message: &Message) -> String {
         let head = self.head("POST", "application/json, text/event-stream").field("Content-Type", "application/json");
         let head = match &message.modern {
-            Some(modern) => head
-                .field_if("MCP-Protocol-Version", modern.version.as_ref())
-                .field_if("Mcp-Method", modern.method.as_ref())
-                .field_if("Mcp-Name", modern.name.as_ref()),
+            Some(modern) => modern.fields().fold(head, |head, (field, value)| head.field(field, value)),
             None if message.initializes() => head,
             None => self.of_session(head),
         };

@@ -8,10 +8,15 @@ use serde_json::Value;
 
 use super::params::Wanted;
 
+/// The id of a session: a server gives it with the answer to `initialize`, and its client repeats it.
 pub const SESSION: &str = "Mcp-Session-Id";
+/// The revision that a client speaks, as a date; from 2025-06-18 on.
 pub const VERSION: &str = "MCP-Protocol-Version";
+/// The method of the body; from 2026-07-28 on.
 pub const METHOD: &str = "Mcp-Method";
+/// What the method is about, such as the name of a tool ([`named_by`]); from 2026-07-28 on.
 pub const NAME: &str = "Mcp-Name";
+/// The last event of a stream that its reader has, to go on behind it.
 pub const LAST_EVENT: &str = "Last-Event-ID";
 
 /// All of them. Each may occur once.
@@ -20,8 +25,11 @@ pub const FIELDS: [&str; 5] = [SESSION, VERSION, METHOD, NAME, LAST_EVENT];
 /// What a client repeats of the body of a self-contained request, as it stands in the head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repeated {
+    /// Its revision; none if that is no plain text.
     pub version: Option<String>,
+    /// Its method.
     pub method: Option<String>,
+    /// What the method is about, if it has that.
     pub name: Option<String>,
 }
 

@@ -417,6 +417,18 @@ fn a_worker_is_lent_for_the_time_of_a_request() {
 }
 
 #[test]
+fn a_worker_that_is_lent_during_a_reload_is_lent_for_the_time_of_a_request_still() {
+    let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
+    let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(one, CALL);
+    bench.reload(&with_mcp_listener(pool(1, Assignment::Dedicated)));
+    bench.answers(worker);
+    bench.write(two, CALL);
+    bench.answers(worker);
+    assert_eq!((bench.read(one).len(), bench.read(two).len()), (1, 1));
+}
+
+#[test]
 fn as_many_workers_are_lent_as_there_may_be() {
     let mut bench = Bench::asked(Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }, MODERN);
     let clients: Vec<Peer> = (0..5).map(|_| bench.mcp(Era::Modern)).collect();

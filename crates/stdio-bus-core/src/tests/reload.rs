@@ -205,12 +205,7 @@ fn a_command_that_runs_briefly_and_answers_nothing_is_replaced_by_the_previous_o
     bench.pass(SETTLED);
     bench.pass(SETTLED);
     // On a busy machine both run for a while before a script is found missing.
-    for pause in [200, 400, 800] {
-        let candidate = bench.newest(1)[0];
-        assert_eq!(bench.generation(candidate), 1);
-        bench.dies(candidate);
-        bench.pass(milliseconds(pause));
-    }
+    ends_thrice(&mut bench, 1);
     assert_eq!(bench.count(Reason::RollFailed), 1);
     assert!(bench.bus.view().roll_failure(0).is_some_and(|why| why.contains("the previous command is used again")));
     assert_eq!(bench.generation(bench.newest(1)[0]), 0);
@@ -233,6 +228,67 @@ fn a_command_that_has_answered_once_is_not_given_up_for_the_previous_one() {
         bench.pass(seconds(10));
     }
     assert_eq!((bench.generation(bench.newest(1)[0]), bench.count(Reason::RollFailed)), (1, 0));
+}
+
+/// The newest workers of the first pool, whose number its command has, end by themselves three times.
+fn ends_thrice(bench: &mut Bench, command: u32) {
+    for pause in [200, 400, 800] {
+        let worker = bench.newest(1)[0];
+        assert_eq!(bench.generation(worker), command);
+        bench.dies(worker);
+        bench.pass(milliseconds(pause));
+    }
+}
+
+#[test]
+fn what_other_pools_and_the_previous_command_have_answered_proves_nothing_about_a_new_command() {
+    for pool_that_answers in ["a", "b"] {
+        let named = |id: &str| Pool { id: id.into(), ..pool(2, Assignment::RoundRobin) };
+        let before = settings(vec![named("a"), named("b")]);
+        let mut bench = Bench::new(before.clone());
+        let client = bench.client();
+        bench.write(client, &format!(r#"{{"id":1,"method":"session/new","pool":"{pool_that_answers}"}}"#));
+        let worker = bench.busy_worker();
+        bench.write(worker, r#"{"id":1,"result":{"sessionId":"it stays for this"}}"#);
+        bench.reload(&changed(&before));
+        bench.pass(SETTLED);
+        bench.pass(SETTLED);
+        ends_thrice(&mut bench, 1);
+        assert_eq!((bench.count(Reason::RollFailed), bench.generation(bench.newest(1)[0])), (1, 0));
+    }
+}
+
+#[test]
+fn two_commands_in_a_row_that_answer_nothing_are_followed_by_the_one_before_both() {
+    let first = settings(vec![pool(2, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(first.clone());
+    let second = changed(&first);
+    for settings in [&second, &changed(&second)] {
+        bench.reload(settings);
+        bench.pass(SETTLED);
+        bench.pass(SETTLED);
+    }
+    ends_thrice(&mut bench, 2);
+    assert_eq!((bench.count(Reason::RollFailed), bench.generation(bench.newest(1)[0])), (1, 0));
+}
+
+#[test]
+fn a_new_command_is_not_given_up_because_the_machine_has_no_processes_left() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    bench.spawns = false;
+    bench.reload(&changed(&before));
+    for starts in 2..7 {
+        assert_eq!(bench.commands.len(), starts);
+        let worker = key(bench.newest(1)[0]);
+        bench.handle(Input::SpawnFailed { worker, why: "no more processes".into(), short: true });
+        bench.pass(seconds(1));
+    }
+    assert_eq!(bench.count(Reason::RollFailed), 0);
+    bench.spawns = true;
+    bench.spawn_all();
+    bench.pass(SETTLED);
+    assert_eq!(bench.count(Reason::PoolRolled), 1);
 }
 
 #[test]
@@ -387,6 +443,24 @@ fn a_new_pool_serves_at_once_and_a_removed_one_ends_with_its_sessions() {
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"x","pool":"d"}"#);
     assert_eq!(bench.read(bench.newest(1)[0]).len(), 1);
+}
+
+#[test]
+fn a_removed_pool_serves_the_clients_of_its_listener_as_long_as_they_are_connected() {
+    let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let mut before = settings(vec![named("a"), named("b")]);
+    before.listeners.push(Listener { pool: Some(1), ..Listener::default() });
+    let mut bench = Bench::new(before.clone());
+    let (client, of_b) = (bench.client_of(1), bench.worker(1));
+    let mut after = before.clone();
+    (after.pools[1].is_gone, after.listeners[1].is_gone) = (true, true);
+    bench.reload(&after);
+    bench.write(client, CALL);
+    assert_eq!(bench.read(of_b).len(), 1);
+    bench.write(of_b, r#"{"id":1,"result":{}}"#);
+    assert_eq!((bench.read(client).len(), bench.signals_to(of_b)), (1, vec![]));
+    bench.gone(client);
+    bench.stops(of_b);
 }
 
 #[test]

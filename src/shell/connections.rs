@@ -303,7 +303,7 @@ impl IndexMut<AsHttp> for Connections {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
@@ -319,20 +319,21 @@ mod tests {
         idle_time: Duration::from_secs(1),
     };
 
-    fn handshake(connections: &mut Connections) -> usize {
+    /// Adds a connection that speaks HTTP, and returns its slot.
+    pub(in crate::shell) fn add(connections: &mut Connections, purpose: Purpose, since: u64) -> usize {
         let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
         let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
-        connections.begin_http(Moment(0), accepted, Purpose::Handshake, LIMITS)
+        connections.begin_http(Moment(since), accepted, purpose, LIMITS)
     }
 
     #[test]
     fn a_mark_is_that_of_the_connection_and_not_of_its_slot() {
         let mut connections = Connections::default();
-        let slot = handshake(&mut connections);
+        let slot = add(&mut connections, Purpose::Handshake, 0);
         connections.mark_dirty(slot);
         connections.mark_dirty(slot);
         drop(connections.remove(slot));
-        assert_eq!((handshake(&mut connections), connections.next_dirty()), (slot, None));
+        assert_eq!((add(&mut connections, Purpose::Handshake, 0), connections.next_dirty()), (slot, None));
         connections.mark_dirty(slot);
         assert_eq!((connections.next_dirty(), connections.next_dirty()), (Some(slot), None));
     }

@@ -121,24 +121,12 @@ impl Connections {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
-    use std::time::Duration;
-
     use super::*;
-    use crate::bus::port::Place;
-
-    const LIMITS: Limits = Limits {
-        body: 0,
-        head_time: Duration::from_secs(1),
-        body_time: Duration::from_secs(1),
-        idle_time: Duration::from_secs(1),
-    };
+    use crate::shell::connections::tests::add;
 
     /// Adds a connection of this source, which is in this state since this moment.
-    fn add(connections: &mut Connections, purpose: Purpose, source: u32, state: State, since: u64) -> usize {
-        let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
-        let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
-        let slot = connections.begin_http(Moment(since), accepted, purpose, LIMITS);
+    fn add_of(connections: &mut Connections, purpose: Purpose, source: u32, state: State, since: u64) -> usize {
+        let slot = add(connections, purpose, since);
         let connection = &mut connections[AsHttp(slot)];
         (connection.source, connection.state) = (Source::User(source), state);
         slot
@@ -149,10 +137,10 @@ mod tests {
         for purpose in [Purpose::Mcp, Purpose::Admin, Purpose::Handshake] {
             let mut connections = Connections::default();
             let mut slots: Vec<usize> =
-                (0..4).map(|at| add(&mut connections, purpose, 1, State::Answering, at)).collect();
-            slots.push(add(&mut connections, purpose, 1, State::Reading, 8));
-            slots.push(add(&mut connections, purpose, 1, State::Reading, 7));
-            let small = add(&mut connections, purpose, 2, State::Answering, 9);
+                (0..4).map(|at| add_of(&mut connections, purpose, 1, State::Answering, at)).collect();
+            slots.push(add_of(&mut connections, purpose, 1, State::Reading, 8));
+            slots.push(add_of(&mut connections, purpose, 1, State::Reading, 7));
+            let small = add_of(&mut connections, purpose, 2, State::Answering, 9);
             let mut order = Vec::new();
             while let (Some(slot), _) = connections.first_to_go(7, Some(Source::User(3)), |_, it| it.purpose == purpose)
             {
@@ -168,9 +156,9 @@ mod tests {
     #[test]
     fn a_slow_reader_goes_as_if_it_were_idle_and_after_what_is() {
         let mut connections = Connections::default();
-        let slow = add(&mut connections, Purpose::Admin, 1, State::Answering, 1);
-        let fast = add(&mut connections, Purpose::Admin, 1, State::Answering, 2);
-        let idle = add(&mut connections, Purpose::Admin, 1, State::Reading, 3);
+        let slow = add_of(&mut connections, Purpose::Admin, 1, State::Answering, 1);
+        let fast = add_of(&mut connections, Purpose::Admin, 1, State::Answering, 2);
+        let idle = add_of(&mut connections, Purpose::Admin, 1, State::Reading, 3);
         let goes = |connections: &Connections| {
             connections.first_to_go_or_slow(64, Some(Source::User(1)), |_, _| true, |slot, _| slot == slow).0
         };

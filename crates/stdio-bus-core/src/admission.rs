@@ -247,7 +247,7 @@ impl Ctx {
     /// # Errors
     /// Why not.
     pub(crate) fn may_ask(&self, listener: ListenerId, origin: &Origin) -> Result<(), TurnedAway> {
-        let Some(settings) = self.settings.listeners.get(listener.index()) else { return Err(TurnedAway::Removed) };
+        let Some(settings) = self.settings.listener(listener) else { return Err(TurnedAway::Removed) };
         if self.shutdown.stops_workers() {
             return Err(TurnedAway::Draining);
         }
@@ -275,7 +275,7 @@ impl Ctx {
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
     pub(super) fn no_room(&self, listener: ListenerId, source: Source) -> Option<TurnedAway> {
-        let most = self.settings.listeners.get(listener.index())?.max_connections;
+        let most = self.settings.listener(listener)?.max_connections;
         let let_in = |source| self.let_in(Some(listener), source);
         // The reason that the client can act upon comes first.
         match (most.per_source, most.total) {
@@ -306,7 +306,7 @@ impl View<'_> {
     /// [`Bus::connect`](crate::Bus::connect), which takes its content.
     pub fn awaits_header(&self, listener: impl Into<ListenerId>, place: Place) -> bool {
         let listener = listener.into();
-        let Some(listener) = self.bus.ctx.settings.listeners.get(listener.index()) else { return false };
+        let Some(listener) = self.bus.ctx.settings.listener(listener) else { return false };
         match &listener.entry.proxy {
             Some(Proxies::Unix) => listener.entry.lets_connect(place),
             Some(Proxies::Networks(networks)) => place.is_in(networks),
@@ -317,7 +317,7 @@ impl View<'_> {
     /// Whether a connection may begin with a PROXY header, if it comes from the right place.
     pub fn is_behind_proxies(&self, listener: impl Into<ListenerId>) -> bool {
         let listener = listener.into();
-        self.bus.ctx.settings.listeners.get(listener.index()).is_some_and(|listener| listener.entry.proxy.is_some())
+        self.bus.ctx.settings.listener(listener).is_some_and(|listener| listener.entry.proxy.is_some())
     }
 
     /// Whether a client of this origin would be accepted now, for handshakes whose answer can give the reason.
@@ -338,18 +338,13 @@ impl View<'_> {
     /// How many connections a listener takes, in total and from one source.
     pub fn max_connections(&self, listener: impl Into<ListenerId>) -> MaxConnections {
         let listener = listener.into();
-        self.bus
-            .ctx
-            .settings
-            .listeners
-            .get(listener.index())
-            .map_or_else(MaxConnections::default, |it| it.max_connections)
+        self.bus.ctx.settings.listener(listener).map_or_else(MaxConnections::default, |it| it.max_connections)
     }
 
     /// How many more connections of this source a listener takes, if that is limited.
     pub fn room_of_source(&self, listener: impl Into<ListenerId>, source: Source) -> Option<usize> {
         let listener = listener.into();
-        let most = self.bus.ctx.settings.listeners.get(listener.index())?.max_connections.per_source?;
+        let most = self.bus.ctx.settings.listener(listener)?.max_connections.per_source?;
         Some(most.saturating_sub(self.bus.ctx.let_in(Some(listener), Some(source))))
     }
 

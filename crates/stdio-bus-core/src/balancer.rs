@@ -15,8 +15,7 @@ use super::settings::{self, Assignment, Era, Settings};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::pool::Pools;
-use crate::index::ListenerId;
-use crate::index::{FleetId, GroupId, PoolId, SlotId};
+use crate::index::{FleetId, GroupId, ListenerId, PoolId, SlotId};
 use crate::view::View;
 
 /// The workers that a message may go to: those of one fleet, or of the fleets of several pools.
@@ -401,14 +400,14 @@ impl Ctx {
     /// Whether a client of this origin may use a pool of its listener.
     pub(crate) fn offers(&self, listener: ListenerId, origin: &Origin, pool: PoolId) -> bool {
         let pool = pool.index();
-        let offered = self.settings.listeners.get(listener.index()).and_then(|listener| listener.pools.as_deref());
+        let offered = self.settings.listener(listener).and_then(|listener| listener.pools.as_deref());
         let is_gone = self.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
         !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }
 
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
     pub(crate) fn offers_any(&self, listener: ListenerId, origin: &Origin) -> bool {
-        let is_gone = self.settings.listeners.get(listener.index()).is_some_and(|listener| listener.is_gone);
+        let is_gone = self.settings.listener(listener).is_some_and(|listener| listener.is_gone);
         is_gone || (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, PoolId::at(pool)))
     }
 

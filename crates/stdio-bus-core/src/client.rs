@@ -19,8 +19,7 @@ use super::stats::Account;
 use super::table::Table;
 use super::worker::Worker;
 use crate::ctx::Ctx;
-use crate::index::GroupId;
-use crate::index::ListenerId;
+use crate::index::{GroupId, ListenerId};
 use crate::session::table::Sessions;
 use crate::view::View;
 

@@ -26,9 +26,7 @@ use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
-use crate::index::GroupId;
-use crate::index::ListenerId;
-use crate::index::PoolId;
+use crate::index::{GroupId, ListenerId, PoolId};
 
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
@@ -56,7 +54,7 @@ impl Bus {
         origin: Origin,
         mcp: Option<(GroupId, Era)>,
     ) -> Option<ClientKey> {
-        let stdio = self.ctx.settings.listeners.get(listener.index()).filter(|listener| !listener.is_gone)?.stdio;
+        let stdio = self.ctx.settings.listener(listener).filter(|listener| !listener.is_gone)?.stdio;
         if self.ctx.shutdown.stops_workers() || !self.ctx.lets_in(listener, &origin) {
             return None;
         }

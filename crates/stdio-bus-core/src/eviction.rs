@@ -368,7 +368,7 @@ impl Ctx {
 
     /// When a client must be checked for being idle, if its listener limits that.
     pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
-        let after = self.settings.listeners.get(client.identity.listener.index())?.idle_timeout?;
+        let after = self.settings.listener(client.identity.listener)?.idle_timeout?;
         (client.phase == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
     }
 

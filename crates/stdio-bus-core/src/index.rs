@@ -69,6 +69,11 @@ impl FleetId {
     pub(crate) fn other_era(self) -> Self {
         self.pool.of(self.era.other())
     }
+
+    /// Its slot with this number.
+    pub(crate) fn slot(self, number: usize) -> SlotId {
+        SlotId { fleet: self, number: u16::try_from(number).expect("there are at most 1,024 workers") }
+    }
 }
 
 /// The place for a worker in a fleet.
@@ -78,13 +83,6 @@ pub(crate) struct SlotId {
     pub fleet: FleetId,
     /// Which of its slots.
     pub number: u16,
-}
-
-impl FleetId {
-    /// Its slot with this number.
-    pub(crate) fn slot(self, number: usize) -> SlotId {
-        SlotId { fleet: self, number: u16::try_from(number).expect("there are at most 1,024 workers") }
-    }
 }
 
 /// A group of workers that a message may go to.

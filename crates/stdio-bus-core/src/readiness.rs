@@ -18,9 +18,7 @@ use super::shutdown::Stage;
 use super::worker::Worker;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::index::FleetId;
-use crate::index::ListenerId;
-use crate::index::PoolId;
+use crate::index::{FleetId, ListenerId, PoolId};
 use crate::view::View;
 
 /// The result of a readiness check. Texts are for people.
@@ -228,7 +226,7 @@ impl View<'_> {
     /// Whether the listener with this index is ready; none if there is no such listener.
     pub fn listener_readiness(&self, listener: impl Into<ListenerId>) -> Option<Readiness> {
         let listener = listener.into();
-        self.bus.ctx.settings.listeners.get(listener.index()).filter(|listener| !listener.is_gone)?;
+        self.bus.ctx.settings.listener(listener).filter(|listener| !listener.is_gone)?;
         Some(self.bus.ctx.readiness_if(self.bus.ctx.settings.listeners[listener].mcp, || {
             self.bus.fleets.listener_serves(&self.bus.ctx, listener)
         }))

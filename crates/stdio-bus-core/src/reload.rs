@@ -13,7 +13,6 @@ use super::balancer::Balancer;
 use super::client::Client;
 use super::fleet::Fleets;
 use super::fleet::tenure::Tenure;
-use super::index::{FleetId, GroupId, PoolId};
 use super::peer::Moment;
 use super::port::{Effect, Effects};
 use super::report::Reason;
@@ -21,7 +20,7 @@ use super::settings::{self, Assignment, Settings};
 use super::silence::TimeLimits;
 use super::timers::Timer;
 use crate::ctx::Ctx;
-use crate::index::ListenerId;
+use crate::index::{FleetId, GroupId, ListenerId, PoolId};
 use crate::session::table::Sessions;
 use crate::view::View;
 
@@ -210,7 +209,7 @@ impl View<'_> {
     /// Whether a client of a removed listener is still connected; true for a listener that is not removed.
     pub fn listener_in_use(&self, listener: impl Into<ListenerId>) -> bool {
         let listener = listener.into();
-        let Some(settings) = self.bus.ctx.settings.listeners.get(listener.index()) else { return false };
+        let Some(settings) = self.bus.ctx.settings.listener(listener) else { return false };
         !settings.is_gone || self.bus.ctx.all_clients().any(|(_, client)| client.identity.listener == listener)
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::networks::Network;
-use crate::index::PoolId;
+use crate::index::{ListenerId, PoolId};
 
 /// Connections that may be open at once (spec 8.2, `MAX_CONNECTIONS`).
 pub const MAX_CONNECTIONS: usize = 1024;
@@ -37,6 +37,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The listener at this place, if there is one.
+    pub(crate) fn listener(&self, listener: ListenerId) -> Option<&Listener> {
+        self.listeners.get(listener.index())
+    }
+
     /// The indexes of the pools that have workers for clients of both eras: those that an MCP listener offers.
     pub fn pools_of_both_eras(&self) -> Vec<usize> {
         let listeners = || self.listeners.iter().filter(|listener| listener.mcp && !listener.is_gone);

@@ -12,9 +12,7 @@ use super::message::Verb;
 use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::index::FleetId;
-use crate::index::GroupId;
-use crate::index::ListenerId;
+use crate::index::{FleetId, GroupId, ListenerId};
 use crate::pending::Requests;
 
 /// Who listens: a listener, and the name that was shown there, with whether it is a token's; without a name the

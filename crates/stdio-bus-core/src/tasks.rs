@@ -26,10 +26,7 @@ use super::router::message::{Message, Said};
 use super::shares::Shares;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::index::FleetId;
-use crate::index::GroupId;
-use crate::index::ListenerId;
-use crate::index::PoolId;
+use crate::index::{FleetId, GroupId, ListenerId, PoolId};
 
 /// Maximum number of tasks; beyond it one is forgotten for each new one.
 const MOST: usize = 4096;

@@ -2,8 +2,7 @@
 
 use crate::Bus;
 use crate::admission::TurnedAway;
-use crate::index::ListenerId;
-use crate::index::PoolId;
+use crate::index::{ListenerId, PoolId};
 use crate::origin::Origin;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::report::Reason;

@@ -69,6 +69,11 @@ impl WorkerQueue {
         self.turns().next().is_some()
     }
 
+    /// Removes the clients that wait no more.
+    fn take(&mut self, is_over: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        self.waiting.extract_if(.., |waiting| is_over(waiting)).collect()
+    }
+
     fn turns(&self) -> impl Iterator<Item = (usize, &Waiting)> {
         self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.for_turn)
     }
@@ -172,15 +177,6 @@ impl Fleets {
         group.slots().iter().any(is_coming) || group.fleets().any(rests)
     }
 
-    /// Removes waiting clients, and reads them again: to continue, or to be refused.
-    fn stop_awaiting(&mut self, ctx: &mut Ctx, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
-        let over: Vec<Waiting> = self.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
-        for Waiting { client, for_turn, .. } in over {
-            ctx.refuse_worker(client, is_refused && for_turn);
-            ctx.open_gate(client.into(), Hold::Worker);
-        }
-    }
-
     /// A worker was started in a slot of a fleet, which waiting clients may get.
     pub(crate) fn end_vacancy(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         for group in self.balancer.groups.iter_mut().filter(|group| group.has(fleet)) {
@@ -191,14 +187,14 @@ impl Fleets {
 
     /// The state of workers has changed: all waiting lines are checked again.
     pub(crate) fn stop_awaiting_workers(&mut self, ctx: &mut Ctx) {
-        self.stop_awaiting(ctx, false, |_| true);
+        ctx.stop_awaiting(false, self.queue.take(|_| true));
     }
 
     /// The state of a fleet's workers has changed: lines that wait for one to come back are checked again.
     pub(crate) fn stop_awaiting_workers_of(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        let waits = |waiting: &&Waiting| !waiting.for_turn && self.balancer.groups[waiting.group].has(fleet);
-        let concerned: Vec<ClientKey> = self.queue.waiting.iter().filter(waits).map(|waiting| waiting.client).collect();
-        self.stop_awaiting(ctx, false, |waiting| concerned.contains(&waiting.client));
+        let groups = &self.balancer.groups;
+        let over = self.queue.take(|waiting| !waiting.for_turn && groups[waiting.group].has(fleet));
+        ctx.stop_awaiting(false, over);
     }
 
     /// A client stops waiting, since it is being closed: nothing is started for it.
@@ -207,13 +203,13 @@ impl Fleets {
             let source = self.queue.waiting[at].source;
             self.queue.slow_down(ctx.time.now(), source, ctx.time.now());
         }
-        self.stop_awaiting(ctx, false, |waiting| waiting.client == key);
+        ctx.stop_awaiting(false, self.queue.take(|waiting| waiting.client == key));
         ctx.refuse_worker(key, false);
     }
 
     /// The line that a client waits with is overdue: it is handled again, and refused.
     pub(crate) fn stop_awaiting_overdue(&mut self, ctx: &mut Ctx, key: ClientKey) {
-        self.stop_awaiting(ctx, false, |waiting| waiting.client == key);
+        ctx.stop_awaiting(false, self.queue.take(|waiting| waiting.client == key));
     }
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
@@ -248,7 +244,7 @@ impl Fleets {
         ctx.timers.arm(Timer::WorkerQueue, ctx.time.now().after(PACE));
         let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
         if self.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
-            self.stop_awaiting(ctx, true, |waiting| waiting.client == key);
+            ctx.stop_awaiting(true, self.queue.take(|waiting| waiting.client == key));
         }
     }
 
@@ -316,7 +312,7 @@ impl Fleets {
             if let Some(worker) = self.take_dedicated(ctx, client, group) {
                 ctx.assign(client, group, worker);
             }
-            self.stop_awaiting(ctx, false, |waiting| waiting.client == client);
+            ctx.stop_awaiting(false, self.queue.take(|waiting| waiting.client == client));
         }
         self.make_room_for_turns(ctx);
         let (now, queue) = (ctx.time.now(), &self.queue);
@@ -354,9 +350,9 @@ impl Fleets {
         let has_its_own = |waiting: &Waiting| ctx.lent_worker(waiting.client, waiting.group).is_some();
         let content: Vec<ClientKey> =
             self.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
-        self.stop_awaiting(ctx, false, |waiting| content.contains(&waiting.client));
+        ctx.stop_awaiting(false, self.queue.take(|waiting| content.contains(&waiting.client)));
         self.give_turns(ctx);
-        self.stop_awaiting(ctx, true, |waiting| waiting.until <= now);
+        ctx.stop_awaiting(true, self.queue.take(|waiting| waiting.until <= now));
     }
 
     /// Since when a client waits for its turn, and in which group.
@@ -381,6 +377,14 @@ impl Fleets {
 }
 
 impl Ctx {
+    /// Clients that wait no more are read again: to continue, or to be refused.
+    fn stop_awaiting(&mut self, is_refused: bool, over: Vec<Waiting>) {
+        for Waiting { client, for_turn, .. } in over {
+            self.refuse_worker(client, is_refused && for_turn);
+            self.open_gate(client.into(), Hold::Worker);
+        }
+    }
+
     /// Whether the next line of a client gets no worker of its own.
     pub(crate) fn gets_no_worker(&self, key: ClientKey) -> bool {
         self.client(key).is_some_and(|client| client.seldom.gets_no_worker)

@@ -475,6 +475,25 @@ fn the_limit_of_a_source_counts_its_connections_and_closes_an_idle_one_of_its_ow
 }
 
 #[test]
+fn a_request_whose_body_does_not_arrive_gives_way_to_a_whole_one_of_the_same_source() {
+    for limit in ["per_source", "total"] {
+        let daemon = door_for_two(json!({ (limit): 2 }));
+        let session = begin(&daemon, ALICE);
+        let mut halves: Vec<Http> = (0..2).map(|_| session.again()).collect();
+        halves.iter_mut().for_each(|half| half.uploads(&request(1, "m", json!({}))));
+        let ask = || session.again().ask(&request(1, "m", json!({}))).status == 200;
+        daemon.until("one of them gives way", ask);
+        let given_up = halves[0].answer();
+        assert_eq!(
+            (given_up.status, &given_up.json()["error"]["data"]["delivered"]),
+            (429, &json!(false)),
+            "the oldest"
+        );
+        daemon.stop();
+    }
+}
+
+#[test]
 fn sessions_of_one_source_do_not_take_a_listener_from_the_others() {
     let daemon = door_for_two(json!({ "total": 4 }));
     let first = begin(&daemon, ALICE);

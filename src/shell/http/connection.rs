@@ -25,6 +25,8 @@ use crate::shell::transport::{Ends, Flight, Transport};
 
 /// Interval of keep-alives in a stream, and how long an answer may be outstanding before its response becomes a stream.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// After this time without a byte of its body, a request gives way to another one, even of its own source.
+const STALLED: Duration = Duration::from_secs(1);
 /// Interval of checks whether a parked request may still learn the era of its pool's workers.
 pub(super) const PARKED: Duration = Duration::from_secs(1);
 /// Time limit for a request to arrive, in however many pieces.
@@ -552,13 +554,18 @@ impl Connection {
             State::Header | State::Reading if self.is_silent() => (true, 1),
             State::Header | State::Reading if self.incoming.asked.is_none() => (true, 2),
             // Its client opens it again.
-            State::Events if is_get => (false, 0),
-            State::Header | State::Reading => (false, 1),
-            State::Parked => (false, 2),
-            State::Waiting => (false, 3),
-            State::Events => (false, 4),
-            State::Answering => (false, 5),
+            State::Events if is_get => (false, 3),
+            State::Header | State::Reading => (false, 4),
+            State::Parked => (false, 5),
+            State::Waiting => (false, 6),
+            State::Events => (false, 7),
+            State::Answering => (false, 8),
         })
+    }
+
+    /// Whether its client has begun a request and sends nothing more of it: no worker has begun with it.
+    pub(in crate::shell) fn has_stalled(&self, now: Moment) -> bool {
+        self.state == State::Reading && self.reader.has_stalled(now, STALLED)
     }
 
     /// Whether it is idle, so that it may be evicted.

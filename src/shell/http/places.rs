@@ -16,10 +16,10 @@ use crate::shell::connections::AsHttp;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
-/// Why a request is given up: its source has `held` of all `places`.
+/// Why a request is given up for another one: its source has `held` of all `places`.
 pub(super) fn gives_way(places: usize, what: &str, held: usize) -> Fault {
     let why = format!(
-        "this was given up for another source, since all {places} {what} are in use, {held} of them by your source; ask \
+        "this was given up for another request, since all {places} {what} are in use, {held} of them by your source; ask \
          again with fewer at once"
     );
     Fault::too_many(Reason::ConnectionLimit, why)
@@ -33,7 +33,12 @@ impl<I: Io> Shell<I> {
             return true;
         }
         let most = connections.crowd.count(Purpose::Mcp);
-        let (goes, shares) = connections.first_to_go(most, Some(source), |_, it| it.purpose == Purpose::Mcp);
+        let (goes, shares) = connections.first_to_go_or_slow(
+            most,
+            Some(source),
+            |_, it| it.purpose == Purpose::Mcp,
+            |_, it| it.has_stalled(now),
+        );
         let Some(slot) = goes else {
             if http.throttle.may_tell(now) {
                 tracing::warn!(
@@ -65,11 +70,16 @@ impl<I: Io> Shell<I> {
                 |at: usize, it: &Connection| is_other(at, it) && it.listener == listener && it.source == source;
             let others = self.reactor.connections.all_http().filter(|(at, it)| is_own(*at, it)).count();
             for _ in most..=others {
-                // One that is idle; it does not give up a request of its own for another one.
-                let (Some(goes), _) = self.reactor.connections.first_to_go(most, Some(source), is_own) else {
+                // One that is idle, or whose request does not arrive: no request that a worker may have is given up for
+                // another one of the same source.
+                let connections = &self.reactor.connections;
+                let (Some(goes), _) =
+                    connections.first_to_go_or_slow(most, Some(source), is_own, |_, it| it.has_stalled(now))
+                else {
                     return Err(Refusal::from(most_of_source(most)).into());
                 };
-                self.reactor.leave_http(now, goes);
+                let fault = gives_way(most, "connections of one source", most);
+                self.give_up(now, goes, &fault);
             }
         }
         if has_place {
@@ -99,7 +109,9 @@ impl<I: Io> Shell<I> {
         source: Source,
         is_chosen: impl Fn(usize, &Connection) -> bool,
     ) -> Result<(), Fault> {
-        let (goes, shares) = self.reactor.connections.first_to_go(places, Some(source), is_chosen);
+        let connections = &self.reactor.connections;
+        let (goes, shares) =
+            connections.first_to_go_or_slow(places, Some(source), is_chosen, |_, it| it.has_stalled(now));
         let goes = goes.ok_or_else(|| Refusal::from(TurnedAway::full(&shares, whose)))?;
         let held = shares.held_by(self.reactor.connections[AsHttp(goes)].source);
         self.give_up(now, goes, &gives_way(places, WHAT, held));

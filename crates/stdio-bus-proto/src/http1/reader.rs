@@ -110,6 +110,11 @@ impl RequestReader {
         })
     }
 
+    /// Whether a body is incomplete, of which nothing has arrived for this long.
+    pub fn has_stalled(&self, now: Moment, limit: Duration) -> bool {
+        matches!(self.stage, Stage::Body(_)) && now >= self.since.after(limit)
+    }
+
     /// Whether a head is awaited or incomplete.
     pub fn awaits_head(&self) -> bool {
         matches!(self.stage, Stage::Head(_))

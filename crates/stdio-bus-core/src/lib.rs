@@ -165,7 +165,7 @@ impl Bus {
                 match peer {
                     Peer::Client(client) => self.on_client_ended(client),
                     Peer::Worker(worker) => {
-                        self.ctx.end_of_stray(worker);
+                        self.ctx.workers.end_stray(&mut self.ctx.out, worker);
                         self.step(worker, Event::StdoutEnded);
                     }
                 }

@@ -19,16 +19,24 @@ use crate::ctx::Ctx;
 use crate::eras::protocol::RESOURCE_NOT_FOUND;
 use crate::fleet::Fleets;
 use crate::index::PoolId;
+use crate::peer::RequestKey;
+use crate::peer::WorkerKey;
+use crate::port::Next;
+use crate::port::Received;
 use crate::session::table::Sessions;
+use crate::settings::BadOutput;
+use crate::stray::Cost;
+use crate::stray::Passed;
+use crate::stray::skip_mark;
 
 impl Bus {
     /// A line of `from` is malformed (spec 4.3, 5.3).
     pub(super) fn malformed(&mut self, from: Peer, window: Window<'_>, line: usize, at: usize, fault: Fault) -> Flow {
-        if let Some(flow) = self.ctx.skip_mark(from, window, line) {
+        if let Some(flow) = self.ctx.endpoint(from).and_then(|end| skip_mark(end, window, line)) {
             return flow;
         }
         if let Peer::Worker(worker) = from
-            && self.ctx.passes_over(worker)
+            && passes_over(&self.ctx, worker)
         {
             return self.pass_over(worker, window, line, false);
         }
@@ -99,13 +107,82 @@ impl Bus {
                 let text = format!("a line is longer than limits.max_input_buffer, {most} bytes");
                 self.close_with_error(client, Reason::ClientLineTooLong, &text);
             }
-            Peer::Worker(worker) if self.ctx.passes_over(worker) => return self.pass_over(worker, window, line, true),
+            Peer::Worker(worker) if passes_over(&self.ctx, worker) => {
+                return self.pass_over(worker, window, line, true);
+            }
             Peer::Worker(worker) => {
-                let text = format!("a line is longer than {}", self.ctx.longest());
+                let text = format!("a line is longer than {}", self.ctx.settings.limits.longest_of_worker());
                 self.stop_broken_worker(worker, Reason::WorkerLineTooLong, &text);
             }
         }
         Flow::Over
+    }
+
+    /// A worker's line is no message, for this reason, or is too long: it is passed over from `line` on.
+    fn pass_over(&mut self, key: WorkerKey, window: Window<'_>, line: usize, is_too_long: bool) -> Flow {
+        let began = self.ctx.time.now();
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return Flow::Over };
+        worker.strays.begin(began, is_too_long);
+        match self.go_on_passing_over(key, &window.data()[line..]) {
+            Some(length) => Flow::PassedOver { to: line + length, goes_on: true },
+            None => Flow::Over,
+        }
+    }
+
+    /// The next bytes of a worker that is amid a line that is passed over.
+    #[cold]
+    pub(super) fn receive_stray(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
+        let bytes = window.data().len();
+        let consumed = self.go_on_passing_over(key, window.data());
+        let Some(worker) = self.ctx.workers.get_mut(key) else { return Received { consumed: bytes, next: Next::Wait } };
+        match consumed {
+            Some(consumed) => worker.end.stream.pass_over(bytes, consumed, true),
+            None => worker.end.stream.discard(bytes),
+        }
+    }
+
+    /// Takes bytes of a line that is passed over. Returns how many, or none if the worker is stopped because of them.
+    fn go_on_passing_over(&mut self, key: WorkerKey, bytes: &[u8]) -> Option<usize> {
+        let worker = self.ctx.workers.get_mut(key)?;
+        let passed = worker.strays.pass(self.ctx.time.now(), &self.ctx.settings.limits, bytes);
+        worker.useless.pass(passed.length_of(bytes));
+        let (length, line) = match passed {
+            Passed::GoesOn => return Some(bytes.len()),
+            Passed::Ended(length, line) => (length, line),
+            Passed::Endless(text) => {
+                self.stop_broken_worker(key, Reason::WorkerLineTooLong, &text);
+                return None;
+            }
+        };
+        for id in line.answered() {
+            let Some(request) = self.requests.find(key.into(), &id) else { continue };
+            let text = "the answer stands in an array (a batch), which is passed over; a worker writes each message on a \
+                        line of its own";
+            self.fail_answered(key, request, Reason::WorkerMalformed, text);
+        }
+        match self.requests.cost_of(&mut self.ctx, key, line) {
+            Cost::Nothing => {}
+            Cost::Request(request, reason, text) => self.fail_answered(key, request, reason, &text),
+            Cost::Worker(reason, text) => {
+                self.stop_broken_worker(key, reason, &text);
+                return None;
+            }
+        }
+        Some(length)
+    }
+
+    /// A worker has answered a request, and the answer is not passed on.
+    fn fail_answered(&mut self, worker: WorkerKey, request: RequestKey, reason: Reason, text: &str) {
+        let Some(found) = self.requests.get(request) else { return };
+        let (creates, is_awaited) = (found.verb.creates(), found.asker().is_some());
+        match is_awaited {
+            true => self.fail_request(request, reason, text),
+            false => self.ctx.report(reason, Some(Peer::Worker(worker)), || text.into()),
+        }
+        self.requests.forget(&mut self.ctx, &mut self.sessions, request);
+        if creates {
+            self.sessions.drop_early(&mut self.ctx, worker);
+        }
     }
 
     /// Sends an error to a client whose input is malformed, and closes it (decision 9).
@@ -119,6 +196,11 @@ impl Bus {
         self.ctx.send_error(client.into(), b"null", reason, &message, Delivered::Nothing);
         self.close_client(client, Close::Flush, reason);
     }
+}
+
+/// Whether lines of a worker that are no messages are passed over.
+fn passes_over(ctx: &Ctx, worker: WorkerKey) -> bool {
+    ctx.worker_name(worker).is_some_and(|name| ctx.settings.on_bad_output(name.pool) == BadOutput::Skip)
 }
 
 impl Fleets {

@@ -25,13 +25,12 @@ use crate::session::table::Sessions;
 use crate::view::View;
 
 impl Bus {
-    /// Applies this configuration. The first value of `most_clients` stays, for the tables are allocated.
-    pub fn reload(&mut self, now: Moment, mut settings: Settings) -> Effects<'_> {
+    /// Applies this configuration. `most_clients` has no effect any more, for the tables are allocated.
+    pub fn reload(&mut self, now: Moment, settings: Settings) -> Effects<'_> {
         self.ctx.begin_call(now);
         if self.ctx.shutdown.stops_workers() {
             return self.effects();
         }
-        settings.most_clients = self.ctx.settings.most_clients;
         self.fleets.stop_awaiting_workers(&mut self.ctx);
         let before = core::mem::replace(&mut self.ctx.settings, settings);
         let kept = self.arrange_pools(&before);

@@ -18,12 +18,16 @@ use ndjson_scan::{BYTE_ORDER_MARK as MARK, SkipValue, Window, decoded};
 
 use super::id::Id;
 use super::peer::{Moment, Peer, RequestKey, WorkerKey};
-use super::port::{Effect, Next, Received};
+use super::port::Effect;
 use super::reply::Delivered;
 use super::report::Reason;
-use super::settings::{BadOutput, MAX_REQUEST_ID_LEN, WRAPPED_LINE};
-use super::{Bus, Flow};
+use super::settings::{Limits, MAX_REQUEST_ID_LEN, WRAPPED_LINE};
+use crate::client::Workers;
 use crate::ctx::Ctx;
+use crate::endpoint::Endpoint;
+use crate::intake::Flow;
+use crate::out::Out;
+use crate::pending::Requests;
 
 /// So much of a line is logged.
 const SHOWN: usize = 4 * 1024;
@@ -65,7 +69,7 @@ impl Strays {
 }
 
 /// A line that is passed over.
-struct Stray {
+pub(super) struct Stray {
     /// It is too long; else it is no message.
     is_too_long: bool,
     /// Its beginning, and its length so far.
@@ -76,6 +80,11 @@ struct Stray {
 }
 
 impl Stray {
+    /// The ids of the requests that it answers, if it is an array.
+    pub(super) fn answered(&self) -> impl Iterator<Item = Id> {
+        self.outline.answered.iter().filter_map(|id| Id::parse(id).ok())
+    }
+
     fn take(&mut self, bytes: &[u8]) {
         let room = SHOWN - self.begin.len();
         self.begin.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -211,105 +220,107 @@ fn keep(kept: &mut Vec<u8>, part: &[u8], most: usize) {
     kept.extend_from_slice(&part[..part.len().min(room)]);
 }
 
-impl Bus {
-    /// A worker's line is no message, for this reason, or is too long: it is passed over from `line` on.
-    pub(super) fn pass_over(&mut self, key: WorkerKey, window: Window<'_>, line: usize, is_too_long: bool) -> Flow {
-        let began = self.ctx.time.now();
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return Flow::Over };
+/// What bytes of a worker amid a line that is passed over come to.
+pub(super) enum Passed {
+    /// All of them belong to the line, which goes on.
+    GoesOn,
+    /// The line ends behind so many of them.
+    Ended(usize, Box<Stray>),
+    /// The line is too long even to be passed over: the worker is stopped, for this reason.
+    Endless(String),
+}
+
+impl Passed {
+    /// How many of these bytes belong to the line.
+    pub(super) fn length_of(&self, bytes: &[u8]) -> usize {
+        match self {
+            Self::Ended(length, _) => *length,
+            Self::GoesOn | Self::Endless(_) => bytes.len(),
+        }
+    }
+}
+
+/// What a line that was passed over costs.
+pub(super) enum Cost {
+    Nothing,
+    /// The request that it answers.
+    Request(RequestKey, Reason, String),
+    /// The worker.
+    Worker(Reason, String),
+}
+
+impl Strays {
+    /// A line is passed over from its first byte on.
+    pub(super) fn begin(&mut self, began: Moment, is_too_long: bool) {
         let (begin, outline) = (Vec::new(), Outline::default());
-        worker.strays.line = Some(Box::new(Stray { is_too_long, begin, length: 0, began, outline }));
-        match self.go_on_passing_over(key, &window.data()[line..]) {
-            Some(length) => Flow::PassedOver { to: line + length, goes_on: true },
-            None => Flow::Over,
-        }
+        self.line = Some(Box::new(Stray { is_too_long, begin, length: 0, began, outline }));
     }
 
-    /// The next bytes of a worker that is amid a line that is passed over.
-    #[cold]
-    pub(super) fn receive_stray(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
-        let bytes = window.data().len();
-        let consumed = self.go_on_passing_over(key, window.data());
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return Received { consumed: bytes, next: Next::Wait } };
-        match consumed {
-            Some(consumed) => worker.end.stream.pass_over(bytes, consumed, true),
-            None => worker.end.stream.discard(bytes),
-        }
-    }
-
-    /// Takes bytes of a line that is passed over. Returns how many, or none if the worker is stopped because of them.
-    fn go_on_passing_over(&mut self, key: WorkerKey, bytes: &[u8]) -> Option<usize> {
-        let now = self.ctx.time.now();
-        let most = self.ctx.settings.limits.max_worker_line() as u64 * MOST_TIMES;
-        let worker = self.ctx.workers.get_mut(key)?;
-        let line = worker.strays.line.as_mut()?;
+    /// Takes bytes of the line that is passed over.
+    pub(super) fn pass(&mut self, now: Moment, limits: &Limits, bytes: &[u8]) -> Passed {
+        let most = limits.max_worker_line() as u64 * MOST_TIMES;
+        let Some(line) = self.line.as_mut() else { return Passed::GoesOn };
         let end = memchr::memchr(b'\n', bytes);
         line.take(&bytes[..end.unwrap_or(bytes.len())]);
         let (length, lasts) = (line.length, now.since(line.began));
-        worker.useless.pass(end.map_or(bytes.len(), |end| end + 1));
         if length > most || lasts > LONGEST_TIME {
-            let text = format!(
+            return Passed::Endless(format!(
                 "a line is longer than {} and has not ended after {length} bytes and {} s",
-                self.ctx.longest(),
+                limits.longest_of_worker(),
                 lasts.as_secs()
-            );
-            self.stop_broken_worker(key, Reason::WorkerLineTooLong, &text);
-            return None;
+            ));
         }
-        let Some(end) = end else { return Some(bytes.len()) };
-        self.end_stray(key).then_some(end + 1)
+        match end {
+            Some(end) => self.line.take().map_or(Passed::GoesOn, |line| Passed::Ended(end + 1, line)),
+            None => Passed::GoesOn,
+        }
     }
+}
 
-    /// A line that is passed over has ended. False if that ends the worker.
-    fn end_stray(&mut self, key: WorkerKey) -> bool {
-        let Some(line) = self.ctx.workers.get_mut(key).and_then(|worker| worker.strays.line.take()) else {
-            return true;
-        };
-        for id in &line.outline.answered {
-            let Some(request) = Id::parse(id).ok().and_then(|id| self.requests.find(key.into(), &id)) else { continue };
-            let text = "the answer stands in an array (a batch), which is passed over; a worker writes each message on a \
-                        line of its own";
-            self.fail_answered(key, request, Reason::WorkerMalformed, text);
+impl Requests {
+    /// What a line costs that was passed over and has ended.
+    pub(super) fn cost_of(&self, ctx: &mut Ctx, worker: WorkerKey, line: Box<Stray>) -> Cost {
+        if line.is_too_long {
+            self.cost_of_too_long(ctx, worker, &line)
+        } else {
+            self.cost_of_no_message(ctx, worker, *line)
         }
-        if line.is_too_long { self.end_too_long(key, &line) } else { self.end_no_message(key, *line) }
     }
 
     /// A line that is too long has ended: it costs the request that it answers.
-    fn end_too_long(&mut self, key: WorkerKey, line: &Stray) -> bool {
+    fn cost_of_too_long(&self, ctx: &mut Ctx, key: WorkerKey, line: &Stray) -> Cost {
         let (reason, from) = (Reason::WorkerLineTooLong, Peer::Worker(key));
-        let what = format!("longer than {}: raise that. It has {} bytes", self.ctx.longest(), line.length);
+        let longest = ctx.settings.limits.longest_of_worker();
+        let what = format!("longer than {longest}: raise that. It has {} bytes", line.length);
         let Outline { method, is_array, .. } = &line.outline;
         let id = line.outline.id();
         if !is_array && !method.is_empty() && !line.outline.answers {
             let shown = method.escape_ascii();
             let text = format!("a message {shown} is {what}, and is passed over");
-            self.ctx.report(reason, Some(from), || text.clone());
+            ctx.report(reason, Some(from), || text.clone());
             if let Some(id) = id {
-                self.ctx.send_error(from, id, reason, &text, Delivered::No);
+                ctx.send_error(from, id, reason, &text, Delivered::No);
             }
-            return true;
+            return Cost::Nothing;
         }
-        let key_of_request = id.and_then(|id| self.requests.find(from, &Id::parse(id).ok()?));
-        if let Some(request) = key_of_request {
-            self.fail_answered(key, request, reason, &format!("the answer is {what}"));
-            return true;
+        if let Some(request) = id.and_then(|id| self.find(from, &Id::parse(id).ok()?)) {
+            return Cost::Request(request, reason, format!("the answer is {what}"));
         }
         match id {
-            Some(_) => self.ctx.report(reason, Some(from), || format!("an answer that nobody waits for is {what}")),
+            Some(_) => ctx.report(reason, Some(from), || format!("an answer that nobody waits for is {what}")),
             // It may be the answer to any request.
             None if line.begin.first() == Some(&b'{') => {
-                let text = format!("a line is {what}, and says not which request it answers");
-                self.stop_broken_worker(key, reason, &text);
-                return false;
+                return Cost::Worker(reason, format!("a line is {what}, and says not which request it answers"));
             }
-            None => self.ctx.report(reason, Some(from), || format!("a line that is no message is {what}")),
+            None => ctx.report(reason, Some(from), || format!("a line that is no message is {what}")),
         }
-        true
+        Cost::Nothing
     }
 
     /// A line that is no message has ended. If it was to answer a request, that fails.
-    fn end_no_message(&mut self, key: WorkerKey, line: Stray) -> bool {
-        let (reason, from, now) = (Reason::WorkerStdout, Peer::Worker(key), self.ctx.time.now());
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return true };
+    fn cost_of_no_message(&self, ctx: &mut Ctx, key: WorkerKey, line: Stray) -> Cost {
+        let (reason, from, now) = (Reason::WorkerStdout, Peer::Worker(key), ctx.time.now());
+        let Some(worker) = ctx.workers.get_mut(key) else { return Cost::Nothing };
         worker.useless.count_line();
         let is_first = !core::mem::replace(&mut worker.strays.is_known, true);
         if worker.strays.is_flood(now) {
@@ -317,80 +328,61 @@ impl Bus {
                 "a worker has written more than {MOST_AT_ONCE} lines to stdout that are no messages, and more than \
                  {A_SECOND} a second: it floods; messages alone belong on stdout, everything else on stderr"
             );
-            self.stop_broken_worker(key, Reason::WorkerMalformed, &text);
-            return false;
+            return Cost::Worker(Reason::WorkerMalformed, text);
         }
         let request = line.outline.id().filter(|_| line.outline.answers);
-        let request = request.and_then(|id| self.requests.find(from, &Id::parse(id).ok()?));
+        let request = request.and_then(|id| self.find(from, &Id::parse(id).ok()?));
         let length = line.length as usize;
-        self.ctx.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
+        ctx.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
         if is_first {
-            self.ctx.report(reason, Some(from), || {
+            ctx.report(reason, Some(from), || {
                 "a worker writes lines to stdout that are no messages: they are passed over (pools[].on_bad_output), and \
                  logged as \"stdout: …\"; diagnostics belong on stderr"
                     .into()
             });
         } else {
-            self.ctx.out.count_quietly(reason);
+            ctx.out.count_quietly(reason);
         }
-        if let Some(request) = request {
-            let text = "the answer is not valid JSON, so it was passed over; the log has its beginning";
-            self.fail_answered(key, request, Reason::WorkerMalformed, text);
-        }
-        true
-    }
-
-    /// A worker has answered a request, and the answer is not passed on.
-    fn fail_answered(&mut self, worker: WorkerKey, request: RequestKey, reason: Reason, text: &str) {
-        let Some(found) = self.requests.get(request) else { return };
-        let (creates, is_awaited) = (found.verb.creates(), found.asker().is_some());
-        match is_awaited {
-            true => self.fail_request(request, reason, text),
-            false => self.ctx.report(reason, Some(Peer::Worker(worker)), || text.into()),
-        }
-        self.requests.forget(&mut self.ctx, &mut self.sessions, request);
-        if creates {
-            self.sessions.drop_early(&mut self.ctx, worker);
-        }
+        let text = "the answer is not valid JSON, so it was passed over; the log has its beginning";
+        request.map_or(Cost::Nothing, |request| Cost::Request(request, Reason::WorkerMalformed, text.into()))
     }
 }
 
-impl Ctx {
-    /// Whether lines of a worker that are no messages are passed over.
-    pub(super) fn passes_over(&self, worker: WorkerKey) -> bool {
-        let Some(pool) = self.workers.get(worker).map(|worker| worker.name.pool) else { return false };
-        self.settings.on_bad_output(pool) == BadOutput::Skip
+/// A byte order mark stands ahead of the first line of a peer, from `line` on in the window; the bytes before are blank
+/// lines. It is passed over.
+pub(super) fn skip_mark(end: &mut Endpoint, window: Window<'_>, line: usize) -> Option<Flow> {
+    if end.traffic.lines_in > 0 || end.traffic.bytes_in > 0 {
+        return None;
     }
-
-    /// A byte order mark stands ahead of the first line of `from`, from `line` on in the window; the bytes before are
-    /// blank lines. It is passed over.
-    pub(super) fn skip_mark(&mut self, from: Peer, window: Window<'_>, line: usize) -> Option<Flow> {
-        let end = self.peer_end(from).filter(|end| end.traffic.lines_in == 0 && end.traffic.bytes_in == 0)?;
-        let (bytes, is_whole) = (&window.data()[line..], window.data()[line..].starts_with(MARK));
-        if !is_whole && !MARK.starts_with(bytes) || end.stream.waits() {
-            return None;
-        }
-        let to = if is_whole { line + MARK.len() } else { line };
-        if is_whole && let Some(end) = self.endpoint(from) {
-            // There is only one.
-            end.traffic.bytes_in += MARK.len() as u64;
-        }
-        Some(Flow::PassedOver { to, goes_on: is_whole })
+    let (bytes, is_whole) = (&window.data()[line..], window.data()[line..].starts_with(MARK));
+    if !is_whole && !MARK.starts_with(bytes) || end.stream.waits() {
+        return None;
     }
+    let to = if is_whole { line + MARK.len() } else { line };
+    if is_whole {
+        // There is only one.
+        end.traffic.bytes_in += MARK.len() as u64;
+    }
+    Some(Flow::PassedOver { to, goes_on: is_whole })
+}
 
+impl Limits {
     /// The limit of a worker's line, for people.
-    pub(super) fn longest(&self) -> String {
-        format!("{WRAPPED_LINE} times limits.max_input_buffer, {} bytes", self.settings.limits.max_worker_line())
+    pub(super) fn longest_of_worker(&self) -> String {
+        format!("{WRAPPED_LINE} times limits.max_input_buffer, {} bytes", self.max_worker_line())
     }
+}
 
-    /// A worker's output has ended amid a line that is passed over. The request that it answers fails with the worker.
-    pub(super) fn end_of_stray(&mut self, key: WorkerKey) {
-        if let Some(line) = self.workers.get_mut(key).and_then(|worker| worker.strays.line.take())
+impl Workers {
+    /// A worker's output has ended amid a line that is passed over: its beginning is logged. The request that it answers
+    /// fails with the worker.
+    pub(super) fn end_stray(&mut self, out: &mut Out, key: WorkerKey) {
+        if let Some(line) = self.get_mut(key).and_then(|worker| worker.strays.line.take())
             && line.outline.id().is_none()
         {
             let length = line.length as usize;
-            self.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
-            self.out.count_quietly(Reason::WorkerStdout);
+            out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
+            out.count_quietly(Reason::WorkerStdout);
         }
     }
 }

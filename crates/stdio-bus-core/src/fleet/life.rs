@@ -111,7 +111,7 @@ impl Bus {
             Some(worker) if worker.process.cause() == Some(Reason::WorkerLineTooLong) => {
                 let text = format!(
                     "the worker was replaced before it answered: it wrote a line longer than {}; raise that",
-                    self.ctx.longest()
+                    self.ctx.settings.limits.longest_of_worker()
                 );
                 (Reason::RequestLost, text.into())
             }

@@ -4,9 +4,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::admission::UseKey;
 use super::endpoint::Endpoint;
-use super::eras::greeting::Opening;
 use super::message::Refusal;
 use super::offers::Offers;
 use super::origin::Origin;
@@ -19,6 +17,8 @@ use super::stats::Account;
 use super::table::Table;
 use super::worker::Worker;
 use crate::ctx::Ctx;
+use crate::fleet::admission::UseKey;
+use crate::fleet::eras::greeting::Opening;
 use crate::index::{GroupId, ListenerId};
 use crate::session::table::Sessions;
 use crate::view::View;

@@ -35,7 +35,7 @@ pub(super) const CLOSED_BEFORE: &str = "the connection was closed before its ans
 
 impl Bus {
     /// A client has connected through the listener with this index. `None` without room, or during a shutdown: close
-    /// it. An accepted client may still be rejected by the effects that follow (`admission.rs`).
+    /// it. An accepted client may still be rejected by the effects that follow (`fleet/admission.rs`).
     pub fn connect(
         &mut self,
         now: Moment,

@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
-use super::balancer::Groups;
 use super::client::{Client, Clients, Phase, Workers};
 use super::ended::{Ended, Ending};
 use super::endpoint::Endpoint;
@@ -30,6 +29,7 @@ use super::withdrawal::prompt_flag;
 use super::worker::Worker;
 use super::{Bus, tally};
 use crate::ctx::Ctx;
+use crate::fleet::balancer::Groups;
 use crate::flow::waste::MANY;
 use crate::view::View;
 
@@ -500,7 +500,7 @@ impl FastPath<'_> {
             return None;
         }
         let (worker_key, worker, session, takes_turn) = self.destination(key, client, &from.sessions, workers, line)?;
-        // A worker may have to be sent the client's `initialize` first (`eras/opening.rs`).
+        // A worker may have to be sent the client's `initialize` first (`fleet/eras/opening.rs`).
         if !worker.takes_messages()
             || !worker.audience.has(key)
             || worker.greeting.is_asking()

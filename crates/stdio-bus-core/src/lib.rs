@@ -25,8 +25,6 @@
 #[macro_use]
 extern crate alloc;
 
-pub mod admission;
-mod balancer;
 mod client;
 mod clients;
 mod closing;
@@ -34,7 +32,6 @@ mod correlation;
 mod ctx;
 pub mod ended;
 mod endpoint;
-pub mod eras;
 mod eviction;
 mod fleet;
 mod flow;
@@ -53,7 +50,6 @@ pub mod overview;
 pub mod peer;
 mod pending;
 pub mod port;
-pub mod readiness;
 mod refusals;
 mod reload;
 pub mod reply;
@@ -89,6 +85,7 @@ pub use eras::discovery::Known;
 use fleet::Fleets;
 use fleet::tenure::Wear;
 pub use fleet::worker;
+pub use fleet::{admission, eras, readiness};
 pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
 use peer::{Moment, Peer};

@@ -9,7 +9,6 @@
 use alloc::vec::Vec;
 
 use super::Bus;
-use super::balancer::Balancer;
 use super::client::Client;
 use super::fleet::Fleets;
 use super::fleet::tenure::Tenure;
@@ -20,6 +19,7 @@ use super::settings::{self, Assignment, Settings};
 use super::silence::TimeLimits;
 use super::timers::Timer;
 use crate::ctx::Ctx;
+use crate::fleet::balancer::Balancer;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId};
 use crate::session::table::Sessions;
 use crate::view::View;

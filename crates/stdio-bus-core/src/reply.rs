@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::eras::protocol::{MODERN, spoken_over_http};
+use crate::fleet::eras::protocol::{MODERN, spoken_over_http};
 use crate::settings::Era;
 
 /// Whether the answerer may have received the request that failed: retrying it is safe only if it did not.

@@ -1,7 +1,7 @@
 //! What the shell, a simulator or a monitor may read of the bus at any time: it changes nothing.
 
 use crate::Bus;
-use crate::admission::TurnedAway;
+use crate::fleet::admission::TurnedAway;
 use crate::index::{ListenerId, PoolId};
 use crate::origin::Origin;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};

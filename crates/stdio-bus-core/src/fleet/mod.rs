@@ -7,10 +7,14 @@
 //!
 //! A pool has a fleet for each era of MCP that its clients may speak: `eras/` decides which of them gets the workers.
 
+pub mod admission;
 pub(crate) mod answering;
+pub(crate) mod balancer;
+pub mod eras;
 mod life;
 pub(crate) mod pool;
 pub(crate) mod queue;
+pub mod readiness;
 pub(crate) mod restart;
 pub(crate) mod roll;
 pub(crate) mod tenure;
@@ -18,11 +22,11 @@ pub mod worker;
 
 use alloc::vec::Vec;
 
-use crate::admission::Admission;
-use crate::balancer::Balancer;
 use crate::index::FleetId;
 use crate::settings::Settings;
 use crate::tally::Counts;
+use admission::Admission;
+use balancer::Balancer;
 use pool::Pools;
 
 /// The fleets, and the clients that wait for workers.

@@ -11,7 +11,7 @@ use super::message::{Said, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
 use crate::client::Phase;
 use crate::ctx::Ctx;
-use crate::eras::protocol::MODERN;
+use crate::fleet::eras::protocol::MODERN;
 use crate::flow::delivery::{Room, SLOW_READER_LIMIT, edited};
 use crate::id::{Id, Spelled};
 use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, session_name, session_named};

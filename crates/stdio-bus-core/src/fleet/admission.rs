@@ -7,16 +7,16 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use super::origin::{Origin, Place};
-use super::peer::{Moment, Source};
-use super::report::{Level, Reason, Report};
-use super::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
-use super::shares::Shares;
-use super::table::{Key, Table};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::ListenerId;
+use crate::origin::{Origin, Place};
+use crate::peer::{Moment, Source};
+use crate::report::{Level, Reason, Report};
 use crate::settings::Settings;
+use crate::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
+use crate::shares::Shares;
+use crate::table::{Key, Table};
 use crate::view::View;
 
 /// Number of rejected clients that are told why at a time. Further ones are closed without a word, so that rejected
@@ -39,7 +39,7 @@ pub enum TurnedAway {
 }
 
 /// The usage of one source.
-pub(super) struct Uses {
+pub(crate) struct Uses {
     source: Source,
     connections: usize,
     /// When it got its last worker, in turns of all sources. A source that has got none goes before the one that got
@@ -48,11 +48,11 @@ pub(super) struct Uses {
 }
 
 /// Key of a source's usage, for as long as it has a connection.
-pub(super) type UseKey = Key<'u'>;
+pub(crate) type UseKey = Key<'u'>;
 
 /// The usage of all sources, and the state of the listeners.
 #[derive(Default)]
-pub(super) struct Admission {
+pub(crate) struct Admission {
     pub listeners: Vec<ListenerState>,
     pub sources: Sources,
     /// The number of the next client.
@@ -63,14 +63,14 @@ pub(super) struct Admission {
 
 impl Admission {
     /// Nobody is connected yet.
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(crate) fn new(settings: &Settings) -> Self {
         Self { listeners: vec![ListenerState::default(); settings.listeners.len()], ..Self::default() }
     }
 }
 
 /// A listener, which may be closed while no worker of its pools runs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ListenerState {
+pub(crate) struct ListenerState {
     pub is_closed: bool,
     /// A worker of its pools has run before.
     pub has_opened: bool,
@@ -79,7 +79,7 @@ pub(super) struct ListenerState {
 }
 
 /// The current connections by source.
-pub(super) struct Sources {
+pub(crate) struct Sources {
     table: Table<Uses, 'u'>,
     turns: u64,
 }
@@ -92,7 +92,7 @@ impl Default for Sources {
 
 impl Sources {
     /// One more connection of `source`.
-    pub(super) fn enter(&mut self, source: Source) -> Option<UseKey> {
+    pub(crate) fn enter(&mut self, source: Source) -> Option<UseKey> {
         let turn = self.turns.saturating_sub(1);
         let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
         let key = known.or_else(|| self.table.insert(Uses { source, connections: 0, turn }))?;
@@ -101,7 +101,7 @@ impl Sources {
     }
 
     /// One connection of this source less.
-    pub(super) fn leave(&mut self, key: UseKey) {
+    pub(crate) fn leave(&mut self, key: UseKey) {
         self.uses(key).connections -= 1;
         if self.count(key) == 0 {
             self.table.remove(key);
@@ -109,7 +109,7 @@ impl Sources {
     }
 
     /// Number of connections of a source.
-    pub(super) fn count(&self, key: UseKey) -> usize {
+    pub(crate) fn count(&self, key: UseKey) -> usize {
         self.table.get(key).map_or(0, |uses| uses.connections)
     }
 
@@ -120,7 +120,7 @@ impl Sources {
     }
 
     /// The source with the lowest turn has waited longest for a worker.
-    pub(super) fn turn(&self, key: UseKey) -> u64 {
+    pub(crate) fn turn(&self, key: UseKey) -> u64 {
         self.table.get(key).map_or(0, |uses| uses.turn)
     }
 
@@ -207,7 +207,7 @@ impl Fleets {
     }
 
     /// Whether a source has more than half of all slots.
-    pub(super) fn has_most(&self, ctx: &Ctx, source: UseKey) -> bool {
+    pub(crate) fn has_most(&self, ctx: &Ctx, source: UseKey) -> bool {
         self.admission.sources.count(source) > ctx.most_clients() / 2
     }
 
@@ -217,7 +217,7 @@ impl Fleets {
     }
 
     /// Panics if the current connections do not match their counts.
-    pub(super) fn check_admission(&self, ctx: &Ctx) {
+    pub(crate) fn check_admission(&self, ctx: &Ctx) {
         let mut all = 0;
         for (key, uses) in self.admission.sources.table.iter() {
             let of_it = ctx.all_clients().filter(|(_, client)| client.identity.source_use == key);
@@ -231,7 +231,7 @@ impl Fleets {
 
 impl Ctx {
     /// Whether a client is allowed. If not, that is reported.
-    pub(super) fn lets_in(&mut self, listener: ListenerId, origin: &Origin) -> bool {
+    pub(crate) fn lets_in(&mut self, listener: ListenerId, origin: &Origin) -> bool {
         let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
         self.tell(Reason::NotAllowed, || {
             let text = format!("a client is rejected: {} is not in {key}", origin.place);
@@ -267,14 +267,14 @@ impl Ctx {
 
     /// Number of clients that a listener has admitted, or that are only told that there is no room; in total or from
     /// one source.
-    pub(super) fn let_in(&self, listener: Option<ListenerId>, source: Option<Source>) -> usize {
+    pub(crate) fn let_in(&self, listener: Option<ListenerId>, source: Option<Source>) -> usize {
         let let_in =
             self.all_clients().map(|(_, client)| &client.identity).filter(|client| client.let_in() == listener);
         let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
-    pub(super) fn no_room(&self, listener: ListenerId, source: Source) -> Option<TurnedAway> {
+    pub(crate) fn no_room(&self, listener: ListenerId, source: Source) -> Option<TurnedAway> {
         let most = self.settings.listener(listener)?.max_connections;
         let let_in = |source| self.let_in(Some(listener), source);
         // The reason that the client can act upon comes first.
@@ -296,7 +296,7 @@ impl Ctx {
     }
 
     /// Whether one more rejected client can be told why.
-    pub(super) fn may_explain_refusal(&self) -> bool {
+    pub(crate) fn may_explain_refusal(&self) -> bool {
         self.let_in(None, None) < EXPLAINED_REFUSALS
     }
 }

@@ -10,16 +10,16 @@ use alloc::borrow::ToOwned;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::peer::Moment;
-use super::port::Effect;
-use super::report::{Level, Reason, Report};
-use super::settings::Assignment;
-use super::shutdown::Stage;
-use super::worker::Worker;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::{FleetId, ListenerId, PoolId};
+use crate::peer::Moment;
+use crate::port::Effect;
+use crate::report::{Level, Reason, Report};
+use crate::settings::Assignment;
+use crate::shutdown::Stage;
 use crate::view::View;
+use crate::worker::Worker;
 
 /// The result of a readiness check. Texts are for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Fleets {
     }
 
     /// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.
-    pub(super) fn update_listeners(&mut self, ctx: &mut Ctx) {
+    pub(crate) fn update_listeners(&mut self, ctx: &mut Ctx) {
         ctx.workers_changed = false;
         if ctx.shutdown.refuses_requests() {
             return;

@@ -7,20 +7,20 @@ use core::ops::{Index, IndexMut};
 
 use ndjson_scan::decoded;
 
-use super::message::{Parsed, Refusal};
-use super::origin::Origin;
-use super::peer::{ClientKey, Moment, WorkerKey};
-use super::report::Reason;
-use super::settings::{self, Assignment, Era, Settings};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId, SlotId};
+use crate::message::{Parsed, Refusal};
+use crate::origin::Origin;
+use crate::peer::{ClientKey, Moment, WorkerKey};
+use crate::report::Reason;
+use crate::settings::{self, Assignment, Era, Settings};
 use crate::view::View;
 
 /// The workers that a message may go to: those of one fleet, or of the fleets of several pools.
 #[derive(Default)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// Their slots, in the order of the configuration.
     slots: Vec<SlotId>,
     /// Their fleets.
@@ -39,27 +39,27 @@ pub(super) struct Group {
 
 impl Group {
     /// Its slots.
-    pub(super) fn slots(&self) -> &[SlotId] {
+    pub(crate) fn slots(&self) -> &[SlotId] {
         &self.slots
     }
 
     /// How one of them is chosen.
-    pub(super) fn assignment(&self) -> Assignment {
+    pub(crate) fn assignment(&self) -> Assignment {
         self.assignment
     }
 
     /// Whether its workers are lent for the time of a request.
-    pub(super) fn lends(&self) -> bool {
+    pub(crate) fn lends(&self) -> bool {
         self.lends
     }
 
     /// Its only fleet, if the workers of that are lent.
-    pub(super) fn lent(&self) -> Option<FleetId> {
+    pub(crate) fn lent(&self) -> Option<FleetId> {
         self.only_fleet().filter(|_| self.lends)
     }
 
     /// Since when a line waits for one of its workers, as one does now.
-    pub(super) fn vacant_since(&mut self, now: Moment) -> Moment {
+    pub(crate) fn vacant_since(&mut self, now: Moment) -> Moment {
         *self.vacant_since.get_or_insert(now)
     }
 
@@ -69,38 +69,38 @@ impl Group {
     }
 
     /// The slot whose turn it is.
-    pub(super) fn next(&self) -> Option<SlotId> {
+    pub(crate) fn next(&self) -> Option<SlotId> {
         self.slots.get(self.cursor).copied()
     }
 
     /// That slot has had its turn.
-    pub(super) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         self.cursor = if self.cursor + 1 < self.slots.len() { self.cursor + 1 } else { 0 };
     }
 
     /// Whether each of its clients has a worker for itself, or is lent one.
-    pub(super) fn is_dedicated(&self) -> bool {
+    pub(crate) fn is_dedicated(&self) -> bool {
         self.assignment == Assignment::Dedicated
     }
 
     /// Whether some client listens to one of its workers.
     #[inline(always)]
-    pub(super) fn has_listeners(&self) -> bool {
+    pub(crate) fn has_listeners(&self) -> bool {
         self.has_listeners
     }
 
     /// Some client listens to one of its workers, or none does.
-    pub(super) fn set_listeners(&mut self, has_any: bool) {
+    pub(crate) fn set_listeners(&mut self, has_any: bool) {
         self.has_listeners = has_any;
     }
 
     /// Whether a fleet's workers are among its own.
-    pub(super) fn has(&self, fleet: FleetId) -> bool {
+    pub(crate) fn has(&self, fleet: FleetId) -> bool {
         self.fleets.contains(&fleet)
     }
 
     /// The fleets of its workers, each once.
-    pub(super) fn fleets(&self) -> impl Iterator<Item = FleetId> {
+    pub(crate) fn fleets(&self) -> impl Iterator<Item = FleetId> {
         self.fleets.iter().copied()
     }
 
@@ -125,24 +125,24 @@ impl Group {
     }
 
     /// The only fleet of its workers, if there is just one.
-    pub(super) fn only_fleet(&self) -> Option<FleetId> {
+    pub(crate) fn only_fleet(&self) -> Option<FleetId> {
         if let [fleet] = self.fleets[..] { Some(fleet) } else { None }
     }
 }
 
 /// The groups, by their ids. One that no client can have is empty.
-pub(super) struct Groups {
+pub(crate) struct Groups {
     of_fleets: [Vec<Group>; 2],
     of_all: Group,
     of_listeners: Vec<Group>,
 }
 
 impl Groups {
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Group> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Group> {
         self.of_fleets.iter().flatten().chain([&self.of_all]).chain(&self.of_listeners)
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
         self.of_fleets.iter_mut().flatten().chain([&mut self.of_all]).chain(&mut self.of_listeners)
     }
 }
@@ -172,7 +172,7 @@ impl IndexMut<GroupId> for Groups {
 }
 
 /// The groups, and the group of each listener.
-pub(super) struct Balancer {
+pub(crate) struct Balancer {
     pub groups: Groups,
     /// The group that the clients of each listener use, unless a message names a pool.
     pub of_listeners: Vec<GroupId>,
@@ -186,7 +186,7 @@ impl Balancer {
     /// One group for each fleet, one for messages that name no pool, and one for each listener that offers some pools and
     /// prefers none; and the group of each listener. If only one pool is left to choose, the group is the same whether it
     /// is named or not: so a client has one worker there.
-    pub(super) fn new(settings: &Settings, pools: &Pools) -> Self {
+    pub(crate) fn new(settings: &Settings, pools: &Pools) -> Self {
         let all: Vec<PoolId> = pools.places().filter(|pool| !settings.pools[*pool].is_gone).collect();
         let of_fleet = |fleet: FleetId| match pools.has(fleet) {
             true => Group::new(settings, [fleet.pool], fleet.era),
@@ -223,7 +223,7 @@ impl Balancer {
 
 impl Fleets {
     /// The group that a client's line asks for (decision 7).
-    pub(super) fn group_of_line(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Result<GroupId, Refusal> {
+    pub(crate) fn group_of_line(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Result<GroupId, Refusal> {
         if line.pool.is_some() && ctx.mcp(client).era.is_none() {
             let pool = self.named_pool(ctx, client, &decoded(line.get(line.pool)).unwrap_or_default())?;
             return Ok(GroupId::Fleet(pool.of(Era::Legacy)));
@@ -232,7 +232,7 @@ impl Fleets {
     }
 
     /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment.
-    pub(super) fn pick_worker_for_line(
+    pub(crate) fn pick_worker_for_line(
         &mut self,
         ctx: &mut Ctx,
         client: ClientKey,
@@ -282,7 +282,7 @@ impl Fleets {
     }
 
     /// The group of a new client: its listener's, unless its token is valid for other pools only.
-    pub(super) fn group_of_client(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin) -> GroupId {
+    pub(crate) fn group_of_client(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin) -> GroupId {
         let group = self.balancer.of_listeners[listener.index()];
         let Some(pools) = &origin.pools else { return group };
         let all_are_good = self.balancer.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool.index()));
@@ -353,7 +353,7 @@ impl Fleets {
     }
 
     /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3).
-    pub(super) fn next_in_turn(&mut self, ctx: &Ctx, group: GroupId) -> Option<WorkerKey> {
+    pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, group: GroupId) -> Option<WorkerKey> {
         for _ in 0..self.balancer.groups[group].slots.len() {
             let group = &mut self.balancer.groups[group];
             let slot = group.next()?;
@@ -368,13 +368,13 @@ impl Fleets {
     }
 
     /// Whether one of a group's slots has a worker that takes messages.
-    pub(super) fn has_spare(&self, ctx: &Ctx, group: GroupId) -> bool {
+    pub(crate) fn has_spare(&self, ctx: &Ctx, group: GroupId) -> bool {
         let mut workers = self.balancer.groups[group].slots.iter().filter_map(|slot| self.pools[*slot].worker);
         workers.any(|worker| ctx.worker_takes_messages(worker))
     }
 
     /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
-    pub(super) fn check_assignments(&self, ctx: &Ctx) {
+    pub(crate) fn check_assignments(&self, ctx: &Ctx) {
         for (key, client) in ctx.all_clients() {
             for (at, (group, worker)) in client.seldom.assigned.iter().enumerate() {
                 assert!(

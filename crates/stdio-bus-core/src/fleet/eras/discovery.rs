@@ -16,8 +16,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::ctx::Ctx;
-use crate::eras::protocol::MODERN;
 use crate::fleet::Fleets;
+use crate::fleet::eras::protocol::MODERN;
 use crate::fleet::tenure::Wear;
 use crate::id::Id;
 use crate::index::{FleetId, GroupId, PoolId};

@@ -17,14 +17,14 @@ pub mod protocol;
 
 use protocol::MODERN;
 
-use super::message::Refusal;
-use super::report::Reason;
-use super::settings::Era;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::pool::Need;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, GroupId, PoolId};
+use crate::message::Refusal;
+use crate::report::Reason;
+use crate::settings::Era;
 
 impl Fleets {
     /// A fleet of a group whose era is still unused: its workers may be in the fleet of the other era, or not started.

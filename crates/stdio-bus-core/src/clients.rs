@@ -268,7 +268,7 @@ impl Bus {
         let was_full = self.ctx.clients.is_full();
         let Some(client) = self.ctx.clients.remove(key) else { return };
         self.requests.forget_names(&client.end.names);
-        self.fleets.forget_openings(&client.seldom.openings);
+        self.fleets.openings.forget_client(&client.seldom.openings);
         self.ctx.leave_audiences(key);
         self.fleets.release_gone_pools(&mut self.ctx);
         self.ctx.timers.disarm(Timer::Client(key));

@@ -284,7 +284,7 @@ impl Bus {
         self.fleets.check_assignments(&self.ctx);
         self.sessions.check_early(&self.ctx);
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
-        self.fleets.check_openings(&self.ctx);
+        self.fleets.openings.check(&self.ctx);
     }
 
     /// Takes each client request that has ended since, and returns how many more there were.

@@ -171,7 +171,7 @@ impl Bus {
         self.detach_worker(key);
         let Some(worker) = self.ctx.workers.remove(key) else { return };
         self.requests.forget_names(&worker.end.names);
-        self.fleets.forget_greeting(&mut self.ctx, worker.fleet, &worker.greeting);
+        self.fleets.openings.forget_worker(&mut self.ctx, worker.fleet, &worker.greeting);
         self.ctx.timers.disarm(Timer::Worker(key));
         self.ctx.out.stats().bytes_unsent += worker.end.output.queued() as u64;
         self.ctx.out.push(Effect::Release(key));

@@ -15,6 +15,7 @@ mod life;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub mod readiness;
+mod reload;
 pub(crate) mod restart;
 pub(crate) mod roll;
 pub(crate) mod tenure;
@@ -22,6 +23,7 @@ pub mod worker;
 
 use alloc::vec::Vec;
 
+use crate::fleet::eras::opening::Openings;
 use crate::index::FleetId;
 use crate::settings::Settings;
 use crate::tally::Counts;
@@ -44,8 +46,8 @@ pub(crate) struct Fleets {
     pub next_number: u32,
     /// A worker may have to be replaced.
     pub rolls_due: bool,
-    /// Bytes of the `initialize` of all clients and of the answers kept of all workers (`eras/opening.rs`), the same.
-    pub opening_bytes: usize,
+    /// What is kept of the `initialize` of clients and of the answers of workers.
+    pub openings: Openings,
 }
 
 impl Fleets {
@@ -60,7 +62,7 @@ impl Fleets {
             errors_of_no_pool: Counts::default(),
             next_number: 0,
             rolls_due: false,
-            opening_bytes: 0,
+            openings: Openings::default(),
         }
     }
 

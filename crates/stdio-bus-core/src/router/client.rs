@@ -138,7 +138,7 @@ impl Bus {
         if due.is_some_and(|due| due <= self.ctx.time.now()) {
             return Err(overdue("its worker had no room for it within request_timeout_sec"));
         }
-        if self.await_opening(&message, route.worker)?
+        if self.fleets.await_opening(&mut self.ctx, &mut self.requests, &message, route.worker)?
             || self.ctx.must_wait_for_worker(client, route.worker, line.span.len() + 1)
         {
             self.ctx.expire_first_line(client.into(), due);
@@ -160,7 +160,9 @@ impl Bus {
         self.ctx.note_servers(message, route.worker);
         match message.verb {
             Verb::Initialize => self.fleets.keep_initialize(&mut self.ctx, message, route.worker, &edits),
-            Verb::Initialized if self.fleets.note_initialized(&mut self.ctx, message, route.worker) => return Ok(()),
+            Verb::Initialized if self.fleets.openings.note_initialized(&mut self.ctx, message, route.worker) => {
+                return Ok(());
+            }
             _ => {}
         }
         self.ctx.forward(Peer::Worker(route.worker), message.line, &mut edits);

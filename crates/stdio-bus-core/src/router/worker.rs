@@ -11,6 +11,9 @@ use super::message::{Said, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
 use crate::client::Phase;
 use crate::ctx::Ctx;
+use crate::ended::Ending;
+use crate::fleet::eras::greeting::{KeptLine, Refused};
+use crate::fleet::eras::opening::{Settled, ToInitialize};
 use crate::fleet::eras::protocol::MODERN;
 use crate::flow::delivery::{Room, SLOW_READER_LIMIT, edited};
 use crate::id::{Id, Spelled};
@@ -27,6 +30,7 @@ use crate::session::early::EarlyLine;
 use crate::session::state::Event;
 use crate::session::table::{FULL, Sessions};
 use crate::settings::MAX_SESSION_ID_LEN;
+use crate::tally::Outcome;
 use crate::{Bus, Flow};
 
 impl Bus {
@@ -335,6 +339,75 @@ impl Bus {
         });
         self.close_client(client, Close::Now, Reason::ClientSlow);
         Room::Closed
+    }
+
+    /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one. Returns whether it is.
+    fn take_opening(&mut self, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
+        let settled = self.fleets.take_opening(&mut self.ctx, key, id, line);
+        settled.map(|settled| self.settle(key, settled, line)).is_some()
+    }
+
+    /// A worker has answered a client's `initialize`. Returns whether the answer is not for the client: it gets that to
+    /// the first one, now or once that has come.
+    #[cold]
+    fn take_answer_to_initialize(
+        &mut self,
+        key: WorkerKey,
+        request: RequestKey,
+        line: Parsed<'_>,
+        is_misspelled: bool,
+    ) -> bool {
+        let Some(id) = self.requests.wire_of(request) else { return false };
+        match self.fleets.openings.take_answer(&mut self.ctx, key, (request, &id), line, is_misspelled) {
+            ToInitialize::Unknown => return false,
+            ToInitialize::Settles(settled) => {
+                self.settle(key, settled, line);
+                return false;
+            }
+            ToInitialize::AsFirst => self.answer_instead(key, request, None),
+            ToInitialize::HeldBack => {}
+        }
+        true
+    }
+
+    /// A worker has answered an `initialize`: what has waited for that goes on.
+    fn settle(&mut self, key: WorkerKey, mut settled: Settled, line: Parsed<'_>) {
+        for Refused { request, answer, .. } in core::mem::take(&mut settled.refused) {
+            self.answer_instead(key, request, Some(answer).filter(|_| !settled.gets_first));
+        }
+        self.fleets.go_on_after(&mut self.ctx, &self.requests, key, &settled, line);
+    }
+
+    /// Refusals that were held back for long enough reach their clients. Returns when to check again.
+    pub(crate) fn tick_refused(&mut self, key: WorkerKey) -> Option<Moment> {
+        for Refused { request, answer, .. } in self.ctx.workers.overdue_refusals(key, self.ctx.time.now()) {
+            self.answer_instead(key, request, Some(answer));
+        }
+        self.ctx.workers.next_refusal(key)
+    }
+
+    /// A client's `initialize` that a worker has refused ends with this refusal, or with the worker's first answer.
+    fn answer_instead(&mut self, key: WorkerKey, request: RequestKey, refusal: Option<KeptLine>) {
+        let outcome = if refusal.is_some() { Outcome::Error } else { Outcome::Answered };
+        let answer = refusal.or_else(|| self.requests.first_answer(&mut self.ctx, key, request));
+        let Some((answer, asked)) = answer.zip(self.requests.get(request)) else { return };
+        let (asker, since) = (asked.asker(), asked.since());
+        let text = answer.with(&self.requests.asker_token(request));
+        let ending = Ending { outcome: outcome.name(), code: None, reason: None, bytes_out: text.len() as u64 };
+        if self.ctx.out.keeps_records() {
+            self.requests.record_end(&mut self.ctx, &self.sessions, request, ending, None);
+        }
+        self.requests.forget(&mut self.ctx, &mut self.sessions, request);
+        let Some(Peer::Client(client)) = asker else { return };
+        if let Some(worker) = self.ctx.workers.get_mut(key) {
+            self.ctx.workers_changed |= worker.answering.answers(true);
+            self.fleets.pools[worker.fleet.pool].tally.answered(outcome, self.ctx.time.lasted(since));
+        }
+        if let Some(client) = self.ctx.client_mut(client) {
+            client.mcp.answered_by = Some(key);
+        }
+        self.ctx.send(client.into(), &text);
+        self.wake_after_answer(client);
     }
 
     /// An answer of a worker to no request that it has.

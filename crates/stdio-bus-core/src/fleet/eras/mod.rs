@@ -12,7 +12,7 @@
 pub(crate) mod discovery;
 pub(crate) mod greeting;
 mod lending;
-mod opening;
+pub(crate) mod opening;
 pub mod protocol;
 
 use protocol::MODERN;

@@ -18,19 +18,19 @@ use core::time::Duration;
 
 use ndjson_scan::Line;
 
-use crate::Bus;
+use crate::client::Workers;
 use crate::ctx::Ctx;
-use crate::ended::Ending;
 use crate::fleet::Fleets;
 use crate::fleet::eras::greeting::{Asked, Greeting, KeptLine, Opening, Refused, alike};
 use crate::id::Id;
 use crate::index::FleetId;
 use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
+use crate::pending::Requests;
 use crate::report::Reason;
 use crate::router::message::Message;
 use crate::router::unmatched::error_of;
-use crate::tally::Outcome;
+use crate::settings::MAX_WORKERS;
 use crate::view::View;
 use crate::worker::Worker;
 
@@ -65,23 +65,64 @@ fn take_asked(greeting: &mut Greeting, id: &Id, is_again: bool) -> Option<Asked>
     Some(asked)
 }
 
-impl Bus {
+/// Bytes of the `initialize` of all clients and of the answers kept of all workers, which are counted together.
+#[derive(Default)]
+pub(crate) struct Openings {
+    bytes: usize,
+}
+
+/// What a worker's answer to an `initialize` settles.
+pub(crate) struct Settled {
+    asked: Asked,
+    is_accepted: bool,
+    /// Refusals of others that were held back for it, whose clients are answered now.
+    pub refused: Vec<Refused>,
+    /// They get the worker's first answer instead.
+    pub gets_first: bool,
+    /// It is the refusal of this request of a client, which asked for something else than those before, or did not.
+    refused_to: Option<(RequestKey, bool)>,
+}
+
+/// What a worker's answer to a client's `initialize` is.
+pub(crate) enum ToInitialize {
+    /// None that is waited for.
+    Unknown,
+    /// It is for the client.
+    Settles(Settled),
+    /// A refusal, instead of which the client gets the worker's first answer.
+    AsFirst,
+    /// A refusal that is held back until another `initialize`, which asked for the same, is answered.
+    HeldBack,
+}
+
+impl Fleets {
+    /// Whether there was ever an MCP listener.
+    pub(crate) fn serves_mcp(&self) -> bool {
+        self.pools.have_modern()
+    }
+
     /// A client's message is to go to a worker: the worker may have to be sent the client's `initialize` first. Returns
     /// whether the message has to wait for that.
-    pub(crate) fn await_opening(&mut self, message: &Message<'_>, key: WorkerKey) -> Result<bool, Refusal> {
+    pub(crate) fn await_opening(
+        &mut self,
+        ctx: &mut Ctx,
+        requests: &mut Requests,
+        message: &Message<'_>,
+        key: WorkerKey,
+    ) -> Result<bool, Refusal> {
         let client = message.from;
-        let Some(worker) = self.ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return Ok(false) };
+        let Some(worker) = ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return Ok(false) };
         let is_new = !worker.audience.has(client);
         let is_concerned = is_new || worker.greeting.is_asking;
         if !is_concerned || message.verb == Verb::Initialize && message.id.is_some() {
             return Ok(false);
         }
-        let Some(opening) = self.ctx.opening_of(client, worker.fleet).filter(|opening| opening.is_accepted) else {
+        let Some(opening) = ctx.opening_of(client, worker.fleet).filter(|opening| opening.is_accepted) else {
             return Ok(false);
         };
-        let (greeting, fleet, alike, now) = (&worker.greeting, worker.fleet, opening.alike, self.ctx.time.now());
+        let (greeting, fleet, alike, now) = (&worker.greeting, worker.fleet, opening.alike, ctx.time.now());
         if greeting.accepted.contains(&alike) {
-            self.ctx.send_initialized(client, key);
+            ctx.send_initialized(client, key);
             return Ok(false);
         }
         // What the client itself has just sent does not hold its next line up.
@@ -90,19 +131,19 @@ impl Bus {
         let mut same = greeting.asked.iter().filter(is_it);
         if let Some(asked) = same.clone().find(is_timely) {
             let until = asked.since.after(PATIENCE);
-            self.fleets.await_greeting(&mut self.ctx, client, fleet, until);
+            self.await_greeting(ctx, client, fleet, until);
             return Ok(true);
         }
         if same.any(|asked| asked.is_again) {
             let is_asking = greeting.asked.iter().filter(is_timely).any(|asked| asked.is_again);
-            self.ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.greeting.is_asking = is_asking);
+            ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.greeting.is_asking = is_asking);
             return Ok(false);
         }
         if !is_new {
             return Ok(false);
         }
         if greeting.takes_one {
-            self.ctx.report_request(Reason::InitializeRefused, [Some(client.into()), Some(key.into())], || {
+            ctx.report_request(Reason::InitializeRefused, [Some(client.into()), Some(key.into())], || {
                 let text = format!(
                     "a client goes on at a worker that takes one initialize only, and has had one with another protocol \
                      version or other capabilities; {REMEDY}"
@@ -116,7 +157,7 @@ impl Bus {
                 return Ok(false);
             }
             let why = if opening.ends < MOST_ENDS {
-                format!("was larger than the {} bytes that are kept of one", self.ctx.longest_opening())
+                format!("was larger than the {} bytes that are kept of one", ctx.longest_opening())
             } else {
                 "has ended the workers that it was sent to again".into()
             };
@@ -128,32 +169,65 @@ impl Bus {
         };
         let is_string = opening.is_string;
         let line = line.clone();
-        let id = self.requests.make_name(&mut self.ctx, key.into(), is_string);
+        let id = requests.make_name(ctx, key.into(), is_string);
         let text = line.with(&id.token());
-        self.ctx.note_audience(key, client);
-        self.fleets.note_initialize(&mut self.ctx, key, &text);
-        if let Some(worker) = self.ctx.workers.get_mut(key) {
+        ctx.note_audience(key, client);
+        self.note_initialize(ctx, key, &text);
+        if let Some(worker) = ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
             worker.greeting.is_asking = true;
         }
-        self.ctx.send(Peer::Worker(key), &text);
-        self.fleets.await_greeting(&mut self.ctx, client, fleet, now.after(PATIENCE));
+        ctx.send(Peer::Worker(key), &text);
+        self.await_greeting(ctx, client, fleet, now.after(PATIENCE));
         Ok(true)
     }
 
     /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
-    /// result. Returns whether it is one.
-    pub(crate) fn take_opening(&mut self, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return false };
-        let Some(asked) = take_asked(&mut worker.greeting, id, true) else { return false };
-        self.ctx.workers_changed |= worker.answering.answers(is_response(&line));
-        let is_accepted = accepts(line);
-        self.settle(key, &asked, line, is_accepted);
-        if !is_accepted {
-            let (client, error) = (self.ctx.client(asked.client).map(|_| asked.client.into()), error_of(line));
-            let has_others = self.ctx.workers.get(key).is_some_and(|worker| !worker.greeting.accepted.is_empty());
+    /// result.
+    pub(crate) fn take_opening(&mut self, ctx: &mut Ctx, key: WorkerKey, id: &Id, line: Parsed<'_>) -> Option<Settled> {
+        let worker = ctx.workers.get_mut(key)?;
+        let asked = take_asked(&mut worker.greeting, id, true)?;
+        ctx.workers_changed |= worker.answering.answers(is_response(&line));
+        Some(self.openings.settle(ctx, key, asked, line, accepts(line), None))
+    }
+
+    /// What has waited for the answer to an `initialize` goes on, after the refusals that were held back for it.
+    pub(crate) fn go_on_after(
+        &mut self,
+        ctx: &mut Ctx,
+        requests: &Requests,
+        key: WorkerKey,
+        settled: &Settled,
+        line: Parsed<'_>,
+    ) {
+        let &Settled { ref asked, is_accepted, refused_to, .. } = settled;
+        if is_accepted && asked.is_again {
+            ctx.send_initialized(asked.client, key);
+        } else if is_accepted {
+            ctx.note_accepted(asked.client, key, asked.alike);
+        }
+        let fleet = ctx.fleet_of(key).unwrap_or_default();
+        self.stop_awaiting_workers_of(ctx, fleet);
+        if let Some((request, is_other)) = refused_to {
+            if ctx.opening_of(asked.client, fleet).is_some_and(|opening| opening.alike == asked.alike) {
+                self.openings.forget_those_in(ctx, asked.client, fleet);
+            }
+            if is_other {
+                let shown = requests.asker_text(request);
+                ctx.report_request(Reason::InitializeRefused, [Some(asked.client.into()), Some(key.into())], || {
+                    let text = format!(
+                        "a worker has refused an initialize after one with another protocol version or other \
+                         capabilities: {}; if it takes one only: {REMEDY}",
+                        error_of(line)
+                    );
+                    (Some(shown), text)
+                });
+            }
+        } else if asked.is_again && !is_accepted {
+            let (client, error) = (ctx.client(asked.client).map(|_| asked.client.into()), error_of(line));
+            let has_others = ctx.workers.get(key).is_some_and(|worker| !worker.greeting.accepted.is_empty());
             let remedy = if has_others { format!("; if it takes one only: {REMEDY}") } else { String::new() };
-            self.ctx.report_request(Reason::InitializeRefused, [client, Some(key.into())], || {
+            ctx.report_request(Reason::InitializeRefused, [client, Some(key.into())], || {
                 let text = format!(
                     "a worker has refused a client's initialize, which the bus has sent again since the client had sent \
                      it to another one: {error}{remedy}"
@@ -161,160 +235,6 @@ impl Bus {
                 (None, text)
             });
         }
-        true
-    }
-
-    /// A worker has answered a client's `initialize`. Returns whether the answer is not for the client: it gets that to
-    /// the first one, now or once that has come.
-    #[cold]
-    pub(crate) fn take_answer_to_initialize(
-        &mut self,
-        key: WorkerKey,
-        request: RequestKey,
-        line: Parsed<'_>,
-        is_misspelled: bool,
-    ) -> bool {
-        let Some(id) = self.requests.wire_of(request) else { return false };
-        let Some(asked) = self.ctx.workers.get_mut(key).and_then(|worker| take_asked(&mut worker.greeting, &id, false))
-        else {
-            return false;
-        };
-        let is_accepted = accepts(line);
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return false };
-        let greeting = &mut worker.greeting;
-        let is_alike = |first: &u64| *first == asked.alike;
-        if is_accepted || is_misspelled {
-            self.settle(key, &asked, line, is_accepted && !is_misspelled);
-            return false;
-        }
-        if greeting.first.as_ref().is_some_and(|(first, _)| is_alike(first)) {
-            self.answer_as_first(key, request);
-            return true;
-        }
-        if greeting.asked.iter().any(|other| is_alike(&other.alike)) {
-            let answer = KeptLine::of(line, &[line.id], None);
-            let until = self.ctx.time.now().after(PATIENCE);
-            self.ctx.workers_changed |= worker.answering.answers(true);
-            greeting.refused.push(Refused { request, alike: asked.alike, answer, until });
-            self.ctx.wake_at(key.into(), until);
-            return true;
-        }
-        let is_other = !greeting.accepted.is_empty() && !greeting.accepted.iter().any(is_alike);
-        self.settle(key, &asked, line, false);
-        let fleet = self.ctx.fleet_of(key).unwrap_or_default();
-        if self.ctx.opening_of(asked.client, fleet).is_some_and(|opening| is_alike(&opening.alike)) {
-            self.fleets.drop_opening(&mut self.ctx, asked.client, fleet);
-        }
-        if is_other {
-            let shown = self.requests.asker_text(request);
-            self.ctx.report_request(Reason::InitializeRefused, [Some(asked.client.into()), Some(key.into())], || {
-                let text = format!(
-                    "a worker has refused an initialize after one with another protocol version or other capabilities: {}; \
-                     if it takes one only: {REMEDY}",
-                    error_of(line)
-                );
-                (Some(shown), text)
-            });
-        }
-        false
-    }
-
-    /// A worker has answered an `initialize`: what has waited for that goes on.
-    fn settle(&mut self, key: WorkerKey, asked: &Asked, line: Parsed<'_>, is_accepted: bool) {
-        let longest =
-            LONGEST.min(self.ctx.settings.limits.max_memory / MEMORY_PART / crate::settings::MAX_WORKERS).max(LEAST);
-        let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        let (fleet, greeting) = (worker.fleet, &mut worker.greeting);
-        if is_accepted {
-            if !greeting.accepted.contains(&asked.alike) {
-                if greeting.accepted.len() >= MOST_ACCEPTED {
-                    greeting.accepted.remove(0);
-                }
-                greeting.accepted.push(asked.alike);
-            }
-            greeting.is_ready = false;
-            if greeting.first.is_none() && line.id.is_some() && line.span.len() < longest {
-                greeting.first = Some((asked.alike, KeptLine::of(line, &[line.id], None)));
-                self.fleets.opening_bytes += greeting.bytes();
-            }
-        }
-        let is_over = is_accepted || !greeting.asked.iter().any(|other| other.alike == asked.alike);
-        let is_first = greeting.first.as_ref().is_some_and(|(first, _)| *first == asked.alike);
-        let refused = greeting.refused.extract_if(.., |refused| is_over && refused.alike == asked.alike);
-        let refused: Vec<Refused> = refused.collect();
-        for Refused { request, answer, .. } in refused {
-            match is_first {
-                true => self.answer_as_first(key, request),
-                false => self.answer_instead(key, request, &answer, Outcome::Error),
-            }
-        }
-        if is_accepted && asked.is_again {
-            self.ctx.send_initialized(asked.client, key);
-        } else if is_accepted {
-            self.ctx.note_accepted(asked.client, key, asked.alike);
-        }
-        self.fleets.stop_awaiting_workers_of(&mut self.ctx, fleet);
-    }
-
-    /// Refusals that were held back for long enough reach their clients. Returns when to check again.
-    pub(crate) fn tick_refused(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.ctx.time.now();
-        let greeting = &mut self.ctx.workers.get_mut(key)?.greeting;
-        let due: Vec<Refused> = greeting.refused.extract_if(.., |refused| refused.until <= now).collect();
-        for Refused { request, answer, .. } in due {
-            self.answer_instead(key, request, &answer, Outcome::Error);
-        }
-        self.ctx.workers.get(key)?.greeting.refused.iter().map(|refused| refused.until).min()
-    }
-
-    /// A client whose `initialize` a worker has refused gets the answer to the first one, which asked for the same.
-    fn answer_as_first(&mut self, key: WorkerKey, request: RequestKey) {
-        let Some(greeting) = self.ctx.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return };
-        let is_news = !core::mem::replace(&mut greeting.takes_one, true);
-        let Some((alike, first)) = greeting.first.clone() else { return };
-        let asker = self.requests.get(request).and_then(|request| request.asker());
-        if let Some(Peer::Client(client)) = asker {
-            self.ctx.note_accepted(client, key, alike);
-        }
-        if is_news {
-            self.ctx.report_request(Reason::InitializeRefused, [asker, Some(key.into())], || {
-                let text = format!(
-                    "a worker takes one initialize only: clients with the protocol version and the capabilities of the \
-                     first one get its answer, all others are refused; {REMEDY}"
-                );
-                (None, text)
-            });
-        }
-        self.answer_instead(key, request, &first, Outcome::Answered);
-    }
-
-    /// A client's request that a worker has answered ends with this answer.
-    fn answer_instead(&mut self, key: WorkerKey, request: RequestKey, answer: &KeptLine, outcome: Outcome) {
-        let Some(asked) = self.requests.get(request) else { return };
-        let (asker, since) = (asked.asker(), asked.since());
-        let text = answer.with(&self.requests.asker_token(request));
-        let ending = Ending { outcome: outcome.name(), code: None, reason: None, bytes_out: text.len() as u64 };
-        if self.ctx.out.keeps_records() {
-            self.requests.record_end(&mut self.ctx, &self.sessions, request, ending, None);
-        }
-        self.requests.forget(&mut self.ctx, &mut self.sessions, request);
-        let Some(Peer::Client(client)) = asker else { return };
-        if let Some(worker) = self.ctx.workers.get_mut(key) {
-            self.ctx.workers_changed |= worker.answering.answers(true);
-            self.fleets.pools[worker.fleet.pool].tally.answered(outcome, self.ctx.time.lasted(since));
-        }
-        if let Some(client) = self.ctx.client_mut(client) {
-            client.mcp.answered_by = Some(key);
-        }
-        self.ctx.send(client.into(), &text);
-        self.wake_after_answer(client);
-    }
-}
-
-impl Fleets {
-    /// Whether there was ever an MCP listener.
-    pub(crate) fn serves_mcp(&self) -> bool {
-        self.pools.have_modern()
     }
 
     /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
@@ -326,7 +246,7 @@ impl Fleets {
         let (since, longest) = (ctx.time.now(), ctx.longest_opening());
         let fleet = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.fleet);
         let Some((spelled, fleet)) = id.as_ref().zip(fleet) else { return };
-        self.drop_opening(ctx, client, fleet);
+        self.openings.forget_those_in(ctx, client, fleet);
         let openings = ctx.client(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
         let kept: usize = openings.map_or(0, |openings| openings.iter().map(Opening::bytes).sum());
         let is_kept = kept + text.len() < longest;
@@ -341,7 +261,7 @@ impl Fleets {
             initialized: None,
             ends: 0,
         };
-        self.opening_bytes += opening.bytes();
+        self.openings.bytes += opening.bytes();
         if let Some(client) = ctx.client_mut(client) {
             client.seldom.openings.push(opening);
         }
@@ -350,6 +270,76 @@ impl Fleets {
         if let Some(worker) = ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since, is_again: false });
         }
+    }
+}
+
+impl Openings {
+    /// Takes the answer of a worker to a client's `initialize`, which has this id there.
+    #[cold]
+    pub(crate) fn take_answer(
+        &mut self,
+        ctx: &mut Ctx,
+        key: WorkerKey,
+        (request, id): (RequestKey, &Id),
+        line: Parsed<'_>,
+        is_misspelled: bool,
+    ) -> ToInitialize {
+        let Some(worker) = ctx.workers.get_mut(key) else { return ToInitialize::Unknown };
+        let greeting = &mut worker.greeting;
+        let Some(asked) = take_asked(greeting, id, false) else { return ToInitialize::Unknown };
+        let is_accepted = accepts(line);
+        let is_alike = |first: &u64| *first == asked.alike;
+        if is_accepted || is_misspelled {
+            let is_accepted = is_accepted && !is_misspelled;
+            return ToInitialize::Settles(self.settle(ctx, key, asked, line, is_accepted, None));
+        }
+        if greeting.first.as_ref().is_some_and(|(first, _)| is_alike(first)) {
+            return ToInitialize::AsFirst;
+        }
+        if greeting.asked.iter().any(|other| is_alike(&other.alike)) {
+            let answer = KeptLine::of(line, &[line.id], None);
+            let until = ctx.time.now().after(PATIENCE);
+            ctx.workers_changed |= worker.answering.answers(true);
+            greeting.refused.push(Refused { request, alike: asked.alike, answer, until });
+            ctx.wake_at(key.into(), until);
+            return ToInitialize::HeldBack;
+        }
+        let is_other = !greeting.accepted.is_empty() && !greeting.accepted.iter().any(is_alike);
+        ToInitialize::Settles(self.settle(ctx, key, asked, line, false, Some((request, is_other))))
+    }
+
+    /// A worker has answered an `initialize`.
+    fn settle(
+        &mut self,
+        ctx: &mut Ctx,
+        key: WorkerKey,
+        asked: Asked,
+        line: Parsed<'_>,
+        is_accepted: bool,
+        refused_to: Option<(RequestKey, bool)>,
+    ) -> Settled {
+        let longest = LONGEST.min(ctx.settings.limits.max_memory / MEMORY_PART / MAX_WORKERS).max(LEAST);
+        let Some(worker) = ctx.workers.get_mut(key) else {
+            return Settled { asked, is_accepted, refused: Vec::new(), gets_first: false, refused_to };
+        };
+        let greeting = &mut worker.greeting;
+        if is_accepted {
+            if !greeting.accepted.contains(&asked.alike) {
+                if greeting.accepted.len() >= MOST_ACCEPTED {
+                    greeting.accepted.remove(0);
+                }
+                greeting.accepted.push(asked.alike);
+            }
+            greeting.is_ready = false;
+            if greeting.first.is_none() && line.id.is_some() && line.span.len() < longest {
+                greeting.first = Some((asked.alike, KeptLine::of(line, &[line.id], None)));
+                self.bytes += greeting.bytes();
+            }
+        }
+        let is_over = is_accepted || !greeting.asked.iter().any(|other| other.alike == asked.alike);
+        let gets_first = greeting.first.as_ref().is_some_and(|(first, _)| *first == asked.alike);
+        let refused = greeting.refused.extract_if(.., |refused| is_over && refused.alike == asked.alike).collect();
+        Settled { asked, is_accepted, refused, gets_first, refused_to }
     }
 
     /// A client sends a worker the notification that follows `initialize`. Others that have accepted its `initialize`
@@ -369,8 +359,8 @@ impl Fleets {
         };
         opening.initialized = Some(kept);
         let after = opening.bytes();
-        self.opening_bytes += after;
-        self.opening_bytes -= before;
+        self.bytes += after;
+        self.bytes -= before;
         let accepts = |greeting: &Greeting| greeting.accepted.contains(&alike);
         let Some(greeting) = ctx.workers.get_mut(key).map(|worker| &mut worker.greeting) else { return false };
         let is_known = greeting.is_ready && greeting.takes_one && accepts(greeting);
@@ -385,38 +375,74 @@ impl Fleets {
     }
 
     /// What a client has begun with in a pool is not kept any longer.
-    fn drop_opening(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) {
+    fn forget_those_in(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) {
         let Some(client) = ctx.client_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
         let dropped = client.openings.extract_if(.., |opening| opening.fleet == fleet);
         let bytes: usize = dropped.map(|opening| opening.bytes()).sum();
-        self.opening_bytes -= bytes;
+        self.bytes -= bytes;
     }
 
     /// A client has gone.
-    pub(crate) fn forget_openings(&mut self, openings: &[Opening]) {
-        self.opening_bytes -= openings.iter().map(Opening::bytes).sum::<usize>();
+    pub(crate) fn forget_client(&mut self, openings: &[Opening]) {
+        self.bytes -= openings.iter().map(Opening::bytes).sum::<usize>();
     }
 
     /// A worker has gone.
-    pub(crate) fn forget_greeting(&mut self, ctx: &mut Ctx, fleet: FleetId, greeting: &Greeting) {
-        self.opening_bytes -= greeting.bytes();
+    pub(crate) fn forget_worker(&mut self, ctx: &mut Ctx, fleet: FleetId, greeting: &Greeting) {
+        self.bytes -= greeting.bytes();
         for asked in greeting.asked.iter().filter(|asked| asked.is_again) {
             let Some(opening) = ctx.opening_mut(asked.client, fleet) else { continue };
             opening.ends += u8::from(opening.alike == asked.alike);
             if opening.ends >= MOST_ENDS {
                 let before = opening.bytes();
                 (opening.line, opening.initialized) = (None, None);
-                self.opening_bytes -= before;
+                self.bytes -= before;
             }
         }
     }
 
     /// Panics if what is kept was counted wrongly.
-    pub(crate) fn check_openings(&self, ctx: &Ctx) {
+    pub(crate) fn check(&self, ctx: &Ctx) {
         let clients = ctx.all_clients().filter_map(|(_, client)| client.seldom.get());
         let kept: usize = clients.flat_map(|client| &client.openings).map(Opening::bytes).sum();
         let answers: usize = ctx.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
-        assert_eq!(kept + answers, self.opening_bytes);
+        assert_eq!(kept + answers, self.bytes);
+    }
+}
+
+impl Requests {
+    /// The answer to the first `initialize` of a worker, for a client whose own it has refused, which asked for the same.
+    pub(crate) fn first_answer(&self, ctx: &mut Ctx, key: WorkerKey, request: RequestKey) -> Option<KeptLine> {
+        let greeting = &mut ctx.workers.get_mut(key)?.greeting;
+        let is_news = !core::mem::replace(&mut greeting.takes_one, true);
+        let (alike, first) = greeting.first.clone()?;
+        let asker = self.get(request).and_then(|request| request.asker());
+        if let Some(Peer::Client(client)) = asker {
+            ctx.note_accepted(client, key, alike);
+        }
+        if is_news {
+            ctx.report_request(Reason::InitializeRefused, [asker, Some(key.into())], || {
+                let text = format!(
+                    "a worker takes one initialize only: clients with the protocol version and the capabilities of the \
+                     first one get its answer, all others are refused; {REMEDY}"
+                );
+                (None, text)
+            });
+        }
+        Some(first)
+    }
+}
+
+impl Workers {
+    /// The refusals that a worker's clients get now, since they were held back for long enough.
+    pub(crate) fn overdue_refusals(&mut self, key: WorkerKey, now: Moment) -> Vec<Refused> {
+        let Some(worker) = self.get_mut(key) else { return Vec::new() };
+        worker.greeting.refused.extract_if(.., |refused| refused.until <= now).collect()
+    }
+
+    /// When the next of them is due.
+    pub(crate) fn next_refusal(&self, key: WorkerKey) -> Option<Moment> {
+        self.get(key)?.greeting.refused.iter().map(|refused| refused.until).min()
     }
 }
 
@@ -472,6 +498,6 @@ impl Ctx {
 impl View<'_> {
     /// Bytes of the openings of clients, and of the answers that are kept.
     pub fn bytes_of_openings(&self) -> usize {
-        self.bus.fleets.opening_bytes
+        self.bus.fleets.openings.bytes
     }
 }

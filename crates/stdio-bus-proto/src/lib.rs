@@ -6,12 +6,14 @@
 //! 1. [`http1`]: HTTP/1.1 and HTTP/1.0, heads and bodies.
 //! 2. [`websocket`]: the handshake over it, and frames that are lines.
 //! 3. [`mcp`]: MCP's Streamable HTTP over it.
-//! 4. [`proxy`]: the PROXY protocol, ahead of any of them.
-//! 5. [`access`]: who may come in over HTTP.
+//! 4. [`acp`]: ACP's Streamable HTTP over it.
+//! 5. [`proxy`]: the PROXY protocol, ahead of any of them.
+//! 6. [`access`]: who may come in over HTTP.
 
 #![warn(missing_docs, unreachable_pub)]
 
 pub mod access;
+pub mod acp;
 pub mod http1;
 pub mod mcp;
 pub mod proxy;

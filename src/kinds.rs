@@ -14,6 +14,8 @@ pub enum ListenerKind {
     WebSocket,
     /// The Streamable HTTP of MCP.
     Mcp,
+    /// The Streamable HTTP of ACP, and WebSocket at the same path.
+    Acp,
 }
 
 /// What is known of a kind.
@@ -43,6 +45,8 @@ pub(crate) struct Row {
 pub(crate) struct Web {
     /// The path, if none is configured.
     pub path: &'static str,
+    /// The protocol of its requests, if clients are served by them: they are no connections, which come and go.
+    pub requests: Option<&'static str>,
     /// Each pool has a path below it.
     pub has_paths_of_pools: bool,
     /// It is asked for WebSockets: they are pinged (`ping_sec`), and a token may be among the subprotocols.
@@ -54,7 +58,7 @@ pub(crate) struct Web {
 }
 
 /// The table. If two kinds have a scheme in common, the first has the URLs with a path of neither.
-pub(crate) const KINDS: [Row; 4] = [
+pub(crate) const KINDS: [Row; 5] = [
     Row {
         kind: ListenerKind::Tcp,
         key: "tcp",
@@ -97,6 +101,7 @@ pub(crate) const KINDS: [Row; 4] = [
         needs_path: false,
         web: Some(Web {
             path: "/acp",
+            requests: None,
             has_paths_of_pools: false,
             has_websockets: true,
             must_know_host: false,
@@ -117,10 +122,32 @@ pub(crate) const KINDS: [Row; 4] = [
         needs_path: false,
         web: Some(Web {
             path: "/mcp",
+            requests: Some("MCP"),
             has_paths_of_pools: true,
             has_websockets: false,
             must_know_host: true,
             has_idle_timeout: false,
+        }),
+    },
+    Row {
+        kind: ListenerKind::Acp,
+        key: "acp",
+        value: "HOST:PORT",
+        written: "`HOST:PORT`, `unix:PATH`",
+        says: "ACP over Streamable HTTP, and over WebSocket at the same path.",
+        help: "Serve many clients of ACP over Streamable HTTP and WebSocket, at http://HOST:PORT/acp",
+        long_help: "Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. https://, wss:// \
+                    and HTTP/2 are for a proxy in front of it.",
+        what: "ACP over HTTP",
+        scheme: "http",
+        needs_path: false,
+        web: Some(Web {
+            path: "/acp",
+            requests: Some("ACP"),
+            has_paths_of_pools: false,
+            has_websockets: true,
+            must_know_host: true,
+            has_idle_timeout: true,
         }),
     },
 ];
@@ -140,6 +167,11 @@ impl ListenerKind {
     /// Whether its clients speak MCP, so that each is a session and its pools offer both eras of the protocol.
     pub fn is_mcp(self) -> bool {
         self == Self::Mcp
+    }
+
+    /// The protocol of its clients' requests, if it serves those over connections that come and go.
+    pub fn requests(self) -> Option<&'static str> {
+        self.web()?.requests
     }
 
     /// Its key in `listeners[]`.

@@ -61,4 +61,4 @@ pub use ndjson_scan as scan;
 use stdio_bus_base::trust;
 use stdio_bus_base::{calendar, random};
 pub use stdio_bus_core as bus;
-use stdio_bus_proto::{access, http1, mcp, proxy, websocket};
+use stdio_bus_proto::{access, acp, http1, mcp, proxy, websocket};

@@ -273,7 +273,7 @@ const LIMITS: &[Setting] = &[
         "session_detached_sec",
         Number(Seconds, 0, 30 * DAY),
         Value("0"),
-        "Over HTTP: time without a connection after which a session ends; 0 is as `session_idle_sec`.",
+        "Over HTTP: time without a connection after which a session ends; 0 is as `session_idle_sec`, with `acp` 60 s.",
     ),
     row(
         "max_memory",

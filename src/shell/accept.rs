@@ -139,7 +139,7 @@ impl<I: Io> Shell<I> {
         }
         let awaits_header = self.bus.view().awaits_header(listener, place);
         if awaits_header || self.reactor.listeners.speaks_web(listener) {
-            return match !awaits_header && self.reactor.listeners.speaks_mcp(listener) {
+            return match !awaits_header && self.reactor.listeners.takes_requests(listener) {
                 true => self.http_connected(now, accepted),
                 false => self.begin_handshake(now, accepted, awaits_header),
             };

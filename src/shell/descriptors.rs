@@ -33,14 +33,16 @@ impl Need {
     pub(crate) fn of(config: &Config) -> Self {
         let has_handshakes = |listener: &Listener| listener.entry.proxy.is_some() || listener.web.is_some();
         let accepts = config.listeners.iter().any(|listener| listener.listen != Listen::Stdio && !listener.is_mcp());
-        let is_mcp = config.listeners.iter().any(Listener::is_mcp);
+        let takes_requests =
+            |listener: &Listener| listener.web.as_ref().is_some_and(|web| web.kind.requests().is_some());
+        let takes_requests = config.listeners.iter().any(takes_requests);
         let of_admin = if config.admin.is_some() { MOST_OPERATORS + MOST_OPERATOR_SOCKETS } else { 0 };
         let workers = config.max_workers();
         Self {
             least: OWN + config.listeners.len() + PER_WORKER * workers + of_admin,
             clients: if accepts { MAX_CONNECTIONS } else { 0 },
             handshakes: if config.listeners.iter().any(has_handshakes) { MOST_HANDSHAKES } else { 0 },
-            http: if is_mcp { MOST_CONNECTIONS + MOST_HEARD } else { 0 },
+            http: if takes_requests { MOST_CONNECTIONS + MOST_HEARD } else { 0 },
             workers,
         }
     }

@@ -228,9 +228,14 @@ impl Listeners {
         self.policy(listener).is_some()
     }
 
-    /// Whether a listener's clients speak MCP over HTTP.
-    pub(super) fn speaks_mcp(&self, listener: usize) -> bool {
-        self.policy(listener).is_some_and(|policy| policy.terms.kind.is_mcp())
+    /// Whether a listener serves requests over connections that come and go, so that its clients are no connections.
+    pub(super) fn takes_requests(&self, listener: usize) -> bool {
+        self.requests(listener).is_some()
+    }
+
+    /// The protocol of those requests.
+    pub(super) fn requests(&self, listener: usize) -> Option<&'static str> {
+        self.policy(listener)?.terms.kind.requests()
     }
 
     /// The access policy of a WebSocket or MCP listener.

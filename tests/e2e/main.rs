@@ -27,6 +27,7 @@ mod terminal;
 mod waiting;
 
 mod access;
+mod acp;
 mod admin;
 mod backpressure;
 mod clients;

@@ -144,10 +144,16 @@ fn settings_without_effect_are_refused() {
     for (members, why) in [
         (
             r#""tcp":"a:1","origins":[]"#,
-            "listeners[0].origins: is of a listener over HTTP (write \"ws\" or \"http\" instead",
+            "listeners[0].origins: is of a listener over HTTP (write \"ws\", \"http\" or \"acp\" instead",
         ),
-        (r#""tcp":"a:1","ping_sec":1"#, "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\" instead"),
-        (r#""http":"a:1","pool":"a","ping_sec":1"#, "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\""),
+        (
+            r#""tcp":"a:1","ping_sec":1"#,
+            "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\" or \"acp\" instead",
+        ),
+        (
+            r#""http":"a:1","pool":"a","ping_sec":1"#,
+            "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\" or \"acp\"",
+        ),
         (
             r#""http":"a:1","idle_timeout_sec":1"#,
             "listeners[0].idle_timeout_sec: is of clients that keep a connection; sessions of MCP over HTTP outlive theirs \
@@ -160,9 +166,11 @@ fn settings_without_effect_are_refused() {
         ),
         (r#""http":"http://a:1/x""#, "it is asked for at /mcp, not /x"),
         (r#""http":"ws://a:1/mcp""#, "listeners[0].http: write http://a:1/mcp"),
+        (r#""tcp":"http://a:1/acp""#, "that is ACP over HTTP; write --acp http://a:1/acp, or \"acp\""),
+        (r#""acp":"http://a:1/mcp""#, "it is asked for at /acp, not /mcp"),
         (r#""tcp":"http://a:1/mcp""#, "that is MCP over HTTP; write --http http://a:1/mcp, or \"http\""),
-        (r#""ws":"a:1","tcp":"b:1""#, "has more than one of tcp, unix, ws and http"),
-        (r#""ws":"a:1","http":"b:1""#, "has more than one of tcp, unix, ws and http"),
+        (r#""ws":"a:1","tcp":"b:1""#, "has more than one of tcp, unix, ws, http and acp"),
+        (r#""ws":"a:1","http":"b:1""#, "has more than one of tcp, unix, ws, http and acp"),
         (r#""ws":"a:1","path":"acp""#, "must be a path without blanks and query, not \"acp\""),
         (r#""ws":"a:1","path":"/healthz""#, "/healthz is where balancers ask"),
         (r#""ws":"a:1","hosts":["https://a.example"]"#, "must be the name of a host, not \"https://a.example\" (write"),
@@ -185,8 +193,8 @@ fn settings_without_effect_are_refused() {
 fn a_listener_has_one_address_and_a_pool_that_exists() {
     let with = |listener: &str| top(&format!(r#","listeners":[{listener}]"#));
     let cases = [
-        (r#"{}"#, "listeners[0]: needs tcp, unix, ws or http"),
-        (r#"{"tcp":"a:1","unix":"b"}"#, "listeners[0]: has more than one of tcp, unix, ws and http"),
+        (r#"{}"#, "listeners[0]: needs tcp, unix, ws, http or acp"),
+        (r#"{"tcp":"a:1","unix":"b"}"#, "listeners[0]: has more than one of tcp, unix, ws, http and acp"),
         (r#"{"tcp":":x"}"#, "listeners[0].tcp: the port must be a number"),
         (r#"{"unix":""}"#, "listeners[0].unix: the socket's path is empty"),
         (r#"{"tcp":"a:1","pool":"b"}"#, "listeners[0].pool: there is no pool \"b\""),

@@ -66,7 +66,7 @@ impl<I: Io> Shell<I> {
         if reactor.listeners.policy(listener).is_none_or(|policy| policy.names_sources(place)) {
             return;
         }
-        let (room, purpose) = match reactor.listeners.speaks_mcp(listener) {
+        let (room, purpose) = match reactor.listeners.takes_requests(listener) {
             // Its clients are sessions, which are not connections.
             true => {
                 let Some(most) = self.bus.view().max_connections(listener).per_source else { return };
@@ -125,7 +125,7 @@ impl<I: Io> Shell<I> {
             return self.let_in(slot, origin, begun, None);
         }
         connection.state = State::Reading;
-        if !reactor.listeners.speaks_mcp(listener) {
+        if !reactor.listeners.takes_requests(listener) {
             connection.reader = RequestReader::new(now, LIMITS);
             return;
         }

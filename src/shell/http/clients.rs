@@ -56,7 +56,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Adds a client of the core for the sender of a connection's request.
-    fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<ClientKey, Fault> {
+    pub(super) fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<ClientKey, Fault> {
         let connection = &self.reactor.connections[AsHttp(slot)];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
         if self.bus.view().free_slots() == 0 && self.bus.view().would_take_in_a_slot(listener, &sender.origin) {
@@ -72,8 +72,12 @@ impl<I: Io> Shell<I> {
         }
         self.bus.view().would_take(listener, &sender.origin).map_err(Refusal::from)?;
         let (source, names) = (sender.origin.source(), Names::clone(&sender.origin.names));
-        let era = if let Role::Session(_) = role { Era::Legacy } else { Era::Modern };
-        let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era);
+        let pools = sender.origin.pools.clone();
+        let (client, effects) = match role {
+            Role::Session(_) => self.bus.connect_mcp(now, listener, sender.origin, pool, Era::Legacy),
+            Role::Modern { .. } => self.bus.connect_mcp(now, listener, sender.origin, pool, Era::Modern),
+            Role::Acp(_) => self.bus.connect(now, listener, sender.origin),
+        };
         if let Some(client) = client {
             self.reactor.notify.changed();
             self.reactor.http.members.add(Member {
@@ -84,6 +88,7 @@ impl<I: Io> Shell<I> {
                 source,
                 names,
                 bearer: sender.bearer,
+                pools,
                 inbox: VecDeque::new(),
                 is_resumed: false,
                 is_paused: false,
@@ -110,7 +115,7 @@ impl<I: Io> Shell<I> {
             _ if member.is_closing => None,
             Role::Modern { connection } if *connection == but => None,
             Role::Modern { connection } => Some((connections.http(*connection).is_some_and(|it| it.is_idle()), 0)),
-            Role::Session(session) => match (session.is_in_use(), session.has_requests()) {
+            Role::Session(_) | Role::Acp(_) => match member.uses() {
                 (false, _) => Some((true, 1)),
                 // Its stream waits for what may never come.
                 (true, false) => Some((false, 1)),
@@ -142,6 +147,9 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn session_due(&mut self, now: Moment, client: ClientKey) {
         let idle = self.reactor.http.session_idle;
         let Some(member) = self.reactor.http.members.get_mut(client) else { return };
+        if let Role::Acp(_) = member.role {
+            return self.acp_due(now, client);
+        }
         let since = member.since;
         let is_in_use = member.session().is_some_and(|session| session.is_in_use());
         let at = if is_in_use { now.after(idle) } else { since.after(idle) };
@@ -198,9 +206,12 @@ impl<I: Io> Reactor<I> {
             return;
         };
         member.since = self.clock.now();
+        let client = member.client;
         if let Role::Session(session) = &mut member.role {
             session.detach(slot, &[]);
             connection.member = None;
+        } else if self.detach_acp(self.clock.now(), slot, client, 0) {
+            self.connections[AsHttp(slot)].member = None;
         }
     }
 
@@ -212,9 +223,12 @@ impl<I: Io> Reactor<I> {
         let connection = &mut self.connections[AsHttp(slot)];
         let Unsent { owed, events, whole, is_begun } = connection.outgoing.give_up();
         let Some(client) = connection.member.take() else { return };
+        if self.detach_acp(now, slot, client, owed) {
+            return;
+        }
         let Some(member) = self.http.members.get_mut(client) else { return };
         let (has_left, lost) = match &mut member.role {
-            Role::Modern { .. } => (true, 0),
+            Role::Modern { .. } | Role::Acp(_) => (true, 0),
             Role::Session(session) => {
                 let dropped = session.detach(slot, &events);
                 // No client knows its id, nor ever will.

@@ -36,7 +36,7 @@ const SENT_AS_EVENT: std::ops::Range<usize> = 128 * 1024..1_000_000;
 const LONG: usize = 64 * 1024;
 
 /// A line from the core, and its routing fields.
-struct Said<'a> {
+pub(super) struct Said<'a> {
     /// What precedes `text`, if the id was replaced in a line that is not copied.
     head: &'a [u8],
     text: &'a [u8],
@@ -134,6 +134,21 @@ impl<'a> Said<'a> {
 }
 
 impl Said<'_> {
+    /// What it says, without what stands before a replaced id.
+    pub(super) fn text(&self) -> &[u8] {
+        self.text
+    }
+
+    /// The id that it answers, if it is an answer. One without an id answers nothing that is known.
+    pub(super) fn answers(&self) -> Option<&[u8]> {
+        self.answers.then(|| self.id.unwrap_or(b"null"))
+    }
+
+    /// Whether it is an error.
+    pub(super) fn is_error(&self) -> bool {
+        self.is_error
+    }
+
     /// Its kind for a session.
     fn kind(&self) -> session::Line<'_> {
         match (self.answers, self.id) {
@@ -166,7 +181,7 @@ impl Said<'_> {
         self.head.len() + self.text.len()
     }
 
-    fn whole(&self) -> Cow<'_, [u8]> {
+    pub(super) fn whole(&self) -> Cow<'_, [u8]> {
         match self.head {
             b"" => self.text.into(),
             head => [head, self.text].concat().into(),
@@ -174,7 +189,7 @@ impl Said<'_> {
     }
 
     /// The message of an event with it. It has no carriage returns, which would end a line there.
-    fn data(&self, blocks: &Rc<Blocks>) -> Data {
+    pub(super) fn data(&self, blocks: &Rc<Blocks>) -> Data {
         let Some(place) = self.place else { return Data::from(self.text) };
         if self.has_returns {
             let mut text = self.whole().into_owned();
@@ -290,6 +305,7 @@ impl<I: Io> Reactor<I> {
         let is_taken = said.and_then(|said| match self.http.members.get(to)?.role {
             Role::Modern { connection } => Some(self.deliver_modern(now, connection, to, said)),
             Role::Session(_) => self.deliver_to_session(now, to, said),
+            Role::Acp(_) => self.deliver_acp(now, to, said, bytes),
         });
         if is_taken != Some(true) {
             self.tell_sent(now, to, bytes);
@@ -628,7 +644,7 @@ impl<I: Io> Reactor<I> {
         match how {
             Close::Refuse => {
                 // A session that ends accepts nothing further; pending requests are refused.
-                member.is_closing |= member.session().is_some();
+                member.is_closing |= !matches!(member.role, Role::Modern { .. });
                 self.pause_member(client, false);
             }
             Close::Flush => {
@@ -636,6 +652,7 @@ impl<I: Io> Reactor<I> {
                 self.http.memory.held -= member.waiting();
                 let untold = std::mem::take(&mut member.inbox).into_iter().filter_map(|waiting| waiting.tells);
                 untold.for_each(|(connection, _)| self.lose_member(now, connection, client, &[]));
+                self.drop_unread(now, client);
                 self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
             }
             Close::Now => self.remove_member(now, client),
@@ -647,6 +664,7 @@ impl<I: Io> Reactor<I> {
         self.timers.set(Timer::Session(client), None);
         let Some(mut member) = self.http.members.remove(client) else { return };
         self.http.memory.held -= member.waiting();
+        self.cut_acp(now, &member);
         self.notify.changed();
         let mut connections = member.connections();
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
@@ -656,8 +674,10 @@ impl<I: Io> Reactor<I> {
                 member.session().map(|session| session.unanswered_on(stream).map(Id::token).collect());
             self.lose_member(now, at, client, &unanswered.unwrap_or_default());
         }
-        self.http.memory.keep_log(member.kept(), 0);
-        let lost = member.session().map_or(0, Session::forget);
+        if let Role::Session(session) = &member.role {
+            self.http.memory.keep_log(session.weight(), 0);
+        }
+        let lost = member.forget();
         self.count_lost_events(client, lost);
         self.tell(now, Input::Closed(client));
     }

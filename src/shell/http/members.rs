@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
+use std::sync::Arc;
 
 use hashbrown::HashMap as Table;
 
 use crate::access::Bearer;
+use crate::acp::Streams;
 use crate::bus::port::{ClientKey, Moment, Names, Source, WorkerKey};
 use crate::mcp::{Message, Session};
 
@@ -39,6 +41,8 @@ pub(super) enum Role {
     Session(Box<Session>),
     /// The requests of this connection.
     Modern { connection: usize },
+    /// A connection of ACP.
+    Acp(Box<Streams>),
 }
 
 /// One client of the core.
@@ -52,6 +56,8 @@ pub(super) struct Member {
     /// Its owner.
     pub names: Names,
     pub bearer: Option<Bearer>,
+    /// The pools that its token was good for when it began.
+    pub pools: Option<Arc<[usize]>>,
     /// Messages that the core has not accepted yet.
     pub inbox: VecDeque<Waiting>,
     /// It is among those that are resumed.
@@ -75,7 +81,7 @@ impl Member {
     pub(super) fn session(&mut self) -> Option<&mut Session> {
         match &mut self.role {
             Role::Session(session) => Some(session),
-            Role::Modern { .. } => None,
+            Role::Modern { .. } | Role::Acp(_) => None,
         }
     }
 
@@ -84,6 +90,34 @@ impl Member {
         match &self.role {
             Role::Session(session) => session.connections(),
             Role::Modern { connection } => vec![*connection],
+            Role::Acp(streams) => streams.sockets().map(|(socket, _)| socket).collect(),
+        }
+    }
+
+    /// What it is in use for, if it is that by more than its name: a stream, and a request that waits for its answer.
+    pub(super) fn uses(&self) -> (bool, bool) {
+        match &self.role {
+            Role::Session(session) => (session.is_in_use(), session.has_requests()),
+            Role::Acp(streams) => (streams.is_in_use(), streams.has_requests()),
+            Role::Modern { .. } => (true, true),
+        }
+    }
+
+    /// Its name, by which its client addresses it.
+    fn id(&self) -> Option<&str> {
+        match &self.role {
+            Role::Session(session) => Some(&session.id),
+            Role::Acp(streams) => Some(&streams.id),
+            Role::Modern { .. } => None,
+        }
+    }
+
+    /// Drops all that is kept for it. Returns how many lines are lost.
+    pub(super) fn forget(&mut self) -> usize {
+        match &mut self.role {
+            Role::Session(session) => session.forget(),
+            Role::Acp(streams) => streams.drop_waiting(true).lines,
+            Role::Modern { .. } => 0,
         }
     }
 
@@ -92,9 +126,13 @@ impl Member {
         self.inbox.iter().any(|waiting| waiting.tells.is_some_and(|(slot, _)| slot == connection))
     }
 
-    /// Bytes of kept events.
+    /// Bytes of kept events, or of what waits on streams.
     pub(super) fn kept(&self) -> usize {
-        if let Role::Session(session) = &self.role { session.weight() } else { 0 }
+        match &self.role {
+            Role::Session(session) => session.weight(),
+            Role::Acp(streams) => streams.weight(),
+            Role::Modern { .. } => 0,
+        }
     }
 
     /// Bytes of messages queued for the core.
@@ -112,7 +150,7 @@ impl Member {
 pub(in crate::shell) struct Members {
     /// By the index of their key.
     table: Vec<Option<Box<Member>>>,
-    /// Sessions by id. We choose the ids, so clients cannot make them collide.
+    /// Sessions, and connections of ACP, by id. We choose the ids, so clients cannot make them collide.
     pub(super) sessions: Table<Box<str>, ClientKey>,
     /// Members with messages for the core, which it accepts again.
     pub resumed: VecDeque<ClientKey>,
@@ -129,8 +167,8 @@ pub(in crate::shell) struct Members {
 impl Members {
     pub(super) fn add(&mut self, member: Member) {
         let client = member.client;
-        if let Role::Session(session) = &member.role {
-            self.sessions.insert(session.id.clone(), client);
+        if let Some(id) = member.id() {
+            self.sessions.insert(id.into(), client);
         }
         if self.table.len() <= client.index() {
             self.table.resize_with(client.index() + 1, || None);
@@ -151,9 +189,10 @@ impl Members {
         self.table.iter().filter_map(Option::as_deref)
     }
 
-    /// The member that keeps most events.
+    /// The session that keeps most events.
     pub(super) fn largest_log(&mut self) -> Option<&mut Member> {
-        self.table.iter_mut().filter_map(Option::as_deref_mut).max_by_key(|member| member.kept())
+        let members = self.table.iter_mut().filter_map(Option::as_deref_mut);
+        members.filter(|member| matches!(member.role, Role::Session(_))).max_by_key(|member| member.kept())
     }
 
     /// Members admitted by a token at this listener.
@@ -173,8 +212,8 @@ impl Members {
 
     pub(super) fn remove(&mut self, client: ClientKey) -> Option<Box<Member>> {
         let member = self.table.get_mut(client.index())?.take_if(|member| member.client == client)?;
-        if let Role::Session(session) = &member.role {
-            self.sessions.remove(&session.id);
+        if let Some(id) = member.id() {
+            self.sessions.remove(id);
         }
         Some(member)
     }

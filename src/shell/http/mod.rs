@@ -7,8 +7,10 @@
 //! handshakes `handshakes` handles.
 //!
 //! Reading order: `connection.rs`, `members.rs` (the clients), `places.rs` (who has a place), `serve.rs` (moves bytes), `requests.rs` (handles
-//! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output), `in_place.rs` (long answers).
+//! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output), `in_place.rs` (long answers), `acp.rs` (what is
+//! different for ACP).
 
+mod acp;
 mod clients;
 pub(super) mod connection;
 mod deliver;
@@ -140,7 +142,8 @@ impl Http {
             assert_eq!((member.visitors, member.detached.is_some()), (visitors, visitors == 0), "visitors are counted");
         }
         let events = || self.members.iter().map(|member| member.kept());
-        assert_eq!(self.memory.logs, events().sum::<usize>(), "events are counted");
+        let logs = self.members.iter().filter(|member| matches!(member.role, members::Role::Session(_)));
+        assert_eq!(self.memory.logs, logs.map(|member| member.kept()).sum::<usize>(), "events are counted");
         let outputs = connections.all_http().map(|(_, connection)| connection.outgoing.weighed);
         assert_eq!(self.memory.kept, events().chain(outputs).sum::<usize>(), "what is kept is counted");
     }

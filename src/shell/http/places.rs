@@ -121,6 +121,7 @@ impl<I: Io> Shell<I> {
     /// A connection gives its place up: what was asked on it gets this error, and workers are told that nobody waits for
     /// it any more. What is silent, or only reads its answer, is closed.
     pub(in crate::shell) fn give_up(&mut self, now: Moment, slot: usize, fault: &Fault) {
+        let is_acp = self.reactor.speaks_acp(slot);
         let connections = &mut self.reactor.connections;
         connections.take_place_away(slot);
         let connection = &mut connections[AsHttp(slot)];
@@ -139,6 +140,8 @@ impl<I: Io> Shell<I> {
                 let id = connection.incoming.parked.as_ref().and_then(|message| message.id()).map(<[u8]>::to_vec);
                 self.reactor.refuse_http(now, slot, fault, id.as_deref());
             }
+            // What waits on a stream of ACP is kept for the next request that reads it.
+            State::Events if is_acp => self.reactor.leave_http(now, slot),
             State::Waiting | State::Events => self.give_exchange_up(now, slot, fault.clone()),
             _ => self.reactor.leave_http(now, slot),
         }
@@ -176,6 +179,10 @@ impl<I: Io> Shell<I> {
                 session.detach(slot, &[]);
                 // Without the answer to its first request nobody knows its id.
                 (session.unanswered_on(stream).map(Id::token).collect(), session.begins_on(stream))
+            }
+            Role::Acp(streams) => {
+                let begins = streams.give_up(slot);
+                (begins.iter().map(Id::token).collect::<Vec<_>>(), begins.is_some())
             }
         };
         let reactor = &mut self.reactor;

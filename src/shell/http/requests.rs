@@ -7,6 +7,7 @@ use super::Http;
 use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Member, Waiting};
 use crate::access::{Caller, Refusal};
+use crate::acp::posted::no_batches as no_batches_of_acp;
 use crate::bus::Known;
 use crate::bus::eras::protocol::{INVALID_REQUEST, LEGACY, MODERN, REVISIONS, revision};
 use crate::bus::id::Id;
@@ -37,6 +38,8 @@ impl<I: Io> Shell<I> {
             return self.operator_asks(slot, head).map_err(|error| Fault::new(error.status, error.why));
         }
         let listener = connection.listener;
+        let is_acp = self.reactor.speaks_acp(slot);
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
         let caller = Caller::of(head, None)?;
         let mut origin = connection.origin.clone();
@@ -46,7 +49,8 @@ impl<I: Io> Shell<I> {
         }
         connection.incoming.sender = Sender { page: page.clone(), ..Sender::default() };
         if head.method == Method::Options && page.is_some() && head.body == Framing::Length(0) {
-            self.reactor.answer_http(self.reactor.clock.now(), slot, write::preflight);
+            let preflight = if is_acp { Reactor::<I>::preflight_acp } else { write::preflight };
+            self.reactor.answer_http(self.reactor.clock.now(), slot, preflight);
             return Ok(());
         }
         if is_discovery(head.path, &policy.terms.path) {
@@ -56,7 +60,10 @@ impl<I: Io> Shell<I> {
         }
         let bearer = policy.identify(&mut origin, &caller)?;
         self.bus.view().may_ask(listener, &origin).map_err(Refusal::from)?;
-        let asked = Asked::of(head, &policy.terms.path)?;
+        let asked = match is_acp {
+            true => self.reactor.asked_of_acp(head, &policy.terms.path)?,
+            false => Asked::of(head, &policy.terms.path)?,
+        };
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));
         }
@@ -89,14 +96,16 @@ impl<I: Io> Shell<I> {
 
     /// A request is complete.
     pub(super) fn http_request(&mut self, now: Moment, slot: usize) {
-        let Reactor { connections, http, .. } = &mut self.reactor;
-        if connections[AsHttp(slot)].is_operators() {
+        if self.reactor.connections[AsHttp(slot)].is_operators() {
             return self.answer_operator(now, slot);
         }
+        let is_acp = self.reactor.speaks_acp(slot);
+        let Reactor { connections, http, .. } = &mut self.reactor;
         let incoming = &mut connections[AsHttp(slot)].incoming;
         // It was answered by its head alone.
         let Some(asked) = &incoming.asked else { return };
         let result = match asked.verb {
+            verb @ (Verb::Get | Verb::Delete) if is_acp => self.acp_request(now, slot, verb),
             Verb::Get | Verb::Delete if asked.says_modern() => {
                 Err(Fault::new(Status::MethodNotAllowed, format!("{MODERN} has POST alone")))
             }
@@ -125,6 +134,9 @@ impl<I: Io> Shell<I> {
     /// Whether a request may have a batch, by its head. Most may not, so that is checked before one is taken apart.
     pub(super) fn may_batch(&mut self, slot: usize) -> Result<(), Fault> {
         self.still_admits(slot)?;
+        if self.reactor.speaks_acp(slot) {
+            return Err(no_batches_of_acp());
+        }
         let connection = &self.reactor.connections[AsHttp(slot)];
         let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         modern::may_batch(asked)?;
@@ -141,7 +153,9 @@ impl<I: Io> Shell<I> {
     fn may_post(&mut self, slot: usize) -> Result<(), Fault> {
         self.still_admits(slot)?;
         let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
-        let Some(asked) = asked.filter(|asked| !asked.says_modern()) else { return Ok(()) };
+        let Some(asked) = asked.filter(|asked| !asked.says_modern() && !self.reactor.speaks_acp(slot)) else {
+            return Ok(());
+        };
         modern::check_legacy(asked)?;
         if asked.session.is_some() { self.session_asked(slot).map(drop) } else { Ok(()) }
     }
@@ -149,7 +163,9 @@ impl<I: Io> Shell<I> {
     /// Handles a POST.
     fn http_post(&mut self, now: Moment, slot: usize, body: Body) {
         let Some(asked) = &self.reactor.connections[AsHttp(slot)].incoming.asked else { return };
+        let is_acp = self.reactor.speaks_acp(slot);
         let result = match &body {
+            _ if is_acp => Ok(false),
             Body::One(message) => modern::is_modern(asked, message),
             Body::Batch(messages) => modern::check_batch(asked, messages).map(|()| false),
         };
@@ -161,6 +177,7 @@ impl<I: Io> Shell<I> {
         // One that is too long to be taken is not repeated.
         let id = id.filter(|id| id.len() <= LONGEST_ID);
         let result = self.still_admits(slot).and(result).and_then(|is_modern| match (is_modern, body) {
+            (_, body) if is_acp => self.post_acp(now, slot, body),
             (true, Body::One(message)) => self.post_modern(now, slot, message),
             (_, body) => self.post_legacy(now, slot, body),
         });
@@ -423,7 +440,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Waits for an answer from now on.
-    fn await_answer(&mut self, now: Moment, slot: usize) {
+    pub(super) fn await_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         (connection.state, connection.since) = (State::Waiting, now);
         self.reactor.set_http_due(slot, now.after(KEEP_ALIVE));

@@ -120,9 +120,11 @@ impl<I: Io> Shell<I> {
         connection.transport.half = HalfClose::Read;
         let members = &self.reactor.http.members;
         let member = connection.member.and_then(|client| members.get(client));
-        let is_session = member.is_some_and(|member| matches!(member.role, Role::Session(_)));
+        let is_session = member.is_some_and(|member| !matches!(member.role, Role::Modern { .. }));
+        let is_acp = member.is_some_and(|member| matches!(member.role, Role::Acp(_)));
         let is_get = connection.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
         match connection.state {
+            State::Events if is_acp => self.reactor.leave_acp_stream(now, slot),
             State::Events if is_session && is_get => self.reactor.leave_stream(now, slot),
             State::Waiting | State::Events if is_session => {
                 self.reactor.watch(slot);
@@ -273,11 +275,13 @@ impl<I: Io> Shell<I> {
 
     /// Takes the head of a request; `begun` follows it.
     fn take_head(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
+        let speaks_acp = self.reactor.speaks_acp(slot);
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         let incoming = &mut connection.incoming;
         (incoming.is_old, incoming.is_last) = (head.is_old, !head.keeps_alive);
         incoming.is_head = head.method == Method::Head;
-        let is_upgrade = connection.purpose == Purpose::Handshake && head.fields.has("upgrade", "websocket");
+        let is_upgrade =
+            (connection.purpose == Purpose::Handshake || speaks_acp) && head.fields.has("upgrade", "websocket");
         let is_check = head.path == HEALTH && matches!(head.method, Method::Get | Method::Head) && !is_upgrade;
         match connection.purpose {
             Purpose::Mcp | Purpose::Handshake if is_check => {
@@ -285,6 +289,10 @@ impl<I: Io> Shell<I> {
                 let answer = health(&self.bus, connection.listener, head.method);
                 connection.outgoing.queue().extend_from_slice(answer.as_bytes());
                 self.reactor.begin_http_answer(now, slot);
+                return Ok(());
+            }
+            Purpose::Mcp if is_upgrade => {
+                self.upgrade_acp(now, slot, head, begun);
                 return Ok(());
             }
             Purpose::Handshake => return self.upgrade(now, slot, head, begun),
@@ -327,7 +335,9 @@ impl<I: Io> Shell<I> {
                 connection.since = now;
                 let client = connection.member.filter(|client| reactor.http.members.get(*client).is_some());
                 if let Some(client) = client {
+                    let owed = reactor.sent_acp(slot, client, owed);
                     reactor.tell_sent(now, client, owed);
+                    reactor.feed_acp(slot);
                 }
             }
             error if error == -libc::EAGAIN => {
@@ -523,7 +533,8 @@ impl<I: Io> Reactor<I> {
     /// Refuses a request.
     pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
         let place = self.connections[AsHttp(slot)].origin.place;
-        let text = format!("a request for MCP is refused: {} ({})", fault.why, fault.status.code());
+        let protocol = self.listeners.requests(self.connections[AsHttp(slot)].listener).unwrap_or("MCP");
+        let text = format!("a request for {protocol} is refused: {} ({})", fault.why, fault.status.code());
         self.tell(now, Input::Stranger { place, reason: fault.reason(), text });
         self.answer_fault(now, slot, fault, id);
     }

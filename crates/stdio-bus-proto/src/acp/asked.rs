@@ -77,10 +77,12 @@ mod tests {
 
     #[test]
     fn a_head_names_a_connection_and_a_session() {
-        let post = read("POST /acp", &format!("{JSON}acp-connection-id: c\r\nAcp-Session-Id: s\r\n")).expect("it is right");
+        let post =
+            read("POST /acp", &format!("{JSON}acp-connection-id: c\r\nAcp-Session-Id: s\r\n")).expect("it is right");
         assert_eq!((post.verb, post.session.as_deref(), post.name.as_deref()), (Verb::Post, Some("c"), Some("s")));
         assert_eq!(post.takes, Takes::Json, "no stream answers a message");
-        let get = read("GET /acp/", &format!("{EVENTS}Acp-Connection-Id: c\r\nAcp-Session-Id:\r\n")).expect("it is right");
+        let get =
+            read("GET /acp/", &format!("{EVENTS}Acp-Connection-Id: c\r\nAcp-Session-Id:\r\n")).expect("it is right");
         assert_eq!((get.verb, get.name), (Verb::Get, None), "an empty name names no session");
         assert_eq!(read("POST /acp", JSON).map(|asked| asked.session), Ok(None), "it may be initialize");
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use ndjson_scan::string_in_params;
+use ndjson_scan::{string_in, string_in_params};
 
 use super::asked::{LONGEST_NAME, SESSION};
 use crate::http1::Status;
@@ -26,9 +26,18 @@ pub fn is_initialize(message: &Message) -> bool {
     message.kind() == Kind::Request && *message.method() == *b"initialize"
 }
 
-/// The session that a message of a client or a worker names in its params.
+/// The session that a message of a client names in its params.
 pub fn session_of(line: &[u8]) -> Option<Cow<'_, [u8]>> {
-    string_in_params(line, b"sessionId").filter(|name| !name.is_empty() && name.len() <= LONGEST_NAME)
+    string_in_params(line, b"sessionId").filter(may_have_stream)
+}
+
+/// The session that a message of a worker is about: it may name that at top level, too.
+pub fn session_said(line: &[u8]) -> Option<Cow<'_, [u8]>> {
+    session_of(line).or_else(|| string_in(line, b"sessionId").filter(may_have_stream))
+}
+
+fn may_have_stream(name: &Cow<'_, [u8]>) -> bool {
+    !name.is_empty() && name.len() <= LONGEST_NAME
 }
 
 /// The session whose stream has the answer to a message; none if it is that of the connection. `named` is the session that
@@ -44,7 +53,9 @@ pub fn answered_on<'a>(message: &Message, named: Option<&'a str>) -> Result<Opti
     let method = message.method();
     let Some(named) = named else {
         return match OF_A_SESSION.contains(&&*method) {
-            true => bad(format!("{} belongs to a session: name that in {SESSION}, too", String::from_utf8_lossy(&method))),
+            true => {
+                bad(format!("{} belongs to a session: name that in {SESSION}, too", String::from_utf8_lossy(&method)))
+            }
             false => Ok(None),
         };
     };
@@ -102,7 +113,10 @@ mod tests {
         assert_eq!(on(PROMPT, None), Err(400));
         assert_eq!(on(PROMPT, Some("t")), Err(400));
         assert_eq!(on(r#"{"id":1,"method":"session/prompt","params":{}}"#, Some("s")), Err(400));
-        assert_eq!(on(r#"{"id":1,"method":"session/prompt","params":{"sessionId":"\u0073"}}"#, Some("s")).is_ok(), true);
+        assert_eq!(
+            on(r#"{"id":1,"method":"session/prompt","params":{"sessionId":"\u0073"}}"#, Some("s")).is_ok(),
+            true
+        );
     }
 
     #[test]
@@ -111,5 +125,7 @@ mod tests {
         assert!(!is_initialize(&message(r#"{"method":"initialize"}"#)) && !is_initialize(&message(PROMPT)));
         assert_eq!(session_of(PROMPT.as_bytes()).as_deref(), Some(&b"s"[..]));
         assert_eq!(session_of(br#"{"method":"a","params":{"sessionId":""}}"#), None);
+        let top = br#"{"method":"a","sessionId":"t","params":{}}"#;
+        assert_eq!((session_of(top), session_said(top).as_deref()), (None, Some(&b"t"[..])));
     }
 }

@@ -68,7 +68,7 @@ pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration
             let (client, hearing) = http::connect(options, url, token, trust).await?;
             return Ok((Sink::Mcp(client), Source::Mcp(hearing)));
         }
-        ListenerKind::WebSocket | ListenerKind::Tcp | ListenerKind::Unix => {}
+        ListenerKind::WebSocket | ListenerKind::Acp | ListenerKind::Tcp | ListenerKind::Unix => {}
     }
     let tls = trust.map(|trust| trust.begin()).transpose().map_err(Failure::File)?;
     let (sender, receiver) = websocket::connect(open()?, url, token.as_deref(), tls, limit).await?;

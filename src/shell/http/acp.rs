@@ -1,0 +1,332 @@
+//! ACP over Streamable HTTP: connections that are clients of the core and no sockets. Each message is posted alone, and
+//! answered with 202 as soon as the core has taken it; what the core has for the client goes to the streams of events
+//! that its requests read (`acp/streams.rs`). A request for a WebSocket at the same path becomes a client of its own.
+//!
+//! What waits on a stream counts for the client as not sent, so its workers are paused like those of any client that does
+//! not read, and it is closed if it never does.
+
+use std::time::Duration;
+
+use super::Http;
+use super::connection::{KEEP_ALIVE, State};
+use super::deliver::Said;
+use super::members::{Member, Role};
+use crate::acp::posted::{answered_on, is_initialize, no_batches, session_said};
+use crate::acp::streams::{Goes, Line, Number};
+use crate::acp::{Streams, asked, write};
+use crate::bus::eras::protocol::INVALID_REQUEST;
+use crate::bus::id::Id;
+use crate::bus::port::{ClientKey, Input, Moment, Reason};
+use crate::http1::{Request, Status};
+use crate::io::Io;
+use crate::kinds::ListenerKind;
+use crate::mcp::asked::{Asked, Verb};
+use crate::mcp::write::{self as responses, Manner};
+use crate::mcp::{Body, Fault, Kind, Message};
+use crate::scan::{member, string_in};
+use crate::shell::connections::AsHttp;
+use crate::shell::reactor::Reactor;
+use crate::shell::timers::Timer;
+use crate::shell::turn::Shell;
+
+/// How long a connection may have neither a stream nor a request, unless `limits.session_detached_sec` says otherwise.
+/// Clients of ACP open no stream anew, but begin a new connection, so one without a stream has lost its client.
+const DETACHED: Duration = Duration::from_secs(60);
+/// A longer line is not looked through for the session that it gives out.
+const LONG: usize = 64 * 1024;
+
+impl Http {
+    /// The streams of a client, if it is one of ACP.
+    fn streams(&mut self, client: ClientKey) -> Option<&mut Streams> {
+        match &mut self.members.get_mut(client)?.role {
+            Role::Acp(streams) => Some(streams),
+            Role::Session(_) | Role::Modern { .. } => None,
+        }
+    }
+
+    /// Calls with the streams of a client, if it is one of ACP, and counts what they keep afterwards.
+    fn with_streams<T>(&mut self, client: ClientKey, call: impl FnOnce(&mut Streams) -> T) -> Option<T> {
+        let streams = self.streams(client)?;
+        let before = streams.weight();
+        let result = call(streams);
+        let after = streams.weight();
+        self.memory.keep(before, after);
+        Some(result)
+    }
+}
+
+impl<I: Io> Shell<I> {
+    /// A request whose head and body are complete.
+    pub(super) fn acp_request(&mut self, now: Moment, slot: usize, verb: Verb) -> Result<(), Fault> {
+        let client = self.connection_asked(slot)?;
+        match verb {
+            Verb::Get => self.reactor.open_acp_stream(now, slot, client),
+            Verb::Delete | Verb::Post => {
+                self.reactor.tell(now, Input::Left(client));
+                self.reactor.answer_empty(now, slot, Status::Accepted);
+                Ok(())
+            }
+        }
+    }
+
+    /// A message was posted.
+    pub(super) fn post_acp(&mut self, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
+        let Body::One(message) = body else { return Err(no_batches()) };
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        connection.stream = 0;
+        let asked = connection.incoming.asked.as_ref().ok_or_else(asked::unknown_connection)?;
+        let id =
+            message.id().filter(|_| message.kind() == Kind::Request).map(|id| Id::parse(id).map_err(|_| too_long()));
+        let id = id.transpose()?;
+        if is_initialize(&message) {
+            if asked.session.is_some() {
+                let why = "initialize begins a connection, and this one has begun: post it without Acp-Connection-Id";
+                return Err(Fault::bad(INVALID_REQUEST, why));
+            }
+            return self.begin_acp(now, slot, id.ok_or_else(too_long)?, message);
+        }
+        let named = asked.name.clone();
+        let client = self.connection_asked(slot)?;
+        let on = answered_on(&message, named.as_deref())?;
+        let streams = self.reactor.http.streams(client);
+        if let Some((streams, id)) = streams.zip(id) {
+            streams.ask(id, on);
+        }
+        self.reactor.connections[AsHttp(slot)].member = Some(client);
+        self.await_answer(now, slot);
+        self.hand_over(now, client, message, Some(slot));
+        Ok(())
+    }
+
+    /// Begins a connection with its first message, which is answered at once.
+    fn begin_acp(&mut self, now: Moment, slot: usize, id: Id, message: Message) -> Result<(), Fault> {
+        self.reactor.release_modern(slot);
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let listener = connection.listener;
+        let policy = self.reactor.listeners.policy(listener).ok_or_else(asked::unknown_connection)?;
+        let name: Box<str> = policy.new_id().map_err(Fault::busy)?.into();
+        let origin = &mut connection.incoming.sender.origin;
+        origin.names.connection_id = Some(name.clone());
+        let pool = self.bus.view().default_pool(listener, origin).unwrap_or_default();
+        let client = self.add_member(now, slot, pool, Role::Acp(Box::new(Streams::new(name, id, slot))))?;
+        self.reactor.timers.set(Timer::Session(client), Some(now.after(DETACHED)));
+        self.reactor.visit(now, slot, Some(client));
+        self.reactor.connections[AsHttp(slot)].member = Some(client);
+        self.await_answer(now, slot);
+        self.hand_over(now, client, message, None);
+        Ok(())
+    }
+
+    /// The connection that a request names, if it belongs to its sender.
+    fn connection_asked(&mut self, slot: usize) -> Result<ClientKey, Fault> {
+        let Reactor { connections, http, listeners, .. } = &self.reactor;
+        let connection = &connections[AsHttp(slot)];
+        let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
+        let id = id.ok_or_else(asked::no_connection)?;
+        let policy = listeners.policy(connection.listener);
+        let unknown = || match policy.is_some_and(|policy| policy.is_of_another_node(id)) {
+            true => asked::connection_of_another_node(),
+            false => asked::unknown_connection(),
+        };
+        let client = http.members.sessions.get(id).copied().ok_or_else(unknown)?;
+        let sender = &connection.incoming.sender.origin;
+        let is_its = |at: &&Member| {
+            let is_there = !at.is_closing && matches!(at.role, Role::Acp(_)) && at.listener == connection.listener;
+            // Another token of its owner may be good for other pools.
+            is_there && at.is_of(&sender.names) && at.pools == sender.pools
+        };
+        http.members.get(client).filter(is_its).map(|at| at.client).ok_or_else(asked::unknown_connection)
+    }
+
+    /// Checks whether a connection is still in use.
+    pub(super) fn acp_due(&mut self, now: Moment, client: ClientKey) {
+        let limit = self.reactor.http.session_detached.unwrap_or(DETACHED);
+        let Some(member) = self.reactor.http.members.get(client) else { return };
+        let is_in_use = matches!(&member.role, Role::Acp(streams) if streams.is_in_use());
+        let at = if is_in_use { now.after(limit) } else { member.since.after(limit) };
+        if at > now {
+            return self.reactor.timers.set(Timer::Session(client), Some(at));
+        }
+        self.reactor.tell(now, Input::EndClient { client, why: Reason::SessionIdle });
+    }
+
+    /// A request at a listener for ACP asks for a WebSocket; `begun` follows its head.
+    pub(super) fn upgrade_acp(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) {
+        self.reactor.visit(now, slot, None);
+        if let Err(fault) = self.upgrade(now, slot, head, begun) {
+            self.reactor.refuse_handshake(now, slot, &fault);
+        }
+    }
+}
+
+impl<I: Io> Reactor<I> {
+    /// Whether a connection is one to a listener for ACP.
+    pub(super) fn speaks_acp(&self, slot: usize) -> bool {
+        let policy = self.connections.http(slot).and_then(|connection| self.listeners.policy(connection.listener));
+        policy.is_some_and(|policy| policy.terms.kind == ListenerKind::Acp)
+    }
+
+    /// What the head of a request asks for at a listener with this path.
+    pub(super) fn asked_of_acp(&self, head: &Request<'_>, path: &str) -> Result<Asked, Fault> {
+        asked::asked(head, path)
+    }
+
+    /// Answers a browser's preflight request.
+    pub(super) fn preflight_acp(out: &mut Vec<u8>, manner: &Manner<'_>) {
+        write::preflight(out, manner);
+    }
+
+    /// A GET reads a stream of a connection from now on.
+    fn open_acp_stream(&mut self, now: Moment, slot: usize, client: ClientKey) -> Result<(), Fault> {
+        let connection = &mut self.connections[AsHttp(slot)];
+        let name = connection.incoming.asked.as_ref().and_then(|asked| asked.name.clone());
+        let streams = self.http.streams(client).ok_or_else(asked::unknown_connection)?;
+        connection.stream = streams.open(slot, name.as_deref())?;
+        connection.member = Some(client);
+        // The close of the connection ends a stream of HTTP/1.0.
+        connection.incoming.is_last |= connection.incoming.is_old;
+        let manner = connection.manner(None);
+        write::begin_events(connection.outgoing.queue(), &manner, &streams.id, name.as_deref());
+        (connection.state, connection.since) = (State::Events, now);
+        self.connections.mark_dirty(slot);
+        self.set_http_due(slot, now.after(KEEP_ALIVE));
+        Ok(())
+    }
+
+    /// Delivers a line of this length to a client of ACP. None if it is none.
+    pub(super) fn deliver_acp(
+        &mut self,
+        now: Moment,
+        client: ClientKey,
+        said: &Said<'_>,
+        length: usize,
+    ) -> Option<bool> {
+        let text = said.text();
+        let gives = || string_in(member(text, b"result").filter(|_| text.len() < LONG)?, b"sessionId");
+        let (gives, named) = match said.answers() {
+            Some(_) => (gives(), None),
+            None => (None, session_said(text)),
+        };
+        let line = match said.answers() {
+            Some(id) => Line::Answer(id, gives.as_deref()),
+            None => Line::Other(named.as_deref()),
+        };
+        let blocks = std::rc::Rc::clone(&self.http.memory.in_place);
+        let goes = self.http.with_streams(client, |streams| streams.deliver(line, length, || said.data(&blocks)))?;
+        match goes {
+            Goes::First(socket) => self.begin_with_answer(now, socket, client, said, length),
+            Goes::Queued(Some(socket)) => self.feed_acp(socket),
+            Goes::Queued(None) => {}
+        }
+        Some(true)
+    }
+
+    /// The answer to `initialize`: only now its client learns the id of its connection. If it is an error, there is none.
+    fn begin_with_answer(&mut self, now: Moment, slot: usize, client: ClientKey, said: &Said<'_>, length: usize) {
+        let Some(id) = self.http.streams(client).map(|streams| streams.id.clone()) else { return };
+        let connection = &mut self.connections[AsHttp(slot)];
+        let (manner, whole) = (connection.manner(None), said.whole());
+        write::begins(connection.outgoing.queue(), &manner, (!said.is_error()).then_some(&*id), whole.len());
+        connection.outgoing.queue().extend_from_slice(&whole);
+        connection.outgoing.owe(length, None);
+        self.begin_http_answer(now, slot);
+        if said.is_error() {
+            self.tell(now, Input::Left(client));
+        }
+    }
+
+    /// Hands over to the reader of a stream what waits there, if it has sent all else.
+    pub(super) fn feed_acp(&mut self, slot: usize) {
+        let Some(connection) = self.connections.http_mut(slot) else { return };
+        if connection.state != State::Events || connection.stream == 0 || !connection.outgoing.is_empty() {
+            return;
+        }
+        let (stream, is_old, Some(client)) = (connection.stream, connection.incoming.is_old, connection.member) else {
+            return;
+        };
+        let Some(streams) = self.http.streams(client) else { return };
+        let length = streams.hand_over(stream, connection.outgoing.queue(), is_old);
+        if length > 0 {
+            connection.outgoing.owe(length, None);
+            connection.since = self.clock.now();
+            self.connections.mark_dirty(slot);
+        }
+    }
+
+    /// A connection has sent so many bytes of a client's lines; on a stream of ACP, of their events. Returns how many bytes
+    /// of lines that makes.
+    pub(super) fn sent_acp(&mut self, slot: usize, client: ClientKey, bytes: usize) -> usize {
+        let stream = self.connections[AsHttp(slot)].stream;
+        let told = self.http.with_streams(client, |streams| match stream {
+            0 => bytes,
+            number => streams.sent(number, bytes),
+        });
+        told.unwrap_or(bytes)
+    }
+
+    /// A connection has gone, or its response is complete: it reads no stream of this client any more. `owed` bytes of what
+    /// it had of the core's lines were not sent. False if it is no client of ACP.
+    pub(super) fn detach_acp(&mut self, now: Moment, slot: usize, client: ClientKey, owed: usize) -> bool {
+        let stream = self.connections[AsHttp(slot)].stream;
+        let detached = self.http.with_streams(client, |streams| {
+            streams.detach(stream, slot);
+            (streams.give_up(slot).is_some(), streams.is_in_use())
+        });
+        let Some((is_unheard, is_in_use)) = detached else { return false };
+        let member = self.http.members.get_mut(client);
+        let is_closing = member.is_some_and(|member| {
+            member.since = now;
+            member.is_closing
+        });
+        self.connections[AsHttp(slot)].stream = 0;
+        if !is_in_use {
+            let limit = self.http.session_detached.unwrap_or(DETACHED);
+            self.timers.set(Timer::Session(client), Some(now.after(limit)));
+        }
+        if stream == 0 {
+            // That was the answer to `initialize`.
+            self.tell_sent(now, client, owed);
+        }
+        if is_closing {
+            self.drop_unread(now, client);
+        }
+        if is_unheard {
+            self.tell(now, Input::Left(client));
+        }
+        true
+    }
+
+    /// A client that is being closed gets no more streams: what waits for one is lost.
+    pub(super) fn drop_unread(&mut self, now: Moment, client: ClientKey) {
+        let Some(dropped) = self.http.with_streams(client, |streams| streams.drop_waiting(false)) else { return };
+        self.count_lost_events(client, dropped.lines);
+        self.tell_sent(now, client, dropped.owed);
+    }
+
+    /// The client of a stream has half-closed, so it has gone: a client that reads closes nothing. What was not sent waits
+    /// for the next reader.
+    pub(super) fn leave_acp_stream(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.connections[AsHttp(slot)];
+        let Some(client) = connection.member else { return self.leave_http(now, slot) };
+        if !connection.outgoing.is_empty() {
+            return self.leave_http(now, slot);
+        }
+        self.detach_acp(now, slot, client, 0);
+        let connection = &mut self.connections[AsHttp(slot)];
+        connection.member = None;
+        responses::end_events(connection.outgoing.queue(), connection.incoming.is_old);
+        self.begin_http_answer(now, slot);
+    }
+
+    /// A client is removed: those of its streams that are in the middle of an event cannot end properly.
+    pub(super) fn cut_acp(&mut self, now: Moment, member: &Member) {
+        let Role::Acp(streams) = &member.role else { return };
+        self.http.memory.keep(streams.weight(), 0);
+        let amid: Vec<(usize, Number)> = streams.sockets().filter(|(_, number)| streams.is_amid(*number)).collect();
+        amid.into_iter().for_each(|(slot, _)| self.leave_http(now, slot));
+    }
+}
+
+fn too_long() -> Fault {
+    Fault::bad(INVALID_REQUEST, "the id is longer than 128 bytes")
+}

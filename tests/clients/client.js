@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import net from "node:net";
 import { Readable, Writable } from "node:stream";
+import { createHttpStream } from "@agentclientprotocol/sdk/experimental/http-client";
 import { createWebSocketStream } from "@agentclientprotocol/sdk/experimental/ws-client";
 import { WebSocket } from "ws";
 import { sdk } from "./acp.js";
@@ -13,6 +14,11 @@ const acp = await sdk(major);
 // A stream of messages, and how to disconnect its client.
 async function connect(address) {
   const [kind, rest] = [address.slice(0, address.indexOf(":")), address.slice(address.indexOf(":") + 1)];
+  if (kind === "http") {
+    const stream = createHttpStream(address);
+    // Its end sends DELETE.
+    return { stream, leave: () => stream.writable.close().catch(() => {}) };
+  }
   if (kind === "ws") {
     let socket;
     // The stream does not expose its socket.

@@ -6,6 +6,7 @@ import signal
 import sys
 
 import acp
+from acp.http import create_http_stream
 from acp.schema import AllowedOutcome, ReadTextFileResponse, RequestPermissionResponse
 from acp.ws import create_websocket_stream
 
@@ -65,7 +66,10 @@ async def crash(client, prompt, cancel):
 async def one(number, initializes, scenario, address):
     client = TestClient(f"python-{os.getpid()}-{number}")
     kind, _, rest = address.partition(":")
-    if kind == "ws":
+    if kind == "http":
+        stream = create_http_stream(address)
+        agent, leave = acp.connect_to_agent(client, stream), stream.close
+    elif kind == "ws":
         stream = await create_websocket_stream(address)
         agent, leave = acp.connect_to_agent(client, stream), stream.close
     else:

@@ -40,7 +40,7 @@ pub(crate) struct Session {
     /// Its name has no backslash: a token with the same bytes between its quotes is that name, and has no escape.
     pub(crate) has_plain_name: bool,
     /// The worker may know the name for good, so that it outlives its owner.
-    pub(super) is_known: bool,
+    pub(crate) is_known: bool,
     /// The worker has reported that it is active, whether requests are pending or not.
     pub(crate) is_working: bool,
     /// Requests in it that the worker has not answered.
@@ -50,14 +50,33 @@ pub(crate) struct Session {
     /// The session that it is a child of (`children.rs`).
     pub(crate) parent: Option<SessionKey>,
     /// It has had children.
-    has_children: bool,
+    pub(crate) has_children: bool,
     /// When its worker has last said something in it, where silence is limited.
     pub(crate) heard: Moment,
     /// The number with which its name was last reserved.
-    held_as: u64,
+    pub(crate) held_as: u64,
 }
 
 impl Session {
+    /// A session without a past.
+    pub(super) fn new(now: Moment, worker: WorkerKey, name: &[u8], state: State) -> Self {
+        Self {
+            client: None,
+            worker,
+            name: name.into(),
+            has_plain_name: !name.contains(&b'\\'),
+            state,
+            is_known: state == State::Given,
+            is_working: false,
+            pending: 0,
+            used: now,
+            parent: None,
+            has_children: false,
+            heard: Moment::default(),
+            held_as: 0,
+        }
+    }
+
     /// How certain its ownership is, for people; of a reserved name, how certain it was.
     pub(crate) fn rank(&self) -> &'static str {
         if self.client.is_none() && self.is_known {
@@ -349,21 +368,7 @@ impl Sessions {
         state: State,
     ) -> Option<SessionKey> {
         debug_assert!(self.of_worker(worker, name).is_none());
-        let key = self.table.insert(Session {
-            client: None,
-            worker,
-            name: name.into(),
-            has_plain_name: !name.contains(&b'\\'),
-            state,
-            is_known: state == State::Given,
-            is_working: false,
-            pending: 0,
-            used: now,
-            parent: None,
-            has_children: false,
-            heard: Moment::default(),
-            held_as: 0,
-        })?;
+        let key = self.table.insert(Session::new(now, worker, name, state))?;
         self.index.insert(self.index.hash(worker, name), key);
         at_worker.push(key);
         Some(key)

@@ -8,7 +8,7 @@ use super::endpoint::Endpoint;
 use super::message::Refusal;
 use super::offers::Offers;
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::report::Reason;
 use super::seldom::{Seldom, blank};
 use super::session::tombstones::LostNames;
@@ -20,7 +20,6 @@ use crate::ctx::Ctx;
 use crate::fleet::admission::UseKey;
 use crate::fleet::eras::greeting::Opening;
 use crate::index::{GroupId, ListenerId};
-use crate::session::table::Sessions;
 use crate::view::View;
 
 /// The state of a connection.
@@ -194,23 +193,6 @@ pub(super) fn end_of<'a>(clients: &'a mut Clients, workers: &'a mut Workers, pee
     match peer {
         Peer::Client(client) => clients.get_mut(client).map(|client| &mut *client.end),
         Peer::Worker(worker) => workers.get_mut(worker).map(|worker| &mut worker.end),
-    }
-}
-
-impl Sessions {
-    /// Gives a session without an owner to a client. Returns whether the client is still there.
-    pub(super) fn give_to(&mut self, ctx: &mut Ctx, session: SessionKey, client: ClientKey) -> bool {
-        let Some(owner) = ctx.clients.get_mut(client) else { return false };
-        self.give(session, client, &mut owner.end.sessions);
-        true
-    }
-
-    /// Removes the owner of a session.
-    pub(super) fn leave_owner(&mut self, ctx: &mut Ctx, key: SessionKey) {
-        let Some(session) = self.get(key) else { return };
-        let (worker, owner) = (session.worker, session.client.and_then(|owner| ctx.clients.get_mut(owner)));
-        self.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
-        ctx.notice_leaving(worker);
     }
 }
 

@@ -353,13 +353,13 @@ impl Bus {
     }
 
     /// Gives a session to another connection of its owner, with its children and the session that it is a child of.
-    /// Pending requests belong to the old one, which may be dead:
-    /// they get errors, and so do those that wait for its answers.
+    /// Pending requests belong to the old one, which may be dead: they get errors, and so do those that wait for its
+    /// answers.
     pub(crate) fn take_session_over(&mut self, key: SessionKey, by: ClientKey) {
         let key = self.sessions.root_of(key);
         let Some(session) = self.sessions.get(key) else { return };
-        let Some(old) = session.client else { return };
-        let (name, worker) = (session.name.clone(), session.worker);
+        let Some(old) = session.owner() else { return };
+        let (name, worker) = (session.name().clone(), session.worker());
         let number = self.ctx.client_number(by).unwrap_or_default();
         self.ctx.report_request(Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
             let name = name.as_bytes().escape_ascii();
@@ -367,10 +367,8 @@ impl Bus {
         });
         for key in [key].into_iter().chain(self.sessions.family_of(key)) {
             self.end_use_of_session(old, key);
-            self.sessions.leave_owner(&mut self.ctx, key);
-            self.sessions.give_to(&mut self.ctx, key, by);
+            self.sessions.hand_over(&mut self.ctx, key, by);
             self.ctx.hand_elicitations_over(worker, key, by);
-            self.sessions.touch(key, self.ctx.time.now());
         }
         self.ctx.forget_lost(by, name.as_bytes());
     }

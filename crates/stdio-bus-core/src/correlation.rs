@@ -225,7 +225,7 @@ impl Bus {
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
         let session =
             request.session.filter(|_| request.flags.has(Flags::ON_TOP)).and_then(|key| self.sessions.get(key));
-        let session = session.map(|session| session.name.clone());
+        let session = session.map(|session| session.name().clone());
         let (token, id) = (self.requests.asker_token(key), self.requests.asker_text(key));
         self.ctx.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
         let (pool, cause) = self

@@ -230,7 +230,7 @@ impl Requests {
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
         let Some(identity) = ctx.identity(client) else { return };
         let session = request.session.and_then(|session| sessions.get(session));
-        let session = session.map(|session| session.name.as_bytes()).or(named).unwrap_or_default();
+        let session = session.map(|session| session.name().as_bytes()).or(named).unwrap_or_default();
         let ended = Ended {
             worker: ctx.worker_name(worker),
             took: ctx.time.lasted(request.since()),

@@ -479,11 +479,11 @@ impl FastPath<'_> {
             return is_usable.then_some((worker_key, worker, None, !is_its_own));
         };
         let session_key = self.sessions.named_by(key, own, name)?;
-        let session = self.sessions.get(session_key).filter(|session| session.has_plain_name)?;
-        let worker = workers.get_mut(session.worker)?;
+        let session = self.sessions.get(session_key).filter(|session| session.has_plain_name())?;
+        let worker = workers.get_mut(session.worker())?;
         let gives_out_names = || self.sessions.issues_names(worker);
         let is_open = session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names);
-        is_open.then_some((session.worker, worker, Some(session_key), false))
+        is_open.then_some((session.worker(), worker, Some(session_key), false))
     }
 
     /// Routes a client's line. None if it has to take the slow path, and then nothing has been done.
@@ -718,7 +718,7 @@ impl FastPath<'_> {
             && records.has(request_key)
         {
             let session = session.and_then(|session| self.sessions.get(session));
-            let session = session.map(|session| session.name.clone()).unwrap_or_default();
+            let session = session.map(|session| session.name().clone()).unwrap_or_default();
             let ended = Ended::of(client_key, identity, Ending::of_answer(line));
             let id = line.get(line.id).into();
             records.end(request_key, Ended { worker: Some(worker.name), took, id, session, ..ended });
@@ -768,7 +768,7 @@ impl FastPath<'_> {
         let (session, request, client_key) = match (name, line.token.is_some()) {
             (Some(name), false) => {
                 let session_key = self.sessions.of_worker(key, name)?;
-                let session = self.sessions.get(session_key).filter(|session| session.has_plain_name)?;
+                let session = self.sessions.get(session_key).filter(|session| session.has_plain_name())?;
                 (Some(session_key), None, session.addressee(|| worker.may_give_out_a_name(), || false)?)
             }
             (None, true) => {

@@ -272,7 +272,7 @@ impl<'a> View<'a> {
                     .end
                     .sessions
                     .iter()
-                    .filter_map(|session| self.bus.sessions.get(*session)?.client)
+                    .filter_map(|session| self.bus.sessions.get(*session)?.owner())
                     .count(),
                 ..self.bus.ctx.link(now, &worker.end, worker.facts.started)
             },
@@ -288,12 +288,12 @@ impl<'a> View<'a> {
     pub fn session_row(&self, now: Moment, slot: usize) -> Option<SessionRow<'a>> {
         let (_, session) = self.bus.sessions.at(slot)?;
         Some(SessionRow {
-            name: session.name.as_bytes(),
-            client: session.client.and_then(|client| self.bus.ctx.client_number(client)),
-            worker: self.bus.ctx.name(Peer::Worker(session.worker)),
+            name: session.name().as_bytes(),
+            client: session.owner().and_then(|client| self.bus.ctx.client_number(client)),
+            worker: self.bus.ctx.name(Peer::Worker(session.worker())),
             rank: session.rank(),
-            pending: session.pending,
-            idle: now.since(session.used),
+            pending: session.pending(),
+            idle: now.since(session.used()),
         })
     }
 

@@ -258,7 +258,7 @@ impl Fleets {
     ) -> Option<PoolId> {
         let session = session_named(line).and_then(|name| sessions.named(ctx, client, &name));
         if let Some(session) = session.and_then(|session| sessions.get(session)) {
-            return ctx.fleet_of(session.worker).map(|fleet| fleet.pool);
+            return ctx.fleet_of(session.worker()).map(|fleet| fleet.pool);
         }
         self.balancer.groups[self.group_of_line(ctx, client, line).ok()?].only_fleet().map(|fleet| fleet.pool)
     }
@@ -296,7 +296,7 @@ impl Sessions {
     /// Why the worker for a client's message is being replaced: that of the session it names, or of the connection.
     fn cause_of_loss(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Option<Reason> {
         let session = session_name(line, line.session).and_then(|name| self.named(ctx, client, &name));
-        let of_session = session.and_then(|session| self.get(session)).map(|session| session.worker);
+        let of_session = session.and_then(|session| self.get(session)).map(|session| session.worker());
         let own = ctx.workers_of(client);
         of_session.into_iter().chain(own).find_map(|worker| ctx.workers.get(worker)?.process.cause())
     }

@@ -234,7 +234,7 @@ impl Bus {
         for key in self.ctx.client_keys() {
             let Some(client) = self.ctx.client(key).filter(|client| client.phase == Phase::Open) else { continue };
             let end = &client.end;
-            let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(|session| session.is_working);
+            let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(|session| session.is_working());
             if !end.asked.is_empty() || end.sessions.iter().any(works) {
                 continue;
             }
@@ -252,7 +252,7 @@ impl Bus {
     /// Advances when the last client has left, or is about to, and no session works.
     pub(super) fn recheck_quiesced(&mut self) {
         let is_open = |(_, client): (_, &Client)| client.phase <= Phase::HalfClosed;
-        let works = |(_, session): (_, &Session)| session.is_working;
+        let works = |(_, session): (_, &Session)| session.is_working();
         if self.ctx.shutdown.stage == Stage::Quiescing
             && !self.ctx.all_clients().any(is_open)
             && !self.sessions.iter().any(works)

@@ -190,7 +190,7 @@ impl Requests {
         if is_asked || worker.end.gate.is_held_up() {
             return None;
         }
-        let heard = named.iter().flatten().filter_map(|session| Some(sessions.get(*session)?.heard));
+        let heard = named.iter().flatten().filter_map(|session| Some(sessions.get(*session)?.heard()));
         heard.chain([watched.heard, worker.facts.read_since]).max()
     }
 

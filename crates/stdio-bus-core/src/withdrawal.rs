@@ -190,13 +190,13 @@ impl Sessions {
     /// Tells the worker of a session to stop working in it, if that is configured.
     pub(super) fn send_cancellation(&self, ctx: &mut Ctx, session: SessionKey) {
         let Some(session) = self.get(session) else { return };
-        let worker = session.worker;
+        let worker = session.worker();
         let wanted = ctx.fleet_of(worker).is_some_and(|fleet| ctx.settings.pools[fleet].cancel_on_disconnect);
         if !wanted || !ctx.worker_takes_messages(worker) {
             return;
         }
         let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
-        reply::write_string(session.name.as_bytes(), &mut bytes);
+        reply::write_string(session.name().as_bytes(), &mut bytes);
         bytes.extend_from_slice(b"}}\n");
         ctx.send(worker.into(), &bytes);
     }

@@ -415,7 +415,7 @@ impl Fleets {
 impl Sessions {
     /// Whether a worker that gets no new work is still needed.
     fn has_work(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker) -> bool {
-        let is_in_use = |session: &Session| session.client.is_some() || session.is_working;
+        let is_in_use = |session: &Session| session.owner().is_some() || session.is_working();
         worker.end.to_answer.awaited() > 0
             || worker.owner.is_some()
             || worker.end.output.queued() > 0

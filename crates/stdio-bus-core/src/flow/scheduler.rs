@@ -21,7 +21,7 @@ impl Requests {
         let (me, end) = (Peer::Client(client), &worker.end);
         let is_there = |asked: &RequestKey| self.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
         let own = |client: &Endpoint| self.asked(&client.asked).filter(is_there).count();
-        let owner = |key| sessions.get(key)?.client.map(Peer::Client);
+        let owner = |key| sessions.get(key)?.owner().map(Peer::Client);
         end.output.waiters().any(|waiter| *waiter != me)
             || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)
             || end.to_answer.awaited() as usize > ctx.peer_end(me).map_or(0, own)

@@ -327,7 +327,7 @@ impl Fleets {
         let names_pool = line.pool.is_some();
         if !names_pool
             && let Some(key) = sessions.named(ctx, client, of.name)
-            && let Some(worker) = sessions.get(key).map(|session| session.worker)
+            && let Some(worker) = sessions.get(key).map(|session| session.worker())
         {
             sessions.touch(key, ctx.time.now());
             return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
@@ -344,7 +344,7 @@ impl Fleets {
         }
         // A new name at top level joins the session in the params.
         let joined = inner.filter(|_| !names_pool).and_then(|inner| sessions.named(ctx, client, inner));
-        let Some(worker) = joined.and_then(|key| sessions.get(key)).map(|session| session.worker) else {
+        let Some(worker) = joined.and_then(|key| sessions.get(key)).map(|session| session.worker()) else {
             let worker = self.pick_worker_for_line(ctx, client, group, line)?;
             // It may have been the client's before it changed groups.
             return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
@@ -373,7 +373,7 @@ impl Fleets {
         let leaving = group.fleets().flat_map(|fleet| ctx.leaving_workers(fleet));
         let found = in_slots.chain(leaving).filter_map(|worker| {
             let key = sessions.of_worker(worker, name)?;
-            let owner = sessions.get(key)?.client;
+            let owner = sessions.get(key)?.owner();
             Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))
         });
         found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
@@ -474,7 +474,7 @@ impl Sessions {
     fn second_session(&self, ctx: &mut Ctx, worker: WorkerKey, of: &Naming<'_>) -> Result<Use, Refusal> {
         let key = self.of_worker(worker, of.name);
         let session = key.and_then(|key| self.get(key));
-        if session.is_none_or(|session| session.client != Some(of.client)) {
+        if session.is_none_or(|session| session.owner() != Some(of.client)) {
             ctx.refuse_lost(of)?;
         }
         self.access(ctx, of, worker, key)

@@ -28,7 +28,7 @@ use crate::router::unmatched::{Meant, error_of};
 use crate::session::children::announced;
 use crate::session::early::EarlyLine;
 use crate::session::state::Event;
-use crate::session::table::{FULL, Sessions};
+use crate::session::table::{FULL, Session, Sessions};
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::tally::Outcome;
 use crate::{Bus, Flow};
@@ -574,7 +574,7 @@ impl Bus {
         let child = announced(whole).or_else(|| announced(member(whole, b"params")?));
         let child = child.filter(|name| name.len() <= MAX_SESSION_ID_LEN);
         let (Some(parent), Some(child)) = (parent, child) else { return };
-        let owner = self.sessions.get(parent).and_then(|parent| parent.client);
+        let owner = self.sessions.get(parent).and_then(|parent| parent.owner());
         if let Some(owner) =
             owner.filter(|owner| self.sessions.begin_child(&mut self.ctx, *owner, worker, parent, &child))
         {
@@ -587,7 +587,7 @@ impl Bus {
     pub(crate) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8], is_child: bool) {
         let session = self.sessions.of_worker(key, name);
         let owned = session.and_then(|session| self.sessions.get(session));
-        if owned.is_none_or(|session| session.client != Some(client)) {
+        if owned.is_none_or(|session| session.owner() != Some(client)) {
             return;
         }
         let has_subagents = self.ctx.workers.get(key).is_some_and(|worker| worker.facts.has_subagents);
@@ -630,7 +630,7 @@ impl Sessions {
                 self.end(ctx, session);
             } else if verb == Verb::Load && !succeeded {
                 // What is still pending there may be its former owner's: that is no reason to keep it.
-                let is_asked_for = self.get(session).is_some_and(|at| at.state.is_asked_for());
+                let is_asked_for = self.get(session).is_some_and(Session::is_asked_for);
                 if is_asked_for && !self.owner_waits_in(ctx, requests, session) {
                     self.release_awaited_children(ctx, requests, session);
                     self.give_up(ctx, session, true);

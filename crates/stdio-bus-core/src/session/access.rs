@@ -536,7 +536,9 @@ mod tests {
     fn session(state: State) -> Session {
         let worker = Table::<(), 'w'>::new(1).insert(()).unwrap();
         let client = Table::<(), 'c'>::new(1).insert(()).unwrap();
-        Session { client: Some(client), ..Session::new(Moment(0), worker, b"s", state) }
+        let mut session = Session::new(Moment(0), worker, b"s", state);
+        session.client = Some(client);
+        session
     }
 
     #[test]

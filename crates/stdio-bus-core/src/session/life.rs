@@ -64,6 +64,28 @@ impl Sessions {
         self.named_by(client, &ctx.peer_end(client.into())?.sessions, name)
     }
 
+    /// Gives a session without an owner to a client. Returns whether the client is still there.
+    pub(super) fn give_to(&mut self, ctx: &mut Ctx, session: SessionKey, client: ClientKey) -> bool {
+        let Some(owner) = ctx.clients.get_mut(client) else { return false };
+        self.give(session, client, &mut owner.end.sessions);
+        true
+    }
+
+    /// Removes the owner of a session.
+    fn leave_owner(&mut self, ctx: &mut Ctx, key: SessionKey) {
+        let Some(session) = self.get(key) else { return };
+        let (worker, owner) = (session.worker, session.client.and_then(|owner| ctx.clients.get_mut(owner)));
+        self.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
+        ctx.notice_leaving(worker);
+    }
+
+    /// Gives a session to another client, which uses it now. It keeps its state.
+    pub(crate) fn hand_over(&mut self, ctx: &mut Ctx, key: SessionKey, to: ClientKey) {
+        self.leave_owner(ctx, key);
+        self.give_to(ctx, key, to);
+        self.touch(key, ctx.time.now());
+    }
+
     /// Creates a session in this initial state. None if there is no room, and no client has to make some.
     pub(crate) fn open(
         &mut self,

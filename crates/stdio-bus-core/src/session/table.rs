@@ -30,31 +30,31 @@ const CLAIM_LASTS: Duration = Duration::from_secs(60);
 /// A session: one worker, one name, one owner (spec 3.4).
 pub(crate) struct Session {
     /// Its owner; none while the name is reserved.
-    pub(crate) client: Option<ClientKey>,
+    pub(super) client: Option<ClientKey>,
     /// The worker it is bound to.
-    pub(crate) worker: WorkerKey,
+    pub(super) worker: WorkerKey,
     /// The decoded sessionId.
-    pub(crate) name: Text,
-    /// Its state.
-    pub(crate) state: State,
+    pub(super) name: Text,
+    /// What its owner has proved.
+    pub(super) state: State,
     /// Its name has no backslash: a token with the same bytes between its quotes is that name, and has no escape.
-    pub(crate) has_plain_name: bool,
+    pub(super) has_plain_name: bool,
     /// The worker may know the name for good, so that it outlives its owner.
-    pub(crate) is_known: bool,
+    pub(super) is_known: bool,
     /// The worker has reported that it is active, whether requests are pending or not.
-    pub(crate) is_working: bool,
+    pub(super) is_working: bool,
     /// Requests in it that the worker has not answered.
-    pub(crate) pending: u32,
+    pub(super) pending: u32,
     /// When its owner used it last.
-    pub(crate) used: Moment,
+    pub(super) used: Moment,
     /// The session that it is a child of (`children.rs`).
-    pub(crate) parent: Option<SessionKey>,
+    pub(super) parent: Option<SessionKey>,
     /// It has had children.
-    pub(crate) has_children: bool,
+    has_children: bool,
     /// When its worker has last said something in it, where silence is limited.
-    pub(crate) heard: Moment,
+    pub(super) heard: Moment,
     /// The number with which its name was last reserved.
-    pub(crate) held_as: u64,
+    held_as: u64,
 }
 
 impl Session {
@@ -75,6 +75,54 @@ impl Session {
             heard: Moment::default(),
             held_as: 0,
         }
+    }
+
+    /// Its owner; none while the name is reserved.
+    #[inline(always)]
+    pub(crate) fn owner(&self) -> Option<ClientKey> {
+        self.client
+    }
+
+    /// The worker it is bound to.
+    #[inline(always)]
+    pub(crate) fn worker(&self) -> WorkerKey {
+        self.worker
+    }
+
+    /// The decoded sessionId.
+    pub(crate) fn name(&self) -> &Text {
+        &self.name
+    }
+
+    /// Whether a token with the same bytes between its quotes is its name, and has no escape.
+    #[inline(always)]
+    pub(crate) fn has_plain_name(&self) -> bool {
+        self.has_plain_name
+    }
+
+    /// Whether its owner has asked a worker for it, and has not got it yet.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        self.state.is_asked_for()
+    }
+
+    /// Whether its worker has reported that it is active, whether requests are pending or not.
+    pub(crate) fn is_working(&self) -> bool {
+        self.is_working
+    }
+
+    /// Requests in it that the worker has not answered.
+    pub(crate) fn pending(&self) -> u32 {
+        self.pending
+    }
+
+    /// When its owner used it last.
+    pub(crate) fn used(&self) -> Moment {
+        self.used
+    }
+
+    /// When its worker has last said something in it, where silence is limited.
+    pub(crate) fn heard(&self) -> Moment {
+        self.heard
     }
 
     /// How certain its ownership is, for people; of a reserved name, how certain it was.
@@ -146,7 +194,7 @@ impl Sessions {
     }
 
     /// The same, mutable.
-    pub(crate) fn bonds_mut(&mut self) -> &mut Bonds {
+    pub(super) fn bonds_mut(&mut self) -> &mut Bonds {
         &mut self.bonds
     }
 
@@ -261,7 +309,7 @@ impl Sessions {
 
     /// Sessions that were unused for this long, if it is time to check. One in whose slot, by `awaited`, a client waits
     /// is in use.
-    pub(crate) fn take_idle(
+    pub(super) fn take_idle(
         &mut self,
         now: Moment,
         idle: Option<Duration>,
@@ -359,7 +407,7 @@ impl Sessions {
     }
 
     /// Adds a name on a worker that [`Sessions::of_worker`] does not know yet, without an owner; none if full.
-    pub(crate) fn insert(
+    pub(super) fn insert(
         &mut self,
         now: Moment,
         worker: WorkerKey,
@@ -375,7 +423,7 @@ impl Sessions {
     }
 
     /// Gives a session without an owner to a client, with the list of its sessions.
-    pub(crate) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Vec<SessionKey>) {
+    pub(super) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Vec<SessionKey>) {
         let Some(session) = self.table.get_mut(key).filter(|session| session.client.is_none()) else { return };
         session.client = Some(client);
         self.held.remove(&session.held_as);
@@ -384,7 +432,7 @@ impl Sessions {
     }
 
     /// Removes the owner of a session, whose list this is.
-    pub(crate) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Vec<SessionKey>>) {
+    pub(super) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.get_mut(key) else { return };
         let Some(owner) = session.client.take() else { return };
         self.index.remove(self.index.hash(owner, session.name.as_bytes()), key);
@@ -392,7 +440,7 @@ impl Sessions {
     }
 
     /// Removes a session without an owner from the table, and from the list of its worker.
-    pub(crate) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Vec<SessionKey>>) {
+    pub(super) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.remove(key) else { return };
         debug_assert!(session.client.is_none());
         self.index.remove(self.index.hash(session.worker, session.name.as_bytes()), key);
@@ -472,7 +520,7 @@ impl Sessions {
     }
 
     /// Claims that were unused for a minute, with their owners.
-    pub(crate) fn take_expired_claims(&mut self, now: Moment) -> Vec<(SessionKey, ClientKey)> {
+    pub(super) fn take_expired_claims(&mut self, now: Moment) -> Vec<(SessionKey, ClientKey)> {
         let mut expired = Vec::new();
         if self.claims_due > now {
             return expired;

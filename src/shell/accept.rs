@@ -6,15 +6,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::connection::Connection;
-use super::connections::{AsLines, Connections};
-use super::http::connection::{Accepted, OPERATORS, Purpose};
+use super::connections::Connections;
+use super::endpoint::Endpoint;
+use super::http::exchange::{Accepted, OPERATORS, Purpose};
 use super::listen::BACKLOG;
 use super::listeners::State;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::source;
 use super::timers::Timer;
+use super::transport::Transport;
 use super::turn::Shell;
 use crate::bus::port::{ClientKey, Input, Moment, Origin, Peer, Place};
 use crate::io::{Io, Submission};
@@ -24,14 +25,10 @@ const AT_ONCE: usize = 16;
 
 impl<I: Io> Shell<I> {
     /// Makes a new connection a client.
-    pub(super) fn add_client(
-        &mut self,
-        listener: usize,
-        origin: Origin,
-        connection: impl FnOnce(Peer) -> Connection,
-    ) -> Option<ClientKey> {
-        let add = |connections: &mut Connections, peer| connections.add(connection(peer));
-        self.connect(listener, origin, &[], add)
+    pub(super) fn add_client(&mut self, listener: usize, origin: Origin, transport: Transport) -> Option<ClientKey> {
+        self.connect(listener, origin, &[], |connections, client| {
+            connections.add(transport, Endpoint::of(Peer::Client(client)))
+        })
     }
 
     /// Makes a connection a client, which `add` puts into the table. `begun` was received from it already.
@@ -40,23 +37,23 @@ impl<I: Io> Shell<I> {
         listener: usize,
         origin: Origin,
         begun: &[u8],
-        add: impl FnOnce(&mut Connections, Peer) -> usize,
+        add: impl FnOnce(&mut Connections, ClientKey) -> usize,
     ) -> Option<ClientKey> {
         let reactor = &mut self.reactor;
         let now = reactor.clock.now();
         let (client, effects) = self.bus.connect(now, listener, origin);
-        let added = client.map(|client| (add(&mut reactor.connections, Peer::Client(client)), client));
+        let added = client.map(|client| (add(&mut reactor.connections, client), client));
         let mut is_kept = true;
         if let Some((slot, client)) = added {
             reactor.notify.changed();
-            if let Some(web) = &mut reactor.connections[AsLines(slot)].web {
+            if let Some(web) = reactor.connections.entry(slot).protocol.web_mut() {
                 web.heartbeat.begin(now, client.serial());
             }
             reactor.track_liveness(now, listener, slot);
             is_kept = begun.is_empty() || reactor.keep(slot, begun);
         }
         reactor.carry_out(effects, None);
-        if let Some((slot, _)) = added.filter(|(slot, _)| reactor.connections.lines(*slot).is_some()) {
+        if let Some((slot, _)) = added.filter(|(slot, _)| reactor.connections.peer(*slot).is_some()) {
             if !is_kept {
                 reactor.refuse_to_keep(now, slot);
             } else if begun.is_empty() {
@@ -145,7 +142,7 @@ impl<I: Io> Shell<I> {
             };
         }
         let descriptor = accepted.socket.as_raw_fd();
-        let client = self.add_client(listener, place.into(), |peer| Connection::socket(peer, accepted.socket));
+        let client = self.add_client(listener, place.into(), Transport::of_socket(accepted.socket));
         if let Some(number) = client.and_then(|client| self.bus.view().client_number(client)) {
             let address = &self.reactor.listeners.acceptors[index].address;
             tracing::debug!(client = number, descriptor, "accepted on {address} from {place}");

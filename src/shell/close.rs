@@ -2,10 +2,10 @@
 
 use rustix::net::{Shutdown, shutdown};
 
-use super::connections::{AsLines, Protocol};
+use super::connections::{AsPeer, Connection};
 use super::operation::Operation;
+use super::protocol::Protocol;
 use super::reactor::Reactor;
-use super::timers::Timer;
 use super::transport::{Ends, Flight, State};
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
 use crate::io::{Io, Submission, tells_half_closed};
@@ -15,8 +15,10 @@ impl<I: Io> Reactor<I> {
     /// stdin.
     pub(super) fn watch(&mut self, slot: usize) {
         let is_wanted = match self.connections.get(slot) {
-            Some(Protocol::Lines(connection)) => connection.is_to_be_watched(),
-            Some(Protocol::Http(connection)) => !connection.transport.is_closing(),
+            Some(Connection { transport, protocol: Protocol::Http(_) }) => !transport.is_closing(),
+            Some(Connection { transport, protocol: Protocol::Lines(endpoint) | Protocol::WebSocket(endpoint, _) }) => {
+                endpoint.is_to_be_watched(transport)
+            }
             None => false,
         };
         if !is_wanted {
@@ -42,36 +44,35 @@ impl<I: Io> Reactor<I> {
             self.connections[slot].half_closes();
         }
         match self.connections.http(slot) {
-            None => self.lines_watched(now, slot, result),
+            None => self.peer_watched(now, slot, result),
             Some(_) => self.http_watched(now, slot, result),
         }
     }
 
-    fn lines_watched(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &self.connections[AsLines(slot)];
-        if result < 0 || connection.transport.state >= State::Lingering {
+    fn peer_watched(&mut self, now: Moment, slot: usize, result: i32) {
+        let (transport, endpoint) = self.connections.peer_parts(slot);
+        if result < 0 || transport.state >= State::Lingering {
             return self.close_stdin_when_idle(slot);
         }
         if tells_half_closed(result) {
             self.tell_half_closed(slot);
             return self.watch(slot);
         }
-        let peer = connection.peer;
+        let peer = endpoint.peer;
         // A socket that is read again will show its end itself, after its last bytes; and a half-closed one may still
         // wait for answers. On Unix sockets a full close can be distinguished; on TCP it is provoked (`liveness.rs`).
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
-        if connection.transport.ends.is_worker() || (connection.is_not_read() && has_gone) {
+        if transport.ends.is_worker() || (endpoint.is_not_read(transport) && has_gone) {
             self.broken(now, slot, peer, "the peer has disconnected".to_owned());
         }
     }
 
     /// Tells the core that a client which is not read has half-closed.
     pub(super) fn tell_half_closed(&mut self, slot: usize) {
-        let connection = &self.connections[AsLines(slot)];
-        if let Peer::Client(client) = connection.peer
-            && connection.transport.ends.is_socket()
-            && connection.incoming.is_paused
-            && connection.transport.is_half_closed()
+        if let Peer::Client(client) = self.connections[AsPeer(slot)].peer
+            && self.connections[slot].ends.is_socket()
+            && self.connections[AsPeer(slot)].incoming.is_paused
+            && self.connections[slot].is_half_closed()
         {
             self.tell(self.clock.now(), Input::SendsNoMore(client));
         }
@@ -79,39 +80,37 @@ impl<I: Io> Reactor<I> {
 
     /// Closes the output once everything was written.
     pub(super) fn close_after_flush(&mut self, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        connection.transport.drain();
+        self.connections[slot].drain();
         self.connections.mark_dirty(slot);
     }
 
     pub(super) fn shut_down(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        connection.transport.state = State::Lingering;
-        if connection.transport.ends.is_worker() {
-            if connection.transport.in_flight.has(Flight::Watch) {
+        let (transport, endpoint) = self.connections.peer_parts(slot);
+        transport.state = State::Lingering;
+        if transport.ends.is_worker() {
+            if transport.in_flight.has(Flight::Watch) {
                 self.cancel(Operation::Watch, slot);
             }
             return self.close_stdin_when_idle(slot);
         }
-        let is_socket = connection.transport.ends.is_socket();
-        if is_socket && let Some(socket) = connection.transport.ends.output() {
+        let is_socket = transport.ends.is_socket();
+        if is_socket && let Some(socket) = transport.ends.output() {
             // A client that has gone already needs no shutdown.
             let _ = shutdown(socket, Shutdown::Write);
         }
-        if is_socket && !connection.transport.has_ended() {
+        if is_socket && !transport.has_ended() {
             self.arm_read(slot);
         } else {
-            let peer = connection.peer;
+            let peer = endpoint.peer;
             self.tell(now, Input::Ended { peer, partial: 0 });
         }
     }
 
     pub(super) fn close_stdin_when_idle(&mut self, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        let is_busy =
-            connection.transport.in_flight.has(Flight::Write) || connection.transport.in_flight.has(Flight::Watch);
-        if let Ends::Worker { stdin, .. } = &mut connection.transport.ends
-            && connection.transport.state == State::Lingering
+        let transport = &mut self.connections[slot];
+        let is_busy = transport.in_flight.has(Flight::Write) || transport.in_flight.has(Flight::Watch);
+        if let Ends::Worker { stdin, .. } = &mut transport.ends
+            && transport.state == State::Lingering
             && !is_busy
         {
             *stdin = None;
@@ -123,15 +122,15 @@ impl<I: Io> Reactor<I> {
         if how == Close::Refuse {
             return self.hear_to_the_end(slot);
         }
-        let connection = &mut self.connections[AsLines(slot)];
-        if let Some(web) = &mut connection.web {
+        if let Some(web) = self.connections.entry(slot).protocol.web_mut() {
             web.set_close_frame(why);
         }
+        let (transport, endpoint) = self.connections.peer_parts(slot);
         // What is discarded need not be paused, and reading continues without the buffer of a line.
-        (connection.incoming.is_discarded, connection.incoming.is_paused) = (true, false);
-        if !connection.transport.in_flight.has(Flight::Read) {
-            connection.inbox.release(self.io.buffers());
-        } else if connection.inbox.weight() > 0 {
+        (endpoint.incoming.is_discarded, endpoint.incoming.is_paused) = (true, false);
+        if !transport.in_flight.has(Flight::Read) {
+            transport.inbox.release(self.io.buffers());
+        } else if transport.inbox.weight() > 0 {
             self.cancel(Operation::Read, slot);
         }
         match how {
@@ -146,9 +145,9 @@ impl<I: Io> Reactor<I> {
     /// Reads a client until the core decides. It may not need the line that is being read into place, which is
     /// presented as far as it was received.
     fn hear_to_the_end(&mut self, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        connection.incoming.is_paused = false;
-        if connection.transport.in_flight.has(Flight::Read) && !connection.inbox.is_empty() {
+        let (transport, endpoint) = self.connections.peer_parts(slot);
+        endpoint.incoming.is_paused = false;
+        if transport.in_flight.has(Flight::Read) && !transport.inbox.is_empty() {
             self.cancel(Operation::Read, slot);
         }
         self.connections.resume_soon(slot);
@@ -156,11 +155,11 @@ impl<I: Io> Reactor<I> {
 
     /// Closes the connection of a peer of the core at once.
     pub(super) fn leave(&mut self, slot: usize) {
-        let connection = &self.connections[AsLines(slot)];
-        if connection.transport.is_closing() {
+        let (transport, endpoint) = self.connections.peer_parts(slot);
+        if transport.is_closing() {
             return;
         }
-        let has_rest_of_stderr = connection.stderr.is_some() && !connection.transport.in_flight.has(Flight::Stderr);
+        let has_rest_of_stderr = endpoint.stderr.is_some() && !transport.in_flight.has(Flight::Stderr);
         self.cancel_all(slot);
         if has_rest_of_stderr {
             self.read_stderr(slot);
@@ -202,7 +201,7 @@ impl<I: Io> Reactor<I> {
         let is_over = transport.is_over();
         // Operations on an inherited descriptor may never complete, so they are not waited for.
         let is_told = is_over || transport.ends.is_stdio();
-        let client = match self.connections.lines(slot).map(|connection| connection.peer) {
+        let client = match self.connections.peer(slot).map(|endpoint| endpoint.peer) {
             Some(Peer::Client(client)) if is_told => Some(client),
             _ => None,
         };
@@ -220,20 +219,14 @@ impl<I: Io> Reactor<I> {
 
     /// Removes a connection that the kernel holds no operation of.
     pub(super) fn remove(&mut self, slot: usize) {
-        match self.connections.remove(slot) {
-            Protocol::Lines(mut connection) => {
-                self.timers.set(Timer::Connection(slot), None);
-                if connection.transport.ends.is_stdio() {
-                    self.stdio.count_unwritten(connection.outbox.lines());
-                }
-                connection.outbox.clear(self.io.buffers());
-                connection.inbox.release(self.io.buffers());
-            }
-            // Its timer keeps running: usually the next connection in its slot can use it.
-            Protocol::Http(mut connection) => {
-                connection.outgoing.let_go(self.io.buffers());
-                self.http.forget(&mut connection);
-            }
+        let Connection { mut transport, protocol } = self.connections.remove(slot);
+        if transport.ends.is_stdio() {
+            self.stdio.count_unwritten(transport.outbox.lines());
+        }
+        transport.release(self.io.buffers());
+        if let Protocol::Http(mut exchange) = protocol {
+            exchange.outgoing.let_go(self.io.buffers());
+            self.http.forget(&mut exchange);
         }
         self.free_descriptor();
     }

@@ -8,53 +8,66 @@ use std::ops::{Index, IndexMut};
 
 use slab::Slab;
 
-use super::connection::Connection;
 use super::crowd::Crowd;
-use super::http::connection::Connection as HttpConnection;
-use super::transport::Transport;
-use crate::bus::port::{ClientKey, Peer, WorkerKey};
+use super::endpoint::Endpoint;
+use super::http::exchange::Exchange;
+use super::protocol::Protocol;
+use super::timers::earlier;
+use super::transport::{Flight, Transport};
+use crate::bus::port::{ClientKey, Moment, Peer, WorkerKey};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::Config;
 
-/// What a connection speaks, over the transport that is in it.
-pub(super) enum Protocol {
-    /// Lines or WebSocket: it is the connection of a peer of the core.
-    Lines(Connection),
-    /// HTTP: for MCP, of an operator, or in its handshake.
-    Http(Box<HttpConnection>),
+/// What moves the bytes of a connection, and what it speaks over that.
+pub(super) struct Connection {
+    pub transport: Transport,
+    pub protocol: Protocol,
 }
 
-impl Protocol {
-    pub(super) fn transport(&self) -> &Transport {
-        match self {
-            Self::Lines(connection) => &connection.transport,
-            Self::Http(connection) => &connection.transport,
-        }
+impl Connection {
+    /// When its timer is due.
+    pub(super) fn due(&self) -> Option<Moment> {
+        earlier(self.transport.due(), self.protocol.due())
     }
 
-    fn transport_mut(&mut self) -> &mut Transport {
-        match self {
-            Self::Lines(connection) => &mut connection.transport,
-            Self::Http(connection) => &mut connection.transport,
-        }
+    /// Whether it is the connection of a peer of the core, and should be read now.
+    pub(super) fn is_to_be_read(&self) -> bool {
+        let Some(Endpoint { incoming, is_resumed, .. }) = self.protocol.endpoint() else { return false };
+        let is_wanted = !incoming.is_paused || incoming.is_discarded;
+        let is_busy = self.transport.in_flight.has(Flight::Read) || self.transport.in_flight.has(Flight::Presentation);
+        let is_over = self.protocol.web().is_some_and(|web| web.has_untold_ending());
+        let is_closed = self.transport.is_closing() || is_over;
+        is_wanted && !self.transport.has_ended() && !is_busy && !is_resumed && !is_closed
+    }
+
+    /// The kernel has read this many bytes into the inbox, where they are decoded to lines.
+    pub(super) fn filled(&mut self, now: Moment, received: usize) {
+        let Self { transport: Transport { inbox, .. }, protocol } = self;
+        let lines = match protocol {
+            Protocol::Lines(_) => received,
+            _ => protocol.decode(now, inbox.received(received), received),
+        };
+        inbox.filled(lines);
+    }
+
+    /// Memory used, in bytes.
+    pub(super) fn weight(&self) -> usize {
+        self.transport.weight() + self.protocol.weight()
     }
 }
 
-/// A thousand clients may be idle.
-const _: () = assert!(size_of::<Protocol>() <= 168);
-
-/// The connection in a slot, which speaks lines or WebSocket.
+/// The peer of the core whose connection is in a slot.
 #[derive(Clone, Copy)]
-pub(super) struct AsLines(pub usize);
+pub(super) struct AsPeer(pub usize);
 
-/// The connection in a slot, which speaks HTTP.
+/// The exchange of the connection in a slot, which speaks HTTP.
 #[derive(Clone, Copy)]
 pub(super) struct AsHttp(pub usize);
 
 /// See the module documentation.
 #[derive(Default)]
 pub(super) struct Connections {
-    table: Slab<Protocol>,
+    table: Slab<Connection>,
     /// Slots by the index of their key.
     clients: Vec<Option<usize>>,
     workers: Vec<Option<usize>>,
@@ -79,27 +92,27 @@ impl Connections {
     }
 
     /// Adds the connection of a peer of the core, and returns its slot.
-    pub(super) fn add(&mut self, connection: Connection) -> usize {
-        let peer = connection.peer;
-        let slot = self.table.insert(Protocol::Lines(connection));
+    pub(super) fn add(&mut self, transport: Transport, endpoint: Endpoint) -> usize {
+        let peer = endpoint.peer;
+        let slot = self.table.insert(Connection { transport, protocol: Protocol::Lines(endpoint) });
         self.assign(peer, slot);
         slot
     }
 
     /// Adds a connection that speaks HTTP and was counted, and returns its slot.
-    pub(super) fn add_http(&mut self, connection: HttpConnection) -> usize {
-        self.table.insert(Protocol::Http(Box::new(connection)))
+    pub(super) fn add_http(&mut self, transport: Transport, exchange: Exchange) -> usize {
+        self.table.insert(Connection { transport, protocol: Protocol::Http(Box::new(exchange)) })
     }
 
-    /// The handshake in this slot is complete: its transport is a client's from now on.
-    pub(super) fn becomes_client(&mut self, slot: usize, peer: Peer, begin: impl FnOnce(Transport) -> Connection) {
-        let entry = &mut self.table[slot];
-        if let Protocol::Http(handshake) = entry {
+    /// The handshake in this slot is complete: it is a client's connection from now on, and speaks this.
+    pub(super) fn becomes_client(&mut self, slot: usize, client: ClientKey, protocol: Protocol) {
+        let Connection { transport, protocol: before } = &mut self.table[slot];
+        if let Protocol::Http(handshake) = before {
             self.crowd.leaves(handshake);
         }
-        let transport = entry.transport_mut().take();
-        *entry = Protocol::Lines(begin(transport));
-        self.assign(peer, slot);
+        transport.deadline = None;
+        *before = protocol;
+        self.assign(Peer::Client(client), slot);
     }
 
     fn assign(&mut self, peer: Peer, slot: usize) {
@@ -114,17 +127,17 @@ impl Connections {
     }
 
     /// Removes a connection that the kernel holds no operation of.
-    pub(super) fn remove(&mut self, slot: usize) -> Protocol {
+    pub(super) fn remove(&mut self, slot: usize) -> Connection {
         let mut gone = self.table.remove(slot);
-        debug_assert!(gone.transport().in_flight.is_empty(), "it was closed under the kernel");
-        if let Protocol::Http(connection) = &mut gone {
-            self.crowd.leaves(connection);
+        debug_assert!(gone.transport.in_flight.is_empty(), "it was closed under the kernel");
+        if let Protocol::Http(exchange) = &mut gone.protocol {
+            self.crowd.leaves(exchange);
         }
         gone
     }
 
     /// Takes all connections.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Protocol> {
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Connection> {
         std::mem::take(&mut self.table).into_iter().map(|(_, connection)| connection)
     }
 
@@ -133,54 +146,77 @@ impl Connections {
         self.table.is_empty()
     }
 
-    /// What the connection in this slot speaks.
-    pub(super) fn get(&self, slot: usize) -> Option<&Protocol> {
+    /// The connection in this slot.
+    pub(super) fn get(&self, slot: usize) -> Option<&Connection> {
         self.table.get(slot)
     }
 
-    /// The connection in this slot, if it speaks lines or WebSocket.
-    pub(super) fn lines(&self, slot: usize) -> Option<&Connection> {
-        match self.table.get(slot)? {
-            Protocol::Lines(connection) => Some(connection),
-            Protocol::Http(_) => None,
+    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Connection> {
+        self.table.get_mut(slot)
+    }
+
+    /// The connection in this slot, which there is.
+    #[inline]
+    pub(super) fn entry(&mut self, slot: usize) -> &mut Connection {
+        &mut self.table[slot]
+    }
+
+    /// The peer of the core whose connection is in this slot.
+    pub(super) fn peer(&self, slot: usize) -> Option<&Endpoint> {
+        self.table.get(slot)?.protocol.endpoint()
+    }
+
+    /// The connection in this slot with its peer of the core, which it has.
+    #[inline]
+    pub(super) fn peer_parts(&mut self, slot: usize) -> (&mut Transport, &mut Endpoint) {
+        let Connection { transport, protocol } = &mut self.table[slot];
+        (transport, protocol.endpoint_mut().unwrap_or_else(|| panic!("the connection in slot {slot} is a peer's")))
+    }
+
+    /// The exchange of the connection in this slot, if it speaks HTTP.
+    pub(super) fn http(&self, slot: usize) -> Option<&Exchange> {
+        match &self.table.get(slot)?.protocol {
+            Protocol::Http(exchange) => Some(exchange),
+            Protocol::Lines(_) | Protocol::WebSocket(..) => None,
         }
     }
 
-    pub(super) fn lines_mut(&mut self, slot: usize) -> Option<&mut Connection> {
+    pub(super) fn http_mut(&mut self, slot: usize) -> Option<&mut Exchange> {
+        self.try_http_parts(slot).map(|(_, exchange)| exchange)
+    }
+
+    /// The connection in this slot with its exchange, if it speaks HTTP.
+    pub(super) fn try_http_parts(&mut self, slot: usize) -> Option<(&mut Transport, &mut Exchange)> {
         match self.table.get_mut(slot)? {
-            Protocol::Lines(connection) => Some(connection),
-            Protocol::Http(_) => None,
+            Connection { transport, protocol: Protocol::Http(exchange) } => Some((transport, exchange)),
+            _ => None,
         }
     }
 
-    /// The connection in this slot, if it speaks HTTP.
-    pub(super) fn http(&self, slot: usize) -> Option<&HttpConnection> {
-        match self.table.get(slot)? {
-            Protocol::Http(connection) => Some(connection),
-            Protocol::Lines(_) => None,
+    /// The connection in this slot, which speaks HTTP, with its exchange.
+    #[inline]
+    pub(super) fn http_parts(&mut self, slot: usize) -> (&mut Transport, &mut Exchange) {
+        self.try_http_parts(slot).unwrap_or_else(|| panic!("the connection in slot {slot} speaks HTTP"))
+    }
+
+    /// Whether a connection speaks HTTP and is idle, so that it may be evicted; true if there is none.
+    pub(super) fn is_idle(&self, slot: usize) -> bool {
+        match self.table.get(slot) {
+            Some(Connection { transport, protocol: Protocol::Http(exchange) }) => exchange.is_idle(transport),
+            _ => false,
         }
     }
 
-    pub(super) fn http_mut(&mut self, slot: usize) -> Option<&mut HttpConnection> {
-        match self.table.get_mut(slot)? {
-            Protocol::Http(connection) => Some(connection),
-            Protocol::Lines(_) => None,
-        }
+    /// All connections of peers of the core.
+    pub(super) fn all_peers(&self) -> impl Iterator<Item = (usize, &Connection, &Endpoint)> {
+        self.table.iter().filter_map(|(slot, connection)| Some((slot, connection, connection.protocol.endpoint()?)))
     }
 
-    /// All connections that speak lines or WebSocket.
-    pub(super) fn all_lines(&self) -> impl Iterator<Item = (usize, &Connection)> {
-        self.table.iter().filter_map(|(slot, protocol)| match protocol {
-            Protocol::Lines(connection) => Some((slot, connection)),
-            Protocol::Http(_) => None,
-        })
-    }
-
-    /// All connections that speak HTTP.
-    pub(super) fn all_http(&self) -> impl Iterator<Item = (usize, &HttpConnection)> {
-        self.table.iter().filter_map(|(slot, protocol)| match protocol {
-            Protocol::Http(connection) => Some((slot, &**connection)),
-            Protocol::Lines(_) => None,
+    /// All connections that speak HTTP, with their exchanges.
+    pub(super) fn all_http(&self) -> impl Iterator<Item = (usize, &Transport, &Exchange)> {
+        self.table.iter().filter_map(|(slot, connection)| match &connection.protocol {
+            Protocol::Http(exchange) => Some((slot, &connection.transport, &**exchange)),
+            Protocol::Lines(_) | Protocol::WebSocket(..) => None,
         })
     }
 
@@ -191,7 +227,7 @@ impl Connections {
             Peer::Client(client) => *self.clients.get(client.index())?,
             Peer::Worker(worker) => *self.workers.get(worker.index())?,
         }?;
-        (self.lines(slot)?.peer == peer).then_some(slot)
+        (self.peer(slot)?.peer == peer).then_some(slot)
     }
 
     /// The core has removed the client that was in this slot. False if it had been removed before.
@@ -213,7 +249,7 @@ impl Connections {
     /// The maximum length of a connection's lines.
     #[inline]
     pub(super) fn longest_line(&self, slot: usize) -> usize {
-        match self[AsLines(slot)].peer {
+        match self[AsPeer(slot)].peer {
             Peer::Client(_) => self.longest_client_line,
             Peer::Worker(_) => self.longest_worker_line,
         }
@@ -231,7 +267,7 @@ impl Connections {
     #[inline]
     pub(super) fn next_dirty(&mut self) -> Option<usize> {
         while let Some(slot) = self.dirty.pop() {
-            let is_marked = |protocol: &mut Protocol| std::mem::take(&mut protocol.transport_mut().is_dirty);
+            let is_marked = |connection: &mut Connection| std::mem::take(&mut connection.transport.is_dirty);
             if self.table.get_mut(slot).is_some_and(is_marked) {
                 return Some(slot);
             }
@@ -241,7 +277,7 @@ impl Connections {
 
     /// Queues a connection whose buffered bytes have to be presented.
     pub(super) fn resume_soon(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self[AsLines(slot)].is_resumed, true) {
+        if !std::mem::replace(&mut self[AsPeer(slot)].is_resumed, true) {
             self.resumed.push_back(slot);
         }
     }
@@ -249,7 +285,7 @@ impl Connections {
     /// Takes the next one, if it still exists.
     pub(super) fn next_resumed(&mut self) -> Option<usize> {
         let slot = self.resumed.pop_front()?;
-        std::mem::take(&mut self.lines_mut(slot)?.is_resumed).then_some(slot)
+        std::mem::take(&mut self.table.get_mut(slot)?.protocol.endpoint_mut()?.is_resumed).then_some(slot)
     }
 }
 
@@ -259,46 +295,46 @@ impl Index<usize> for Connections {
 
     #[inline]
     fn index(&self, slot: usize) -> &Transport {
-        self.table[slot].transport()
+        &self.table[slot].transport
     }
 }
 
 impl IndexMut<usize> for Connections {
     #[inline]
     fn index_mut(&mut self, slot: usize) -> &mut Transport {
-        self.table[slot].transport_mut()
+        &mut self.table[slot].transport
     }
 }
 
-impl Index<AsLines> for Connections {
-    type Output = Connection;
+impl Index<AsPeer> for Connections {
+    type Output = Endpoint;
 
     #[inline]
-    fn index(&self, AsLines(slot): AsLines) -> &Connection {
-        self.lines(slot).unwrap_or_else(|| panic!("there is a connection in slot {slot}, and it speaks lines"))
+    fn index(&self, AsPeer(slot): AsPeer) -> &Endpoint {
+        self.peer(slot).unwrap_or_else(|| panic!("the connection in slot {slot} is a peer's"))
     }
 }
 
-impl IndexMut<AsLines> for Connections {
+impl IndexMut<AsPeer> for Connections {
     #[inline]
-    fn index_mut(&mut self, AsLines(slot): AsLines) -> &mut Connection {
-        self.lines_mut(slot).unwrap_or_else(|| panic!("there is a connection in slot {slot}, and it speaks lines"))
+    fn index_mut(&mut self, AsPeer(slot): AsPeer) -> &mut Endpoint {
+        self.peer_parts(slot).1
     }
 }
 
 impl Index<AsHttp> for Connections {
-    type Output = HttpConnection;
+    type Output = Exchange;
 
     #[inline]
-    fn index(&self, AsHttp(slot): AsHttp) -> &HttpConnection {
-        self.http(slot).unwrap_or_else(|| panic!("there is a connection in slot {slot}, and it speaks HTTP"))
+    fn index(&self, AsHttp(slot): AsHttp) -> &Exchange {
+        self.http(slot).unwrap_or_else(|| panic!("the connection in slot {slot} speaks HTTP"))
     }
 }
 
 impl IndexMut<AsHttp> for Connections {
     #[inline]
-    fn index_mut(&mut self, AsHttp(slot): AsHttp) -> &mut HttpConnection {
-        self.http_mut(slot).unwrap_or_else(|| panic!("there is a connection in slot {slot}, and it speaks HTTP"))
+    fn index_mut(&mut self, AsHttp(slot): AsHttp) -> &mut Exchange {
+        self.http_parts(slot).1
     }
 }
 
@@ -308,9 +344,9 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bus::port::{Moment, Place};
+    use crate::bus::port::Place;
     use crate::http1::Limits;
-    use crate::shell::http::connection::{Accepted, Purpose};
+    use crate::shell::http::exchange::{Accepted, Purpose};
 
     const LIMITS: Limits = Limits {
         body: 0,

@@ -1,7 +1,7 @@
 //! How many connections that speak HTTP there are of each purpose, how many there may be. Which of them goes when
 //! there is no room for another one is up to `eviction.rs`.
 
-use super::http::connection::{Connection, Purpose};
+use super::http::exchange::{Exchange, Purpose};
 
 /// Maximum number of connections for MCP that have sent a request, answered or not.
 pub(super) const MOST_CONNECTIONS: usize = 2048;
@@ -44,7 +44,7 @@ impl Crowd {
     }
 
     /// A connection is removed, or becomes a client.
-    pub(super) fn leaves(&mut self, connection: &mut Connection) {
+    pub(super) fn leaves(&mut self, connection: &mut Exchange) {
         self.placed -= usize::from(std::mem::take(&mut connection.has_place));
         self.counts[connection.purpose as usize] -= 1;
     }

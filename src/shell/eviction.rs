@@ -4,7 +4,8 @@
 use hashbrown::HashMap;
 
 use super::connections::{AsHttp, Connections};
-use super::http::connection::{Accepted, Connection, Purpose, State};
+use super::http::exchange::{Accepted, Exchange, Purpose, State};
+use super::transport::Transport;
 use crate::bus::port::{Moment, Source};
 use crate::bus::shares::{Shares, Turn};
 use crate::http1::Limits;
@@ -24,13 +25,13 @@ impl Connections {
 
     /// How many connections with a place a listener has, in total or of one source.
     pub(super) fn placed_at(&self, listener: usize, source: Option<Source>) -> usize {
-        let is_of = |it: &Connection| it.has_place && it.listener == listener;
-        self.all_http().filter(|(_, it)| is_of(it) && source.is_none_or(|source| it.source == source)).count()
+        let is_of = |it: &Exchange| it.has_place && it.listener == listener;
+        self.all_http().filter(|(_, _, it)| is_of(it) && source.is_none_or(|source| it.source == source)).count()
     }
 
     /// Whether a listener has accepted one of the connections.
     pub(super) fn is_connected_to(&self, listener: usize) -> bool {
-        self.all_http().any(|(_, it)| it.listener == listener)
+        self.all_http().any(|(_, _, it)| it.listener == listener)
     }
 
     /// How many handshakes exceed the limit, with this many free slots of clients.
@@ -40,15 +41,17 @@ impl Connections {
             return 0;
         }
         // A final answer is about to be sent: cut off, it would not explain anything.
-        let holds = |it: &Connection| it.state != State::Answering && !it.transport.is_closing();
-        let held = self.all_http().filter(|(_, it)| it.purpose == Purpose::Handshake && holds(it)).count();
+        let holds = |transport: &Transport, it: &Exchange| it.state != State::Answering && !transport.is_closing();
+        let handshakes = self.all_http().filter(|(_, _, it)| it.purpose == Purpose::Handshake);
+        let held = handshakes.filter(|(_, transport, it)| holds(transport, it)).count();
         held.saturating_sub(most)
     }
 
     /// Adds a connection, and returns its slot.
     pub(super) fn begin_http(&mut self, now: Moment, accepted: Accepted, purpose: Purpose, limits: Limits) -> usize {
         let serial = self.crowd.comes(purpose);
-        self.add_http(Connection::new(now, accepted, purpose, limits, serial))
+        let (transport, exchange) = Exchange::new(now, accepted, purpose, limits, serial);
+        self.add_http(transport, exchange)
     }
 
     /// A handshake turns out to be a connection for MCP.
@@ -63,7 +66,7 @@ impl Connections {
         &self,
         capacity: usize,
         asker: Option<Source>,
-        is_chosen: impl Fn(usize, &Connection) -> bool,
+        is_chosen: impl Fn(usize, &Exchange) -> bool,
     ) -> (Option<usize>, Shares) {
         self.first_to_go_or_slow(capacity, asker, is_chosen, |_, _| false)
     }
@@ -73,19 +76,19 @@ impl Connections {
         &self,
         capacity: usize,
         asker: Option<Source>,
-        is_chosen: impl Fn(usize, &Connection) -> bool,
-        is_slow: impl Fn(usize, &Connection) -> bool,
+        is_chosen: impl Fn(usize, &Exchange) -> bool,
+        is_slow: impl Fn(usize, &Exchange) -> bool,
     ) -> (Option<usize>, Shares) {
-        let chosen = || self.all_http().filter(|(slot, connection)| is_chosen(*slot, connection));
-        let shares = Shares::new(capacity, chosen().map(|(_, connection)| (connection.source, 1)), asker);
-        let rank = |slot: usize, connection: &Connection| -> Option<(Turn, u8, u64, u64)> {
-            let (is_unused, class) = connection.standing()?;
-            let is_idle = is_unused || is_slow(slot, connection);
-            let turn = shares.turn(connection.source, is_idle)?;
+        let chosen = || self.all_http().filter(|(slot, _, exchange)| is_chosen(*slot, exchange));
+        let shares = Shares::new(capacity, chosen().map(|(_, _, exchange)| (exchange.source, 1)), asker);
+        let rank = |slot: usize, transport: &Transport, exchange: &Exchange| -> Option<(Turn, u8, u64, u64)> {
+            let (is_unused, class) = exchange.standing(transport)?;
+            let is_idle = is_unused || is_slow(slot, exchange);
+            let turn = shares.turn(exchange.source, is_idle)?;
             let age = |number: u64| if is_idle { number } else { u64::MAX - number };
-            Some((turn, class, age(connection.since.0), age(connection.serial)))
+            Some((turn, class, age(exchange.since.0), age(exchange.serial)))
         };
-        let ranked = chosen().filter_map(|(slot, connection)| rank(slot, connection).map(|rank| (rank, slot)));
+        let ranked = chosen().filter_map(|(slot, transport, exchange)| Some((rank(slot, transport, exchange)?, slot)));
         let goes = ranked.min().map(|(_, slot)| slot);
         (goes, shares)
     }
@@ -94,11 +97,11 @@ impl Connections {
     /// `more` bytes.
     pub(super) fn heaviest_upload(&self, but: usize, more: usize) -> Option<usize> {
         let mut uploads: HashMap<Source, usize> = HashMap::new();
-        let all = || self.all_http().filter(|(_, it)| it.state == State::Reading && it.incoming.weight() > 0);
-        all().for_each(|(_, it)| *uploads.entry(it.source()).or_default() += it.incoming.weight());
-        let of = |it: &Connection| uploads.get(&it.source()).copied().unwrap_or_default();
+        let all = || self.all_http().filter(|(_, _, it)| it.state == State::Reading && it.incoming.weight() > 0);
+        all().for_each(|(_, _, it)| *uploads.entry(it.source()).or_default() += it.incoming.weight());
+        let of = |it: &Exchange| uploads.get(&it.source()).copied().unwrap_or_default();
         let own = &self[AsHttp(but)];
-        let (slot, heaviest) = all().max_by_key(|(_, it)| (of(it), it.incoming.weight()))?;
+        let (slot, _, heaviest) = all().max_by_key(|(_, _, it)| (of(it), it.incoming.weight()))?;
         (heaviest.source() != own.source() && of(heaviest) > of(own) + more).then_some(slot)
     }
 
@@ -112,8 +115,8 @@ impl Connections {
         waiting: impl Iterator<Item = (Source, usize)>,
     ) -> bool {
         let own = self[AsHttp(slot)].source();
-        let reads = self.all_http().filter(|(_, it)| it.state == State::Reading);
-        let held = reads.map(|(_, it)| (it.source(), it.incoming.weight())).chain(waiting);
+        let reads = self.all_http().filter(|(_, _, it)| it.state == State::Reading);
+        let held = reads.map(|(_, _, it)| (it.source(), it.incoming.weight())).chain(waiting);
         let held = held.filter(|(_, weight)| *weight > 0).chain([(own, more)]);
         Shares::new(most, held, Some(own)).is_asker_above_its_share()
     }

@@ -1,7 +1,7 @@
 //! Handles WebSocket control frames: sends and answers pings, and reports and sends closes.
 
-use super::connection::Connection;
-use super::connections::AsLines;
+use super::connections::Connection;
+use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::transport::State;
 use super::websocket::{Beat, Ending};
@@ -13,15 +13,17 @@ use crate::websocket::encode;
 impl<I: Io> Reactor<I> {
     /// Handles what was decoded besides lines.
     pub(super) fn after_frames(&mut self, now: Moment, slot: usize) {
-        let Some(connection) = self.connections.lines_mut(slot) else { return };
-        let Some(framing) = connection.outbox.framing() else { return };
-        if framing.control_waits() {
+        let Some(Connection { protocol: Protocol::WebSocket(endpoint, web), .. }) = self.connections.get_mut(slot)
+        else {
+            return;
+        };
+        let is_news = web.saw_binary && !std::mem::replace(&mut web.told_of_binary, true);
+        let (peer, is_urgent) = (endpoint.peer, web.framing.control_waits());
+        if is_urgent {
             self.connections.mark_dirty(slot);
         }
-        let connection = &mut self.connections[AsLines(slot)];
-        if let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer)
-            && web.saw_binary
-            && !std::mem::replace(&mut web.told_of_binary, true)
+        if let Peer::Client(client) = peer
+            && is_news
         {
             self.tell(now, Input::BinaryIgnored(client));
         }
@@ -31,11 +33,11 @@ impl<I: Io> Reactor<I> {
 
     /// Tells the core that a WebSocket was closed, once the core has all its lines.
     pub(super) fn tell_ending(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        if connection.is_waiting_to_be_read() {
+        let Protocol::WebSocket(endpoint, web) = &mut self.connections.entry(slot).protocol else { return };
+        if endpoint.is_waiting_to_be_read() {
             return;
         }
-        let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer) else { return };
+        let Peer::Client(client) = endpoint.peer else { return };
         let Some(ending) = web.take_ending() else { return };
         let input = match ending {
             Ending::Left(_) => Input::Left(client),
@@ -50,32 +52,31 @@ impl<I: Io> Reactor<I> {
 
     /// Queues a close frame, if none was queued. Returns whether it did.
     pub(super) fn queue_close_frame(&mut self, slot: usize) -> bool {
-        let connection = &mut self.connections[AsLines(slot)];
-        let (Some(web), Some(framing)) = (&mut connection.web, connection.outbox.framing()) else { return false };
-        let Some((code, reason)) = web.take_close_frame() else { return false };
-        framing.queue_control(&encode::close(code, reason, None));
+        let Some(web) = self.connections.entry(slot).protocol.web_mut() else { return false };
+        let is_queued = web.queue_close_frame();
         self.schedule(slot);
-        true
+        is_queued
     }
 
     /// Pings a silent connection, and closes one that did not answer.
     pub(super) fn ping(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        let Connection { transport, web: Some(web), outbox, peer, incoming, .. } = connection else { return };
+        let Connection { transport, protocol: Protocol::WebSocket(endpoint, web) } = self.connections.entry(slot)
+        else {
+            return;
+        };
         // A peer that has closed will not answer, and a closing connection need not.
         if transport.state > State::Open || transport.has_ended() {
             return web.heartbeat.stop();
         }
-        match web.heartbeat.check(now, !incoming.is_paused, !outbox.is_empty()) {
+        let has_output = !transport.outbox.is_empty() || web.framing.control_waits();
+        match web.heartbeat.check(now, !endpoint.incoming.is_paused, has_output) {
             Beat::Nothing => {}
             Beat::Ping => {
-                if let Some(framing) = outbox.framing() {
-                    framing.queue_control(&encode::ping(b"", None));
-                }
+                web.framing.queue_control(&encode::ping(b"", None));
                 self.connections.mark_dirty(slot);
             }
             Beat::Dead(timeout) => {
-                let (peer, seconds) = (*peer, timeout.as_secs());
+                let (peer, seconds) = (endpoint.peer, timeout.as_secs());
                 self.broken(now, slot, peer, format!("it has not answered a ping within {seconds} s"));
             }
         }

@@ -1,4 +1,5 @@
-//! The framing state of a WebSocket output: the lengths of queued frames, to convert sent bytes to bytes of lines; the
+//! The framing of a WebSocket's output: a line is sent as a frame, with its header and without its newline. Its state is
+//! the lengths of queued frames, to convert sent bytes to bytes of lines; the
 //! beginning of a line whose end is outstanding, since a frame starts with its length; and urgent bytes that go before
 //! everything queued: pongs, pings, the response to the handshake, the close frame.
 //!
@@ -6,7 +7,11 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::os::fd::RawFd;
 
+use super::outbox::{HOLD, Outbox, Room, Storage};
+use crate::io::Submission;
+use crate::io::buffers::Buffers;
 use crate::websocket::encode;
 
 /// Maximum number of queued bytes of pongs. Of the pings beyond them only the last is answered (RFC 6455, section
@@ -20,7 +25,7 @@ const KEPT_URGENT: usize = 128;
 #[derive(Default)]
 pub(super) struct Framing {
     /// The beginning of a line.
-    pub begun: Vec<u8>,
+    begun: Vec<u8>,
     /// The lengths of the queued frames, including headers; the first may be partly sent.
     frames: VecDeque<u32>,
     /// How many bytes of the first frame were sent.
@@ -33,7 +38,7 @@ pub(super) struct Framing {
     /// The answer to the last ping that did not fit.
     last_pong: Option<Box<encode::Control>>,
     /// How many queued bytes precede the urgent ones in the write in flight, if it contains any.
-    pub in_flight: Option<usize>,
+    in_flight: Option<usize>,
 }
 
 /// How many bytes of a line, including its newline, correspond to `sent` bytes of its frame.
@@ -48,23 +53,109 @@ fn of_line(frame: usize, sent: usize) -> usize {
 }
 
 impl Framing {
+    /// Queues a frame for each line that ends in `bytes`. If they lie in memory that can be held, at the given offset,
+    /// long lines are held there.
+    ///
+    /// # Errors
+    /// As for [`Outbox::push`].
+    pub(super) fn push(
+        &mut self,
+        outbox: &mut Outbox,
+        bytes: &[u8],
+        held: Option<(&Storage, usize)>,
+        buffers: &mut Buffers,
+    ) -> Result<(), usize> {
+        if outbox.is_dropping_line() {
+            return Err(outbox.drop_bytes(bytes.len(), bytes));
+        }
+        let mut at = 0;
+        while let Some(length) = memchr::memchr(b'\n', &bytes[at..]) {
+            let line = at..at + length;
+            let push = |outbox: &mut Outbox, buffers: &mut Buffers| match held {
+                Some((storage, begin)) if length >= HOLD => {
+                    outbox.hold_bytes(storage.clone(), begin + line.start, begin + line.end);
+                    Ok(())
+                }
+                _ => outbox.push_bytes(&bytes[line], Room::Ample, buffers),
+            };
+            self.push_frame(outbox, length, buffers, push)
+                .map_err(|begun| outbox.drop_bytes(begun + bytes.len() - at, bytes))?;
+            at += length + 1;
+        }
+        self.begin_line(&bytes[at..]).map_err(|begun| outbox.drop_bytes(begun + bytes.len() - at, bytes))
+    }
+
+    /// Queues a frame whose line ends with what `push` appends, of this length. If memory runs out, returns how much of
+    /// the line had been pushed before.
+    fn push_frame(
+        &mut self,
+        outbox: &mut Outbox,
+        length: usize,
+        buffers: &mut Buffers,
+        push: impl FnOnce(&mut Outbox, &mut Buffers) -> Result<(), usize>,
+    ) -> Result<(), usize> {
+        let begun = std::mem::take(&mut self.begun);
+        let head = encode::text(begun.len() + length, None);
+        let mut pushed = 0;
+        let mut count = |result: Result<(), usize>, all: usize| {
+            pushed += result.err().unwrap_or(all);
+            result.is_ok()
+        };
+        let is_queued = count(outbox.push_bytes(&head, Room::Scant, buffers), head.len())
+            && count(outbox.push_bytes(&begun, Room::Ample, buffers), begun.len())
+            && count(push(outbox, buffers), length);
+        if !is_queued {
+            outbox.take_back(pushed, buffers);
+            return Err(begun.len());
+        }
+        self.queued(head.len() + begun.len() + length);
+        self.keep(begun);
+        Ok(())
+    }
+
+    /// Buffers the beginning of a line until its length is known. If memory runs out, returns how much of the line is
+    /// lost besides this.
+    fn begin_line(&mut self, bytes: &[u8]) -> Result<(), usize> {
+        if self.begun.try_reserve(bytes.len()).is_err() {
+            return Err(std::mem::take(&mut self.begun).len());
+        }
+        self.begun.extend_from_slice(bytes);
+        Ok(())
+    }
+
     /// Records that a line's frame was queued, with its length including the header.
-    pub(super) fn queued(&mut self, frame: usize) {
+    fn queued(&mut self, frame: usize) {
         // A line has at most 2 GiB.
         self.frames.push_back(frame as u32);
     }
 
-    /// Takes the beginning of a line, which is queued now.
-    pub(super) fn take_begun(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.begun)
-    }
-
-    /// Returns its memory.
-    pub(super) fn keep(&mut self, mut begun: Vec<u8>) {
+    /// Returns the memory of a line's beginning.
+    fn keep(&mut self, mut begun: Vec<u8>) {
         begun.clear();
         if begun.capacity() <= KEPT {
             self.begun = begun;
         }
+    }
+
+    /// The write of the next bytes to a socket, and their number; valid until the next call of [`Framing::advance`].
+    pub(super) fn next(&mut self, outbox: &mut Outbox, socket: RawFd) -> Option<(Submission, usize)> {
+        if let Some((before, control)) = self.control() {
+            let control = std::ptr::from_ref(control);
+            let (next, has_control) = outbox.next_with(socket, true, control, before);
+            self.in_flight = has_control.then_some(before);
+            return Some(next);
+        }
+        // The response to the handshake needed it.
+        outbox.release_if_empty();
+        outbox.next(socket, true)
+    }
+
+    /// Removes the first `bytes` of the output, which were written. Returns how many bytes of lines that is.
+    pub(super) fn advance(&mut self, outbox: &mut Outbox, bytes: usize, buffers: &mut Buffers) -> usize {
+        let queued = self.sent(bytes);
+        let lines = self.lines_sent(queued);
+        outbox.advance(queued, buffers);
+        lines
     }
 
     /// Queues these bytes before everything queued, but after other urgent ones.
@@ -88,8 +179,8 @@ impl Framing {
     }
 
     /// The urgent bytes that are not sent yet, and how many queued bytes still precede them: the rest of a frame. They
-    /// stay in place until [`Framing::sent`].
-    pub(super) fn control(&mut self) -> Option<(usize, &[u8])> {
+    /// stay in place until [`Framing::advance`].
+    fn control(&mut self) -> Option<(usize, &[u8])> {
         if self.control_sent == self.control.len() {
             self.control.clear();
             self.control_sent = 0;
@@ -110,7 +201,7 @@ impl Framing {
     }
 
     /// Records sent bytes of a write. Returns how many of them are from the queue.
-    pub(super) fn sent(&mut self, bytes: usize) -> usize {
+    fn sent(&mut self, bytes: usize) -> usize {
         let Some(before) = self.in_flight.take() else { return bytes };
         let control = bytes.saturating_sub(before).min(self.control.len() - self.control_sent);
         self.control_sent += control;
@@ -118,7 +209,7 @@ impl Framing {
     }
 
     /// Converts sent bytes of the queue to bytes of lines.
-    pub(super) fn lines_sent(&mut self, mut bytes: usize) -> usize {
+    fn lines_sent(&mut self, mut bytes: usize) -> usize {
         let mut lines = 0;
         while let Some(frame) = self.frames.front().filter(|_| bytes > 0) {
             let frame = *frame as usize;
@@ -144,7 +235,15 @@ impl Framing {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::shell::outbox::tests::written_by;
+    use crate::testing::Random;
+    use crate::websocket::Role;
+    use crate::websocket::frame::{Decoder, Event, Received};
 
     #[test]
     fn sent_bytes_of_a_frame_are_reported_as_bytes_of_its_line() {
@@ -202,5 +301,91 @@ mod tests {
         let last =
             framing.control().map_or_else(|| control[control.len() - 4..].to_vec(), |(_, rest)| rest[2..].to_vec());
         assert_eq!(last, 99_999u32.to_be_bytes());
+    }
+
+    /// The lines and the pongs that a client reads.
+    fn read(bytes: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let mut decoder = Decoder::new(Role::Client, 1 << 30);
+        let mut memory = [bytes, b"\0"].concat();
+        let mut received = Received::new(&mut memory, bytes.len());
+        let mut pongs = Vec::new();
+        while let Some(event) = decoder.next(&mut received) {
+            match event {
+                Event::Text { .. } => {}
+                Event::Pong(payload) => pongs.push(payload.to_vec()),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(!decoder.is_in_message(), "frames are whole");
+        (received.lines().to_vec(), pongs)
+    }
+
+    proptest! {
+        #[test]
+        fn frames_carry_the_lines_whatever_pieces_they_come_in_and_however_they_are_written(seed: u64) {
+            let mut random = Random::new(seed);
+            let mut buffers = Buffers::new(None, 0).expect("there is memory");
+            let mut outbox = Outbox::new(true);
+            let mut framing = Framing::default();
+            let (mut lines, mut pongs, mut written, mut told) = (Vec::new(), 0u32, Vec::new(), 0);
+            for _ in 0..random.range(1..60) {
+                match random.range(0..4) {
+                    0 => {
+                        pongs += 1;
+                        framing.answer(&pongs.to_be_bytes());
+                    }
+                    1 => {
+                        let most = *random.pick(&[1, 7, 4096, 70_000, usize::MAX]);
+                        let now = written_by(framing.next(&mut outbox, 0), most);
+                        told += framing.advance(&mut outbox, now.len(), &mut buffers);
+                        written.extend(now);
+                    }
+                    _ => {
+                        let count = random.range(1..4);
+                        let mut bytes = Vec::new();
+                        for _ in 0..count {
+                            let length = *random.pick(&[0, 1, 50, 125, 126, 200, 5000, HOLD - 1, HOLD, 70_000]);
+                            bytes.extend(std::iter::repeat_n(b'a' + random.range(0..26) as u8, length));
+                            bytes.push(b'\n');
+                        }
+                        lines.extend_from_slice(&bytes);
+                        let mut at = 0;
+                        while at < bytes.len() {
+                            let rest = bytes.len() - at;
+                            let length = if random.one_in(2) { rest } else { random.range(1..rest + 1) };
+                            let piece = &bytes[at..at + length];
+                            if length >= HOLD && random.one_in(2) {
+                                let mut block = buffers.take(length, length).expect("there is memory");
+                                block.write(0, piece);
+                                let block = Rc::new(block);
+                                let storage = Storage::Block(Rc::clone(&block));
+                                framing.push(&mut outbox, piece, Some((&storage, 0)), &mut buffers).expect("there is memory");
+                                drop(storage);
+                                // As its inbox does after consuming it.
+                                if let Some(block) = Rc::into_inner(block) {
+                                    buffers.give_back(block);
+                                }
+                            } else {
+                                framing.push(&mut outbox, piece, None, &mut buffers).expect("there is memory");
+                            }
+                            at += length;
+                        }
+                    }
+                }
+            }
+            for _ in 0..10_000 {
+                let now = written_by(framing.next(&mut outbox, 0), usize::MAX);
+                told += framing.advance(&mut outbox, now.len(), &mut buffers);
+                written.extend(now);
+            }
+            prop_assert!(outbox.is_empty() && !framing.control_waits());
+            let (read, answered) = read(&written);
+            prop_assert!(read == lines, "{} bytes of lines instead of {}", read.len(), lines.len());
+            prop_assert_eq!(told, lines.len());
+            let answered: Vec<u32> = answered.iter().map(|pong| u32::from_be_bytes(pong[..].try_into().expect("four"))).collect();
+            prop_assert_eq!(answered, (1..=pongs).collect::<Vec<_>>());
+            outbox.clear(&mut buffers);
+            prop_assert_eq!(buffers.used(), 0);
+        }
     }
 }

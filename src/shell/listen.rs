@@ -16,7 +16,7 @@ use rustix::net::{
 };
 use rustix::process::{Gid, Uid};
 
-use super::http::connection::OPERATORS;
+use super::http::exchange::OPERATORS;
 use super::source;
 use crate::activation::Inherited;
 use crate::address::{self, Address};

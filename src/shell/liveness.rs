@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::net::SendFlags;
 
-use super::connections::AsLines;
+use super::connections::Connection;
 use super::listen::KEEPALIVE;
 use super::reactor::Reactor;
 use super::transport::{Flight, State};
@@ -71,20 +71,20 @@ impl<I: Io> Reactor<I> {
     /// Starts monitoring a client of this listener.
     pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
         let is_tcp = self.listeners.terms.get(listener).is_some_and(|terms| terms.is_tcp);
-        self.connections[AsLines(slot)].look_at = is_tcp.then(|| next_look(now, LOOK_EVERY));
+        self.connections[slot].deadline = is_tcp.then(|| next_look(now, LOOK_EVERY));
         self.schedule(slot);
     }
 
     /// Checks a connection, and closes it if it has shown no sign of life for too long.
     pub(super) fn close_if_dead(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        let Some(look_at) = connection.look_at.as_mut().filter(|at| **at <= now) else { return };
+        let (transport, endpoint) = self.connections.peer_parts(slot);
+        let Some(look_at) = transport.deadline.as_mut().filter(|at| **at <= now) else { return };
         *look_at = next_look(now, LOOK_EVERY);
-        if connection.transport.ends.input().and_then(silence_of).is_some_and(|silence| silence >= SILENCE) {
-            connection.look_at = None;
-            let (peer, seconds) = (connection.peer, SILENCE.as_secs());
+        if transport.ends.input().and_then(silence_of).is_some_and(|silence| silence >= SILENCE) {
+            transport.deadline = None;
+            let (peer, seconds) = (endpoint.peer, SILENCE.as_secs());
             self.broken(now, slot, peer, format!("the network has given no sign of it for {seconds} s"));
-        } else if connection.is_not_read() {
+        } else if endpoint.is_not_read(transport) {
             self.check_unread(now, slot);
         }
     }
@@ -92,9 +92,9 @@ impl<I: Io> Reactor<I> {
     /// A client is not read any more: it is checked soon whether it has gone.
     pub(super) fn doubt(&mut self, slot: usize) {
         let now = self.clock.now();
-        let connection = &mut self.connections[AsLines(slot)];
-        connection.incoming.is_doubted = false;
-        if let Some(look_at) = connection.look_at.as_mut().filter(|at| **at > now.after(DOUBT_EVERY)) {
+        let (transport, endpoint) = self.connections.peer_parts(slot);
+        endpoint.incoming.is_doubted = false;
+        if let Some(look_at) = transport.deadline.as_mut().filter(|at| **at > now.after(DOUBT_EVERY)) {
             *look_at = next_look(now, DOUBT_EVERY);
             self.schedule(slot);
         }
@@ -102,19 +102,21 @@ impl<I: Io> Reactor<I> {
 
     /// A client is not read. If it has made no progress since the last check, it may have gone.
     fn check_unread(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        connection.look_at = Some(next_look(now.after(DOUBT), DOUBT_EVERY));
-        if !std::mem::replace(&mut connection.incoming.is_doubted, true) || connection.transport.state != State::Open {
+        let Connection { transport, protocol } = self.connections.entry(slot);
+        let is_web = protocol.web().is_some();
+        let Some(endpoint) = protocol.endpoint_mut() else { return };
+        transport.deadline = Some(next_look(now.after(DOUBT), DOUBT_EVERY));
+        if !std::mem::replace(&mut endpoint.incoming.is_doubted, true) || transport.state != State::Open {
             return;
         }
-        let is_idle = !connection.transport.in_flight.has(Flight::Write) && connection.outbox.is_empty();
-        if connection.web.is_some() {
+        let is_idle = !transport.in_flight.has(Flight::Write) && transport.outbox.is_empty();
+        if is_web {
             // A WebSocket cannot be half-closed. Its close frame, if it has sent one, is not read.
-            if connection.transport.is_half_closed() && connection.incoming.is_paused {
-                let peer = connection.peer;
+            if transport.is_half_closed() && endpoint.incoming.is_paused {
+                let peer = endpoint.peer;
                 self.broken(now, slot, peer, "it has disconnected while it was not read".to_owned());
             }
-        } else if is_idle && let Some(socket) = connection.transport.ends.input() {
+        } else if is_idle && let Some(socket) = transport.ends.input() {
             provoke_reset(socket);
         }
     }

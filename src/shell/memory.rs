@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::budget::{AGAIN, Stage};
-use super::connections::{AsHttp, AsLines};
+use super::connections::{AsHttp, AsPeer};
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::turn::Shell;
@@ -59,8 +59,8 @@ impl<I: Io> Shell<I> {
                 if stage == Stage::Over {
                     reactor.close_strays(now, used, held.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default());
                 }
-                let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.lines(*slot));
-                waiting = waits.map(|connection| connection.peer).collect();
+                let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.peer(*slot));
+                waiting = waits.map(|endpoint| endpoint.peer).collect();
                 reactor.memory.may_grow = true;
             }
             let used = self.lent();
@@ -115,8 +115,8 @@ impl<I: Io> Reactor<I> {
     /// The bytes of a client cannot be buffered.
     pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
         self.memory.refused = true;
-        if let Peer::Client(client) = self.connections[AsLines(slot)].peer {
-            let held = self.connections[AsLines(slot)].weight();
+        if let Peer::Client(client) = self.connections[AsPeer(slot)].peer {
+            let held = self.connections.entry(slot).weight();
             self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
         }
     }
@@ -150,7 +150,8 @@ impl<I: Io> Reactor<I> {
 
     /// How much memory each peer holds. A block held by several outputs counts for each of them.
     fn holders(&self) -> Vec<(Peer, usize)> {
-        let weights = self.connections.all_lines().map(|(_, connection)| (connection.peer, connection.weight()));
+        let weights =
+            self.connections.all_peers().map(|(_, connection, endpoint)| (endpoint.peer, connection.weight()));
         weights.chain(self.http.holders(&self.connections)).filter(|(_, weight)| *weight > 0).collect()
     }
 

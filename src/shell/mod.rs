@@ -5,8 +5,9 @@
 //! (`reactor.rs`), which owns everything that is open. `turn.rs` has the loop between them.
 //!
 //! State is at the bottom, operations on it are above. State, owned by the reactor: `connections.rs` is the table of all
-//! connections, whatever they speak. What moves their bytes is in `transport.rs`; above it are `connection.rs` for lines
-//! and WebSocket, with `inbox.rs`, `outbox.rs`, `framing.rs`, `websocket.rs` and `stderr.rs`, and `http/connection.rs`.
+//! connections. What moves their bytes is in `transport.rs`, with `inbox.rs` and `outbox.rs`; above it `protocol.rs` says
+//! what they speak: lines, WebSocket (`websocket.rs`, `framing.rs`) or HTTP (`http/exchange.rs`). `endpoint.rs` and
+//! `stderr.rs` are what is known of a peer of the core.
 //! Besides, `crowd.rs`, `listeners.rs`, `budget.rs`, `stdio.rs`, `timers.rs`. Operations: `accept.rs` accepts
 //! connections, `read.rs` and `write.rs` move bytes, `close.rs` closes connections, `eviction.rs` says which of them goes
 //! when there is no room, `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `frames.rs`
@@ -23,11 +24,11 @@ pub(crate) mod admin;
 mod budget;
 mod clock;
 mod close;
-mod connection;
 mod connections;
 mod crowd;
 pub(crate) mod descriptors;
 mod effects;
+mod endpoint;
 mod entry;
 mod eviction;
 mod exit_watchdog;
@@ -46,6 +47,7 @@ mod news;
 mod notify;
 mod operation;
 mod outbox;
+mod protocol;
 mod reactor;
 mod read;
 mod receivers;

@@ -10,7 +10,7 @@ use rustix::process::Rlimit;
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::connections::{AsLines, Connections, Protocol};
+use super::connections::{AsPeer, Connection, Connections};
 use super::http::Http;
 use super::listeners::Listeners;
 use super::notify::Notify;
@@ -94,16 +94,15 @@ impl<I: Io> Reactor<I> {
         self.inputs.push_back((now, input));
     }
 
-    /// Sets the timer of a connection.
+    /// Sets the timer of a connection. It may expire earlier, and keeps running when a connection has gone: usually the next
+    /// one in its slot can use it.
     pub(super) fn schedule(&mut self, slot: usize) {
-        match self.connections.get(slot) {
-            Some(Protocol::Lines(connection)) => self.timers.set(Timer::Connection(slot), connection.due()),
-            Some(Protocol::Http(connection)) => self.timers.set_at_latest(Timer::Connection(slot), connection.due()),
-            None => {}
+        if let Some(due) = self.connections.get(slot).and_then(Connection::due) {
+            self.timers.set_at_latest(Timer::Connection(slot), due);
         }
     }
 
-    /// Handles the expired timer of a connection that speaks lines.
+    /// Handles the expired timer of the connection of a peer of the core.
     pub(super) fn lines_due(&mut self, now: Moment, slot: usize) {
         self.tell_left_out(now, slot);
         self.close_if_dead(now, slot);
@@ -118,7 +117,7 @@ impl<I: Io> Reactor<I> {
             Operation::Log => Some(rustix::stdio::stderr().as_raw_fd()),
             Operation::Read => self.connections[slot].ends.input().map(|input| input.as_raw_fd()),
             Operation::ReadStderr => {
-                self.connections[AsLines(slot)].stderr.as_ref().map(|stderr| stderr.pipe.as_raw_fd())
+                self.connections[AsPeer(slot)].stderr.as_ref().map(|stderr| stderr.pipe.as_raw_fd())
             }
             _ => self.connections[slot].ends.raw_output(),
         };

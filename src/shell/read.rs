@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use super::connections::{AsLines, Protocol};
+use super::connections::{AsPeer, Connection};
 use super::operation::Operation;
 use super::outbox::Storage;
+use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::receivers::Source;
 use super::transport::{Flight, HalfClose, State};
@@ -33,7 +34,7 @@ fn share_of(room: usize, is_web: bool) -> u32 {
 impl<I: Io> Shell<I> {
     /// A read into the inbox has completed.
     pub(super) fn read(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.reactor.connections[AsLines(slot)];
+        let connection = self.reactor.connections.entry(slot);
         connection.transport.in_flight.end(Flight::Read);
         if result > 0 {
             connection.filled(now, result as usize);
@@ -44,8 +45,8 @@ impl<I: Io> Shell<I> {
         if reactor.remove_if_idle(slot) {
             return;
         }
-        if reactor.connections[AsLines(slot)].incoming.is_discarded {
-            reactor.connections[AsLines(slot)].inbox.release(reactor.io.buffers());
+        if reactor.connections[AsPeer(slot)].incoming.is_discarded {
+            reactor.connections[slot].inbox.release(reactor.io.buffers());
         }
         if result > 0 { reactor.arm_read(slot) } else { reactor.input_over(now, slot, result) }
     }
@@ -54,21 +55,21 @@ impl<I: Io> Shell<I> {
     pub(super) fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
         self.reactor.connections[slot].in_flight.end(Flight::Read);
         match self.reactor.connections.http(slot) {
-            None => self.lines_received(now, slot, completion),
+            None => self.peer_received(now, slot, completion),
             Some(_) => self.http_received(now, slot, completion),
         }
     }
 
-    fn lines_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
-        let connection = &mut self.reactor.connections[AsLines(slot)];
-        connection.incoming.has_more = completion.more_to_read();
+    fn peer_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
+        let (transport, endpoint) = self.reactor.connections.peer_parts(slot);
+        endpoint.incoming.has_more = completion.more_to_read();
         let buffer = completion.buffer();
         if completion.result > 0
             && let Some(buffer) = buffer
-            && !connection.transport.is_closing()
-            && !connection.incoming.is_discarded
+            && !transport.is_closing()
+            && !endpoint.incoming.is_discarded
         {
-            connection.transport.in_flight.add(Flight::Presentation);
+            transport.in_flight.add(Flight::Presentation);
             self.present_received(now, slot, buffer, completion.result as usize);
             self.reactor.connections[slot].in_flight.remove(Flight::Presentation);
             self.reactor.after_frames(now, slot);
@@ -90,20 +91,23 @@ impl<I: Io> Shell<I> {
     /// Presents received bytes to the core in place, and buffers what it does not consume.
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.connections[AsLines(slot)];
-        let peer = connection.peer;
-        let mut bytes = bytes;
-        if connection.web.is_some() {
-            // SAFETY: the caller returns the buffer after this.
-            let received = unsafe { reactor.io.received_bytes(buffer) };
-            bytes = connection.decode(now, received, bytes);
-        }
+        let protocol = &mut reactor.connections.entry(slot).protocol;
+        let bytes = match protocol {
+            Protocol::Lines(_) => bytes,
+            _ => {
+                // SAFETY: the caller returns the buffer after this.
+                let received = unsafe { reactor.io.received_bytes(buffer) };
+                protocol.decode(now, received, bytes)
+            }
+        };
         if bytes == 0 {
             return;
         }
         // SAFETY: the same.
         let mut window = unsafe { reactor.io.received(buffer, bytes) };
-        if !connection.inbox.is_empty() || connection.incoming.is_paused {
+        let (transport, endpoint) = reactor.connections.peer_parts(slot);
+        let peer = endpoint.peer;
+        if !transport.inbox.is_empty() || endpoint.incoming.is_paused {
             if !reactor.keep(slot, window.data()) {
                 return reactor.refuse_to_keep(now, slot);
             }
@@ -133,17 +137,17 @@ impl<I: Io> Shell<I> {
 
     fn present_kept(&mut self, now: Moment, slot: usize) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.connections[AsLines(slot)];
-        if connection.incoming.is_discarded {
-            return connection.inbox.release(reactor.io.buffers());
+        let (transport, endpoint) = reactor.connections.peer_parts(slot);
+        if endpoint.incoming.is_discarded {
+            return transport.inbox.release(reactor.io.buffers());
         }
-        let (peer, keep) = (connection.peer, !connection.transport.ends.is_socket());
+        let (peer, keep) = (endpoint.peer, !transport.ends.is_socket());
         for batch in 1.. {
-            let connection = &mut self.reactor.connections[AsLines(slot)];
-            if connection.incoming.is_paused || connection.inbox.is_empty() {
+            let (transport, endpoint) = self.reactor.connections.peer_parts(slot);
+            if endpoint.incoming.is_paused || transport.inbox.is_empty() {
                 break;
             }
-            let mut inbox = std::mem::take(&mut connection.inbox);
+            let mut inbox = std::mem::take(&mut transport.inbox);
             let Some(window) = inbox.window() else { return };
             let (received, effects) = self.bus.receive(now, peer, window);
             self.reactor.carry_out(
@@ -155,16 +159,16 @@ impl<I: Io> Shell<I> {
                 }),
             );
             inbox.consume(received.consumed, keep, self.reactor.io.buffers());
-            self.reactor.connections[AsLines(slot)].inbox = inbox;
+            self.reactor.connections[slot].inbox = inbox;
             if received.next != Next::Again || self.reactor.give_up_turn(slot, batch) {
                 break;
             }
         }
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.connections[AsLines(slot)];
-        let small_again = connection.inbox.is_empty() && connection.inbox.is_long();
-        if connection.incoming.is_discarded || small_again {
-            connection.inbox.release(reactor.io.buffers());
+        let (transport, endpoint) = reactor.connections.peer_parts(slot);
+        let small_again = transport.inbox.is_empty() && transport.inbox.is_long();
+        if endpoint.incoming.is_discarded || small_again {
+            transport.inbox.release(reactor.io.buffers());
         }
     }
 
@@ -191,13 +195,13 @@ impl<I: Io> Reactor<I> {
     /// Buffers bytes of a connection after its others; false if the system is out of memory.
     pub(super) fn keep(&mut self, slot: usize, data: &[u8]) -> bool {
         let limit = self.connections.longest_line(slot);
-        self.connections[AsLines(slot)].inbox.append(data, limit, self.io.buffers())
+        self.connections[slot].inbox.append(data, limit, self.io.buffers())
     }
 
     /// Receives again on a connection whose receive found no buffer.
     pub(super) fn receive_again(&mut self, slot: usize) {
-        match self.connections.get(slot) {
-            Some(Protocol::Lines(_)) => self.arm_read(slot),
+        match self.connections.get(slot).map(|connection| &connection.protocol) {
+            Some(Protocol::Lines(_) | Protocol::WebSocket(..)) => self.arm_read(slot),
             Some(Protocol::Http(_)) => self.arm_http_receive(slot),
             None => {}
         }
@@ -211,13 +215,14 @@ impl<I: Io> Reactor<I> {
 
     /// The same; `may_grow` for a connection that has waited for memory.
     pub(super) fn arm(&mut self, slot: usize, may_grow: bool) {
-        let Some(connection) = self.connections.lines_mut(slot).filter(|connection| connection.is_to_be_read()) else {
+        let Some(connection) = self.connections.get(slot).filter(|connection| connection.is_to_be_read()) else {
             return;
         };
-        let Some(input) = connection.transport.ends.input().map(|input| input.as_raw_fd()) else { return };
-        let (submission, operation) = if connection.transport.ends.is_socket() && connection.inbox.len() < LONG_LINE {
+        let Connection { transport, protocol } = connection;
+        let Some(input) = transport.ends.input().map(|input| input.as_raw_fd()) else { return };
+        let (submission, operation) = if transport.ends.is_socket() && transport.inbox.len() < LONG_LINE {
             // A socket that was emptied is polled before it is tried again.
-            let was_empty = !connection.incoming.has_more;
+            let was_empty = protocol.endpoint().is_some_and(|endpoint| !endpoint.incoming.has_more);
             (Submission::Receive { socket: input, was_empty }, Operation::Receive)
         } else {
             let Some(submission) = self.read_into_place(slot, input, may_grow) else { return };
@@ -230,27 +235,27 @@ impl<I: Io> Reactor<I> {
 
     /// Submits a read into the inbox, if there is memory for it. Otherwise the connection waits for memory.
     fn read_into_place(&mut self, slot: usize, from: RawFd, may_grow: bool) -> Option<Submission> {
-        let connection = &self.connections[AsLines(slot)];
-        let (is_socket, kept) = (connection.transport.ends.is_socket(), connection.inbox.len());
+        let transport = &self.connections[slot];
+        let (is_socket, kept) = (transport.ends.is_socket(), transport.inbox.len());
         let short = is_socket && self.is_short_of_memory();
         let wanted = match kept {
             LONG_LINE.. if short => CHUNK.min(2 * kept),
             LONG_LINE.. => CHUNK,
             _ => CHUNK / 2,
         };
-        if short && !may_grow && connection.inbox.would_grow(wanted) {
+        if short && !may_grow && transport.inbox.would_grow(wanted) {
             self.memory.waiting.push(slot);
             return None;
         }
         let limit = self.connections.longest_line(slot);
-        let connection = &mut self.connections[AsLines(slot)];
-        let Some((registered, into, room)) = connection.inbox.room(wanted, limit, self.io.buffers()) else {
+        let Connection { transport, protocol } = self.connections.entry(slot);
+        let Some((registered, into, room)) = transport.inbox.room(wanted, limit, self.io.buffers()) else {
             // It waits until another connection frees some.
             self.memory.refused = true;
             self.memory.waiting.push(slot);
             return None;
         };
-        let bytes = share_of(room, connection.web.is_some());
+        let bytes = share_of(room, protocol.web().is_some());
         Some(match is_socket {
             true => Submission::ReceiveInto { socket: from, into, bytes },
             false => Submission::Read { from, into, bytes, registered, now_or_never: false },
@@ -269,17 +274,17 @@ impl<I: Io> Reactor<I> {
 
     /// The input has ended or failed.
     pub(super) fn input_over(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.connections[AsLines(slot)];
+        let (transport, endpoint) = self.connections.peer_parts(slot);
         match -result {
             libc::EAGAIN | libc::EINTR => return self.arm_read(slot),
-            libc::ECANCELED if connection.incoming.is_discarded => return self.arm_read(slot),
-            libc::ECANCELED if connection.incoming.is_paused => return,
-            libc::ECANCELED if !connection.transport.is_closing() => return self.connections.resume_soon(slot),
+            libc::ECANCELED if endpoint.incoming.is_discarded => return self.arm_read(slot),
+            libc::ECANCELED if endpoint.incoming.is_paused => return,
+            libc::ECANCELED if !transport.is_closing() => return self.connections.resume_soon(slot),
             _ => {}
         }
-        connection.transport.half = HalfClose::Read;
-        let peer = connection.peer;
-        if result < 0 && connection.transport.ends.is_socket() {
+        transport.half = HalfClose::Read;
+        let peer = endpoint.peer;
+        if result < 0 && transport.ends.is_socket() {
             let why = io::Error::from_raw_os_error(-result).to_string();
             return self.broken(now, slot, peer, why);
         }
@@ -292,15 +297,17 @@ impl<I: Io> Reactor<I> {
 
     /// Tells the core that a peer's input has ended, once all of it was presented.
     pub(super) fn tell_end(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        let is_news = connection.transport.has_ended() && !connection.incoming.is_end_told;
-        if !is_news || connection.is_waiting_to_be_read() {
+        let Connection { transport, protocol } = self.connections.entry(slot);
+        let is_unheard_web = protocol.web().is_some_and(|web| !web.is_told);
+        let Some(endpoint) = protocol.endpoint_mut() else { return };
+        let is_news = transport.has_ended() && !endpoint.incoming.is_end_told;
+        if !is_news || endpoint.is_waiting_to_be_read() {
             return;
         }
-        connection.incoming.is_end_told = true;
-        let (peer, partial) = (connection.peer, connection.inbox.len());
-        connection.inbox.release(self.io.buffers());
-        if connection.web.as_ref().is_some_and(|web| !web.is_told) {
+        endpoint.incoming.is_end_told = true;
+        let (peer, partial) = (endpoint.peer, transport.inbox.len());
+        transport.inbox.release(self.io.buffers());
+        if is_unheard_web {
             // A WebSocket cannot be half-closed (RFC 6455, section 7.1.5: this is 1006).
             return self.broken(now, slot, peer, "it disconnected without a close frame".to_owned());
         }
@@ -311,9 +318,9 @@ impl<I: Io> Reactor<I> {
         if let Peer::Worker(worker) = peer {
             self.tell_unread(worker);
         }
-        let connection = &mut self.connections[AsLines(slot)];
-        if connection.transport.ends.is_worker() {
-            connection.transport.state = connection.transport.state.max(State::Lingering);
+        let transport = &mut self.connections[slot];
+        if transport.ends.is_worker() {
+            transport.state = transport.state.max(State::Lingering);
             self.close_stdin_when_idle(slot);
         }
         self.tell(now, Input::Broken { peer, why });

@@ -3,9 +3,10 @@
 
 use std::rc::Rc;
 
-use super::connections::AsLines;
+use super::connections::{AsPeer, Connection};
 use super::outbox::{Storage, are_held};
 use super::reactor::Reactor;
+use super::transport::Transport;
 use crate::bus::port::{ClientKey, Close, Peer, Reason, Text};
 use crate::io::Io;
 use crate::scan::{Line, Span, Window};
@@ -83,22 +84,23 @@ impl<I: Io> Reactor<I> {
 
     fn queue_text(&mut self, slot: usize, text: Text) -> Result<(), usize> {
         let length = text.as_bytes().len();
-        let outbox = &mut self.connections[AsLines(slot)].outbox;
+        let Connection { transport, protocol } = self.connections.entry(slot);
         if are_held(length, length) {
             let storage = self.http.hold(Rc::new(text.into()));
-            outbox.hold(storage, 0, length, self.io.buffers())
+            protocol.hold(&mut transport.outbox, storage, 0, length, self.io.buffers())
         } else {
-            outbox.push(text.as_bytes(), self.io.buffers())
+            protocol.push(&mut transport.outbox, text.as_bytes(), self.io.buffers())
         }
     }
 
     fn queue_received(&mut self, slot: usize, source: &Source<'_>, span: Span) -> Result<(), usize> {
-        let outbox = &mut self.connections[AsLines(slot)].outbox;
+        let Connection { transport: Transport { outbox, .. }, protocol } = self.connections.entry(slot);
         match &source.block {
-            Some((block, start)) if are_held(span.len(), block.capacity()) => {
-                outbox.hold(block.clone(), start + span.start as usize, start + span.end as usize, self.io.buffers())
+            Some((block, at)) if are_held(span.len(), block.capacity()) => {
+                let (start, end) = (at + span.start as usize, at + span.end as usize);
+                protocol.hold(outbox, block.clone(), start, end, self.io.buffers())
             }
-            _ => outbox.push(source.window.get(span), self.io.buffers()),
+            _ => protocol.push(outbox, source.window.get(span), self.io.buffers()),
         }
     }
 
@@ -110,7 +112,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn pause_connection(&mut self, slot: usize, is_paused: bool) {
-        self.connections[AsLines(slot)].incoming.is_paused = is_paused;
+        self.connections[AsPeer(slot)].incoming.is_paused = is_paused;
         if is_paused {
             self.tell_half_closed(slot);
             self.doubt(slot);

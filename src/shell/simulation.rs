@@ -24,8 +24,8 @@ use rustix::io::write;
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 
-use super::connection::Connection;
 use super::descriptors::Allowance;
+use super::transport::Transport;
 use crate::access::{Policy, Tokens};
 use crate::address::Address;
 use crate::bus::port::{Exit, Origin, Reason};
@@ -190,9 +190,9 @@ impl Simulation {
         let lent = |end: &OwnedFd| unsafe { BorrowedFd::borrow_raw(end.as_raw_fd()) };
         let (reader, writer) = (lent(&stdin), lent(&stdout));
         let aside = self.random.one_in(2);
-        let connection = |peer| Connection::stdio(peer, reader, writer).writing_aside(aside);
+        let transport = Transport::stdio(reader, writer).writing_aside(aside);
         self.machine.shell.step(|shell| {
-            shell.add_client(listener, Origin::default(), connection);
+            shell.add_client(listener, Origin::default(), transport);
         });
         self.machine.wires.borrow_mut().steady.extend([stdin.as_raw_fd(), stdout.as_raw_fd()]);
         let client = Client::new(self.clients.len(), self.seed, hears, speaks);

@@ -9,7 +9,12 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use super::inbox::Inbox;
+use super::inherited;
+use super::outbox::Outbox;
+use super::timers::earlier;
 use crate::bus::port::Moment;
+use crate::io::buffers::Buffers;
 
 /// An operation that uses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,18 +231,75 @@ pub(super) struct Transport {
     pub is_dirty: bool,
     /// The state of its output when that has no room.
     pub room: Room,
+    /// When it is looked after next, by what it speaks. Its timer may expire earlier, and is then set again.
+    pub deadline: Option<Moment>,
+    /// Received lines that are not consumed.
+    pub inbox: Inbox,
+    /// Queued bytes.
+    pub outbox: Outbox,
 }
 
 impl Transport {
     pub(super) fn new(ends: Ends) -> Self {
         Self {
+            inbox: Inbox::new(ends.is_worker()),
+            outbox: Outbox::new(ends.is_socket()),
             ends,
             in_flight: InFlight::default(),
             half: HalfClose::default(),
             state: State::default(),
             is_dirty: false,
             room: Room::default(),
+            deadline: None,
         }
+    }
+
+    /// That of an accepted connection.
+    pub(super) fn of_socket(socket: OwnedFd) -> Self {
+        Self::new(Ends::Socket(socket))
+    }
+
+    /// Its socket: it is an accepted connection.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        match &self.ends {
+            Ends::Socket(socket) => socket.as_fd(),
+            Ends::Stdio { .. } | Ends::Worker { .. } => unreachable!("only sockets are accepted"),
+        }
+    }
+
+    /// That of a worker that is being spawned: its pipes do not exist yet.
+    pub(super) fn of_worker() -> Self {
+        Self::new(Ends::Worker { stdin: None, stdout: None })
+    }
+
+    /// That of the client on the process's own stdin and stdout.
+    pub(super) fn stdio(stdin: BorrowedFd<'static>, stdout: BorrowedFd<'static>) -> Self {
+        Self::new(Ends::Stdio { stdin, stdout, writes_aside: inherited::may_block(stdout) })
+    }
+
+    /// The same, where a test decides whether writing may block.
+    #[cfg(test)]
+    pub(super) fn writing_aside(mut self, aside: bool) -> Self {
+        if let Ends::Stdio { writes_aside, .. } = &mut self.ends {
+            *writes_aside = aside;
+        }
+        self
+    }
+
+    /// When it is due: for another try to write, or to be looked after.
+    pub(super) fn due(&self) -> Option<Moment> {
+        earlier(self.room.due(), self.deadline)
+    }
+
+    /// Memory used, in bytes.
+    pub(super) fn weight(&self) -> usize {
+        self.inbox.weight() + self.outbox.weight()
+    }
+
+    /// Frees what it has received and queued. The kernel holds no operation of it.
+    pub(super) fn release(&mut self, buffers: &mut Buffers) {
+        self.outbox.clear(buffers);
+        self.inbox.release(buffers);
     }
 
     /// The kernel has reported that the peer sends no more, before its end was read.
@@ -258,12 +320,6 @@ impl Transport {
     /// It is closed once everything queued was written.
     pub(super) fn drain(&mut self) {
         self.state = self.state.max(State::Draining(Drain::Output));
-    }
-
-    /// Takes it, and leaves one without descriptors.
-    pub(super) fn take(&mut self) -> Self {
-        let ends = Ends::Worker { stdin: None, stdout: None };
-        std::mem::replace(self, Self::new(ends))
     }
 
     /// Whether it is closed in order, and has not sent its end.
@@ -287,7 +343,7 @@ mod tests {
     use super::*;
 
     fn transport() -> Transport {
-        Transport::new(Ends::Worker { stdin: None, stdout: None })
+        Transport::of_worker()
     }
 
     #[test]

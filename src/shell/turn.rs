@@ -13,8 +13,7 @@ use super::admin::Admin;
 use super::admin::wall::WallClock;
 use super::budget::Budget;
 use super::clock::Clock;
-use super::connection::Connection;
-use super::connections::{Connections, Protocol};
+use super::connections::Connections;
 use super::crowd::Crowd;
 use super::descriptors::Allowance;
 use super::http::Http;
@@ -29,6 +28,7 @@ use super::reload::watch::TokenFiles;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers, earlier};
+use super::transport::Transport;
 use super::workers::processes::Processes;
 use crate::bus::Bus;
 use crate::bus::port::{Input, Moment, Origin};
@@ -137,7 +137,7 @@ impl<I: Io> Shell<I> {
         if let Some(listener) = stdio {
             let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
             self.step(|shell| {
-                shell.add_client(listener, Origin::default(), |peer| Connection::stdio(peer, stdin, stdout));
+                shell.add_client(listener, Origin::default(), Transport::stdio(stdin, stdout));
             });
             tracing::info!("serving one client on stdin and stdout");
         }
@@ -300,7 +300,7 @@ impl<I: Io> Shell<I> {
         if !killed.is_empty() {
             tracing::warn!("killed {} processes that outlived their workers: {killed:?}", killed.len());
         }
-        let slots: Vec<usize> = self.reactor.connections.all_lines().map(|(slot, _)| slot).collect();
+        let slots: Vec<usize> = self.reactor.connections.all_peers().map(|(slot, ..)| slot).collect();
         for slot in slots {
             self.reactor.leave(slot);
         }
@@ -320,11 +320,9 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         reactor.log.requests.tell_lost(reactor.clock.now(), Duration::ZERO);
         // Connections that the kernel may still use are leaked until the process ends.
-        for connection in reactor.connections.take_all().filter(|it| !it.transport().in_flight.is_empty()) {
-            if let Protocol::Lines(connection) = &connection
-                && connection.transport.ends.is_stdio()
-            {
-                reactor.stdio.count_unwritten(connection.outbox.lines());
+        for connection in reactor.connections.take_all().filter(|it| !it.transport.in_flight.is_empty()) {
+            if connection.transport.ends.is_stdio() {
+                reactor.stdio.count_unwritten(connection.transport.outbox.lines());
             }
             std::mem::forget(connection);
         }

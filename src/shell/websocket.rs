@@ -8,10 +8,13 @@ use crate::access::Bearer;
 use crate::bus::port::{Moment, Reason};
 use crate::websocket::Role;
 use crate::websocket::close::{self, Fault};
+use crate::websocket::encode;
 use crate::websocket::frame::{Decoder, Event, Received};
 
 pub(super) struct WebSocket {
     decoder: Decoder,
+    /// Of its output.
+    pub framing: Framing,
     /// The bearer of its token, and its listener's index.
     bearer: Option<(usize, Bearer)>,
     /// A binary message was received, and the core was told of it.
@@ -48,6 +51,7 @@ impl WebSocket {
     ) -> Self {
         Self {
             decoder: Decoder::new(Role::Server, longest as u64),
+            framing: Framing::default(),
             bearer,
             saw_binary: false,
             told_of_binary: false,
@@ -66,12 +70,12 @@ impl WebSocket {
 
     /// Decodes the first `received` of `bytes`, which has room for one more, to lines in place, and returns the length
     /// of the lines. Pings are answered in the output.
-    pub(super) fn decode(&mut self, framing: &mut Framing, now: Moment, bytes: &mut [u8], received: usize) -> usize {
+    pub(super) fn decode(&mut self, now: Moment, bytes: &mut [u8], received: usize) -> usize {
         self.heartbeat.heard(now);
         let mut received = Received::new(bytes, received);
         while let Some(event) = self.decoder.next(&mut received) {
             match event {
-                Event::Ping(payload) => framing.answer(payload),
+                Event::Ping(payload) => self.framing.answer(payload),
                 Event::Close { code, .. } => self.ending = Some(Ending::Left(code)),
                 Event::Fault(fault) => self.ending = Some(Ending::Fault(fault)),
                 // Binary messages are ignored (ACP's remote transport).
@@ -80,6 +84,11 @@ impl WebSocket {
             }
         }
         received.text()
+    }
+
+    /// Whether the core has not been told yet that its input has ended.
+    pub(super) fn has_untold_ending(&self) -> bool {
+        self.ending.is_some() && !self.is_told
     }
 
     /// Its ending, if the core was not told. Returns it only once.
@@ -108,12 +117,13 @@ impl WebSocket {
         });
     }
 
-    /// Takes the close frame to queue it. Stops pings.
-    pub(super) fn take_close_frame(&mut self) -> Option<(Option<u16>, &'static str)> {
-        let frame = self.close_frame.take()?;
+    /// Queues the close frame, if it has one and has not queued it. Stops pings. Returns whether it did.
+    pub(super) fn queue_close_frame(&mut self) -> bool {
+        let Some((code, reason)) = self.close_frame.take() else { return false };
+        self.framing.queue_control(&encode::close(code, reason, None));
         self.close_frame_queued = true;
         self.heartbeat.stop();
-        Some(frame)
+        true
     }
 }
 

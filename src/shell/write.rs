@@ -5,9 +5,10 @@ use std::os::fd::AsRawFd;
 
 use rustix::io::ioctl_fionread;
 
-use super::connections::{AsLines, Protocol};
+use super::connections::{AsPeer, Connection};
 use super::inherited;
 use super::operation::Operation;
+use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::transport::{Ends, Flight, State};
@@ -18,8 +19,8 @@ use crate::io::{Io, Submission, tells_half_closed};
 impl<I: Io> Shell<I> {
     /// Starts the next write of an idle output, if it has something to write.
     pub(super) fn write(&mut self, now: Moment, slot: usize) {
-        match self.reactor.connections.get(slot) {
-            Some(Protocol::Lines(_)) => self.reactor.write_lines(now, slot),
+        match self.reactor.connections.get(slot).map(|connection| &connection.protocol) {
+            Some(Protocol::Lines(_) | Protocol::WebSocket(..)) => self.reactor.write_to_peer(now, slot),
             Some(Protocol::Http(_)) => self.send_http(now, slot),
             None => {}
         }
@@ -35,60 +36,60 @@ impl<I: Io> Shell<I> {
             return reactor.awaited_room(now, slot, result);
         }
         match reactor.connections.http(slot) {
-            None => reactor.lines_written(now, slot, result),
+            None => reactor.peer_written(now, slot, result),
             Some(_) => self.http_sent(now, slot, result),
         }
     }
 }
 
 impl<I: Io> Reactor<I> {
-    /// Starts the next write of lines. If their connection is not being read, also watches it.
-    fn write_lines(&mut self, now: Moment, slot: usize) {
+    /// Starts the next write to a peer of the core. If it is not being read, also watches it.
+    fn write_to_peer(&mut self, now: Moment, slot: usize) {
         if self.connections[slot].has_ended() {
             self.watch(slot);
         }
-        let connection = &mut self.connections[AsLines(slot)];
-        if connection.transport.in_flight.has(Flight::Write)
-            || connection.transport.ends.are_to_come()
-            || connection.transport.state >= State::Lingering
-            || connection.transport.ends.is_stdio() && self.timers.is_set(Timer::Output)
+        let Connection { transport, protocol } = self.connections.entry(slot);
+        if transport.in_flight.has(Flight::Write)
+            || transport.ends.are_to_come()
+            || transport.state >= State::Lingering
+            || transport.ends.is_stdio() && self.timers.is_set(Timer::Output)
         {
             return;
         }
-        let socket = connection.transport.ends.is_socket();
-        let next = connection.transport.ends.raw_output().and_then(|out| connection.outbox.next(out, socket));
+        let socket = transport.ends.is_socket();
+        let next = transport.ends.raw_output().and_then(|out| protocol.next(&mut transport.outbox, out, socket));
         let Some((mut submission, bytes)) = next else {
-            if connection.transport.is_draining() {
+            if transport.is_draining() {
                 match self.queue_close_frame(slot) {
-                    true => self.write_lines(now, slot),
+                    true => self.write_to_peer(now, slot),
                     false => self.shut_down(now, slot),
                 }
             }
             return;
         };
-        connection.transport.room.asked = bytes;
+        transport.room.asked = bytes;
         if let Submission::SendMany { more, .. } = &mut submission {
             // The close frame and the FIN go in one packet.
-            *more = connection.web.as_ref().is_some_and(|web| web.close_frame_queued);
-        } else if let Ends::Stdio { stdout, writes_aside: true, .. } = &connection.transport.ends {
-            let Some((from, bytes)) = connection.outbox.first() else { return };
+            *more = protocol.web().is_some_and(|web| web.close_frame_queued);
+        } else if let Ends::Stdio { stdout, writes_aside: true, .. } = &transport.ends {
+            let Some((from, bytes)) = transport.outbox.first() else { return };
             submission = Submission::WriteAside { to: stdout.as_raw_fd(), from, bytes: bytes as u32 };
         }
-        connection.transport.in_flight.add(Flight::Write);
+        transport.in_flight.add(Flight::Write);
         // SAFETY: the outbox keeps the segments and the descriptor stays open while the write is in flight.
         unsafe { self.io.submit(submission, Operation::Write.token(slot)) };
     }
 
-    fn lines_written(&mut self, now: Moment, slot: usize, result: i32) {
+    fn peer_written(&mut self, now: Moment, slot: usize, result: i32) {
         let bytes = match result {
             // An output that accepts nothing will accept nothing the next time.
             0 => return self.not_written(now, slot, libc::EIO),
             1.. => result as usize,
             error => return self.not_written(now, slot, -error),
         };
-        let connection = &mut self.connections[AsLines(slot)];
-        let is_cut = !connection.transport.room.took(bytes) && connection.transport.ends.is_socket();
-        let lines = connection.outbox.advance(bytes, self.io.buffers());
+        let Connection { transport, protocol } = self.connections.entry(slot);
+        let is_cut = !transport.room.took(bytes) && transport.ends.is_socket();
+        let lines = protocol.advance(&mut transport.outbox, bytes, self.io.buffers());
         if self.remove_if_idle(slot) {
             return;
         }
@@ -98,7 +99,7 @@ impl<I: Io> Reactor<I> {
         } else {
             self.connections.mark_dirty(slot);
         }
-        let peer = self.connections[AsLines(slot)].peer;
+        let peer = self.connections[AsPeer(slot)].peer;
         if lines > 0 {
             self.tell(now, Input::Sent { peer, bytes: lines });
         }
@@ -120,7 +121,7 @@ impl<I: Io> Reactor<I> {
             libc::ECANCELED if is_stdio => self.retry_writing_later(now),
             libc::ECANCELED => {}
             error => {
-                let peer = self.connections[AsLines(slot)].peer;
+                let peer = self.connections[AsPeer(slot)].peer;
                 self.broken(now, slot, peer, io::Error::from_raw_os_error(error).to_string());
             }
         }

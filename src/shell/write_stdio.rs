@@ -36,8 +36,8 @@ impl<I: Io> Reactor<I> {
 
     /// Retries the writes that had no thread.
     pub(super) fn retry_writing(&mut self) {
-        let stdio = self.connections.all_lines().find(|(_, connection)| connection.transport.ends.is_stdio());
-        if let Some((slot, _)) = stdio {
+        let stdio = self.connections.all_peers().find(|(_, connection, _)| connection.transport.ends.is_stdio());
+        if let Some((slot, ..)) = stdio {
             self.connections.mark_dirty(slot);
         }
     }

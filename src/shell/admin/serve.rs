@@ -16,7 +16,7 @@ use crate::http1::{self, Error, Framing, Status};
 use crate::io::Io;
 use crate::shell::connections::AsHttp;
 use crate::shell::crowd::MOST_OPERATORS;
-use crate::shell::http::connection::{Accepted, Connection, Purpose, State};
+use crate::shell::http::exchange::{Accepted, Exchange, Purpose, State};
 use crate::shell::log;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::{Timer, Timers};
@@ -119,7 +119,8 @@ impl<I: Io> Shell<I> {
     /// Whether a connection needs its next piece before anything more is sent. If so, it is queued for it.
     pub(in crate::shell) fn waits_for_piece(&mut self, slot: usize) -> bool {
         let connection = &self.reactor.connections[AsHttp(slot)];
-        let has_enough = connection.transport.in_flight.has(Flight::Write) || connection.outgoing.weight() >= PIECE;
+        let is_sending = self.reactor.connections[slot].in_flight.has(Flight::Write);
+        let has_enough = is_sending || connection.outgoing.weight() >= PIECE;
         let operator = self.admin.operator(slot);
         if has_enough || connection.state != State::Answering || operator.rest.is_none() {
             return false;
@@ -134,10 +135,10 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn work_for_admin(&mut self, now: Moment) {
         let connections = &self.reactor.connections;
         if self.admin.operators.len() > connections.crowd.count(Purpose::Admin) {
-            self.admin.operators.retain(|slot, _| connections.http(*slot).is_some_and(Connection::is_operators));
+            self.admin.operators.retain(|slot, _| connections.http(*slot).is_some_and(Exchange::is_operators));
         }
         let Some(slot) = self.admin.busy.pop_front() else { return };
-        let is_there = |it: &&mut Connection| it.is_operators() && it.state == State::Answering;
+        let is_there = |it: &&mut Exchange| it.is_operators() && it.state == State::Answering;
         let Some(connection) = self.reactor.connections.http_mut(slot).filter(is_there) else { return };
         let mut out = std::mem::take(connection.outgoing.queue());
         let mut rest = self.admin.operator(slot).rest.take();
@@ -159,10 +160,9 @@ impl<I: Io> Shell<I> {
             return true;
         }
         let operators = &self.admin.operators;
-        let is_slow = |slot: usize, _: &Connection| {
-            operators.get(&slot).is_some_and(|operator| now.since(operator.since) >= SLOW)
-        };
-        let is_operators = |_: usize, it: &Connection| it.is_operators();
+        let is_slow =
+            |slot: usize, _: &Exchange| operators.get(&slot).is_some_and(|operator| now.since(operator.since) >= SLOW);
+        let is_operators = |_: usize, it: &Exchange| it.is_operators();
         let (goes, _) = connections.first_to_go_or_slow(MOST_OPERATORS, None, is_operators, is_slow);
         let is_crowded = goes.is_none_or(|slot| connections[AsHttp(slot)].state == State::Answering);
         if is_crowded && self.admin.throttle.may_tell(now) {
@@ -192,7 +192,7 @@ impl<I: Io> Shell<I> {
                 self.reactor.close_acceptor(index);
             }
         }
-        self.leave_all(self.reactor.clock.now(), Connection::is_operators);
+        self.leave_all(self.reactor.clock.now(), Exchange::is_operators);
     }
 }
 

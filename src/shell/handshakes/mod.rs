@@ -10,15 +10,15 @@ pub(super) mod health;
 
 use std::time::Duration;
 
-use super::connection::Connection;
 use super::connections::AsHttp;
-use super::framing::Framing;
-use super::http::connection::{Accepted, Purpose, State, limits};
+use super::endpoint::Endpoint;
+use super::http::exchange::{Accepted, Exchange, Purpose, State, limits};
+use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::turn::Shell;
 use super::websocket::WebSocket;
 use crate::access::Refusal;
-use crate::bus::port::{Input, Moment, Origin, Place, Reason};
+use crate::bus::port::{Input, Moment, Origin, Peer, Place, Reason};
 use crate::http1::{Limits, Request, RequestReader, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
@@ -49,7 +49,7 @@ impl<I: Io> Shell<I> {
         let slot = connections.begin_http(now, accepted, Purpose::Handshake, LIMITS);
         if awaits_header {
             connections[AsHttp(slot)].state = State::Header;
-            self.reactor.set_http_due(slot, now.after(HEADER_TIMEOUT));
+            self.reactor.set_deadline(slot, now.after(HEADER_TIMEOUT));
         }
         self.receive_first(now, slot);
         self.reactor.limit_handshakes(now, self.bus.view().free_slots());
@@ -77,11 +77,11 @@ impl<I: Io> Shell<I> {
                 (room, Purpose::Handshake)
             }
         };
-        let is_of = |_: usize, it: &super::http::connection::Connection| {
+        let is_of = |_: usize, it: &Exchange| {
             let asks = it.purpose == purpose && it.state == State::Reading && !it.has_place;
             asks && it.listener == listener && it.source == source
         };
-        let waiting = reactor.connections.all_http().filter(|(slot, it)| is_of(*slot, it)).count();
+        let waiting = reactor.connections.all_http().filter(|(slot, _, it)| is_of(*slot, it)).count();
         for _ in room.max(1)..waiting {
             let (Some(slot), _) = self.reactor.connections.first_to_go(room, None, is_of) else { return };
             match purpose {
@@ -151,29 +151,27 @@ impl<I: Io> Shell<I> {
         let longest = reactor.connections.longest_client_line;
         let bearer = bearer.map(|bearer| (listener, bearer));
         let mut web = WebSocket::new(&policy.terms, longest, now, bearer);
-        let mut framing = Framing::default();
-        framing.queue_control(answer.as_bytes());
+        web.framing.queue_control(answer.as_bytes());
         // Its first frames may have arrived with the request. The newline of one may need a byte more.
         let mut frames = [begun, b"\0"].concat();
-        let lines = web.decode(&mut framing, now, &mut frames, begun.len());
-        self.let_in(slot, origin, &frames[..lines], Some((web, framing)));
+        let lines = web.decode(now, &mut frames, begun.len());
+        self.let_in(slot, origin, &frames[..lines], Some(web));
         Ok(())
     }
 
     /// Makes a connection a client in its place. Some of its lines, `begun`, were received already.
-    fn let_in(&mut self, slot: usize, origin: Origin, begun: &[u8], web: Option<(WebSocket, Framing)>) {
+    fn let_in(&mut self, slot: usize, origin: Origin, begun: &[u8], web: Option<WebSocket>) {
         let Reactor { connections, http, .. } = &mut self.reactor;
         let handshake = &mut connections[AsHttp(slot)];
         http.forget(handshake);
         let listener = handshake.listener;
-        let client = self.connect(listener, origin, begun, |connections, peer| {
-            connections.becomes_client(slot, peer, |transport| {
-                let connection = Connection::over(peer, transport);
-                match web {
-                    Some((web, framing)) => connection.speaking(web, framing),
-                    None => connection,
-                }
-            });
+        let client = self.connect(listener, origin, begun, |connections, client| {
+            let endpoint = Endpoint::of(Peer::Client(client));
+            let protocol = match web {
+                Some(web) => Protocol::WebSocket(endpoint, Box::new(web)),
+                None => Protocol::Lines(endpoint),
+            };
+            connections.becomes_client(slot, client, protocol);
             slot
         });
         if client.is_none() {
@@ -187,7 +185,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn limit_handshakes(&mut self, now: Moment, free: usize) {
         for _ in 0..self.connections.surplus_handshakes(free) {
             let most = self.connections.crowd.count(Purpose::Handshake);
-            let is_chosen = |_: usize, it: &super::http::connection::Connection| it.purpose == Purpose::Handshake;
+            let is_chosen = |_: usize, it: &Exchange| it.purpose == Purpose::Handshake;
             let (goes, _) = self.connections.first_to_go(most, None, is_chosen);
             goes.into_iter().for_each(|slot| self.evict_handshake(now, slot, CROWDED));
         }

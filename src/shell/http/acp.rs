@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::Http;
-use super::connection::{KEEP_ALIVE, State};
 use super::deliver::Said;
+use super::exchange::{KEEP_ALIVE, State};
 use super::members::{Member, Role};
 use crate::acp::posted::{answered_on, is_initialize, no_batches, session_said};
 use crate::acp::streams::{Goes, Line, Number};
@@ -189,7 +189,7 @@ impl<I: Io> Reactor<I> {
         write::begin_events(connection.outgoing.queue(), &manner, &streams.id, name.as_deref());
         (connection.state, connection.since) = (State::Events, now);
         self.connections.mark_dirty(slot);
-        self.set_http_due(slot, now.after(KEEP_ALIVE));
+        self.set_deadline(slot, now.after(KEEP_ALIVE));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::connection::Unsent;
+use super::exchange::Unsent;
 use super::members::{Member, Role};
 use super::places::gives_way;
 use crate::access::Refusal;
@@ -114,7 +114,7 @@ impl<I: Io> Shell<I> {
         let standing = |member: &Member| match &member.role {
             _ if member.is_closing => None,
             Role::Modern { connection } if *connection == but => None,
-            Role::Modern { connection } => Some((connections.http(*connection).is_some_and(|it| it.is_idle()), 0)),
+            Role::Modern { connection } => Some((connections.is_idle(*connection), 0)),
             Role::Session(_) | Role::Acp(_) => match member.uses() {
                 (false, _) => Some((true, 1)),
                 // Its stream waits for what may never come.
@@ -134,7 +134,7 @@ impl<I: Io> Shell<I> {
         let Some((_, client)) = ranked.min_by_key(|(rank, _)| *rank) else { return };
         let Some(member) = http.members.get(client) else { return };
         match member.role {
-            Role::Modern { connection } if connections.http(connection).is_some_and(|it| !it.is_idle()) => {
+            Role::Modern { connection } if !connections.is_idle(connection) => {
                 let held = shares.held_by(member.source);
                 let fault = gives_way(shares.capacity, "slots for clients", held);
                 self.step(|shell| shell.give_up(now, connection, &fault));
@@ -217,8 +217,7 @@ impl<I: Io> Reactor<I> {
 
     /// A connection has gone: what it did not deliver is kept for its session, and self-contained requests end with it.
     pub(super) fn detach_http(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsHttp(slot)];
-        debug_assert!(connection.transport.is_closing());
+        debug_assert!(self.connections[slot].is_closing());
         self.visit(now, slot, None);
         let connection = &mut self.connections[AsHttp(slot)];
         let Unsent { owed, events, whole, is_begun } = connection.outgoing.give_up();

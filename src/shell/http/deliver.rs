@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use super::Http;
-use super::connection::{Connection, KEEP_ALIVE, Replay, State};
+use super::exchange::{Exchange, KEEP_ALIVE, Replay, State};
 use super::in_place::{Answer, Blocks};
 use super::members::{Member, Role};
 use crate::bus::id::Id;
@@ -317,7 +317,7 @@ impl<I: Io> Reactor<I> {
         let its = self.connections.http(connection).filter(|it| it.member == Some(client));
         let state = its.map(|it| it.state);
         let is_answer = said.answers && said.id.is_some();
-        let takes = its.map_or(Takes::Either, Connection::takes);
+        let takes = its.map_or(Takes::Either, Exchange::takes);
         // An error has a status of its own, which no stream of events has.
         let is_whole = is_answer && (takes != Takes::Events || said.status() != Status::Ok);
         match state {
@@ -370,7 +370,7 @@ impl<I: Io> Reactor<I> {
         };
         let is_whole = is_whole && is_sent_whole;
         // A half-closed client may have gone, or wait for this.
-        let may_be_gone = connection.is_some_and(|at| self.connections[AsHttp(at)].transport.has_ended());
+        let may_be_gone = connection.is_some_and(|at| self.connections[at].has_ended());
         let header = is_first.then(|| session.id.clone());
         if is_first {
             session.initialize = None;
@@ -419,7 +419,7 @@ impl<I: Io> Reactor<I> {
                 write::json_head(queue, status, &manner, said.len());
                 queue.extend_from_slice(said.head);
                 let bytes = start..start + said.text.len();
-                connection.outgoing.hold(storage.clone(), bytes, said.len() + 1, self.io.buffers());
+                connection.outgoing.hold(storage.clone(), bytes, said.len() + 1);
             }
             None => {
                 write::json(connection.outgoing.queue(), status, &manner, &said.whole());
@@ -449,7 +449,7 @@ impl<I: Io> Reactor<I> {
         }
         (connection.state, connection.since) = (State::Events, now);
         self.connections.mark_dirty(slot);
-        self.set_http_due(slot, now.after(KEEP_ALIVE));
+        self.set_deadline(slot, now.after(KEEP_ALIVE));
     }
 
     /// Queues an event, and the end of its stream after the last one.
@@ -532,11 +532,11 @@ impl<I: Io> Reactor<I> {
     /// of an event, whose length it has said, cannot end properly; to let it finish the event would keep that for a
     /// reader that has probably gone.
     fn cut_replays(&mut self, now: Moment, but: usize, client: ClientKey, stream: u32) {
-        let is_one = |slot: usize, it: &Connection| {
+        let is_one = |slot: usize, it: &Exchange| {
             slot != but && it.member == Some(client) && it.stream == stream && it.outgoing.replay.is_some()
         };
         let cut: Vec<usize> =
-            self.connections.all_http().filter(|(slot, it)| is_one(*slot, it)).map(|(slot, _)| slot).collect();
+            self.connections.all_http().filter(|(slot, _, it)| is_one(*slot, it)).map(|(slot, ..)| slot).collect();
         for slot in cut {
             let replay = &mut self.connections[AsHttp(slot)].outgoing.replay;
             let Some(replay) = replay.take_if(|replay| !replay.is_amid_event()) else {

@@ -6,14 +6,14 @@
 //! (`mcp/session.rs`). Admin connections are read and written here, too, and answered by `admin`; and so are those whose
 //! handshakes `handshakes` handles.
 //!
-//! Reading order: `connection.rs`, `members.rs` (the clients), `places.rs` (who has a place), `serve.rs` (moves bytes), `requests.rs` (handles
+//! Reading order: `exchange.rs`, `members.rs` (the clients), `places.rs` (who has a place), `serve.rs` (moves bytes), `requests.rs` (handles
 //! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output), `in_place.rs` (long answers), `acp.rs` (what is
 //! different for ACP).
 
 mod acp;
 mod clients;
-pub(super) mod connection;
 mod deliver;
+pub(super) mod exchange;
 mod in_place;
 mod members;
 mod places;
@@ -28,11 +28,12 @@ use hashbrown::HashMap;
 
 use super::connections::{AsHttp, Connections};
 use super::listeners::Throttle;
+use super::transport::Transport;
 use crate::bus::port::{Peer, Source};
 use crate::config::Config;
 use crate::mcp::Session;
 use crate::mcp::message::LineReader;
-use connection::Connection;
+use exchange::Exchange;
 use in_place::Blocks;
 pub(super) use members::Members;
 
@@ -116,8 +117,8 @@ impl Http {
     }
 
     /// A connection is removed: what it had queued is not kept any more.
-    pub(super) fn forget(&mut self, connection: &mut Connection) {
-        self.memory.keep(std::mem::take(&mut connection.outgoing.weighed), 0);
+    pub(super) fn forget(&mut self, exchange: &mut Exchange) {
+        self.memory.keep(std::mem::take(&mut exchange.outgoing.weighed), 0);
     }
 
     /// Updates the accounting of what a connection has queued; admin connections, which are few, are not counted.
@@ -133,18 +134,18 @@ impl Http {
     /// Panics if the accounting is wrong.
     #[cfg(test)]
     pub(super) fn check(&self, connections: &Connections) {
-        let bodies = connections.all_http().map(|(_, connection)| connection.incoming.weight());
+        let bodies = connections.all_http().map(|(_, _, exchange)| exchange.incoming.weight());
         let waiting = self.members.iter().map(|member| member.waiting());
         assert_eq!(self.memory.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
         for member in self.members.iter().filter(|member| matches!(member.role, members::Role::Session(_))) {
-            let visits = |it: &Connection| it.visits == Some(member.client);
-            let visitors = connections.all_http().filter(|(_, connection)| visits(connection)).count();
+            let visits = |it: &Exchange| it.visits == Some(member.client);
+            let visitors = connections.all_http().filter(|(_, _, exchange)| visits(exchange)).count();
             assert_eq!((member.visitors, member.detached.is_some()), (visitors, visitors == 0), "visitors are counted");
         }
         let events = || self.members.iter().map(|member| member.kept());
         let logs = self.members.iter().filter(|member| matches!(member.role, members::Role::Session(_)));
         assert_eq!(self.memory.logs, logs.map(|member| member.kept()).sum::<usize>(), "events are counted");
-        let outputs = connections.all_http().map(|(_, connection)| connection.outgoing.weighed);
+        let outputs = connections.all_http().map(|(_, _, exchange)| exchange.outgoing.weighed);
         assert_eq!(self.memory.kept, events().chain(outputs).sum::<usize>(), "what is kept is counted");
     }
 
@@ -157,7 +158,7 @@ impl Http {
     /// How much of that, and of what is kept or queued for sending, each client holds.
     pub(super) fn holders(&self, connections: &Connections) -> impl Iterator<Item = (Peer, usize)> {
         let mut of_connections: HashMap<usize, usize> = HashMap::new();
-        for (client, weight) in connections.all_http().filter_map(|(_, it)| Some((it.member?, it.weight()))) {
+        for (client, weight) in connections.all_http().filter_map(|(_, _, it)| Some((it.member?, it.weight()))) {
             if self.members.get(client).is_some() {
                 *of_connections.entry(client.index()).or_default() += weight;
             }
@@ -171,24 +172,24 @@ impl Http {
     /// What connections hold that no client is charged for, since it has ended or is not known yet, by their sources.
     fn strays(&self, connections: &Connections) -> HashMap<Source, usize> {
         let mut strays = HashMap::new();
-        for (_, connection) in connections.all_http().filter(|(_, it)| self.is_stray(it)) {
-            *strays.entry(connection.source()).or_default() += connection.weight();
+        for (_, _, exchange) in connections.all_http().filter(|(_, transport, it)| self.is_stray(transport, it)) {
+            *strays.entry(exchange.source()).or_default() += exchange.weight();
         }
         strays
     }
 
-    fn is_stray(&self, connection: &Connection) -> bool {
-        let has_client = connection.member.is_some_and(|client| self.members.get(client).is_some());
-        !has_client && !connection.is_operators() && !connection.transport.is_closing()
+    fn is_stray(&self, transport: &Transport, exchange: &Exchange) -> bool {
+        let has_client = exchange.member.is_some_and(|client| self.members.get(client).is_some());
+        !has_client && !exchange.is_operators() && !transport.is_closing()
     }
 
     /// The heaviest connection without a client, of the source whose connections without one hold most; and how much all
     /// of those hold.
     pub(super) fn heaviest_stray(&self, connections: &Connections) -> Option<(usize, usize)> {
         let strays = self.strays(connections);
-        let own = connections.all_http().filter(|(_, it)| self.is_stray(it) && it.weight() > 0);
-        let rank = |it: &Connection| (strays.get(&it.source()).copied().unwrap_or_default(), it.weight());
-        let (slot, heaviest) = own.max_by_key(|(_, it)| rank(it))?;
+        let own = connections.all_http().filter(|(_, transport, it)| self.is_stray(transport, it) && it.weight() > 0);
+        let rank = |it: &Exchange| (strays.get(&it.source()).copied().unwrap_or_default(), it.weight());
+        let (slot, _, heaviest) = own.max_by_key(|(_, _, it)| rank(it))?;
         Some((slot, rank(heaviest).0))
     }
 

@@ -3,7 +3,7 @@
 //! A connection gets its place with the head of its first request, when it is known who sends it. Until then it is read
 //! beyond the places, so that health checks are answered, and those without a place are told why.
 
-use super::connection::{Connection, Purpose, State};
+use super::exchange::{Exchange, Purpose, State};
 use super::members::{Role, Waiting};
 use crate::access::Refusal;
 use crate::bus::admission::{TurnedAway, most_of_source};
@@ -64,11 +64,10 @@ impl<I: Io> Shell<I> {
         let is_known = has_place && connection.source == source;
         connection.source = source;
         let most = self.bus.view().max_connections(listener);
-        let is_other = |at: usize, it: &Connection| at != slot && it.has_place;
+        let is_other = |at: usize, it: &Exchange| at != slot && it.has_place;
         if let Some(most) = most.per_source.filter(|_| !is_known) {
-            let is_own =
-                |at: usize, it: &Connection| is_other(at, it) && it.listener == listener && it.source == source;
-            let others = self.reactor.connections.all_http().filter(|(at, it)| is_own(*at, it)).count();
+            let is_own = |at: usize, it: &Exchange| is_other(at, it) && it.listener == listener && it.source == source;
+            let others = self.reactor.connections.all_http().filter(|(at, _, it)| is_own(*at, it)).count();
             for _ in most..=others {
                 // One that is idle, or whose request does not arrive: no request that a worker may have is given up for
                 // another one of the same source.
@@ -86,7 +85,7 @@ impl<I: Io> Shell<I> {
             return Ok(());
         }
         if let Some(total) = most.total.filter(|total| self.reactor.connections.placed_at(listener, None) >= *total) {
-            let is_at_listener = |at: usize, it: &Connection| is_other(at, it) && it.listener == listener;
+            let is_at_listener = |at: usize, it: &Exchange| is_other(at, it) && it.listener == listener;
             self.make_place(now, total, " of this listener", source, is_at_listener)?;
         }
         if self.reactor.connections.crowd.has_no_place() {
@@ -107,7 +106,7 @@ impl<I: Io> Shell<I> {
         places: usize,
         whose: &str,
         source: Source,
-        is_chosen: impl Fn(usize, &Connection) -> bool,
+        is_chosen: impl Fn(usize, &Exchange) -> bool,
     ) -> Result<(), Fault> {
         let connections = &self.reactor.connections;
         let (goes, shares) =

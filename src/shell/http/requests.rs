@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::Http;
-use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
+use super::exchange::{KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Member, Waiting};
 use crate::access::{Caller, Refusal};
 use crate::acp::posted::no_batches as no_batches_of_acp;
@@ -233,7 +233,7 @@ impl<I: Io> Shell<I> {
             connection.state = State::Parked;
             http.memory.held += message.weight();
             connection.incoming.parked = Some(message);
-            self.reactor.set_http_due(slot, now.after(PARKED));
+            self.reactor.set_deadline(slot, now.after(PARKED));
             return Ok(());
         }
         self.give_modern(now, slot, pool, message)
@@ -285,7 +285,7 @@ impl<I: Io> Shell<I> {
             return;
         }
         let connections = self.reactor.connections.all_http();
-        let parked = connections.filter(|(_, it)| it.state == State::Parked).map(|(slot, _)| slot);
+        let parked = connections.filter(|(_, _, it)| it.state == State::Parked).map(|(slot, ..)| slot);
         for slot in parked.collect::<Vec<_>>() {
             // An unknown pool is refused.
             if self.pool_asked(slot).map(|pool| self.bus.view().pool_era(pool)) != Ok(None) {
@@ -297,7 +297,7 @@ impl<I: Io> Shell<I> {
     /// A request has been parked for a while. If no worker is being asked, the core decides.
     pub(super) fn parked_due(&mut self, now: Moment, slot: usize) {
         if self.pool_asked(slot).is_ok_and(|pool| self.bus.view().asks_era(pool)) {
-            return self.reactor.set_http_due(slot, now.after(PARKED));
+            return self.reactor.set_deadline(slot, now.after(PARKED));
         }
         self.unpark(now, slot);
     }
@@ -443,7 +443,7 @@ impl<I: Io> Shell<I> {
     pub(super) fn await_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         (connection.state, connection.since) = (State::Waiting, now);
-        self.reactor.set_http_due(slot, now.after(KEEP_ALIVE));
+        self.reactor.set_deadline(slot, now.after(KEEP_ALIVE));
     }
 
     /// Passes a message to the core, or queues it until that accepts it. `tells` is the connection that waits only for

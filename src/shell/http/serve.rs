@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::net::{Shutdown, shutdown, sockopt};
 
-use super::connection::{Accepted, Connection, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
+use super::exchange::{Accepted, Exchange, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
 use crate::access::Refusal;
 use crate::bus::port::{Input, Moment, Reason};
@@ -57,7 +57,7 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn receive_first(&mut self, now: Moment, slot: usize) {
         let Reactor { io, connections, .. } = &mut self.reactor;
         let mut first = [0; FIRST];
-        let received = io.receive_now(connections[AsHttp(slot)].socket(), &mut first);
+        let received = io.receive_now(connections[slot].socket(), &mut first);
         self.read_http(now, slot, &first[..received]);
     }
 
@@ -73,14 +73,14 @@ impl<I: Io> Shell<I> {
             }
             reactor.io.return_received(buffer);
         }
-        let connection = &reactor.connections[AsHttp(slot)];
-        match (connection.state, completion.result) {
-            _ if connection.transport.is_closing() => _ = reactor.remove_if_idle(slot),
-            _ if connection.transport.state == DRAINED => self.reactor.linger_http(now, slot),
-            (State::Answering, ..0) if connection.transport.is_draining() => {}
+        let (transport, exchange) = reactor.connections.http_parts(slot);
+        match (exchange.state, completion.result) {
+            _ if transport.is_closing() => _ = reactor.remove_if_idle(slot),
+            _ if transport.state == DRAINED => self.reactor.linger_http(now, slot),
+            (State::Answering, ..0) if transport.is_draining() => {}
             (_, error) if error == -libc::ENOBUFS => reactor.connections.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
-            (State::Header | State::Reading, _) if connection.purpose == Purpose::Handshake => {
+            (State::Header | State::Reading, _) if exchange.purpose == Purpose::Handshake => {
                 reactor.end_handshake(now, slot);
             }
             (_, ..0) => self.reactor.leave_http(now, slot),
@@ -91,22 +91,22 @@ impl<I: Io> Shell<I> {
     /// Bytes were received.
     fn http_came(&mut self, now: Moment, slot: usize, bytes: &[u8]) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.connections[AsHttp(slot)];
-        match connection.state {
-            _ if connection.transport.is_closing() => _ = reactor.remove_if_idle(slot),
-            State::Over if connection.transport.is_draining() => {
-                connection.transport.state = transport::State::Open;
+        let (transport, exchange) = reactor.connections.http_parts(slot);
+        match exchange.state {
+            _ if transport.is_closing() => _ = reactor.remove_if_idle(slot),
+            State::Over if transport.is_draining() => {
+                transport.state = transport::State::Open;
                 reactor.linger_http(now, slot);
             }
             State::Over => reactor.arm_http_receive(slot),
             State::Header | State::Reading => {
-                if connection.is_idle() {
-                    connection.since = now;
+                if exchange.is_idle(transport) {
+                    exchange.since = now;
                 }
                 self.read_http(now, slot, bytes);
             }
             _ => {
-                connection.incoming.bytes.extend_from_slice(bytes);
+                exchange.incoming.bytes.extend_from_slice(bytes);
                 reactor.http.weigh(&mut reactor.connections, slot);
                 reactor.arm_http_receive(slot);
             }
@@ -116,8 +116,8 @@ impl<I: Io> Shell<I> {
     /// The client has half-closed. A session still gets its answers; but this cancels a self-contained request (MCP
     /// 2026-07-28, "Cancellation"), and ends a GET stream: its client has gone, and will return for undelivered events.
     fn http_ended(&mut self, now: Moment, slot: usize) {
+        self.reactor.connections[slot].half = HalfClose::Read;
         let connection = &mut self.reactor.connections[AsHttp(slot)];
-        connection.transport.half = HalfClose::Read;
         let members = &self.reactor.http.members;
         let member = connection.member.and_then(|client| members.get(client));
         let is_session = member.is_some_and(|member| !matches!(member.role, Role::Modern { .. }));
@@ -128,7 +128,7 @@ impl<I: Io> Shell<I> {
             State::Events if is_session && is_get => self.reactor.leave_stream(now, slot),
             State::Waiting | State::Events if is_session => {
                 self.reactor.watch(slot);
-                self.reactor.set_http_due(slot, now.after(DOUBT));
+                self.reactor.set_deadline(slot, now.after(DOUBT));
             }
             State::Answering => {}
             _ => self.reactor.leave_http(now, slot),
@@ -201,11 +201,11 @@ impl<I: Io> Shell<I> {
             connection.incoming.bytes = Vec::new();
             self.fail_http(now, slot, &Fault::busy(SHORT));
         }
-        let Some(connection) = self.reactor.connections.http_mut(slot) else { return };
-        if connection.state == State::Reading {
-            let deadline = connection.reader.deadline();
-            let latest = if connection.is_idle() { deadline } else { connection.since.after(REQUEST_TIME) };
-            self.reactor.set_http_due(slot, deadline.min(latest));
+        let Some((transport, exchange)) = self.reactor.connections.try_http_parts(slot) else { return };
+        if exchange.state == State::Reading {
+            let deadline = exchange.reader.deadline();
+            let latest = if exchange.is_idle(transport) { deadline } else { exchange.since.after(REQUEST_TIME) };
+            self.reactor.set_deadline(slot, deadline.min(latest));
         }
         self.reactor.http.weigh(&mut self.reactor.connections, slot);
         self.reactor.arm_http_receive(slot);
@@ -323,14 +323,14 @@ impl<I: Io> Shell<I> {
     /// A send has completed.
     pub(in crate::shell) fn http_sent(&mut self, now: Moment, slot: usize, result: i32) {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.connections[AsHttp(slot)];
+        let (transport, connection) = reactor.connections.http_parts(slot);
         match result {
-            _ if connection.transport.is_closing() => {
+            _ if transport.is_closing() => {
                 reactor.remove_if_idle(slot);
                 return;
             }
             1.. => {
-                connection.transport.room.took(result as usize);
+                transport.room.took(result as usize);
                 let owed = connection.outgoing.sent(result as usize, reactor.io.buffers());
                 connection.since = now;
                 let client = connection.member.filter(|client| reactor.http.members.get(*client).is_some());
@@ -342,7 +342,7 @@ impl<I: Io> Shell<I> {
             }
             error if error == -libc::EAGAIN => {
                 let at = connection.since.after(connection.send_time());
-                reactor.set_http_due(slot, at);
+                reactor.set_deadline(slot, at);
                 return reactor.await_room(now, slot);
             }
             error if error == -libc::EINTR => {}
@@ -354,26 +354,25 @@ impl<I: Io> Shell<I> {
     /// Sends queued output; after a complete response, continues with the next request or closes.
     pub(in crate::shell) fn send_http(&mut self, now: Moment, slot: usize) {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        match connections.http(slot).map(Connection::is_operators) {
+        match connections.http(slot).map(Exchange::is_operators) {
             Some(false) => http.weigh(connections, slot),
             Some(true) if !self.waits_for_piece(slot) => {}
             _ => return,
         }
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.connections[AsHttp(slot)];
-        if connection.transport.in_flight.has(Flight::Write) || connection.transport.is_closing() {
+        let transport = &reactor.connections[slot];
+        if transport.in_flight.has(Flight::Write) || transport.is_closing() {
             return;
         }
         reactor.refill_http(now, slot);
-        let connection = &mut reactor.connections[AsHttp(slot)];
-        let (parts, socket) = (connection.may_part(), connection.socket().as_raw_fd());
+        let (transport, exchange) = reactor.connections.http_parts(slot);
+        let (parts, socket) = (exchange.may_part(transport), transport.socket().as_raw_fd());
         // The FIN goes with the last bytes.
-        if let Some(send) = connection.outgoing.send(socket, parts) {
-            connection.transport.in_flight.add(Flight::Write);
-            let is_received = connection.transport.in_flight.has(Flight::Read);
-            let cancels = parts && !connection.transport.is_draining() && is_received;
+        if let Some(send) = exchange.outgoing.send(socket, parts) {
+            transport.in_flight.add(Flight::Write);
+            let cancels = parts && !transport.is_draining() && transport.in_flight.has(Flight::Read);
             if parts {
-                connection.transport.drain();
+                transport.drain();
             }
             // SAFETY: what is sent is not touched and the socket stays open while this is in flight.
             unsafe { reactor.io.submit(send, Operation::Write.token(slot)) };
@@ -382,9 +381,9 @@ impl<I: Io> Shell<I> {
             }
             return;
         }
-        match connection.state {
+        match exchange.state {
             State::Answering => self.end_http_answer(now, slot),
-            State::Events => reactor.set_http_due(slot, now.after(KEEP_ALIVE)),
+            State::Events => reactor.set_deadline(slot, now.after(KEEP_ALIVE)),
             _ => {}
         }
     }
@@ -397,17 +396,17 @@ impl<I: Io> Shell<I> {
         connection.source = connection.source_between;
         connection.incoming.clear();
         self.reactor.release_http(slot);
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let (transport, connection) = self.reactor.connections.http_parts(slot);
         if connection.incoming.is_last {
-            let (sends_more, is_draining) = (!connection.incoming.bytes.is_empty(), connection.transport.is_draining());
-            if is_draining && !sends_more && connection.transport.in_flight.has(Flight::Read) {
+            let (sends_more, is_draining) = (!connection.incoming.bytes.is_empty(), transport.is_draining());
+            if is_draining && !sends_more && transport.in_flight.has(Flight::Read) {
                 // It is cancelled, and the connection closed as soon as that has completed.
-                (connection.state, connection.transport.state) = (State::Over, DRAINED);
-            } else if connection.transport.has_ended() && !is_draining {
+                (connection.state, transport.state) = (State::Over, DRAINED);
+            } else if transport.has_ended() && !is_draining {
                 self.reactor.leave_http(now, slot);
             } else {
                 if sends_more {
-                    connection.transport.state = transport::State::Open;
+                    transport.state = transport::State::Open;
                 }
                 self.reactor.linger_http(now, slot);
             }
@@ -416,7 +415,7 @@ impl<I: Io> Shell<I> {
         let waiting = connection.incoming.bytes.len();
         connection.state = State::Reading;
         connection.reader.answered(now, waiting);
-        if connection.transport.has_ended() && waiting == 0 {
+        if transport.has_ended() && waiting == 0 {
             return self.reactor.leave_http(now, slot);
         }
         self.read_http(now, slot, &[]);
@@ -424,51 +423,50 @@ impl<I: Io> Shell<I> {
 
     /// A connection has timed out.
     pub(in crate::shell) fn http_due(&mut self, now: Moment, slot: usize) {
-        let Some(connection) = self.reactor.connections.http_mut(slot) else { return };
-        if connection.due > now {
-            let due = connection.due;
-            return self.reactor.set_http_due(slot, due);
+        let Some((transport, connection)) = self.reactor.connections.try_http_parts(slot) else { return };
+        if transport.deadline.is_none_or(|deadline| deadline > now) {
+            return self.reactor.schedule(slot);
         }
         match connection.state {
             State::Reading if connection.incoming.is_behind() => {
-                self.reactor.set_http_due(slot, now.after(REQUEST_TIME));
+                self.reactor.set_deadline(slot, now.after(REQUEST_TIME));
             }
             State::Header => self.reactor.handshake_is_late(now, slot),
             State::Reading if connection.purpose == Purpose::Handshake => self.reactor.handshake_is_late(now, slot),
-            State::Reading if !connection.is_idle() => {
+            State::Reading if !connection.is_idle(transport) => {
                 let fault = Fault::new(Status::RequestTimeout, "the request took too long to come");
                 self.fail_http(now, slot, &fault);
             }
             State::Waiting | State::Events if connection.outgoing.is_empty() => {
-                let has_ended = connection.transport.is_half_closed();
+                let has_ended = transport.is_half_closed();
                 let has_begun = connection.state == State::Events;
                 // A client that has half-closed may have gone, which is seen only if something is sent.
                 if has_ended && !has_begun {
-                    provoke_reset(connection.socket());
+                    provoke_reset(transport.socket());
                 }
                 if !has_ended || has_begun || now.since(connection.since) >= KEEP_ALIVE {
                     self.reactor.keep_http_alive(now, slot);
                 }
                 if has_ended {
-                    self.reactor.set_http_due(slot, now.after(DOUBT));
+                    self.reactor.set_deadline(slot, now.after(DOUBT));
                 }
             }
-            State::Over if connection.transport.is_closing() => {}
+            State::Over if transport.is_closing() => {}
             State::Parked => self.parked_due(now, slot),
             State::Waiting | State::Events | State::Answering
                 if now.since(connection.since) < connection.send_time() =>
             {
                 let at = connection.since.after(connection.send_time());
-                self.reactor.set_http_due(slot, at);
+                self.reactor.set_deadline(slot, at);
             }
             _ => self.reactor.leave_http(now, slot),
         }
     }
 
     /// Ends the connections that `goes` selects.
-    pub(in crate::shell) fn leave_all(&mut self, now: Moment, goes: impl Fn(&Connection) -> bool) {
-        let all = self.reactor.connections.all_http().filter(|(_, connection)| goes(connection));
-        let slots: Vec<usize> = all.map(|(slot, _)| slot).collect();
+    pub(in crate::shell) fn leave_all(&mut self, now: Moment, goes: impl Fn(&Exchange) -> bool) {
+        let all = self.reactor.connections.all_http().filter(|(_, _, exchange)| goes(exchange));
+        let slots: Vec<usize> = all.map(|(slot, ..)| slot).collect();
         slots.into_iter().for_each(|slot| self.reactor.leave_http(now, slot));
     }
 }
@@ -478,23 +476,22 @@ impl<I: Io> Reactor<I> {
     /// be reset, and the response might be lost. A client that said that it sends no more, and has not, is not waited
     /// for.
     fn linger_http(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsHttp(slot)];
-        let _ = shutdown(connection.socket(), Shutdown::Write);
-        let was_last = connection.transport.is_draining();
-        (connection.state, connection.transport.state) = (State::Over, transport::State::Lingering);
-        if was_last && self.io.receive_now(connection.socket(), &mut [0; 512]) == 0 {
+        let (transport, connection) = self.connections.http_parts(slot);
+        let _ = shutdown(transport.socket(), Shutdown::Write);
+        let was_last = transport.is_draining();
+        (connection.state, transport.state) = (State::Over, transport::State::Lingering);
+        if was_last && self.io.receive_now(transport.socket(), &mut [0; 512]) == 0 {
             return self.leave_http(now, slot);
         }
         connection.incoming.bytes = Vec::new();
         self.http.weigh(&mut self.connections, slot);
-        self.set_http_due(slot, now.after(LINGER));
+        self.set_deadline(slot, now.after(LINGER));
         self.arm_http_receive(slot);
     }
 
     /// Arms a receive, if input is of interest: during a response, only its end.
     pub(in crate::shell) fn arm_http_receive(&mut self, slot: usize) {
-        let Some(connection) = self.connections.http_mut(slot) else { return };
-        let transport = &connection.transport;
+        let Some((transport, connection)) = self.connections.try_http_parts(slot) else { return };
         if transport.is_closing() || transport.has_ended() || transport.is_draining() {
             return;
         }
@@ -504,10 +501,10 @@ impl<I: Io> Reactor<I> {
         if connection.state != State::Reading && connection.incoming.bytes.len() >= MOST_BEHIND {
             return self.watch(slot);
         }
-        if !connection.transport.in_flight.add(Flight::Read) {
+        if !transport.in_flight.add(Flight::Read) {
             return;
         }
-        let receive = Submission::Receive { socket: connection.socket().as_raw_fd(), was_empty: true };
+        let receive = Submission::Receive { socket: transport.socket().as_raw_fd(), was_empty: true };
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(receive, Operation::Receive.token(slot)) };
     }
@@ -516,7 +513,7 @@ impl<I: Io> Reactor<I> {
     pub(in crate::shell) fn http_watched(&mut self, now: Moment, slot: usize, result: i32) {
         if tells_half_closed(result) {
             // It is not read, so this is not its end yet.
-            self.set_http_due(slot, now.after(DOUBT));
+            self.set_deadline(slot, now.after(DOUBT));
             return self.watch(slot);
         }
         if result > 0 {
@@ -525,8 +522,8 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Sets the deadline of a connection.
-    pub(in crate::shell) fn set_http_due(&mut self, slot: usize, at: Moment) {
-        self.connections[AsHttp(slot)].due = at;
+    pub(in crate::shell) fn set_deadline(&mut self, slot: usize, at: Moment) {
+        self.connections[slot].deadline = Some(at);
         self.schedule(slot);
     }
 
@@ -561,24 +558,24 @@ impl<I: Io> Reactor<I> {
         (connection.state, connection.since) = (State::Answering, now);
         let at = now.after(connection.send_time());
         self.connections.mark_dirty(slot);
-        self.set_http_due(slot, at);
+        self.set_deadline(slot, at);
     }
 
     /// Sends a keep-alive; a response that takes long becomes a stream.
     fn keep_http_alive(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsHttp(slot)];
+        let (transport, connection) = self.connections.http_parts(slot);
         // A request that gets no answer never becomes a stream.
         let member = connection.member.and_then(|client| self.http.members.get(client));
         if member.is_some_and(|member| member.is_to_tell(slot)) {
-            return self.set_http_due(slot, now.after(KEEP_ALIVE));
+            return self.set_deadline(slot, now.after(KEEP_ALIVE));
         }
         // A lost network shows by missing acknowledgements.
-        let _ = sockopt::set_tcp_user_timeout(connection.socket(), SEND_TIME.as_millis() as u32 / 2);
+        let _ = sockopt::set_tcp_user_timeout(transport.socket(), SEND_TIME.as_millis() as u32 / 2);
         if connection.state == State::Waiting && !connection.takes().prefers_events() {
             // No comment can be sent to a client that waits for JSON, so the kernel asks whether it is there.
-            let _ = sockopt::set_tcp_keepidle(connection.socket(), KEEP_ALIVE);
-            let _ = sockopt::set_socket_keepalive(connection.socket(), true);
-            return self.set_http_due(slot, now.after(KEEP_ALIVE));
+            let _ = sockopt::set_tcp_keepidle(transport.socket(), KEEP_ALIVE);
+            let _ = sockopt::set_socket_keepalive(transport.socket(), true);
+            return self.set_deadline(slot, now.after(KEEP_ALIVE));
         }
         if connection.state == State::Waiting {
             let stream = connection.stream;
@@ -589,14 +586,14 @@ impl<I: Io> Reactor<I> {
         write::keep_alive(connection.outgoing.queue(), connection.incoming.is_old);
         connection.since = now;
         self.connections.mark_dirty(slot);
-        self.set_http_due(slot, now.after(KEEP_ALIVE));
+        self.set_deadline(slot, now.after(KEEP_ALIVE));
     }
 
     /// Ends a connection; it is removed when the kernel holds no operation of it. Undelivered events are kept for its
     /// session.
     pub(in crate::shell) fn leave_http(&mut self, now: Moment, slot: usize) {
-        let Some(connection) = self.connections.http_mut(slot) else { return };
-        if connection.transport.is_closing() {
+        let Some((transport, connection)) = self.connections.try_http_parts(slot) else { return };
+        if transport.is_closing() {
             return;
         }
         connection.state = State::Over;

@@ -276,9 +276,9 @@ impl<I: Io> Shell<I> {
             let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
             policy.terms.access.knows(bearer) && bus.view().offers_any(listener, &origin)
         };
-        for (_, connection) in reactor.connections.all_lines() {
-            let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));
-            if let (Some(bearer), Peer::Client(client)) = (bearer, connection.peer)
+        for (_, connection, endpoint) in reactor.connections.all_peers() {
+            let bearer = connection.protocol.web().and_then(|web| web.bearer_of(listener));
+            if let (Some(bearer), Peer::Client(client)) = (bearer, endpoint.peer)
                 && !is_known(bearer)
             {
                 reactor.inputs.push_back((now, Input::TokenRemoved(client)));

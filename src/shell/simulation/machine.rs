@@ -11,7 +11,7 @@ use super::workers::Children;
 use crate::config::Config;
 use crate::shell::admin::Admin;
 use crate::shell::descriptors::Allowance;
-use crate::shell::http::connection::OPERATORS;
+use crate::shell::http::exchange::OPERATORS;
 use crate::shell::listen::Listening;
 use crate::shell::listeners::Acceptor;
 use crate::shell::log;

@@ -9,13 +9,13 @@ pub(super) mod usage;
 
 use std::os::fd::AsRawFd;
 
-use super::connection::Connection;
-use super::connections::AsLines;
+use super::connections::AsPeer;
+use super::endpoint::Endpoint;
 use super::log;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::stderr::{Said, Stderr};
-use super::transport::{Ends, Flight};
+use super::transport::{Ends, Flight, Transport};
 use crate::bus::port::{Input, Moment, Peer, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
 use spawn::NotStarted;
@@ -33,7 +33,7 @@ fn note_said(kept: &mut String, line: &[u8]) {
 impl<I: Io> Reactor<I> {
     /// Begins to start a worker. Its input is queued in its outbox meanwhile.
     pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32) {
-        self.connections.add(Connection::starting(worker, name));
+        self.connections.add(Transport::of_worker(), Endpoint::of_worker(worker, name));
         if let Err(error) = self.workers.begin(worker, name.pool.index(), generation) {
             self.not_started(self.clock.now(), worker, name, &error.into());
         }
@@ -43,8 +43,8 @@ impl<I: Io> Reactor<I> {
     pub(super) fn started(&mut self, now: Moment) {
         while let Some((worker, result)) = self.workers.processes.next_started() {
             let Some(slot) = self.connections.slot(Peer::Worker(worker)) else { continue };
-            let connection = &mut self.connections[AsLines(slot)];
-            let Some(name) = connection.name.as_deref().copied() else { continue };
+            let (transport, endpoint) = self.connections.peer_parts(slot);
+            let Some(name) = endpoint.name.as_deref().copied() else { continue };
             let spawned = match result {
                 Ok(spawned) => spawned,
                 Err(error) => {
@@ -55,8 +55,8 @@ impl<I: Io> Reactor<I> {
             for pipe in [&spawned.stdin, &spawned.stdout, &spawned.stderr] {
                 self.io.opened(pipe.as_raw_fd());
             }
-            connection.transport.ends = Ends::Worker { stdin: Some(spawned.stdin), stdout: Some(spawned.stdout) };
-            connection.stderr = Some(Box::new(Stderr::new(spawned.stderr)));
+            transport.ends = Ends::Worker { stdin: Some(spawned.stdin), stdout: Some(spawned.stdout) };
+            endpoint.stderr = Some(Box::new(Stderr::new(spawned.stderr)));
             self.tell(now, Input::Spawned { worker, pid: spawned.pid });
             self.notify.changed();
             self.arm_read(slot);
@@ -80,9 +80,9 @@ impl<I: Io> Reactor<I> {
 
     /// Reads a worker's stderr, or the rest of it.
     pub(super) fn read_stderr(&mut self, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        let Some(stderr) = &mut connection.stderr else { return };
-        let is_first = connection.transport.in_flight.add(Flight::Stderr);
+        let (transport, endpoint) = self.connections.peer_parts(slot);
+        let Some(stderr) = &mut endpoint.stderr else { return };
+        let is_first = transport.in_flight.add(Flight::Stderr);
         debug_assert!(is_first);
         let read = Submission::Read {
             from: stderr.pipe.as_raw_fd(),
@@ -91,16 +91,16 @@ impl<I: Io> Reactor<I> {
             registered: None,
             // The stderr of a dead worker is only read as far as available: a grandchild may keep the pipe open for
             // ever.
-            now_or_never: connection.transport.is_closing(),
+            now_or_never: transport.is_closing(),
         };
         // SAFETY: the connection keeps the block and the pipe while the read is in flight.
         unsafe { self.io.submit(read, Operation::ReadStderr.token(slot)) };
     }
 
     pub(super) fn stderr_read(&mut self, slot: usize, result: i32) {
-        let connection = &mut self.connections[AsLines(slot)];
-        connection.transport.in_flight.end(Flight::Stderr);
-        if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) {
+        let (transport, endpoint) = self.connections.peer_parts(slot);
+        transport.in_flight.end(Flight::Stderr);
+        if let (Some(stderr), Some(name)) = (&mut endpoint.stderr, endpoint.name.as_deref().copied()) {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool.index()];
             let said_last = &mut self.workers.said;
@@ -119,12 +119,12 @@ impl<I: Io> Reactor<I> {
             }
             if result <= 0 && result != -libc::ECANCELED {
                 stderr.finish(now, &mut tell);
-                connection.stderr = None;
+                endpoint.stderr = None;
             }
             self.schedule(slot);
         }
         let is_leaving = self.connections[slot].is_closing();
-        match &self.connections[AsLines(slot)].stderr {
+        match &self.connections[AsPeer(slot)].stderr {
             // It is read again when its pause is over (`tell_left_out`).
             Some(stderr) if stderr.paused_until.is_some() && !is_leaving => {}
             Some(_) => self.read_stderr(slot),
@@ -136,13 +136,13 @@ impl<I: Io> Reactor<I> {
     pub(super) fn log_stray(&mut self, worker: WorkerKey, line: &[u8], length: usize) {
         const PLACE: &[u8] = b"stdout: ";
         let Some(slot) = self.connections.slot(Peer::Worker(worker)) else { return };
-        let connection = &mut self.connections[AsLines(slot)];
-        let Some(name) = connection.name.as_deref().copied() else { return };
+        let endpoint = &mut self.connections[AsPeer(slot)];
+        let Some(name) = endpoint.name.as_deref().copied() else { return };
         let line = [PLACE, line.strip_suffix(b"\r").unwrap_or(line)].concat();
         let length = length.max(line.len() - PLACE.len()) + PLACE.len();
         let pool = &self.workers.pools[name.pool.index()];
         let tell = |said: Said<'_>| log::worker(&pool.core.id, name, said);
-        match &mut connection.stderr {
+        match &mut endpoint.stderr {
             Some(stderr) => {
                 stderr.pass(self.clock.now(), &line, length, tell);
                 self.schedule(slot);
@@ -153,12 +153,12 @@ impl<I: Io> Reactor<I> {
 
     /// Logs what was omitted from a worker's stderr, and reads it again after a pause, if that is due.
     pub(super) fn tell_left_out(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.connections[AsLines(slot)];
-        let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) else { return };
+        let (transport, endpoint) = self.connections.peer_parts(slot);
+        let (Some(stderr), Some(name)) = (&mut endpoint.stderr, endpoint.name.as_deref().copied()) else { return };
         let pool = &self.workers.pools[name.pool.index()];
         stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, said));
         let resumes = stderr.paused_until.take_if(|until| *until <= now).is_some();
-        if resumes && !connection.transport.in_flight.has(Flight::Stderr) {
+        if resumes && !transport.in_flight.has(Flight::Stderr) {
             self.read_stderr(slot);
         }
     }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
 use crate::shell::outbox::{Outbox, Storage};
-use crate::shell::transport::{Ends, Flight, Transport};
+use crate::shell::transport::{Flight, Transport};
 
 /// Interval of keep-alives in a stream, and how long an answer may be outstanding before its response becomes a stream.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -261,10 +261,9 @@ impl Outgoing {
 
     /// Queues the rest of a response without a copy: it is sent from where it lies, and given back then. With it `owed`
     /// bytes of a core's line are sent.
-    pub(super) fn hold(&mut self, storage: Storage, place: Range<usize>, owed: usize, buffers: &mut Buffers) {
+    pub(super) fn hold(&mut self, storage: Storage, place: Range<usize>, owed: usize) {
         let mut bytes = Outbox::default();
-        let held = bytes.hold(storage, place.start, place.end, buffers);
-        debug_assert!(held.is_ok(), "nothing is copied");
+        bytes.hold_bytes(storage, place.start, place.end);
         self.held = Some(Box::new(Held { bytes, owed, has_begun: false }));
     }
 
@@ -404,9 +403,7 @@ impl Outgoing {
     }
 }
 
-pub(in crate::shell) struct Connection {
-    /// What moves its bytes.
-    pub transport: Transport,
+pub(in crate::shell) struct Exchange {
     /// Indexes of its acceptor and of its listener.
     pub acceptor: usize,
     pub listener: usize,
@@ -435,21 +432,18 @@ pub(in crate::shell) struct Connection {
     pub visits: Option<ClientKey>,
     /// When it was accepted, its request began, or it last had activity.
     pub since: Moment,
-    /// Its deadline. Its timer may expire earlier, and is then set again.
-    pub due: Moment,
 }
 
-impl Connection {
+impl Exchange {
     pub(in crate::shell) fn new(
         now: Moment,
         accepted: Accepted,
         purpose: Purpose,
         limits: Limits,
         serial: u64,
-    ) -> Self {
+    ) -> (Transport, Self) {
         let Accepted { socket, acceptor, listener, place } = accepted;
-        Self {
-            transport: Transport::new(Ends::Socket(socket)),
+        let exchange = Self {
             acceptor,
             listener,
             purpose,
@@ -467,8 +461,8 @@ impl Connection {
             stream: 0,
             visits: None,
             since: now,
-            due: now,
-        }
+        };
+        (Transport::of_socket(socket), exchange)
     }
 
     /// How its client takes the answers to its request.
@@ -486,14 +480,6 @@ impl Connection {
         self.outgoing.weight() + self.incoming.bytes.len()
     }
 
-    /// Its socket.
-    pub(in crate::shell) fn socket(&self) -> BorrowedFd<'_> {
-        match &self.transport.ends {
-            Ends::Socket(socket) => socket.as_fd(),
-            Ends::Stdio { .. } | Ends::Worker { .. } => unreachable!("HTTP is spoken over sockets"),
-        }
-    }
-
     /// Its maximum time without progress of sending.
     pub(super) fn send_time(&self) -> Duration {
         if self.is_operators() { SEND_TIME_OF_OPERATORS } else { SEND_TIME }
@@ -503,11 +489,6 @@ impl Connection {
     pub(super) fn manner<'a>(&self, session: Option<&'a str>) -> Manner<'a> {
         let Incoming { is_head, is_old, is_last, .. } = self.incoming;
         Manner { session, is_last, is_old, is_head, page: self.incoming.sender.page.clone() }
-    }
-
-    /// When its timer is due.
-    pub(in crate::shell) fn due(&self) -> Moment {
-        self.transport.room.due().map_or(self.due, |retry| retry.min(self.due))
     }
 
     /// Queues an event.
@@ -527,13 +508,10 @@ impl Connection {
     }
 
     /// Whether it can be closed after what is queued: its last request is complete, and nothing follows it.
-    pub(super) fn may_part(&self) -> bool {
+    pub(super) fn may_part(&self, transport: &Transport) -> bool {
         let incoming = &self.incoming;
         let is_last = self.state == State::Answering && incoming.is_last && self.reader.is_over();
-        is_last
-            && incoming.bytes.is_empty()
-            && !self.transport.has_ended()
-            && !self.transport.in_flight.has(Flight::Watch)
+        is_last && incoming.bytes.is_empty() && !transport.has_ended() && !transport.in_flight.has(Flight::Watch)
     }
 
     /// Its origin is known now.
@@ -544,9 +522,9 @@ impl Connection {
 
     /// Whether nothing is lost for good if it is closed for another one, and how much is lost in comparison with others;
     /// none if it is being closed.
-    pub(in crate::shell) fn standing(&self) -> Option<(bool, u8)> {
+    pub(in crate::shell) fn standing(&self, transport: &Transport) -> Option<(bool, u8)> {
         let is_get = self.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
-        if self.transport.is_closing() {
+        if transport.is_closing() {
             return None;
         }
         Some(match self.state {
@@ -569,10 +547,10 @@ impl Connection {
     }
 
     /// Whether it is idle, so that it may be evicted.
-    pub(in crate::shell) fn is_idle(&self) -> bool {
+    pub(in crate::shell) fn is_idle(&self, transport: &Transport) -> bool {
         match self.state {
             State::Reading => self.is_silent() && self.purpose != Purpose::Handshake,
-            State::Over => !self.transport.is_closing(),
+            State::Over => !transport.is_closing(),
             _ => false,
         }
     }
@@ -594,15 +572,15 @@ mod tests {
         let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
         let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
         let now = Moment(1_000_000_000);
-        let mut connection = Connection::new(now, accepted, Purpose::Mcp, limits(0), 1);
-        connection.due = now.after(SEND_TIME);
-        assert_eq!(connection.due(), connection.due);
+        let (mut transport, _) = Exchange::new(now, accepted, Purpose::Mcp, limits(0), 1);
+        transport.deadline = Some(now.after(SEND_TIME));
+        assert_eq!(transport.due(), transport.deadline);
         // The kernel may report room only once a third of its buffer is free, which a slow reader takes minutes for.
-        connection.transport.room.none(now);
-        let retry = connection.due();
+        transport.room.none(now);
+        let retry = transport.due().expect("it is tried again");
         assert!(retry < now.after(Duration::from_secs(1)), "a reader that takes a little makes progress");
-        assert!(connection.transport.room.take_due(retry));
-        assert_eq!(connection.due(), connection.due);
+        assert!(transport.room.take_due(retry));
+        assert_eq!(transport.due(), transport.deadline);
     }
 
     fn buffers() -> Buffers {
@@ -618,7 +596,7 @@ mod tests {
         let lies_at = block.at(10).cast_const();
         let mut outgoing = Outgoing::default();
         outgoing.queue().extend_from_slice(b"head");
-        outgoing.hold(Storage::Block(block), 10..90_010, 90_003, &mut buffers);
+        outgoing.hold(Storage::Block(block), 10..90_010, 90_003);
         let sends = |outgoing: &mut Outgoing| match outgoing.send(3, false) {
             Some(Submission::Send { socket: 3, from, bytes, more, .. }) => Some((from, bytes, more)),
             other => panic!("{other:?}"),
@@ -640,7 +618,7 @@ mod tests {
         let mut buffers = buffers();
         let block = Rc::new(buffers.take(100_000, 100_000).expect("there is memory"));
         let mut outgoing = Outgoing::default();
-        outgoing.hold(Storage::Block(block), 0..100_000, 100_001, &mut buffers);
+        outgoing.hold(Storage::Block(block), 0..100_000, 100_001);
         assert!(outgoing.send(3, false).is_some());
         outgoing.sent(1, &mut buffers);
         let unsent = outgoing.give_up();

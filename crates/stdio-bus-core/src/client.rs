@@ -192,7 +192,7 @@ pub(super) type Workers = Table<Worker, 'w'>;
 pub(super) fn end_of<'a>(clients: &'a mut Clients, workers: &'a mut Workers, peer: Peer) -> Option<&'a mut Endpoint> {
     match peer {
         Peer::Client(client) => clients.get_mut(client).map(|client| &mut *client.end),
-        Peer::Worker(worker) => workers.get_mut(worker).map(|worker| &mut worker.end),
+        Peer::Worker(worker) => workers.get_mut(worker).map(|worker| worker.end_mut()),
     }
 }
 
@@ -206,33 +206,15 @@ impl Ctx {
     pub(super) fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
         match peer {
             Peer::Client(client) => self.clients.get(client).map(|client| &*client.end),
-            Peer::Worker(worker) => self.workers.get(worker).map(|worker| &worker.end),
+            Peer::Worker(worker) => self.workers.get(worker).map(|worker| worker.end()),
         }
     }
+}
 
+impl Clients {
     /// A client whose input is refused.
     pub(super) fn refused(&mut self, client: ClientKey) -> Option<&mut Client> {
-        self.clients.get_mut(client).filter(|client| client.phase == Phase::Refusing)
-    }
-
-    /// All clients, in the order of their slots.
-    pub(super) fn all_clients(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
-        self.clients.iter()
-    }
-
-    /// One of them.
-    pub(super) fn client(&self, client: ClientKey) -> Option<&Client> {
-        self.clients.get(client)
-    }
-
-    /// The same, to be changed.
-    pub(super) fn client_mut(&mut self, client: ClientKey) -> Option<&mut Client> {
-        self.clients.get_mut(client)
-    }
-
-    /// The client in a slot.
-    pub(super) fn client_in(&self, slot: usize) -> Option<(ClientKey, &Client)> {
-        self.clients.at(slot)
+        self.get_mut(client).filter(|client| client.phase == Phase::Refusing)
     }
 
     /// The number of a client for people.
@@ -240,55 +222,35 @@ impl Ctx {
         self.identity(client).map(|client| client.number)
     }
 
-    /// Whether any client is connected.
-    pub(crate) fn has_clients(&self) -> bool {
-        !self.clients.is_empty()
-    }
-
-    /// Their keys, for loops that change the table.
-    pub(super) fn client_keys(&self) -> Vec<ClientKey> {
-        self.clients.keys()
-    }
-
-    /// Number of clients.
-    pub(super) fn client_count(&self) -> usize {
-        self.clients.len()
-    }
-
-    /// Maximum number of clients.
-    pub(crate) fn most_clients(&self) -> usize {
-        self.clients.capacity()
-    }
-
     /// The identity of a client, if it is connected.
     pub(super) fn identity(&self, client: ClientKey) -> Option<&Identity> {
-        self.clients.get(client).map(|client| &client.identity)
+        self.get(client).map(|client| &client.identity)
     }
 
     /// The state of its connection.
     pub(super) fn phase(&self, client: ClientKey) -> Option<Phase> {
-        self.clients.get(client).map(|client| client.phase)
+        self.get(client).map(|client| client.phase)
     }
 
     /// What is known of it if it came through an MCP listener.
     pub(super) fn mcp(&self, client: ClientKey) -> McpState {
-        self.clients.get(client).map(|client| client.mcp).unwrap_or_default()
+        self.get(client).map(|client| client.mcp).unwrap_or_default()
     }
 
     /// Its workers, in the groups that assign by client.
     pub(super) fn workers_of(&self, client: ClientKey) -> impl Iterator<Item = WorkerKey> + use<'_> {
-        self.clients.get(client).into_iter().flat_map(|client| &client.seldom.assigned).map(|(_, worker)| *worker)
+        self.get(client).into_iter().flat_map(|client| &client.seldom.assigned).map(|(_, worker)| *worker)
     }
 
     /// The worker that it has in a group.
     pub(super) fn worker_in(&self, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
-        let assigned = &self.clients.get(client)?.seldom.assigned;
+        let assigned = &self.get(client)?.seldom.assigned;
         assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
     }
 
     /// Assigns a worker to the client in this group.
     pub(super) fn assign(&mut self, client: ClientKey, group: GroupId, worker: WorkerKey) {
-        if let Some(client) = self.clients.get_mut(client) {
+        if let Some(client) = self.get_mut(client) {
             client.seldom.assigned.retain(|(of, _)| *of != group);
             client.seldom.assigned.push((group, worker));
         }
@@ -296,21 +258,21 @@ impl Ctx {
 
     /// Unassigns a worker from the client in every group.
     pub(super) fn unassign(&mut self, client: ClientKey, worker: WorkerKey) {
-        if let Some(client) = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
+        if let Some(client) = self.get_mut(client).and_then(|client| client.seldom.get_mut()) {
             client.assigned.retain(|(_, assigned)| *assigned != worker);
         }
     }
 
     /// Unassigns all workers of a client.
     pub(super) fn take_workers(&mut self, client: ClientKey) -> Vec<(GroupId, WorkerKey)> {
-        let client = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut());
+        let client = self.get_mut(client).and_then(|client| client.seldom.get_mut());
         client.map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
     }
 
     /// Whether a client of a worker must be notified that this list has changed, in a line of `bytes` bytes. It needs no
     /// second notification while the first is still in its output, since it fetches the list only after reading that.
     pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
-        let Some(Client { seldom, end, .. }) = self.clients.get_mut(client) else { return false };
+        let Some(Client { seldom, end, .. }) = self.get_mut(client) else { return false };
         let sent = end.traffic.bytes_out;
         let is_due = seldom.lists_told[list] <= sent;
         if is_due {
@@ -321,14 +283,14 @@ impl Ctx {
 
     /// A client has lost a session of this name without asking for that: it gets an error when it names it.
     pub(super) fn note_lost(&mut self, client: ClientKey, name: &[u8]) {
-        if let Some(client) = self.clients.get_mut(client) {
+        if let Some(client) = self.get_mut(client) {
             client.seldom.lost.add(name);
         }
     }
 
     /// It has a session of this name again, or asks for one.
     pub(super) fn forget_lost(&mut self, client: ClientKey, name: &[u8]) {
-        if let Some(client) = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
+        if let Some(client) = self.get_mut(client).and_then(|client| client.seldom.get_mut()) {
             client.lost.forget(name);
         }
     }
@@ -342,6 +304,6 @@ impl View<'_> {
 
     /// The worker that has answered a client last.
     pub fn answered_by(&self, client: ClientKey) -> Option<WorkerKey> {
-        self.bus.ctx.mcp(client).answered_by
+        self.bus.ctx.clients.mcp(client).answered_by
     }
 }

@@ -61,27 +61,28 @@ impl Bus {
         let source = origin.source();
         let no_room = self.ctx.no_room(listener, source);
         if let Some(no_room) = &no_room
-            && !self.ctx.may_explain_refusal()
+            && !self.ctx.clients.may_explain_refusal()
         {
             self.refuse_client(None, source, no_room.text());
             return None;
         }
-        let number = self.fleets.admission.next_number;
-        let group = mcp.map_or_else(|| self.fleets.group_of_client(&self.ctx, listener, &origin), |(group, _)| group);
+        let number = self.fleets.admission().next_number();
+        let group = mcp
+            .map_or_else(|| self.fleets.balancer().group_of_client(&self.ctx, listener, &origin), |(group, _)| group);
         let era = mcp.map(|(_, era)| era);
-        let mcp = McpState { era, borrows: self.fleets.balancer.groups[group].lends(), ..McpState::default() };
+        let mcp = McpState { era, borrows: self.fleets.balancer()[group].lends(), ..McpState::default() };
         if self.ctx.clients.is_full() {
             // The connection was on its way when the last slot was taken.
             self.ctx.report(Reason::ConnectionLimit, None, || "a client is rejected: no slot is left".into());
             return None;
         }
-        let source_use = self.fleets.admission.sources.enter(source)?;
+        let source_use = self.fleets.admission_mut().enter(source)?;
         let (turned_away, opened, origin) = (no_room.is_some(), self.ctx.time.now(), Rc::new(origin));
         let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
         let (heard, phase) = (Moment::default(), Phase::Open);
         let client = Client { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() };
         let key = self.ctx.clients.insert(client)?;
-        self.fleets.admission.next_number += 1;
+        self.fleets.admission_mut().number_is_taken();
         self.ctx.report_client(Reason::ClientOpened, key);
         if self.ctx.clients.is_full() {
             self.ctx.out.push(Effect::PauseAccept);
@@ -89,7 +90,7 @@ impl Bus {
             self.ctx.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
-            self.fleets.admission.is_awaited.set(false);
+            self.fleets.admission().set_awaited(false);
             self.ctx.timers.arm(Timer::Slots, self.ctx.time.now());
         }
         if let Some(due) = self.ctx.clients.get(key).and_then(|client| self.ctx.idle_deadline(client)) {
@@ -108,7 +109,7 @@ impl Bus {
             Phase::Open => {
                 client.phase = Phase::HalfClosed;
                 self.ctx.be_patient(key, self.ctx.settings.limits.drain_timeout);
-                self.fleets.judge_source(&self.ctx, key);
+                self.fleets.queue_mut().judge_source(&self.ctx, key);
                 self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, |_, _| true);
                 self.finish_half_closed(key);
             }
@@ -122,7 +123,7 @@ impl Bus {
 
     /// One of its requests was answered: reads it again, or closes it if it waited only for that.
     pub(super) fn wake_after_answer(&mut self, key: ClientKey) {
-        if self.fleets.balancer.lends {
+        if self.fleets.balancer().lends() {
             self.fleets.give_back_after_answer(&mut self.ctx, &self.requests, key);
         }
         self.finish_half_closed(key);
@@ -139,7 +140,7 @@ impl Bus {
 
     /// The listener ends a client, or cannot read its input.
     pub(super) fn end_client(&mut self, key: ClientKey, why: Reason, text: impl FnOnce() -> String) {
-        if self.ctx.phase(key).is_some_and(|phase| phase < Phase::Flushing) {
+        if self.ctx.clients.phase(key).is_some_and(|phase| phase < Phase::Flushing) {
             self.ctx.report(why, Some(Peer::Client(key)), text);
             self.close_client(key, Close::Flush, why);
         }
@@ -189,9 +190,9 @@ impl Bus {
         }
         if first {
             self.ctx.stop_waiting(Peer::Client(key));
-            self.fleets.stop_awaiting_worker(&mut self.ctx, key);
+            self.fleets.queue_mut().stop_awaiting_worker(&mut self.ctx, key);
             if was_open && matches!(why, Reason::ClientClosed | Reason::ClientBroken) {
-                self.fleets.judge_source(&self.ctx, key);
+                self.fleets.queue_mut().judge_source(&self.ctx, key);
             }
             self.detach_client(key);
         }
@@ -229,15 +230,15 @@ impl Bus {
         while let Some(session) = self.ctx.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
             self.sessions.give_up(&mut self.ctx, session, false);
         }
-        if self.fleets.balancer.lends {
+        if self.fleets.balancer().lends() {
             self.fleets.give_back(&mut self.ctx, &self.requests, key);
         }
-        let mut of_client: Vec<_> = self.ctx.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
-        let leaves = |worker: &Worker| worker.owner == Some(key) && worker.tenure.is_leaving();
+        let mut of_client: Vec<_> = self.ctx.clients.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
+        let leaves = |worker: &Worker| worker.owner() == Some(key) && worker.tenure().is_leaving();
         of_client.extend(self.ctx.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
         for worker in of_client {
             self.ctx.notice_leaving(worker);
-            if self.ctx.owner(worker) == Some(key) {
+            if self.ctx.workers.owner(worker) == Some(key) {
                 self.ctx.stop_worker(worker);
             }
         }
@@ -268,11 +269,11 @@ impl Bus {
         let was_full = self.ctx.clients.is_full();
         let Some(client) = self.ctx.clients.remove(key) else { return };
         self.requests.forget_names(&client.end.names);
-        self.fleets.openings.forget_client(&client.seldom.openings);
-        self.ctx.leave_audiences(key);
+        self.fleets.openings_mut().forget_client(&client.seldom.openings);
+        self.ctx.workers.leave_audiences(key);
         self.fleets.release_gone_pools(&mut self.ctx);
         self.ctx.timers.disarm(Timer::Client(key));
-        self.fleets.admission.sources.leave(client.identity.source_use);
+        self.fleets.admission_mut().leave(client.identity.source_use);
         self.ctx.out.stats().bytes_unsent += client.end.output.queued() as u64;
         if was_full {
             self.ctx.out.push(Effect::ResumeAccept);
@@ -346,7 +347,9 @@ impl Bus {
     /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
         let Some(from) = self.ctx.clients.get_mut(client) else { return };
-        if core::mem::replace(&mut from.mcp.preferred, worker) != worker && self.fleets.awaits_turn(client).is_some() {
+        if core::mem::replace(&mut from.mcp.preferred, worker) != worker
+            && self.fleets.queue().awaits_turn(client).is_some()
+        {
             // The previous one may be free.
             self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
         }
@@ -360,7 +363,7 @@ impl Bus {
         let Some(session) = self.sessions.get(key) else { return };
         let Some(old) = session.owner() else { return };
         let (name, worker) = (session.name().clone(), session.worker());
-        let number = self.ctx.client_number(by).unwrap_or_default();
+        let number = self.ctx.clients.client_number(by).unwrap_or_default();
         self.ctx.report_request(Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
             let name = name.as_bytes().escape_ascii();
             (None, format!("client {number} of the same name has taken over session \"{name}\""))
@@ -368,9 +371,9 @@ impl Bus {
         for key in [key].into_iter().chain(self.sessions.family_of(key)) {
             self.end_use_of_session(old, key);
             self.sessions.hand_over(&mut self.ctx, key, by);
-            self.ctx.hand_elicitations_over(worker, key, by);
+            self.ctx.workers.hand_elicitations_over(worker, key, by);
         }
-        self.ctx.forget_lost(by, name.as_bytes());
+        self.ctx.clients.forget_lost(by, name.as_bytes());
     }
 
     /// A client of an MCP listener has connected: a session, or one that sends requests of 2026-07-28. Its messages go
@@ -385,10 +388,10 @@ impl Bus {
     ) -> (Option<ClientKey>, Effects<'_>) {
         self.ctx.begin_call(now);
         let (listener, origin, pool) = (listener.into(), origin.into(), pool.into());
-        if !self.ctx.offers(listener, &origin, pool) {
+        if !self.ctx.settings.offers(listener, &origin, pool) {
             return (None, self.effects());
         }
-        let fleet = Some(pool.of(era)).filter(|fleet| self.fleets.pools.has(*fleet));
+        let fleet = Some(pool.of(era)).filter(|fleet| self.fleets.pools().has(*fleet));
         let group = GroupId::Fleet(fleet.unwrap_or(pool.of(Era::Legacy)));
         let client = self.admit_client(listener, origin, Some((group, era)));
         (client, self.effects())
@@ -413,7 +416,9 @@ impl Bus {
             _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
         };
         let since = self.ctx.time.now();
-        let Some(client) = self.ctx.client_mut(key).filter(|client| client.phase < Phase::Refusing) else { return };
+        let Some(client) = self.ctx.clients.get_mut(key).filter(|client| client.phase < Phase::Refusing) else {
+            return;
+        };
         let closing = &mut client.seldom.closing;
         closing.why.get_or_insert(why);
         (closing.since, closing.refusal) = (since, Some(refusal));
@@ -422,7 +427,7 @@ impl Bus {
         if why != Reason::ShuttingDown {
             self.ctx.send_error(key.into(), b"null", why, text, Delivered::Nothing);
         }
-        let is_open = self.ctx.phase(key) == Some(Phase::Open);
+        let is_open = self.ctx.clients.phase(key) == Some(Phase::Open);
         self.close_client(key, if is_open { Close::Refuse } else { Close::Flush }, why);
     }
 
@@ -431,7 +436,7 @@ impl Bus {
     pub(crate) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
         let (now, is_short) = (self.ctx.time.now(), self.shortage.is_on);
-        let Some(client) = self.ctx.refused(key) else { return Received { consumed: bytes, next: Next::Wait } };
+        let Some(client) = self.ctx.clients.refused(key) else { return Received { consumed: bytes, next: Next::Wait } };
         if !client.end.gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
@@ -452,7 +457,7 @@ impl Bus {
         if received.next == Next::Read
             && saves_memory
             && received.consumed < bytes
-            && let Some(client) = self.ctx.refused(key)
+            && let Some(client) = self.ctx.clients.refused(key)
         {
             client.seldom.closing.skips = true;
             received.consumed = client.end.stream.discard(bytes).consumed;
@@ -463,7 +468,7 @@ impl Bus {
 
     /// Continues the close of a client that was read to the end. Returns when to check it again.
     pub(crate) fn tick_refusing(&mut self, key: ClientKey) -> Option<Moment> {
-        let client = self.ctx.client(key).filter(|client| client.phase == Phase::Refusing)?;
+        let client = self.ctx.clients.get(key).filter(|client| client.phase == Phase::Refusing)?;
         // A client that is not read, because it does not take its errors, is not silent.
         let is_silent = (!client.end.gate.waits() && !client.end.stream.waits()).then(|| {
             let is_amid_a_line = client.seldom.closing.skips || client.end.stream.is_amid();
@@ -480,7 +485,7 @@ impl Bus {
 
     /// Closes a client in an orderly way, unless it takes no bytes. On a second request, it is closed at once.
     pub(crate) fn on_close_client(&mut self, key: ClientKey) {
-        let Some(client) = self.ctx.client(key) else { return };
+        let Some(client) = self.ctx.clients.get(key) else { return };
         let pending = client.end.asked.len();
         let takes_nothing = client.end.output.is_full() || client.phase >= Phase::Refusing;
         self.ctx.report(Reason::ClientKilled, Some(Peer::Client(key)), || {
@@ -494,7 +499,7 @@ impl Bus {
 
     /// Closes a client whose token was removed, in an orderly way: nothing it sends is delivered from now on.
     pub(crate) fn on_token_removed(&mut self, key: ClientKey) {
-        let Some(client) = self.ctx.client(key).filter(|client| client.phase < Phase::Refusing) else { return };
+        let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase < Phase::Refusing) else { return };
         let pending = client.end.asked.len();
         self.ctx.report(Reason::TokenRemoved, Some(Peer::Client(key)), || {
             format!(

@@ -24,7 +24,7 @@ impl Ctx {
         // The shutdown of the daemon has a deadline for all.
         let longest =
             if self.shutdown.has_deadline_for_clients() { None } else { Some(self.time.now().after(LONGEST)) };
-        let Some(client) = self.refused(key) else { return };
+        let Some(client) = self.clients.refused(key) else { return };
         client.seldom.closing.deadline = longest;
         let end = &mut client.end;
         end.gate = Default::default();
@@ -37,7 +37,7 @@ impl Ctx {
     /// Counts refused bytes. A client that sends endlessly is not read any longer.
     pub(crate) fn count_refused(&mut self, key: ClientKey, bytes: usize) {
         let now = self.time.now();
-        let Some(client) = self.refused(key) else { return };
+        let Some(client) = self.clients.refused(key) else { return };
         client.seldom.closing.bytes += bytes;
         let is_over = client.seldom.closing.bytes > MOST_BYTES;
         if is_over {

@@ -23,6 +23,7 @@ use super::timers::Timer;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::pending::Requests;
+use crate::refusals::code_for;
 use crate::session::table::Sessions;
 
 impl Bus {
@@ -68,8 +69,10 @@ impl Bus {
         if let Peer::Worker(key) = new.answerer
             && let Some(worker) = self.ctx.workers.get_mut(key)
         {
-            worker.creating.asked += u32::from(new.verb.creates());
-            let at = worker.answering.begin(self.ctx.time.now(), is_first, &mut worker.tenure);
+            if new.verb.creates() {
+                worker.creating_mut().begin();
+            }
+            let at = worker.begin_request(self.ctx.time.now(), is_first);
             self.ctx.timers.arm(new.answerer.into(), at);
         }
         self.ctx.out.stats().ids_translated += u64::from(edits[0].is_some());
@@ -83,7 +86,7 @@ impl Bus {
     /// Makes sure that one more request fits. Orphaned requests go first, then one of the client that holds most.
     fn make_room(&mut self, &NewRequest { asker, answerer, .. }: &NewRequest) -> Result<(), Refusal> {
         let askers = match answerer {
-            Peer::Worker(_) => self.ctx.client_count(),
+            Peer::Worker(_) => self.ctx.clients.len(),
             Peer::Client(_) => self.ctx.workers.len(),
         };
         let holds = self.ctx.peer_end(asker).map_or(0, |end| end.asked.len());
@@ -96,7 +99,7 @@ impl Bus {
             return Ok(());
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
-        let holder = if is_full { self.ctx.heaviest(client, |client| client.end.asked.len()) } else { None };
+        let holder = if is_full { self.ctx.clients.heaviest(client, |client| client.end.asked.len()) } else { None };
         let holder = holder.and_then(|holder| self.ctx.peer_end(holder.into()));
         let Some(newest) = holder.and_then(|client| self.requests.newest(&client.asked)) else {
             self.ctx.penalise_refusal(client);
@@ -143,11 +146,14 @@ impl Bus {
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.ctx.workers.get_mut(worker)
         {
-            self.ctx.workers_changed |= worker.answering.answers(is_response(&line));
-            self.fleets.pools[worker.fleet.pool].tally.answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
+            self.ctx.workers_changed |= worker.answering_mut().answers(is_response(&line));
+            self.fleets
+                .pools_mut()
+                .tally_mut(worker.fleet().pool)
+                .answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
         }
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
-            && let Some(client) = self.ctx.client_mut(client)
+            && let Some(client) = self.ctx.clients.get_mut(client)
         {
             client.mcp.answered_by = Some(worker);
         }
@@ -232,15 +238,15 @@ impl Bus {
             .ctx
             .workers
             .get(worker)
-            .map_or((None, None), |worker| (Some(worker.fleet.pool), worker.process.cause()));
+            .map_or((None, None), |worker| (Some(worker.fleet().pool), worker.process().cause()));
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
-        let code = self.fleets.code_for(&self.ctx, client.into(), reason);
+        let code = code_for(&self.fleets, &self.ctx, client.into(), reason);
         let said = self.ctx.error_for(client.into(), &token, session, (code, reason, cause), text, Delivered::Yes);
         self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleets, key, reason, said.as_ref());
         // A client that leaves is told nothing.
         if said.is_some() {
-            self.fleets.count_error(pool, reason);
+            self.fleets.pools_mut().count_error(pool, reason);
         }
         self.requests.abandon(&mut self.ctx, &mut self.sessions, key);
         self.ctx.say(client.into(), said);
@@ -291,8 +297,8 @@ impl Requests {
             self.record_end(ctx, sessions, request, Ending::of(Outcome::of(reason).name(), reason, said), None);
         }
         let Some(Peer::Worker(worker)) = self.get(request).map(Request::answerer) else { return };
-        if let Some(worker) = ctx.worker_name(worker) {
-            fleets.pools[worker.pool].tally.count(Outcome::of(reason));
+        if let Some(worker) = ctx.workers.worker_name(worker) {
+            fleets.pools_mut().tally_mut(worker.pool).count(Outcome::of(reason));
         }
     }
 
@@ -388,7 +394,7 @@ impl Requests {
         line: Parsed<'_>,
         progress: Span,
     ) -> Option<RequestKey> {
-        if ctx.workers.get(worker).is_none_or(|worker| worker.answering.responds()) {
+        if ctx.workers.get(worker).is_none_or(|worker| worker.answering().responds()) {
             return None;
         }
         let key = self.find(Peer::Worker(worker), id)?;
@@ -427,7 +433,9 @@ impl Requests {
         if let Peer::Worker(key) = answerer
             && let Some(worker) = ctx.workers.get_mut(key)
         {
-            worker.creating.asked -= u32::from(creates);
+            if creates {
+                worker.creating_mut().end();
+            }
             ctx.notice_leaving(key);
         }
         for session in named.into_iter().flatten() {
@@ -465,7 +473,7 @@ impl Requests {
             && verb.creates()
         {
             if let Some(worker) = ctx.workers.get_mut(worker) {
-                worker.creating.may_follow = true;
+                worker.creating_mut().time_out();
             }
             sessions.drop_early(ctx, worker);
         }
@@ -489,7 +497,7 @@ impl Requests {
     pub(super) fn check_correlation(&self, ctx: &Ctx) {
         let mut asked = self.iter().filter(|(_, request)| request.asker().is_some()).count();
         let mut listed = 0;
-        let clients = ctx.client_keys().into_iter().map(Peer::from);
+        let clients = ctx.clients.keys().into_iter().map(Peer::from);
         for peer in clients.chain(ctx.workers.keys().into_iter().map(Peer::from)) {
             let (end, list) = (ctx.peer_end(peer).expect("it is in its table"), self.asked_by(ctx, peer));
             assert_eq!(list.len(), end.asked.len());
@@ -503,7 +511,7 @@ impl Requests {
             assert!(end.traffic.asked >= end.traffic.given_up + end.asked.len() as u64, "{:?}", end.traffic);
             if let Peer::Worker(worker) = peer {
                 let creating = to_answer.iter().filter(|(_, request)| request.verb.creates()).count();
-                assert_eq!(ctx.workers.get(worker).map(|worker| worker.creating.asked as usize), Some(creating));
+                assert_eq!(ctx.workers.get(worker).map(|worker| worker.creating().asked() as usize), Some(creating));
             }
         }
         assert_eq!(asked, 0, "an awaited request is in the list of its asker");
@@ -515,7 +523,7 @@ impl Ctx {
     /// Whether it is a shared worker and no worker is trusted.
     fn is_untrusted(&self, answerer: Peer) -> bool {
         self.settings.routing.id_collision == IdCollision::Always
-            && matches!(answerer, Peer::Worker(worker) if !self.has_owner(worker))
+            && matches!(answerer, Peer::Worker(worker) if !self.workers.has_owner(worker))
     }
 }
 

@@ -84,11 +84,11 @@ impl Ctx {
         for peer in peers.into_iter().flatten() {
             match peer {
                 Peer::Client(client) => {
-                    let client = self.identity(client);
+                    let client = self.clients.identity(client);
                     report.client = client.map(|client| client.number);
                     report.origin = client.map(|client| Rc::clone(&client.origin));
                 }
-                Peer::Worker(worker) => report.worker = self.worker_name(worker),
+                Peer::Worker(worker) => report.worker = self.workers.worker_name(worker),
             }
         }
         self.tell(reason, || {
@@ -97,15 +97,17 @@ impl Ctx {
         });
     }
 
-    /// How many requests of clients somebody waits for.
-    pub(crate) fn awaited(&self) -> usize {
-        self.all_clients().map(|(_, client)| client.end.asked.len()).sum()
-    }
-
     pub(crate) fn takes_messages(&self, peer: Peer) -> bool {
         match peer {
-            Peer::Client(client) => self.phase(client) == Some(Phase::Open),
-            Peer::Worker(worker) => self.worker_takes_messages(worker),
+            Peer::Client(client) => self.clients.phase(client) == Some(Phase::Open),
+            Peer::Worker(worker) => self.workers.worker_takes_messages(worker),
         }
+    }
+}
+
+impl Clients {
+    /// How many requests of clients somebody waits for.
+    pub(crate) fn awaited(&self) -> usize {
+        self.iter().map(|(_, client)| client.end.asked.len()).sum()
     }
 }

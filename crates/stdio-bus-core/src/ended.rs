@@ -21,6 +21,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::PoolId;
 use crate::pending::Requests;
+use crate::refusals::pool_meant;
 use crate::session::table::Sessions;
 use crate::view::View;
 
@@ -180,36 +181,34 @@ fn code_of(line: &[u8]) -> Option<i64> {
     core::str::from_utf8(member(member(line, b"error")?, b"code")?).ok()?.trim().parse().ok()
 }
 
-impl Fleets {
-    /// A client's request was not forwarded; its client got the error `said`, or nothing.
-    #[cold]
-    pub(super) fn record_refusal(
-        &self,
-        ctx: &mut Ctx,
-        sessions: &Sessions,
-        from: ClientKey,
-        line: Parsed<'_>,
-        reason: Reason,
-        said: Option<&Said>,
-    ) {
-        let pool = self.pool_meant(ctx, sessions, from, line).map(PoolId::index);
-        let now = ctx.time.now();
-        if !ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
-            return;
-        }
-        let Some(identity) = ctx.identity(from) else { return };
-        let id = line.get(line.id);
-        let ended = Ended {
-            pool,
-            bytes_in: bytes_of(&line),
-            id: id[..id.len().min(2 * MAX_REQUEST_ID_LEN)].into(),
-            method: method_of(line),
-            session: begin_of(&session_named(line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
-            ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
-        };
-        let Some(records) = ctx.out.records() else { return };
-        records.add(ended);
+/// A client's request was not forwarded; its client got the error `said`, or nothing.
+#[cold]
+pub(super) fn record_refusal(
+    fleets: &Fleets,
+    ctx: &mut Ctx,
+    sessions: &Sessions,
+    from: ClientKey,
+    line: Parsed<'_>,
+    reason: Reason,
+    said: Option<&Said>,
+) {
+    let pool = pool_meant(fleets, ctx, sessions, from, line).map(PoolId::index);
+    let now = ctx.time.now();
+    if !ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
+        return;
     }
+    let Some(identity) = ctx.clients.identity(from) else { return };
+    let id = line.get(line.id);
+    let ended = Ended {
+        pool,
+        bytes_in: bytes_of(&line),
+        id: id[..id.len().min(2 * MAX_REQUEST_ID_LEN)].into(),
+        method: method_of(line),
+        session: begin_of(&session_named(line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
+        ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
+    };
+    let Some(records) = ctx.out.records() else { return };
+    records.add(ended);
 }
 
 impl Requests {
@@ -228,11 +227,11 @@ impl Requests {
         }
         let Some(request) = self.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
-        let Some(identity) = ctx.identity(client) else { return };
+        let Some(identity) = ctx.clients.identity(client) else { return };
         let session = request.session.and_then(|session| sessions.get(session));
         let session = session.map(|session| session.name().as_bytes()).or(named).unwrap_or_default();
         let ended = Ended {
-            worker: ctx.worker_name(worker),
+            worker: ctx.workers.worker_name(worker),
             took: ctx.time.lasted(request.since()),
             id: self.asker_token(key).as_slice().into(),
             session: begin_of(session, MAX_SESSION_ID_LEN).into(),

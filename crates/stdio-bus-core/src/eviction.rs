@@ -31,6 +31,7 @@ use super::port::Close;
 use super::report::Reason;
 use super::settings::{Era, MAX_CONNECTIONS};
 use super::timers::Timer;
+use crate::client::Clients;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::FleetId;
@@ -123,7 +124,7 @@ impl Bus {
     /// Closes a client that was idle for too long. Returns when to check it again.
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
         let now = self.ctx.time.now();
-        let client = self.ctx.client(key)?;
+        let client = self.ctx.clients.get(key)?;
         let due = self.ctx.idle_deadline(client)?;
         if due > now {
             return Some(due);
@@ -155,7 +156,7 @@ impl Bus {
 
     /// A connection waits for a slot.
     pub(super) fn on_connection_waits(&mut self) {
-        self.fleets.admission.is_awaited.set(self.ctx.free_slots() == 0);
+        self.fleets.admission().set_awaited(self.ctx.clients.free_slots() == 0);
         self.make_room_for_a_connection();
     }
 
@@ -163,17 +164,17 @@ impl Bus {
     /// without a line first.
     pub(super) fn make_room_for_a_connection(&mut self) {
         let now = self.ctx.time.now();
-        if self.ctx.free_slots() > 0 {
+        if self.ctx.clients.free_slots() > 0 {
             return;
         }
-        if !self.fleets.admission.is_awaited.get() {
+        if !self.fleets.admission().is_awaited() {
             // Those that can be refused with an answer are only counted here.
             return self.ctx.timers.arm(Timer::Slots, now.after(FIRST_LINE));
         }
         let idle = || {
-            let idle = self.ctx.all_clients().filter(|(_, client)| client.does_nothing());
+            let idle = self.ctx.clients.iter().filter(|(_, client)| client.does_nothing());
             idle.filter_map(|(key, client)| {
-                let (since, due) = self.fleets.idle_since(&self.ctx, client)?;
+                let (since, due) = idle_since(&self.fleets, &self.ctx, client)?;
                 Some((client.has_spoken(), since, due, key))
             })
         };
@@ -183,7 +184,7 @@ impl Bus {
             let next = idle().map(|(_, _, due, _)| due).min().unwrap_or(Moment::NEVER);
             return self.ctx.timers.arm(Timer::Slots, next.min(now.after(FIRST_LINE)));
         };
-        let slots = self.ctx.most_clients();
+        let slots = self.ctx.clients.capacity();
         let what = if spoke { "has been idle" } else { "has sent no line" };
         self.ctx.report(Reason::ClientIdle, Some(Peer::Client(key)), || {
             let seconds = now.since(since).as_secs_f32();
@@ -197,7 +198,7 @@ impl Bus {
         self.shortage.is_on = !held.is_empty();
         if held.is_empty() {
             self.shortage.chances.clear();
-            for client in self.ctx.client_keys() {
+            for client in self.ctx.clients.keys() {
                 self.ctx.hold_back(client, false);
             }
             return;
@@ -220,7 +221,7 @@ impl Bus {
         for holder in holders.iter().filter(|holder| !holder.moves && missed.contains(&holder.client)) {
             self.close_holder(holder, &text(holder.bytes));
         }
-        let share_to_keep = share(most, self.ctx.client_count(), TRIFLE);
+        let share_to_keep = share(most, self.ctx.clients.len(), TRIFLE);
         let due = lasts && now >= self.shortage.closed_at.after(CLOSE_EVERY);
         // Before the limit is reached, at least one is closed, and as many as needed for those with a chance to finish
         // their lines: they need larger blocks for it. The one that was silent for longest goes first.
@@ -250,12 +251,12 @@ impl Bus {
 
     /// Holds back clients above their share, except those that have a chance. Returns those that did not use theirs.
     fn hold_largest_back(&mut self, holders: &[Holder], waiting: &[Peer], lasts: bool) -> Vec<ClientKey> {
-        let share = share(self.ctx.settings.limits.max_memory, self.ctx.client_count(), SMALL_SHARE);
+        let share = share(self.ctx.settings.limits.max_memory, self.ctx.clients.len(), SMALL_SHARE);
         let mut too_much: Vec<ClientKey> =
             holders.iter().filter(|holder| holder.bytes > share).map(|holder| holder.client).collect();
         too_much.sort_unstable_by_key(|client| client.index());
         let missed = if lasts { self.rotate_chances(&too_much, waiting) } else { Vec::new() };
-        for client in self.ctx.client_keys() {
+        for client in self.ctx.clients.keys() {
             let holds_too_much = too_much.binary_search_by_key(&client.index(), |client| client.index()).is_ok();
             let has_chance = self.shortage.chances.iter().any(|(lucky, _)| *lucky == client);
             self.ctx.hold_back(client, holds_too_much && !has_chance);
@@ -272,7 +273,7 @@ impl Bus {
             });
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
-            held_back.contains(client) && self.ctx.client(*client).is_some_and(|client| client.heard < *since)
+            held_back.contains(client) && self.ctx.clients.get(*client).is_some_and(|client| client.heard < *since)
         });
         let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
         // Round robin by their places in the table.
@@ -281,7 +282,7 @@ impl Bus {
             if running.len() >= CHANCES {
                 break;
             }
-            let waits = self.ctx.client(*client).is_none_or(|client| client.end.gate.waits());
+            let waits = self.ctx.clients.get(*client).is_none_or(|client| client.end.gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
                 running.push((*client, self.ctx.time.now()));
                 self.shortage.last_chance = client.index();
@@ -312,7 +313,7 @@ impl Bus {
     }
 
     fn close_holder(&mut self, holder: &Holder, text: &str) {
-        let Some(client) = self.ctx.client(holder.client).filter(|client| client.phase < Phase::Closing) else {
+        let Some(client) = self.ctx.clients.get(holder.client).filter(|client| client.phase < Phase::Closing) else {
             return;
         };
         let (phase, queued) = (client.phase, client.end.output.queued());
@@ -330,42 +331,25 @@ impl Bus {
     }
 }
 
-impl Fleets {
-    /// Since when a client is idle, and when it may be closed for that while all slots are taken. One that has sent
-    /// lines is closed only if its source has more than half of all connections.
-    fn idle_since(&self, ctx: &Ctx, client: &Client) -> Option<(Moment, Moment)> {
-        let active_at = client.active_at();
-        if client.has_spoken() {
-            return self.has_most(ctx, client.identity.source_use).then(|| (active_at, active_at.after(IDLE)));
-        }
-        let due = match client.end.stream.is_amid() {
-            false => client.identity.opened.after(FIRST_LINE),
-            // Its first line may be long and still in progress; but it may not trickle in byte by byte forever.
-            true => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
-        };
-        Some((client.identity.opened, due))
+/// Since when a client is idle, and when it may be closed for that while all slots are taken. One that has sent
+/// lines is closed only if its source has more than half of all connections.
+fn idle_since(fleets: &Fleets, ctx: &Ctx, client: &Client) -> Option<(Moment, Moment)> {
+    let active_at = client.active_at();
+    if client.has_spoken() {
+        return fleets
+            .admission()
+            .has_most(ctx, client.identity.source_use)
+            .then(|| (active_at, active_at.after(IDLE)));
     }
+    let due = match client.end.stream.is_amid() {
+        false => client.identity.opened.after(FIRST_LINE),
+        // Its first line may be long and still in progress; but it may not trickle in byte by byte forever.
+        true => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
+    };
+    Some((client.identity.opened, due))
 }
 
 impl Ctx {
-    /// The connection that holds most, if that is not `asker`: of the source that holds most, its own if no other one
-    /// holds more. `of` counts what a connection holds. Tables are rarely full, so nothing is counted before.
-    pub(super) fn heaviest(&self, asker: ClientKey, of: impl Fn(&Client) -> usize) -> Option<ClientKey> {
-        let own = self.client(asker)?;
-        let mut together = vec![0; MAX_CONNECTIONS];
-        for (_, client) in self.all_clients() {
-            together[client.identity.source_use.index()] += of(client);
-        }
-        // Among equal sources the asker's goes first, then the one with the lowest slot.
-        let order = |client: &Client| {
-            let (source, index) = (client.identity.source_use, client.identity.source_use.index());
-            (Reverse(together[index]), source != own.identity.source_use, index, Reverse(of(client)))
-        };
-        let (key, heaviest) = self.all_clients().min_by_key(|(_, client)| order(client))?;
-        // If the asker held as many afterwards as the other one, nothing would be gained.
-        (heaviest.identity.source_use != own.identity.source_use || of(heaviest) > of(own) + 1).then_some(key)
-    }
-
     /// When a client must be checked for being idle, if its listener limits that.
     pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
         let after = self.settings.listener(client.identity.listener)?.idle_timeout?;
@@ -375,21 +359,16 @@ impl Ctx {
     /// A session has no connection any more, or one again.
     pub(super) fn on_detached(&mut self, key: ClientKey, is_detached: bool) {
         let since = is_detached.then(|| self.time.now());
-        if let Some(client) = self.client_mut(key).filter(|client| client.is_mcp_session()) {
+        if let Some(client) = self.clients.get_mut(key).filter(|client| client.is_mcp_session()) {
             client.seldom.detached = since;
         }
     }
 
-    /// Whether a client is a session without a connection and without a pending request.
-    fn detached_since(&self, key: ClientKey) -> Option<Moment> {
-        let client = self.client(key).filter(|client| client.phase == Phase::Open && client.is_mcp_session())?;
-        client.seldom.detached.filter(|_| client.end.asked.is_empty())
-    }
-
     /// Whether a session could be ended to make room for another one.
     pub(super) fn has_detached_session(&self) -> bool {
-        self.all_clients()
-            .any(|(key, _)| self.detached_since(key).is_some_and(|at| at.after(DETACHED) <= self.time.now()))
+        self.clients
+            .iter()
+            .any(|(key, _)| self.clients.detached_since(key).is_some_and(|at| at.after(DETACHED) <= self.time.now()))
     }
 
     /// The session that has to give up its worker of a pool is closed at the end of this call, if one has been without a
@@ -407,9 +386,9 @@ impl Ctx {
     /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
     /// had the worker, but no connection. One that has just got it may have a request that has waited for it.
     fn first_to_give_up(&self, fleet: FleetId, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
-        let workers = || self.workers.iter().filter(|(_, worker)| worker.fleet == fleet);
-        let owners = || workers().filter_map(|(_, it)| Some((it.owner?, it.facts.claimed)));
-        let sources = owners().filter_map(|(owner, _)| Some(self.identity(owner)?.origin.source()));
+        let workers = || self.workers.iter().filter(|(_, worker)| worker.fleet() == fleet);
+        let owners = || workers().filter_map(|(_, it)| Some((it.owner()?, it.claim().since())));
+        let sources = owners().filter_map(|(owner, _)| Some(self.clients.identity(owner)?.origin.source()));
         let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
         sources.for_each(|source| *counts.entry(source).or_default() += 1);
         let count = |source: &Source| counts.get(source).copied().unwrap_or_default();
@@ -421,8 +400,8 @@ impl Ctx {
         };
         let is_evicted = |owner: &ClientKey| self.evictions.iter().any(|evicted| evicted.client == *owner);
         let candidates = owners().filter(|(owner, _)| !is_evicted(owner)).filter_map(|(owner, claimed)| {
-            let source = self.identity(owner)?.origin.source();
-            let (since, has_most) = (self.detached_since(owner)?.max(claimed), count(&source));
+            let source = self.clients.identity(owner)?.origin.source();
+            let (since, has_most) = (self.clients.detached_since(owner)?.max(claimed), count(&source));
             (has_most >= least).then_some((rank(since, has_most), owner))
         });
         candidates.min().map(|((.., since), owner)| (since, owner))
@@ -440,7 +419,7 @@ impl Ctx {
         let mut holders = Vec::with_capacity(held.len());
         for (peer, bytes) in held {
             let Peer::Client(key) = peer else { continue };
-            let Some(client) = self.client(*key).filter(|client| client.phase < Phase::Closing) else {
+            let Some(client) = self.clients.get(*key).filter(|client| client.phase < Phase::Closing) else {
                 leaving += bytes;
                 continue;
             };
@@ -453,11 +432,37 @@ impl Ctx {
     }
 
     fn hold_back(&mut self, key: ClientKey, held_back: bool) {
-        let Some(client) = self.client(key).filter(|client| client.phase == Phase::Open) else { return };
+        let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { return };
         match (client.end.gate.has(Hold::Memory), held_back) {
             (false, true) => self.close_gate(key.into(), Hold::Memory),
             (true, false) => self.open_gate(key.into(), Hold::Memory),
             _ => {}
         }
+    }
+}
+
+impl Clients {
+    /// The connection that holds most, if that is not `asker`: of the source that holds most, its own if no other one
+    /// holds more. `of` counts what a connection holds. Tables are rarely full, so nothing is counted before.
+    pub(super) fn heaviest(&self, asker: ClientKey, of: impl Fn(&Client) -> usize) -> Option<ClientKey> {
+        let own = self.get(asker)?;
+        let mut together = vec![0; MAX_CONNECTIONS];
+        for (_, client) in self.iter() {
+            together[client.identity.source_use.index()] += of(client);
+        }
+        // Among equal sources the asker's goes first, then the one with the lowest slot.
+        let order = |client: &Client| {
+            let (source, index) = (client.identity.source_use, client.identity.source_use.index());
+            (Reverse(together[index]), source != own.identity.source_use, index, Reverse(of(client)))
+        };
+        let (key, heaviest) = self.iter().min_by_key(|(_, client)| order(client))?;
+        // If the asker held as many afterwards as the other one, nothing would be gained.
+        (heaviest.identity.source_use != own.identity.source_use || of(heaviest) > of(own) + 1).then_some(key)
+    }
+
+    /// Whether a client is a session without a connection and without a pending request.
+    fn detached_since(&self, key: ClientKey) -> Option<Moment> {
+        let client = self.get(key).filter(|client| client.phase == Phase::Open && client.is_mcp_session())?;
+        client.seldom.detached.filter(|_| client.end.asked.is_empty())
     }
 }

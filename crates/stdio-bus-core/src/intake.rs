@@ -28,7 +28,6 @@ use super::timers::{Timer, Timers};
 use super::withdrawal::prompt_flag;
 use super::worker::Worker;
 use super::{Bus, tally};
-use crate::ctx::Ctx;
 use crate::fleet::balancer::Groups;
 use crate::flow::waste::MANY;
 use crate::view::View;
@@ -147,20 +146,21 @@ struct FastPath<'a> {
 
 /// The parts of the bus that the fast path needs while one peer is already borrowed.
 macro_rules! fast_path {
-    ($bus:ident, $clients:ident) => {
+    ($bus:ident, $clients:ident) => {{
+        let (pools, groups) = $bus.fleets.for_lines();
         FastPath {
             time: &$bus.ctx.time,
             settings: &$bus.ctx.settings,
             sessions: &mut $bus.sessions,
             requests: &mut $bus.requests,
-            pools: &mut $bus.fleets.pools,
-            groups: &mut $bus.fleets.balancer.groups,
+            pools,
+            groups,
             timers: &mut $bus.ctx.timers,
             out: &mut $bus.ctx.out,
             clients: $clients,
             workers_changed: &mut $bus.ctx.workers_changed,
         }
-    };
+    }};
 }
 
 impl Bus {
@@ -231,21 +231,21 @@ impl Bus {
         let count = self.ctx.clients.len();
         let limit = self.ctx.settings.limits.max_worker_line();
         let (bytes, takes_fast_path) = (window.data().len(), self.may_take_fast_path());
-        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| !worker.process.is_drained()) else {
+        let Some(worker) = self.ctx.workers.get_mut(key).filter(|worker| !worker.process().is_drained()) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
-        if !worker.end.gate.is_open() {
+        if !worker.end().gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
-        if worker.strays.is_amid() {
+        if worker.strays().is_amid() {
             self.intake.batch.clear();
             let received = self.receive_stray(key, window);
             return self.charge_useless(key, received);
         }
-        let found = worker.end.stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
+        let found = worker.end_mut().stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
-        let has_waited = worker.end.seldom.get().is_some_and(|seldom| seldom.kept.is_any());
-        if takes_fast_path && !worker.tenure.is_leaving() && !has_waited {
+        let has_waited = worker.end().seldom.get().is_some_and(|seldom| seldom.kept.is_any());
+        if takes_fast_path && !worker.tenure().is_leaving() && !has_waited {
             let (mut path, clients) = (fast_path!(self, count), &mut self.ctx.clients);
             lines = self.intake.count_while(limit, |line| {
                 let parsed = Parsed { window: &window, line };
@@ -255,8 +255,8 @@ impl Bus {
                 }
             });
             self.ctx.out.stats().worker_side.lines_in += lines as u64;
-            if let Some(received) = self.intake.finish(&mut worker.end, now, bytes, found, lines, limit) {
-                let may_be_useless = worker.useless.is_suspected(lines, received.consumed);
+            if let Some(received) = self.intake.finish(worker.end_mut(), now, bytes, found, lines, limit) {
+                let may_be_useless = worker.useless().is_suspected(lines, received.consumed);
                 return if may_be_useless { self.charge_useless(key, received) } else { received };
             }
         }
@@ -271,7 +271,7 @@ impl Bus {
         if self.intake.is_plain {
             return false;
         }
-        !self.fleets.balancer.denies_methods && !self.ctx.shutdown.refuses_requests()
+        !self.fleets.balancer().denies_methods() && !self.ctx.shutdown.refuses_requests()
     }
 
     /// The next lines of a client, all of which are refused.
@@ -292,7 +292,7 @@ impl Bus {
         mut lines: usize,
     ) -> Received {
         let (batch, first) = (core::mem::take(&mut self.intake.batch), lines);
-        let limit = self.ctx.longest_line(from);
+        let limit = self.ctx.settings.longest_line(from);
         let kept = self.ctx.peer_end(from).and_then(|end| end.seldom.get()).map(|seldom| seldom.kept);
         let kept = kept.filter(|kept| kept.is_any());
         let now = self.ctx.time.now();
@@ -343,7 +343,7 @@ impl Bus {
         self.ctx.out.side(from).lines_in += (lines - first) as u64;
         // The scan state of the unhandled bytes is kept.
         let (done, waiting) = batch.split_at(lines);
-        let waits = flow == Flow::Blocked && self.ctx.has_time_limits();
+        let waits = flow == Flow::Blocked && self.ctx.settings.has_time_limits();
         let received = self.ctx.endpoint(from).map(|end| {
             take_lines(end, now, done);
             if waits || kept.is_some() {
@@ -392,25 +392,25 @@ impl Bus {
             _ => 0,
         };
         let found = lines.len();
-        let worker = self.ctx.workers.get(key).filter(|worker| !worker.process.is_drained());
-        if worker.is_some_and(|worker| blank > 0 || worker.useless.has_any()) {
+        let worker = self.ctx.workers.get(key).filter(|worker| !worker.process().is_drained());
+        if worker.is_some_and(|worker| blank > 0 || worker.useless().has_any()) {
             self.ctx.pause_useless(key, blank, found, &mut received);
         }
         received
     }
 }
 
-impl Ctx {
+impl Settings {
     /// Whether requests to any worker, or of any, time out.
     fn has_time_limits(&self) -> bool {
-        self.settings.pools.iter().any(|pool| pool.request_timeout.is_some())
+        self.pools.iter().any(|pool| pool.request_timeout.is_some())
     }
 
     /// Longest line that `peer` may send, in bytes without its newline.
     pub(super) fn longest_line(&self, peer: Peer) -> usize {
         match peer {
-            Peer::Client(_) => self.settings.limits.max_input_buffer,
-            Peer::Worker(_) => self.settings.limits.max_worker_line(),
+            Peer::Client(_) => self.limits.max_input_buffer,
+            Peer::Worker(_) => self.limits.max_worker_line(),
         }
     }
 }
@@ -456,7 +456,7 @@ impl FastPath<'_> {
         let assigned = seldom.map_or(&[][..], |seldom| &seldom.assigned);
         match assigned.iter().find(|(of, _)| *of == client.group) {
             Some((_, worker)) => Some((*worker, true)),
-            None if group.assignment() == Assignment::RoundRobin => Some((self.pools[group.next()?].worker?, false)),
+            None if group.assignment() == Assignment::RoundRobin => Some((self.pools[group.next()?].worker()?, false)),
             None => None,
         }
     }
@@ -475,7 +475,7 @@ impl FastPath<'_> {
             let (worker_key, is_its_own) = self.worker_for(client)?;
             let worker = workers.get_mut(worker_key)?;
             let is_assigned = || self.groups[client.group].assignment() == Assignment::Client;
-            let is_usable = !is_its_own || worker.owner == Some(key) || is_assigned();
+            let is_usable = !is_its_own || worker.owner() == Some(key) || is_assigned();
             return is_usable.then_some((worker_key, worker, None, !is_its_own));
         };
         let session_key = self.sessions.named_by(key, own, name)?;
@@ -502,17 +502,17 @@ impl FastPath<'_> {
         let (worker_key, worker, session, takes_turn) = self.destination(key, client, &from.sessions, workers, line)?;
         // A worker may have to be sent the client's `initialize` first (`fleet/eras/opening.rs`).
         if !worker.takes_messages()
-            || !worker.audience.has(key)
-            || worker.greeting.is_asking()
-            || worker.end.output.is_full()
-            || worker.end.seldom.get().is_some_and(|seldom| seldom.blocked_on.is_some())
+            || !worker.audience().has(key)
+            || worker.greeting().is_asking()
+            || worker.end().output.is_full()
+            || worker.end().seldom.get().is_some_and(|seldom| seldom.blocked_on.is_some())
             || from.seldom.get().is_some_and(|seldom| seldom.turn.is_granted())
         {
             return None;
         }
-        let in_turns = worker.owner.is_none() && !client.identity.stdio;
-        let others_wait = worker.end.output.has_waiters();
-        if in_turns && !worker.window.has_room_for(key, others_wait, self.clients == 1) {
+        let in_turns = worker.owner().is_none() && !client.identity.stdio;
+        let others_wait = worker.end().output.has_waiters();
+        if in_turns && !worker.window().has_room_for(key, others_wait, self.clients == 1) {
             return None;
         }
         let made = if line.id.is_some() { self.try_ask(key, from, (worker_key, worker), session, line)? } else { None };
@@ -524,11 +524,12 @@ impl FastPath<'_> {
         }
         let bytes = line.span.len() + 1;
         if in_turns {
-            worker.window.mark_line_end(key, bytes);
+            worker.window_mut().mark_line_end(key, bytes);
         }
         let bytes = self.copy(worker_key.into(), line, made, bytes);
-        worker.window.push(self.time.now(), bytes, self.clients > 1 && worker.owner.is_none());
-        self.count_queued(worker_key.into(), &mut worker.end, bytes);
+        let is_shared = self.clients > 1 && worker.owner().is_none();
+        worker.window_mut().push(self.time.now(), bytes, is_shared);
+        self.count_queued(worker_key.into(), worker.end_mut(), bytes);
         Some(())
     }
 
@@ -546,7 +547,7 @@ impl FastPath<'_> {
         let (token, progress) = (line.get(line.id), line.meta.progress);
         let Spelled { id, is_plain, is_escaped } = Spelled::parse(token).ok()?;
         // Clients use the id as progress token.
-        let is_unusual = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.doubts_nothing())
+        let is_unusual = worker.end().seldom.get().is_some_and(|seldom| !seldom.retired.doubts_nothing())
             || self.settings.routing.id_collision == IdCollision::Always
             || progress.is_some() && (self.requests.has_other_tokens() || line.get(progress) != token)
             || !is_plain;
@@ -558,17 +559,17 @@ impl FastPath<'_> {
             return None;
         }
         let is_known =
-            matches!(id, Id::Number(number) if worker.end.names.are_known(client.into(), client.index(), number));
+            matches!(id, Id::Number(number) if worker.end().names.are_known(client.into(), client.index(), number));
         let (place, replaced) = match found {
             Err(place) if is_known => (place, None),
             found => self.claim_or_replace(client, (worker_key, worker), &id, found.err(), progress)?,
         };
         let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
-        let expires = worker.answering.limits().first_deadline(self.time.now());
+        let expires = worker.answering().limits().first_deadline(self.time.now());
         let on_top = on_top | prompt_flag(line, session, expires);
         let (flags, print) = match replaced {
             Some((original, _)) => (Flags::UNUSUAL, original),
-            None if worker.answering.responds() => (0, 0),
+            None if worker.answering().responds() => (0, 0),
             None => (0, print_of(line, progress)),
         };
         let new = NewRequest {
@@ -599,18 +600,18 @@ impl FastPath<'_> {
             records.begin(self.time.now(), request, line);
         }
         if expires != Moment::NEVER {
-            if worker.answering.limits().limit_silence() {
-                let expires = worker.answering.limits().expires(self.time.now());
+            if worker.answering().limits().limit_silence() {
+                let expires = worker.answering().limits().expires(self.time.now());
                 self.requests.watch_mut().begin(request, self.time.now(), expires);
             }
             self.timers.arm(Timer::Requests, expires);
         }
         from.traffic.asked += 1;
-        let is_first = worker.end.to_answer.begin();
+        let is_first = worker.end_mut().to_answer.begin();
         if let Some(session) = session {
             self.sessions.begin_request(session);
         }
-        let at = worker.answering.begin(self.time.now(), is_first, &mut worker.tenure);
+        let at = worker.begin_request(self.time.now(), is_first);
         if at.is_some() {
             self.timers.arm(Timer::Worker(worker_key), at);
         }
@@ -629,14 +630,15 @@ impl FastPath<'_> {
         free: Option<Place>,
         progress: Span,
     ) -> Option<(Place, Option<(u32, u64)>)> {
-        let names = &mut worker.end.names;
+        let responds = worker.answering().responds();
+        let names = &mut worker.end_mut().names;
         if let Some(place) = free
             && self.requests.claim_name(names, client.into(), client.index(), id)
         {
             return Some((place, None));
         }
         let Id::Number(number) = id else { return None };
-        let original = u32::try_from(*number).ok().filter(|_| worker.answering.responds() && !progress.is_some())?;
+        let original = u32::try_from(*number).ok().filter(|_| responds && !progress.is_some())?;
         let made = names.make_new_number()?;
         let place = self.requests.find_or_place(worker_key.into(), &Id::Number(made)).err()?;
         Some((place, Some((original, made))))
@@ -710,10 +712,10 @@ impl FastPath<'_> {
         mcp.answered_by = Some(key);
         self.requests.leave_asker(request_key, &mut end.asked);
         self.requests.remove_at(request_key, place);
-        worker.end.to_answer.orphan();
-        worker.end.to_answer.end();
-        *self.workers_changed |= worker.answering.answers(true);
-        self.pools[worker.fleet.pool].tally.answered(tally::Outcome::of_answer(&line), took);
+        worker.end_mut().to_answer.orphan();
+        worker.end_mut().to_answer.end();
+        *self.workers_changed |= worker.answering_mut().answers(true);
+        self.pools.tally_mut(worker.fleet().pool).answered(tally::Outcome::of_answer(&line), took);
         if let Some(records) = self.out.records()
             && records.has(request_key)
         {
@@ -721,7 +723,7 @@ impl FastPath<'_> {
             let session = session.map(|session| session.name().clone()).unwrap_or_default();
             let ended = Ended::of(client_key, identity, Ending::of_answer(line));
             let id = line.get(line.id).into();
-            records.end(request_key, Ended { worker: Some(worker.name), took, id, session, ..ended });
+            records.end(request_key, Ended { worker: Some(worker.name()), took, id, session, ..ended });
         }
         let bytes = self.copy(client_key.into(), line, original.map(u64::from), line.span.len() + 1);
         self.count_queued(client_key.into(), end, bytes);
@@ -746,9 +748,9 @@ impl FastPath<'_> {
     /// The only client of a worker, for messages that name no client.
     #[inline(always)]
     fn only_client(&self, worker: &Worker, line: Parsed<'_>) -> Option<ClientKey> {
-        let is_its_own = self.settings.pools[worker.fleet].assignment == Assignment::Dedicated;
-        let names_none = is_its_own && worker.elicitations.is_empty() && verb(line) == Verb::Other;
-        worker.owner.filter(|_| names_none)
+        let is_its_own = self.settings.pools[worker.fleet()].assignment == Assignment::Dedicated;
+        let names_none = is_its_own && worker.elicitations().is_empty() && verb(line) == Verb::Other;
+        worker.owner().filter(|_| names_none)
     }
 
     /// A notification in a session that the worker has given out, of a request's progress, or for its only client. None
@@ -762,7 +764,7 @@ impl FastPath<'_> {
         line: Parsed<'_>,
     ) -> Option<()> {
         let name = Self::only_name(line)?;
-        if worker.facts.is_watched() && worker.facts.is_noted(line.get(line.span)) {
+        if worker.updates().are_watched() && worker.updates().are_noted(line.get(line.span)) {
             return None;
         }
         let (session, request, client_key) = match (name, line.token.is_some()) {
@@ -789,7 +791,7 @@ impl FastPath<'_> {
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.touch(session, self.time.now());
         }
-        if worker.answering.limits().limit_silence() {
+        if worker.answering().limits().limit_silence() {
             session.into_iter().for_each(|session| self.sessions.touch_by_worker(session, self.time.now()));
             request.into_iter().for_each(|request| self.requests.watch_mut().touch(request, self.time.now()));
         }

@@ -176,7 +176,7 @@ impl Bus {
             Input::Stranger { place, reason, text } => {
                 self.ctx.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text) });
             }
-            Input::SendsNoMore(client) => self.fleets.on_sends_no_more(&mut self.ctx, client),
+            Input::SendsNoMore(client) => self.fleets.queue_mut().on_sends_no_more(&mut self.ctx, client),
             Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),
             Input::BinaryIgnored(client) => self.ctx.report(Reason::BinaryIgnored, Some(Peer::Client(client)), || {
                 "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
@@ -198,9 +198,9 @@ impl Bus {
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
             Input::RestartWorker { worker, at_once: true } => self.ctx.stop_for_operator(worker),
-            Input::RestartWorker { worker, at_once: false } => self.fleets.wear_out(&mut self.ctx, worker, Wear::Operator),
-            Input::RestartPool(pool) => self.fleets.on_restart_pool(&mut self.ctx, PoolId::at(pool)),
-            Input::Grown { worker, mib } => self.fleets.wear_out(&mut self.ctx, worker, Wear::Memory(mib)),
+            Input::RestartWorker { worker, at_once: false } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Operator),
+            Input::RestartPool(pool) => self.fleets.pools_mut().on_restart_pool(&mut self.ctx, PoolId::at(pool)),
+            Input::Grown { worker, mib } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Memory(mib)),
             Input::Gap { held_up, suspended } => self.ctx.on_gap(held_up, suspended),
             Input::ConnectionWaits => self.on_connection_waits(),
             Input::Drain => self.on_drain(),
@@ -240,7 +240,7 @@ impl Bus {
         }
         #[cfg(debug_assertions)]
         {
-            let entries = self.requests.len() + self.sessions.len() + self.tasks.len() + self.ctx.client_count();
+            let entries = self.requests.len() + self.sessions.len() + self.tasks.len() + self.ctx.clients.len();
             if self.ctx.out.is_to_check(entries) {
                 self.check_invariants();
             }
@@ -273,18 +273,18 @@ impl Bus {
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
         self.requests.check_invariants();
-        self.fleets.check_admission(&self.ctx);
+        self.fleets.admission().check_admission(&self.ctx);
         self.sessions.check_ownership(&self.ctx, &self.requests);
         self.requests.check_correlation(&self.ctx);
         self.ctx.check_waiting();
-        self.fleets.check_pools(&self.ctx);
-        self.fleets.check_rolls(&self.ctx);
-        self.fleets.check_questions(&self.ctx);
-        self.fleets.check_worker_queue(&self.ctx);
-        self.fleets.check_assignments(&self.ctx);
+        self.fleets.pools().check_pools(&self.ctx);
+        self.fleets.pools().check_rolls(&self.ctx);
+        self.fleets.pools().check_questions(&self.ctx);
+        self.fleets.queue().check_worker_queue(&self.ctx);
+        self.fleets.balancer().check_assignments(&self.ctx);
         self.sessions.check_early(&self.ctx);
         self.tasks.check(|worker| self.ctx.workers.get(worker).is_some());
-        self.fleets.openings.check(&self.ctx);
+        self.fleets.openings().check(&self.ctx);
     }
 
     /// Takes each client request that has ended since, and returns how many more there were.

@@ -174,21 +174,18 @@ pub struct Levels {
     pub worker_requests: Level,
 }
 
-impl Fleets {
-    /// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
-    fn wait_for_own_worker(&self, ctx: &Ctx, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
-        if let Some((group, since)) = self.awaits_turn(key) {
-            let fleet = self.balancer.groups[group].fleets().next()?;
-            let whom = Name::Pool(fleet.pool.index());
-            return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
-        }
-        let starts =
-            |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
-        let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
-        let since = ctx.workers.get(worker)?.facts.claimed;
-        let whom = ctx.name(Peer::Worker(worker))?;
-        Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
+/// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
+fn wait_for_own_worker(fleets: &Fleets, ctx: &Ctx, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
+    if let Some((group, since)) = fleets.queue().awaits_turn(key) {
+        let fleet = fleets.balancer()[group].fleets().next()?;
+        let whom = Name::Pool(fleet.pool.index());
+        return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
     }
+    let starts = |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
+    let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
+    let since = ctx.workers.get(worker)?.claim().since();
+    let whom = ctx.name(Peer::Worker(worker))?;
+    Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
 }
 
 impl Ctx {
@@ -209,8 +206,8 @@ impl Ctx {
 
     fn name(&self, peer: Peer) -> Option<Name> {
         Some(match peer {
-            Peer::Client(client) => Name::Client(self.client_number(client)?),
-            Peer::Worker(worker) => Name::Worker(self.worker_name(worker)?),
+            Peer::Client(client) => Name::Client(self.clients.client_number(client)?),
+            Peer::Worker(worker) => Name::Worker(self.workers.worker_name(worker)?),
         })
     }
 }
@@ -221,7 +218,7 @@ impl<'a> View<'a> {
         let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
         let [to_workers, to_clients] = self.bus.requests.counts();
         Levels {
-            clients: Level { used: self.bus.ctx.client_count(), most: self.bus.ctx.most_clients() },
+            clients: Level { used: self.bus.ctx.clients.len(), most: self.bus.ctx.clients.capacity() },
             sessions: Level { used: self.bus.sessions.owned(), most: MAX_SESSIONS },
             held: self.bus.sessions.held(),
             requests: requests(to_workers),
@@ -231,10 +228,10 @@ impl<'a> View<'a> {
 
     /// The client in a slot.
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
-        let (key, client) = self.bus.ctx.client_in(slot)?;
+        let (key, client) = self.bus.ctx.clients.at(slot)?;
         let mut link = self.bus.ctx.link(now, &client.end, client.identity.opened);
         link.waits_for =
-            link.waits_for.or_else(|| self.bus.fleets.wait_for_own_worker(&self.bus.ctx, now, key, client));
+            link.waits_for.or_else(|| wait_for_own_worker(&self.bus.fleets, &self.bus.ctx, now, key, client));
         Some(ClientRow {
             number: client.identity.number,
             listener: client.identity.listener.index(),
@@ -258,23 +255,23 @@ impl<'a> View<'a> {
     pub fn worker_row(&self, now: Moment, slot: usize) -> Option<WorkerRow> {
         let (key, worker) = self.bus.ctx.workers.at(slot)?;
         Some(WorkerRow {
-            name: worker.name,
-            pid: worker.facts.pid,
-            state: worker.process.state(),
+            name: worker.name(),
+            pid: worker.process().pid(),
+            state: worker.process().state(),
             role: self.role(key)?,
-            age: self.lasted(now, worker.facts.started),
-            owner: worker.owner.and_then(|owner| self.bus.ctx.client_number(owner)),
+            age: self.lasted(now, worker.process().started()),
+            owner: worker.owner().and_then(|owner| self.bus.ctx.clients.client_number(owner)),
             // How much it has read is probed only while a client waits for its turn.
-            unread: if worker.end.to_answer.count() == 0 { 0 } else { worker.window.backlog() },
+            unread: if worker.end().to_answer.count() == 0 { 0 } else { worker.window().backlog() },
             link: Link {
                 // Reserved names are not sessions.
                 sessions: worker
-                    .end
+                    .end()
                     .sessions
                     .iter()
                     .filter_map(|session| self.bus.sessions.get(*session)?.owner())
                     .count(),
-                ..self.bus.ctx.link(now, &worker.end, worker.facts.started)
+                ..self.bus.ctx.link(now, worker.end(), worker.process().started())
             },
         })
     }
@@ -289,7 +286,7 @@ impl<'a> View<'a> {
         let (_, session) = self.bus.sessions.at(slot)?;
         Some(SessionRow {
             name: session.name().as_bytes(),
-            client: session.owner().and_then(|client| self.bus.ctx.client_number(client)),
+            client: session.owner().and_then(|client| self.bus.ctx.clients.client_number(client)),
             worker: self.bus.ctx.name(Peer::Worker(session.worker())),
             rank: session.rank(),
             pending: session.pending(),
@@ -329,36 +326,36 @@ impl<'a> View<'a> {
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(PoolId, Duration)> {
         let (_, request) = self.bus.requests.at(slot).filter(|(_, request)| request.asker().is_some())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
-        Some((self.bus.ctx.worker_name(worker)?.pool, self.lasted(now, request.since())))
+        Some((self.bus.ctx.workers.worker_name(worker)?.pool, self.lasted(now, request.since())))
     }
 
     /// The pool with this index.
     pub fn pool_row(&self, pool: impl Into<PoolId>) -> Option<PoolRow<'a>> {
         let pool = pool.into();
         let settings = self.bus.ctx.settings.pools.get(pool.index())?;
-        let slots = || self.bus.fleets.slots_of(&self.bus.ctx, pool);
+        let slots = || self.bus.fleets.pools().slots_of(&self.bus.ctx, pool);
         Some(PoolRow {
             settings,
-            waiting: slots().filter(|slot| !slot.restarts.is_given_up() && slot.worker.is_none()).count(),
-            given_up: slots().filter(|slot| slot.restarts.is_given_up()).count(),
-            tally: &self.bus.fleets.pools[pool].tally,
+            waiting: slots().filter(|slot| !slot.is_given_up() && slot.worker().is_none()).count(),
+            given_up: slots().filter(|slot| slot.is_given_up()).count(),
+            tally: self.bus.fleets.pools()[pool].tally(),
         })
     }
 
     /// Errors to requests that were for no pool, or for one of several.
     pub fn errors_of_no_pool(&self) -> &'a Counts {
-        &self.bus.fleets.errors_of_no_pool
+        self.bus.fleets.pools().errors_of_no_pool()
     }
 
     /// The client with this number.
     pub fn client_numbered(&self, number: u32) -> Option<ClientKey> {
-        self.bus.ctx.all_clients().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
+        self.bus.ctx.clients.iter().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
     }
 
     /// The worker at this place in a pool.
     pub fn worker_at(&self, pool: impl Into<PoolId>, place: usize) -> Option<WorkerKey> {
         let pool = pool.into();
-        let is_meant = |worker: &Worker| worker.name.pool == pool && worker.name.place == place;
+        let is_meant = |worker: &Worker| worker.name().pool == pool && worker.name().place == place;
         self.bus.ctx.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
     }
 

@@ -16,6 +16,7 @@ use super::settings::MAX_REQUEST_ID_LEN;
 use super::withdrawal::Dialect;
 use super::{Bus, Flow, foreign, length_of_line, reply};
 use crate::ctx::Ctx;
+use crate::ended::record_refusal;
 use crate::fleet::Fleets;
 use crate::fleet::eras::protocol::RESOURCE_NOT_FOUND;
 use crate::index::PoolId;
@@ -122,7 +123,7 @@ impl Bus {
     fn pass_over(&mut self, key: WorkerKey, window: Window<'_>, line: usize, is_too_long: bool) -> Flow {
         let began = self.ctx.time.now();
         let Some(worker) = self.ctx.workers.get_mut(key) else { return Flow::Over };
-        worker.strays.begin(began, is_too_long);
+        worker.strays_mut().begin(began, is_too_long);
         match self.go_on_passing_over(key, &window.data()[line..]) {
             Some(length) => Flow::PassedOver { to: line + length, goes_on: true },
             None => Flow::Over,
@@ -136,16 +137,16 @@ impl Bus {
         let consumed = self.go_on_passing_over(key, window.data());
         let Some(worker) = self.ctx.workers.get_mut(key) else { return Received { consumed: bytes, next: Next::Wait } };
         match consumed {
-            Some(consumed) => worker.end.stream.pass_over(bytes, consumed, true),
-            None => worker.end.stream.discard(bytes),
+            Some(consumed) => worker.end_mut().stream.pass_over(bytes, consumed, true),
+            None => worker.end_mut().stream.discard(bytes),
         }
     }
 
     /// Takes bytes of a line that is passed over. Returns how many, or none if the worker is stopped because of them.
     fn go_on_passing_over(&mut self, key: WorkerKey, bytes: &[u8]) -> Option<usize> {
         let worker = self.ctx.workers.get_mut(key)?;
-        let passed = worker.strays.pass(self.ctx.time.now(), &self.ctx.settings.limits, bytes);
-        worker.useless.pass(passed.length_of(bytes));
+        let passed = worker.strays_mut().pass(self.ctx.time.now(), &self.ctx.settings.limits, bytes);
+        worker.useless_mut().pass(passed.length_of(bytes));
         let (length, line) = match passed {
             Passed::GoesOn => return Some(bytes.len()),
             Passed::Ended(length, line) => (length, line),
@@ -200,96 +201,86 @@ impl Bus {
 
 /// Whether lines of a worker that are no messages are passed over.
 fn passes_over(ctx: &Ctx, worker: WorkerKey) -> bool {
-    ctx.worker_name(worker).is_some_and(|name| ctx.settings.on_bad_output(name.pool) == BadOutput::Skip)
+    ctx.workers.worker_name(worker).is_some_and(|name| ctx.settings.on_bad_output(name.pool) == BadOutput::Skip)
 }
 
-impl Fleets {
-    /// Refuses a message of `from`: the asker gets an error, and the loss is reported.
-    pub(super) fn refuse(
-        &mut self,
-        ctx: &mut Ctx,
-        sessions: &Sessions,
-        from: Peer,
-        line: Parsed<'_>,
-        refusal: Refusal,
-    ) -> Flow {
-        let Refusal(reason, text) = refusal;
-        let has_id = line.id.is_some();
-        let answer = has_id && ctx.takes_errors(from);
-        // A peer that asks without reading the answers is not read until it reads.
-        if answer && ctx.block_on_itself(from) {
-            return Flow::Blocked;
-        }
-        ctx.report_line(reason, from, line, &text);
-        if let Some(end) = ctx.endpoint(from).filter(|_| has_id) {
-            end.traffic.refused += 1;
-        }
-        let error = |session: Option<&[u8]>, cause| {
-            let id = echoed_id(line);
-            let code = self.code_for(ctx, from, reason);
-            answer.then(|| ctx.error_for(from, id, session, (code, reason, cause), &text, Delivered::No)).flatten()
-        };
-        let Peer::Client(client) = from else {
-            let said = error(None, None);
-            ctx.say(from, said);
-            return Flow::Next;
-        };
-        let cause = if reason == Reason::RequestLost { sessions.cause_of_loss(ctx, client, line) } else { None };
-        let said = error(echoed_session(line).as_deref(), cause);
-        if has_id {
-            let pool = self.pool_meant(ctx, sessions, client, line);
-            self.count_error(pool, reason);
-            if ctx.out.keeps_records() && !is_response(&line) {
-                self.record_refusal(ctx, sessions, client, line, reason, said.as_ref());
-            }
-        }
+/// Refuses a message of `from`: the asker gets an error, and the loss is reported.
+pub(super) fn refuse(
+    fleets: &mut Fleets,
+    ctx: &mut Ctx,
+    sessions: &Sessions,
+    from: Peer,
+    line: Parsed<'_>,
+    refusal: Refusal,
+) -> Flow {
+    let Refusal(reason, text) = refusal;
+    let has_id = line.id.is_some();
+    let answer = has_id && ctx.takes_errors(from);
+    // A peer that asks without reading the answers is not read until it reads.
+    if answer && ctx.block_on_itself(from) {
+        return Flow::Blocked;
+    }
+    ctx.report_line(reason, from, line, &text);
+    if let Some(end) = ctx.endpoint(from).filter(|_| has_id) {
+        end.traffic.refused += 1;
+    }
+    let error = |session: Option<&[u8]>, cause| {
+        let id = echoed_id(line);
+        let code = code_for(fleets, ctx, from, reason);
+        answer.then(|| ctx.error_for(from, id, session, (code, reason, cause), &text, Delivered::No)).flatten()
+    };
+    let Peer::Client(client) = from else {
+        let said = error(None, None);
         ctx.say(from, said);
-        Flow::Next
-    }
-
-    /// The pool that a refused message was for, if known: that of its session, the one that it names, or the only one
-    /// of its listener.
-    pub(super) fn pool_meant(
-        &self,
-        ctx: &Ctx,
-        sessions: &Sessions,
-        client: ClientKey,
-        line: Parsed<'_>,
-    ) -> Option<PoolId> {
-        let session = session_named(line).and_then(|name| sessions.named(ctx, client, &name));
-        if let Some(session) = session.and_then(|session| sessions.get(session)) {
-            return ctx.fleet_of(session.worker()).map(|fleet| fleet.pool);
-        }
-        self.balancer.groups[self.group_of_line(ctx, client, line).ok()?].only_fleet().map(|fleet| fleet.pool)
-    }
-
-    /// A client's request gets an error of the bus instead of an answer.
-    pub(super) fn count_error(&mut self, pool: Option<PoolId>, reason: Reason) {
-        match pool {
-            Some(pool) => self.pools[pool].tally.fail(reason),
-            None => self.errors_of_no_pool.count(reason),
+        return Flow::Next;
+    };
+    let cause = if reason == Reason::RequestLost { sessions.cause_of_loss(ctx, client, line) } else { None };
+    let said = error(echoed_session(line).as_deref(), cause);
+    if has_id {
+        let pool = pool_meant(fleets, ctx, sessions, client, line);
+        fleets.pools_mut().count_error(pool, reason);
+        if ctx.out.keeps_records() && !is_response(&line) {
+            record_refusal(fleets, ctx, sessions, client, line, reason, said.as_ref());
         }
     }
+    ctx.say(from, said);
+    Flow::Next
+}
 
-    /// The code of an error for a peer. A client of ACP knows what an agent says of a session that it does not know.
-    pub(super) fn code_for(&self, ctx: &Ctx, to: Peer, reason: Reason) -> i32 {
-        let is_unknown = matches!(reason, Reason::SessionDenied | Reason::SessionLost);
-        match to {
-            Peer::Client(client) if is_unknown && self.speaks_acp(ctx, client) => RESOURCE_NOT_FOUND,
-            _ => reason.code(),
-        }
+/// The pool that a refused message was for, if known: that of its session, the one that it names, or the only one
+/// of its listener.
+pub(super) fn pool_meant(
+    fleets: &Fleets,
+    ctx: &Ctx,
+    sessions: &Sessions,
+    client: ClientKey,
+    line: Parsed<'_>,
+) -> Option<PoolId> {
+    let session = session_named(line).and_then(|name| sessions.named(ctx, client, &name));
+    if let Some(session) = session.and_then(|session| sessions.get(session)) {
+        return ctx.workers.fleet_of(session.worker()).map(|fleet| fleet.pool);
     }
+    fleets.balancer()[fleets.balancer().group_of_line(ctx, client, line).ok()?].only_fleet().map(|fleet| fleet.pool)
+}
 
-    /// Whether a worker of a pool that may serve a client was ever greeted in ACP. Its clients know what an agent says of a
-    /// session that it does not know, and go on after that.
-    fn speaks_acp(&self, ctx: &Ctx, client: ClientKey) -> bool {
-        let Some(group) = ctx.client(client).map(|client| &self.balancer.groups[client.group]) else {
-            return false;
-        };
-        let own = ctx.workers_of(client).filter_map(|worker| ctx.fleet_of(worker));
-        let mut fleets = group.slots().iter().map(|slot| slot.fleet).chain(own);
-        fleets.any(|fleet| self.pools[fleet].dialect == Some(Dialect::Acp))
+/// The code of an error for a peer. A client of ACP knows what an agent says of a session that it does not know.
+pub(super) fn code_for(fleets: &Fleets, ctx: &Ctx, to: Peer, reason: Reason) -> i32 {
+    let is_unknown = matches!(reason, Reason::SessionDenied | Reason::SessionLost);
+    match to {
+        Peer::Client(client) if is_unknown && speaks_acp(fleets, ctx, client) => RESOURCE_NOT_FOUND,
+        _ => reason.code(),
     }
+}
+
+/// Whether a worker of a pool that may serve a client was ever greeted in ACP. Its clients know what an agent says of a
+/// session that it does not know, and go on after that.
+fn speaks_acp(fleets: &Fleets, ctx: &Ctx, client: ClientKey) -> bool {
+    let Some(group) = ctx.clients.get(client).map(|client| &fleets.balancer()[client.group]) else {
+        return false;
+    };
+    let own = ctx.clients.workers_of(client).filter_map(|worker| ctx.workers.fleet_of(worker));
+    let mut all = group.slots().iter().map(|slot| slot.fleet).chain(own);
+    all.any(|fleet| fleets.pools()[fleet].dialect() == Some(Dialect::Acp))
 }
 
 impl Sessions {
@@ -297,8 +288,8 @@ impl Sessions {
     fn cause_of_loss(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Option<Reason> {
         let session = session_name(line, line.session).and_then(|name| self.named(ctx, client, &name));
         let of_session = session.and_then(|session| self.get(session)).map(|session| session.worker());
-        let own = ctx.workers_of(client);
-        of_session.into_iter().chain(own).find_map(|worker| ctx.workers.get(worker)?.process.cause())
+        let own = ctx.clients.workers_of(client);
+        of_session.into_iter().chain(own).find_map(|worker| ctx.workers.get(worker)?.process().cause())
     }
 }
 
@@ -308,7 +299,7 @@ impl Ctx {
         if let Peer::Worker(worker) = from
             && let Some(worker) = self.workers.get_mut(worker)
         {
-            worker.useless.count_line();
+            worker.useless_mut().count_line();
         }
         let id = line.id.is_some().then(|| line.get(line.id));
         self.report_request(reason, [Some(from), None], || {
@@ -328,8 +319,8 @@ impl Ctx {
 
     fn takes_errors(&self, peer: Peer) -> bool {
         match peer {
-            Peer::Client(client) => self.phase(client).is_some_and(|phase| phase <= Phase::Refusing),
-            Peer::Worker(worker) => self.worker_takes_messages(worker),
+            Peer::Client(client) => self.clients.phase(client).is_some_and(|phase| phase <= Phase::Refusing),
+            Peer::Worker(worker) => self.workers.worker_takes_messages(worker),
         }
     }
 
@@ -337,7 +328,7 @@ impl Ctx {
     /// binary one are empty, and were skipped.
     fn untrusted_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
         self.peer_end(client.into()).filter(|client| client.traffic.lines_in == 0)?;
-        let client = self.identity(client)?;
+        let client = self.clients.identity(client)?;
         let begins_like = |header: &[u8]| header.starts_with(&bytes[..bytes.len().min(header.len())]);
         if !begins_like(b"PROXY ") && !begins_like(b"\0\r\nQUIT\n") {
             return None;

@@ -22,30 +22,29 @@ impl Bus {
         if self.ctx.shutdown.stops_workers() {
             return self.effects();
         }
-        self.fleets.stop_awaiting_workers(&mut self.ctx);
+        self.fleets.queue_mut().stop_awaiting_workers(&mut self.ctx);
         let before = core::mem::replace(&mut self.ctx.settings, settings);
-        let kept = self.fleets.arrange_pools(&self.ctx, &mut self.sessions, &mut self.tasks, &before);
+        let kept = self.fleets.pools_mut().arrange_pools(&self.ctx, &mut self.sessions, &mut self.tasks, &before);
         self.fleets.arrange_clients(&mut self.ctx, &self.requests, &mut self.subscriptions, &kept);
-        self.fleets.arrange_listeners(&mut self.ctx, &before);
-        kept.into_iter().for_each(|fleet| self.fleets.renew(&mut self.ctx, &before, fleet));
+        self.fleets.admission_mut().arrange_listeners(&mut self.ctx, &before);
+        kept.into_iter().for_each(|fleet| self.fleets.pools_mut().renew(&mut self.ctx, &before, fleet));
         self.fleets.release_gone_pools(&mut self.ctx);
         // Lines that wait may have another destination.
         self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.release_waiters(worker.into()));
-        self.fleets.wake_all(&mut self.ctx, &mut self.sessions);
-        (self.ctx.workers_changed, self.fleets.rolls_due) = (true, true);
+        self.fleets.pools().wake_all(&mut self.ctx, &mut self.sessions);
+        self.fleets.pools_mut().roll_soon(&mut self.ctx);
         self.effects()
     }
 
     /// Ends the clients of removed listeners when their time is up.
     pub(super) fn tick_listeners(&mut self) {
-        for listener in 0..self.fleets.admission.listeners.len() {
-            let Some(ends) = self.fleets.admission.listeners[listener].ends else { continue };
+        for (listener, ends) in self.fleets.admission().gone_listeners() {
             if ends > self.ctx.time.now() {
                 self.ctx.timers.arm(Timer::Listeners, ends);
                 continue;
             }
-            for key in self.ctx.client_keys() {
-                if self.ctx.identity(key).is_some_and(|client| client.listener.index() == listener) {
+            for key in self.ctx.clients.keys() {
+                if self.ctx.clients.identity(key).is_some_and(|client| client.listener == listener) {
                     let text = "the listener of this connection is not in the configuration any more";
                     self.close_orderly(key, Reason::ListenerRemoved, text);
                 }
@@ -60,10 +59,10 @@ impl View<'_> {
         let pool = pool.into();
         let Some(settings) = self.bus.ctx.settings.pools.get(pool.index()) else { return false };
         !settings.is_gone
-            || self.bus.ctx.workers.iter().any(|(_, worker)| worker.name.pool == pool)
-            || self.bus.ctx.all_clients().any(|(_, client)| {
+            || self.bus.ctx.workers.iter().any(|(_, worker)| worker.name().pool == pool)
+            || self.bus.ctx.clients.iter().any(|(_, client)| {
                 let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool.index()));
-                let mut fleets = self.bus.fleets.balancer.groups[client.group].fleets();
+                let mut fleets = self.bus.fleets.balancer()[client.group].fleets();
                 named || fleets.any(|fleet| fleet.pool == pool)
             })
     }
@@ -72,6 +71,6 @@ impl View<'_> {
     pub fn listener_in_use(&self, listener: impl Into<ListenerId>) -> bool {
         let listener = listener.into();
         let Some(settings) = self.bus.ctx.settings.listener(listener) else { return false };
-        !settings.is_gone || self.bus.ctx.all_clients().any(|(_, client)| client.identity.listener == listener)
+        !settings.is_gone || self.bus.ctx.clients.iter().any(|(_, client)| client.identity.listener == listener)
     }
 }

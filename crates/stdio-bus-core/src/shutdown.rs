@@ -103,7 +103,7 @@ impl Bus {
             return;
         }
         self.ctx.shutdown.immediate = true;
-        let pending = self.ctx.awaited();
+        let pending = self.ctx.clients.awaited();
         self.ctx.report(Reason::Draining, None, || {
             format!("a second signal: everything ends within a second; {pending} pending requests get errors")
         });
@@ -141,12 +141,12 @@ impl Bus {
         let quiesce = self.ctx.settings.limits.quiesce;
         self.ctx.enter(Stage::Quiescing, now.after(quiesce));
         self.ctx.shutdown.quiesces_from = now;
-        self.fleets.stop_awaiting_workers(&mut self.ctx);
+        self.fleets.queue_mut().stop_awaiting_workers(&mut self.ctx);
         self.ctx.out.push(Effect::StopAccept);
         // These will get no answer.
         let is_subscription = |request: &Request| request.verb == Verb::Listen && request.cancelled().is_none();
         let subscriptions = self.requests.all(&|request| is_subscription(request) && request.asker().is_some());
-        let (pending, clients) = (self.ctx.awaited() - subscriptions.len(), self.ctx.client_count());
+        let (pending, clients) = (self.ctx.clients.awaited() - subscriptions.len(), self.ctx.clients.len());
         self.ctx.report(Reason::Draining, None, || {
             let patience = match pending {
                 0 => String::new(),
@@ -175,14 +175,14 @@ impl Bus {
             Stage::Killing if over || self.ctx.workers.is_empty() => self.flush(),
             Stage::Flushing if over => {
                 self.ctx.shutdown.deadline = Moment::NEVER;
-                for client in self.ctx.client_keys() {
+                for client in self.ctx.clients.keys() {
                     self.ctx.leave_unread(client);
                     self.close_client(client, Close::Now, Reason::ShuttingDown);
                 }
             }
             _ => {}
         }
-        if self.ctx.shutdown.stage == Stage::Flushing && !self.ctx.has_clients() {
+        if self.ctx.shutdown.stage == Stage::Flushing && self.ctx.clients.is_empty() {
             self.ctx.shutdown.stage = Stage::Done;
             self.ctx.out.push(Effect::Done);
         } else {
@@ -194,7 +194,7 @@ impl Bus {
         let deadline = self.ctx.time.now().after(self.ctx.settings.limits.drain_timeout);
         self.ctx.enter(Stage::Terminating, deadline);
         self.ctx.shutdown.ends = deadline;
-        for client in self.ctx.client_keys() {
+        for client in self.ctx.clients.keys() {
             self.ctx.end_throttle(client);
         }
         let left = self.ctx.workers.len();
@@ -222,7 +222,7 @@ impl Bus {
     }
 
     fn close_clients(&mut self) {
-        for client in self.ctx.client_keys() {
+        for client in self.ctx.clients.keys() {
             self.close_orderly(client, Reason::ShuttingDown, "the daemon is shutting down");
         }
     }
@@ -231,8 +231,8 @@ impl Bus {
     /// connection would be lost; so it is refused, and the grace begins anew.
     fn close_silent(&mut self) {
         let grace = self.ctx.settings.limits.drain_grace;
-        for key in self.ctx.client_keys() {
-            let Some(client) = self.ctx.client(key).filter(|client| client.phase == Phase::Open) else { continue };
+        for key in self.ctx.clients.keys() {
+            let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase == Phase::Open) else { continue };
             let end = &client.end;
             let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(|session| session.is_working());
             if !end.asked.is_empty() || end.sessions.iter().any(works) {
@@ -254,7 +254,7 @@ impl Bus {
         let is_open = |(_, client): (_, &Client)| client.phase <= Phase::HalfClosed;
         let works = |(_, session): (_, &Session)| session.is_working();
         if self.ctx.shutdown.stage == Stage::Quiescing
-            && !self.ctx.all_clients().any(is_open)
+            && !self.ctx.clients.iter().any(is_open)
             && !self.sessions.iter().any(works)
         {
             self.terminate();

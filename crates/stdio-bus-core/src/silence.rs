@@ -140,7 +140,7 @@ impl Requests {
         about: Option<RequestKey>,
     ) {
         let now = ctx.time.now();
-        if ctx.workers.get(worker).is_none_or(|worker| !worker.answering.limits().limit_silence()) {
+        if ctx.workers.get(worker).is_none_or(|worker| !worker.answering().limits().limit_silence()) {
             return;
         }
         if let Some(session) = session {
@@ -187,11 +187,11 @@ impl Requests {
         let named = self.sessions(key);
         let in_session = |session: &SessionKey| asked.sessions.binary_search(session).is_ok();
         let is_asked = asked.requests.binary_search(&key).is_ok() || named.iter().flatten().any(in_session);
-        if is_asked || worker.end.gate.is_held_up() {
+        if is_asked || worker.end().gate.is_held_up() {
             return None;
         }
         let heard = named.iter().flatten().filter_map(|session| Some(sessions.get(*session)?.heard()));
-        heard.chain([watched.heard, worker.facts.read_since]).max()
+        heard.chain([watched.heard, worker.answering().read_since()]).max()
     }
 
     /// How long the worker of a request is silent about it, if that is limited, and when the request is given up then.
@@ -210,7 +210,7 @@ impl Requests {
             return (None, request.expires);
         }
         let since = self.silent_since(ctx, sessions, key, questions.0.get_or_init(|| self.asked_of_clients(sessions)));
-        let limits = ctx.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
+        let limits = ctx.workers.get(worker).map(|worker| *worker.answering().limits()).unwrap_or_default();
         let silent_at = since.map_or(Moment::NEVER, |since| limits.silent_at(since));
         (since.map(|since| now.since(since)), watched.expires.min(silent_at))
     }
@@ -229,7 +229,7 @@ impl Requests {
             return Ok(text);
         };
         let Some(Peer::Worker(worker)) = self.get(key).map(Request::answerer) else { return Ok(text) };
-        let limits = ctx.workers.get(worker).map(|worker| *worker.answering.limits()).unwrap_or_default();
+        let limits = ctx.workers.get(worker).map(|worker| *worker.answering().limits()).unwrap_or_default();
         let silent_at = limits.silent_at(self.silent_since(ctx, sessions, key, asked).unwrap_or(now));
         if silent_at <= now {
             return Ok(
@@ -244,7 +244,7 @@ impl Ctx {
     /// When the request that is being handled times out, by the limits of this worker, if ever. Its time began when the
     /// daemon took its line.
     pub(super) fn line_expires(&self, worker: WorkerKey) -> Option<Moment> {
-        let expires = self.workers.get(worker)?.answering.limits().expires(self.time.taken_at());
+        let expires = self.workers.get(worker)?.answering().limits().expires(self.time.taken_at());
         Some(expires).filter(|expires| *expires != Moment::NEVER)
     }
 }

@@ -321,9 +321,9 @@ impl Requests {
     fn cost_of_no_message(&self, ctx: &mut Ctx, key: WorkerKey, line: Stray) -> Cost {
         let (reason, from, now) = (Reason::WorkerStdout, Peer::Worker(key), ctx.time.now());
         let Some(worker) = ctx.workers.get_mut(key) else { return Cost::Nothing };
-        worker.useless.count_line();
-        let is_first = !core::mem::replace(&mut worker.strays.is_known, true);
-        if worker.strays.is_flood(now) {
+        worker.useless_mut().count_line();
+        let is_first = !core::mem::replace(&mut worker.strays_mut().is_known, true);
+        if worker.strays_mut().is_flood(now) {
             let text = format!(
                 "a worker has written more than {MOST_AT_ONCE} lines to stdout that are no messages, and more than \
                  {A_SECOND} a second: it floods; messages alone belong on stdout, everything else on stderr"
@@ -377,7 +377,7 @@ impl Workers {
     /// A worker's output has ended amid a line that is passed over: its beginning is logged. The request that it answers
     /// fails with the worker.
     pub(super) fn end_stray(&mut self, out: &mut Out, key: WorkerKey) {
-        if let Some(line) = self.get_mut(key).and_then(|worker| worker.strays.line.take())
+        if let Some(line) = self.get_mut(key).and_then(|worker| worker.strays_mut().line.take())
             && line.outline.id().is_none()
         {
             let length = line.length as usize;

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 
 use super::message::Verb;
 use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
+use crate::client::Clients;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::{FleetId, GroupId, ListenerId};
@@ -45,8 +46,8 @@ impl Subscriptions {
         request: RequestKey,
     ) {
         // A worker of one's own gets all that its client sends.
-        let is_its_own = ctx.has_owner(worker) && !ctx.mcp(client).borrows;
-        if let Some(of) = ctx.listener(client).filter(|_| !is_its_own) {
+        let is_its_own = ctx.workers.has_owner(worker) && !ctx.clients.mcp(client).borrows;
+        if let Some(of) = ctx.clients.listener(client).filter(|_| !is_its_own) {
             self.0.push(Subscription { of, request });
             self.review(ctx, requests, fleets);
         }
@@ -62,11 +63,7 @@ impl Subscriptions {
         client: ClientKey,
         group: GroupId,
     ) -> Option<WorkerKey> {
-        if fleets.balancer.groups[group].has_listeners() {
-            self.find(ctx, requests, fleets, client, group)
-        } else {
-            None
-        }
+        if fleets.balancer()[group].has_listeners() { self.find(ctx, requests, fleets, client, group) } else { None }
     }
 
     #[inline(never)]
@@ -83,12 +80,12 @@ impl Subscriptions {
         }
         // What continues a request goes where that was begun.
         let begun = ctx.preferred_in(client, group);
-        let of = ctx.listener(client)?;
+        let of = ctx.clients.listener(client)?;
         let own = self.0.iter().rev().filter(|it| it.of == of);
         let mut workers = own.filter_map(|it| requests.worker_of_subscription(it.request));
         workers.find(|worker| {
-            let is_there = ctx.fleet_of(*worker).is_some_and(|fleet| fleets.balancer.groups[group].has(fleet));
-            is_there && ctx.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
+            let is_there = ctx.workers.fleet_of(*worker).is_some_and(|fleet| fleets.balancer()[group].has(fleet));
+            is_there && ctx.workers.worker_takes_messages(*worker) && begun.is_none_or(|begun| begun == *worker)
         })
     }
 
@@ -97,10 +94,10 @@ impl Subscriptions {
         let mut all = core::mem::take(&mut self.0);
         all.retain(|it| requests.worker_of_subscription(it.request).is_some());
         let workers = all.iter().filter_map(|it| requests.worker_of_subscription(it.request));
-        let mut those: Vec<FleetId> = workers.filter_map(|worker| ctx.fleet_of(worker)).collect();
+        let mut those: Vec<FleetId> = workers.filter_map(|worker| ctx.workers.fleet_of(worker)).collect();
         those.sort_unstable();
         those.dedup();
-        for group in fleets.balancer.groups.iter_mut() {
+        for group in fleets.balancer_mut().iter_mut() {
             let has_any = those.iter().any(|fleet| group.has(*fleet));
             group.set_listeners(has_any);
         }
@@ -120,7 +117,7 @@ impl Requests {
     }
 }
 
-impl Ctx {
+impl Clients {
     fn listener(&self, client: ClientKey) -> Option<Listener> {
         let identity = self.identity(client)?;
         let names = &identity.origin.names;

@@ -24,6 +24,7 @@ use super::peer::{ClientKey, Moment, Source, WorkerKey};
 use super::report::Reason;
 use super::router::message::{Message, Said};
 use super::shares::Shares;
+use crate::client::Clients;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId};
@@ -209,7 +210,7 @@ impl Tasks {
         group: GroupId,
     ) -> Result<Option<WorkerKey>, Refusal> {
         match message.verb {
-            Verb::Task | Verb::Listen if !self.is_empty() && !fleets.gives_own_workers(group) => {
+            Verb::Task | Verb::Listen if !self.is_empty() && !fleets.balancer()[group].gives_own_workers() => {
                 self.find(ctx, fleets, message, group)
             }
             _ => Ok(None),
@@ -227,10 +228,10 @@ impl Tasks {
         let now = ctx.time.now();
         let mut worker = None;
         for id in named(message) {
-            let found = fleets.balancer.groups[group].fleets().find_map(|fleet| Some((fleet, self.get(fleet, &id)?)));
+            let found = fleets.balancer()[group].fleets().find_map(|fleet| Some((fleet, self.get(fleet, &id)?)));
             let Some((fleet, task)) = found else { continue };
-            let is_its = task.maker.as_ref().is_none_or(|maker| ctx.is_maker(message.from, maker));
-            if !is_its && !ctx.shares_sessions() {
+            let is_its = task.maker.as_ref().is_none_or(|maker| ctx.clients.is_maker(message.from, maker));
+            if !is_its && !ctx.settings.shares_sessions() {
                 return Err(Refusal(Reason::SessionDenied, "this task is not available to this connection".into()));
             }
             worker = worker.or(Some(task.worker));
@@ -238,7 +239,7 @@ impl Tasks {
                 task.until = now.after(WORKS_FOR);
             }
         }
-        if worker.is_some_and(|worker| !ctx.worker_takes_messages(worker)) {
+        if worker.is_some_and(|worker| !ctx.workers.worker_takes_messages(worker)) {
             return Err(Refusal(Reason::RequestLost, "the worker of this task has exited or is stopping".into()));
         }
         Ok(worker)
@@ -249,9 +250,9 @@ impl Tasks {
     pub(crate) fn note(&mut self, ctx: &mut Ctx, client: Option<ClientKey>, worker: WorkerKey, line: Parsed<'_>) {
         let Some(result) = member(line.get(line.span), b"result") else { return };
         let id = string_in(result, b"taskId").filter(|id| !id.is_empty() && id.len() <= LONGEST_ID);
-        let Some((id, fleet)) = id.zip(ctx.fleet_of(worker)) else { return };
+        let Some((id, fleet)) = id.zip(ctx.workers.fleet_of(worker)) else { return };
         let makes = string_in(result, b"resultType").is_some_and(|kind| &*kind == b"task");
-        if makes && let Some(client) = client.and_then(|client| ctx.identity(client)) {
+        if makes && let Some(client) = client.and_then(|client| ctx.clients.identity(client)) {
             let maker = (client.listener, Rc::clone(&client.origin));
             let maker = Some(maker).filter(|(_, origin)| origin.names.owner().is_some());
             let (serial, source) = (self.made, client.origin.source());
@@ -269,7 +270,9 @@ impl Tasks {
         if self.is_empty() || !(tells(b"notifications/tasks") || tells(b"notifications/tasks/status")) {
             return;
         }
-        let Some((params, fleet)) = member(line.get(line.span), b"params").zip(ctx.fleet_of(worker)) else { return };
+        let Some((params, fleet)) = member(line.get(line.span), b"params").zip(ctx.workers.fleet_of(worker)) else {
+            return;
+        };
         if let Some(id) = string_in(params, b"taskId") {
             self.update(ctx, worker, fleet, &id, params);
         }
@@ -314,22 +317,13 @@ fn named<'a>(message: &Message<'a>) -> Vec<Cow<'a, [u8]>> {
     }
 }
 
-impl Fleets {
-    /// Whether each client of a group has a worker of its own until it ends. Its tasks are there, and those of others are
-    /// in processes that belong to others.
-    fn gives_own_workers(&self, group: GroupId) -> bool {
-        let group = &self.balancer.groups[group];
-        group.is_dedicated() && !group.lends()
-    }
-}
-
-impl Ctx {
+impl Clients {
     fn is_maker(&self, client: ClientKey, (listener, origin): &(ListenerId, Rc<Origin>)) -> bool {
         let is_it = |client: &Client| {
             let client = &client.identity;
             client.listener == *listener && client.origin.names.are_the_same_owner(&origin.names)
         };
-        self.client(client).is_some_and(is_it)
+        self.get(client).is_some_and(is_it)
     }
 }
 

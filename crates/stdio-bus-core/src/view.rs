@@ -32,8 +32,8 @@ impl<'a> View<'a> {
     /// Counters and gauges.
     pub fn stats(&self) -> Stats {
         Stats {
-            clients: self.bus.ctx.client_count(),
-            awaiting_workers: self.bus.fleets.awaiting_workers(&self.bus.ctx),
+            clients: self.bus.ctx.clients.len(),
+            awaiting_workers: self.bus.fleets.queue().awaiting_workers(&self.bus.ctx),
             workers: self.bus.ctx.workers.len(),
             sessions: self.bus.sessions.owned(),
             pending: self.bus.requests.len(),
@@ -53,17 +53,17 @@ impl<'a> View<'a> {
 
     /// The number of a client for people.
     pub fn client_number(&self, client: ClientKey) -> Option<u32> {
-        self.bus.ctx.client_number(client)
+        self.bus.ctx.clients.client_number(client)
     }
 
     /// Whether any client is connected.
     pub fn has_clients(&self) -> bool {
-        self.bus.ctx.has_clients()
+        !self.bus.ctx.clients.is_empty()
     }
 
     /// Maximum number of clients.
     pub fn most_clients(&self) -> usize {
-        self.bus.ctx.most_clients()
+        self.bus.ctx.clients.capacity()
     }
 
     /// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.
@@ -76,38 +76,38 @@ impl<'a> View<'a> {
 
     /// The sources of all clients, and how many each has.
     pub fn sources(&self) -> impl Iterator<Item = (Source, usize)> + use<'a> {
-        self.bus.fleets.sources()
+        self.bus.fleets.admission().sources()
     }
 
     /// Number of free client slots.
     pub fn free_slots(&self) -> usize {
-        self.bus.ctx.free_slots()
+        self.bus.ctx.clients.free_slots()
     }
 
     /// Whether a client of this origin may use a pool of its listener.
     pub fn offers(&self, listener: impl Into<ListenerId>, origin: &Origin, pool: impl Into<PoolId>) -> bool {
-        self.bus.ctx.offers(listener.into(), origin, pool.into())
+        self.bus.ctx.settings.offers(listener.into(), origin, pool.into())
     }
 
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
     pub fn offers_any(&self, listener: impl Into<ListenerId>, origin: &Origin) -> bool {
-        self.bus.ctx.offers_any(listener.into(), origin)
+        self.bus.ctx.settings.offers_any(listener.into(), origin)
     }
 
     /// The client that a worker of a dedicated pool belongs to.
     pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
-        self.bus.ctx.owner(worker)
+        self.bus.ctx.workers.owner(worker)
     }
 
     /// Whether a worker of a pool is asked for its era, or will be once it runs.
     pub fn asks_era(&self, pool: impl Into<PoolId>) -> bool {
-        self.bus.ctx.asks_era(pool.into())
+        self.bus.ctx.workers.asks_era(pool.into())
     }
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
     /// 2026-07-28, and usually others.
     pub fn pool_era(&self, pool: impl Into<PoolId>) -> Option<Era> {
-        self.bus.fleets.pool_era(pool.into())
+        self.bus.fleets.pools().pool_era(pool.into())
     }
 
     /// Bytes of waiting lines.

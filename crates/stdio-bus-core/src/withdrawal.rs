@@ -76,10 +76,10 @@ impl Requests {
         worker: WorkerKey,
         request: RequestKey,
     ) -> Dialect {
-        if ctx.mcp(client).era.is_some() {
+        if ctx.clients.mcp(client).era.is_some() {
             return Dialect::Mcp;
         }
-        let known = ctx.fleet_of(worker).and_then(|fleet| fleets.pools[fleet].dialect);
+        let known = ctx.workers.fleet_of(worker).and_then(|fleet| fleets.pools()[fleet].dialect());
         known.unwrap_or(if self.has_token(request) { Dialect::Mcp } else { Dialect::Acp })
     }
 
@@ -139,7 +139,7 @@ impl Requests {
                 cancelled.push(session);
                 sessions.send_cancellation(ctx, session);
             }
-            if ctx.mcp(key).era.is_some() {
+            if ctx.clients.mcp(key).era.is_some() {
                 self.withdraw(ctx, fleets, request, "the client closed the stream");
             }
         }
@@ -167,7 +167,7 @@ impl Requests {
         client: ClientKey,
         session: Option<SessionKey>,
     ) -> Option<RequestKey> {
-        if session.is_none() && ctx.owner(worker) != Some(client) {
+        if session.is_none() && ctx.workers.owner(worker) != Some(client) {
             return None;
         }
         // The prompt of a child is that of the session that it works for.
@@ -191,8 +191,8 @@ impl Sessions {
     pub(super) fn send_cancellation(&self, ctx: &mut Ctx, session: SessionKey) {
         let Some(session) = self.get(session) else { return };
         let worker = session.worker();
-        let wanted = ctx.fleet_of(worker).is_some_and(|fleet| ctx.settings.pools[fleet].cancel_on_disconnect);
-        if !wanted || !ctx.worker_takes_messages(worker) {
+        let wanted = ctx.workers.fleet_of(worker).is_some_and(|fleet| ctx.settings.pools[fleet].cancel_on_disconnect);
+        if !wanted || !ctx.workers.worker_takes_messages(worker) {
             return;
         }
         let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
@@ -206,7 +206,7 @@ impl Ctx {
     /// Whether a peer still reads what it is sent.
     fn reads_lines(&self, peer: Peer) -> bool {
         match peer {
-            Peer::Worker(worker) => self.worker_takes_messages(worker),
+            Peer::Worker(worker) => self.workers.worker_takes_messages(worker),
             Peer::Client(_) => self.takes_messages(peer),
         }
     }

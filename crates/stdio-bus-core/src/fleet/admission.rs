@@ -7,16 +7,18 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
+use crate::client::Clients;
 use crate::ctx::Ctx;
-use crate::fleet::Fleets;
 use crate::index::ListenerId;
 use crate::origin::{Origin, Place};
 use crate::peer::{Moment, Source};
+use crate::port::Effect;
 use crate::report::{Level, Reason, Report};
 use crate::settings::Settings;
 use crate::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
 use crate::shares::Shares;
 use crate::table::{Key, Table};
+use crate::timers::Timer;
 use crate::view::View;
 
 /// Number of rejected clients that are told why at a time. Further ones are closed without a word, so that rejected
@@ -53,12 +55,12 @@ pub(crate) type UseKey = Key<'u'>;
 /// The usage of all sources, and the state of the listeners.
 #[derive(Default)]
 pub(crate) struct Admission {
-    pub listeners: Vec<ListenerState>,
-    pub sources: Sources,
+    listeners: Vec<ListenerState>,
+    sources: Sources,
     /// The number of the next client.
-    pub next_number: u32,
+    next_number: u32,
     /// All slots are taken, and somebody has asked for one since.
-    pub is_awaited: Cell<bool>,
+    is_awaited: Cell<bool>,
 }
 
 impl Admission {
@@ -66,16 +68,81 @@ impl Admission {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self { listeners: vec![ListenerState::default(); settings.listeners.len()], ..Self::default() }
     }
+
+    /// The number of the next client.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.next_number
+    }
+
+    /// One more connection of this source. None if all slots are taken.
+    pub(crate) fn enter(&mut self, source: Source) -> Option<UseKey> {
+        self.sources.enter(source)
+    }
+
+    /// The next number is that of a client.
+    pub(crate) fn number_is_taken(&mut self) {
+        self.next_number += 1;
+    }
+
+    /// One connection of this source less.
+    pub(crate) fn leave(&mut self, source: UseKey) {
+        self.sources.leave(source);
+    }
+
+    /// A source gets a worker.
+    pub(super) fn count_turn(&mut self, source: UseKey) {
+        self.sources.count_turn(source);
+    }
+
+    /// The source with the lowest turn has waited longest for a worker.
+    pub(super) fn turn(&self, source: UseKey) -> u64 {
+        self.sources.turn(source)
+    }
+
+    /// Whether all slots are taken, and somebody has asked for one since.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_awaited.get()
+    }
+
+    /// Somebody asks for a slot, or nobody does any more.
+    pub(crate) fn set_awaited(&self, is_awaited: bool) {
+        self.is_awaited.set(is_awaited);
+    }
+
+    /// The state of a listener.
+    pub(super) fn listener_mut(&mut self, listener: ListenerId) -> &mut ListenerState {
+        &mut self.listeners[listener.index()]
+    }
+
+    /// The listeners that are gone from the configuration, and when their clients are closed.
+    pub(crate) fn gone_listeners(&self) -> Vec<(ListenerId, Moment)> {
+        let listeners = self.listeners.iter().enumerate();
+        listeners.filter_map(|(index, listener)| Some((ListenerId::at(index), listener.ends?))).collect()
+    }
+
+    pub(crate) fn arrange_listeners(&mut self, ctx: &mut Ctx, before: &Settings) {
+        let ends = ctx.time.now().after(ctx.settings.limits.drain_timeout);
+        self.listeners.resize_with(ctx.settings.listeners.len(), Default::default);
+        for (index, (listener, state)) in ctx.settings.listeners.iter().zip(&mut self.listeners).enumerate() {
+            let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
+            state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
+            ctx.timers.arm(Timer::Listeners, state.ends);
+            if state.is_closed && !listener.closes_when_not_ready {
+                *state = Default::default();
+                ctx.out.push(Effect::OpenListener(index));
+            }
+        }
+    }
 }
 
 /// A listener, which may be closed while no worker of its pools runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ListenerState {
-    pub is_closed: bool,
+    pub(in crate::fleet) is_closed: bool,
     /// A worker of its pools has run before.
-    pub has_opened: bool,
+    pub(in crate::fleet) has_opened: bool,
     /// When the clients of a listener that is gone from the configuration are closed.
-    pub ends: Option<Moment>,
+    pub(in crate::fleet) ends: Option<Moment>,
 }
 
 /// The current connections by source.
@@ -186,7 +253,7 @@ impl Entry {
     }
 }
 
-impl Fleets {
+impl Admission {
     fn would_take_with(
         &self,
         ctx: &Ctx,
@@ -199,8 +266,8 @@ impl Fleets {
             return Err(TurnedAway::Removed);
         }
         if free_slots == 0 {
-            self.admission.is_awaited.set(true);
-            let shares = Shares::new(ctx.most_clients(), self.sources(), Some(origin.source()));
+            self.is_awaited.set(true);
+            let shares = Shares::new(ctx.clients.capacity(), self.sources(), Some(origin.source()));
             return Err(TurnedAway::full(&shares, ""));
         }
         ctx.no_room(listener, origin.source()).map_or(Ok(()), Err)
@@ -208,24 +275,24 @@ impl Fleets {
 
     /// Whether a source has more than half of all slots.
     pub(crate) fn has_most(&self, ctx: &Ctx, source: UseKey) -> bool {
-        self.admission.sources.count(source) > ctx.most_clients() / 2
+        self.sources.count(source) > ctx.clients.capacity() / 2
     }
 
     /// The sources of all clients, and how many each has.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (Source, usize)> {
-        self.admission.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
+        self.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
     }
 
     /// Panics if the current connections do not match their counts.
     pub(crate) fn check_admission(&self, ctx: &Ctx) {
         let mut all = 0;
-        for (key, uses) in self.admission.sources.table.iter() {
-            let of_it = ctx.all_clients().filter(|(_, client)| client.identity.source_use == key);
+        for (key, uses) in self.sources.table.iter() {
+            let of_it = ctx.clients.iter().filter(|(_, client)| client.identity.source_use == key);
             let is_listed = of_it.map(|(_, client)| client.identity.origin.source() == uses.source).collect::<Vec<_>>();
             assert_eq!(is_listed, vec![true; uses.connections], "every connection is listed with its source");
             all += uses.connections;
         }
-        assert_eq!(all, ctx.client_count(), "every source is listed");
+        assert_eq!(all, ctx.clients.len(), "every source is listed");
     }
 }
 
@@ -254,35 +321,22 @@ impl Ctx {
         if let Err(key) = settings.entry.lets_in(origin) {
             return Err(TurnedAway::NotAllowed(format!("{} is not in {key}", origin.place)));
         }
-        if !self.offers_any(listener, origin) {
+        if !self.settings.offers_any(listener, origin) {
             return Err(TurnedAway::NotAllowed("this token is good for no pool of this listener".into()));
         }
         Ok(())
     }
 
-    /// Number of free client slots.
-    pub(crate) fn free_slots(&self) -> usize {
-        self.most_clients() - self.client_count()
-    }
-
-    /// Number of clients that a listener has admitted, or that are only told that there is no room; in total or from
-    /// one source.
-    pub(crate) fn let_in(&self, listener: Option<ListenerId>, source: Option<Source>) -> usize {
-        let let_in =
-            self.all_clients().map(|(_, client)| &client.identity).filter(|client| client.let_in() == listener);
-        let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
-    }
-
     /// Why the listener with this index takes no more clients from `source`; none if it does.
     pub(crate) fn no_room(&self, listener: ListenerId, source: Source) -> Option<TurnedAway> {
         let most = self.settings.listener(listener)?.max_connections;
-        let let_in = |source| self.let_in(Some(listener), source);
+        let let_in = |source| self.clients.let_in(Some(listener), source);
         // The reason that the client can act upon comes first.
         match (most.per_source, most.total) {
             (Some(most), _) if let_in(Some(source)) >= most => Some(most_of_source(most)),
             (_, Some(most)) if let_in(None) >= most => {
                 let text = format!("this listener takes {} ({KEY}); try again when one has left", connections(most));
-                let clients = self.all_clients().map(|(_, client)| &client.identity);
+                let clients = self.clients.iter().map(|(_, client)| &client.identity);
                 let here = clients.filter(|client| client.let_in() == Some(listener));
                 let shares = Shares::new(most, here.map(|client| (client.origin.source(), 1)), Some(source));
                 Some(if shares.is_asker_above_its_share() {
@@ -293,6 +347,20 @@ impl Ctx {
             }
             _ => None,
         }
+    }
+}
+
+impl Clients {
+    /// Number of free client slots.
+    pub(crate) fn free_slots(&self) -> usize {
+        self.capacity() - self.len()
+    }
+
+    /// Number of clients that a listener has admitted, or that are only told that there is no room; in total or from
+    /// one source.
+    pub(crate) fn let_in(&self, listener: Option<ListenerId>, source: Option<Source>) -> usize {
+        let let_in = self.iter().map(|(_, client)| &client.identity).filter(|client| client.let_in() == listener);
+        let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
     }
 
     /// Whether one more rejected client can be told why.
@@ -326,13 +394,13 @@ impl View<'_> {
     /// Why not.
     pub fn would_take(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Result<(), TurnedAway> {
         let listener = listener.into();
-        self.bus.fleets.would_take_with(&self.bus.ctx, self.bus.ctx.free_slots(), listener, origin)
+        self.bus.fleets.admission.would_take_with(&self.bus.ctx, self.bus.ctx.clients.free_slots(), listener, origin)
     }
 
     /// Whether a client of this origin would be accepted if it had a slot.
     pub fn would_take_in_a_slot(&self, listener: impl Into<ListenerId>, origin: &Origin) -> bool {
         let listener = listener.into();
-        self.bus.fleets.would_take_with(&self.bus.ctx, 1, listener, origin).is_ok()
+        self.bus.fleets.admission.would_take_with(&self.bus.ctx, 1, listener, origin).is_ok()
     }
 
     /// How many connections a listener takes, in total and from one source.
@@ -345,12 +413,12 @@ impl View<'_> {
     pub fn room_of_source(&self, listener: impl Into<ListenerId>, source: Source) -> Option<usize> {
         let listener = listener.into();
         let most = self.bus.ctx.settings.listener(listener)?.max_connections.per_source?;
-        Some(most.saturating_sub(self.bus.ctx.let_in(Some(listener), Some(source))))
+        Some(most.saturating_sub(self.bus.ctx.clients.let_in(Some(listener), Some(source))))
     }
 
     /// How many clients a listener may have, if it has that many.
     pub fn full_listener(&self, listener: impl Into<ListenerId>) -> Option<usize> {
         let listener = listener.into();
-        self.max_connections(listener).total.filter(|most| self.bus.ctx.let_in(Some(listener), None) >= *most)
+        self.max_connections(listener).total.filter(|most| self.bus.ctx.clients.let_in(Some(listener), None) >= *most)
     }
 }

@@ -40,6 +40,8 @@ pub(crate) struct Answering {
     waits_since: Moment,
     /// It is checked again.
     is_watched: bool,
+    /// Since when it is read without a pause.
+    read_since: Moment,
 }
 
 impl Answering {
@@ -57,6 +59,16 @@ impl Answering {
     #[inline(always)]
     pub(crate) fn limits(&self) -> &TimeLimits {
         &self.limits
+    }
+
+    /// Since when it is read without a pause.
+    pub(crate) fn read_since(&self) -> Moment {
+        self.read_since
+    }
+
+    /// It is read again, after a pause.
+    pub(crate) fn read_from(&mut self, now: Moment) {
+        self.read_since = now;
     }
 
     /// It has got a request to answer; `is_first` means that it has no other one. Returns when it must be checked, if
@@ -145,7 +157,7 @@ impl Ctx {
     pub(crate) fn hangs(&mut self, key: WorkerKey) -> Option<u32> {
         let now = self.time.now();
         let worker = self.workers.get_mut(key).filter(|worker| worker.takes_messages())?;
-        let spoke_at = worker.end.stream.spoke_at().unwrap_or(worker.facts.started);
+        let spoke_at = worker.end.stream.spoke_at().unwrap_or(worker.process.started());
         let may_go_on = !worker.answering.limits().are_shorter_than(now.since(spoke_at));
         // One that waits for a client's answer does not hang.
         if may_go_on || worker.end.gate.waits() || !worker.end.asked.is_empty() {
@@ -166,7 +178,7 @@ impl Ctx {
     /// Ends the probation of a worker that has run for long enough. Returns when to check again.
     pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
-        let due = worker.facts.started.after(PROBATION);
+        let due = worker.process.started().after(PROBATION);
         worker.answering.is_on_probation = due > self.time.now();
         self.workers_changed |= due <= self.time.now();
         (due > self.time.now()).then_some(due)
@@ -174,13 +186,13 @@ impl Ctx {
 
     /// Reports a client that waits for the first answer of its own worker. Returns when to check again.
     pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get_mut(key).filter(|worker| !worker.facts.told_of_wait)?;
-        let (owner, claimed, started) = (worker.owner?, worker.facts.claimed, worker.facts.started);
+        let worker = self.workers.get_mut(key).filter(|worker| !worker.claim.told_of_wait())?;
+        let (owner, claimed, started) = (worker.owner()?, worker.claim.since(), worker.process.started());
         let due = claimed.after(FIRST_ANSWER);
         if due > self.time.now() {
             return Some(due);
         }
-        worker.facts.told_of_wait = true;
+        worker.claim.tell_of_wait();
         if worker.starts_for().is_some() {
             let (waited, ran) = (self.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
             self.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {

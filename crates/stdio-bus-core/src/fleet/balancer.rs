@@ -128,6 +128,12 @@ impl Group {
     pub(crate) fn only_fleet(&self) -> Option<FleetId> {
         if let [fleet] = self.fleets[..] { Some(fleet) } else { None }
     }
+
+    /// Whether each client of a group has a worker of its own until it ends. Its tasks are there, and those of others are
+    /// in processes that belong to others.
+    pub(crate) fn gives_own_workers(&self) -> bool {
+        self.is_dedicated() && !self.lends()
+    }
 }
 
 /// The groups, by their ids. One that no client can have is empty.
@@ -144,6 +150,22 @@ impl Groups {
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
         self.of_fleets.iter_mut().flatten().chain([&mut self.of_all]).chain(&mut self.of_listeners)
+    }
+}
+
+impl Index<GroupId> for Balancer {
+    type Output = Group;
+
+    #[inline(always)]
+    fn index(&self, group: GroupId) -> &Group {
+        &self.groups[group]
+    }
+}
+
+impl IndexMut<GroupId> for Balancer {
+    #[inline(always)]
+    fn index_mut(&mut self, group: GroupId) -> &mut Group {
+        &mut self.groups[group]
     }
 }
 
@@ -173,13 +195,13 @@ impl IndexMut<GroupId> for Groups {
 
 /// The groups, and the group of each listener.
 pub(crate) struct Balancer {
-    pub groups: Groups,
+    groups: Groups,
     /// The group that the clients of each listener use, unless a message names a pool.
-    pub of_listeners: Vec<GroupId>,
+    of_listeners: Vec<GroupId>,
     /// Whether any pool denies any method.
-    pub denies_methods: bool,
+    denies_methods: bool,
     /// Whether any workers are lent.
-    pub lends: bool,
+    lends: bool,
 }
 
 impl Balancer {
@@ -219,18 +241,93 @@ impl Balancer {
         let lends = groups.iter().any(Group::lends);
         Self { groups, of_listeners, denies_methods, lends }
     }
+
+    /// The groups, to change one while others of the fleets' parts are borrowed.
+    pub(crate) fn groups_mut(&mut self) -> &mut Groups {
+        &mut self.groups
+    }
+
+    /// All groups, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.iter_mut()
+    }
+
+    /// The group that the clients of a listener use, unless a message names a pool.
+    pub(crate) fn of_listener(&self, listener: ListenerId) -> GroupId {
+        self.of_listeners[listener.index()]
+    }
+
+    /// Whether any pool denies any method.
+    pub(crate) fn denies_methods(&self) -> bool {
+        self.denies_methods
+    }
+
+    /// Whether any workers are lent.
+    pub(crate) fn lends(&self) -> bool {
+        self.lends
+    }
+}
+
+impl Group {
+    /// Whether one of a group's slots has a worker that takes messages.
+    pub(crate) fn has_spare(&self, ctx: &Ctx, pools: &Pools) -> bool {
+        let mut workers = self.slots.iter().filter_map(|slot| pools[*slot].worker);
+        workers.any(|worker| ctx.workers.worker_takes_messages(worker))
+    }
+
+    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3).
+    pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, pools: &Pools) -> Option<WorkerKey> {
+        for _ in 0..self.slots.len() {
+            let slot = self.next()?;
+            self.advance();
+            if let Some(worker) = pools[slot].worker
+                && ctx.workers.worker_takes_messages(worker)
+            {
+                return Some(worker);
+            }
+        }
+        None
+    }
+
+    /// Why no worker of a group is available for a client's message.
+    pub(crate) fn no_worker(&self, ctx: &Ctx, pools: &Pools, client: ClientKey) -> Refusal {
+        if ctx.clients.gets_no_worker(client) {
+            let text = "no worker is free: too many clients wait for one of their own; try again later";
+            return Refusal(Reason::NoWorker, text.into());
+        }
+        let fleet = self.only_fleet().filter(|_| self.is_dedicated());
+        let rests_until = fleet.and_then(|fleet| pools[fleet].rests_until(ctx.time.now()));
+        let restarts = || self.slots.iter().map(|slot| &pools[*slot].restarts);
+        let due = restarts().filter_map(|restarts| restarts.due()).min();
+        let wait = |at: Moment| at.since(ctx.time.now()).as_millis();
+        let why = match (fleet, rests_until, due) {
+            (Some(fleet), ..) if pools.is_full(ctx, fleet) => {
+                format!(": all {} of max_instances workers are in use", ctx.settings.pools[fleet].max_instances)
+            }
+            (Some(_), Some(until), _) => format!(
+                ": the last one ended before it had answered anything, and the next one starts in {} ms",
+                wait(until)
+            ),
+            _ if restarts().all(|restarts| restarts.is_given_up()) => {
+                let which = match (fleet, self.slots.len()) {
+                    (Some(_), 1) => "the spare one was",
+                    (Some(_), _) => "the spare ones were",
+                    (None, 1) => "its worker was",
+                    (None, _) => "all workers were",
+                };
+                format!(": {which} {}", ctx.how_given_up(due))
+            }
+            (Some(_), None, Some(at)) => {
+                format!(": the spare one has exited, and the next one starts in {} ms", wait(at))
+            }
+            _ => pools.next_of_shared(ctx, self),
+        };
+        let what = if fleet.is_some() { "free" } else { "running" };
+        Refusal(Reason::NoWorker, format!("no worker is {what}{why}"))
+    }
 }
 
 impl Fleets {
-    /// The group that a client's line asks for (decision 7).
-    pub(crate) fn group_of_line(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Result<GroupId, Refusal> {
-        if line.pool.is_some() && ctx.mcp(client).era.is_none() {
-            let pool = self.named_pool(ctx, client, &decoded(line.get(line.pool)).unwrap_or_default())?;
-            return Ok(GroupId::Fleet(pool.of(Era::Legacy)));
-        }
-        Ok(ctx.client(client).map_or(GroupId::All, |client| client.group))
-    }
-
     /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment.
     pub(crate) fn pick_worker_for_line(
         &mut self,
@@ -241,23 +338,23 @@ impl Fleets {
     ) -> Result<WorkerKey, Refusal> {
         // No worker is picked or started for a client that uses a denied method.
         if self.balancer.denies_methods
-            && let Some(fleet) = self.balancer.groups[group].only_fleet()
-            && let Some(denied) = ctx.denied_in(fleet.pool, line)
+            && let Some(fleet) = self.balancer[group].only_fleet()
+            && let Some(denied) = ctx.settings.denied_in(fleet.pool, line)
         {
             return Err(denied);
         }
         let has_doors = self.serves_mcp();
-        while has_doors && let Some(fleet) = self.unused_fleet(group) {
+        while has_doors && let Some(fleet) = self.balancer[group].unused_fleet(&self.pools) {
             self.use_fleet(ctx, fleet)?;
         }
-        let (assignment, lends) = (self.balancer.groups[group].assignment, self.balancer.groups[group].lends);
-        let assigned = ctx.worker_in(client, group);
-        let is_its_own = assigned.is_some_and(|worker| ctx.owner(worker) == Some(client));
+        let (assignment, lends) = (self.balancer[group].assignment, self.balancer[group].lends);
+        let assigned = ctx.clients.worker_in(client, group);
+        let is_its_own = assigned.is_some_and(|worker| ctx.workers.owner(worker) == Some(client));
         let kept = if lends {
             ctx.lent_worker(client, group)
         } else {
             let stays = is_its_own || assignment == Assignment::Client;
-            let usable = assigned.filter(|worker| stays && ctx.worker_takes_messages(*worker));
+            let usable = assigned.filter(|worker| stays && ctx.workers.worker_takes_messages(*worker));
             let preferred = has_doors.then(|| ctx.preferred_in(client, group));
             preferred.flatten().or(usable)
         };
@@ -272,28 +369,41 @@ impl Fleets {
             // A lent worker goes back before another one is lent.
             Assignment::Dedicated if lends && assigned.is_some() => None,
             Assignment::Dedicated => self.take_in_turn(ctx, client, group),
-            Assignment::RoundRobin | Assignment::Client => self.next_in_turn(ctx, group),
+            Assignment::RoundRobin | Assignment::Client => self.balancer[group].next_in_turn(ctx, &self.pools),
         };
-        let worker = worker.ok_or_else(|| self.no_worker(ctx, client, group))?;
+        let worker = worker.ok_or_else(|| self.balancer[group].no_worker(ctx, &self.pools, client))?;
         if assignment != Assignment::RoundRobin {
-            ctx.assign(client, group, worker);
+            ctx.clients.assign(client, group, worker);
         }
         Ok(worker)
+    }
+}
+
+impl Balancer {
+    /// The group that a client's line asks for (decision 7).
+    pub(crate) fn group_of_line(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Result<GroupId, Refusal> {
+        if line.pool.is_some() && ctx.clients.mcp(client).era.is_none() {
+            let pool = self.named_pool(ctx, client, &decoded(line.get(line.pool)).unwrap_or_default())?;
+            return Ok(GroupId::Fleet(pool.of(Era::Legacy)));
+        }
+        Ok(ctx.clients.get(client).map_or(GroupId::All, |client| client.group))
     }
 
     /// The group of a new client: its listener's, unless its token is valid for other pools only.
     pub(crate) fn group_of_client(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin) -> GroupId {
-        let group = self.balancer.of_listeners[listener.index()];
+        let group = self.of_listeners[listener.index()];
         let Some(pools) = &origin.pools else { return group };
-        let all_are_good = self.balancer.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool.index()));
-        let preferred = pools.iter().map(|pool| PoolId::at(*pool)).find(|pool| ctx.offers(listener, origin, *pool));
+        let all_are_good = self.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool.index()));
+        let preferred =
+            pools.iter().map(|pool| PoolId::at(*pool)).find(|pool| ctx.settings.offers(listener, origin, *pool));
         if all_are_good { group } else { preferred.map_or(group, |pool| GroupId::Fleet(pool.of(Era::Legacy))) }
     }
 
     /// The pool of this name. A pool that the client may not use looks like one that does not exist.
     fn named_pool(&self, ctx: &Ctx, client: ClientKey, name: &[u8]) -> Result<PoolId, Refusal> {
-        let client = ctx.identity(client);
-        let offers = |pool: &PoolId| client.is_some_and(|client| ctx.offers(client.listener, &client.origin, *pool));
+        let client = ctx.clients.identity(client);
+        let offers =
+            |pool: &PoolId| client.is_some_and(|client| ctx.settings.offers(client.listener, &client.origin, *pool));
         let found = ctx.settings.pools.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
         found.map(PoolId::at).filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
@@ -301,47 +411,33 @@ impl Fleets {
         })
     }
 
-    /// Why no worker of a group is available for a client's message.
-    fn no_worker(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> Refusal {
-        if ctx.gets_no_worker(client) {
-            let text = "no worker is free: too many clients wait for one of their own; try again later";
-            return Refusal(Reason::NoWorker, text.into());
+    /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
+    pub(crate) fn check_assignments(&self, ctx: &Ctx) {
+        for (key, client) in ctx.clients.iter() {
+            for (at, (group, worker)) in client.seldom.assigned.iter().enumerate() {
+                assert!(
+                    client.seldom.assigned[..at].iter().all(|(before, _)| before != group),
+                    "one worker for each group"
+                );
+                if self.groups[*group].is_dedicated() {
+                    let worker = ctx.workers.get(*worker).expect("a worker of one's own lives");
+                    assert_eq!(worker.owner(), Some(key));
+                }
+            }
         }
-        let group = &self.balancer.groups[group];
-        let fleet = group.only_fleet().filter(|_| group.is_dedicated());
-        let rests_until = fleet.and_then(|fleet| self.pools[fleet].rests_until(ctx.time.now()));
-        let restarts = || group.slots.iter().map(|slot| &self.pools[*slot].restarts);
-        let due = restarts().filter_map(|restarts| restarts.due()).min();
-        let wait = |at: Moment| at.since(ctx.time.now()).as_millis();
-        let why = match (fleet, rests_until, due) {
-            (Some(fleet), ..) if self.is_full(ctx, fleet) => {
-                format!(": all {} of max_instances workers are in use", ctx.settings.pools[fleet].max_instances)
-            }
-            (Some(_), Some(until), _) => format!(
-                ": the last one ended before it had answered anything, and the next one starts in {} ms",
-                wait(until)
-            ),
-            _ if restarts().all(|restarts| restarts.is_given_up()) => {
-                let which = match (fleet, group.slots.len()) {
-                    (Some(_), 1) => "the spare one was",
-                    (Some(_), _) => "the spare ones were",
-                    (None, 1) => "its worker was",
-                    (None, _) => "all workers were",
-                };
-                format!(": {which} {}", ctx.how_given_up(due))
-            }
-            (Some(_), None, Some(at)) => {
-                format!(": the spare one has exited, and the next one starts in {} ms", wait(at))
-            }
-            _ => self.next_of_shared(ctx, group),
-        };
-        let what = if fleet.is_some() { "free" } else { "running" };
-        Refusal(Reason::NoWorker, format!("no worker is {what}{why}"))
+        for (key, worker) in ctx.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
+            let Some(owner) = worker.owner() else { continue };
+            assert!(ctx.clients.identity(owner).is_some(), "a worker stops when its owner leaves");
+            let is_known = ctx.clients.workers_of(owner).any(|assigned| assigned == key);
+            assert!(is_known || worker.tenure.is_leaving(), "an owner knows its worker");
+        }
     }
+}
 
+impl Pools {
     /// When a group of shared workers has the next worker, not counting slots that were given up.
     fn next_of_shared(&self, ctx: &Ctx, group: &Group) -> String {
-        let slots = || group.slots.iter().map(|slot| &self.pools[*slot]);
+        let slots = || group.slots.iter().map(|slot| &self[*slot]);
         let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
         let asked = slots().filter_map(|slot| Some(ctx.workers.get(slot.worker?)?.is_asked()));
         match (due, asked.max()) {
@@ -351,66 +447,9 @@ impl Fleets {
             (None, None) => String::new(),
         }
     }
-
-    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3).
-    pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, group: GroupId) -> Option<WorkerKey> {
-        for _ in 0..self.balancer.groups[group].slots.len() {
-            let group = &mut self.balancer.groups[group];
-            let slot = group.next()?;
-            group.advance();
-            if let Some(worker) = self.pools[slot].worker
-                && ctx.worker_takes_messages(worker)
-            {
-                return Some(worker);
-            }
-        }
-        None
-    }
-
-    /// Whether one of a group's slots has a worker that takes messages.
-    pub(crate) fn has_spare(&self, ctx: &Ctx, group: GroupId) -> bool {
-        let mut workers = self.balancer.groups[group].slots.iter().filter_map(|slot| self.pools[*slot].worker);
-        workers.any(|worker| ctx.worker_takes_messages(worker))
-    }
-
-    /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
-    pub(crate) fn check_assignments(&self, ctx: &Ctx) {
-        for (key, client) in ctx.all_clients() {
-            for (at, (group, worker)) in client.seldom.assigned.iter().enumerate() {
-                assert!(
-                    client.seldom.assigned[..at].iter().all(|(before, _)| before != group),
-                    "one worker for each group"
-                );
-                if self.balancer.groups[*group].is_dedicated() {
-                    let worker = ctx.workers.get(*worker).expect("a worker of one's own lives");
-                    assert_eq!(worker.owner, Some(key));
-                }
-            }
-        }
-        for (key, worker) in ctx.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
-            let Some(owner) = worker.owner else { continue };
-            assert!(ctx.identity(owner).is_some(), "a worker stops when its owner leaves");
-            let is_known = ctx.workers_of(owner).any(|assigned| assigned == key);
-            assert!(is_known || worker.tenure.is_leaving(), "an owner knows its worker");
-        }
-    }
 }
 
 impl Ctx {
-    /// Whether a client of this origin may use a pool of its listener.
-    pub(crate) fn offers(&self, listener: ListenerId, origin: &Origin, pool: PoolId) -> bool {
-        let pool = pool.index();
-        let offered = self.settings.listener(listener).and_then(|listener| listener.pools.as_deref());
-        let is_gone = self.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
-        !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
-    }
-
-    /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
-    pub(crate) fn offers_any(&self, listener: ListenerId, origin: &Origin) -> bool {
-        let is_gone = self.settings.listener(listener).is_some_and(|listener| listener.is_gone);
-        is_gone || (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, PoolId::at(pool)))
-    }
-
     /// Why workers were given up, and what brings them back; the next attempt is at `due`.
     fn how_given_up(&self, due: Option<Moment>) -> String {
         let limits = &self.settings.limits;
@@ -423,11 +462,27 @@ impl Ctx {
     }
 }
 
+impl Settings {
+    /// Whether a client of this origin may use a pool of its listener.
+    pub(crate) fn offers(&self, listener: ListenerId, origin: &Origin, pool: PoolId) -> bool {
+        let pool = pool.index();
+        let offered = self.listener(listener).and_then(|listener| listener.pools.as_deref());
+        let is_gone = self.pools.get(pool).is_none_or(|pool| pool.is_gone);
+        !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
+    }
+
+    /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
+    pub(crate) fn offers_any(&self, listener: ListenerId, origin: &Origin) -> bool {
+        let is_gone = self.listener(listener).is_some_and(|listener| listener.is_gone);
+        is_gone || (0..self.pools.len()).any(|pool| self.offers(listener, origin, PoolId::at(pool)))
+    }
+}
+
 impl View<'_> {
     /// The pool that a client of this origin uses if it names none; none if there are several to choose from.
     pub fn default_pool(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Option<usize> {
         let listener = listener.into();
-        let group = self.bus.fleets.group_of_client(&self.bus.ctx, listener, origin);
-        self.bus.fleets.balancer.groups[group].only_fleet().map(|fleet| fleet.pool.index())
+        let group = self.bus.fleets.balancer.group_of_client(&self.bus.ctx, listener, origin);
+        self.bus.fleets.balancer[group].only_fleet().map(|fleet| fleet.pool.index())
     }
 }

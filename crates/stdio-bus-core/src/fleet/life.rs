@@ -8,6 +8,7 @@ use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::client::Phase;
+use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::flow::gate::Hold;
 use crate::index::FleetId;
@@ -31,7 +32,7 @@ impl Bus {
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let fleet = worker.fleet;
-        (worker.facts.pid, worker.facts.started) = (pid, self.ctx.time.now());
+        worker.process.run(pid, self.ctx.time.now());
         self.fleets.pools[worker.fleet.pool].tally.note(Reason::WorkerStarted);
         self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
@@ -47,7 +48,7 @@ impl Bus {
     pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
         self.ctx.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.ctx.workers.get_mut(key) {
-            worker.facts.was_short = short;
+            worker.process.fail_to_start(short);
             self.fleets.pools[worker.fleet.pool].tally.note(Reason::SpawnFailed);
         }
         self.step(key, Event::SpawnFailed);
@@ -59,10 +60,9 @@ impl Bus {
         // Its last lines are read at once.
         self.ctx.end_pause(key, |_| true);
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        let unwanted = worker.process.exited();
         // SIGINT, SIGKILL, SIGTERM.
         let is_kill = matches!(exit, Exit::Signal(2 | 9 | 15) | Exit::OutOfMemory);
-        worker.facts.was_killed = is_kill && worker.process.ended_by_itself();
+        let unwanted = worker.process.exited(is_kill);
         let was_asked = worker.has_ended_asked();
         let unwanted = unwanted.filter(|_| !was_asked);
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
@@ -119,7 +119,7 @@ impl Bus {
             None => return,
         };
         self.requests.penalise_crash(&mut self.ctx, key, &to_answer);
-        let owner = self.ctx.owner(key).map(Peer::Client);
+        let owner = self.ctx.workers.owner(key).map(Peer::Client);
         let has_failed = |request: &RequestKey| self.requests.get(*request).is_some_and(|it| it.asker() == owner);
         let is_told = owner.is_some() && to_answer.iter().any(has_failed);
         for request in to_answer {
@@ -142,9 +142,10 @@ impl Bus {
     fn close_owner(&mut self, key: WorkerKey, is_told: bool) {
         let Some(worker) = self.ctx.workers.get(key) else { return };
         // A worker that could not be started has negotiated nothing.
-        let Some(owner) = worker.owner.filter(|_| worker.has_run() && !worker.facts.is_left) else { return };
+        let Some(owner) = worker.owner().filter(|_| worker.has_run() && !worker.claim.is_left()) else { return };
         // The shutdown closes its clients in its own time; a client that is being closed has a reason already.
-        let goes_on = self.ctx.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.ctx.mcp(owner).borrows;
+        let goes_on = self.ctx.clients.phase(owner).is_none_or(|phase| phase >= Phase::Refusing)
+            || self.ctx.clients.mcp(owner).borrows;
         if self.ctx.shutdown.stops_workers() || goes_on {
             return;
         }
@@ -152,14 +153,14 @@ impl Bus {
             self.ctx.report_request(Reason::OwnWorkerReplaced, [Some(owner.into()), Some(key.into())], || {
                 (None, "the client's own worker has ended before its first answer; the client gets another one".into())
             });
-            self.ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.facts.is_left = true);
-            return self.ctx.unassign(owner, key);
+            self.ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.claim.leave());
+            return self.ctx.clients.unassign(owner, key);
         }
         self.ctx.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
             (None, "the client's own worker has ended; the connection is closed".into())
         });
         // It has ended by itself, and is not stopped for lack of its client.
-        self.ctx.unassign(owner, key);
+        self.ctx.clients.unassign(owner, key);
         // Its requests to workers of other pools.
         let text = "the worker of this connection has ended, and the connection is closed";
         self.fail_requests_of(owner, Reason::RequestDiscarded, text);
@@ -175,7 +176,7 @@ impl Bus {
         self.ctx.timers.disarm(Timer::Worker(key));
         self.ctx.out.stats().bytes_unsent += worker.end.output.queued() as u64;
         self.ctx.out.push(Effect::Release(key));
-        worker.owner.into_iter().for_each(|owner| self.ctx.unassign(owner, key));
+        worker.owner().into_iter().for_each(|owner| self.ctx.clients.unassign(owner, key));
         self.fleets.leave_pool(&mut self.ctx, key, &worker);
         if self.fleets.queue.has_turns() {
             // Clients that waited for this worker only, or for its place, may get another.
@@ -192,7 +193,7 @@ impl Bus {
         self.fleets.release_overdue(&mut self.ctx, key.into());
         let now = self.ctx.time.now();
         self.ctx.end_pause(key, |until| until <= now);
-        if self.ctx.workers.get_mut(key).is_some_and(|worker| worker.facts.timer.take_if(|at| *at <= now).is_some()) {
+        if self.ctx.workers.get_mut(key).is_some_and(|worker| worker.process.take_timer(now)) {
             self.on_worker_timer(key);
         }
         let stalls_at = |worker: &Worker| worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
@@ -213,13 +214,13 @@ impl Bus {
             self.tick_refused(key),
             self.ctx.tick_first_answer(key),
             self.fleets.tick_question(&mut self.ctx, key),
-            self.fleets.tick_extra(&mut self.ctx, &self.tasks, key),
-            self.fleets.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
+            self.fleets.pools.tick_extra(&mut self.ctx, &self.tasks, key),
+            self.fleets.pools.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
         let Some(worker) = self.ctx.workers.get(key) else { return };
         let overdue_at = worker.end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
         let own = [
-            worker.facts.timer,
+            worker.process.timer(),
             stalls_at(worker),
             worker.stall.ends(),
             worker.window.turns_due(),
@@ -311,7 +312,7 @@ impl Ctx {
             Action::Await | Action::ReadRest | Action::Finish => GRACE,
         };
         self.set_timer(key, self.time.now().after(lasts));
-        if !self.worker_takes_messages(key) {
+        if !self.workers.worker_takes_messages(key) {
             // Its queue may be lost, and nothing is added to it, so no client has to wait for it.
             self.release_waiters(Peer::Worker(key));
         }
@@ -338,33 +339,9 @@ impl Ctx {
     /// Stops a worker that is not wanted any more.
     pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.facts.is_unwanted = true;
+        worker.process.dismiss();
         let life = self.step_worker(key, Event::Stop);
         debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
-    }
-
-    /// The name of a worker for people.
-    pub(crate) fn worker_name(&self, worker: WorkerKey) -> Option<WorkerName> {
-        self.workers.get(worker).map(|worker| worker.name)
-    }
-
-    /// The fleet of a worker.
-    pub(crate) fn fleet_of(&self, worker: WorkerKey) -> Option<FleetId> {
-        self.workers.get(worker).map(|worker| worker.fleet)
-    }
-
-    /// The client that a worker of a dedicated pool belongs to.
-    pub(crate) fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
-        self.workers.get(worker)?.owner
-    }
-
-    /// Whether it serves only one client.
-    pub(crate) fn has_owner(&self, worker: WorkerKey) -> bool {
-        self.owner(worker).is_some()
-    }
-
-    pub(crate) fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
-        self.workers.get(worker).is_some_and(Worker::takes_messages)
     }
 
     /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
@@ -376,8 +353,8 @@ impl Ctx {
             let is_malformed = matches!(process.cause(), Some(Reason::WorkerMalformed | Reason::WorkerLineTooLong));
             (process.has_exited() || is_malformed) && !answering.has_answered()
         };
-        let is_first = self.workers.get(key).is_some_and(has_failed) && self.phase(owner) == Some(Phase::Open);
-        let owner = self.client_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
+        let is_first = self.workers.get(key).is_some_and(has_failed) && self.clients.phase(owner) == Some(Phase::Open);
+        let owner = self.clients.get_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
         owner.is_some_and(|owner| !core::mem::replace(&mut owner.seldom.has_lost_worker, true))
     }
 
@@ -390,8 +367,34 @@ impl Ctx {
 
     fn set_timer(&mut self, key: WorkerKey, at: Moment) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.facts.timer = Some(at);
+        worker.process.set_timer(at);
         self.wake_at(key.into(), at);
+    }
+}
+
+impl Workers {
+    /// The name of a worker for people.
+    pub(crate) fn worker_name(&self, worker: WorkerKey) -> Option<WorkerName> {
+        self.get(worker).map(|worker| worker.name)
+    }
+
+    /// The fleet of a worker.
+    pub(crate) fn fleet_of(&self, worker: WorkerKey) -> Option<FleetId> {
+        self.get(worker).map(|worker| worker.fleet)
+    }
+
+    /// The client that a worker of a dedicated pool belongs to.
+    pub(crate) fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
+        self.get(worker)?.owner()
+    }
+
+    /// Whether it serves only one client.
+    pub(crate) fn has_owner(&self, worker: WorkerKey) -> bool {
+        self.owner(worker).is_some()
+    }
+
+    pub(crate) fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
+        self.get(worker).is_some_and(Worker::takes_messages)
     }
 }
 

@@ -10,6 +10,7 @@
 pub mod admission;
 pub(crate) mod answering;
 pub(crate) mod balancer;
+pub(crate) mod claim;
 pub mod eras;
 mod life;
 pub(crate) mod pool;
@@ -26,28 +27,22 @@ use alloc::vec::Vec;
 use crate::fleet::eras::opening::Openings;
 use crate::index::FleetId;
 use crate::settings::Settings;
-use crate::tally::Counts;
 use admission::Admission;
-use balancer::Balancer;
+use balancer::{Balancer, Groups};
 use pool::Pools;
+use queue::WorkerQueue;
 
 /// The fleets, and the clients that wait for workers.
 pub(crate) struct Fleets {
     /// The configured pools, and the fleets of each.
-    pub pools: Pools,
-    pub queue: queue::WorkerQueue,
+    pools: Pools,
+    queue: WorkerQueue,
     /// The groups of workers that a message may go to.
-    pub balancer: Balancer,
+    balancer: Balancer,
     /// The listeners and the sources of their clients.
-    pub admission: Admission,
-    /// Errors to requests that were for no pool, or for one of several.
-    pub errors_of_no_pool: Counts,
-    /// The number of the next worker.
-    pub next_number: u32,
-    /// A worker may have to be replaced.
-    pub rolls_due: bool,
+    admission: Admission,
     /// What is kept of the `initialize` of clients and of the answers of workers.
-    pub openings: Openings,
+    openings: Openings,
 }
 
 impl Fleets {
@@ -58,10 +53,7 @@ impl Fleets {
             balancer: Balancer::new(settings, &pools),
             pools,
             admission: Admission::new(settings),
-            queue: queue::WorkerQueue::default(),
-            errors_of_no_pool: Counts::default(),
-            next_number: 0,
-            rolls_due: false,
+            queue: WorkerQueue::default(),
             openings: Openings::default(),
         }
     }
@@ -69,5 +61,61 @@ impl Fleets {
     /// All fleets, in the order of their ids.
     pub(crate) fn ids(&self) -> Vec<FleetId> {
         self.pools.ids().collect()
+    }
+
+    /// What the way of a usual line needs: the pools, and the groups of their workers.
+    #[inline(always)]
+    pub(crate) fn for_lines(&mut self) -> (&mut Pools, &mut Groups) {
+        (&mut self.pools, self.balancer.groups_mut())
+    }
+
+    #[inline(always)]
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    #[inline(always)]
+    pub(crate) fn pools_mut(&mut self) -> &mut Pools {
+        &mut self.pools
+    }
+
+    #[inline(always)]
+    pub(crate) fn queue(&self) -> &WorkerQueue {
+        &self.queue
+    }
+
+    #[inline(always)]
+    pub(crate) fn queue_mut(&mut self) -> &mut WorkerQueue {
+        &mut self.queue
+    }
+
+    #[inline(always)]
+    pub(crate) fn balancer(&self) -> &Balancer {
+        &self.balancer
+    }
+
+    #[inline(always)]
+    pub(crate) fn balancer_mut(&mut self) -> &mut Balancer {
+        &mut self.balancer
+    }
+
+    #[inline(always)]
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    #[inline(always)]
+    pub(crate) fn admission_mut(&mut self) -> &mut Admission {
+        &mut self.admission
+    }
+
+    #[inline(always)]
+    pub(crate) fn openings(&self) -> &Openings {
+        &self.openings
+    }
+
+    #[inline(always)]
+    pub(crate) fn openings_mut(&mut self) -> &mut Openings {
+        &mut self.openings
     }
 }

@@ -11,7 +11,8 @@ use super::answering::Answering;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
-use super::worker::{Facts, State, Worker};
+use super::worker::{Process, State, Updates, Worker};
+use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::endpoint::{Endpoint, Stream};
 use crate::fleet::Fleets;
@@ -23,7 +24,7 @@ use crate::port::Effect;
 use crate::report::{Reason, Report, WorkerName};
 use crate::settings::{self, Assignment, Era, Settings};
 use crate::silence::TimeLimits;
-use crate::tally::Tally;
+use crate::tally::{Counts, Tally};
 use crate::timers::Timer;
 use crate::view::View;
 use crate::withdrawal::Dialect;
@@ -35,9 +36,22 @@ const LASTS: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(crate) struct WorkerSlot {
     /// The worker in it; none when a client has taken that for itself.
-    pub worker: Option<WorkerKey>,
+    pub(in crate::fleet) worker: Option<WorkerKey>,
     /// When the next worker is started.
-    pub restarts: Restarts,
+    pub(in crate::fleet) restarts: Restarts,
+}
+
+impl WorkerSlot {
+    /// The worker in it.
+    #[inline(always)]
+    pub(crate) fn worker(&self) -> Option<WorkerKey> {
+        self.worker
+    }
+
+    /// Whether no worker is started in it any more, since too many have failed.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.restarts.is_given_up()
+    }
 }
 
 /// How far a fleet is needed. A pool of an MCP listener has one for clients of either era. The workers that are started
@@ -55,23 +69,23 @@ pub(crate) enum Need {
 /// The workers of a pool that serve clients of one era.
 pub(crate) struct Fleet {
     /// One per instance; in a dedicated pool, one per warm spare, or with lending one per possible worker.
-    pub slots: Vec<WorkerSlot>,
+    pub(in crate::fleet) slots: Vec<WorkerSlot>,
     /// Whether it is needed.
-    pub need: Need,
+    pub(in crate::fleet) need: Need,
     /// Its pool is removed from the configuration, and no client uses it.
-    pub is_released: bool,
+    pub(in crate::fleet) is_released: bool,
     /// When the next spare is started after workers that ended soon after a client had taken them.
-    pub restarts: Restarts,
+    pub(in crate::fleet) restarts: Restarts,
     /// The replacement of its workers.
-    pub roll: Roll,
+    pub(in crate::fleet) roll: Roll,
     /// The command that has settled, with which empty slots are filled.
-    pub settled: u32,
+    pub(in crate::fleet) settled: u32,
     /// The previous command, until a worker of the settled one has answered something.
-    pub fallback: Option<Fallback>,
+    pub(in crate::fleet) fallback: Option<Fallback>,
     /// One of its clients knows subagents, which its workers may announce (`session/children.rs`).
-    pub has_subagents: bool,
+    pub(in crate::fleet) has_subagents: bool,
     /// The protocol of the last `initialize` that one of its workers was sent.
-    pub dialect: Option<Dialect>,
+    pub(in crate::fleet) dialect: Option<Dialect>,
 }
 
 impl Fleet {
@@ -109,6 +123,21 @@ impl Fleet {
     pub(crate) fn rests_until(&self, now: Moment) -> Option<Moment> {
         self.restarts.due().filter(|until| *until > now)
     }
+
+    /// The protocol of the last `initialize` that one of its workers was sent.
+    pub(crate) fn dialect(&self) -> Option<Dialect> {
+        self.dialect
+    }
+
+    /// One of its workers is sent an `initialize` of this protocol, or of an unknown one.
+    pub(crate) fn note_dialect(&mut self, dialect: Option<Dialect>) {
+        self.dialect = dialect.or(self.dialect);
+    }
+
+    /// One of its clients knows subagents. Returns whether it is the first.
+    pub(crate) fn expect_children(&mut self) -> bool {
+        !core::mem::replace(&mut self.has_subagents, true)
+    }
 }
 
 /// A configured pool.
@@ -116,9 +145,9 @@ pub(crate) struct Pool {
     /// For clients of either era; a pool that no MCP listener offers has one fleet for all.
     fleets: [Option<Fleet>; 2],
     /// Whether its command serves 2026-07-28, if that matters.
-    pub discovery: Option<Discovery>,
+    pub(in crate::fleet) discovery: Option<Discovery>,
     /// Its counters.
-    pub tally: Tally,
+    pub(in crate::fleet) tally: Tally,
 }
 
 impl Pool {
@@ -138,6 +167,11 @@ impl Pool {
     fn has_both(&self) -> bool {
         self.fleets.iter().all(Option::is_some)
     }
+
+    /// Its counters.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
 }
 
 /// The configured pools, by their places in the settings.
@@ -145,13 +179,25 @@ pub(crate) struct Pools {
     list: Vec<Pool>,
     /// Whether any of them has a fleet for clients of 2026-07-28.
     have_modern: bool,
+    /// Errors to requests that were for no pool, or for one of several.
+    errors_of_no_pool: Counts,
+    /// The number of the next worker.
+    next_number: u32,
+    /// A worker may have to be replaced.
+    rolls_due: bool,
 }
 
 impl Pools {
     pub(super) fn new(settings: &Settings, both: &[usize]) -> Self {
         let pools = settings.pools.iter().enumerate();
         let list = pools.map(|(index, pool)| Pool::new(pool, both.contains(&index))).collect();
-        Self { list, have_modern: !both.is_empty() }
+        Self {
+            list,
+            have_modern: !both.is_empty(),
+            errors_of_no_pool: Counts::default(),
+            next_number: 0,
+            rolls_due: false,
+        }
     }
 
     /// Makes the pools those of the settings: new ones, and others in the places of those that are gone. Returns the fleets
@@ -229,6 +275,35 @@ impl Pools {
     fn fleet(&self, fleet: FleetId) -> Option<&Fleet> {
         self.list.get(fleet.pool.index())?.fleets[fleet.era as usize].as_ref()
     }
+
+    /// A client's request gets an error of the bus instead of an answer.
+    pub(crate) fn count_error(&mut self, pool: Option<PoolId>, reason: Reason) {
+        match pool {
+            Some(pool) => self[pool].tally.fail(reason),
+            None => self.errors_of_no_pool.count(reason),
+        }
+    }
+
+    /// Replacements are checked after this call.
+    pub(crate) fn roll_soon(&mut self, ctx: &mut Ctx) {
+        (self.rolls_due, ctx.workers_changed) = (true, true);
+    }
+
+    /// Whether replacements are to be checked, which they are now.
+    pub(super) fn take_rolls_due(&mut self) -> bool {
+        core::mem::take(&mut self.rolls_due)
+    }
+
+    /// Errors to requests that were for no pool, or for one of several.
+    pub(crate) fn errors_of_no_pool(&self) -> &Counts {
+        &self.errors_of_no_pool
+    }
+
+    /// The counters of a pool, to count in.
+    #[inline(always)]
+    pub(crate) fn tally_mut(&mut self, pool: PoolId) -> &mut Tally {
+        &mut self[pool].tally
+    }
 }
 
 impl Index<PoolId> for Pools {
@@ -277,9 +352,102 @@ impl IndexMut<SlotId> for Pools {
 }
 
 impl Fleets {
+    /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
+    /// the other, and after waiting clients (`queue.rs`).
+    pub(crate) fn fill_slots(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        if ctx.shutdown.stops_workers() || self.pools.is_rolling(ctx, fleet) {
+            return;
+        }
+        if let Some(until) = self.pools[fleet].rests_until(ctx.time.now()) {
+            return ctx.timers.arm(Timer::Fleet(fleet), until);
+        }
+        let is_dedicated = ctx.settings.pools[fleet].assignment == Assignment::Dedicated;
+        for slot in (0..self.pools.kept_slots(ctx, fleet)).map(|number| fleet.slot(number)) {
+            let here = &self.pools[slot];
+            if here.worker.is_some() || !here.restarts.may_begin(ctx.time.now()) {
+                continue;
+            }
+            if is_dedicated && !self.may_start_at_once(ctx, fleet.pool) {
+                return;
+            }
+            if let Some(worker) = self.pools.start_in_slot(ctx, slot) {
+                self.pools.choose_to_ask(ctx, worker);
+                self.end_vacancy(ctx, fleet);
+            }
+        }
+    }
+
+    /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow; or lends one.
+    pub(super) fn take_dedicated(&mut self, ctx: &mut Ctx, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
+        let fleet = self.balancer[group].fleets().next()?;
+        let lends = self.balancer[group].lends();
+        let worker = if lends {
+            self.lend_worker(ctx, client, fleet)?
+        } else if let Some(spare) = self.balancer[group].next_in_turn(ctx, &self.pools) {
+            self.pools.leave_slot(ctx, spare);
+            spare
+        } else if self.pools.may_grow(ctx, fleet) {
+            self.pools.start_worker(ctx, fleet, None, self.pools[fleet].settled)?
+        } else {
+            return None;
+        };
+        let taken = ctx.workers.get_mut(worker)?;
+        taken.claim.take(client, ctx.time.now());
+        if !lends {
+            self.count_turn(ctx, client, worker);
+            self.fill_slots(ctx, fleet);
+        }
+        Some(worker)
+    }
+
+    /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
+    pub(super) fn leave_pool(&mut self, ctx: &mut Ctx, key: WorkerKey, worker: &Worker) {
+        let is_candidate = self.pools[worker.fleet].roll.is_candidate(key);
+        if worker.has_run() && !worker.process.is_unwanted() {
+            self.end_question(ctx, worker);
+        }
+        if let Some(slot) = self.pools[worker.fleet].slot_of(key) {
+            self.pools[worker.fleet].slots[slot].worker = None;
+            if worker.is_excused() || ctx.shutdown.stops_workers() {
+                // It has not failed.
+            } else if worker.process.was_short() {
+                self.pools[worker.fleet].slots[slot].restarts.note_shortage(ctx.time.now());
+            } else {
+                self.pools.on_slot_failure(ctx, slot, worker);
+            }
+        } else if is_candidate {
+            self.pools.candidate_ended(ctx, worker);
+        } else {
+            self.pools.on_taken_end(ctx, worker);
+        }
+        if !is_candidate && worker.process.ended_by_itself() {
+            self.pools.doubt_command(ctx, worker);
+        }
+        self.tick_fleet(ctx, worker.fleet);
+        // There may be none to wait for any more.
+        self.stop_awaiting_workers_of(ctx, worker.fleet);
+    }
+
+    /// Starts workers that are due.
+    pub(crate) fn tick_fleet(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        if !self.pools.has(fleet) {
+            return;
+        }
+        self.advance_roll(ctx, fleet);
+        self.fill_slots(ctx, fleet);
+        let kept = self.pools.kept_slots(ctx, fleet);
+        let empty = self.pools[fleet].slots[..kept].iter().filter(|slot| slot.worker.is_none());
+        // Workers that are due and were not started follow one after another (`queue.rs`).
+        if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > ctx.time.now()).min() {
+            ctx.timers.arm(Timer::Fleet(fleet), next);
+        }
+    }
+}
+
+impl Pools {
     /// Fills the empty slots of a pool as if none of its workers had ever ended.
     pub(crate) fn forget_ends(&mut self, fleet: FleetId) {
-        let here = &mut self.pools[fleet];
+        let here = &mut self[fleet];
         here.restarts = Restarts::default();
         for slot in here.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
             slot.restarts = Restarts::default();
@@ -288,18 +456,18 @@ impl Fleets {
 
     /// Number of slots of a fleet that are kept filled, the first ones.
     pub(crate) fn kept_slots(&self, ctx: &Ctx, fleet: FleetId) -> usize {
-        let here = &self.pools[fleet];
+        let here = &self[fleet];
         if here.rests() || here.is_released { 0 } else { ctx.settings.pools[fleet].instances }
     }
 
     /// The slots of a configured pool that are kept filled.
     pub(crate) fn slots_of(&self, ctx: &Ctx, pool: PoolId) -> impl Iterator<Item = &WorkerSlot> {
-        self.pools.of(pool).flat_map(|fleet| &self.pools[fleet].slots[..self.kept_slots(ctx, fleet)])
+        self.of(pool).flat_map(|fleet| &self[fleet].slots[..self.kept_slots(ctx, fleet)])
     }
 
     /// Whether a pool has `max_instances` workers, not counting those that are starting or stopping for a replacement.
     pub(crate) fn is_full(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        let roll = &self.pools[fleet].roll;
+        let roll = &self[fleet].roll;
         let counts = |key: WorkerKey, worker: &Worker| {
             worker.fleet == fleet && !worker.tenure.is_leaving() && !roll.is_candidate(key)
         };
@@ -315,34 +483,9 @@ impl Fleets {
 
     /// Whether the workers of a pool do not crash.
     pub(crate) fn is_sound(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        let here = &self.pools[fleet];
+        let here = &self[fleet];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
         !is_failing && here.rests_until(ctx.time.now()).is_none()
-    }
-
-    /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
-    /// the other, and after waiting clients (`queue.rs`).
-    pub(crate) fn fill_slots(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        if ctx.shutdown.stops_workers() || self.is_rolling(ctx, fleet) {
-            return;
-        }
-        if let Some(until) = self.pools[fleet].rests_until(ctx.time.now()) {
-            return ctx.timers.arm(Timer::Fleet(fleet), until);
-        }
-        let is_dedicated = ctx.settings.pools[fleet].assignment == Assignment::Dedicated;
-        for slot in (0..self.kept_slots(ctx, fleet)).map(|number| fleet.slot(number)) {
-            let here = &self.pools[slot];
-            if here.worker.is_some() || !here.restarts.may_begin(ctx.time.now()) {
-                continue;
-            }
-            if is_dedicated && !self.may_start_at_once(ctx, fleet.pool) {
-                return;
-            }
-            if let Some(worker) = self.start_in_slot(ctx, slot) {
-                self.choose_to_ask(ctx, worker);
-                self.end_vacancy(ctx, fleet);
-            }
-        }
     }
 
     /// Starts a worker in an empty slot.
@@ -351,13 +494,13 @@ impl Fleets {
         if self.is_full(ctx, slot.fleet) {
             return None;
         }
-        let worker = self.start_worker(ctx, slot.fleet, Some(slot), self.pools[slot.fleet].settled)?;
-        let here = &mut self.pools[slot];
+        let worker = self.start_worker(ctx, slot.fleet, Some(slot), self[slot.fleet].settled)?;
+        let here = &mut self[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {
             ctx.put_on_probation(worker);
         }
-        self.pools[slot].restarts.begin();
+        self[slot].restarts.begin();
         Some(worker)
     }
 
@@ -369,16 +512,20 @@ impl Fleets {
         slot: Option<SlotId>,
         generation: u32,
     ) -> Option<WorkerKey> {
-        let (place, incarnation) = (ctx.free_place(fleet.pool, slot), self.next_number);
+        let (place, incarnation) = (ctx.workers.free_place(fleet.pool, slot), self.next_number);
         let name = WorkerName { pool: fleet.pool, place, incarnation };
         let settings = &ctx.settings.pools[fleet];
         let tenure = Tenure::new(ctx.time.now(), settings, generation, incarnation);
-        let has_subagents = self.pools[fleet].has_subagents;
-        let facts = Facts { started: ctx.time.now(), has_subagents, ..Facts::default() };
+        let has_subagents = self[fleet].has_subagents;
+        let process = Process::new(ctx.time.now());
+        let mut updates = Updates::default();
+        if has_subagents {
+            updates.expect_children();
+        }
         let answering = Answering::new(TimeLimits::of(settings));
         let end = Endpoint { stream: Stream::of_worker(), ..Endpoint::default() };
         let window = SendWindow::new();
-        let worker = Worker { fleet, name, facts, tenure, answering, window, end, ..Worker::default() };
+        let worker = Worker { fleet, name, process, updates, tenure, answering, window, end, ..Worker::default() };
         let worker = ctx.workers.insert(worker)?;
         self.next_number += 1;
         ctx.wake_at(worker.into(), tenure.ages_at);
@@ -386,34 +533,10 @@ impl Fleets {
         Some(worker)
     }
 
-    /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow; or lends one.
-    pub(super) fn take_dedicated(&mut self, ctx: &mut Ctx, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
-        let fleet = self.balancer.groups[group].fleets().next()?;
-        let lends = self.balancer.groups[group].lends();
-        let worker = if lends {
-            self.lend_worker(ctx, client, fleet)?
-        } else if let Some(spare) = self.next_in_turn(ctx, group) {
-            self.leave_slot(ctx, spare);
-            spare
-        } else if self.may_grow(ctx, fleet) {
-            self.start_worker(ctx, fleet, None, self.pools[fleet].settled)?
-        } else {
-            return None;
-        };
-        let taken = ctx.workers.get_mut(worker)?;
-        taken.owner = Some(client);
-        taken.facts.claimed = ctx.time.now();
-        if !lends {
-            self.count_turn(ctx, client, worker);
-            self.fill_slots(ctx, fleet);
-        }
-        Some(worker)
-    }
-
     /// Removes a worker from its slot, if it was in one.
     pub(super) fn leave_slot(&mut self, ctx: &Ctx, key: WorkerKey) {
         let Some(worker) = ctx.workers.get(key) else { return };
-        let slots = &mut self.pools[worker.fleet].slots;
+        let slots = &mut self[worker.fleet].slots;
         slots.iter_mut().for_each(|slot| _ = slot.worker.take_if(|it| *it == key));
     }
 
@@ -421,8 +544,8 @@ impl Fleets {
     fn on_slot_failure(&mut self, ctx: &mut Ctx, slot: usize, worker: &Worker) {
         let (limits, settings) = (&ctx.settings.limits, &ctx.settings.pools[worker.fleet]);
         let kept = self.kept_slots(ctx, worker.fleet);
-        let pool = &mut self.pools[worker.fleet];
-        let delay = pool.slots[slot].restarts.fail(ctx.time.now(), worker.facts.started, limits);
+        let pool = &mut self[worker.fleet];
+        let delay = pool.slots[slot].restarts.fail(ctx.time.now(), worker.process.started(), limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
         let (reason, text) = match delay {
             Some(delay) => (Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis())),
@@ -444,7 +567,7 @@ impl Fleets {
                 (Reason::PoolDegraded, text)
             }
         };
-        self.pools[worker.fleet.pool].tally.note(reason);
+        self[worker.fleet.pool].tally.note(reason);
         ctx.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 
@@ -453,10 +576,10 @@ impl Fleets {
     /// the first session.
     fn on_taken_end(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let process = &worker.process;
-        let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !worker.facts.is_unwanted;
-        let is_failure = is_unexpected && ctx.time.now().since(worker.facts.claimed) < LASTS;
-        let source = worker.owner.and_then(|owner| ctx.identity(owner)).map(|owner| owner.origin.source());
-        let restarts = &mut self.pools[worker.fleet].restarts;
+        let is_unexpected = worker.owner().is_some() && process.ended_by_itself() && !worker.process.is_unwanted();
+        let is_failure = is_unexpected && ctx.time.now().since(worker.claim.since()) < LASTS;
+        let source = worker.owner().and_then(|owner| ctx.clients.identity(owner)).map(|owner| owner.origin.source());
+        let restarts = &mut self[worker.fleet].restarts;
         if !is_failure {
             if worker.answering.has_answered() {
                 *restarts = Restarts::default();
@@ -471,56 +594,13 @@ impl Fleets {
         });
     }
 
-    /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
-    pub(super) fn leave_pool(&mut self, ctx: &mut Ctx, key: WorkerKey, worker: &Worker) {
-        let is_candidate = self.pools[worker.fleet].roll.is_candidate(key);
-        if worker.has_run() && !worker.facts.is_unwanted {
-            self.end_question(ctx, worker);
-        }
-        if let Some(slot) = self.pools[worker.fleet].slot_of(key) {
-            self.pools[worker.fleet].slots[slot].worker = None;
-            if worker.is_excused() || ctx.shutdown.stops_workers() {
-                // It has not failed.
-            } else if worker.facts.was_short {
-                self.pools[worker.fleet].slots[slot].restarts.note_shortage(ctx.time.now());
-            } else {
-                self.on_slot_failure(ctx, slot, worker);
-            }
-        } else if is_candidate {
-            self.candidate_ended(ctx, worker);
-        } else {
-            self.on_taken_end(ctx, worker);
-        }
-        if !is_candidate && worker.process.ended_by_itself() {
-            self.doubt_command(ctx, worker);
-        }
-        self.tick_fleet(ctx, worker.fleet);
-        // There may be none to wait for any more.
-        self.stop_awaiting_workers_of(ctx, worker.fleet);
-    }
-
-    /// Starts workers that are due.
-    pub(crate) fn tick_fleet(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        if !self.pools.has(fleet) {
-            return;
-        }
-        self.advance_roll(ctx, fleet);
-        self.fill_slots(ctx, fleet);
-        let kept = self.kept_slots(ctx, fleet);
-        let empty = self.pools[fleet].slots[..kept].iter().filter(|slot| slot.worker.is_none());
-        // Workers that are due and were not started follow one after another (`queue.rs`).
-        if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > ctx.time.now()).min() {
-            ctx.timers.arm(Timer::Fleet(fleet), next);
-        }
-    }
-
     /// Panics if slots and workers disagree.
     pub(crate) fn check_pools(&self, ctx: &Ctx) {
         let mut names: Vec<_> = ctx.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no two workers have one name");
-        for id in self.pools.ids() {
-            let fleet = &self.pools[id];
+        for id in self.ids() {
+            let fleet = &self[id];
             for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.fleet == id) {
                 assert_eq!(worker.name.pool, id.pool);
                 assert!(!fleet.rests() || worker.tenure.is_leaving() || !worker.takes_messages());
@@ -536,23 +616,25 @@ impl Fleets {
 }
 
 impl Ctx {
+    /// Number of workers of a pool that are not wanted any more and will have gone soon.
+    pub(crate) fn ending(&self, fleet: FleetId) -> usize {
+        let ends = |worker: &Worker| worker.fleet == fleet && worker.process.is_unwanted() && !worker.takes_messages();
+        let evicted = self.evictions.iter().filter(|evicted| evicted.fleet == fleet).count();
+        evicted + self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
+    }
+}
+
+impl Workers {
     /// The place for the name of a worker in this slot: that of the slot, so that the name stays the same over a
     /// restart, or the first free one if a client has taken the last worker of the slot along.
     fn free_place(&self, pool: PoolId, slot: Option<SlotId>) -> usize {
-        let names = self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == pool);
+        let names = self.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == pool);
         let taken: BTreeSet<usize> = names.map(|name| name.place).collect();
         slot.map(|slot| slot.number.into())
             .into_iter()
             .chain(0..)
             .find(|place| !taken.contains(place))
             .expect("there are fewer workers than numbers")
-    }
-
-    /// Number of workers of a pool that are not wanted any more and will have gone soon.
-    pub(crate) fn ending(&self, fleet: FleetId) -> usize {
-        let ends = |worker: &Worker| worker.fleet == fleet && worker.facts.is_unwanted && !worker.takes_messages();
-        let evicted = self.evictions.iter().filter(|evicted| evicted.fleet == fleet).count();
-        evicted + self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
     }
 }
 
@@ -561,7 +643,8 @@ impl View<'_> {
     pub fn staffing(&self) -> (usize, usize) {
         let runs = |worker: &Worker| worker.process.state() == State::Running;
         let running = self.bus.ctx.workers.iter().filter(|(_, worker)| runs(worker)).count();
-        let slots = || self.bus.fleets.pools.places().flat_map(|pool| self.bus.fleets.slots_of(&self.bus.ctx, pool));
+        let slots =
+            || self.bus.fleets.pools.places().flat_map(|pool| self.bus.fleets.pools.slots_of(&self.bus.ctx, pool));
         let is_manned =
             |slot: &&WorkerSlot| slot.worker.and_then(|worker| self.bus.ctx.workers.get(worker)).is_some_and(runs);
         (running, slots().count() + running - slots().filter(is_manned).count())

@@ -22,8 +22,12 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::answering::FIRST_ANSWER;
+use crate::client::Clients;
+use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::balancer::Group;
+use crate::fleet::pool::Pools;
 use crate::flow::gate::Hold;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::message::Parsed;
@@ -104,27 +108,52 @@ impl WorkerQueue {
     }
 }
 
+impl Group {
+    /// Whether its next worker, of which none takes messages now, is started after the first backoff at
+    /// the latest.
+    pub(crate) fn expects_worker(&self, ctx: &Ctx, pools: &Pools) -> bool {
+        let limits = &ctx.settings.limits;
+        let is_coming = |slot: &SlotId| {
+            let slot = &pools[*slot];
+            match slot.worker {
+                Some(worker) => ctx.workers.get(worker).is_some_and(|worker| {
+                    slot.restarts.would_restart_soon(ctx.time.now(), worker.process.started(), limits)
+                }),
+                None => slot.restarts.is_in_first_backoff(),
+            }
+        };
+        let rests = |fleet: FleetId| {
+            let here = &pools[fleet];
+            // One worker that a client had taken has failed.
+            let rests = here.restarts.is_in_first_backoff() && here.rests_until(ctx.time.now()).is_some();
+            self.is_dedicated() && rests && !pools.is_full(ctx, fleet)
+        };
+        self.slots().iter().any(is_coming) || self.fleets().any(rests)
+    }
+}
+
 impl Fleets {
     /// Makes a client wait with this line, without a worker, if one is about to start. Returns whether it waits.
     pub(crate) fn await_worker(&mut self, ctx: &mut Ctx, client: ClientKey, line: Parsed<'_>) -> bool {
         let now = ctx.time.now();
-        let Ok(group) = self.group_of_line(ctx, client, line) else { return false };
-        let Some(source) = ctx.identity(client).map(|client| client.origin.source()) else { return false };
-        if ctx.refuse_worker(client, false) || ctx.shutdown.refuses_requests() {
+        let Ok(group) = self.balancer.group_of_line(ctx, client, line) else { return false };
+        let Some(source) = ctx.clients.identity(client).map(|client| client.origin.source()) else { return false };
+        if ctx.clients.refuse_worker(client, false) || ctx.shutdown.refuses_requests() {
             return false;
         }
-        let for_turn = self.unused_fleet(group).is_none() && self.may_wait_for_turn(ctx, client, group);
+        let for_turn = self.balancer[group].unused_fleet(&self.pools).is_none()
+            && self.balancer[group].may_wait_for_turn(ctx, &self.pools, client);
         let Some(until) = (if for_turn {
             Some(now.after(LONGEST_WAIT))
         } else {
-            self.questions_end(ctx, group).or(self.hold_ends(ctx, group))
+            self.balancer[group].questions_end(ctx).or(self.hold_ends(ctx, group))
         }) else {
             return false;
         };
         if until > now {
             let waiting = Waiting { client, source, group, since: now, until, for_turn, has_ended: false };
             // A session may have to give up its worker at once.
-            let at_once = for_turn && self.may_get_room(ctx, client, group);
+            let at_once = for_turn && self.balancer[group].may_get_room(ctx, &self.pools, client);
             let due = if at_once { now } else { self.queue.due(now, &waiting) };
             ctx.timers.arm(Timer::WorkerQueue, due);
             self.queue.waiting.push(waiting);
@@ -133,140 +162,60 @@ impl Fleets {
         until > now
     }
 
-    /// Makes a client wait with its next line for a worker's answer to an `initialize` (`eras/opening.rs`). `fleet` is
-    /// that of the worker.
-    pub(crate) fn await_greeting(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId, until: Moment) {
-        let Some(source) = ctx.identity(client).map(|client| client.origin.source()) else { return };
-        let since = ctx.time.now();
-        let group = GroupId::Fleet(fleet);
-        let waiting = Waiting { client, source, group, since, until, for_turn: false, has_ended: false };
-        ctx.timers.arm(Timer::WorkerQueue, until);
-        self.queue.waiting.push(waiting);
-        ctx.close_gate(client.into(), Hold::Worker);
-    }
-
     /// Until when a line waits for a worker to come back to a group, if one is about to.
     fn hold_ends(&mut self, ctx: &Ctx, group: GroupId) -> Option<Moment> {
         let hold = ctx.settings.limits.hold;
         // The workers of a fleet that rests are in that of the other era.
-        let other = self.unused_fleet(group).and_then(|fleet| self.pools.other(fleet));
+        let other = self.balancer[group].unused_fleet(&self.pools).and_then(|fleet| self.pools.other(fleet));
         let from = other.map_or(group, GroupId::Fleet);
-        let waits = !hold.is_zero() && self.expects_worker(ctx, from);
-        waits.then(|| self.balancer.groups[group].vacant_since(ctx.time.now()).after(hold))
-    }
-
-    /// Whether the next worker of a group, which has none that takes messages, is started after the first backoff at
-    /// the latest.
-    fn expects_worker(&self, ctx: &Ctx, group: GroupId) -> bool {
-        let (group, limits) = (&self.balancer.groups[group], &ctx.settings.limits);
-        let is_coming = |slot: &SlotId| {
-            let slot = &self.pools[*slot];
-            match slot.worker {
-                Some(worker) => ctx.workers.get(worker).is_some_and(|worker| {
-                    slot.restarts.would_restart_soon(ctx.time.now(), worker.facts.started, limits)
-                }),
-                None => slot.restarts.is_in_first_backoff(),
-            }
-        };
-        let rests = |fleet: FleetId| {
-            let here = &self.pools[fleet];
-            // One worker that a client had taken has failed.
-            let rests = here.restarts.is_in_first_backoff() && here.rests_until(ctx.time.now()).is_some();
-            group.is_dedicated() && rests && !self.is_full(ctx, fleet)
-        };
-        group.slots().iter().any(is_coming) || group.fleets().any(rests)
+        let waits = !hold.is_zero() && self.balancer[from].expects_worker(ctx, &self.pools);
+        waits.then(|| self.balancer[group].vacant_since(ctx.time.now()).after(hold))
     }
 
     /// A worker was started in a slot of a fleet, which waiting clients may get.
     pub(crate) fn end_vacancy(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        for group in self.balancer.groups.iter_mut().filter(|group| group.has(fleet)) {
+        for group in self.balancer.iter_mut().filter(|group| group.has(fleet)) {
             group.end_vacancy();
         }
         self.stop_awaiting_workers_of(ctx, fleet);
     }
 
-    /// The state of workers has changed: all waiting lines are checked again.
-    pub(crate) fn stop_awaiting_workers(&mut self, ctx: &mut Ctx) {
-        ctx.stop_awaiting(false, self.queue.take(|_| true));
-    }
-
     /// The state of a fleet's workers has changed: lines that wait for one to come back are checked again.
     pub(crate) fn stop_awaiting_workers_of(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        let groups = &self.balancer.groups;
+        let groups = &self.balancer;
         let over = self.queue.take(|waiting| !waiting.for_turn && groups[waiting.group].has(fleet));
         ctx.stop_awaiting(false, over);
-    }
-
-    /// A client stops waiting, since it is being closed: nothing is started for it.
-    pub(crate) fn stop_awaiting_worker(&mut self, ctx: &mut Ctx, key: ClientKey) {
-        if let Some(at) = self.queue.turn_of(key) {
-            let source = self.queue.waiting[at].source;
-            self.queue.slow_down(ctx.time.now(), source, ctx.time.now());
-        }
-        ctx.stop_awaiting(false, self.queue.take(|waiting| waiting.client == key));
-        ctx.refuse_worker(key, false);
-    }
-
-    /// The line that a client waits with is overdue: it is handled again, and refused.
-    pub(crate) fn stop_awaiting_overdue(&mut self, ctx: &mut Ctx, key: ClientKey) {
-        ctx.stop_awaiting(false, self.queue.take(|waiting| waiting.client == key));
     }
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
     /// turn, or not possible.
     pub(crate) fn take_in_turn(&mut self, ctx: &mut Ctx, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
-        let has_spare = self.has_spare_for(ctx, client, group);
-        let source = ctx.identity(client)?.origin.source();
+        let has_spare = self.balancer[group].has_spare_for(ctx, &self.pools, client);
+        let source = ctx.clients.identity(client)?.origin.source();
         // A lent worker was started before.
         let is_paced =
-            !(has_spare && ctx.mcp(client).borrows) && self.queue.waits_until(ctx.time.now(), source).is_some();
+            !(has_spare && ctx.clients.mcp(client).borrows) && self.queue.waits_until(ctx.time.now(), source).is_some();
         // A worker may have started between the end of its wait and its line. One that it may not get yet would make it
         // wait again, and be refused again.
         if has_spare && !is_paced {
-            ctx.refuse_worker(client, false);
+            ctx.clients.refuse_worker(client, false);
         }
-        if is_paced || ctx.gets_no_worker(client) {
+        if is_paced || ctx.clients.gets_no_worker(client) {
             return None;
         }
-        let fleet = self.balancer.groups[group].fleets().next()?;
+        let fleet = self.balancer[group].fleets().next()?;
         let is_its_turn = has_spare || self.may_start_at_once(ctx, fleet.pool);
         if is_its_turn { self.take_dedicated(ctx, client, group) } else { None }
     }
 
-    /// A paused client will send no more. If it waits for a worker it may have left, and so may others of its source:
-    /// only a few of them keep waiting.
-    pub(crate) fn on_sends_no_more(&mut self, ctx: &mut Ctx, key: ClientKey) {
-        let Some(at) = self.queue.turn_of(key) else { return };
-        let waiting = &mut self.queue.waiting[at];
-        waiting.has_ended = true;
-        let source = waiting.source;
-        self.queue.slow_down(ctx.time.now(), source, ctx.time.now());
-        ctx.timers.arm(Timer::WorkerQueue, ctx.time.now().after(PACE));
-        let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
-        if self.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
-            ctx.stop_awaiting(true, self.queue.take(|waiting| waiting.client == key));
-        }
-    }
-
-    /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source is rate-limited.
-    pub(crate) fn judge_source(&mut self, ctx: &Ctx, key: ClientKey) {
-        let Some(source) = ctx.identity(key).map(|client| client.origin.source()) else { return };
-        let claimed = |worker: WorkerKey| {
-            let worker = ctx.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
-            (!worker.answering.has_answered()).then_some(worker.facts.claimed)
-        };
-        if let Some(last) = ctx.workers_of(key).filter_map(claimed).max() {
-            self.queue.slow_down(ctx.time.now(), source, last);
-        }
-    }
-
     /// A worker was taken or started for a client.
     pub(crate) fn count_turn(&mut self, ctx: &mut Ctx, key: ClientKey, worker: WorkerKey) {
-        let Some((source_use, source)) = ctx.identity(key).map(|client| (client.source_use, client.origin.source()))
+        let Some((source_use, source)) =
+            ctx.clients.identity(key).map(|client| (client.source_use, client.origin.source()))
         else {
             return;
         };
-        self.admission.sources.count_turn(source_use);
+        self.admission.count_turn(source_use);
         if let Some(last) = self.queue.paced.get_mut(&source) {
             *last = ctx.time.now();
         }
@@ -276,24 +225,30 @@ impl Fleets {
     /// The next turn: the source that has waited longest for one, and of its clients the first one that may still send.
     /// A spare can be taken while a worker is being started.
     fn next_turn_of(&self, ctx: &Ctx) -> Option<usize> {
-        let starting = ctx.starting();
+        let starting = ctx.workers.starting();
         let turn = |(at, waiting): (usize, &Waiting)| {
-            let client = ctx.identity(waiting.client)?;
-            let fleet = self.balancer.groups[waiting.group].fleets().next()?;
+            let client = ctx.clients.identity(waiting.client)?;
+            let fleet = self.balancer[waiting.group].fleets().next()?;
             let is_starting = starting.contains(&fleet.pool);
             let may_start = || self.queue.waits_until(ctx.time.now(), waiting.source).is_none();
-            let may = if ctx.mcp(waiting.client).borrows {
+            let may = if ctx.clients.mcp(waiting.client).borrows {
                 // Its lent worker is returned before.
-                let grows = || !is_starting && may_start() && self.may_grow_for(ctx, waiting.client, waiting.group);
-                ctx.workers_of(waiting.client).next().is_none()
-                    && (self.has_spare_for(ctx, waiting.client, waiting.group) || grows())
+                let grows = || {
+                    !is_starting
+                        && may_start()
+                        && self.balancer[waiting.group].may_grow_for(ctx, &self.pools, waiting.client)
+                };
+                ctx.clients.workers_of(waiting.client).next().is_none()
+                    && (self.balancer[waiting.group].has_spare_for(ctx, &self.pools, waiting.client) || grows())
             } else {
                 // In a full pool it waits on, or is refused.
-                let may_end =
-                    || self.may_grow(ctx, fleet) || !self.may_wait_for_turn(ctx, waiting.client, waiting.group);
-                (self.has_spare(ctx, waiting.group) || !is_starting && may_end()) && may_start()
+                let may_end = || {
+                    self.pools.may_grow(ctx, fleet)
+                        || !self.balancer[waiting.group].may_wait_for_turn(ctx, &self.pools, waiting.client)
+                };
+                (self.balancer[waiting.group].has_spare(ctx, &self.pools) || !is_starting && may_end()) && may_start()
             };
-            may.then(|| (self.admission.sources.turn(client.source_use), waiting.has_ended, at))
+            may.then(|| (self.admission.turn(client.source_use), waiting.has_ended, at))
         };
         self.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
     }
@@ -301,7 +256,7 @@ impl Fleets {
     /// Whether a worker of a pool may be started for a client that does not wait: no other one is being started, and no
     /// waiting client has its turn.
     pub(super) fn may_start_at_once(&self, ctx: &Ctx, pool: PoolId) -> bool {
-        !ctx.starting().contains(&pool) && self.next_turn_of(ctx).is_none()
+        !ctx.workers.starting().contains(&pool) && self.next_turn_of(ctx).is_none()
     }
 
     /// Gives turns, and schedules the next check for when the next turn of a rate-limited source is due, or a wait
@@ -310,7 +265,7 @@ impl Fleets {
         while let Some(at) = self.next_turn_of(ctx) {
             let Waiting { client, group, .. } = self.queue.waiting[at];
             if let Some(worker) = self.take_dedicated(ctx, client, group) {
-                ctx.assign(client, group, worker);
+                ctx.clients.assign(client, group, worker);
             }
             ctx.stop_awaiting(false, self.queue.take(|waiting| waiting.client == client));
         }
@@ -327,11 +282,11 @@ impl Fleets {
 
     /// Has sessions without a connection give up their workers, as many as clients wait for one in a full pool.
     fn make_room_for_turns(&self, ctx: &mut Ctx) {
-        let turns = self.queue.turns().filter(|(_, waiting)| !ctx.mcp(waiting.client).borrows);
-        let fleet_of = |waiting: &Waiting| self.balancer.groups[waiting.group].fleets().next();
+        let turns = self.queue.turns().filter(|(_, waiting)| !ctx.clients.mcp(waiting.client).borrows);
+        let fleet_of = |waiting: &Waiting| self.balancer[waiting.group].fleets().next();
         let mut turns: Vec<(FleetId, Source)> =
             turns.filter_map(|(_, waiting)| Some((fleet_of(waiting)?, waiting.source))).collect();
-        turns.retain(|(fleet, _)| self.is_full(ctx, *fleet));
+        turns.retain(|(fleet, _)| self.pools.is_full(ctx, *fleet));
         let mut ending: BTreeMap<FleetId, usize> = BTreeMap::new();
         for (fleet, source) in turns {
             let ending = ending.entry(fleet).or_insert_with(|| ctx.ending(fleet));
@@ -354,23 +309,84 @@ impl Fleets {
         self.give_turns(ctx);
         ctx.stop_awaiting(true, self.queue.take(|waiting| waiting.until <= now));
     }
+}
+
+impl WorkerQueue {
+    /// Makes a client wait with its next line for a worker's answer to an `initialize` (`eras/opening.rs`). `fleet` is
+    /// that of the worker.
+    pub(crate) fn await_greeting(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId, until: Moment) {
+        let Some(source) = ctx.clients.identity(client).map(|client| client.origin.source()) else { return };
+        let since = ctx.time.now();
+        let group = GroupId::Fleet(fleet);
+        let waiting = Waiting { client, source, group, since, until, for_turn: false, has_ended: false };
+        ctx.timers.arm(Timer::WorkerQueue, until);
+        self.waiting.push(waiting);
+        ctx.close_gate(client.into(), Hold::Worker);
+    }
+
+    /// The state of workers has changed: all waiting lines are checked again.
+    pub(crate) fn stop_awaiting_workers(&mut self, ctx: &mut Ctx) {
+        ctx.stop_awaiting(false, self.take(|_| true));
+    }
+
+    /// A client stops waiting, since it is being closed: nothing is started for it.
+    pub(crate) fn stop_awaiting_worker(&mut self, ctx: &mut Ctx, key: ClientKey) {
+        if let Some(at) = self.turn_of(key) {
+            let source = self.waiting[at].source;
+            self.slow_down(ctx.time.now(), source, ctx.time.now());
+        }
+        ctx.stop_awaiting(false, self.take(|waiting| waiting.client == key));
+        ctx.clients.refuse_worker(key, false);
+    }
+
+    /// The line that a client waits with is overdue: it is handled again, and refused.
+    pub(crate) fn stop_awaiting_overdue(&mut self, ctx: &mut Ctx, key: ClientKey) {
+        ctx.stop_awaiting(false, self.take(|waiting| waiting.client == key));
+    }
+
+    /// A paused client will send no more. If it waits for a worker it may have left, and so may others of its source:
+    /// only a few of them keep waiting.
+    pub(crate) fn on_sends_no_more(&mut self, ctx: &mut Ctx, key: ClientKey) {
+        let Some(at) = self.turn_of(key) else { return };
+        let waiting = &mut self.waiting[at];
+        waiting.has_ended = true;
+        let source = waiting.source;
+        self.slow_down(ctx.time.now(), source, ctx.time.now());
+        ctx.timers.arm(Timer::WorkerQueue, ctx.time.now().after(PACE));
+        let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
+        if self.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
+            ctx.stop_awaiting(true, self.take(|waiting| waiting.client == key));
+        }
+    }
+
+    /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source is rate-limited.
+    pub(crate) fn judge_source(&mut self, ctx: &Ctx, key: ClientKey) {
+        let Some(source) = ctx.clients.identity(key).map(|client| client.origin.source()) else { return };
+        let claimed = |worker: WorkerKey| {
+            let worker = ctx.workers.get(worker).filter(|worker| worker.owner() == Some(key))?;
+            (!worker.answering.has_answered()).then_some(worker.claim.since())
+        };
+        if let Some(last) = ctx.clients.workers_of(key).filter_map(claimed).max() {
+            self.slow_down(ctx.time.now(), source, last);
+        }
+    }
 
     /// Since when a client waits for its turn, and in which group.
     pub(crate) fn awaits_turn(&self, key: ClientKey) -> Option<(GroupId, Moment)> {
-        let waiting = &self.queue.waiting[self.queue.turn_of(key)?];
+        let waiting = &self.waiting[self.turn_of(key)?];
         Some((waiting.group, waiting.since))
     }
 
     /// Clients that wait for their turns, or for the first answers of their own workers.
     pub(crate) fn awaiting_workers(&self, ctx: &Ctx) -> usize {
         let starting = ctx.workers.iter().filter(|(_, worker)| worker.starts_for().is_some());
-        self.queue.turns().count() + starting.count()
+        self.turns().count() + starting.count()
     }
 
     /// Panics if the queue disagrees with the clients that wait.
     pub(crate) fn check_worker_queue(&self, ctx: &Ctx) {
-        let held = ctx.all_clients().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
-        let mut listed: Vec<ClientKey> = self.queue.waiting.iter().map(|waiting| waiting.client).collect();
+        let held = ctx.clients.iter().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
+        let mut listed: Vec<ClientKey> = self.waiting.iter().map(|waiting| waiting.client).collect();
         listed.sort_unstable();
         assert!(held.eq(listed), "a client that awaits a worker is listed");
     }
@@ -380,25 +396,29 @@ impl Ctx {
     /// Clients that wait no more are read again: to continue, or to be refused.
     fn stop_awaiting(&mut self, is_refused: bool, over: Vec<Waiting>) {
         for Waiting { client, for_turn, .. } in over {
-            self.refuse_worker(client, is_refused && for_turn);
+            self.clients.refuse_worker(client, is_refused && for_turn);
             self.open_gate(client.into(), Hold::Worker);
         }
     }
+}
 
+impl Clients {
     /// Whether the next line of a client gets no worker of its own.
     pub(crate) fn gets_no_worker(&self, key: ClientKey) -> bool {
-        self.client(key).is_some_and(|client| client.seldom.gets_no_worker)
+        self.get(key).is_some_and(|client| client.seldom.gets_no_worker)
     }
 
     /// The next line of a client gets no worker of its own, or may get one again. Returns whether it might not before.
     pub(crate) fn refuse_worker(&mut self, key: ClientKey, is_refused: bool) -> bool {
-        let client = self.client_mut(key).filter(|client| is_refused || client.seldom.gets_no_worker);
+        let client = self.get_mut(key).filter(|client| is_refused || client.seldom.gets_no_worker);
         client.is_some_and(|client| core::mem::replace(&mut client.seldom.gets_no_worker, is_refused))
     }
+}
 
+impl Workers {
     /// The configured pools with a worker whose start is not confirmed yet.
     fn starting(&self) -> Vec<PoolId> {
-        let starting = self.workers.iter().filter(|(_, worker)| !worker.has_run());
+        let starting = self.iter().filter(|(_, worker)| !worker.has_run());
         starting.map(|(_, worker)| worker.fleet.pool).collect()
     }
 }

@@ -10,8 +10,10 @@ use alloc::borrow::ToOwned;
 use alloc::string::String;
 use core::time::Duration;
 
+use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::pool::Pools;
 use crate::index::{FleetId, ListenerId, PoolId};
 use crate::peer::Moment;
 use crate::port::Effect;
@@ -79,21 +81,56 @@ fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), 
 impl Fleets {
     fn listener_serves(&self, ctx: &Ctx, listener: ListenerId) -> Result<(), Unready> {
         let most = ctx.settings.listeners[listener].max_connections.total;
-        if let Some(most) = most.filter(|most| ctx.let_in(Some(listener), None) >= *most) {
+        if let Some(most) = most.filter(|most| ctx.clients.let_in(Some(listener), None) >= *most) {
             return full(format!("all {most} connections of the listener are in use"));
         }
-        let fleets = self.balancer.groups[self.balancer.of_listeners[listener.index()]].fleets();
-        any_or_first(fleets.map(|fleet| self.pool_serves(ctx, fleet.pool)))
+        let fleets = self.balancer[self.balancer.of_listener(listener)].fleets();
+        any_or_first(fleets.map(|fleet| self.pools.pool_serves(ctx, fleet.pool)))
     }
 
+    /// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.
+    pub(crate) fn update_listeners(&mut self, ctx: &mut Ctx) {
+        ctx.workers_changed = false;
+        if ctx.shutdown.refuses_requests() {
+            return;
+        }
+        for listener in (0..ctx.settings.listeners.len()).map(ListenerId::at) {
+            if !ctx.settings.listeners[listener].closes_when_not_ready {
+                continue;
+            }
+            let runs = self.balancer[self.balancer.of_listener(listener)]
+                .fleets()
+                .any(|fleet| ctx.workers.pool_runs(fleet.pool, |_| true));
+            let state = self.admission.listener_mut(listener);
+            if core::mem::replace(&mut state.is_closed, !runs) != runs {
+                continue;
+            }
+            // Before its first worker runs this is normal.
+            let is_news = state.has_opened;
+            state.has_opened |= runs;
+            let (effect, reason, what) = match runs {
+                true => (Effect::OpenListener(listener.index()), Reason::ListenerOpened, "open: a worker"),
+                false => (Effect::CloseListener(listener.index()), Reason::ListenerClosed, "closed: no worker"),
+            };
+            ctx.out.push(effect);
+            ctx.tell(reason, || {
+                let text = format!("listener {} is {what} of its pools is running", listener.index());
+                let report = Report::new(reason, text);
+                if is_news { report } else { report.at(Level::Debug) }
+            });
+        }
+    }
+}
+
+impl Pools {
     /// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
     fn pool_serves(&self, ctx: &Ctx, pool: PoolId) -> Result<(), Unready> {
-        let is_there = |fleet: &FleetId| !self.pools[*fleet].rests();
-        any_or_first(self.pools.of(pool).filter(is_there).map(|fleet| self.fleet_serves(ctx, fleet)))
+        let is_there = |fleet: &FleetId| !self[*fleet].rests();
+        any_or_first(self.of(pool).filter(is_there).map(|fleet| self.fleet_serves(ctx, fleet)))
     }
 
     fn fleet_serves(&self, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready> {
-        let (here, settings) = (&self.pools[fleet], &ctx.settings.pools[fleet]);
+        let (here, settings) = (&self[fleet], &ctx.settings.pools[fleet]);
         let (id, slots) = (&settings.id, &here.slots);
         let workers = || slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
         if workers().any(Worker::serves) {
@@ -116,7 +153,9 @@ impl Fleets {
                 return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
             // The next spare is being started, and the others show that it will run.
-            if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && ctx.pool_runs(fleet.pool, |_| true)
+            if is_coming
+                && !slots.iter().any(|slot| slot.restarts.is_failing())
+                && ctx.workers.pool_runs(fleet.pool, |_| true)
             {
                 return Ok(());
             }
@@ -131,42 +170,9 @@ impl Fleets {
         };
         let why = format!("no worker of pool \"{id}\" is running: {what}");
         // Clients that have their own worker go on.
-        let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner.is_some() && worker.runs();
+        let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner().is_some() && worker.runs();
         let goes_on = ctx.workers.iter().any(|(_, worker)| is_owned(worker));
         if goes_on { full(why) } else { dead(why) }
-    }
-
-    /// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.
-    pub(crate) fn update_listeners(&mut self, ctx: &mut Ctx) {
-        ctx.workers_changed = false;
-        if ctx.shutdown.refuses_requests() {
-            return;
-        }
-        for listener in (0..ctx.settings.listeners.len()).map(ListenerId::at) {
-            if !ctx.settings.listeners[listener].closes_when_not_ready {
-                continue;
-            }
-            let runs = self.balancer.groups[self.balancer.of_listeners[listener.index()]]
-                .fleets()
-                .any(|fleet| ctx.pool_runs(fleet.pool, |_| true));
-            let state = &mut self.admission.listeners[listener.index()];
-            if core::mem::replace(&mut state.is_closed, !runs) != runs {
-                continue;
-            }
-            // Before its first worker runs this is normal.
-            let is_news = state.has_opened;
-            state.has_opened |= runs;
-            let (effect, reason, what) = match runs {
-                true => (Effect::OpenListener(listener.index()), Reason::ListenerOpened, "open: a worker"),
-                false => (Effect::CloseListener(listener.index()), Reason::ListenerClosed, "closed: no worker"),
-            };
-            ctx.out.push(effect);
-            ctx.tell(reason, || {
-                let text = format!("listener {} is {what} of its pools is running", listener.index());
-                let report = Report::new(reason, text);
-                if is_news { report } else { report.at(Level::Debug) }
-            });
-        }
     }
 }
 
@@ -178,10 +184,11 @@ impl Ctx {
         }
         // The one client of stdio has its slot.
         let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
-        let has_room = || self.free_slots() > 0 || all_are_stdio || ends_sessions && self.has_detached_session();
+        let has_room =
+            || self.clients.free_slots() > 0 || all_are_stdio || ends_sessions && self.has_detached_session();
         let slots = || match has_room() {
             true => Ok(()),
-            false => full(format!("all {} connections are in use", self.most_clients())),
+            false => full(format!("all {} connections are in use", self.clients.capacity())),
         };
         match all_or_first([slots(), serves()].into_iter()) {
             Ok(()) => Readiness::Ready,
@@ -189,10 +196,12 @@ impl Ctx {
             Err(Unready { why, is_full: false }) => Readiness::NotReady(why),
         }
     }
+}
 
+impl Workers {
     /// Whether any such worker of a configured pool runs, owned or not, and is not on probation.
     fn pool_runs(&self, pool: PoolId, is_such: impl Fn(&Worker) -> bool) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.fleet.pool == pool && worker.serves() && is_such(worker))
+        self.iter().any(|(_, worker)| worker.fleet.pool == pool && worker.serves() && is_such(worker))
     }
 }
 
@@ -214,11 +223,11 @@ impl View<'_> {
         let all_are_known = self.bus.fleets.pools.places().filter(is_there).all(|pool| {
             // A first sign of life.
             let shows = |worker: &Worker| {
-                worker.end.stream.spoke_at().is_some() || now.since(worker.facts.started) >= FIRST_SIGN
+                worker.end.stream.spoke_at().is_some() || now.since(worker.process.started()) >= FIRST_SIGN
             };
-            let lives = self.bus.ctx.pool_runs(pool, shows);
+            let lives = self.bus.ctx.workers.pool_runs(pool, shows);
             any_lives |= lives;
-            lives || self.bus.fleets.slots_of(&self.bus.ctx, pool).all(|slot| slot.restarts.has_failed())
+            lives || self.bus.fleets.pools.slots_of(&self.bus.ctx, pool).all(|slot| slot.restarts.has_failed())
         });
         all_are_known && any_lives
     }
@@ -236,6 +245,6 @@ impl View<'_> {
     pub fn pool_readiness(&self, pool: impl Into<PoolId>) -> Option<Readiness> {
         let pool = pool.into();
         self.bus.ctx.settings.pools.get(pool.index()).filter(|pool| !pool.is_gone)?;
-        Some(self.bus.ctx.readiness_if(false, || self.bus.fleets.pool_serves(&self.bus.ctx, pool)))
+        Some(self.bus.ctx.readiness_if(false, || self.bus.fleets.pools.pool_serves(&self.bus.ctx, pool)))
     }
 }

@@ -8,9 +8,9 @@ use super::balancer::Balancer;
 use super::tenure::Tenure;
 use crate::client::Client;
 use crate::ctx::Ctx;
+use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::pending::Requests;
-use crate::port::Effect;
 use crate::session::table::Sessions;
 use crate::settings::{self, Assignment, Settings};
 use crate::silence::TimeLimits;
@@ -19,6 +19,62 @@ use crate::tasks::Tasks;
 use crate::timers::Timer;
 
 impl Fleets {
+    /// Updates the group of each client, and its workers.
+    pub(crate) fn arrange_clients(
+        &mut self,
+        ctx: &mut Ctx,
+        requests: &Requests,
+        subscriptions: &mut Subscriptions,
+        kept: &[FleetId],
+    ) {
+        self.balancer = Balancer::new(&ctx.settings, &self.pools);
+        subscriptions.review(ctx, requests, self);
+        for key in ctx.clients.keys() {
+            let Some(Client { identity: client, group: before, mcp, .. }) = ctx.clients.get(key) else { continue };
+            let (before, is_mcp) = (*before, mcp.era.is_some());
+            let stays = |group: &GroupId| matches!(group, GroupId::Fleet(fleet) if kept.contains(fleet));
+            let group = Some(before)
+                .filter(|group| is_mcp && stays(group))
+                .unwrap_or_else(|| self.balancer.group_of_client(ctx, client.listener, &client.origin));
+            // When two groups are merged, the worker of the client's own group stays, and another dedicated one serves
+            // the sessions there.
+            let assigned = ctx.clients.take_workers(key).into_iter();
+            let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
+            let lends = self.balancer[group].lends();
+            if let Some(client) = ctx.clients.get_mut(key) {
+                (client.group, client.mcp.borrows) = (group, lends);
+            }
+            for (of, worker) in own.into_iter().chain(others) {
+                let to = if of == before { Some(group) } else { Some(of).filter(stays) };
+                let is_its_own = ctx.workers.owner(worker) == Some(key);
+                match to.filter(|to| ctx.clients.worker_in(key, *to).is_none()) {
+                    // In a dedicated pool it keeps only its own worker.
+                    Some(to) if is_its_own || !self.balancer[to].is_dedicated() => {
+                        ctx.clients.assign(key, to, worker);
+                    }
+                    _ if is_its_own => self.pools.retire_worker(ctx, worker),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Removed pools stop their workers when no client uses them any more.
+    pub(crate) fn release_gone_pools(&mut self, ctx: &mut Ctx) {
+        for fleet in self.ids() {
+            let uses = |(_, client): (_, &Client)| self.balancer[client.group].has(fleet);
+            let is_released = self.pools[fleet].is_released;
+            if !ctx.settings.pools[fleet].is_gone || is_released || ctx.clients.iter().any(uses) {
+                continue;
+            }
+            self.pools.restart_roll(ctx, fleet);
+            self.pools[fleet].is_released = true;
+            self.pools.retire_those(ctx, fleet, None, |_, _| true);
+        }
+    }
+}
+
+impl Pools {
     /// Makes the pools those of the settings. Returns the fleets that were there before.
     pub(crate) fn arrange_pools(
         &mut self,
@@ -31,75 +87,21 @@ impl Fleets {
             let settings = &ctx.settings.pools;
             before.pools.get(pool.index()).map(|pool| &pool.id) != settings.get(pool.index()).map(|pool| &pool.id)
         };
-        for pool in self.pools.places().filter(|pool| is_another(*pool)) {
+        for pool in self.places().filter(|pool| is_another(*pool)) {
             sessions.forget_pool(pool);
             tasks.forget_pool(pool);
         }
-        self.pools.arrange(&ctx.settings, is_another)
-    }
-
-    /// Updates the group of each client, and its workers.
-    pub(crate) fn arrange_clients(
-        &mut self,
-        ctx: &mut Ctx,
-        requests: &Requests,
-        subscriptions: &mut Subscriptions,
-        kept: &[FleetId],
-    ) {
-        self.balancer = Balancer::new(&ctx.settings, &self.pools);
-        subscriptions.review(ctx, requests, self);
-        for key in ctx.client_keys() {
-            let Some(Client { identity: client, group: before, mcp, .. }) = ctx.client(key) else { continue };
-            let (before, is_mcp) = (*before, mcp.era.is_some());
-            let stays = |group: &GroupId| matches!(group, GroupId::Fleet(fleet) if kept.contains(fleet));
-            let group = Some(before)
-                .filter(|group| is_mcp && stays(group))
-                .unwrap_or_else(|| self.group_of_client(ctx, client.listener, &client.origin));
-            // When two groups are merged, the worker of the client's own group stays, and another dedicated one serves
-            // the sessions there.
-            let assigned = ctx.take_workers(key).into_iter();
-            let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
-            let lends = self.balancer.groups[group].lends();
-            if let Some(client) = ctx.client_mut(key) {
-                (client.group, client.mcp.borrows) = (group, lends);
-            }
-            for (of, worker) in own.into_iter().chain(others) {
-                let to = if of == before { Some(group) } else { Some(of).filter(stays) };
-                let is_its_own = ctx.owner(worker) == Some(key);
-                match to.filter(|to| ctx.worker_in(key, *to).is_none()) {
-                    // In a dedicated pool it keeps only its own worker.
-                    Some(to) if is_its_own || !self.balancer.groups[to].is_dedicated() => {
-                        ctx.assign(key, to, worker);
-                    }
-                    _ if is_its_own => self.retire_worker(ctx, worker),
-                    _ => {}
-                }
-            }
-        }
+        self.arrange(&ctx.settings, is_another)
     }
 
     /// Checks everything that may be due earlier than before.
     pub(crate) fn wake_all(&self, ctx: &mut Ctx, sessions: &mut Sessions) {
-        ctx.client_keys().into_iter().for_each(|client| ctx.wake_at(client.into(), ctx.time.now()));
+        ctx.clients.keys().into_iter().for_each(|client| ctx.wake_at(client.into(), ctx.time.now()));
         ctx.workers.keys().into_iter().for_each(|worker| ctx.wake_at(worker.into(), ctx.time.now()));
-        let fleets = self.pools.ids().map(Timer::Fleet);
+        let fleets = self.ids().map(Timer::Fleet);
         let timers = fleets.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
         timers.for_each(|timer| ctx.timers.arm(timer, ctx.time.now()));
         sessions.schedule(ctx, false);
-    }
-
-    pub(crate) fn arrange_listeners(&mut self, ctx: &mut Ctx, before: &Settings) {
-        let ends = ctx.time.now().after(ctx.settings.limits.drain_timeout);
-        self.admission.listeners.resize_with(ctx.settings.listeners.len(), Default::default);
-        for (index, (listener, state)) in ctx.settings.listeners.iter().zip(&mut self.admission.listeners).enumerate() {
-            let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
-            state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
-            ctx.timers.arm(Timer::Listeners, state.ends);
-            if state.is_closed && !listener.closes_when_not_ready {
-                *state = Default::default();
-                ctx.out.push(Effect::OpenListener(index));
-            }
-        }
     }
 
     /// The workers and slots of a fleet are adapted to the settings.
@@ -114,18 +116,18 @@ impl Fleets {
             worker.answering.limit(TimeLimits::of(is));
             if was.idle_timeout.is_none() && is.idle_timeout.is_some() {
                 // What it has said was not noted while its silence had no limit.
-                worker.facts.read_since = ctx.time.now();
+                worker.answering.read_from(ctx.time.now());
             }
             if changes_tenure {
                 let Tenure { generation, worn, leaves_by, .. } = worker.tenure;
-                let limits = Tenure::new(worker.facts.started, is, generation, worker.name.incarnation);
+                let limits = Tenure::new(worker.process.started(), is, generation, worker.name.incarnation);
                 worker.tenure = Tenure { worn, leaves_by, ..limits };
             }
         }
         if has_another_command {
             self.forget_ends(fleet);
         }
-        self.pools[fleet].is_released &= ctx.settings.pools[fleet].is_gone;
+        self[fleet].is_released &= ctx.settings.pools[fleet].is_gone;
         let slots = ctx.settings.pools[fleet].slots(fleet.era);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
         for worker in self.workers_beyond(fleet, keeps) {
@@ -134,26 +136,12 @@ impl Fleets {
             }
             self.retire_worker(ctx, worker);
         }
-        self.pools[fleet].slots.resize_with(slots, Default::default);
-        let has_stopped = self.pools[fleet].roll.stopped.is_some();
+        self[fleet].slots.resize_with(slots, Default::default);
+        let has_stopped = self[fleet].roll.stopped.is_some();
         if has_another_command || is_assigned_otherwise || has_stopped {
             self.restart_roll(ctx, fleet);
         } else {
             self.give_candidate_a_slot(fleet);
-        }
-    }
-
-    /// Removed pools stop their workers when no client uses them any more.
-    pub(crate) fn release_gone_pools(&mut self, ctx: &mut Ctx) {
-        for fleet in self.ids() {
-            let uses = |(_, client): (_, &Client)| self.balancer.groups[client.group].has(fleet);
-            let is_released = self.pools[fleet].is_released;
-            if !ctx.settings.pools[fleet].is_gone || is_released || ctx.all_clients().any(uses) {
-                continue;
-            }
-            self.restart_roll(ctx, fleet);
-            self.pools[fleet].is_released = true;
-            self.retire_those(ctx, fleet, None, |_, _| true);
         }
     }
 }

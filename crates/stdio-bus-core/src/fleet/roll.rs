@@ -16,9 +16,11 @@ use core::time::Duration;
 use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::Wear;
 use super::worker::{State, Worker};
+use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::discovery::Question;
+use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::{Level, Reason, Report};
@@ -50,13 +52,13 @@ pub(crate) struct Fallback {
 #[derive(Debug, Default)]
 pub(crate) struct Roll {
     /// The worker that is to take a slot, and the slot.
-    pub candidate: Option<(WorkerKey, usize)>,
+    pub(in crate::fleet) candidate: Option<(WorkerKey, usize)>,
     /// Candidates in a row that did not settle.
     failures: u32,
     /// When the next one is started.
     due: Option<Moment>,
     /// Why it has stopped.
-    pub stopped: Option<String>,
+    pub(in crate::fleet) stopped: Option<String>,
     /// A worker was replaced since the last time that none was due.
     is_on: bool,
 }
@@ -72,16 +74,93 @@ impl Fleets {
     /// Continues replacements after the events of this call.
     #[cold]
     pub(crate) fn go_on_replacing(&mut self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks) {
-        while core::mem::take(&mut self.rolls_due) {
+        while self.pools.take_rolls_due() {
             self.ids().into_iter().for_each(|fleet| self.tick_fleet(ctx, fleet));
         }
         let leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
         for key in leaving {
-            self.tick_tenure(ctx, sessions, tasks, key);
+            self.pools.tick_tenure(ctx, sessions, tasks, key);
         }
     }
 
+    /// Replaces one worker after the other, as far as possible now.
+    pub(super) fn advance_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        let now = ctx.time.now();
+        let here = &self.pools[fleet];
+        if ctx.shutdown.stops_workers() || here.rests() {
+            return;
+        }
+        if let Some((candidate, slot)) = here.roll.candidate {
+            match ctx.settles_at(candidate) {
+                Some(at) if at <= now && self.pools.is_for_others(ctx, fleet, candidate) => {
+                    self.pools[fleet].roll.candidate = None;
+                    self.pools.retire_worker(ctx, candidate);
+                }
+                Some(at) if at <= now => self.take_slot(ctx, fleet, candidate, slot),
+                at => return ctx.timers.arm(Timer::Fleet(fleet), at),
+            }
+        }
+        if self.pools[fleet].roll.stopped.is_some() {
+            return;
+        }
+        let Some(slot) = self.pools.slot_to_renew(ctx, fleet) else { return self.end_roll(ctx, fleet) };
+        match self.pools[fleet].roll.due.filter(|due| *due > now) {
+            Some(due) => ctx.timers.arm(Timer::Fleet(fleet), due),
+            None => {
+                let generation = ctx.settings.pools[fleet].generation;
+                let candidate = self.pools.start_worker(ctx, fleet, None, generation);
+                let roll = &mut self.pools[fleet].roll;
+                (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
+                match candidate {
+                    Some(candidate) => self.pools.choose_to_ask(ctx, candidate),
+                    // All slots for workers are taken.
+                    None => ctx.timers.arm(Timer::Fleet(fleet), now.after(SHORTAGE)),
+                }
+            }
+        }
+    }
+
+    /// No slot needs renewal any more.
+    fn end_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        let here = &mut self.pools[fleet];
+        here.settled = ctx.settings.pools[fleet].generation;
+        if core::mem::take(&mut here.roll).is_on {
+            let id = &ctx.settings.pools[fleet].id;
+            let text = format!("pool \"{id}\": all outdated workers are replaced");
+            ctx.report(Reason::PoolRolled, None, || text);
+        }
+        self.fill_slots(ctx, fleet);
+    }
+
+    /// A candidate has settled: it takes its slot, and the worker there leaves.
+    fn take_slot(&mut self, ctx: &mut Ctx, fleet: FleetId, candidate: WorkerKey, slot: usize) {
+        let generation = ctx.settings.pools[fleet].generation;
+        let is_proved = self.pools.is_proved(ctx, fleet);
+        let here = &mut self.pools[fleet];
+        here.roll = Roll { is_on: true, ..Roll::default() };
+        here.fallback = here.fallback.filter(|_| !is_proved);
+        if here.settled != generation {
+            let before = here.fallback.map_or(here.settled, |fallback| fallback.generation);
+            here.fallback = Some(Fallback { generation: before, failures: 0 });
+        }
+        here.settled = generation;
+        here.slots[slot].restarts = Restarts::default();
+        let before = here.slots[slot].worker.replace(candidate);
+        before.into_iter().for_each(|before| self.pools.retire_worker(ctx, before));
+        self.judge_ends(ctx, fleet.pool, generation);
+        // A spare has no work yet: no client gets one with the previous command.
+        if ctx.settings.pools[fleet].assignment == Assignment::Dedicated
+            && !self.balancer[GroupId::Fleet(fleet)].lends()
+        {
+            self.pools.retire_those(ctx, fleet, None, Ctx::is_outdated);
+        }
+        self.end_vacancy(ctx, fleet);
+        self.fill_slots(ctx, fleet);
+    }
+}
+
+impl Pools {
     /// Checks how long a worker may stay. Returns when to check again.
     pub(super) fn tick_tenure(
         &mut self,
@@ -105,7 +184,7 @@ impl Fleets {
             return Some(if by > now { until.min(by) } else { until });
         }
         let is_over = by <= now;
-        let listens = (worker.facts.question == Question::Late).then(|| worker.facts.started.after(LISTENED_FOR));
+        let listens = (worker.question == Question::Late).then(|| worker.process.started().after(LISTENED_FOR));
         let listens = listens.filter(|until| *until > now);
         let stays = if sessions.has_work(ctx, key, worker) { Some(by) } else { listens };
         if let Some(until) = stays.filter(|_| !is_over) {
@@ -124,54 +203,17 @@ impl Fleets {
         None
     }
 
-    /// Replaces one worker after the other, as far as possible now.
-    pub(super) fn advance_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        let now = ctx.time.now();
-        let here = &self.pools[fleet];
-        if ctx.shutdown.stops_workers() || here.rests() {
-            return;
-        }
-        if let Some((candidate, slot)) = here.roll.candidate {
-            match ctx.settles_at(candidate) {
-                Some(at) if at <= now && self.is_for_others(ctx, fleet, candidate) => {
-                    self.pools[fleet].roll.candidate = None;
-                    self.retire_worker(ctx, candidate);
-                }
-                Some(at) if at <= now => self.take_slot(ctx, fleet, candidate, slot),
-                at => return ctx.timers.arm(Timer::Fleet(fleet), at),
-            }
-        }
-        if self.pools[fleet].roll.stopped.is_some() {
-            return;
-        }
-        let Some(slot) = self.slot_to_renew(ctx, fleet) else { return self.end_roll(ctx, fleet) };
-        match self.pools[fleet].roll.due.filter(|due| *due > now) {
-            Some(due) => ctx.timers.arm(Timer::Fleet(fleet), due),
-            None => {
-                let generation = ctx.settings.pools[fleet].generation;
-                let candidate = self.start_worker(ctx, fleet, None, generation);
-                let roll = &mut self.pools[fleet].roll;
-                (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
-                match candidate {
-                    Some(candidate) => self.choose_to_ask(ctx, candidate),
-                    // All slots for workers are taken.
-                    None => ctx.timers.arm(Timer::Fleet(fleet), now.after(SHORTAGE)),
-                }
-            }
-        }
-    }
-
     /// Whether a candidate was asked for its era, and the clients here need one that was not.
     fn is_for_others(&self, ctx: &Ctx, fleet: FleetId, candidate: WorkerKey) -> bool {
         fleet.era == Era::Legacy
-            && self.pools[fleet].is_used()
+            && self[fleet].is_used()
             && ctx.workers.get(candidate).is_some_and(|worker| worker.may_be_pinned())
     }
 
     /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
     /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
     fn slot_to_renew(&self, ctx: &Ctx, fleet: FleetId) -> Option<usize> {
-        let here = &self.pools[fleet];
+        let here = &self[fleet];
         let is_unsettled = here.settled != ctx.settings.pools[fleet].generation;
         let kept = self.kept_slots(ctx, fleet);
         let due = |slot: usize| match here.slots[slot].worker {
@@ -188,54 +230,16 @@ impl Fleets {
 
     /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
     pub(super) fn is_rolling(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        let here = &self.pools[fleet];
+        let here = &self[fleet];
         here.settled != ctx.settings.pools[fleet].generation && here.roll.stopped.is_none()
-    }
-
-    /// No slot needs renewal any more.
-    fn end_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        let here = &mut self.pools[fleet];
-        here.settled = ctx.settings.pools[fleet].generation;
-        if core::mem::take(&mut here.roll).is_on {
-            let id = &ctx.settings.pools[fleet].id;
-            let text = format!("pool \"{id}\": all outdated workers are replaced");
-            ctx.report(Reason::PoolRolled, None, || text);
-        }
-        self.fill_slots(ctx, fleet);
-    }
-
-    /// A candidate has settled: it takes its slot, and the worker there leaves.
-    fn take_slot(&mut self, ctx: &mut Ctx, fleet: FleetId, candidate: WorkerKey, slot: usize) {
-        let generation = ctx.settings.pools[fleet].generation;
-        let is_proved = self.is_proved(ctx, fleet);
-        let here = &mut self.pools[fleet];
-        here.roll = Roll { is_on: true, ..Roll::default() };
-        here.fallback = here.fallback.filter(|_| !is_proved);
-        if here.settled != generation {
-            let before = here.fallback.map_or(here.settled, |fallback| fallback.generation);
-            here.fallback = Some(Fallback { generation: before, failures: 0 });
-        }
-        here.settled = generation;
-        here.slots[slot].restarts = Restarts::default();
-        let before = here.slots[slot].worker.replace(candidate);
-        before.into_iter().for_each(|before| self.retire_worker(ctx, before));
-        self.judge_ends(ctx, fleet.pool, generation);
-        // A spare has no work yet: no client gets one with the previous command.
-        if ctx.settings.pools[fleet].assignment == Assignment::Dedicated
-            && !self.balancer.groups[GroupId::Fleet(fleet)].lends()
-        {
-            self.retire_those(ctx, fleet, None, Ctx::is_outdated);
-        }
-        self.end_vacancy(ctx, fleet);
-        self.fill_slots(ctx, fleet);
     }
 
     /// A candidate has ended before it has settled.
     pub(super) fn candidate_ended(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let (now, fleet) = (ctx.time.now(), worker.fleet);
-        let roll = &mut self.pools[fleet].roll;
+        let roll = &mut self[fleet].roll;
         roll.candidate = None;
-        if worker.facts.was_short {
+        if worker.process.was_short() {
             roll.due = Some(now.after(SHORTAGE));
         } else if !worker.is_excused() {
             roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
@@ -249,13 +253,13 @@ impl Fleets {
     fn stop_roll(&mut self, ctx: &mut Ctx, fleet: FleetId, why: &str) {
         let id = &ctx.settings.pools[fleet].id;
         let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
-        self.pools[fleet].roll.stopped = Some(text.clone());
+        self[fleet].roll.stopped = Some(text.clone());
         ctx.report(Reason::RollFailed, None, || text);
     }
 
     /// Whether a worker of the last settled command has answered something.
     fn is_proved(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        let settled = self.pools[fleet].settled;
+        let settled = self[fleet].settled;
         let proves = |worker: &Worker| {
             worker.fleet == fleet && worker.tenure.generation == settled && worker.answering.has_answered()
         };
@@ -265,16 +269,16 @@ impl Fleets {
     /// A worker has ended by itself: its command may be broken after all.
     pub(super) fn doubt_command(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let (now, fleet) = (ctx.time.now(), worker.fleet);
-        let here = &self.pools[fleet];
+        let here = &self[fleet];
         let newest = ctx.settings.pools[fleet].generation;
         let is_newest = worker.tenure.generation == newest && here.settled == newest;
-        let is_excused = worker.is_excused() || worker.facts.was_short;
+        let is_excused = worker.is_excused() || worker.process.was_short();
         let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
         let is_proved = worker.answering.has_answered()
-            || does_well(now, worker.facts.started, &ctx.settings.limits)
+            || does_well(now, worker.process.started(), &ctx.settings.limits)
             || self.is_proved(ctx, fleet);
         fallback.failures += 1;
-        let here = &mut self.pools[fleet];
+        let here = &mut self[fleet];
         here.fallback = Some(fallback).filter(|_| !is_proved);
         if is_proved {
             return;
@@ -289,7 +293,7 @@ impl Fleets {
 
     /// Restarts a roll: the reason why it stopped may be fixed.
     pub(crate) fn restart_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        if let Some((candidate, _)) = core::mem::take(&mut self.pools[fleet].roll).candidate {
+        if let Some((candidate, _)) = core::mem::take(&mut self[fleet].roll).candidate {
             ctx.stop_worker(candidate);
         }
         self.roll_soon(ctx);
@@ -299,7 +303,7 @@ impl Fleets {
     /// era has settled on. One that is still tried there is tried here as well.
     pub(crate) fn catch_up(&mut self, ctx: &Ctx, fleet: FleetId) {
         let is_tried = self.is_rolling(ctx, fleet.other_era());
-        let [here, other] = self.pools.both_mut(fleet).expect("the pool has a fleet for each era");
+        let [here, other] = self.both_mut(fleet).expect("the pool has a fleet for each era");
         (here.settled, here.fallback) = (other.settled, other.fallback);
         here.roll = Roll { stopped: other.roll.stopped.clone(), ..Roll::default() };
         if is_tried {
@@ -308,16 +312,11 @@ impl Fleets {
         }
     }
 
-    /// Replacements are checked after this call.
-    pub(crate) fn roll_soon(&mut self, ctx: &mut Ctx) {
-        (self.rolls_due, ctx.workers_changed) = (true, true);
-    }
-
     /// A worker is to be replaced. A dedicated one ends with its client.
     pub(crate) fn wear_out(&mut self, ctx: &mut Ctx, key: WorkerKey, wear: Wear) {
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         worker.tenure.worn.get_or_insert(wear);
-        let here = &mut self.pools[worker.fleet];
+        let here = &mut self[worker.fleet];
         if here.slot_of(key).is_some() {
             here.roll.stopped = None;
             self.roll_soon(ctx);
@@ -328,10 +327,10 @@ impl Fleets {
 
     /// The operator has all workers of a pool replaced, and started where they are in backoff or were given up.
     pub(crate) fn on_restart_pool(&mut self, ctx: &mut Ctx, pool: PoolId) {
-        for fleet in self.pools.of(pool) {
+        for fleet in self.of(pool) {
             self.forget_ends(fleet);
             self.roll_soon(ctx);
-            let slots = self.pools[fleet].slots.iter();
+            let slots = self[fleet].slots.iter();
             let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
             workers.into_iter().for_each(|worker| self.wear_out(ctx, worker, Wear::Operator));
         }
@@ -345,7 +344,7 @@ impl Fleets {
         why: Option<Wear>,
         is_meant: impl Fn(&Ctx, &Worker) -> bool,
     ) {
-        let workers = self.pools[fleet].slots.iter().filter_map(|slot| slot.worker);
+        let workers = self[fleet].slots.iter().filter_map(|slot| slot.worker);
         let is_meant = |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|worker| is_meant(ctx, worker));
         let meant: Vec<_> = workers.filter(is_meant).collect();
         for key in meant {
@@ -358,12 +357,12 @@ impl Fleets {
 
     /// The workers in the slots of a pool behind so many.
     pub(crate) fn workers_beyond(&self, fleet: FleetId, slots: usize) -> Vec<WorkerKey> {
-        self.pools[fleet].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
+        self[fleet].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
     }
 
     /// A candidate for a slot that its pool has no longer is to take the first.
     pub(crate) fn give_candidate_a_slot(&mut self, fleet: FleetId) {
-        let here = &mut self.pools[fleet];
+        let here = &mut self[fleet];
         if let Some((_, slot)) = &mut here.roll.candidate
             && *slot >= here.slots.len()
         {
@@ -392,8 +391,8 @@ impl Fleets {
 
     /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
     pub(crate) fn check_rolls(&self, ctx: &Ctx) {
-        for id in self.pools.ids() {
-            let fleet = &self.pools[id];
+        for id in self.ids() {
+            let fleet = &self[id];
             let goes_on = fleet.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
             let rests = fleet.rests() || ctx.shutdown.stops_workers();
             let has_any = fleet.slots.iter().any(|slot| slot.worker.is_some());
@@ -403,11 +402,11 @@ impl Fleets {
             );
             let Some((key, slot)) = fleet.roll.candidate else { continue };
             let candidate = ctx.workers.get(key).expect("a candidate lives");
-            assert!(fleet.slot_of(key).is_none() && candidate.owner.is_none() && candidate.fleet == id);
+            assert!(fleet.slot_of(key).is_none() && candidate.owner().is_none() && candidate.fleet == id);
             assert!(slot < fleet.slots.len() && !candidate.tenure.is_leaving());
         }
         let mut leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
-        let has_slot = |(key, worker): (_, &Worker)| self.pools[worker.fleet].slot_of(key).is_some();
+        let has_slot = |(key, worker): (_, &Worker)| self[worker.fleet].slot_of(key).is_some();
         assert!(!leaving.any(has_slot), "what leaves has no slot");
     }
 }
@@ -417,10 +416,10 @@ impl Sessions {
     fn has_work(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker) -> bool {
         let is_in_use = |session: &Session| session.owner().is_some() || session.is_working();
         worker.end.to_answer.awaited() > 0
-            || worker.owner.is_some()
+            || worker.owner().is_some()
             || worker.end.output.queued() > 0
             || worker.end.sessions.iter().any(|session| self.get(*session).is_some_and(is_in_use))
-            || ctx.all_clients().any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
+            || ctx.clients.iter().any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
     }
 }
 
@@ -429,7 +428,7 @@ impl Ctx {
     fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get(key).filter(|worker| worker.runs())?;
         let answers = worker.answering.has_answered();
-        Some(if answers { self.time.now() } else { worker.facts.started.after(SETTLED_AFTER) })
+        Some(if answers { self.time.now() } else { worker.process.started().after(SETTLED_AFTER) })
     }
 
     pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {
@@ -440,12 +439,14 @@ impl Ctx {
     pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
         self.workers_changed |= self.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
     }
+}
 
+impl Workers {
     /// The leaving workers of a pool that are not dedicated to a client.
     pub(crate) fn leaving_workers(&self, fleet: FleetId) -> impl Iterator<Item = WorkerKey> {
         let leaves =
-            move |worker: &Worker| worker.fleet == fleet && worker.tenure.is_leaving() && worker.owner.is_none();
-        self.workers.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
+            move |worker: &Worker| worker.fleet == fleet && worker.tenure.is_leaving() && worker.owner().is_none();
+        self.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
     }
 }
 
@@ -481,7 +482,8 @@ impl<'a> View<'a> {
     pub fn is_unsettled(&self, pool: impl Into<PoolId>) -> bool {
         let pool = pool.into();
         let fleets = &self.bus.fleets;
-        let is_unsettled = |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.is_rolling(&self.bus.ctx, fleet);
+        let is_unsettled =
+            |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.pools.is_rolling(&self.bus.ctx, fleet);
         fleets.pools.of(pool).any(is_unsettled)
     }
 }

@@ -24,15 +24,15 @@ pub(crate) enum Wear {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tenure {
     /// The generation of its command.
-    pub generation: u32,
+    pub(in crate::fleet) generation: u32,
     /// Why it is to be replaced, unless its command is the reason.
-    pub worn: Option<Wear>,
+    pub(in crate::fleet) worn: Option<Wear>,
     /// When it reaches its maximum age.
-    pub ages_at: Moment,
+    pub(in crate::fleet) ages_at: Moment,
     /// Requests that it may get before it is replaced; 0 means no limit.
-    pub requests_left: u32,
+    pub(in crate::fleet) requests_left: u32,
     /// It gets no new work, and ends at this moment at the latest.
-    pub leaves_by: Option<Moment>,
+    pub(in crate::fleet) leaves_by: Option<Moment>,
 }
 
 impl Tenure {

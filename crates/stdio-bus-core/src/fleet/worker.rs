@@ -5,6 +5,7 @@
 use core::time::Duration;
 
 use super::answering::Answering;
+use super::claim::Claim;
 use super::tenure::Tenure;
 use crate::endpoint::Endpoint;
 use crate::fleet::eras::discovery::Question;
@@ -17,6 +18,7 @@ use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
 use crate::router::audience::Audience;
 use crate::router::elicitations::Elicitations;
+use crate::router::unmatched::Unmatched;
 use crate::session::activity::told_idle;
 use crate::session::children::announced;
 use crate::session::early::Early;
@@ -110,62 +112,124 @@ pub(crate) struct Process {
     ended_by_itself: bool,
     /// Why it is replaced while others need it: its own fault, or the operator's wish.
     cause: Option<Reason>,
-}
-
-/// Plain facts about a worker.
-#[derive(Debug, Default)]
-pub(crate) struct Facts {
-    /// The id of its process; 0 until its start is answered.
-    pub pid: u32,
+    /// Its id; 0 until its start is answered.
+    pid: u32,
     /// When it was started.
-    pub started: Moment,
+    started: Moment,
     /// When the timer of its state expires.
-    pub timer: Option<Moment>,
+    timer: Option<Moment>,
     /// It could not be started for want of descriptors, processes or memory: no fault of the command.
-    pub was_short: bool,
+    was_short: bool,
     /// It is not wanted any more, and leaves its slot empty.
-    pub is_unwanted: bool,
+    is_unwanted: bool,
     /// A signal that the bus did not send ended it.
-    pub was_killed: bool,
-    /// Since when it is read without a pause.
-    pub read_since: Moment,
-    /// When its client took it, or gave it back.
-    pub claimed: Moment,
-    /// Its client keeps its connection and gets another one.
-    pub is_left: bool,
-    /// Whether it was sent `server/discover`.
-    pub question: Question,
-    /// It may report which of its sessions are active (`session/activity.rs`).
-    pub tells_states: bool,
-    /// It may announce child sessions (`session/children.rs`).
-    pub has_subagents: bool,
-    /// It is lent to a client, and got a request of another one, which has a task there.
-    pub has_guests: bool,
-    /// The wait of its client for the first answer was reported.
-    pub told_of_wait: bool,
-    /// Its unsolicited answers were reported.
-    pub told_of_answers: bool,
-    /// It was reported that it spells ids in another way than it was sent.
-    pub told_of_spelling: bool,
-    /// How many unmatched answers in a row its requests were searched for in vain.
-    pub searches: u8,
+    was_killed: bool,
 }
 
-impl Facts {
-    /// Whether its updates may mean something to the bus.
-    #[inline(always)]
-    pub(crate) fn is_watched(&self) -> bool {
-        self.tells_states | self.has_subagents
+/// What a worker's updates mean to the bus. Written by `session/activity.rs` and `session/children.rs`, whose they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Updates {
+    /// It may report which of its sessions are active.
+    tell_states: bool,
+    /// It may announce child sessions.
+    announce_children: bool,
+}
+
+impl Updates {
+    /// It may report which of its sessions are active.
+    pub(crate) fn tell_states(&self) -> bool {
+        self.tell_states
     }
 
-    /// Whether this update of it does.
+    /// It may announce child sessions.
+    pub(crate) fn announce_children(&self) -> bool {
+        self.announce_children
+    }
+
+    /// Its client has asked for reports of which sessions are active, or has not.
+    pub(crate) fn ask_for_states(&mut self, is_asked: bool) {
+        self.tell_states |= is_asked;
+    }
+
+    /// A client of its pool knows subagents.
+    pub(crate) fn expect_children(&mut self) {
+        self.announce_children = true;
+    }
+
+    /// Whether any of them may mean something to the bus.
+    #[inline(always)]
+    pub(crate) fn are_watched(&self) -> bool {
+        self.tell_states | self.announce_children
+    }
+
+    /// Whether this one does.
     #[inline(never)]
-    pub(crate) fn is_noted(&self, line: &[u8]) -> bool {
-        self.tells_states && told_idle(line).is_some() || self.has_subagents && announced(line).is_some()
+    pub(crate) fn are_noted(&self, line: &[u8]) -> bool {
+        self.tell_states && told_idle(line).is_some() || self.announce_children && announced(line).is_some()
     }
 }
 
 impl Process {
+    /// One that is being started.
+    pub(super) fn new(started: Moment) -> Self {
+        Self { started, ..Self::default() }
+    }
+
+    /// Its id, once its start was answered.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// When it was started.
+    pub(crate) fn started(&self) -> Moment {
+        self.started
+    }
+
+    /// When the timer of its state expires.
+    pub(super) fn timer(&self) -> Option<Moment> {
+        self.timer
+    }
+
+    /// Whether it could not be started for want of descriptors, processes or memory.
+    pub(super) fn was_short(&self) -> bool {
+        self.was_short
+    }
+
+    /// Whether it is not wanted any more, and leaves its slot empty.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.is_unwanted
+    }
+
+    /// Whether a signal that the bus did not send ended it.
+    pub(super) fn was_killed(&self) -> bool {
+        self.was_killed
+    }
+
+    /// It runs.
+    pub(super) fn run(&mut self, pid: u32, now: Moment) {
+        (self.pid, self.started) = (pid, now);
+    }
+
+    /// It could not be started, perhaps for want of descriptors, processes or memory.
+    pub(super) fn fail_to_start(&mut self, is_short: bool) {
+        self.was_short = is_short;
+    }
+
+    /// It is not wanted any more.
+    pub(super) fn dismiss(&mut self) {
+        self.is_unwanted = true;
+    }
+
+    /// Sets the timer of its state.
+    pub(super) fn set_timer(&mut self, at: Moment) {
+        self.timer = Some(at);
+    }
+
+    /// Whether that has run out, which is said once.
+    pub(super) fn take_timer(&mut self, now: Moment) -> bool {
+        self.timer.take_if(|at| *at <= now).is_some()
+    }
+
     /// Its state.
     pub(crate) fn state(&self) -> State {
         self.state
@@ -204,10 +268,12 @@ impl Process {
         }
     }
 
-    /// It was reaped. Returns the reason for which its end counts as unwanted, or none if it was requested.
-    pub(super) fn exited(&mut self) -> Option<Reason> {
+    /// It was reaped; `is_kill` is what somebody else may have done. Returns the reason for which its end counts as unwanted,
+    /// or none if it was requested.
+    pub(super) fn exited(&mut self, is_kill: bool) -> Option<Reason> {
         self.stdin_closed = true;
         self.ended_by_itself = !matches!(self.state, State::Stopping | State::Killed);
+        self.was_killed = is_kill && self.ended_by_itself;
         match self.cause {
             _ if self.ended_by_itself => Some(Reason::WorkerExited),
             Some(Reason::WorkerReplaced) => None,
@@ -229,51 +295,245 @@ impl Process {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Creating {
     /// Those that it has not answered.
-    pub asked: u32,
+    asked: u32,
     /// One has timed out: it may still create a session, and it is unknown which answer will say so.
-    pub may_follow: bool,
+    may_follow: bool,
+}
+
+impl Creating {
+    /// How many of them it has not answered.
+    pub(crate) fn asked(&self) -> u32 {
+        self.asked
+    }
+
+    /// It gets one more.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self) {
+        self.asked += 1;
+    }
+
+    /// One has ended.
+    pub(crate) fn end(&mut self) {
+        self.asked -= 1;
+    }
+
+    /// One has timed out.
+    pub(crate) fn time_out(&mut self) {
+        self.may_follow = true;
+    }
 }
 
 /// One incarnation of a worker.
 #[derive(Default)]
 pub(crate) struct Worker {
     /// The fleet whose clients it serves.
-    pub fleet: FleetId,
+    pub(in crate::fleet) fleet: FleetId,
     /// Its name for people: no two live workers share a place in a pool, and its number is never reused (spec 3.3.6).
-    pub name: WorkerName,
-    /// The client it belongs to alone, in a dedicated pool.
-    pub owner: Option<ClientKey>,
+    pub(in crate::fleet) name: WorkerName,
     /// Its process.
-    pub process: Process,
-    /// What else is known of it.
-    pub facts: Facts,
+    pub(in crate::fleet) process: Process,
+    /// The client it belongs to alone, in a dedicated pool.
+    pub(in crate::fleet) claim: Claim,
+    /// Whether it was sent `server/discover`.
+    pub(in crate::fleet) question: Question,
+    /// What its updates mean.
+    pub(in crate::fleet) updates: Updates,
+    /// Its answers to no request that it has.
+    pub(in crate::fleet) unmatched: Unmatched,
     /// Its tenure.
-    pub tenure: Tenure,
+    pub(in crate::fleet) tenure: Tenure,
     /// Its record of answers.
-    pub answering: Answering,
+    pub(in crate::fleet) answering: Answering,
     /// Its pending requests for new sessions.
-    pub creating: Creating,
+    pub(in crate::fleet) creating: Creating,
     /// The clients whose lines it has received.
-    pub audience: Audience,
+    pub(in crate::fleet) audience: Audience,
     /// The `initialize` requests of the clients that share it.
-    pub greeting: Greeting,
+    pub(in crate::fleet) greeting: Greeting,
     /// Its early lines.
-    pub early: Early,
+    pub(in crate::fleet) early: Early,
     /// The clients that it has sent to other places with elicitations.
-    pub elicitations: Elicitations,
+    pub(in crate::fleet) elicitations: Elicitations,
     /// The remaining time for which slow readers may hold it up.
-    pub stall: StallBudget,
+    pub(in crate::fleet) stall: StallBudget,
     /// What it has written for nobody.
-    pub useless: Useless,
+    pub(in crate::fleet) useless: Useless,
     /// What it has written that is no message.
-    pub strays: Strays,
+    pub(in crate::fleet) strays: Strays,
     /// The bytes on their way to it.
-    pub window: SendWindow,
+    pub(in crate::fleet) window: SendWindow,
     /// Lines, requests and sessions.
-    pub end: Endpoint,
+    pub(in crate::fleet) end: Endpoint,
 }
 
 impl Worker {
+    #[inline(always)]
+    pub(crate) fn fleet(&self) -> FleetId {
+        self.fleet
+    }
+
+    #[inline(always)]
+    pub(crate) fn name(&self) -> WorkerName {
+        self.name
+    }
+
+    #[inline(always)]
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    #[inline(always)]
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    #[inline(always)]
+    pub(crate) fn claim_mut(&mut self) -> &mut Claim {
+        &mut self.claim
+    }
+
+    #[inline(always)]
+    pub(crate) fn updates(&self) -> &Updates {
+        &self.updates
+    }
+
+    #[inline(always)]
+    pub(crate) fn updates_mut(&mut self) -> &mut Updates {
+        &mut self.updates
+    }
+
+    #[inline(always)]
+    pub(crate) fn unmatched(&self) -> &Unmatched {
+        &self.unmatched
+    }
+
+    #[inline(always)]
+    pub(crate) fn unmatched_mut(&mut self) -> &mut Unmatched {
+        &mut self.unmatched
+    }
+
+    #[inline(always)]
+    pub(crate) fn tenure(&self) -> &Tenure {
+        &self.tenure
+    }
+
+    #[inline(always)]
+    pub(crate) fn answering(&self) -> &Answering {
+        &self.answering
+    }
+
+    #[inline(always)]
+    pub(crate) fn answering_mut(&mut self) -> &mut Answering {
+        &mut self.answering
+    }
+
+    #[inline(always)]
+    pub(crate) fn creating(&self) -> &Creating {
+        &self.creating
+    }
+
+    #[inline(always)]
+    pub(crate) fn creating_mut(&mut self) -> &mut Creating {
+        &mut self.creating
+    }
+
+    #[inline(always)]
+    pub(crate) fn audience(&self) -> &Audience {
+        &self.audience
+    }
+
+    #[inline(always)]
+    pub(crate) fn audience_mut(&mut self) -> &mut Audience {
+        &mut self.audience
+    }
+
+    #[inline(always)]
+    pub(crate) fn greeting(&self) -> &Greeting {
+        &self.greeting
+    }
+
+    #[inline(always)]
+    pub(crate) fn early(&self) -> &Early {
+        &self.early
+    }
+
+    #[inline(always)]
+    pub(crate) fn early_mut(&mut self) -> &mut Early {
+        &mut self.early
+    }
+
+    #[inline(always)]
+    pub(crate) fn elicitations(&self) -> &Elicitations {
+        &self.elicitations
+    }
+
+    #[inline(always)]
+    pub(crate) fn elicitations_mut(&mut self) -> &mut Elicitations {
+        &mut self.elicitations
+    }
+
+    #[inline(always)]
+    pub(crate) fn stall(&self) -> &StallBudget {
+        &self.stall
+    }
+
+    #[inline(always)]
+    pub(crate) fn stall_mut(&mut self) -> &mut StallBudget {
+        &mut self.stall
+    }
+
+    #[inline(always)]
+    pub(crate) fn useless(&self) -> &Useless {
+        &self.useless
+    }
+
+    #[inline(always)]
+    pub(crate) fn useless_mut(&mut self) -> &mut Useless {
+        &mut self.useless
+    }
+
+    #[inline(always)]
+    pub(crate) fn strays(&self) -> &Strays {
+        &self.strays
+    }
+
+    #[inline(always)]
+    pub(crate) fn strays_mut(&mut self) -> &mut Strays {
+        &mut self.strays
+    }
+
+    #[inline(always)]
+    pub(crate) fn window(&self) -> &SendWindow {
+        &self.window
+    }
+
+    #[inline(always)]
+    pub(crate) fn window_mut(&mut self) -> &mut SendWindow {
+        &mut self.window
+    }
+
+    #[inline(always)]
+    pub(crate) fn end(&self) -> &Endpoint {
+        &self.end
+    }
+
+    #[inline(always)]
+    pub(crate) fn end_mut(&mut self) -> &mut Endpoint {
+        &mut self.end
+    }
+
+    /// The client it belongs to alone, in a dedicated pool.
+    #[inline(always)]
+    pub(crate) fn owner(&self) -> Option<ClientKey> {
+        self.claim.owner()
+    }
+
+    /// It has got a request to answer (`Answering::begin`).
+    #[inline(always)]
+    pub(crate) fn begin_request(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
+        self.answering.begin(now, is_first, &mut self.tenure)
+    }
+
     /// Whether it may be giving out a session name just now.
     pub(crate) fn may_give_out_a_name(&self) -> bool {
         self.creating.asked > 0 || self.creating.may_follow
@@ -290,17 +550,17 @@ impl Worker {
 
     /// Whether it is asked for its era, or will be: no client's line goes to it before it has answered.
     pub(crate) fn is_asked(&self) -> bool {
-        self.facts.question == Question::Open
+        self.question == Question::Open
     }
 
     /// Whether `server/discover` may have pinned it to 2026-07-28.
     pub(crate) fn may_be_pinned(&self) -> bool {
-        matches!(self.facts.question, Question::Late | Question::Answered)
+        matches!(self.question, Question::Late | Question::Answered)
     }
 
     /// Whether its start was confirmed.
     pub(crate) fn has_run(&self) -> bool {
-        self.facts.pid != 0
+        self.process.pid != 0
     }
 
     /// Whether it runs and may be signalled.
@@ -310,12 +570,12 @@ impl Worker {
 
     /// Whether it has ended by itself while it was asked for its era.
     pub(super) fn has_ended_asked(&self) -> bool {
-        self.is_asked() && self.has_run() && self.process.ended_by_itself && !self.facts.was_killed
+        self.is_asked() && self.has_run() && self.process.ended_by_itself && !self.process.was_killed
     }
 
     /// Whether its end is no failure.
     pub(super) fn is_excused(&self) -> bool {
-        self.facts.is_unwanted || self.has_ended_asked()
+        self.process.is_unwanted || self.has_ended_asked()
     }
 
     /// Whether it runs, takes messages, and is not on probation.
@@ -331,7 +591,7 @@ impl Worker {
     /// The client that waits for the first answer of this worker, which is its own and may still be starting.
     pub(crate) fn starts_for(&self) -> Option<ClientKey> {
         let waits = !self.answering.has_answered() && self.end.to_answer.count() > 0 && self.takes_messages();
-        self.owner.filter(|_| waits)
+        self.owner().filter(|_| waits)
     }
 }
 

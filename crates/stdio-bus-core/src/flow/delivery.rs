@@ -68,7 +68,7 @@ impl Fleets {
             ctx.stop_waiting(peer);
         }
         if let Peer::Client(client) = peer {
-            self.stop_awaiting_overdue(ctx, client);
+            self.queue_mut().stop_awaiting_overdue(ctx, client);
         }
     }
 }
@@ -86,11 +86,11 @@ impl Ctx {
     /// Makes a client that sends `bytes` to a worker wait, if the worker is full or others have their turn. Returns
     /// whether it waits.
     pub(crate) fn must_wait_for_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
-        let alone = self.client_count() == 1;
-        let Some(stdio) = self.identity(client).map(|client| client.stdio) else { return false };
+        let alone = self.clients.len() == 1;
+        let Some(stdio) = self.clients.identity(client).map(|client| client.stdio) else { return false };
         let Some(to) = self.workers.get(worker) else { return false };
-        let is_full = to.end.output.is_full();
-        let in_turns = to.owner.is_none() && !stdio;
+        let is_full = to.end().output.is_full();
+        let in_turns = to.owner().is_none() && !stdio;
         if !is_full && !in_turns {
             return false;
         }
@@ -98,16 +98,16 @@ impl Ctx {
             .endpoint(client.into())
             .is_some_and(|from| from.seldom.turn.is_granted() && from.seldom.turn.take(worker));
         let Some(to) = self.workers.get_mut(worker) else { return false };
-        let others_wait = to.end.output.has_waiters();
-        if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
-            to.window.mark_line_end(client, bytes);
-            if to.end.blocker().is_some() {
+        let others_wait = to.end().output.has_waiters();
+        if !is_full && (!in_turns || has_turn || to.window().has_room_for(client, others_wait, alone)) {
+            to.window_mut().mark_line_end(client, bytes);
+            if to.end().blocker().is_some() {
                 self.limit_hold_up(worker, client);
             }
             return false;
         }
         // The state of the worker may be outdated. The first client that waits probes it again.
-        let is_first = to.window.turns_due().is_some() && !others_wait;
+        let is_first = to.window().turns_due().is_some() && !others_wait;
         self.endpoint(client.into()).into_iter().for_each(|from| from.seldom.turn.wait(bytes));
         if in_turns {
             if is_first {
@@ -146,7 +146,7 @@ impl Ctx {
             if let Peer::Worker(worker) = peer
                 && let Some(worker) = self.workers.get_mut(worker)
             {
-                worker.facts.read_since = self.time.now();
+                worker.answering_mut().read_from(self.time.now());
             }
         }
     }
@@ -162,7 +162,7 @@ impl Ctx {
         if let Peer::Worker(key) = peer
             && let Some(worker) = self.workers.get_mut(key)
         {
-            worker.stall.stop(now);
+            worker.stall_mut().stop(now);
             self.extend_read_timer(key);
         }
     }
@@ -212,9 +212,10 @@ impl Ctx {
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         if let Peer::Worker(worker) = to {
-            let alone = self.client_count() == 1;
+            let alone = self.clients.len() == 1;
             if let Some(worker) = self.workers.get_mut(worker) {
-                worker.window.push(now, bytes, !alone && worker.owner.is_none());
+                let is_shared = !alone && worker.owner().is_none();
+                worker.window_mut().push(now, bytes, is_shared);
             }
         }
         let end = end_of(&mut self.clients, &mut self.workers, to);
@@ -227,7 +228,7 @@ impl Ctx {
     pub(crate) fn on_sent(&mut self, peer: Peer, bytes: usize) {
         let now = self.time.now();
         let limit = self.settings.limits.max_output_queue;
-        let shared = self.client_count() > 1;
+        let shared = self.clients.len() > 1;
         match peer {
             Peer::Client(client) => {
                 let Some(to) = self.endpoint(peer) else { return };
@@ -240,11 +241,11 @@ impl Ctx {
             }
             Peer::Worker(worker) => {
                 let Some(to) = self.workers.get_mut(worker) else { return };
-                to.window.leave(bytes);
-                to.end.traffic.bytes_out += bytes as u64;
-                let has_room = to.end.output.pop(bytes, limit, now);
-                let is_last = to.end.output.queued() == 0 && to.tenure.is_leaving();
-                if shared && to.owner.is_none() && to.window.is_probe_due(now) {
+                to.window_mut().leave(bytes);
+                to.end_mut().traffic.bytes_out += bytes as u64;
+                let has_room = to.end_mut().output.pop(bytes, limit, now);
+                let is_last = to.end().output.queued() == 0 && to.tenure().is_leaving();
+                if shared && to.owner().is_none() && to.window().is_probe_due(now) {
                     self.probe(worker);
                 }
                 if has_room {
@@ -281,9 +282,9 @@ impl Ctx {
 
     /// Panics if the waiting peers and the outputs they wait for disagree.
     pub(crate) fn check_waiting(&self) {
-        let clients = self.all_clients().map(|(key, client)| (Peer::Client(key), &*client.end, false));
+        let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &*client.end, false));
         let workers =
-            self.workers.iter().map(|(key, it)| (Peer::Worker(key), &it.end, it.window.turns_due().is_some()));
+            self.workers.iter().map(|(key, it)| (Peer::Worker(key), it.end(), it.window().turns_due().is_some()));
         let (mut waiters, mut waiting) = (Vec::new(), Vec::new());
         for (peer, end, in_turns) in clients.chain(workers) {
             let may_let_wait = end.output.is_full() || in_turns || !end.output.has_waiters();

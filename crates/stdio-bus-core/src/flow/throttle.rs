@@ -81,7 +81,7 @@ impl Requests {
     /// A worker has ended without being asked to: any client with a request pending there may have caused it, and one
     /// that had a request each time is slowed down.
     pub(crate) fn penalise_crash(&self, ctx: &mut Ctx, key: WorkerKey, to_answer: &[RequestKey]) {
-        let unexpected = ctx.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself());
+        let unexpected = ctx.workers.get(key).is_some_and(|worker| worker.process().ended_by_itself());
         if !unexpected || ctx.shutdown.stops_workers() {
             return;
         }
@@ -120,7 +120,7 @@ impl Ctx {
     /// This client and its source fill a table, or its cancellation named nothing: it is not read for a while. Refusing
     /// costs more than asking, and a thousand connections refused at full speed would leave no time for the others.
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
-        let (now, is_alone) = (self.time.now(), self.client_count() == 1);
+        let (now, is_alone) = (self.time.now(), self.clients.len() == 1);
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
         let ends = client.seldom.throttle.count_refusal(now);
         self.throttle(key, ends);

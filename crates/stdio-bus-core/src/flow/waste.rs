@@ -88,21 +88,21 @@ impl Ctx {
     pub(crate) fn pause_useless(&mut self, key: WorkerKey, blank: usize, found: usize, received: &mut Received) {
         let now = self.time.now();
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let refused = core::mem::take(&mut worker.useless.lines) as usize;
-        let passed = core::mem::take(&mut worker.useless.passed);
+        let refused = core::mem::take(&mut worker.useless_mut().lines) as usize;
+        let passed = core::mem::take(&mut worker.useless_mut().passed);
         let read = if refused >= found && passed == 0 { READ } else { 0 };
         let bytes = blank.saturating_sub(passed) as u64 * BYTE + passed as u64 / BYTES_PASSED;
-        let until = worker.useless.waste.charge(now, refused as u64 * LINE + bytes + read);
+        let until = worker.useless_mut().waste.charge(now, refused as u64 * LINE + bytes + read);
         // One that has exited is read to its end, for a second at most.
-        let Some(until) = until.filter(|_| !worker.process.has_exited()) else { return };
-        let before = worker.useless.paused_at.replace(now);
+        let Some(until) = until.filter(|_| !worker.process().has_exited()) else { return };
+        let before = worker.useless_mut().paused_at.replace(now);
         if before.is_none_or(|before| now.since(before) > QUIET) {
             self.report(Reason::WorkerFloods, Some(Peer::Worker(key)), || {
                 "a worker writes much that has no receiver: it is read with pauses, and its other lines are late".into()
             });
         }
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.end.gate.throttle(until);
+            worker.end_mut().gate.throttle(until);
         }
         self.close_gate(key.into(), Hold::Throttle);
         self.wake_at(key.into(), until);
@@ -112,8 +112,8 @@ impl Ctx {
     /// A worker is read again after its pause, or since it has exited.
     pub(crate) fn end_pause(&mut self, key: WorkerKey, is_over: impl FnOnce(Moment) -> bool) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        if worker.end.gate.throttled_until().is_some_and(is_over) {
-            worker.end.gate.end_throttle();
+        if worker.end().gate.throttled_until().is_some_and(is_over) {
+            worker.end_mut().gate.end_throttle();
             self.open_gate(key.into(), Hold::Throttle);
             self.extend_read_timer(key);
         }

@@ -13,7 +13,6 @@ use super::audience::LOGIN;
 use super::message::{By, Said};
 use crate::client::Client;
 use crate::ctx::Ctx;
-use crate::fleet::Fleets;
 use crate::id::{Id, Spelled};
 use crate::index::GroupId;
 use crate::message::{Parsed, Refusal, session_name};
@@ -40,28 +39,26 @@ pub(super) struct NamedRequest {
     pub(super) by: Option<By>,
 }
 
-impl Fleets {
-    /// The client that everything from a worker is for: its owner, the only one that it has served, or the only one
-    /// that could use it if it has served none. A spare of a dedicated pool has none: each client there has its own.
-    pub(crate) fn only_client(&self, ctx: &Ctx, requests: &Requests, key: WorkerKey) -> Option<ClientKey> {
-        let worker = ctx.workers.get(key)?;
-        match worker.audience.first() {
-            _ if ctx.settings.pools[worker.fleet].assignment == Assignment::Dedicated => {
-                worker.owner.filter(|owner| !requests.may_work_for_others(ctx, key, worker, *owner))
-            }
-            Some(client) => Some(client).filter(|_| !worker.audience.has_others()),
-            None => {
-                let may_use = |client: &Client| match client.mcp.era {
-                    Some(_) => client.group == GroupId::Fleet(worker.fleet),
-                    None => {
-                        !client.identity.origin.is_proxy
-                            && worker.fleet.era == Era::Legacy
-                            && ctx.offers(client.identity.listener, &client.identity.origin, worker.fleet.pool)
-                    }
-                };
-                let mut users = ctx.all_clients().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
-                users.next().filter(|_| users.next().is_none())
-            }
+/// The client that everything from a worker is for: its owner, the only one that it has served, or the only one
+/// that could use it if it has served none. A spare of a dedicated pool has none: each client there has its own.
+pub(crate) fn only_client(ctx: &Ctx, requests: &Requests, key: WorkerKey) -> Option<ClientKey> {
+    let worker = ctx.workers.get(key)?;
+    match worker.audience().first() {
+        _ if ctx.settings.pools[worker.fleet()].assignment == Assignment::Dedicated => {
+            worker.owner().filter(|owner| !requests.may_work_for_others(ctx, key, worker, *owner))
+        }
+        Some(client) => Some(client).filter(|_| !worker.audience().has_others()),
+        None => {
+            let may_use = |client: &Client| match client.mcp.era {
+                Some(_) => client.group == GroupId::Fleet(worker.fleet()),
+                None => {
+                    !client.identity.origin.is_proxy
+                        && worker.fleet().era == Era::Legacy
+                        && ctx.settings.offers(client.identity.listener, &client.identity.origin, worker.fleet().pool)
+                }
+            };
+            let mut users = ctx.clients.iter().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
+            users.next().filter(|_| users.next().is_none())
         }
     }
 }
@@ -70,11 +67,11 @@ impl Requests {
     /// Whether a worker that is lent to a client may still work on a request that another one has dropped, or works on
     /// one of another client that has a task there.
     fn may_work_for_others(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker, owner: ClientKey) -> bool {
-        let has_orphans = worker.end.to_answer.count() != worker.end.to_answer.awaited();
+        let has_orphans = worker.end().to_answer.count() != worker.end().to_answer.awaited();
         let is_owners =
             |request: &RequestKey| self.get(*request).is_some_and(|request| request.asker() == Some(owner.into()));
-        let has_guests = || worker.facts.has_guests && !self.asked_of(ctx, key.into()).iter().all(is_owners);
-        ctx.mcp(owner).borrows && (has_orphans || has_guests())
+        let has_guests = || worker.claim().has_guests() && !self.asked_of(ctx, key.into()).iter().all(is_owners);
+        ctx.clients.mcp(owner).borrows && (has_orphans || has_guests())
     }
 
     /// The other request that a worker's message names.
@@ -117,12 +114,12 @@ impl Ctx {
         let Some(worker) = self.workers.get(said.from) else {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };
-        let pool = &self.settings.pools[worker.fleet];
+        let pool = &self.settings.pools[worker.fleet()];
         let method = session_name(said.line, said.line.method).unwrap_or_default();
         let shown = String::from_utf8_lossy(&method[..method.len().min(LONGEST_METHOD)]);
         let shown = shown.escape_debug();
-        let why = match (pool.assignment, worker.audience.has_others()) {
-            (Assignment::Dedicated, _) if worker.owner.is_some() => {
+        let why = match (pool.assignment, worker.audience().has_others()) {
+            (Assignment::Dedicated, _) if worker.owner().is_some() => {
                 let text = format!(
                     "\"{shown}\" names no request, and the worker may still work on one that another client has given up"
                 );

@@ -6,6 +6,7 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
+use crate::client::Workers;
 use crate::client::{Client, Phase};
 use crate::ctx::Ctx;
 use crate::message::{Parsed, session_name};
@@ -99,21 +100,23 @@ impl Ctx {
     pub(crate) fn served_by(&self, worker: WorkerKey) -> Vec<ClientKey> {
         let Some(worker) = self.workers.get(worker) else { return Vec::new() };
         let listens =
-            |(key, client): &(ClientKey, &Client)| worker.audience.has(*key) && client.phase <= Phase::HalfClosed;
-        self.all_clients().filter(listens).map(|(key, _)| key).collect()
+            |(key, client): &(ClientKey, &Client)| worker.audience().has(*key) && client.phase <= Phase::HalfClosed;
+        self.clients.iter().filter(listens).map(|(key, _)| key).collect()
     }
 
     /// A worker receives a line of this client.
     pub(crate) fn note_audience(&mut self, worker: WorkerKey, client: ClientKey) {
-        let is_new = self.workers.get(worker).is_some_and(|worker| !worker.audience.has(client));
-        let from = self.identity(client).filter(|_| is_new).map(|from| Rc::clone(&from.origin));
+        let is_new = self.workers.get(worker).is_some_and(|worker| !worker.audience().has(client));
+        let from = self.clients.identity(client).filter(|_| is_new).map(|from| Rc::clone(&from.origin));
         if let (Some(from), Some(worker)) = (from, self.workers.get_mut(worker)) {
-            worker.audience.add(client, &from);
+            worker.audience_mut().add(client, &from);
         }
     }
+}
 
+impl Workers {
     /// A client has gone.
     pub(crate) fn leave_audiences(&mut self, client: ClientKey) {
-        self.workers.values_mut().for_each(|worker| worker.audience.forget(client));
+        self.values_mut().for_each(|worker| worker.audience_mut().forget(client));
     }
 }

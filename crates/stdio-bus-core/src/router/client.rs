@@ -19,6 +19,7 @@ use crate::message::{
 };
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Request, Requests};
+use crate::refusals::refuse;
 use crate::report::Reason;
 use crate::request::Flags;
 use crate::session::access::{Naming, Place, Use, denied};
@@ -62,17 +63,17 @@ impl Bus {
         } else {
             let flow = self.client_message(client, line);
             flow.unwrap_or_else(|refusal| {
-                self.fleets.refuse(&mut self.ctx, &self.sessions, client.into(), line, refusal)
+                refuse(&mut self.fleets, &mut self.ctx, &self.sessions, client.into(), line, refusal)
             })
         };
-        if flow == Flow::Next && self.fleets.balancer.lends {
+        if flow == Flow::Next && self.fleets.balancer().lends() {
             self.fleets.give_back(&mut self.ctx, &self.requests, client);
         }
         flow
     }
 
     fn client_message(&mut self, client: ClientKey, line: Parsed<'_>) -> Result<Flow, Refusal> {
-        if let Some(refusal) = self.ctx.client(client).and_then(|client| client.seldom.closing.refusal.clone()) {
+        if let Some(refusal) = self.ctx.clients.get(client).and_then(|client| client.seldom.closing.refusal.clone()) {
             return Err(refusal);
         }
         // Messages about a pending request may still pass: its cancellation, notifications of its session.
@@ -107,20 +108,18 @@ impl Bus {
         let route = match self.route_of(&message) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _))
-                if may_expire && self.fleets.has_waited_for_worker(&self.ctx, client, line) =>
+                if may_expire && has_waited_for_worker(&self.fleets, &self.ctx, client, line) =>
             {
                 return Err(overdue("no worker was free for it within request_timeout_sec"));
             }
             Err(Refusal(Reason::NoWorker, _)) if self.fleets.await_worker(&mut self.ctx, client, line) => {
-                let due = self
-                    .fleets
-                    .time_limit_for(&self.ctx, client, line)
+                let due = time_limit_for(&self.fleets, &self.ctx, client, line)
                     .map(|limit| self.ctx.time.taken_at().after(limit));
                 self.ctx.expire_first_line(client.into(), due.filter(|_| may_expire));
                 return Ok(Flow::Blocked);
             }
             Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
-                let flow = self.fleets.refuse(&mut self.ctx, &self.sessions, client.into(), line, refusal);
+                let flow = refuse(&mut self.fleets, &mut self.ctx, &self.sessions, client.into(), line, refusal);
                 if flow == Flow::Next {
                     self.ctx.penalise_cancellation(client);
                 }
@@ -129,7 +128,8 @@ impl Bus {
             Err(refusal) => return Err(refusal),
         };
         for line in [Some(line), envelope].into_iter().flatten() {
-            if let Some(denied) = self.ctx.fleet_of(route.worker).and_then(|fleet| self.ctx.denied_in(fleet.pool, line))
+            if let Some(denied) =
+                self.ctx.workers.fleet_of(route.worker).and_then(|fleet| self.ctx.settings.denied_in(fleet.pool, line))
             {
                 return Err(denied);
             }
@@ -160,7 +160,7 @@ impl Bus {
         self.ctx.note_servers(message, route.worker);
         match message.verb {
             Verb::Initialize => self.fleets.keep_initialize(&mut self.ctx, message, route.worker, &edits),
-            Verb::Initialized if self.fleets.openings.note_initialized(&mut self.ctx, message, route.worker) => {
+            Verb::Initialized if self.fleets.openings_mut().note_initialized(&mut self.ctx, message, route.worker) => {
                 return Ok(());
             }
             _ => {}
@@ -169,7 +169,7 @@ impl Bus {
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
             let due = self.requests.cancel(self.ctx.time.now(), key, how);
             self.ctx.timers.arm(Timer::Requests, due);
-            if self.ctx.mcp(message.from).era.is_some() {
+            if self.ctx.clients.mcp(message.from).era.is_some() {
                 // Over HTTP its response stays open until there is something to send.
                 self.fail_request(key, Reason::Cancelled, "the client has cancelled it");
             }
@@ -186,7 +186,7 @@ impl Bus {
         edits: &mut Edits,
     ) -> Result<(), Refusal> {
         let &Message { from: client, line, verb, progress, .. } = message;
-        let answering = self.ctx.workers.get(worker).map(|worker| &worker.answering);
+        let answering = self.ctx.workers.get(worker).map(|worker| worker.answering());
         // A subscription is not answered.
         let limits = answering.filter(|_| verb != Verb::Listen).map(|it| *it.limits()).unwrap_or_default();
         let (now, expires) = (self.ctx.time.now(), limits.expires(self.ctx.time.taken_at()));
@@ -251,7 +251,7 @@ impl Bus {
             let worker = match self.ctx.worker_of_server(message) {
                 Some(worker) => worker,
                 None => {
-                    let group = self.fleets.group_of_line(&self.ctx, client, line)?;
+                    let group = self.fleets.balancer().group_of_line(&self.ctx, client, line)?;
                     let known = self.tasks.worker_of(&self.ctx, &self.fleets, message, group)?;
                     match known.or_else(|| {
                         self.subscriptions.worker_it_listens_to(
@@ -269,7 +269,8 @@ impl Bus {
             };
             return Ok(Route { worker, first: None, second: None, about: None });
         };
-        let (worker, how) = self.fleets.first_session(
+        let (worker, how) = first_session(
+            &mut self.fleets,
             &mut self.ctx,
             &mut self.sessions,
             message,
@@ -312,88 +313,86 @@ impl Bus {
     }
 }
 
-impl Fleets {
-    /// The worker of the session that determines the route, or the one to create it on (spec 6.1, decision 3). `inner`
-    /// is the name in the params, if it differs.
-    fn first_session(
-        &mut self,
-        ctx: &mut Ctx,
-        sessions: &mut Sessions,
-        message: &Message<'_>,
-        of: &Naming<'_>,
-        inner: Option<&[u8]>,
-    ) -> Result<(WorkerKey, Use), Refusal> {
-        let &Message { from: client, line, .. } = message;
-        let names_pool = line.pool.is_some();
-        if !names_pool
-            && let Some(key) = sessions.named(ctx, client, of.name)
-            && let Some(worker) = sessions.get(key).map(|session| session.worker())
-        {
-            sessions.touch(key, ctx.time.now());
-            return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
-        }
-        ctx.refuse_lost(of)?;
-        let group = self.group_of_line(ctx, client, line)?;
-        if self.balancer.groups[group].is_dedicated() {
-            // Its process serves no other client, so no other client's sessions are in reach.
-            let worker = self.pick_worker_for_line(ctx, client, group, line)?;
-            return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
-        }
-        if let Some((worker, key)) = self.session_in_group(ctx, sessions, client, group, of.name) {
-            return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
-        }
-        // A new name at top level joins the session in the params.
-        let joined = inner.filter(|_| !names_pool).and_then(|inner| sessions.named(ctx, client, inner));
-        let Some(worker) = joined.and_then(|key| sessions.get(key)).map(|session| session.worker()) else {
-            let worker = self.pick_worker_for_line(ctx, client, group, line)?;
-            // It may have been the client's before it changed groups.
-            return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
-        };
-        // It may be outside of the group, which was not searched yet.
-        let how = match sessions.of_worker(worker, of.name) {
-            Some(key) if ctx.shares_sessions() => Use::Share(key),
-            Some(_) => return Err(denied()),
-            None => sessions.access(ctx, of, worker, None)?,
-        };
-        Ok((worker, how))
+/// The worker of the session that determines the route, or the one to create it on (spec 6.1, decision 3). `inner`
+/// is the name in the params, if it differs.
+fn first_session(
+    fleets: &mut Fleets,
+    ctx: &mut Ctx,
+    sessions: &mut Sessions,
+    message: &Message<'_>,
+    of: &Naming<'_>,
+    inner: Option<&[u8]>,
+) -> Result<(WorkerKey, Use), Refusal> {
+    let &Message { from: client, line, .. } = message;
+    let names_pool = line.pool.is_some();
+    if !names_pool
+        && let Some(key) = sessions.named(ctx, client, of.name)
+        && let Some(worker) = sessions.get(key).map(|session| session.worker())
+    {
+        sessions.touch(key, ctx.time.now());
+        return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
     }
+    ctx.refuse_lost(of)?;
+    let group = fleets.balancer().group_of_line(ctx, client, line)?;
+    if fleets.balancer()[group].is_dedicated() {
+        // Its process serves no other client, so no other client's sessions are in reach.
+        let worker = fleets.pick_worker_for_line(ctx, client, group, line)?;
+        return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
+    }
+    if let Some((worker, key)) = session_in_group(fleets, ctx, sessions, client, group, of.name) {
+        return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
+    }
+    // A new name at top level joins the session in the params.
+    let joined = inner.filter(|_| !names_pool).and_then(|inner| sessions.named(ctx, client, inner));
+    let Some(worker) = joined.and_then(|key| sessions.get(key)).map(|session| session.worker()) else {
+        let worker = fleets.pick_worker_for_line(ctx, client, group, line)?;
+        // It may have been the client's before it changed groups.
+        return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
+    };
+    // It may be outside of the group, which was not searched yet.
+    let how = match sessions.of_worker(worker, of.name) {
+        Some(key) if ctx.settings.shares_sessions() => Use::Share(key),
+        Some(_) => return Err(denied()),
+        None => sessions.access(ctx, of, worker, None)?,
+    };
+    Ok((worker, how))
+}
 
-    /// The session `name` on the workers of a group: the client's own first, then one of another client, then a
-    /// reserved name; of several the one on the first worker. Leaving workers come last.
-    fn session_in_group(
-        &self,
-        ctx: &Ctx,
-        sessions: &Sessions,
-        client: ClientKey,
-        group: GroupId,
-        name: &[u8],
-    ) -> Option<(WorkerKey, SessionKey)> {
-        let group = &self.balancer.groups[group];
-        let in_slots = group.slots().iter().filter_map(|slot| self.pools[*slot].worker);
-        let leaving = group.fleets().flat_map(|fleet| ctx.leaving_workers(fleet));
-        let found = in_slots.chain(leaving).filter_map(|worker| {
-            let key = sessions.of_worker(worker, name)?;
-            let owner = sessions.get(key)?.owner();
-            Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))
-        });
-        found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
-    }
+/// The session `name` on the workers of a group: the client's own first, then one of another client, then a
+/// reserved name; of several the one on the first worker. Leaving workers come last.
+fn session_in_group(
+    fleets: &Fleets,
+    ctx: &Ctx,
+    sessions: &Sessions,
+    client: ClientKey,
+    group: GroupId,
+    name: &[u8],
+) -> Option<(WorkerKey, SessionKey)> {
+    let group = &fleets.balancer()[group];
+    let in_slots = group.slots().iter().filter_map(|slot| fleets.pools()[*slot].worker());
+    let leaving = group.fleets().flat_map(|fleet| ctx.workers.leaving_workers(fleet));
+    let found = in_slots.chain(leaving).filter_map(|worker| {
+        let key = sessions.of_worker(worker, name)?;
+        let owner = sessions.get(key)?.owner();
+        Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))
+    });
+    found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
+}
 
-    /// The time limit of a request that has no worker yet, if each of those that it may get has one.
-    fn time_limit_for(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Option<Duration> {
-        let group = self.group_of_line(ctx, client, line).ok()?;
-        let mut longest = None;
-        for fleet in self.balancer.groups[group].fleets() {
-            longest = longest.max(Some(ctx.settings.pools[fleet].request_timeout?));
-        }
-        longest
+/// The time limit of a request that has no worker yet, if each of those that it may get has one.
+fn time_limit_for(fleets: &Fleets, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> Option<Duration> {
+    let group = fleets.balancer().group_of_line(ctx, client, line).ok()?;
+    let mut longest = None;
+    for fleet in fleets.balancer()[group].fleets() {
+        longest = longest.max(Some(ctx.settings.pools[fleet].request_timeout?));
     }
+    longest
+}
 
-    /// Whether a request has no worker yet, and its time is over.
-    fn has_waited_for_worker(&self, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> bool {
-        let (now, taken_at) = (ctx.time.now(), ctx.time.taken_at());
-        taken_at < now && self.time_limit_for(ctx, client, line).is_some_and(|limit| taken_at.after(limit) <= now)
-    }
+/// Whether a request has no worker yet, and its time is over.
+fn has_waited_for_worker(fleets: &Fleets, ctx: &Ctx, client: ClientKey, line: Parsed<'_>) -> bool {
+    let (now, taken_at) = (ctx.time.now(), ctx.time.taken_at());
+    taken_at < now && time_limit_for(fleets, ctx, client, line).is_some_and(|limit| taken_at.after(limit) <= now)
 }
 
 impl Requests {
@@ -514,11 +513,11 @@ impl Sessions {
             Use::Ask => (self.open(ctx, client, worker, name, State::Asked), true),
             Use::Lend(key) => {
                 let is_lent = self.lend_name(ctx, client, key);
-                (Some(key).filter(|_| is_lent || ctx.has_owner(worker)), is_lent)
+                (Some(key).filter(|_| is_lent || ctx.workers.has_owner(worker)), is_lent)
             }
         };
         // A dedicated worker needs no session entry.
-        if session.is_none() && !ctx.has_owner(worker) {
+        if session.is_none() && !ctx.workers.has_owner(worker) {
             return Err(Refusal(Reason::SessionLimit, FULL.into()));
         }
         Ok(Entered { session, is_new })
@@ -535,19 +534,19 @@ impl Sessions {
 impl Ctx {
     /// A client's message goes to a worker that may be lent to another client, now or before it is answered.
     fn visit(&mut self, client: ClientKey, worker: WorkerKey) -> WorkerKey {
-        if let Some(at) = self.workers.get_mut(worker).filter(|at| at.owner != Some(client)) {
-            at.facts.has_guests = true;
+        if let Some(at) = self.workers.get_mut(worker) {
+            at.claim_mut().visit(client);
         }
         worker
     }
 
     /// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
     fn refuse_lost(&mut self, of: &Naming<'_>) -> Result<(), Refusal> {
-        if self.client(of.client).is_none_or(|client| !client.seldom.lost.has(of.name)) {
+        if self.clients.get(of.client).is_none_or(|client| !client.seldom.lost.has(of.name)) {
             return Ok(());
         }
         if of.verb.asks_for_session() {
-            self.forget_lost(of.client, of.name);
+            self.clients.forget_lost(of.client, of.name);
             return Ok(());
         }
         let text = "this session is gone: its worker has ended, or it was not used for long; session/load or session/resume \

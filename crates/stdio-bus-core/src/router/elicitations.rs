@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use ndjson_scan::string_in_params;
 
 use super::message::Said;
-use crate::ctx::Ctx;
+use crate::client::Workers;
 use crate::message::{Parsed, has_method};
 use crate::peer::{ClientKey, SessionKey, Text, WorkerKey};
 
@@ -43,16 +43,16 @@ impl Elicitations {
     }
 }
 
-impl Ctx {
+impl Workers {
     /// A worker's request was forwarded to a client: remembers its elicitation, if it is one that ends elsewhere.
     pub(super) fn note_elicitation(&mut self, said: &Said<'_>, client: ClientKey, session: Option<SessionKey>) {
         let &Said { from: worker, line, .. } = said;
         if !has_method(line, b"elicitation/create") {
             return;
         }
-        let Some(worker) = self.workers.get_mut(worker) else { return };
+        let Some(worker) = self.get_mut(worker) else { return };
         let Some(id) = elicitation_id(line).filter(|id| id.as_bytes().len() <= LONGEST_ID) else { return };
-        let sent = &mut worker.elicitations.sent;
+        let sent = &mut worker.elicitations_mut().sent;
         let known = sent.iter().position(|known| known.id == id).and_then(|at| sent.remove(at));
         let room = MOST_BYTES - id.as_bytes().len();
         while sent.len() >= MOST || sent.iter().map(|known| known.id.as_bytes().len()).sum::<usize>() > room {
@@ -64,8 +64,8 @@ impl Ctx {
 
     /// Another connection has taken a session over: it is notified when its elicitations complete.
     pub(crate) fn hand_elicitations_over(&mut self, worker: WorkerKey, session: SessionKey, to: ClientKey) {
-        let Some(worker) = self.workers.get_mut(worker) else { return };
-        for asked in worker.elicitations.sent.iter_mut().filter(|asked| asked.session == Some(session)) {
+        let Some(worker) = self.get_mut(worker) else { return };
+        for asked in worker.elicitations_mut().sent.iter_mut().filter(|asked| asked.session == Some(session)) {
             asked.client = asked.client.map(|_| to);
         }
     }
@@ -74,21 +74,21 @@ impl Ctx {
     /// free.
     pub(super) fn end_elicitation(&mut self, said: &Said<'_>) {
         let Some(at) = self.elicitation_of(said) else { return };
-        if let Some(worker) = self.workers.get_mut(said.from) {
-            worker.elicitations.sent.remove(at);
+        if let Some(worker) = self.get_mut(said.from) {
+            worker.elicitations_mut().sent.remove(at);
         }
     }
 
     /// The client whose elicitation a worker's notification completes.
     pub(super) fn client_of_elicitation(&self, said: &Said<'_>) -> Option<ClientKey> {
         let at = self.elicitation_of(said)?;
-        self.workers.get(said.from)?.elicitations.sent.get(at)?.client
+        self.get(said.from)?.elicitations().sent.get(at)?.client
     }
 
     /// The index of the elicitation that a worker's notification completes.
     fn elicitation_of(&self, said: &Said<'_>) -> Option<usize> {
         let &Said { from: worker, line, .. } = said;
-        let sent = &self.workers.get(worker)?.elicitations.sent;
+        let sent = &self.get(worker)?.elicitations().sent;
         let completes =
             || has_method(line, b"elicitation/complete") || has_method(line, b"notifications/elicitation/complete");
         if sent.is_empty() || line.id.is_some() || !completes() {

@@ -14,13 +14,13 @@ impl Ctx {
     pub(super) fn note_servers(&mut self, message: &Message<'_>, worker: WorkerKey) {
         let &Message { from: client, line, verb, .. } = message;
         // A dedicated worker has no other client to ask.
-        if self.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
+        if self.workers.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
             return;
         }
         for server in objects_in_params(line.get(line.span), b"mcpServers", MOST_OF_REQUEST) {
             if string_in(server, b"type").is_some_and(|kind| &*kind == b"acp")
                 && let Some(id) = string_in(server, b"id").filter(|id| id.len() <= LONGEST_NAME)
-                && let Some(client) = self.client_mut(client)
+                && let Some(client) = self.clients.get_mut(client)
             {
                 client.seldom.offers.note(worker, &id);
             }
@@ -35,7 +35,7 @@ impl Ctx {
         }
         let server = string_in_params(line.get(line.span), b"serverId")?;
         let offers = |(_, client): &(ClientKey, &Client)| client.seldom.offers.has(worker, &server);
-        let mut found = self.all_clients().filter(offers);
+        let mut found = self.clients.iter().filter(offers);
         let (mut newest, first) = found.next()?;
         let names = &first.identity.origin.names;
         for (key, other) in found {
@@ -51,11 +51,11 @@ impl Ctx {
     /// The worker to which a client has offered the server that its message is from.
     pub(super) fn worker_of_server(&self, message: &Message<'_>) -> Option<WorkerKey> {
         let &Message { from: client, line, .. } = message;
-        let offers = &self.client(client)?.seldom.offers;
+        let offers = &self.clients.get(client)?.seldom.offers;
         if offers.is_empty() || !is_of_server(line) {
             return None;
         }
         let server = string_in_params(line.get(line.span), b"serverId")?;
-        offers.workers_of(&server).find(|worker| self.worker_takes_messages(*worker))
+        offers.workers_of(&server).find(|worker| self.workers.worker_takes_messages(*worker))
     }
 }

@@ -60,6 +60,24 @@ impl Misspelled {
     }
 }
 
+/// A worker's answers that match no request that it has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unmatched {
+    /// They were reported.
+    told_of_answers: bool,
+    /// It was reported that it spells ids in another way than it was sent.
+    told_of_spelling: bool,
+    /// How many of them in a row its requests were searched for in vain.
+    searches: u8,
+}
+
+impl Unmatched {
+    /// One is reported. Returns whether it is the first.
+    pub(crate) fn is_first_report(&mut self) -> bool {
+        !core::mem::replace(&mut self.told_of_answers, true)
+    }
+}
+
 impl Requests {
     /// The request of a worker that an answer means by an id that it does not have.
     pub(crate) fn request_meant(&self, ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>, id: Id) -> Option<Meant> {
@@ -71,11 +89,11 @@ impl Requests {
             let how = format!("no request is pending under {id}, but {other} ({kind}) is");
             return Some(Meant { key, is_sure: true, how: Some(how) });
         }
-        let at = ctx.workers.get_mut(worker).filter(|at| at.end.to_answer.count() > 0)?;
-        if at.facts.searches >= MOST_SEARCHES {
+        let at = ctx.workers.get_mut(worker).filter(|at| at.end().to_answer.count() > 0)?;
+        if at.unmatched().searches >= MOST_SEARCHES {
             return None;
         }
-        at.facts.searches += 1;
+        at.unmatched_mut().searches += 1;
         let owed = self.all(&|request| request.answerer() == from);
         let mut likely = owed.into_iter().filter_map(|key| {
             let wire = self.wire_of(key)?;
@@ -86,13 +104,13 @@ impl Requests {
             return None;
         }
         let how = format!("{} is {wire} {how}", written.escape_ascii());
-        ctx.workers.get_mut(worker)?.facts.searches = 0;
+        ctx.workers.get_mut(worker)?.unmatched_mut().searches = 0;
         Some(Meant { key, is_sure: false, how: Some(how) })
     }
 
     /// The only request that a worker has to answer.
     pub(crate) fn only_pending(&self, ctx: &Ctx, worker: WorkerKey) -> Option<RequestKey> {
-        ctx.workers.get(worker).filter(|at| at.end.to_answer.count() == 1)?;
+        ctx.workers.get(worker).filter(|at| at.end().to_answer.count() == 1)?;
         self.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
     }
 }
@@ -101,7 +119,11 @@ impl Ctx {
     /// An answer under a misspelled id was delivered: reports the first one of a worker.
     pub(crate) fn report_spelling(&mut self, worker: WorkerKey, line: Parsed<'_>, misspelled: &Misspelled) {
         let Some(how) = &misspelled.how else { return };
-        if self.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_spelling, true)) {
+        if self
+            .workers
+            .get_mut(worker)
+            .is_some_and(|at| !core::mem::replace(&mut at.unmatched_mut().told_of_spelling, true))
+        {
             let text = format!("{how}, which it is taken for; a worker answers with the id as it came");
             self.report_line(Reason::UnknownId, Peer::Worker(worker), line, &text);
         }

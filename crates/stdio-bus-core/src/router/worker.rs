@@ -21,7 +21,9 @@ use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, 
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Requests};
 use crate::port::Close;
+use crate::refusals::refuse;
 use crate::report::Reason;
+use crate::router::addressee::only_client;
 use crate::router::audience::ForAll;
 use crate::router::message::By;
 use crate::router::unmatched::{Meant, error_of};
@@ -45,7 +47,7 @@ impl Bus {
         } else {
             let flow = self.worker_message(worker, line);
             flow.unwrap_or_else(|refusal| {
-                self.fleets.refuse(&mut self.ctx, &self.sessions, worker.into(), line, refusal)
+                refuse(&mut self.fleets, &mut self.ctx, &self.sessions, worker.into(), line, refusal)
             })
         }
     }
@@ -128,7 +130,7 @@ impl Bus {
                 .for_each(|session| self.sessions.drop_early_of(&mut self.ctx, worker, session));
         }
         if verb.creates()
-            && (named.is_none() || self.ctx.workers.get(worker).is_some_and(|worker| worker.creating.asked == 0))
+            && (named.is_none() || self.ctx.workers.get(worker).is_some_and(|worker| worker.creating().asked() == 0))
         {
             self.sessions.drop_early(&mut self.ctx, worker);
         }
@@ -141,7 +143,7 @@ impl Bus {
         let from = Peer::Worker(worker);
         let text = format!("nested deeper than {MAX_WRAPPED_DEPTH}");
         if !answers {
-            return self.fleets.refuse(&mut self.ctx, &self.sessions, from, line, Refusal(Reason::TooDeep, text));
+            return refuse(&mut self.fleets, &mut self.ctx, &self.sessions, from, line, Refusal(Reason::TooDeep, text));
         }
         let key = self.requests.answered(from, line);
         let request = key.and_then(|key| self.requests.get(key));
@@ -205,7 +207,7 @@ impl Bus {
             Err(refusal @ Refusal(Reason::Unroutable, _)) => return self.tell_all(&said).ok_or(refusal),
             found => found?,
         };
-        if said.id.is_some() && self.ctx.mcp(to).is_modern() {
+        if said.id.is_some() && self.ctx.clients.mcp(to).is_modern() {
             let text =
                 format!("no request may be sent to a client of MCP {MODERN}; answer its request with input_required");
             return Err(Refusal(Reason::ServerRequest, text));
@@ -266,7 +268,7 @@ impl Bus {
         }
         self.requests.note_life(&self.ctx, &mut self.sessions, worker, session, named.about);
         if id.is_none() && session.is_none() {
-            self.ctx.end_elicitation(said);
+            self.ctx.workers.end_elicitation(said);
         }
         // Another client knows nothing of that request.
         let token = named.token.filter(|_| named.client == Some(Peer::Client(to)));
@@ -291,7 +293,7 @@ impl Bus {
                     .or_else(|| self.requests.request_of_question(&self.ctx, &self.sessions, worker, to, session));
                 self.requests.note_question(question, said.line.get(said.line.method), of);
             }
-            self.ctx.note_elicitation(said, to, session);
+            self.ctx.workers.note_elicitation(said, to, session);
         }
         Ok(edits)
     }
@@ -315,12 +317,12 @@ impl Bus {
         }
         let Some(from) = self.ctx.workers.get_mut(worker) else { return Room::Free };
         let is_too_long = queued > SLOW_READER_LIMIT.saturating_mul(self.ctx.settings.limits.max_output_queue);
-        let mut left = from.stall.left(now);
+        let mut left = from.stall_mut().left(now);
         if let Some(since) = full_since.filter(|_| is_too_long && left.is_zero()) {
-            left = from.stall.moment_left(now, since);
+            left = from.stall().moment_left(now, since);
         }
         if !left.is_zero() {
-            let ends = from.stall.start(now, left);
+            let ends = from.stall_mut().start(now, left);
             self.ctx.wake_at(worker.into(), ends);
             self.ctx.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
@@ -343,7 +345,7 @@ impl Bus {
 
     /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one. Returns whether it is.
     fn take_opening(&mut self, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
-        let settled = self.fleets.take_opening(&mut self.ctx, key, id, line);
+        let settled = self.fleets.openings_mut().take_opening(&mut self.ctx, key, id, line);
         settled.map(|settled| self.settle(key, settled, line)).is_some()
     }
 
@@ -358,7 +360,7 @@ impl Bus {
         is_misspelled: bool,
     ) -> bool {
         let Some(id) = self.requests.wire_of(request) else { return false };
-        match self.fleets.openings.take_answer(&mut self.ctx, key, (request, &id), line, is_misspelled) {
+        match self.fleets.openings_mut().take_answer(&mut self.ctx, key, (request, &id), line, is_misspelled) {
             ToInitialize::Unknown => return false,
             ToInitialize::Settles(settled) => {
                 self.settle(key, settled, line);
@@ -372,15 +374,16 @@ impl Bus {
 
     /// A worker has answered an `initialize`: what has waited for that goes on.
     fn settle(&mut self, key: WorkerKey, mut settled: Settled, line: Parsed<'_>) {
-        for Refused { request, answer, .. } in core::mem::take(&mut settled.refused) {
-            self.answer_instead(key, request, Some(answer).filter(|_| !settled.gets_first));
+        for (request, answer) in settled.take_refused().into_iter().map(Refused::into_parts) {
+            self.answer_instead(key, request, Some(answer).filter(|_| !settled.gets_first()));
         }
         self.fleets.go_on_after(&mut self.ctx, &self.requests, key, &settled, line);
     }
 
     /// Refusals that were held back for long enough reach their clients. Returns when to check again.
     pub(crate) fn tick_refused(&mut self, key: WorkerKey) -> Option<Moment> {
-        for Refused { request, answer, .. } in self.ctx.workers.overdue_refusals(key, self.ctx.time.now()) {
+        let due = self.ctx.workers.overdue_refusals(key, self.ctx.time.now());
+        for (request, answer) in due.into_iter().map(Refused::into_parts) {
             self.answer_instead(key, request, Some(answer));
         }
         self.ctx.workers.next_refusal(key)
@@ -400,10 +403,10 @@ impl Bus {
         self.requests.forget(&mut self.ctx, &mut self.sessions, request);
         let Some(Peer::Client(client)) = asker else { return };
         if let Some(worker) = self.ctx.workers.get_mut(key) {
-            self.ctx.workers_changed |= worker.answering.answers(true);
-            self.fleets.pools[worker.fleet.pool].tally.answered(outcome, self.ctx.time.lasted(since));
+            self.ctx.workers_changed |= worker.answering_mut().answers(true);
+            self.fleets.pools_mut().tally_mut(worker.fleet().pool).answered(outcome, self.ctx.time.lasted(since));
         }
-        if let Some(client) = self.ctx.client_mut(client) {
+        if let Some(client) = self.ctx.clients.get_mut(client) {
             client.mcp.answered_by = Some(key);
         }
         self.ctx.send(client.into(), &text);
@@ -417,7 +420,7 @@ impl Bus {
         let id = if line.id.is_some() {
             Id::parse(line.get(line.id)).ok()
         } else {
-            self.ctx.own_question(worker).filter(|_| !is_result)
+            self.ctx.workers.own_question(worker).filter(|_| !is_result)
         };
         if id.as_ref().is_some_and(|id| {
             self.fleets.take_era(&mut self.ctx, worker, id, is_result) || self.take_opening(worker, id, line)
@@ -426,7 +429,7 @@ impl Bus {
         }
         let Some(at) = self.ctx.workers.get_mut(worker) else { return Flow::Next };
         let fingerprint = id.as_ref().map(|id| self.requests.fingerprint(id));
-        if fingerprint.is_some_and(|fingerprint| at.end.seldom.retired.take(fingerprint)) {
+        if fingerprint.is_some_and(|fingerprint| at.end_mut().seldom.retired.take(fingerprint)) {
             self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, [None; 2]);
             self.ctx.report_line(Reason::LateAnswer, from, line, "the request was given up before");
             return Flow::Next;
@@ -448,11 +451,7 @@ impl Bus {
         };
         self.ctx.report_line(Reason::UnknownId, from, line, &text);
         let is_first = line.id.is_some()
-            && self
-                .ctx
-                .workers
-                .get_mut(worker)
-                .is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_answers, true));
+            && self.ctx.workers.get_mut(worker).is_some_and(|at| at.unmatched_mut().is_first_report());
         if is_first {
             let text = "a worker sent an answer that nothing waits for: it has answered a request twice, or under an id \
                         that it was not sent";
@@ -464,7 +463,7 @@ impl Bus {
     /// Takes an answer for the one to the request that it means.
     pub(crate) fn take_meant(&mut self, worker: WorkerKey, line: Parsed<'_>, meant: Meant) -> Flow {
         let Meant { key, is_sure, how } = meant;
-        let has_others = self.ctx.workers.get(worker).is_some_and(|at| at.audience.has_others());
+        let has_others = self.ctx.workers.get(worker).is_some_and(|at| at.audience().has_others());
         if !is_sure && has_others {
             let text = format!("the worker has answered under another id: {}", how.unwrap_or_default());
             self.fail_request(key, Reason::UnknownId, &text);
@@ -481,7 +480,7 @@ impl Bus {
         named: &NamedRequest,
     ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
         let &Said { from: worker, line, ref id, .. } = said;
-        let only = || self.fleets.only_client(&self.ctx, &self.requests, worker).map(Peer::Client);
+        let only = || only_client(&self.ctx, &self.requests, worker).map(Peer::Client);
         let unknown = |reason: Reason| Refusal(reason, reason.help().into());
         let name = session_named(line);
         let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
@@ -493,28 +492,28 @@ impl Bus {
             let owner_waits = || root.is_some_and(|root| self.sessions.owner_waits_in(&self.ctx, &self.requests, root));
             let found = root.and_then(|root| self.sessions.get(root));
             let owner = found.and_then(|found| found.addressee(is_one_made, owner_waits));
-            let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
+            let owner = owner.or_else(|| at.and_then(|worker| worker.owner()));
             owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
         } else if named.by == Some(By::Token) || named.by == Some(By::Id) && id.is_none() {
             // It belongs to a request of one client, and goes to no other one, unless there can be none. A replaced
             // name means nothing to any other client.
             let is_plain = || Spelled::parse(line.get(named.at)).is_ok_and(|it| it.is_plain);
             // A previous client of a lent worker may have left the work that this is about.
-            let is_its_own = |owner: &ClientKey| !self.ctx.mcp(*owner).borrows && is_plain();
-            let owner = || self.ctx.owner(worker).filter(is_its_own).map(Peer::Client);
+            let is_its_own = |owner: &ClientKey| !self.ctx.clients.mcp(*owner).borrows && is_plain();
+            let owner = || self.ctx.workers.owner(worker).filter(is_its_own).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else if named.by.is_some() {
             // A request that is over is for nobody, unless a client has the worker for itself.
-            let owner = || only().filter(|_| self.ctx.has_owner(worker));
+            let owner = || only().filter(|_| self.ctx.workers.has_owner(worker));
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else {
-            let elicited = || self.ctx.client_of_elicitation(said).map(Peer::Client);
+            let elicited = || self.ctx.workers.client_of_elicitation(said).map(Peer::Client);
             let server = || self.ctx.client_of_server(said).map(Peer::Client);
             named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.ctx.no_addressee(said))?
         };
         // A half-closed client still takes notifications. It cannot answer a request any more.
         let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };
-        let listens = |client: &ClientKey| self.ctx.phase(*client).is_some_and(|phase| phase <= last_phase);
+        let listens = |client: &ClientKey| self.ctx.clients.phase(*client).is_some_and(|phase| phase <= last_phase);
         let client = if let Peer::Client(client) = to { Some(client).filter(listens) } else { None };
         let Some(client) = client else {
             return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
@@ -534,7 +533,7 @@ impl Bus {
     pub(crate) fn tell_all(&mut self, said: &Said<'_>) -> Option<Flow> {
         let &Said { from: worker, line, ref id, .. } = said;
         let kind = ForAll::of(line).filter(|_| id.is_none())?;
-        let audience = &self.ctx.workers.get(worker)?.audience;
+        let audience = &self.ctx.workers.get(worker)?.audience();
         if !audience.has_others() || kind == ForAll::Login && !audience.is_one_user() {
             return None;
         }
@@ -551,7 +550,7 @@ impl Bus {
         for client in &all {
             // The output may be full: such lines are few and short. An unread change is not repeated.
             let is_due = match kind {
-                ForAll::List(list) => self.ctx.owes_list(*client, list, line.span.len() + 1),
+                ForAll::List(list) => self.ctx.clients.owes_list(*client, list, line.span.len() + 1),
                 ForAll::Login => true,
             };
             if is_due {
@@ -565,7 +564,7 @@ impl Bus {
     /// A worker's message in this session was passed on: if it announces a child, that begins, and what the worker has
     /// said in it already follows.
     pub(crate) fn note_announcement(&mut self, worker: WorkerKey, parent: Option<SessionKey>, line: Parsed<'_>) {
-        let may_announce = self.ctx.workers.get(worker).is_some_and(|worker| worker.facts.has_subagents);
+        let may_announce = self.ctx.workers.get(worker).is_some_and(|worker| worker.updates().announce_children());
         if !may_announce || line.id.is_some() || !has_method(line, b"session/update") {
             return;
         }
@@ -590,7 +589,7 @@ impl Bus {
         if owned.is_none_or(|session| session.owner() != Some(client)) {
             return;
         }
-        let has_subagents = self.ctx.workers.get(key).is_some_and(|worker| worker.facts.has_subagents);
+        let has_subagents = self.ctx.workers.get(key).is_some_and(|worker| worker.updates().announce_children());
         let is_it = |early: &EarlyLine| early.is_of(name, is_child);
         for early in self.sessions.take_early(&mut self.ctx, key, is_it) {
             if !early.is_request() {

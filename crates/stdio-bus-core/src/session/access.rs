@@ -73,6 +73,7 @@ use crate::message::{Parsed, Refusal, Verb};
 use crate::peer::{ClientKey, SessionKey, WorkerKey};
 use crate::report::Reason;
 use crate::settings::SessionAccess;
+use crate::settings::Settings;
 
 /// Where in a message a session is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -347,13 +348,13 @@ impl Sessions {
         key: Option<SessionKey>,
     ) -> Result<Use, Refusal> {
         let found = key.and_then(|key| Some((key, self.holder(ctx, self.get(key)?, of.client))));
-        let is_shared = ctx.shares_sessions();
+        let is_shared = ctx.settings.shares_sessions();
         let terms = Terms {
-            is_alone: ctx.has_owner(worker),
+            is_alone: ctx.workers.has_owner(worker),
             is_shared,
             gives_out_names: !is_shared && ctx.workers.get(worker).is_some_and(|worker| self.issues_names(worker)),
             is_bound_to_another: self.is_bound_to_another(ctx, of.client, worker, of.name),
-            takes_messages: ctx.worker_takes_messages(worker),
+            takes_messages: ctx.workers.worker_takes_messages(worker),
         };
         decide(terms, found, of.verb.into(), of.place).map_err(|obstacle| match obstacle {
             Obstacle::Denied => denied(),
@@ -370,7 +371,7 @@ impl Sessions {
         if owner == asker {
             return Holder::Asker(session.state);
         }
-        match (ctx.identity(asker), ctx.identity(owner)) {
+        match (ctx.clients.identity(asker), ctx.clients.identity(owner)) {
             (Some(asker), Some(owner))
                 if asker.listener == owner.listener && asker.origin.names.are_the_same_owner(&owner.origin.names) =>
             {
@@ -383,26 +384,26 @@ impl Sessions {
 
     /// Whether a session was created or loaded under a user name, and this client has another one or none.
     pub(super) fn is_bound_to_another(&self, ctx: &Ctx, client: ClientKey, worker: WorkerKey, session: &[u8]) -> bool {
-        if self.bonds().is_empty() || ctx.shares_sessions() {
+        if self.bonds().is_empty() || ctx.settings.shares_sessions() {
             return false;
         }
-        let (Some(client), Some(worker)) = (ctx.identity(client), ctx.worker_name(worker)) else {
+        let (Some(client), Some(worker)) = (ctx.clients.identity(client), ctx.workers.worker_name(worker)) else {
             return false;
         };
         self.bonds().keeps_from(worker.pool, session, client.origin.names.owner())
     }
 }
 
-impl Ctx {
+impl Settings {
     /// Whether all clients may use every session.
     pub(crate) fn shares_sessions(&self) -> bool {
-        self.settings.routing.session_access == SessionAccess::Shared
+        self.routing.session_access == SessionAccess::Shared
     }
 
     /// Why a client's line may not go to any worker of this pool, which denies the method to clients, since the answer
     /// would reveal other clients. None if it may.
     pub(crate) fn denied_in(&self, pool: PoolId, line: Parsed<'_>) -> Option<Refusal> {
-        let pool = &self.settings.pools[pool];
+        let pool = &self.pools[pool];
         if pool.deny_methods.is_empty() || !line.method.is_some() {
             return None;
         }

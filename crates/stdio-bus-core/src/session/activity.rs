@@ -5,7 +5,7 @@
 //! version 2 are watched. A line is only searched for these words as keys and values.
 
 use crate::ctx::Ctx;
-use crate::fleet::Fleets;
+use crate::fleet::pool::Pools;
 use crate::message::{Parsed, session_named, text_after};
 use crate::peer::WorkerKey;
 use crate::session::table::Sessions;
@@ -25,22 +25,21 @@ fn asks_for_version_2(line: &[u8]) -> bool {
         .is_some_and(|version| matches!(version, [b'2'..=b'9', ..] | [b'1', b'0'..=b'9', ..]))
 }
 
-impl Fleets {
+impl Pools {
     /// A worker is sent this `initialize` of a client.
     #[cold]
     pub(crate) fn note_initialize(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
         self.note_subagents(ctx, worker, line);
         let Some(worker) = ctx.workers.get_mut(worker) else { return };
-        worker.facts.tells_states |= asks_for_version_2(line);
-        let fleet = &mut self.pools[worker.fleet];
-        fleet.dialect = Dialect::of_initialize(line).or(fleet.dialect);
+        worker.updates_mut().ask_for_states(asks_for_version_2(line));
+        self[worker.fleet()].note_dialect(Dialect::of_initialize(line));
     }
 }
 
 impl Sessions {
     /// A worker sends this line, whether its session has an owner or not.
     pub(crate) fn note_activity(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>) {
-        if ctx.workers.get(worker).is_none_or(|worker| !worker.facts.tells_states) {
+        if ctx.workers.get(worker).is_none_or(|worker| !worker.updates().tell_states()) {
             return;
         }
         let session = session_named(line).and_then(|name| self.of_worker(worker, &name));

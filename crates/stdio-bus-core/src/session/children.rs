@@ -15,7 +15,7 @@ use ndjson_scan::{member, string_in};
 
 use super::table::FULL;
 use crate::ctx::Ctx;
-use crate::fleet::Fleets;
+use crate::fleet::pool::Pools;
 use crate::message::text_after;
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
 use crate::pending::Requests;
@@ -34,17 +34,17 @@ fn knows_subagents(line: &[u8]) -> bool {
     text_after(line, "\"subagents\"").is_some_and(|value| !value.starts_with(b"null") && !value.starts_with(b"false"))
 }
 
-impl Fleets {
+impl Pools {
     /// A client sends a worker this `initialize`. The workers of its pool are watched from now on, also those that are
     /// still to be started: not every agent wants to see it again.
     pub(crate) fn note_subagents(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
-        let Some(fleet) = ctx.fleet_of(worker).filter(|_| knows_subagents(line)) else { return };
-        if core::mem::replace(&mut self.pools[fleet].has_subagents, true) {
+        let Some(fleet) = ctx.workers.fleet_of(worker).filter(|_| knows_subagents(line)) else { return };
+        if !self[fleet].expect_children() {
             return;
         }
         for worker in ctx.workers.keys() {
-            if let Some(worker) = ctx.workers.get_mut(worker).filter(|worker| worker.fleet == fleet) {
-                worker.facts.has_subagents = true;
+            if let Some(worker) = ctx.workers.get_mut(worker).filter(|worker| worker.fleet() == fleet) {
+                worker.updates_mut().expect_children();
             }
         }
     }
@@ -104,13 +104,13 @@ impl Sessions {
         if session.state.is_issued() {
             self.bind(ctx, owner, worker, name.as_bytes());
         }
-        ctx.forget_lost(owner, name.as_bytes());
+        ctx.clients.forget_lost(owner, name.as_bytes());
     }
 
     /// Nobody says that a child has ended. If the table is full and its owner holds most, its own child that was
     /// announced first gives way, unless the new one belongs to it.
     fn evict_child_of(&mut self, ctx: &mut Ctx, owner: ClientKey, parent: SessionKey) {
-        if ctx.heaviest(owner, |client| client.end.sessions.len()).is_some() {
+        if ctx.clients.heaviest(owner, |client| client.end.sessions.len()).is_some() {
             return;
         }
         let own = ctx.peer_end(owner.into()).map(|end| end.sessions.clone()).unwrap_or_default();

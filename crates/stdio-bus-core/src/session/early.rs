@@ -85,21 +85,21 @@ impl Sessions {
         let is_known = self.of_worker(key, &name).is_some();
         let in_all = self.early_bytes() + bytes;
         let Some(worker) = ctx.workers.get_mut(key) else { return false };
-        let has_room = worker.early.0.len() < MOST_LINES
-            && bytes_of(&worker.early.0) + bytes <= most
+        let has_room = worker.early().0.len() < MOST_LINES
+            && bytes_of(&worker.early().0) + bytes <= most
             && in_all <= ctx.settings.limits.max_memory / MEMORY_PART;
         let is_request = line.id.is_some();
-        let may_be_child = worker.facts.has_subagents && !worker.end.sessions.is_empty();
-        let may_be_created = worker.creating.asked > 0;
+        let may_be_child = worker.updates().announce_children() && !worker.end().sessions.is_empty();
+        let may_be_created = worker.creating().asked() > 0;
         // Every message of a dedicated worker is for its client, which is leaving then.
-        if worker.owner.is_some() || !(may_be_child || may_be_created && !is_request) || is_known || !has_room {
+        if worker.owner().is_some() || !(may_be_child || may_be_created && !is_request) || is_known || !has_room {
             return false;
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
         let longest = if may_be_created && !is_request { LONGEST } else { LONGEST_FOR_CHILD };
         let until = ctx.time.now().after(longest);
         self.add_early(bytes);
-        worker.early.0.push(EarlyLine {
+        worker.early_mut().0.push(EarlyLine {
             session: (&*name).into(),
             line: line.get(whole).into(),
             id: is_request.then(|| line.get(line.id).into()),
@@ -135,7 +135,7 @@ impl Sessions {
     pub(crate) fn tick_early(&mut self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
         let now = ctx.time.now();
         self.drop_early_lines(ctx, key, |early| early.until <= now);
-        ctx.workers.get(key)?.early.0.iter().map(|early| early.until).min()
+        ctx.workers.get(key)?.early().0.iter().map(|early| early.until).min()
     }
 
     fn drop_early_lines(&mut self, ctx: &mut Ctx, key: WorkerKey, is_over: impl Fn(&EarlyLine) -> bool) {
@@ -156,7 +156,7 @@ impl Sessions {
         wanted: impl Fn(&EarlyLine) -> bool,
     ) -> Vec<EarlyLine> {
         let Some(worker) = ctx.workers.get_mut(key) else { return Vec::new() };
-        let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
+        let taken: Vec<EarlyLine> = worker.early_mut().0.extract_if(.., |early| wanted(early)).collect();
         self.end_early(bytes_of(&taken));
         taken
     }
@@ -164,9 +164,9 @@ impl Sessions {
     /// Panics if more waits than may, or the count is wrong.
     pub(crate) fn check_early(&self, ctx: &Ctx) {
         for (_, worker) in ctx.workers.iter() {
-            assert!(worker.early.0.len() <= MOST_LINES && bytes_of(&worker.early.0) <= MOST_BYTES);
+            assert!(worker.early().0.len() <= MOST_LINES && bytes_of(&worker.early().0) <= MOST_BYTES);
         }
-        let all: usize = ctx.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum();
+        let all: usize = ctx.workers.iter().map(|(_, worker)| bytes_of(&worker.early().0)).sum();
         assert_eq!(all, self.early_bytes());
     }
 }

@@ -54,8 +54,8 @@ impl Sessions {
             let worker = ctx.peer_end(session.worker.into()).expect("a session has a live worker");
             assert!(worker.sessions.contains(&key));
         }
-        let at_clients = ctx.all_clients().map(|(_, client)| client.end.sessions.len());
-        let at_workers = ctx.workers.iter().map(|(_, worker)| worker.end.sessions.len());
+        let at_clients = ctx.clients.iter().map(|(_, client)| client.end.sessions.len());
+        let at_workers = ctx.workers.iter().map(|(_, worker)| worker.end().sessions.len());
         assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.len() + self.owned());
     }
 
@@ -99,8 +99,8 @@ impl Sessions {
             ctx.penalise_refusal(client);
             return None;
         }
-        ctx.identity(client)?;
-        let at_worker = &mut ctx.workers.get_mut(worker)?.end.sessions;
+        ctx.clients.identity(client)?;
+        let at_worker = &mut ctx.workers.get_mut(worker)?.end_mut().sessions;
         let key = self.insert(ctx.time.now(), worker, at_worker, name, state)?;
         self.give_to(ctx, key, client);
         self.schedule(ctx, state < State::Used);
@@ -154,8 +154,8 @@ impl Sessions {
 
     /// Records the user name under which a session was created or loaded.
     pub(super) fn bind(&mut self, ctx: &Ctx, client: ClientKey, worker: WorkerKey, session: &[u8]) {
-        let Some(origin) = ctx.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
-        if let (Some(name), Some(worker)) = (origin.names.owner(), ctx.worker_name(worker)) {
+        let Some(origin) = ctx.clients.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
+        if let (Some(name), Some(worker)) = (origin.names.owner(), ctx.workers.worker_name(worker)) {
             self.bonds_mut().bind(worker.pool, session, name);
         }
     }
@@ -165,7 +165,7 @@ impl Sessions {
         self.step(key, event);
         let Some(session) = self.get(key).filter(|session| session.state.is_issued()) else { return };
         let name = session.name.clone();
-        session.client.into_iter().for_each(|owner| ctx.forget_lost(owner, name.as_bytes()));
+        session.client.into_iter().for_each(|owner| ctx.clients.forget_lost(owner, name.as_bytes()));
     }
 
     /// The worker has given this session to its owner, by creating or loading it.
@@ -224,7 +224,7 @@ impl Sessions {
         }
         self.mark_issuing(ctx, worker);
         self.warn_of_double(ctx, client, worker, name);
-        ctx.forget_lost(client, name);
+        ctx.clients.forget_lost(client, name);
         let has_room = self.open(ctx, client, worker, name, State::Given).is_some();
         if has_room {
             self.bind(ctx, client, worker, name);
@@ -237,11 +237,11 @@ impl Sessions {
     fn warn_of_double(&mut self, ctx: &mut Ctx, client: ClientKey, worker: WorkerKey, name: &[u8]) {
         let Some(other) = self.named(ctx, client, name).and_then(|key| self.get(key)) else { return };
         let other = other.worker;
-        let Some(FleetId { pool, .. }) = ctx.fleet_of(worker) else { return };
+        let Some(FleetId { pool, .. }) = ctx.workers.fleet_of(worker) else { return };
         if !self.note_doubled(pool) {
             return;
         }
-        let older = ctx.worker_name(other);
+        let older = ctx.workers.worker_name(other);
         let id = &ctx.settings.pools[pool].id;
         let text = format!(
             "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
@@ -273,7 +273,7 @@ impl Sessions {
             None => {}
         }
         let Some(at) = ctx.workers.get_mut(worker) else { return };
-        let made = self.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Lent);
+        let made = self.insert(Moment::default(), worker, &mut at.end_mut().sessions, name, State::Lent);
         if let Some(key) = made {
             self.step(key, Event::Unseen);
             self.reserve(ctx, key);
@@ -281,7 +281,7 @@ impl Sessions {
     }
 
     fn mark_issuing(&mut self, ctx: &Ctx, worker: WorkerKey) {
-        if let Some(fleet) = ctx.fleet_of(worker) {
+        if let Some(fleet) = ctx.workers.fleet_of(worker) {
             self.note_issued(fleet.pool);
         }
     }
@@ -291,7 +291,7 @@ impl Sessions {
         for key in self.family_of(key).into_iter().chain([key]) {
             self.leave_owner(ctx, key);
             let Some(worker) = self.get(key).map(|session| session.worker) else { continue };
-            self.remove(key, ctx.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
+            self.remove(key, ctx.workers.get_mut(worker).map(|worker| &mut worker.end_mut().sessions));
         }
     }
 
@@ -301,7 +301,7 @@ impl Sessions {
         let is_to_load = |session: &&Session| session.is_known && session.parent.is_none();
         if let Some(session) = self.get(key).filter(is_to_load) {
             let name = session.name.clone();
-            session.client.into_iter().for_each(|owner| ctx.note_lost(owner, name.as_bytes()));
+            session.client.into_iter().for_each(|owner| ctx.clients.note_lost(owner, name.as_bytes()));
         }
         self.end(ctx, key);
     }
@@ -309,7 +309,7 @@ impl Sessions {
     /// Makes room for a session of `asker` at the cost of the client that holds most; false if that is the asker
     /// itself, or nothing can be evicted.
     fn evict_for(&mut self, ctx: &mut Ctx, asker: ClientKey) -> bool {
-        let Some(holder) = ctx.heaviest(asker, |client| client.end.sessions.len()) else {
+        let Some(holder) = ctx.clients.heaviest(asker, |client| client.end.sessions.len()) else {
             return false;
         };
         let held = ctx.peer_end(holder.into()).map(|client| &client.sessions);
@@ -329,7 +329,7 @@ impl Sessions {
         let Some(session) = self.get(key) else { return };
         let (Some(owner), name) = (session.client, session.name.clone()) else { return };
         let is_known = session.is_known;
-        let is_its_own = ctx.has_owner(session.worker);
+        let is_its_own = ctx.workers.has_owner(session.worker);
         ctx.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
             let name = name.as_bytes().escape_ascii();
             (None, format!("session \"{name}\" was not used for session_idle_sec and is forgotten"))
@@ -338,7 +338,7 @@ impl Sessions {
             return self.end(ctx, key);
         }
         if is_known {
-            ctx.note_lost(owner, name.as_bytes());
+            ctx.clients.note_lost(owner, name.as_bytes());
         }
         self.give_up(ctx, key, false);
     }

@@ -28,7 +28,7 @@ fn send_no_more(bench: &mut Bench, clients: &[Peer]) {
 
 /// Workers that are being started.
 fn starting(bench: &Bench) -> Vec<WorkerKey> {
-    let is_starting = |key: &WorkerKey| bench.bus.ctx.workers.get(*key).is_some_and(|worker| worker.facts.pid == 0);
+    let is_starting = |key: &WorkerKey| bench.bus.ctx.workers.get(*key).is_some_and(|worker| !worker.has_run());
     bench.workers.iter().copied().filter(is_starting).collect()
 }
 
@@ -172,7 +172,7 @@ fn a_client_that_waits_half_a_minute_for_a_worker_gets_an_error() {
 fn a_client_that_has_waited_in_vain_gets_a_worker_that_came_before_its_line_was_read() {
     let mut bench = dedicated(1);
     let client = bench.connect(0, Source::User(1)).expect("there is room");
-    bench.bus.ctx.refuse_worker(client, true);
+    bench.bus.ctx.clients.refuse_worker(client, true);
     bench.write(client.into(), ASK);
     assert_eq!(bench.bus.view().owner(bench.workers[0]), Some(client));
 }

@@ -15,12 +15,15 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::balancer::Group;
 use crate::fleet::eras::protocol::MODERN;
+use crate::fleet::pool::Pools;
 use crate::fleet::tenure::Wear;
 use crate::id::Id;
-use crate::index::{FleetId, GroupId, PoolId};
+use crate::index::{FleetId, PoolId};
 use crate::peer::{Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::Reason;
@@ -50,7 +53,7 @@ pub enum Known {
 pub(crate) struct Discovery {
     /// The era of the command: [`Era::Modern`] if it answers `server/discover`, and then it usually serves clients of
     /// either, else [`Era::Legacy`]; none if it was not asked yet, or has not answered.
-    pub era: Option<Era>,
+    pub(in crate::fleet) era: Option<Era>,
     /// How that is known.
     known: Known,
     /// The command that it is known of ([`Pool::generation`](crate::settings::Pool::generation)).
@@ -105,25 +108,21 @@ fn question(number: u32) -> alloc::string::String {
     )
 }
 
-impl Fleets {
-    /// A worker that may get a slot is being started: it is asked once it runs, if its command's era is unknown.
-    pub(crate) fn choose_to_ask(&self, ctx: &mut Ctx, key: WorkerKey) {
-        let Some(pool) = ctx.fleet_of(key).map(|fleet| fleet.pool).filter(|pool| !ctx.asks_era(*pool)) else {
-            return;
-        };
-        let (discovery, worker) = (&self.pools[pool].discovery, ctx.workers.get_mut(key));
-        if let (Some(discovery), Some(worker)) = (discovery, worker)
-            && discovery.wants_to_know(worker.tenure.generation)
-        {
-            worker.facts.question = Question::Open;
-        }
+impl Group {
+    /// By when the last worker of a group that is being asked will have answered or be late.
+    pub(crate) fn questions_end(&self, ctx: &Ctx) -> Option<Moment> {
+        let fleets = self.fleets();
+        let asked = fleets.filter_map(|fleet| Some(ctx.workers.asked_in(fleet.pool)?.after(SILENT_FOR)));
+        asked.max()
     }
+}
 
+impl Fleets {
     /// Takes a worker's answer to `server/discover`, if this is one: an echo counts as no result, and neither does an
     /// error. Returns whether it is one.
     pub(crate) fn take_era(&mut self, ctx: &mut Ctx, key: WorkerKey, id: &Id, is_result: bool) -> bool {
         let Some(worker) = ctx.workers.get_mut(key) else { return false };
-        if !matches!(worker.facts.question, Question::Open | Question::Late)
+        if !matches!(worker.question, Question::Open | Question::Late)
             || Id::parse(id_of(worker.name.incarnation).as_bytes()).as_ref() != Ok(id)
         {
             return false;
@@ -141,7 +140,7 @@ impl Fleets {
     /// Stops waiting for an answer. Returns when to check again.
     pub(crate) fn tick_question(&mut self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
         let worker = ctx.workers.get(key).filter(|worker| worker.is_asked() && worker.has_run())?;
-        let due = worker.facts.started.after(SILENT_FOR);
+        let due = worker.process.started().after(SILENT_FOR);
         if due > ctx.time.now() {
             return Some(due);
         }
@@ -154,14 +153,14 @@ impl Fleets {
         if fleet.era != Era::Legacy || !self.pools[fleet].is_used() {
             return;
         }
-        self.retire_those(ctx, fleet, Some(Wear::Asked), |_, worker| worker.may_be_pinned());
+        self.pools.retire_those(ctx, fleet, Some(Wear::Asked), |_, worker| worker.may_be_pinned());
         self.fill_slots(ctx, fleet);
     }
 
     /// A worker has answered, or is late.
     fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: Question, era: Era) {
         let Some(worker) = ctx.workers.get_mut(key) else { return };
-        worker.facts.question = question;
+        worker.question = question;
         let (pool, of) = (worker.fleet.pool, worker.tenure.generation);
         if let Some(discovery) = &mut self.pools[pool].discovery {
             discovery.ends = match (question, discovery.ends_of(of)) {
@@ -179,8 +178,8 @@ impl Fleets {
         let (pool, of) = (worker.fleet.pool, worker.tenure.generation);
         let Some(discovery) = &mut self.pools[pool].discovery else { return };
         let ends = discovery.ends_of(of);
-        let was_in_vain = match worker.facts.question {
-            Question::Open => !worker.facts.was_killed,
+        let was_in_vain = match worker.question {
+            Question::Open => !worker.process.was_killed(),
             Question::Late => discovery.era == Some(Era::Legacy),
             Question::None | Question::Answered => false,
         };
@@ -197,7 +196,7 @@ impl Fleets {
 
     /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
     pub(crate) fn judge_ends(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32) {
-        if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
+        if self.pools.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
             self.learn_era(ctx, pool, of, Era::Legacy, Known::Ended);
         }
     }
@@ -205,7 +204,7 @@ impl Fleets {
     /// The era of a pool's command is known. Only a late answer changes it again.
     fn learn_era(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32, era: Era, known: Known) {
         // Its workers take lines now, or clients of 2026-07-28 are known to get none.
-        self.roll_soon(ctx);
+        self.pools.roll_soon(ctx);
         let Some(discovery) = &mut self.pools[pool].discovery else { return };
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
         if discovery.era != Some(Era::Modern) || era == Era::Modern || is_another {
@@ -244,16 +243,25 @@ impl Fleets {
         }
         self.give_turns(ctx);
     }
+}
 
-    /// By when the last worker of a group that is being asked will have answered or be late.
-    pub(crate) fn questions_end(&self, ctx: &Ctx, group: GroupId) -> Option<Moment> {
-        let fleets = self.balancer.groups[group].fleets();
-        let asked = fleets.filter_map(|fleet| Some(ctx.asked_in(fleet.pool)?.after(SILENT_FOR)));
-        asked.max()
+impl Pools {
+    /// A worker that may get a slot is being started: it is asked once it runs, if its command's era is unknown.
+    pub(crate) fn choose_to_ask(&self, ctx: &mut Ctx, key: WorkerKey) {
+        let Some(pool) = ctx.workers.fleet_of(key).map(|fleet| fleet.pool).filter(|pool| !ctx.workers.asks_era(*pool))
+        else {
+            return;
+        };
+        let (discovery, worker) = (&self[pool].discovery, ctx.workers.get_mut(key));
+        if let (Some(discovery), Some(worker)) = (discovery, worker)
+            && discovery.wants_to_know(worker.tenure.generation)
+        {
+            worker.question = Question::Open;
+        }
     }
 
     fn discovery(&self, pool: PoolId) -> Option<&Discovery> {
-        self.pools.get(pool)?.discovery.as_ref()
+        self.get(pool)?.discovery.as_ref()
     }
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
@@ -269,7 +277,7 @@ impl Fleets {
             let pool = worker.fleet.pool;
             assert!(!asked.contains(&pool) && self.discovery(pool).is_some());
             asked.push(pool);
-            let is_free = worker.owner.is_none() && worker.end.to_answer.count() == 0;
+            let is_free = worker.owner().is_none() && worker.end.to_answer.count() == 0;
             assert!(is_free, "a worker that is asked gets nothing else");
         }
     }
@@ -283,11 +291,13 @@ impl Ctx {
         self.send(key.into(), line.as_bytes());
         self.wake_at(key.into(), self.time.now().after(SILENT_FOR));
     }
+}
 
+impl Workers {
     /// The id of the bus's own request that a worker has to answer before all others, or while it has no other.
     pub(crate) fn own_question(&self, key: WorkerKey) -> Option<Id> {
-        let worker = self.workers.get(key).filter(|worker| worker.end.to_answer.count() == 0)?;
-        match worker.facts.question {
+        let worker = self.get(key).filter(|worker| worker.end.to_answer.count() == 0)?;
+        match worker.question {
             Question::Open => Id::parse(id_of(worker.name.incarnation).as_bytes()).ok(),
             _ => worker.greeting.asked_by_bus().cloned(),
         }
@@ -300,9 +310,9 @@ impl Ctx {
 
     /// The start of the worker of a pool that was sent `server/discover`, or will be.
     fn asked_in(&self, pool: PoolId) -> Option<Moment> {
-        let mut workers = self.workers.iter().map(|(_, worker)| worker);
+        let mut workers = self.iter().map(|(_, worker)| worker);
         let asked = workers.find(|worker| worker.fleet.pool == pool && worker.is_asked());
-        asked.map(|worker| worker.facts.started)
+        asked.map(|worker| worker.process.started())
     }
 }
 
@@ -310,6 +320,6 @@ impl View<'_> {
     /// How the era of a pool's command is known.
     pub fn era_known(&self, pool: impl Into<PoolId>) -> Known {
         let pool = pool.into();
-        self.bus.fleets.discovery(pool).map_or(Known::Answered, |discovery| discovery.known)
+        self.bus.fleets.pools.discovery(pool).map_or(Known::Answered, |discovery| discovery.known)
     }
 }

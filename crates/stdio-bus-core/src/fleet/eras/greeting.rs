@@ -18,7 +18,7 @@ const DEEPEST: usize = 4;
 #[derive(Clone)]
 pub(crate) struct KeptLine {
     /// With its newline.
-    pub(crate) text: Box<[u8]>,
+    pub(in crate::fleet) text: Box<[u8]>,
     /// Where the id is to be, in ascending order; several if it is the progress token, too.
     ids: Box<[u32]>,
 }
@@ -61,19 +61,19 @@ impl KeptLine {
 
 /// How a client has begun to speak with the workers of a pool that it shares.
 pub(crate) struct Opening {
-    pub(crate) fleet: FleetId,
+    pub(in crate::fleet) fleet: FleetId,
     /// What its last `initialize` has asked for.
-    pub(crate) alike: u64,
+    pub(in crate::fleet) alike: u64,
     /// It has got a result for it.
-    pub(crate) is_accepted: bool,
+    pub(in crate::fleet) is_accepted: bool,
     /// That `initialize`; none if it was too large, or workers have ended over it.
-    pub(crate) line: Option<KeptLine>,
+    pub(in crate::fleet) line: Option<KeptLine>,
     /// Its id was a string.
-    pub(crate) is_string: bool,
+    pub(in crate::fleet) is_string: bool,
     /// The notification that followed.
-    pub(crate) initialized: Option<Box<[u8]>>,
+    pub(in crate::fleet) initialized: Option<Box<[u8]>>,
     /// How many workers have ended before they answered it when it was sent again.
-    pub(crate) ends: u8,
+    pub(in crate::fleet) ends: u8,
 }
 
 impl Opening {
@@ -85,39 +85,46 @@ impl Opening {
 /// An `initialize` that a worker has not answered.
 pub(crate) struct Asked {
     /// Its id at the worker.
-    pub(crate) id: Id,
-    pub(crate) alike: u64,
-    pub(crate) client: ClientKey,
-    pub(crate) since: Moment,
+    pub(in crate::fleet) id: Id,
+    pub(in crate::fleet) alike: u64,
+    pub(in crate::fleet) client: ClientKey,
+    pub(in crate::fleet) since: Moment,
     /// The bus has sent it again.
-    pub(crate) is_again: bool,
+    pub(in crate::fleet) is_again: bool,
 }
 
 /// The refusal of an `initialize`, while one that is alike is not answered yet.
 pub(crate) struct Refused {
-    pub(crate) request: RequestKey,
-    pub(crate) alike: u64,
-    pub(crate) answer: KeptLine,
+    pub(in crate::fleet) request: RequestKey,
+    pub(in crate::fleet) alike: u64,
+    pub(in crate::fleet) answer: KeptLine,
     /// When it is held back no longer.
-    pub(crate) until: Moment,
+    pub(in crate::fleet) until: Moment,
+}
+
+impl Refused {
+    /// The request, and the refusal that answers it.
+    pub(crate) fn into_parts(self) -> (RequestKey, KeptLine) {
+        (self.request, self.answer)
+    }
 }
 
 /// The `initialize` requests of the clients that share a worker.
 #[derive(Default)]
 pub(crate) struct Greeting {
-    pub(crate) asked: Vec<Asked>,
+    pub(in crate::fleet) asked: Vec<Asked>,
     /// What those asked for that it has answered with a result.
-    pub(crate) accepted: Vec<u64>,
+    pub(in crate::fleet) accepted: Vec<u64>,
     /// The first of these answers, and what was asked for.
-    pub(crate) first: Option<(u64, KeptLine)>,
+    pub(in crate::fleet) first: Option<(u64, KeptLine)>,
     /// Refusals that are held back.
-    pub(crate) refused: Vec<Refused>,
+    pub(in crate::fleet) refused: Vec<Refused>,
     /// One that was sent again is not answered: lines of clients may have to wait.
-    pub(crate) is_asking: bool,
+    pub(in crate::fleet) is_asking: bool,
     /// It was sent the notification that follows, after the last one that it has accepted.
-    pub(crate) is_ready: bool,
+    pub(in crate::fleet) is_ready: bool,
     /// It has refused one that was like the first.
-    pub(crate) takes_one: bool,
+    pub(in crate::fleet) takes_one: bool,
 }
 
 impl Greeting {

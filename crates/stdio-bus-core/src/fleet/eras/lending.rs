@@ -9,6 +9,8 @@ use core::time::Duration;
 
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::balancer::Group;
+use crate::fleet::pool::Pools;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, GroupId, SlotId};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
@@ -19,12 +21,95 @@ use crate::tasks::Tasks;
 /// A worker beyond those that a pool keeps is stopped when it was unused for this long.
 const SPARED_FOR: Duration = Duration::from_secs(60);
 
+impl Group {
+    /// If it is dedicated: whether a worker is available for a client without a start.
+    pub(crate) fn has_spare_for(&self, ctx: &Ctx, pools: &Pools, client: ClientKey) -> bool {
+        match self.lent() {
+            Some(fleet) => pools.free_worker(ctx, client, fleet).is_some(),
+            None => self.has_spare(ctx, pools),
+        }
+    }
+
+    /// If it is dedicated: whether a worker may be started for a client.
+    pub(crate) fn may_grow_for(&self, ctx: &Ctx, pools: &Pools, client: ClientKey) -> bool {
+        match self.lent() {
+            Some(fleet) => pools.slot_to_fill(ctx, client, fleet).is_some(),
+            None => self.fleets().next().is_some_and(|fleet| pools.may_grow(ctx, fleet)),
+        }
+    }
+
+    /// Whether a client without a worker may wait for its turn to get one.
+    pub(crate) fn may_wait_for_turn(&self, ctx: &Ctx, pools: &Pools, client: ClientKey) -> bool {
+        // Lent workers are returned.
+        let is_lent = || self.lends() && self.has_spare(ctx, pools);
+        let may_get = || self.has_spare_for(ctx, pools, client) || self.may_grow_for(ctx, pools, client) || is_lent();
+        self.is_dedicated() && (may_get() || self.may_get_room(ctx, pools, client))
+    }
+
+    /// Whether a worker of a full pool is ending, or a session may have to give up its own, so that one can be started for
+    /// a client.
+    pub(crate) fn may_get_room(&self, ctx: &Ctx, pools: &Pools, client: ClientKey) -> bool {
+        let Some(fleet) = self.fleets().next().filter(|fleet| !self.lends() && pools.is_full(ctx, *fleet)) else {
+            return false;
+        };
+        let source = ctx.clients.identity(client).map(|client| client.origin.source());
+        pools.is_sound(ctx, fleet) && (ctx.ending(fleet) > 0 || ctx.gives_up_at(fleet, source).is_some())
+    }
+}
+
 impl Fleets {
+    /// A client was answered: its lent worker may be returned, or one at which it was a guest is idle.
+    pub(crate) fn give_back_after_answer(&mut self, ctx: &mut Ctx, requests: &Requests, client: ClientKey) {
+        let has_given_turns = self.give_back(ctx, requests, client);
+        if !has_given_turns && ctx.clients.mcp(client).borrows && self.queue.has_turns() {
+            self.give_turns(ctx);
+        }
+    }
+
+    /// A client may wait for its lent worker no more: that is returned. Returns whether it was.
+    pub(crate) fn give_back(&mut self, ctx: &mut Ctx, requests: &Requests, client: ClientKey) -> bool {
+        if !ctx.clients.mcp(client).borrows || requests.waits_for_lent(ctx, client) {
+            return false;
+        }
+        let lent = ctx.clients.take_workers(client);
+        if lent.is_empty() {
+            return false;
+        }
+        for (_, key) in lent {
+            let Some(worker) = ctx.workers.get_mut(key) else { continue };
+            worker.claim.give_back(ctx.time.now());
+            ctx.notice_leaving(key);
+            if self.pools.is_extra(ctx, key) {
+                ctx.wake_at(key.into(), ctx.time.now().after(SPARED_FOR));
+            }
+        }
+        if self.queue.has_turns() {
+            self.give_turns(ctx);
+        }
+        true
+    }
+
+    /// Lends a worker to a client that has none: a free one, or one that is started for it.
+    pub(crate) fn lend_worker(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
+        let source = ctx.clients.identity(client)?.source_use;
+        if let Some(free) = self.pools.free_worker(ctx, client, fleet) {
+            self.admission.count_turn(source);
+            return Some(free);
+        }
+        // Its client's request shows it the era.
+        let started = self.pools.start_in_slot(ctx, self.pools.slot_to_fill(ctx, client, fleet)?)?;
+        self.end_vacancy(ctx, fleet);
+        self.count_turn(ctx, client, started);
+        Some(started)
+    }
+}
+
+impl Pools {
     /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
     /// check again.
     pub(crate) fn tick_extra(&self, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
-        let is_free = |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.is_extra(ctx, key);
-        let due = ctx.workers.get(key).filter(is_free)?.facts.claimed.after(SPARED_FOR);
+        let is_free = |worker: &&Worker| worker.owner().is_none() && worker.takes_messages() && self.is_extra(ctx, key);
+        let due = ctx.workers.get(key).filter(is_free)?.claim.since().after(SPARED_FOR);
         if due <= ctx.time.now() {
             if let Some(until) = tasks.need(ctx, key) {
                 return Some(until);
@@ -35,46 +120,14 @@ impl Fleets {
         Some(due)
     }
 
-    /// A client was answered: its lent worker may be returned, or one at which it was a guest is idle.
-    pub(crate) fn give_back_after_answer(&mut self, ctx: &mut Ctx, requests: &Requests, client: ClientKey) {
-        let has_given_turns = self.give_back(ctx, requests, client);
-        if !has_given_turns && ctx.mcp(client).borrows && self.queue.has_turns() {
-            self.give_turns(ctx);
-        }
-    }
-
-    /// A client may wait for its lent worker no more: that is returned. Returns whether it was.
-    pub(crate) fn give_back(&mut self, ctx: &mut Ctx, requests: &Requests, client: ClientKey) -> bool {
-        if !ctx.mcp(client).borrows || requests.waits_for_lent(ctx, client) {
-            return false;
-        }
-        let lent = ctx.take_workers(client);
-        if lent.is_empty() {
-            return false;
-        }
-        for (_, key) in lent {
-            let Some(worker) = ctx.workers.get_mut(key) else { continue };
-            worker.owner = None;
-            worker.facts.claimed = ctx.time.now();
-            ctx.notice_leaving(key);
-            if self.is_extra(ctx, key) {
-                ctx.wake_at(key.into(), ctx.time.now().after(SPARED_FOR));
-            }
-        }
-        if self.queue.has_turns() {
-            self.give_turns(ctx);
-        }
-        true
-    }
-
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
     pub(crate) fn free_worker(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
         let is_free =
-            |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
+            |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.owner().is_none() && at.takes_messages());
         if let Some(worker) = ctx.preferred_worker(client, fleet) {
             return Some(worker).filter(is_free);
         }
-        let free = || self.pools[fleet].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
+        let free = || self[fleet].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
         let is_idle = |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.end.to_answer.count() == 0);
         let any = || free().next().filter(|_| self.slot_to_fill(ctx, client, fleet).is_none());
         free().find(is_idle).or_else(any)
@@ -82,70 +135,20 @@ impl Fleets {
 
     /// An empty slot in which a worker may be started for a client that is not bound to one.
     fn slot_to_fill(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<SlotId> {
-        if self.pools[fleet].rests() || ctx.preferred_worker(client, fleet).is_some() {
+        if self[fleet].rests() || ctx.preferred_worker(client, fleet).is_some() {
             return None;
         }
         let may_begin = |slot: &SlotId| {
-            let slot = &self.pools[*slot];
+            let slot = &self[*slot];
             slot.worker.is_none() && slot.restarts.may_begin(ctx.time.now())
         };
-        (0..self.pools[fleet].slots.len()).map(|number| fleet.slot(number)).find(may_begin)
-    }
-
-    /// Whether a worker is available for a client of a dedicated group without a start.
-    pub(crate) fn has_spare_for(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
-        match self.balancer.groups[group].lent() {
-            Some(fleet) => self.free_worker(ctx, client, fleet).is_some(),
-            None => self.has_spare(ctx, group),
-        }
-    }
-
-    /// Whether a worker may be started for a client of a dedicated group.
-    pub(crate) fn may_grow_for(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
-        match self.balancer.groups[group].lent() {
-            Some(fleet) => self.slot_to_fill(ctx, client, fleet).is_some(),
-            None => self.balancer.groups[group].fleets().next().is_some_and(|fleet| self.may_grow(ctx, fleet)),
-        }
-    }
-
-    /// Whether a client without a worker may wait for its turn to get one.
-    pub(crate) fn may_wait_for_turn(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
-        let at = &self.balancer.groups[group];
-        // Lent workers are returned.
-        let is_lent = || at.lends() && self.has_spare(ctx, group);
-        let may_get = || self.has_spare_for(ctx, client, group) || self.may_grow_for(ctx, client, group) || is_lent();
-        at.is_dedicated() && (may_get() || self.may_get_room(ctx, client, group))
-    }
-
-    /// Whether a worker of a full pool is ending, or a session may have to give up its own, so that one can be started for
-    /// a client.
-    pub(crate) fn may_get_room(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
-        let at = &self.balancer.groups[group];
-        let Some(fleet) = at.fleets().next().filter(|fleet| !at.lends() && self.is_full(ctx, *fleet)) else {
-            return false;
-        };
-        let source = ctx.identity(client).map(|client| client.origin.source());
-        self.is_sound(ctx, fleet) && (ctx.ending(fleet) > 0 || ctx.gives_up_at(fleet, source).is_some())
-    }
-
-    /// Lends a worker to a client that has none: a free one, or one that is started for it.
-    pub(crate) fn lend_worker(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
-        let source = ctx.identity(client)?.source_use;
-        if let Some(free) = self.free_worker(ctx, client, fleet) {
-            self.admission.sources.count_turn(source);
-            return Some(free);
-        }
-        // Its client's request shows it the era.
-        let started = self.start_in_slot(ctx, self.slot_to_fill(ctx, client, fleet)?)?;
-        self.end_vacancy(ctx, fleet);
-        self.count_turn(ctx, client, started);
-        Some(started)
+        (0..self[fleet].slots.len()).map(|number| fleet.slot(number)).find(may_begin)
     }
 
     /// Whether a worker was started beyond those that its pool keeps.
     fn is_extra(&self, ctx: &Ctx, key: WorkerKey) -> bool {
-        let Some(fleet) = ctx.fleet_of(key) else { return false };
-        let slot = self.pools[fleet].slot_of(key);
+        let Some(fleet) = ctx.workers.fleet_of(key) else { return false };
+        let slot = self[fleet].slot_of(key);
         slot.is_some_and(|slot| slot >= ctx.settings.pools[fleet].instances)
     }
 }
@@ -156,7 +159,7 @@ impl Requests {
     fn waits_for_lent(&self, ctx: &Ctx, client: ClientKey) -> bool {
         let Some(end) = ctx.peer_end(client.into()) else { return true };
         let is_owners = |request: RequestKey| match self.get(request).map(Request::answerer) {
-            Some(Peer::Worker(worker)) => ctx.owner(worker) == Some(client),
+            Some(Peer::Worker(worker)) => ctx.workers.owner(worker) == Some(client),
             _ => false,
         };
         self.asked(&end.asked).any(is_owners)
@@ -166,7 +169,7 @@ impl Requests {
 impl Ctx {
     /// The worker that a client's next messages go to while that lives, if they are bound to one of this fleet.
     pub(crate) fn preferred_worker(&self, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
-        let worker = self.client(client)?.mcp.preferred?;
+        let worker = self.clients.get(client)?.mcp.preferred?;
         let at = self.workers.get(worker)?;
         (at.fleet == fleet && at.takes_messages()).then_some(worker)
     }
@@ -181,13 +184,14 @@ impl Ctx {
 
     /// The worker that a client has, if its next messages may go there.
     pub(crate) fn lent_worker(&self, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
-        let worker = self.worker_in(client, group).filter(|worker| self.worker_takes_messages(*worker))?;
+        let worker =
+            self.clients.worker_in(client, group).filter(|worker| self.workers.worker_takes_messages(*worker))?;
         self.preferred_in(client, group).is_none_or(|preferred| preferred == worker).then_some(worker)
     }
 
     /// A lent worker is returned although its client may still wait for it.
     pub(crate) fn take_back(&mut self, key: WorkerKey) {
-        let owner = self.workers.get_mut(key).and_then(|worker| worker.owner.take());
-        owner.into_iter().for_each(|owner| self.unassign(owner, key));
+        let owner = self.workers.get_mut(key).and_then(|worker| worker.claim.take_back());
+        owner.into_iter().for_each(|owner| self.clients.unassign(owner, key));
     }
 }

@@ -19,28 +19,32 @@ use protocol::MODERN;
 
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::balancer::Group;
 use crate::fleet::pool::Need;
+use crate::fleet::pool::Pools;
 use crate::fleet::worker::Worker;
-use crate::index::{FleetId, GroupId, PoolId};
+use crate::index::{FleetId, PoolId};
 use crate::message::Refusal;
 use crate::report::Reason;
 use crate::settings::Era;
 
-impl Fleets {
+impl Group {
     /// A fleet of a group whose era is still unused: its workers may be in the fleet of the other era, or not started.
-    pub(crate) fn unused_fleet(&self, group: GroupId) -> Option<FleetId> {
-        self.balancer.groups[group].fleets().find(|fleet| !self.pools[*fleet].is_used())
+    pub(crate) fn unused_fleet(&self, pools: &Pools) -> Option<FleetId> {
+        self.fleets().find(|fleet| !pools[*fleet].is_used())
     }
+}
 
+impl Fleets {
     /// The first client of its era needs a worker of a fleet.
     pub(crate) fn use_fleet(&mut self, ctx: &mut Ctx, fleet: FleetId) -> Result<(), Refusal> {
         if fleet.era == Era::Modern {
-            self.expect_modern(ctx, fleet.pool)?;
+            self.pools.expect_modern(ctx, fleet.pool)?;
         }
         match self.pools.other(fleet).filter(|_| self.pools[fleet].rests()) {
             Some(other) if self.pools[other].is_used() => {
                 self.pools[fleet].need = Need::Used;
-                self.catch_up(ctx, fleet);
+                self.pools.catch_up(ctx, fleet);
                 self.tick_fleet(ctx, fleet);
             }
             Some(other) => self.hand_over(ctx, other, Need::Used),
@@ -52,6 +56,43 @@ impl Fleets {
         Ok(())
     }
 
+    /// The unused workers that were started with the daemon move to the fleet of the other era, which is needed so from
+    /// now on.
+    fn hand_over(&mut self, ctx: &mut Ctx, from: FleetId, need: Need) {
+        let to = from.other_era();
+        let instances = ctx.settings.pools[from].instances;
+        for worker in self.pools.workers_beyond(from, instances) {
+            self.pools.retire_worker(ctx, worker);
+        }
+        let [giver, taker] = self.pools.both_mut(from).expect("the pool has a fleet for each era");
+        for (slot, given) in taker.slots.iter_mut().zip(&mut giver.slots).take(instances) {
+            *slot = core::mem::take(given);
+        }
+        (giver.need, taker.need) = (Need::Rests, need);
+        (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
+        taker.roll = core::mem::take(&mut giver.roll);
+        self.pools.give_candidate_a_slot(to);
+        let stays = |worker: &&mut Worker| worker.fleet == from && !worker.tenure.is_leaving();
+        ctx.workers.values_mut().filter(stays).for_each(|worker| worker.fleet = to);
+        self.tick_fleet(ctx, to);
+    }
+
+    /// The new command of a pool serves no clients of 2026-07-28: the workers for them leave.
+    pub(crate) fn end_modern_fleet(&mut self, ctx: &mut Ctx, pool: PoolId) {
+        let modern = pool.of(Era::Modern);
+        let Some(legacy) = self.pools.other(modern) else { return };
+        let (is_only_one, was_used) = (self.pools[legacy].rests(), self.pools[modern].is_used());
+        // Unused workers, and those with the new command, move to the other fleet if that has none.
+        self.pools.retire_those(ctx, modern, None, |ctx, worker| !is_only_one || was_used && ctx.is_outdated(worker));
+        if is_only_one {
+            return self.hand_over(ctx, modern, Need::Undecided);
+        }
+        self.pools[modern].need = Need::Rests;
+        self.pools.restart_roll(ctx, modern);
+    }
+}
+
+impl Pools {
     fn expect_modern(&self, ctx: &Ctx, pool: PoolId) -> Result<(), Refusal> {
         let id = &ctx.settings.pools[pool].id;
         match self.pool_era(pool) {
@@ -65,40 +106,5 @@ impl Fleets {
                 Err(Refusal(Reason::EraUnsupported, text))
             }
         }
-    }
-
-    /// The unused workers that were started with the daemon move to the fleet of the other era, which is needed so from
-    /// now on.
-    fn hand_over(&mut self, ctx: &mut Ctx, from: FleetId, need: Need) {
-        let to = from.other_era();
-        let instances = ctx.settings.pools[from].instances;
-        for worker in self.workers_beyond(from, instances) {
-            self.retire_worker(ctx, worker);
-        }
-        let [giver, taker] = self.pools.both_mut(from).expect("the pool has a fleet for each era");
-        for (slot, given) in taker.slots.iter_mut().zip(&mut giver.slots).take(instances) {
-            *slot = core::mem::take(given);
-        }
-        (giver.need, taker.need) = (Need::Rests, need);
-        (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
-        taker.roll = core::mem::take(&mut giver.roll);
-        self.give_candidate_a_slot(to);
-        let stays = |worker: &&mut Worker| worker.fleet == from && !worker.tenure.is_leaving();
-        ctx.workers.values_mut().filter(stays).for_each(|worker| worker.fleet = to);
-        self.tick_fleet(ctx, to);
-    }
-
-    /// The new command of a pool serves no clients of 2026-07-28: the workers for them leave.
-    pub(crate) fn end_modern_fleet(&mut self, ctx: &mut Ctx, pool: PoolId) {
-        let modern = pool.of(Era::Modern);
-        let Some(legacy) = self.pools.other(modern) else { return };
-        let (is_only_one, was_used) = (self.pools[legacy].rests(), self.pools[modern].is_used());
-        // Unused workers, and those with the new command, move to the other fleet if that has none.
-        self.retire_those(ctx, modern, None, |ctx, worker| !is_only_one || was_used && ctx.is_outdated(worker));
-        if is_only_one {
-            return self.hand_over(ctx, modern, Need::Undecided);
-        }
-        self.pools[modern].need = Need::Rests;
-        self.restart_roll(ctx, modern);
     }
 }

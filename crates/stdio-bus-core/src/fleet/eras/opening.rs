@@ -18,6 +18,7 @@ use core::time::Duration;
 
 use ndjson_scan::Line;
 
+use crate::client::Clients;
 use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
@@ -76,11 +77,23 @@ pub(crate) struct Settled {
     asked: Asked,
     is_accepted: bool,
     /// Refusals of others that were held back for it, whose clients are answered now.
-    pub refused: Vec<Refused>,
+    refused: Vec<Refused>,
     /// They get the worker's first answer instead.
-    pub gets_first: bool,
+    gets_first: bool,
     /// It is the refusal of this request of a client, which asked for something else than those before, or did not.
     refused_to: Option<(RequestKey, bool)>,
+}
+
+impl Settled {
+    /// Refusals of others that were held back for it, whose clients are answered now.
+    pub(crate) fn take_refused(&mut self) -> Vec<Refused> {
+        core::mem::take(&mut self.refused)
+    }
+
+    /// Whether these get the worker's first answer instead.
+    pub(crate) fn gets_first(&self) -> bool {
+        self.gets_first
+    }
 }
 
 /// What a worker's answer to a client's `initialize` is.
@@ -111,13 +124,13 @@ impl Fleets {
         key: WorkerKey,
     ) -> Result<bool, Refusal> {
         let client = message.from;
-        let Some(worker) = ctx.workers.get(key).filter(|worker| worker.owner.is_none()) else { return Ok(false) };
+        let Some(worker) = ctx.workers.get(key).filter(|worker| worker.owner().is_none()) else { return Ok(false) };
         let is_new = !worker.audience.has(client);
         let is_concerned = is_new || worker.greeting.is_asking;
         if !is_concerned || message.verb == Verb::Initialize && message.id.is_some() {
             return Ok(false);
         }
-        let Some(opening) = ctx.opening_of(client, worker.fleet).filter(|opening| opening.is_accepted) else {
+        let Some(opening) = ctx.clients.opening_of(client, worker.fleet).filter(|opening| opening.is_accepted) else {
             return Ok(false);
         };
         let (greeting, fleet, alike, now) = (&worker.greeting, worker.fleet, opening.alike, ctx.time.now());
@@ -131,7 +144,7 @@ impl Fleets {
         let mut same = greeting.asked.iter().filter(is_it);
         if let Some(asked) = same.clone().find(is_timely) {
             let until = asked.since.after(PATIENCE);
-            self.await_greeting(ctx, client, fleet, until);
+            self.queue.await_greeting(ctx, client, fleet, until);
             return Ok(true);
         }
         if same.any(|asked| asked.is_again) {
@@ -172,23 +185,14 @@ impl Fleets {
         let id = requests.make_name(ctx, key.into(), is_string);
         let text = line.with(&id.token());
         ctx.note_audience(key, client);
-        self.note_initialize(ctx, key, &text);
+        self.pools.note_initialize(ctx, key, &text);
         if let Some(worker) = ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
             worker.greeting.is_asking = true;
         }
         ctx.send(Peer::Worker(key), &text);
-        self.await_greeting(ctx, client, fleet, now.after(PATIENCE));
+        self.queue.await_greeting(ctx, client, fleet, now.after(PATIENCE));
         Ok(true)
-    }
-
-    /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
-    /// result.
-    pub(crate) fn take_opening(&mut self, ctx: &mut Ctx, key: WorkerKey, id: &Id, line: Parsed<'_>) -> Option<Settled> {
-        let worker = ctx.workers.get_mut(key)?;
-        let asked = take_asked(&mut worker.greeting, id, true)?;
-        ctx.workers_changed |= worker.answering.answers(is_response(&line));
-        Some(self.openings.settle(ctx, key, asked, line, accepts(line), None))
     }
 
     /// What has waited for the answer to an `initialize` goes on, after the refusals that were held back for it.
@@ -206,10 +210,10 @@ impl Fleets {
         } else if is_accepted {
             ctx.note_accepted(asked.client, key, asked.alike);
         }
-        let fleet = ctx.fleet_of(key).unwrap_or_default();
+        let fleet = ctx.workers.fleet_of(key).unwrap_or_default();
         self.stop_awaiting_workers_of(ctx, fleet);
         if let Some((request, is_other)) = refused_to {
-            if ctx.opening_of(asked.client, fleet).is_some_and(|opening| opening.alike == asked.alike) {
+            if ctx.clients.opening_of(asked.client, fleet).is_some_and(|opening| opening.alike == asked.alike) {
                 self.openings.forget_those_in(ctx, asked.client, fleet);
             }
             if is_other {
@@ -224,7 +228,7 @@ impl Fleets {
                 });
             }
         } else if asked.is_again && !is_accepted {
-            let (client, error) = (ctx.client(asked.client).map(|_| asked.client.into()), error_of(line));
+            let (client, error) = (ctx.clients.get(asked.client).map(|_| asked.client.into()), error_of(line));
             let has_others = ctx.workers.get(key).is_some_and(|worker| !worker.greeting.accepted.is_empty());
             let remedy = if has_others { format!("; if it takes one only: {REMEDY}") } else { String::new() };
             ctx.report_request(Reason::InitializeRefused, [client, Some(key.into())], || {
@@ -242,12 +246,12 @@ impl Fleets {
     pub(crate) fn keep_initialize(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey, edits: &Edits) {
         let &Message { from: client, line, ref id, .. } = message;
         let text = line.get(line.span);
-        self.note_initialize(ctx, key, text);
+        self.pools.note_initialize(ctx, key, text);
         let (since, longest) = (ctx.time.now(), ctx.longest_opening());
-        let fleet = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.fleet);
+        let fleet = ctx.workers.get(key).filter(|worker| worker.owner().is_none()).map(|worker| worker.fleet);
         let Some((spelled, fleet)) = id.as_ref().zip(fleet) else { return };
         self.openings.forget_those_in(ctx, client, fleet);
-        let openings = ctx.client(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
+        let openings = ctx.clients.get(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
         let kept: usize = openings.map_or(0, |openings| openings.iter().map(Opening::bytes).sum());
         let is_kept = kept + text.len() < longest;
         // Only what is kept, or nearly, is compared: another one is like no other.
@@ -262,7 +266,7 @@ impl Fleets {
             ends: 0,
         };
         self.openings.bytes += opening.bytes();
-        if let Some(client) = ctx.client_mut(client) {
+        if let Some(client) = ctx.clients.get_mut(client) {
             client.seldom.openings.push(opening);
         }
         let made = edits[0].as_ref().and_then(|edit| Id::parse(edit.with.as_bytes()).ok());
@@ -270,6 +274,17 @@ impl Fleets {
         if let Some(worker) = ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since, is_again: false });
         }
+    }
+}
+
+impl Openings {
+    /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
+    /// result.
+    pub(crate) fn take_opening(&mut self, ctx: &mut Ctx, key: WorkerKey, id: &Id, line: Parsed<'_>) -> Option<Settled> {
+        let worker = ctx.workers.get_mut(key)?;
+        let asked = take_asked(&mut worker.greeting, id, true)?;
+        ctx.workers_changed |= worker.answering.answers(is_response(&line));
+        Some(self.settle(ctx, key, asked, line, accepts(line), None))
     }
 }
 
@@ -347,9 +362,9 @@ impl Openings {
     #[cold]
     pub(crate) fn note_initialized(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey) -> bool {
         let &Message { from: client, line, ref id, .. } = message;
-        let fleet = ctx.workers.get(key).filter(|worker| worker.owner.is_none()).map(|worker| worker.fleet);
+        let fleet = ctx.workers.get(key).filter(|worker| worker.owner().is_none()).map(|worker| worker.fleet);
         let Some(fleet) = fleet.filter(|_| id.is_none()) else { return false };
-        let Some(opening) = ctx.opening_mut(client, fleet) else { return false };
+        let Some(opening) = ctx.clients.opening_mut(client, fleet) else { return false };
         let (alike, before) = (opening.alike, opening.bytes());
         let kept = if line.span.len() < LONGEST_NOTIFICATION {
             KeptLine::of(line, &[], not_for_worker(line)).text
@@ -376,7 +391,7 @@ impl Openings {
 
     /// What a client has begun with in a pool is not kept any longer.
     fn forget_those_in(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) {
-        let Some(client) = ctx.client_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
+        let Some(client) = ctx.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
         let dropped = client.openings.extract_if(.., |opening| opening.fleet == fleet);
         let bytes: usize = dropped.map(|opening| opening.bytes()).sum();
         self.bytes -= bytes;
@@ -391,7 +406,7 @@ impl Openings {
     pub(crate) fn forget_worker(&mut self, ctx: &mut Ctx, fleet: FleetId, greeting: &Greeting) {
         self.bytes -= greeting.bytes();
         for asked in greeting.asked.iter().filter(|asked| asked.is_again) {
-            let Some(opening) = ctx.opening_mut(asked.client, fleet) else { continue };
+            let Some(opening) = ctx.clients.opening_mut(asked.client, fleet) else { continue };
             opening.ends += u8::from(opening.alike == asked.alike);
             if opening.ends >= MOST_ENDS {
                 let before = opening.bytes();
@@ -403,7 +418,7 @@ impl Openings {
 
     /// Panics if what is kept was counted wrongly.
     pub(crate) fn check(&self, ctx: &Ctx) {
-        let clients = ctx.all_clients().filter_map(|(_, client)| client.seldom.get());
+        let clients = ctx.clients.iter().filter_map(|(_, client)| client.seldom.get());
         let kept: usize = clients.flat_map(|client| &client.openings).map(Opening::bytes).sum();
         let answers: usize = ctx.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
         assert_eq!(kept + answers, self.bytes);
@@ -450,26 +465,15 @@ impl Ctx {
     /// Whether a client's next line to a worker waits for its `initialize`. An answer to the worker's own question does
     /// not.
     pub(crate) fn needs_opening(&self, client: ClientKey, key: WorkerKey) -> bool {
-        let is_new = |worker: &&Worker| worker.owner.is_none() && !worker.audience.has(client);
+        let is_new = |worker: &&Worker| worker.owner().is_none() && !worker.audience.has(client);
         let Some(worker) = self.workers.get(key).filter(is_new) else { return false };
         let needs = |opening: &Opening| opening.is_accepted && !worker.greeting.accepted.contains(&opening.alike);
-        self.opening_of(client, worker.fleet).is_some_and(needs)
-    }
-
-    /// How a client has begun in a pool.
-    fn opening_of(&self, client: ClientKey, fleet: FleetId) -> Option<&Opening> {
-        self.client(client)?.seldom.get()?.openings.iter().find(|opening| opening.fleet == fleet)
-    }
-
-    /// The same, to be changed.
-    fn opening_mut(&mut self, client: ClientKey, fleet: FleetId) -> Option<&mut Opening> {
-        let client = self.client_mut(client)?.seldom.get_mut()?;
-        client.openings.iter_mut().find(|opening| opening.fleet == fleet)
+        self.clients.opening_of(client, worker.fleet).is_some_and(needs)
     }
 
     /// Maximum size of what is kept of a client.
     fn longest_opening(&self) -> usize {
-        (self.settings.limits.max_memory / MEMORY_PART / self.most_clients().max(1)).clamp(LEAST, LONGEST)
+        (self.settings.limits.max_memory / MEMORY_PART / self.clients.capacity().max(1)).clamp(LEAST, LONGEST)
     }
 
     /// A worker that has accepted a client's `initialize` gets the notification that follows, unless it has had one, or
@@ -479,7 +483,7 @@ impl Ctx {
         else {
             return;
         };
-        let line = self.opening_of(client, fleet).and_then(|opening| opening.initialized.clone());
+        let line = self.clients.opening_of(client, fleet).and_then(|opening| opening.initialized.clone());
         let Some(line) = line else { return };
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.greeting.is_ready = true;
@@ -488,10 +492,23 @@ impl Ctx {
 
     /// A client gets a result for its `initialize`.
     fn note_accepted(&mut self, client: ClientKey, key: WorkerKey, alike: u64) {
-        let Some(fleet) = self.fleet_of(key) else { return };
-        if let Some(opening) = self.opening_mut(client, fleet).filter(|opening| opening.alike == alike) {
+        let Some(fleet) = self.workers.fleet_of(key) else { return };
+        if let Some(opening) = self.clients.opening_mut(client, fleet).filter(|opening| opening.alike == alike) {
             opening.is_accepted = true;
         }
+    }
+}
+
+impl Clients {
+    /// How a client has begun in a pool.
+    fn opening_of(&self, client: ClientKey, fleet: FleetId) -> Option<&Opening> {
+        self.get(client)?.seldom.get()?.openings.iter().find(|opening| opening.fleet == fleet)
+    }
+
+    /// The same, to be changed.
+    fn opening_mut(&mut self, client: ClientKey, fleet: FleetId) -> Option<&mut Opening> {
+        let client = self.get_mut(client)?.seldom.get_mut()?;
+        client.openings.iter_mut().find(|opening| opening.fleet == fleet)
     }
 }
 

@@ -26,7 +26,17 @@ use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
+use crate::closing::begin_refusing;
+use crate::closing::count_refused;
+use crate::closing::leave_unread;
+use crate::eviction::idle_deadline;
+use crate::fleet::admission::lets_in;
+use crate::fleet::admission::no_room;
+use crate::fleet::life::stop_worker;
+use crate::fleet::roll::notice_leaving;
 use crate::index::{GroupId, ListenerId, PoolId};
+use crate::refusals::send_error;
+use crate::shutdown::watch_silence;
 
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
@@ -55,11 +65,11 @@ impl Bus {
         mcp: Option<(GroupId, Era)>,
     ) -> Option<ClientKey> {
         let stdio = self.ctx.settings.listener(listener).filter(|listener| !listener.is_gone)?.stdio;
-        if self.ctx.shutdown.stops_workers() || !self.ctx.lets_in(listener, &origin) {
+        if self.ctx.shutdown.stops_workers() || !lets_in(&mut self.ctx, listener, &origin) {
             return None;
         }
         let source = origin.source();
-        let no_room = self.ctx.no_room(listener, source);
+        let no_room = no_room(&self.ctx, listener, source);
         if let Some(no_room) = &no_room
             && !self.ctx.clients.may_explain_refusal()
         {
@@ -83,7 +93,7 @@ impl Bus {
         let client = Client { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() };
         let key = self.ctx.clients.insert(client)?;
         self.fleets.admission_mut().number_is_taken();
-        self.ctx.report_client(Reason::ClientOpened, key);
+        report_client(&mut self.ctx, Reason::ClientOpened, key);
         if self.ctx.clients.is_full() {
             self.ctx.out.push(Effect::PauseAccept);
             let most = self.ctx.clients.capacity();
@@ -93,7 +103,7 @@ impl Bus {
             self.fleets.admission().set_awaited(false);
             self.ctx.timers.arm(Timer::Slots, self.ctx.time.now());
         }
-        if let Some(due) = self.ctx.clients.get(key).and_then(|client| self.ctx.idle_deadline(client)) {
+        if let Some(due) = self.ctx.clients.get(key).and_then(|client| idle_deadline(&self.ctx, client)) {
             self.ctx.wake_at(key.into(), due);
         }
         if let Some(no_room) = &no_room {
@@ -108,7 +118,8 @@ impl Bus {
         match client.phase {
             Phase::Open => {
                 client.phase = Phase::HalfClosed;
-                self.ctx.be_patient(key, self.ctx.settings.limits.drain_timeout);
+                let patience = self.ctx.settings.limits.drain_timeout;
+                be_patient(&mut self.ctx, key, patience);
                 self.fleets.queue_mut().judge_source(&self.ctx, key);
                 self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, |_, _| true);
                 self.finish_half_closed(key);
@@ -127,7 +138,7 @@ impl Bus {
             self.fleets.give_back_after_answer(&mut self.ctx, &self.requests, key);
         }
         self.finish_half_closed(key);
-        self.ctx.watch_silence();
+        watch_silence(&mut self.ctx);
     }
 
     /// Closes a half-closed client that waits for nothing more.
@@ -186,7 +197,7 @@ impl Bus {
         let why = *client.seldom.closing.why.get_or_insert(why);
         if how == Close::Flush {
             client.end.output.begin_flush();
-            self.ctx.await_flushed(key);
+            await_flushed(&mut self.ctx, key);
         }
         if first {
             self.ctx.stop_waiting(Peer::Client(key));
@@ -197,7 +208,7 @@ impl Bus {
             self.detach_client(key);
         }
         if how == Close::Refuse {
-            self.ctx.begin_refusing(key);
+            begin_refusing(&mut self.ctx, key);
         }
         // Workers that waited for it can continue: what they send to it has no receiver now.
         self.ctx.release_waiters(Peer::Client(key));
@@ -237,9 +248,9 @@ impl Bus {
         let leaves = |worker: &Worker| worker.owner() == Some(key) && worker.tenure().is_leaving();
         of_client.extend(self.ctx.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
         for worker in of_client {
-            self.ctx.notice_leaving(worker);
+            notice_leaving(&mut self.ctx, worker);
             if self.ctx.workers.owner(worker) == Some(key) {
-                self.ctx.stop_worker(worker);
+                stop_worker(&mut self.ctx, worker);
             }
         }
     }
@@ -265,7 +276,7 @@ impl Bus {
         if client.phase != Phase::Closing {
             self.close_client(key, Close::Now, Reason::ClientClosed);
         }
-        self.ctx.report_client(Reason::ClientClosed, key);
+        report_client(&mut self.ctx, Reason::ClientClosed, key);
         let was_full = self.ctx.clients.is_full();
         let Some(client) = self.ctx.clients.remove(key) else { return };
         self.requests.forget_names(&client.end.names);
@@ -281,7 +292,7 @@ impl Bus {
         if client.identity.stdio {
             if self.ctx.out.counted().client_side.lines_in == 0
                 && self.ctx.settings.listeners.len() == 1
-                && self.ctx.stage() == Stage::Running
+                && self.ctx.shutdown.stage() == Stage::Running
             {
                 self.ctx.report(Reason::NoInput, None, || {
                     "stdin ended before any input; to serve clients that connect, add --tcp 127.0.0.1:9000, \
@@ -403,7 +414,7 @@ impl Bus {
             format!("a client from {source} is rejected: {text}")
         });
         if let Some(client) = client {
-            self.ctx.send_error(client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);
+            send_error(&mut self.ctx, client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);
             self.close_client(client, Close::Flush, Reason::ConnectionLimit);
         }
     }
@@ -425,7 +436,7 @@ impl Bus {
         self.fail_requests_of(key, why, text);
         // It may have no request whose error would tell it that the daemon keeps running.
         if why != Reason::ShuttingDown {
-            self.ctx.send_error(key.into(), b"null", why, text, Delivered::Nothing);
+            send_error(&mut self.ctx, key.into(), b"null", why, text, Delivered::Nothing);
         }
         let is_open = self.ctx.clients.phase(key) == Some(Phase::Open);
         self.close_client(key, if is_open { Close::Refuse } else { Close::Flush }, why);
@@ -448,7 +459,7 @@ impl Bus {
             client.seldom.closing.skips = end.is_none();
             client.end.stream.discard(bytes);
             let consumed = end.map_or(bytes, |end| end + 1);
-            self.ctx.count_refused(key, consumed);
+            count_refused(&mut self.ctx, key, consumed);
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
         let saves_memory = client.seldom.closing.why == Some(Reason::MemoryLimit) || is_short;
@@ -462,7 +473,7 @@ impl Bus {
             client.seldom.closing.skips = true;
             received.consumed = client.end.stream.discard(bytes).consumed;
         }
-        self.ctx.count_refused(key, received.consumed);
+        count_refused(&mut self.ctx, key, received.consumed);
         received
     }
 
@@ -478,7 +489,7 @@ impl Bus {
         if due > self.ctx.time.now() {
             return Some(due);
         }
-        self.ctx.leave_unread(key);
+        leave_unread(&mut self.ctx, key);
         self.close_client(key, Close::Flush, Reason::ClientClosed);
         None
     }
@@ -531,61 +542,58 @@ impl Requests {
                 (Some(shown), "the client left before it answered a worker's request".into())
             });
             let text = "the client has left";
-            ctx.send_error(asker, &id, Reason::ClientLeft, text, Delivered::Yes);
+            send_error(ctx, asker, &id, Reason::ClientLeft, text, Delivered::Yes);
         }
     }
 }
 
-impl Ctx {
-    /// Reports that a client has connected or left, with its account. Connections that were only told that there is no
-    /// room, and health checks of a proxy, are not reported as clients.
-    fn report_client(&mut self, reason: Reason, key: ClientKey) {
-        let Some(client) = self.clients.get(key) else { return };
-        let lasted = self.time.lasted(client.identity.opened);
-        let is_minor =
-            client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
-        let make = || {
-            let has_gone = reason == Reason::ClientClosed;
-            let text = if has_gone { "a client disconnected" } else { "a client connected" };
-            let report = Report {
-                client: Some(client.identity.number),
-                origin: Some(Rc::clone(&client.identity.origin)),
-                account: has_gone.then(|| client.account(lasted)),
-                ..Report::new(reason, text)
-            };
-            if is_minor || client.mcp.is_modern() { report.at(Level::Debug) } else { report }
+/// Reports that a client has connected or left, with its account. Connections that were only told that there is no
+/// room, and health checks of a proxy, are not reported as clients.
+fn report_client(ctx: &mut Ctx, reason: Reason, key: ClientKey) {
+    let Some(client) = ctx.clients.get(key) else { return };
+    let lasted = ctx.time.lasted(client.identity.opened);
+    let is_minor = client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
+    let make = || {
+        let has_gone = reason == Reason::ClientClosed;
+        let text = if has_gone { "a client disconnected" } else { "a client connected" };
+        let report = Report {
+            client: Some(client.identity.number),
+            origin: Some(Rc::clone(&client.identity.origin)),
+            account: has_gone.then(|| client.account(lasted)),
+            ..Report::new(reason, text)
         };
-        // It may connect anew for each of its requests.
-        if client.mcp.is_modern() {
-            return self.out.tell_quietly(reason, make);
-        }
-        let summary = self.out.tell(self.time.now(), reason, make);
-        self.timers.arm(Timer::Reports, summary);
+        if is_minor || client.mcp.is_modern() { report.at(Level::Debug) } else { report }
+    };
+    // It may connect anew for each of its requests.
+    if client.mcp.is_modern() {
+        return ctx.out.tell_quietly(reason, make);
     }
+    let summary = ctx.out.tell(ctx.time.now(), reason, make);
+    ctx.timers.arm(Timer::Reports, summary);
+}
 
-    /// Bytes were sent to a client: checks whether a closing one has all of its own.
-    pub(super) fn check_flushed(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else {
-            return;
-        };
-        if client.end.output.queued() == 0 || client.end.output.flush_goes_on() {
-            self.await_flushed(key);
-        }
+/// Bytes were sent to a client: checks whether a closing one has all of its own.
+pub(super) fn check_flushed(ctx: &mut Ctx, key: ClientKey) {
+    let Some(client) = ctx.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else {
+        return;
+    };
+    if client.end.output.queued() == 0 || client.end.output.flush_goes_on() {
+        await_flushed(ctx, key);
     }
+}
 
-    /// Gives a closing client time to take the rest, and then to close its own side.
-    fn await_flushed(&mut self, key: ClientKey) {
-        let has_more = self.clients.get(key).is_some_and(|client| client.end.output.queued() > 0);
-        let patience = if has_more { self.settings.limits.drain_timeout } else { LINGER };
-        self.be_patient(key, patience.max(LINGER));
-    }
+/// Gives a closing client time to take the rest, and then to close its own side.
+fn await_flushed(ctx: &mut Ctx, key: ClientKey) {
+    let has_more = ctx.clients.get(key).is_some_and(|client| client.end.output.queued() > 0);
+    let patience = if has_more { ctx.settings.limits.drain_timeout } else { LINGER };
+    be_patient(ctx, key, patience.max(LINGER));
+}
 
-    /// Whatever a client waits for, or is waited for, times out after `patience` from now.
-    fn be_patient(&mut self, key: ClientKey, patience: Duration) {
-        let deadline = self.time.now().after(patience);
-        if let Some(client) = self.clients.get_mut(key) {
-            client.seldom.closing.deadline = Some(deadline);
-        }
-        self.wake_at(key.into(), deadline);
+/// Whatever a client waits for, or is waited for, times out after `patience` from now.
+fn be_patient(ctx: &mut Ctx, key: ClientKey, patience: Duration) {
+    let deadline = ctx.time.now().after(patience);
+    if let Some(client) = ctx.clients.get_mut(key) {
+        client.seldom.closing.deadline = Some(deadline);
     }
+    ctx.wake_at(key.into(), deadline);
 }

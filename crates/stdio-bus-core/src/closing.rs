@@ -18,43 +18,38 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(1);
 /// How many bytes are read from it: what the kernels of both sides may hold for a connection, and somewhat more.
 const MOST_BYTES: usize = 32 << 20;
 
-impl Ctx {
-    /// Refuses a client's input from now on: nothing else keeps it from being read.
-    pub(super) fn begin_refusing(&mut self, key: ClientKey) {
-        // The shutdown of the daemon has a deadline for all.
-        let longest =
-            if self.shutdown.has_deadline_for_clients() { None } else { Some(self.time.now().after(LONGEST)) };
-        let Some(client) = self.clients.refused(key) else { return };
-        client.seldom.closing.deadline = longest;
-        let end = &mut client.end;
-        end.gate = Default::default();
-        if let Some(seldom) = end.seldom.get_mut() {
-            (seldom.turn, seldom.throttle) = Default::default();
-        }
-        self.wake_at(key.into(), self.time.now().after(SILENCE));
+/// Refuses a client's input from now on: nothing else keeps it from being read.
+pub(super) fn begin_refusing(ctx: &mut Ctx, key: ClientKey) {
+    // The shutdown of the daemon has a deadline for all.
+    let longest = if ctx.shutdown.has_deadline_for_clients() { None } else { Some(ctx.time.now().after(LONGEST)) };
+    let Some(client) = ctx.clients.refused(key) else { return };
+    client.seldom.closing.deadline = longest;
+    let end = &mut client.end;
+    end.gate = Default::default();
+    if let Some(seldom) = end.seldom.get_mut() {
+        (seldom.turn, seldom.throttle) = Default::default();
     }
+    ctx.wake_at(key.into(), ctx.time.now().after(SILENCE));
+}
 
-    /// Counts refused bytes. A client that sends endlessly is not read any longer.
-    pub(crate) fn count_refused(&mut self, key: ClientKey, bytes: usize) {
-        let now = self.time.now();
-        let Some(client) = self.clients.refused(key) else { return };
-        client.seldom.closing.bytes += bytes;
-        let is_over = client.seldom.closing.bytes > MOST_BYTES;
-        if is_over {
-            client.seldom.closing.deadline = Some(now);
-        }
-        self.wake_at(key.into(), if is_over { now } else { now.after(SILENCE) });
+/// Counts refused bytes. A client that sends endlessly is not read any longer.
+pub(crate) fn count_refused(ctx: &mut Ctx, key: ClientKey, bytes: usize) {
+    let now = ctx.time.now();
+    let Some(client) = ctx.clients.refused(key) else { return };
+    client.seldom.closing.bytes += bytes;
+    let is_over = client.seldom.closing.bytes > MOST_BYTES;
+    if is_over {
+        client.seldom.closing.deadline = Some(now);
     }
+    ctx.wake_at(key.into(), if is_over { now } else { now.after(SILENCE) });
+}
 
-    /// Reports input of a client that is neither answered nor refused, since it takes no answers.
-    pub(super) fn leave_unread(&mut self, key: ClientKey) {
-        let waiting = self.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
-        if waiting > 0 {
-            self.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
-                format!(
-                    "a client did not read in time: {waiting} lines of it, or more, are neither answered nor refused"
-                )
-            });
-        }
+/// Reports input of a client that is neither answered nor refused, since it takes no answers.
+pub(super) fn leave_unread(ctx: &mut Ctx, key: ClientKey) {
+    let waiting = ctx.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
+    if waiting > 0 {
+        ctx.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
+            format!("a client did not read in time: {waiting} lines of it, or more, are neither answered nor refused")
+        });
     }
 }

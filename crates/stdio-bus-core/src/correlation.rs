@@ -22,8 +22,12 @@ use super::tally::Outcome;
 use super::timers::Timer;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::roll::notice_leaving;
 use crate::pending::Requests;
 use crate::refusals::code_for;
+use crate::refusals::error_for;
+use crate::refusals::say;
+use crate::router::unmatched::report_spelling;
 use crate::session::table::Sessions;
 
 impl Bus {
@@ -141,7 +145,7 @@ impl Bus {
         }
         self.requests.forget(&mut self.ctx, &mut self.sessions, key);
         if let (Peer::Worker(worker), Some(misspelled)) = (answerer, misspelled) {
-            self.ctx.report_spelling(worker, line, misspelled);
+            report_spelling(&mut self.ctx, worker, line, misspelled);
         }
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.ctx.workers.get_mut(worker)
@@ -242,14 +246,14 @@ impl Bus {
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
         let code = code_for(&self.fleets, &self.ctx, client.into(), reason);
-        let said = self.ctx.error_for(client.into(), &token, session, (code, reason, cause), text, Delivered::Yes);
+        let said = error_for(&self.ctx, client.into(), &token, session, (code, reason, cause), text, Delivered::Yes);
         self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleets, key, reason, said.as_ref());
         // A client that leaves is told nothing.
         if said.is_some() {
             self.fleets.pools_mut().count_error(pool, reason);
         }
         self.requests.abandon(&mut self.ctx, &mut self.sessions, key);
-        self.ctx.say(client.into(), said);
+        say(&mut self.ctx, client.into(), said);
         self.wake_after_answer(client);
     }
 
@@ -367,14 +371,14 @@ impl Requests {
 
     /// Whether `answerer` may still send progress of a forgotten request under this token, or is not trusted.
     fn tells_late(&self, ctx: &Ctx, answerer: Peer, token: &Id) -> bool {
-        ctx.is_untrusted(answerer)
+        is_untrusted(ctx, answerer)
             || ctx.peer_end(answerer).is_some_and(|end| end.seldom.retired.has_token(|| self.fingerprint(token)))
     }
 
     /// Whether the id of a request to `answerer` is replaced because an answer to it might belong to another request.
     fn wants_fresh_id(&self, ctx: &Ctx, answerer: Peer, id: &Id) -> bool {
         let Some(retired) = ctx.peer_end(answerer).map(|end| &end.seldom.retired) else { return false };
-        !retired.is_empty() && retired.has(self.fingerprint(id)) || ctx.is_untrusted(answerer)
+        !retired.is_empty() && retired.has(self.fingerprint(id)) || is_untrusted(ctx, answerer)
     }
 
     /// The pending request that a response of `from` answers.
@@ -436,7 +440,7 @@ impl Requests {
             if creates {
                 worker.creating_mut().end();
             }
-            ctx.notice_leaving(key);
+            notice_leaving(ctx, key);
         }
         for session in named.into_iter().flatten() {
             if sessions.end_request(session) {
@@ -519,12 +523,10 @@ impl Requests {
     }
 }
 
-impl Ctx {
-    /// Whether it is a shared worker and no worker is trusted.
-    fn is_untrusted(&self, answerer: Peer) -> bool {
-        self.settings.routing.id_collision == IdCollision::Always
-            && matches!(answerer, Peer::Worker(worker) if !self.workers.has_owner(worker))
-    }
+/// Whether it is a shared worker and no worker is trusted.
+fn is_untrusted(ctx: &Ctx, answerer: Peer) -> bool {
+    ctx.settings.routing.id_collision == IdCollision::Always
+        && matches!(answerer, Peer::Worker(worker) if !ctx.workers.has_owner(worker))
 }
 
 fn too_many() -> Refusal {

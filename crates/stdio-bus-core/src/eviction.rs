@@ -125,7 +125,7 @@ impl Bus {
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
         let now = self.ctx.time.now();
         let client = self.ctx.clients.get(key)?;
-        let due = self.ctx.idle_deadline(client)?;
+        let due = idle_deadline(&self.ctx, client)?;
         if due > now {
             return Some(due);
         }
@@ -199,7 +199,7 @@ impl Bus {
         if held.is_empty() {
             self.shortage.chances.clear();
             for client in self.ctx.clients.keys() {
-                self.ctx.hold_back(client, false);
+                hold_back(&mut self.ctx, client, false);
             }
             return;
         }
@@ -209,7 +209,7 @@ impl Bus {
         }
         shortage.last = now;
         let lasts = now >= shortage.since.get_or_insert(now).after(PATIENCE);
-        let (mut holders, leaving) = self.ctx.holders(held);
+        let (mut holders, leaving) = holders(&self.ctx, held);
         let missed = self.hold_largest_back(&holders, waiting, lasts);
         let most = self.ctx.settings.limits.max_memory;
         let text = |bytes: usize| {
@@ -259,7 +259,7 @@ impl Bus {
         for client in self.ctx.clients.keys() {
             let holds_too_much = too_much.binary_search_by_key(&client.index(), |client| client.index()).is_ok();
             let has_chance = self.shortage.chances.iter().any(|(lucky, _)| *lucky == client);
-            self.ctx.hold_back(client, holds_too_much && !has_chance);
+            hold_back(&mut self.ctx, client, holds_too_much && !has_chance);
         }
         missed
     }
@@ -301,7 +301,7 @@ impl Bus {
                  MemoryMax), or lower limits.max_memory"
             )
         };
-        let (mut holders, leaving) = self.ctx.holders(held);
+        let (mut holders, leaving) = holders(&self.ctx, held);
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
             return self
@@ -349,95 +349,93 @@ fn idle_since(fleets: &Fleets, ctx: &Ctx, client: &Client) -> Option<(Moment, Mo
     Some((client.identity.opened, due))
 }
 
-impl Ctx {
-    /// When a client must be checked for being idle, if its listener limits that.
-    pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
-        let after = self.settings.listener(client.identity.listener)?.idle_timeout?;
-        (client.phase == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
-    }
+/// When a client must be checked for being idle, if its listener limits that.
+pub(super) fn idle_deadline(ctx: &Ctx, client: &Client) -> Option<Moment> {
+    let after = ctx.settings.listener(client.identity.listener)?.idle_timeout?;
+    (client.phase == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
+}
 
-    /// A session has no connection any more, or one again.
-    pub(super) fn on_detached(&mut self, key: ClientKey, is_detached: bool) {
-        let since = is_detached.then(|| self.time.now());
-        if let Some(client) = self.clients.get_mut(key).filter(|client| client.is_mcp_session()) {
-            client.seldom.detached = since;
-        }
+/// A session has no connection any more, or one again.
+pub(super) fn on_detached(ctx: &mut Ctx, key: ClientKey, is_detached: bool) {
+    let since = is_detached.then(|| ctx.time.now());
+    if let Some(client) = ctx.clients.get_mut(key).filter(|client| client.is_mcp_session()) {
+        client.seldom.detached = since;
     }
+}
 
-    /// Whether a session could be ended to make room for another one.
-    pub(super) fn has_detached_session(&self) -> bool {
-        self.clients
-            .iter()
-            .any(|(key, _)| self.clients.detached_since(key).is_some_and(|at| at.after(DETACHED) <= self.time.now()))
-    }
+/// Whether a session could be ended to make room for another one.
+pub(super) fn has_detached_session(ctx: &Ctx) -> bool {
+    ctx.clients
+        .iter()
+        .any(|(key, _)| ctx.clients.detached_since(key).is_some_and(|at| at.after(DETACHED) <= ctx.time.now()))
+}
 
-    /// The session that has to give up its worker of a pool is closed at the end of this call, if one has been without a
-    /// connection for long enough. Returns whether one is.
-    pub(super) fn evict_detached(&mut self, fleet: FleetId, asker: Source) -> bool {
-        let found = self.first_to_give_up(fleet, Some(asker));
-        let Some((since, client)) = found.filter(|(since, _)| since.after(DETACHED) <= self.time.now()) else {
-            return false;
+/// The session that has to give up its worker of a pool is closed at the end of this call, if one has been without a
+/// connection for long enough. Returns whether one is.
+pub(super) fn evict_detached(ctx: &mut Ctx, fleet: FleetId, asker: Source) -> bool {
+    let found = first_to_give_up(ctx, fleet, Some(asker));
+    let Some((since, client)) = found.filter(|(since, _)| since.after(DETACHED) <= ctx.time.now()) else {
+        return false;
+    };
+    ctx.evictions.push(Eviction { client, fleet, since });
+    ctx.workers_changed = true;
+    true
+}
+
+/// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
+/// had the worker, but no connection. One that has just got it may have a request that has waited for it.
+fn first_to_give_up(ctx: &Ctx, fleet: FleetId, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
+    let workers = || ctx.workers.iter().filter(|(_, worker)| worker.fleet() == fleet);
+    let owners = || workers().filter_map(|(_, it)| Some((it.owner()?, it.claim().since())));
+    let sources = owners().filter_map(|(owner, _)| Some(ctx.clients.identity(owner)?.origin.source()));
+    let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
+    sources.for_each(|source| *counts.entry(source).or_default() += 1);
+    let count = |source: &Source| counts.get(source).copied().unwrap_or_default();
+    let least = asker.as_ref().map_or(0, count);
+    // Those that may have to already go first, then the one that will soonest.
+    let rank = |since: Moment, has_most: usize| match since.after(DETACHED) > ctx.time.now() {
+        false => (false, Reverse(has_most), since),
+        true => (true, Reverse(0), since),
+    };
+    let is_evicted = |owner: &ClientKey| ctx.evictions.iter().any(|evicted| evicted.client == *owner);
+    let candidates = owners().filter(|(owner, _)| !is_evicted(owner)).filter_map(|(owner, claimed)| {
+        let source = ctx.clients.identity(owner)?.origin.source();
+        let (since, has_most) = (ctx.clients.detached_since(owner)?.max(claimed), count(&source));
+        (has_most >= least).then_some((rank(since, has_most), owner))
+    });
+    candidates.min().map(|((.., since), owner)| (since, owner))
+}
+
+/// When a session gives up its worker of a pool at the earliest, if one can: for a client of this source, or of any.
+pub(super) fn gives_up_at(ctx: &Ctx, fleet: FleetId, asker: Option<Source>) -> Option<Moment> {
+    Some(first_to_give_up(ctx, fleet, asker)?.0.after(DETACHED))
+}
+
+/// The clients that hold memory, in the order in which they are closed, and how much is freed with those already
+/// being closed.
+fn holders(ctx: &Ctx, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
+    let mut leaving = 0;
+    let mut holders = Vec::with_capacity(held.len());
+    for (peer, bytes) in held {
+        let Peer::Client(key) = peer else { continue };
+        let Some(client) = ctx.clients.get(*key).filter(|client| client.phase < Phase::Closing) else {
+            leaving += bytes;
+            continue;
         };
-        self.evictions.push(Eviction { client, fleet, since });
-        self.workers_changed = true;
-        true
+        // A client that waits for a worker has sent whole lines, and cannot influence when they are taken.
+        let moves = ctx.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
+        holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
     }
+    holders.sort_by_key(|holder| (holder.moves, Reverse(holder.bytes)));
+    (holders, leaving)
+}
 
-    /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
-    /// had the worker, but no connection. One that has just got it may have a request that has waited for it.
-    fn first_to_give_up(&self, fleet: FleetId, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
-        let workers = || self.workers.iter().filter(|(_, worker)| worker.fleet() == fleet);
-        let owners = || workers().filter_map(|(_, it)| Some((it.owner()?, it.claim().since())));
-        let sources = owners().filter_map(|(owner, _)| Some(self.clients.identity(owner)?.origin.source()));
-        let mut counts: BTreeMap<Source, usize> = BTreeMap::new();
-        sources.for_each(|source| *counts.entry(source).or_default() += 1);
-        let count = |source: &Source| counts.get(source).copied().unwrap_or_default();
-        let least = asker.as_ref().map_or(0, count);
-        // Those that may have to already go first, then the one that will soonest.
-        let rank = |since: Moment, has_most: usize| match since.after(DETACHED) > self.time.now() {
-            false => (false, Reverse(has_most), since),
-            true => (true, Reverse(0), since),
-        };
-        let is_evicted = |owner: &ClientKey| self.evictions.iter().any(|evicted| evicted.client == *owner);
-        let candidates = owners().filter(|(owner, _)| !is_evicted(owner)).filter_map(|(owner, claimed)| {
-            let source = self.clients.identity(owner)?.origin.source();
-            let (since, has_most) = (self.clients.detached_since(owner)?.max(claimed), count(&source));
-            (has_most >= least).then_some((rank(since, has_most), owner))
-        });
-        candidates.min().map(|((.., since), owner)| (since, owner))
-    }
-
-    /// When a session gives up its worker of a pool at the earliest, if one can: for a client of this source, or of any.
-    pub(super) fn gives_up_at(&self, fleet: FleetId, asker: Option<Source>) -> Option<Moment> {
-        Some(self.first_to_give_up(fleet, asker)?.0.after(DETACHED))
-    }
-
-    /// The clients that hold memory, in the order in which they are closed, and how much is freed with those already
-    /// being closed.
-    fn holders(&self, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
-        let mut leaving = 0;
-        let mut holders = Vec::with_capacity(held.len());
-        for (peer, bytes) in held {
-            let Peer::Client(key) = peer else { continue };
-            let Some(client) = self.clients.get(*key).filter(|client| client.phase < Phase::Closing) else {
-                leaving += bytes;
-                continue;
-            };
-            // A client that waits for a worker has sent whole lines, and cannot influence when they are taken.
-            let moves = self.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
-            holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
-        }
-        holders.sort_by_key(|holder| (holder.moves, Reverse(holder.bytes)));
-        (holders, leaving)
-    }
-
-    fn hold_back(&mut self, key: ClientKey, held_back: bool) {
-        let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { return };
-        match (client.end.gate.has(Hold::Memory), held_back) {
-            (false, true) => self.close_gate(key.into(), Hold::Memory),
-            (true, false) => self.open_gate(key.into(), Hold::Memory),
-            _ => {}
-        }
+fn hold_back(ctx: &mut Ctx, key: ClientKey, held_back: bool) {
+    let Some(client) = ctx.clients.get(key).filter(|client| client.phase == Phase::Open) else { return };
+    match (client.end.gate.has(Hold::Memory), held_back) {
+        (false, true) => ctx.close_gate(key.into(), Hold::Memory),
+        (true, false) => ctx.open_gate(key.into(), Hold::Memory),
+        _ => {}
     }
 }
 

@@ -77,6 +77,8 @@ mod withdrawal;
 
 use crate::ended::Ended;
 use crate::ended::Records;
+use crate::eviction::on_detached;
+use crate::fleet::life::stop_for_operator;
 use crate::index::PoolId;
 use alloc::rc::Rc;
 
@@ -189,7 +191,7 @@ impl Bus {
             Input::Closed(client) => self.on_client_closed(client),
             Input::CloseClient(client) => self.on_close_client(client),
             Input::EndClient { client, why } => self.end_client(client, why, || why.help().into()),
-            Input::Detached { client, is_detached } => self.ctx.on_detached(client, is_detached),
+            Input::Detached { client, is_detached } => on_detached(&mut self.ctx, client, is_detached),
             Input::EventsLost { client, lost } => self.ctx.report(Reason::EventsLost, Some(Peer::Client(client)), || {
                 format!(
                     "{lost} events of a session are lost: its client has not taken them before the session ended, or \
@@ -197,7 +199,7 @@ impl Bus {
                 )
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
-            Input::RestartWorker { worker, at_once: true } => self.ctx.stop_for_operator(worker),
+            Input::RestartWorker { worker, at_once: true } => stop_for_operator(&mut self.ctx, worker),
             Input::RestartWorker { worker, at_once: false } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Operator),
             Input::RestartPool(pool) => self.fleets.pools_mut().on_restart_pool(&mut self.ctx, PoolId::at(pool)),
             Input::Grown { worker, mib } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Memory(mib)),

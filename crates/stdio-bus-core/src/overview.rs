@@ -184,32 +184,30 @@ fn wait_for_own_worker(fleets: &Fleets, ctx: &Ctx, now: Moment, key: ClientKey, 
     let starts = |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
     let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
     let since = ctx.workers.get(worker)?.claim().since();
-    let whom = ctx.name(Peer::Worker(worker))?;
+    let whom = name_of(ctx, Peer::Worker(worker))?;
     Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
 }
 
-impl Ctx {
-    fn link(&self, now: Moment, end: &Endpoint, since: Moment) -> Link {
-        let wait_for_room = |(peer, since)| {
-            Some(WaitsFor { whom: self.name(peer)?, what: "room for its next line", time: now.since(since) })
-        };
-        Link {
-            asked: end.asked.len(),
-            to_answer: end.to_answer.count() as usize,
-            sessions: end.sessions.len(),
-            queued: end.output.queued(),
-            full: end.output.full_since().map(|since| now.since(since)),
-            waits_for: end.seldom.blocked_on.and_then(wait_for_room),
-            idle: now.since(end.stream.progress_at().max(since)),
-        }
+fn link_of(ctx: &Ctx, now: Moment, end: &Endpoint, since: Moment) -> Link {
+    let wait_for_room = |(peer, since)| {
+        Some(WaitsFor { whom: name_of(ctx, peer)?, what: "room for its next line", time: now.since(since) })
+    };
+    Link {
+        asked: end.asked.len(),
+        to_answer: end.to_answer.count() as usize,
+        sessions: end.sessions.len(),
+        queued: end.output.queued(),
+        full: end.output.full_since().map(|since| now.since(since)),
+        waits_for: end.seldom.blocked_on.and_then(wait_for_room),
+        idle: now.since(end.stream.progress_at().max(since)),
     }
+}
 
-    fn name(&self, peer: Peer) -> Option<Name> {
-        Some(match peer {
-            Peer::Client(client) => Name::Client(self.clients.client_number(client)?),
-            Peer::Worker(worker) => Name::Worker(self.workers.worker_name(worker)?),
-        })
-    }
+fn name_of(ctx: &Ctx, peer: Peer) -> Option<Name> {
+    Some(match peer {
+        Peer::Client(client) => Name::Client(ctx.clients.client_number(client)?),
+        Peer::Worker(worker) => Name::Worker(ctx.workers.worker_name(worker)?),
+    })
 }
 
 impl<'a> View<'a> {
@@ -229,7 +227,7 @@ impl<'a> View<'a> {
     /// The client in a slot.
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
         let (key, client) = self.bus.ctx.clients.at(slot)?;
-        let mut link = self.bus.ctx.link(now, &client.end, client.identity.opened);
+        let mut link = link_of(&self.bus.ctx, now, &client.end, client.identity.opened);
         link.waits_for =
             link.waits_for.or_else(|| wait_for_own_worker(&self.bus.fleets, &self.bus.ctx, now, key, client));
         Some(ClientRow {
@@ -271,7 +269,7 @@ impl<'a> View<'a> {
                     .iter()
                     .filter_map(|session| self.bus.sessions.get(*session)?.owner())
                     .count(),
-                ..self.bus.ctx.link(now, worker.end(), worker.process().started())
+                ..link_of(&self.bus.ctx, now, worker.end(), worker.process().started())
             },
         })
     }
@@ -287,7 +285,7 @@ impl<'a> View<'a> {
         Some(SessionRow {
             name: session.name().as_bytes(),
             client: session.owner().and_then(|client| self.bus.ctx.clients.client_number(client)),
-            worker: self.bus.ctx.name(Peer::Worker(session.worker())),
+            worker: name_of(&self.bus.ctx, Peer::Worker(session.worker())),
             rank: session.rank(),
             pending: session.pending(),
             idle: now.since(session.used()),
@@ -302,7 +300,7 @@ impl<'a> View<'a> {
     /// Who has made the request in a slot, if that still waits.
     pub fn asker_of(&self, slot: usize) -> Option<Name> {
         let (_, request) = self.bus.requests.at(slot)?;
-        self.bus.ctx.name(request.asker()?)
+        name_of(&self.bus.ctx, request.asker()?)
     }
 
     /// The request in a slot. `questions` is for all rows of this moment.
@@ -314,8 +312,8 @@ impl<'a> View<'a> {
             id: self.bus.requests.asker_text(key),
             method: self.bus.requests.method_of(key),
             silent,
-            asker: request.asker().and_then(|asker| self.bus.ctx.name(asker)),
-            answerer: self.bus.ctx.name(request.answerer()),
+            asker: request.asker().and_then(|asker| name_of(&self.bus.ctx, asker)),
+            answerer: name_of(&self.bus.ctx, request.answerer()),
             age: self.lasted(now, request.since()),
             expires: (expires != Moment::NEVER).then(|| expires.since(now)),
             is_cancelled: request.cancelled().is_some(),

@@ -42,7 +42,7 @@ impl Bus {
             return self.pass_over(worker, window, line, false);
         }
         if let Peer::Client(client) = from
-            && let Some(text) = self.ctx.untrusted_header(client, &window.data()[line..])
+            && let Some(text) = untrusted_header(&self.ctx, client, &window.data()[line..])
         {
             self.close_with_error(client, Reason::ProxyHeader, &text);
             return Flow::Over;
@@ -194,7 +194,7 @@ impl Bus {
             _ => format!("Invalid Request: {text}"),
         };
         self.fail_requests_of(client, Reason::RequestDiscarded, CLOSED_BEFORE);
-        self.ctx.send_error(client.into(), b"null", reason, &message, Delivered::Nothing);
+        send_error(&mut self.ctx, client.into(), b"null", reason, &message, Delivered::Nothing);
         self.close_client(client, Close::Flush, reason);
     }
 }
@@ -215,23 +215,23 @@ pub(super) fn refuse(
 ) -> Flow {
     let Refusal(reason, text) = refusal;
     let has_id = line.id.is_some();
-    let answer = has_id && ctx.takes_errors(from);
+    let answer = has_id && takes_errors(ctx, from);
     // A peer that asks without reading the answers is not read until it reads.
     if answer && ctx.block_on_itself(from) {
         return Flow::Blocked;
     }
-    ctx.report_line(reason, from, line, &text);
+    report_line(ctx, reason, from, line, &text);
     if let Some(end) = ctx.endpoint(from).filter(|_| has_id) {
         end.traffic.refused += 1;
     }
     let error = |session: Option<&[u8]>, cause| {
         let id = echoed_id(line);
         let code = code_for(fleets, ctx, from, reason);
-        answer.then(|| ctx.error_for(from, id, session, (code, reason, cause), &text, Delivered::No)).flatten()
+        answer.then(|| error_for(ctx, from, id, session, (code, reason, cause), &text, Delivered::No)).flatten()
     };
     let Peer::Client(client) = from else {
         let said = error(None, None);
-        ctx.say(from, said);
+        say(ctx, from, said);
         return Flow::Next;
     };
     let cause = if reason == Reason::RequestLost { sessions.cause_of_loss(ctx, client, line) } else { None };
@@ -243,7 +243,7 @@ pub(super) fn refuse(
             record_refusal(fleets, ctx, sessions, client, line, reason, said.as_ref());
         }
     }
-    ctx.say(from, said);
+    say(ctx, from, said);
     Flow::Next
 }
 
@@ -293,84 +293,82 @@ impl Sessions {
     }
 }
 
-impl Ctx {
-    /// Reports that a line of `from` was dropped, with its id.
-    pub(super) fn report_line(&mut self, reason: Reason, from: Peer, line: Parsed<'_>, text: &str) {
-        if let Peer::Worker(worker) = from
-            && let Some(worker) = self.workers.get_mut(worker)
-        {
-            worker.useless_mut().count_line();
-        }
-        let id = line.id.is_some().then(|| line.get(line.id));
-        self.report_request(reason, [Some(from), None], || {
-            let id =
-                id.map(|token| String::from_utf8_lossy(&token[..token.len().min(2 * MAX_REQUEST_ID_LEN)]).into_owned());
-            (id, text.into())
-        });
+/// Reports that a line of `from` was dropped, with its id.
+pub(super) fn report_line(ctx: &mut Ctx, reason: Reason, from: Peer, line: Parsed<'_>, text: &str) {
+    if let Peer::Worker(worker) = from
+        && let Some(worker) = ctx.workers.get_mut(worker)
+    {
+        worker.useless_mut().count_line();
     }
+    let id = line.id.is_some().then(|| line.get(line.id));
+    ctx.report_request(reason, [Some(from), None], || {
+        let id =
+            id.map(|token| String::from_utf8_lossy(&token[..token.len().min(2 * MAX_REQUEST_ID_LEN)]).into_owned());
+        (id, text.into())
+    });
+}
 
-    /// Sends an error, if there is one.
-    pub(super) fn say(&mut self, to: Peer, said: Option<Said>) {
-        if let Some(Said { line, .. }) = said {
-            self.out.stats().error_replies += 1;
-            self.send(to, &line);
-        }
+/// Sends an error, if there is one.
+pub(super) fn say(ctx: &mut Ctx, to: Peer, said: Option<Said>) {
+    if let Some(Said { line, .. }) = said {
+        ctx.out.stats().error_replies += 1;
+        ctx.send(to, &line);
     }
+}
 
-    fn takes_errors(&self, peer: Peer) -> bool {
-        match peer {
-            Peer::Client(client) => self.clients.phase(client).is_some_and(|phase| phase <= Phase::Refusing),
-            Peer::Worker(worker) => self.workers.worker_takes_messages(worker),
-        }
+fn takes_errors(ctx: &Ctx, peer: Peer) -> bool {
+    match peer {
+        Peer::Client(client) => ctx.clients.phase(client).is_some_and(|phase| phase <= Phase::Refusing),
+        Peer::Worker(worker) => ctx.workers.worker_takes_messages(worker),
     }
+}
 
-    /// The message for malformed input that looks like the PROXY header of an untrusted peer. The first lines of a
-    /// binary one are empty, and were skipped.
-    fn untrusted_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
-        self.peer_end(client.into()).filter(|client| client.traffic.lines_in == 0)?;
-        let client = self.clients.identity(client)?;
-        let begins_like = |header: &[u8]| header.starts_with(&bytes[..bytes.len().min(header.len())]);
-        if !begins_like(b"PROXY ") && !begins_like(b"\0\r\nQUIT\n") {
-            return None;
-        }
-        if client.origin.via.is_some() || client.origin.is_proxy {
-            return Some(
-                "it begins like a second PROXY header; of several proxies in a row only the last may send one".into(),
-            );
-        }
-        let place = client.origin.place;
-        Some(match &self.settings.listeners[client.listener].entry.proxy {
-            Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
-            None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
-        })
+/// The message for malformed input that looks like the PROXY header of an untrusted peer. The first lines of a
+/// binary one are empty, and were skipped.
+fn untrusted_header(ctx: &Ctx, client: ClientKey, bytes: &[u8]) -> Option<String> {
+    ctx.peer_end(client.into()).filter(|client| client.traffic.lines_in == 0)?;
+    let client = ctx.clients.identity(client)?;
+    let begins_like = |header: &[u8]| header.starts_with(&bytes[..bytes.len().min(header.len())]);
+    if !begins_like(b"PROXY ") && !begins_like(b"\0\r\nQUIT\n") {
+        return None;
     }
+    if client.origin.via.is_some() || client.origin.is_proxy {
+        return Some(
+            "it begins like a second PROXY header; of several proxies in a row only the last may send one".into(),
+        );
+    }
+    let place = client.origin.place;
+    Some(match &ctx.settings.listeners[client.listener].entry.proxy {
+        Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
+        None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
+    })
+}
 
-    /// Sends an error to a peer that still reads. `id` is a JSON token.
-    pub(super) fn send_error(&mut self, to: Peer, id: &[u8], reason: Reason, text: &str, delivered: Delivered) {
-        let said = self.error_for(to, id, None, (reason.code(), reason, None), text, delivered);
-        self.say(to, said);
-    }
+/// Sends an error to a peer that still reads. `id` is a JSON token.
+pub(super) fn send_error(ctx: &mut Ctx, to: Peer, id: &[u8], reason: Reason, text: &str, delivered: Delivered) {
+    let said = error_for(ctx, to, id, None, (reason.code(), reason, None), text, delivered);
+    say(ctx, to, said);
+}
 
-    /// The error for a peer that still reads; `cause` is the reason why a worker was replaced. `id` is a JSON token.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn error_for(
-        &self,
-        to: Peer,
-        id: &[u8],
-        session: Option<&[u8]>,
-        (code, reason, cause): (i32, Reason, Option<Reason>),
-        text: &str,
-        delivered: Delivered,
-    ) -> Option<Said> {
-        if !self.takes_errors(to) {
-            return None;
-        }
-        // A worker that was replaced has not simply ended.
-        let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
-        let mut line = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
-        if reason == Reason::EraUnsupported {
-            reply::add_versions(&mut line);
-        }
-        Some(Said { code, reason: told, line })
+/// The error for a peer that still reads; `cause` is the reason why a worker was replaced. `id` is a JSON token.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn error_for(
+    ctx: &Ctx,
+    to: Peer,
+    id: &[u8],
+    session: Option<&[u8]>,
+    (code, reason, cause): (i32, Reason, Option<Reason>),
+    text: &str,
+    delivered: Delivered,
+) -> Option<Said> {
+    if !takes_errors(ctx, to) {
+        return None;
     }
+    // A worker that was replaced has not simply ended.
+    let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
+    let mut line = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
+    if reason == Reason::EraUnsupported {
+        reply::add_versions(&mut line);
+    }
+    Some(Said { code, reason: told, line })
 }

@@ -14,7 +14,10 @@ use super::request::Request;
 use super::session::table::Session;
 use super::timers::Timer;
 use super::{Bus, closing};
+use crate::closing::leave_unread;
 use crate::ctx::Ctx;
+use crate::fleet::life::kill_workers;
+use crate::fleet::life::stop_worker;
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain timeout.
 const LAST_GRACE: Duration = Duration::from_secs(1);
@@ -60,6 +63,11 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
+    /// The stage that it is in.
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage
+    }
+
     /// Whether new requests are answered with an error.
     pub fn refuses_requests(&self) -> bool {
         self.stage >= Stage::Quiescing
@@ -126,7 +134,8 @@ impl Bus {
         if lame_duck.is_zero() {
             return self.begin_shutdown(why);
         }
-        self.ctx.enter(Stage::LameDuck, self.ctx.time.now().after(lame_duck));
+        let until = self.ctx.time.now().after(lame_duck);
+        enter_stage(&mut self.ctx, Stage::LameDuck, until);
         self.ctx.report(Reason::Draining, None, || {
             format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
         });
@@ -139,7 +148,7 @@ impl Bus {
             return;
         }
         let quiesce = self.ctx.settings.limits.quiesce;
-        self.ctx.enter(Stage::Quiescing, now.after(quiesce));
+        enter_stage(&mut self.ctx, Stage::Quiescing, now.after(quiesce));
         self.ctx.shutdown.quiesces_from = now;
         self.fleets.queue_mut().stop_awaiting_workers(&mut self.ctx);
         self.ctx.out.push(Effect::StopAccept);
@@ -176,7 +185,7 @@ impl Bus {
             Stage::Flushing if over => {
                 self.ctx.shutdown.deadline = Moment::NEVER;
                 for client in self.ctx.clients.keys() {
-                    self.ctx.leave_unread(client);
+                    leave_unread(&mut self.ctx, client);
                     self.close_client(client, Close::Now, Reason::ShuttingDown);
                 }
             }
@@ -186,13 +195,13 @@ impl Bus {
             self.ctx.shutdown.stage = Stage::Done;
             self.ctx.out.push(Effect::Done);
         } else {
-            self.ctx.await_deadline();
+            await_deadline(&mut self.ctx);
         }
     }
 
     fn terminate(&mut self) {
         let deadline = self.ctx.time.now().after(self.ctx.settings.limits.drain_timeout);
-        self.ctx.enter(Stage::Terminating, deadline);
+        enter_stage(&mut self.ctx, Stage::Terminating, deadline);
         self.ctx.shutdown.ends = deadline;
         for client in self.ctx.clients.keys() {
             self.ctx.end_throttle(client);
@@ -200,14 +209,15 @@ impl Bus {
         let left = self.ctx.workers.len();
         self.ctx.report(Reason::Draining, None, || format!("{left} workers are told to stop"));
         for worker in self.ctx.workers.keys() {
-            self.ctx.stop_worker(worker);
+            stop_worker(&mut self.ctx, worker);
         }
         self.advance_shutdown();
     }
 
     fn kill(&mut self) {
-        self.ctx.enter(Stage::Killing, self.ctx.time.now().after(LAST_GRACE));
-        self.ctx.kill_workers();
+        let until = self.ctx.time.now().after(LAST_GRACE);
+        enter_stage(&mut self.ctx, Stage::Killing, until);
+        kill_workers(&mut self.ctx);
         self.advance_shutdown();
     }
 
@@ -216,7 +226,7 @@ impl Bus {
             true => self.ctx.shutdown.ends,
             false => self.ctx.shutdown.ends.max(self.ctx.time.now().after(LAST_GRACE)),
         };
-        self.ctx.enter(Stage::Flushing, deadline);
+        enter_stage(&mut self.ctx, Stage::Flushing, deadline);
         self.close_clients();
         self.advance_shutdown();
     }
@@ -262,30 +272,23 @@ impl Bus {
     }
 }
 
-impl Ctx {
-    /// The stage of the shutdown.
-    pub(crate) fn stage(&self) -> Stage {
-        self.shutdown.stage
-    }
+/// Enters the next stage, which lasts until `deadline` at most.
+fn enter_stage(ctx: &mut Ctx, stage: Stage, deadline: Moment) {
+    (ctx.shutdown.stage, ctx.shutdown.deadline) = (stage, deadline);
+    await_deadline(ctx);
+}
 
-    /// Enters the next stage, which lasts until `deadline` at most.
-    fn enter(&mut self, stage: Stage, deadline: Moment) {
-        (self.shutdown.stage, self.shutdown.deadline) = (stage, deadline);
-        self.await_deadline();
+fn await_deadline(ctx: &mut Ctx) {
+    if ctx.shutdown.deadline > ctx.time.now() {
+        ctx.timers.arm(Timer::Drain, ctx.shutdown.deadline);
     }
+}
 
-    fn await_deadline(&mut self) {
-        if self.shutdown.deadline > self.time.now() {
-            self.timers.arm(Timer::Drain, self.shutdown.deadline);
-        }
-    }
-
-    /// A client has got an answer: it may be its last one.
-    pub(super) fn watch_silence(&mut self) {
-        if self.shutdown.stage == Stage::Quiescing {
-            // Without a grace it is checked in the next tick, not again in this one.
-            let grace = self.settings.limits.drain_grace.max(Duration::from_nanos(1));
-            self.timers.arm(Timer::Drain, self.time.now().after(grace));
-        }
+/// A client has got an answer: it may be its last one.
+pub(super) fn watch_silence(ctx: &mut Ctx) {
+    if ctx.shutdown.stage == Stage::Quiescing {
+        // Without a grace it is checked in the next tick, not again in this one.
+        let grace = ctx.settings.limits.drain_grace.max(Duration::from_nanos(1));
+        ctx.timers.arm(Timer::Drain, ctx.time.now().after(grace));
     }
 }

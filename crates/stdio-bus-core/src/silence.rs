@@ -240,11 +240,9 @@ impl Requests {
     }
 }
 
-impl Ctx {
-    /// When the request that is being handled times out, by the limits of this worker, if ever. Its time began when the
-    /// daemon took its line.
-    pub(super) fn line_expires(&self, worker: WorkerKey) -> Option<Moment> {
-        let expires = self.workers.get(worker)?.answering().limits().expires(self.time.taken_at());
-        Some(expires).filter(|expires| *expires != Moment::NEVER)
-    }
+/// When the request that is being handled times out, by the limits of this worker, if ever. Its time began when the
+/// daemon took its line.
+pub(super) fn line_expires(ctx: &Ctx, worker: WorkerKey) -> Option<Moment> {
+    let expires = ctx.workers.get(worker)?.answering().limits().expires(ctx.time.taken_at());
+    Some(expires).filter(|expires| *expires != Moment::NEVER)
 }

@@ -28,6 +28,7 @@ use crate::endpoint::Endpoint;
 use crate::intake::Flow;
 use crate::out::Out;
 use crate::pending::Requests;
+use crate::refusals::send_error;
 
 /// So much of a line is logged.
 const SHOWN: usize = 4 * 1024;
@@ -299,7 +300,7 @@ impl Requests {
             let text = format!("a message {shown} is {what}, and is passed over");
             ctx.report(reason, Some(from), || text.clone());
             if let Some(id) = id {
-                ctx.send_error(from, id, reason, &text, Delivered::No);
+                send_error(ctx, from, id, reason, &text, Delivered::No);
             }
             return Cost::Nothing;
         }

@@ -13,6 +13,7 @@ use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
 use crate::client::Clients;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::eras::lending::preferred_in;
 use crate::index::{FleetId, GroupId, ListenerId};
 use crate::pending::Requests;
 
@@ -79,7 +80,7 @@ impl Subscriptions {
             self.review(ctx, requests, fleets);
         }
         // What continues a request goes where that was begun.
-        let begun = ctx.preferred_in(client, group);
+        let begun = preferred_in(ctx, client, group);
         let of = ctx.clients.listener(client)?;
         let own = self.0.iter().rev().filter(|it| it.of == of);
         let mut workers = own.filter_map(|it| requests.worker_of_subscription(it.request));

@@ -27,6 +27,7 @@ use super::shares::Shares;
 use crate::client::Clients;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::roll::notice_leaving;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId};
 
 /// Maximum number of tasks; beyond it one is forgotten for each new one.
@@ -291,7 +292,7 @@ impl Tasks {
         }
         self.set_works(&name, works);
         if !works {
-            ctx.notice_leaving(worker);
+            notice_leaving(ctx, worker);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::Bus;
 use crate::fleet::admission::TurnedAway;
+use crate::fleet::admission::may_ask;
 use crate::index::{ListenerId, PoolId};
 use crate::origin::Origin;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
@@ -48,7 +49,7 @@ impl<'a> View<'a> {
 
     /// The stage of the shutdown.
     pub fn stage(&self) -> Stage {
-        self.bus.ctx.stage()
+        self.bus.ctx.shutdown.stage()
     }
 
     /// The number of a client for people.
@@ -71,7 +72,7 @@ impl<'a> View<'a> {
     /// # Errors
     /// Why not.
     pub fn may_ask(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Result<(), TurnedAway> {
-        self.bus.ctx.may_ask(listener.into(), origin)
+        may_ask(&self.bus.ctx, listener.into(), origin)
     }
 
     /// The sources of all clients, and how many each has.

@@ -17,6 +17,7 @@ use super::timers::Timer;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::pending::Requests;
+use crate::refusals::send_error;
 use crate::session::table::Sessions;
 
 /// How a protocol cancels a request.
@@ -96,7 +97,7 @@ impl Requests {
         let dialect = self.dialect(ctx, fleets, client, worker, key);
         // MCP: the `initialize` is not cancelled.
         let may_be = dialect != Dialect::Mcp || verb != Verb::Initialize;
-        if may_be && ctx.reads_lines(answerer) {
+        if may_be && reads_lines(ctx, answerer) {
             let id = self.wire_token(key);
             let id = id.map_or_else(|| self.asker_token(key), |id| id.as_bytes().to_owned());
             ctx.send(answerer, &cancellation(dialect, &id, why));
@@ -125,7 +126,7 @@ impl Requests {
             return;
         }
         ctx.report_request(reason, [Some(answerer), Some(asker)], || (Some(shown), text.into()));
-        ctx.send_error(asker, &id, reason, text, Delivered::Yes);
+        send_error(ctx, asker, &id, reason, text, Delivered::Yes);
     }
 
     /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
@@ -202,13 +203,11 @@ impl Sessions {
     }
 }
 
-impl Ctx {
-    /// Whether a peer still reads what it is sent.
-    fn reads_lines(&self, peer: Peer) -> bool {
-        match peer {
-            Peer::Worker(worker) => self.workers.worker_takes_messages(worker),
-            Peer::Client(_) => self.takes_messages(peer),
-        }
+/// Whether a peer still reads what it is sent.
+fn reads_lines(ctx: &Ctx, peer: Peer) -> bool {
+    match peer {
+        Peer::Worker(worker) => ctx.workers.worker_takes_messages(worker),
+        Peer::Client(_) => ctx.takes_messages(peer),
     }
 }
 

@@ -261,7 +261,7 @@ impl Admission {
         listener: ListenerId,
         origin: &Origin,
     ) -> Result<(), TurnedAway> {
-        ctx.may_ask(listener, origin)?;
+        may_ask(ctx, listener, origin)?;
         if ctx.settings.listeners[listener].is_gone {
             return Err(TurnedAway::Removed);
         }
@@ -270,7 +270,7 @@ impl Admission {
             let shares = Shares::new(ctx.clients.capacity(), self.sources(), Some(origin.source()));
             return Err(TurnedAway::full(&shares, ""));
         }
-        ctx.no_room(listener, origin.source()).map_or(Ok(()), Err)
+        no_room(ctx, listener, origin.source()).map_or(Ok(()), Err)
     }
 
     /// Whether a source has more than half of all slots.
@@ -296,57 +296,51 @@ impl Admission {
     }
 }
 
-impl Ctx {
-    /// Whether a client is allowed. If not, that is reported.
-    pub(crate) fn lets_in(&mut self, listener: ListenerId, origin: &Origin) -> bool {
-        let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
-        self.tell(Reason::NotAllowed, || {
-            let text = format!("a client is rejected: {} is not in {key}", origin.place);
-            let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
-            // The peer left before its address could be read, unless a proxy brings it without an address.
-            if origin.place == Place::Inherited && origin.via.is_none() { report.at(Level::Debug) } else { report }
-        });
-        false
-    }
+/// Whether a client is allowed. If not, that is reported.
+pub(crate) fn lets_in(ctx: &mut Ctx, listener: ListenerId, origin: &Origin) -> bool {
+    let Err(key) = ctx.settings.listeners[listener].entry.lets_in(origin) else { return true };
+    ctx.tell(Reason::NotAllowed, || {
+        let text = format!("a client is rejected: {} is not in {key}", origin.place);
+        let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
+        // The peer left before its address could be read, unless a proxy brings it without an address.
+        if origin.place == Place::Inherited && origin.via.is_none() { report.at(Level::Debug) } else { report }
+    });
+    false
+}
 
-    /// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.
-    ///
-    /// # Errors
-    /// Why not.
-    pub(crate) fn may_ask(&self, listener: ListenerId, origin: &Origin) -> Result<(), TurnedAway> {
-        let Some(settings) = self.settings.listener(listener) else { return Err(TurnedAway::Removed) };
-        if self.shutdown.stops_workers() {
-            return Err(TurnedAway::Draining);
-        }
-        if let Err(key) = settings.entry.lets_in(origin) {
-            return Err(TurnedAway::NotAllowed(format!("{} is not in {key}", origin.place)));
-        }
-        if !self.settings.offers_any(listener, origin) {
-            return Err(TurnedAway::NotAllowed("this token is good for no pool of this listener".into()));
-        }
-        Ok(())
+/// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn may_ask(ctx: &Ctx, listener: ListenerId, origin: &Origin) -> Result<(), TurnedAway> {
+    let Some(settings) = ctx.settings.listener(listener) else { return Err(TurnedAway::Removed) };
+    if ctx.shutdown.stops_workers() {
+        return Err(TurnedAway::Draining);
     }
+    if let Err(key) = settings.entry.lets_in(origin) {
+        return Err(TurnedAway::NotAllowed(format!("{} is not in {key}", origin.place)));
+    }
+    if !ctx.settings.offers_any(listener, origin) {
+        return Err(TurnedAway::NotAllowed("this token is good for no pool of this listener".into()));
+    }
+    Ok(())
+}
 
-    /// Why the listener with this index takes no more clients from `source`; none if it does.
-    pub(crate) fn no_room(&self, listener: ListenerId, source: Source) -> Option<TurnedAway> {
-        let most = self.settings.listener(listener)?.max_connections;
-        let let_in = |source| self.clients.let_in(Some(listener), source);
-        // The reason that the client can act upon comes first.
-        match (most.per_source, most.total) {
-            (Some(most), _) if let_in(Some(source)) >= most => Some(most_of_source(most)),
-            (_, Some(most)) if let_in(None) >= most => {
-                let text = format!("this listener takes {} ({KEY}); try again when one has left", connections(most));
-                let clients = self.clients.iter().map(|(_, client)| &client.identity);
-                let here = clients.filter(|client| client.let_in() == Some(listener));
-                let shares = Shares::new(most, here.map(|client| (client.origin.source(), 1)), Some(source));
-                Some(if shares.is_asker_above_its_share() {
-                    TurnedAway::TooMany(text)
-                } else {
-                    TurnedAway::NoRoom(text)
-                })
-            }
-            _ => None,
+/// Why the listener with this index takes no more clients from `source`; none if it does.
+pub(crate) fn no_room(ctx: &Ctx, listener: ListenerId, source: Source) -> Option<TurnedAway> {
+    let most = ctx.settings.listener(listener)?.max_connections;
+    let let_in = |source| ctx.clients.let_in(Some(listener), source);
+    // The reason that the client can act upon comes first.
+    match (most.per_source, most.total) {
+        (Some(most), _) if let_in(Some(source)) >= most => Some(most_of_source(most)),
+        (_, Some(most)) if let_in(None) >= most => {
+            let text = format!("this listener takes {} ({KEY}); try again when one has left", connections(most));
+            let clients = ctx.clients.iter().map(|(_, client)| &client.identity);
+            let here = clients.filter(|client| client.let_in() == Some(listener));
+            let shares = Shares::new(most, here.map(|client| (client.origin.source(), 1)), Some(source));
+            Some(if shares.is_asker_above_its_share() { TurnedAway::TooMany(text) } else { TurnedAway::NoRoom(text) })
         }
+        _ => None,
     }
 }
 

@@ -151,58 +151,56 @@ impl Requests {
     }
 }
 
-impl Ctx {
-    /// A request to a worker has timed out. Returns how many have in a row, if that shows that it hangs. A worker that has
-    /// other output meanwhile, or is paused, may be slow with these and serve others.
-    pub(crate) fn hangs(&mut self, key: WorkerKey) -> Option<u32> {
-        let now = self.time.now();
-        let worker = self.workers.get_mut(key).filter(|worker| worker.takes_messages())?;
-        let spoke_at = worker.end.stream.spoke_at().unwrap_or(worker.process.started());
-        let may_go_on = !worker.answering.limits().are_shorter_than(now.since(spoke_at));
-        // One that waits for a client's answer does not hang.
-        if may_go_on || worker.end.gate.waits() || !worker.end.asked.is_empty() {
-            worker.answering.timeouts = 0;
-            return None;
-        }
-        worker.answering.timeouts += 1;
-        Some(worker.answering.timeouts).filter(|timeouts| *timeouts >= MAX_TIMEOUTS)
+/// A request to a worker has timed out. Returns how many have in a row, if that shows that it hangs. A worker that has
+/// other output meanwhile, or is paused, may be slow with these and serve others.
+pub(crate) fn hangs(ctx: &mut Ctx, key: WorkerKey) -> Option<u32> {
+    let now = ctx.time.now();
+    let worker = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages())?;
+    let spoke_at = worker.end.stream.spoke_at().unwrap_or(worker.process.started());
+    let may_go_on = !worker.answering.limits().are_shorter_than(now.since(spoke_at));
+    // One that waits for a client's answer does not hang.
+    if may_go_on || worker.end.gate.waits() || !worker.end.asked.is_empty() {
+        worker.answering.timeouts = 0;
+        return None;
     }
+    worker.answering.timeouts += 1;
+    Some(worker.answering.timeouts).filter(|timeouts| *timeouts >= MAX_TIMEOUTS)
+}
 
-    /// A worker follows others that have failed.
-    pub(super) fn put_on_probation(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.answering.is_on_probation = true;
-        self.wake_at(key.into(), self.time.now().after(PROBATION));
-    }
+/// A worker follows others that have failed.
+pub(super) fn put_on_probation(ctx: &mut Ctx, key: WorkerKey) {
+    let Some(worker) = ctx.workers.get_mut(key) else { return };
+    worker.answering.is_on_probation = true;
+    ctx.wake_at(key.into(), ctx.time.now().after(PROBATION));
+}
 
-    /// Ends the probation of a worker that has run for long enough. Returns when to check again.
-    pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
-        let due = worker.process.started().after(PROBATION);
-        worker.answering.is_on_probation = due > self.time.now();
-        self.workers_changed |= due <= self.time.now();
-        (due > self.time.now()).then_some(due)
-    }
+/// Ends the probation of a worker that has run for long enough. Returns when to check again.
+pub(super) fn tick_probation(ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
+    let worker = ctx.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
+    let due = worker.process.started().after(PROBATION);
+    worker.answering.is_on_probation = due > ctx.time.now();
+    ctx.workers_changed |= due <= ctx.time.now();
+    (due > ctx.time.now()).then_some(due)
+}
 
-    /// Reports a client that waits for the first answer of its own worker. Returns when to check again.
-    pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get_mut(key).filter(|worker| !worker.claim.told_of_wait())?;
-        let (owner, claimed, started) = (worker.owner()?, worker.claim.since(), worker.process.started());
-        let due = claimed.after(FIRST_ANSWER);
-        if due > self.time.now() {
-            return Some(due);
-        }
-        worker.claim.tell_of_wait();
-        if worker.starts_for().is_some() {
-            let (waited, ran) = (self.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
-            self.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
-                let text = format!(
-                    "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
-                     before; with more instances spares are warm"
-                );
-                (None, text)
-            });
-        }
-        None
+/// Reports a client that waits for the first answer of its own worker. Returns when to check again.
+pub(super) fn tick_first_answer(ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
+    let worker = ctx.workers.get_mut(key).filter(|worker| !worker.claim.told_of_wait())?;
+    let (owner, claimed, started) = (worker.owner()?, worker.claim.since(), worker.process.started());
+    let due = claimed.after(FIRST_ANSWER);
+    if due > ctx.time.now() {
+        return Some(due);
     }
+    worker.claim.tell_of_wait();
+    if worker.starts_for().is_some() {
+        let (waited, ran) = (ctx.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
+        ctx.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
+            let text = format!(
+                "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
+                 before; with more instances spares are warm"
+            );
+            (None, text)
+        });
+    }
+    None
 }

@@ -9,6 +9,8 @@ use ndjson_scan::decoded;
 
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::eras::lending::lent_worker;
+use crate::fleet::eras::lending::preferred_in;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId, SlotId};
 use crate::message::{Parsed, Refusal};
@@ -315,7 +317,7 @@ impl Group {
                     (None, 1) => "its worker was",
                     (None, _) => "all workers were",
                 };
-                format!(": {which} {}", ctx.how_given_up(due))
+                format!(": {which} {}", how_given_up(ctx, due))
             }
             (Some(_), None, Some(at)) => {
                 format!(": the spare one has exited, and the next one starts in {} ms", wait(at))
@@ -351,11 +353,11 @@ impl Fleets {
         let assigned = ctx.clients.worker_in(client, group);
         let is_its_own = assigned.is_some_and(|worker| ctx.workers.owner(worker) == Some(client));
         let kept = if lends {
-            ctx.lent_worker(client, group)
+            lent_worker(ctx, client, group)
         } else {
             let stays = is_its_own || assignment == Assignment::Client;
             let usable = assigned.filter(|worker| stays && ctx.workers.worker_takes_messages(*worker));
-            let preferred = has_doors.then(|| ctx.preferred_in(client, group));
+            let preferred = has_doors.then(|| preferred_in(ctx, client, group));
             preferred.flatten().or(usable)
         };
         if let Some(worker) = kept {
@@ -449,17 +451,15 @@ impl Pools {
     }
 }
 
-impl Ctx {
-    /// Why workers were given up, and what brings them back; the next attempt is at `due`.
-    fn how_given_up(&self, due: Option<Moment>) -> String {
-        let limits = &self.settings.limits;
-        let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
-        let remedy = match due {
-            Some(at) => format!("it is tried again in {} s", at.since(self.time.now()).as_millis().div_ceil(1000)),
-            None => "the pool has to be restarted".to_owned(),
-        };
-        format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
-    }
+/// Why workers were given up, and what brings them back; the next attempt is at `due`.
+fn how_given_up(ctx: &Ctx, due: Option<Moment>) -> String {
+    let limits = &ctx.settings.limits;
+    let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
+    let remedy = match due {
+        Some(at) => format!("it is tried again in {} s", at.since(ctx.time.now()).as_millis().div_ceil(1000)),
+        None => "the pool has to be restarted".to_owned(),
+    };
+    format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
 }
 
 impl Settings {

@@ -10,6 +10,10 @@ use crate::Bus;
 use crate::client::Phase;
 use crate::client::Workers;
 use crate::ctx::Ctx;
+use crate::fleet::answering::hangs;
+use crate::fleet::answering::tick_first_answer;
+use crate::fleet::answering::tick_probation;
+use crate::fleet::eras::discovery::ask_era;
 use crate::flow::gate::Hold;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
@@ -36,10 +40,10 @@ impl Bus {
         self.fleets.pools[worker.fleet.pool].tally.note(Reason::WorkerStarted);
         self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
-        self.ctx.ask_era(key);
+        ask_era(&mut self.ctx, key);
         self.fleets.advance_roll(&mut self.ctx, fleet);
         // It was being started while the others were killed.
-        if self.ctx.stage() >= Stage::Killing {
+        if self.ctx.shutdown.stage() >= Stage::Killing {
             self.step(key, Event::Timer);
         }
         self.fleets.give_turns(&mut self.ctx);
@@ -94,7 +98,7 @@ impl Bus {
 
     /// Applies the state table of `worker.rs`, and ends a worker that is gone.
     pub(crate) fn step(&mut self, key: WorkerKey, event: Event) {
-        if self.ctx.step_worker(key, event) == Life::Gone {
+        if step_worker(&mut self.ctx, key, event) == Life::Gone {
             self.finish_worker(key);
         }
     }
@@ -149,7 +153,7 @@ impl Bus {
         if self.ctx.shutdown.stops_workers() || goes_on {
             return;
         }
-        if is_told && self.ctx.gets_another_worker(owner, key) {
+        if is_told && gets_another_worker(&mut self.ctx, owner, key) {
             self.ctx.report_request(Reason::OwnWorkerReplaced, [Some(owner.into()), Some(key.into())], || {
                 (None, "the client's own worker has ended before its first answer; the client gets another one".into())
             });
@@ -209,10 +213,10 @@ impl Bus {
         }
         let due = [
             self.requests.tick_silent(&mut self.ctx, key),
-            self.ctx.tick_probation(key),
+            tick_probation(&mut self.ctx, key),
             self.sessions.tick_early(&mut self.ctx, key),
             self.tick_refused(key),
-            self.ctx.tick_first_answer(key),
+            tick_first_answer(&mut self.ctx, key),
             self.fleets.tick_question(&mut self.ctx, key),
             self.fleets.pools.tick_extra(&mut self.ctx, &self.tasks, key),
             self.fleets.pools.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
@@ -255,7 +259,8 @@ impl Bus {
             State::Starting | State::Stopping | State::Killed => return self.step(key, Event::Timer),
         };
         if goes_on {
-            return self.ctx.set_timer(key, self.ctx.time.now().after(GRACE));
+            let at = self.ctx.time.now().after(GRACE);
+            return set_timer(&mut self.ctx, key, at);
         }
         if state == State::Running {
             worker.process.replace_for(reason);
@@ -266,7 +271,7 @@ impl Bus {
 
     /// A request to a worker has timed out: after too many in a row the worker is restarted.
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
-        if let Some(timeouts) = self.ctx.hangs(key) {
+        if let Some(timeouts) = hangs(&mut self.ctx, key) {
             let text =
                 format!("the worker hangs: {timeouts} requests in a row timed out without any output; it is restarted");
             self.stop_broken_worker(key, Reason::WorkerHangs, &text);
@@ -274,102 +279,100 @@ impl Bus {
     }
 }
 
-impl Ctx {
-    /// The operator has a worker stopped, which counts as no failure. The next one is started when it is gone.
-    #[cold]
-    pub(crate) fn stop_for_operator(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        let pending = worker.end.to_answer.count();
-        worker.process.replace_for(Reason::WorkerReplaced);
-        worker.tenure.worn = Some(Wear::Operator);
-        self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
-            format!("the operator replaces a worker with {pending} requests pending")
-        });
-        self.stop_worker(key);
-    }
+/// The operator has a worker stopped, which counts as no failure. The next one is started when it is gone.
+#[cold]
+pub(crate) fn stop_for_operator(ctx: &mut Ctx, key: WorkerKey) {
+    let Some(worker) = ctx.workers.get_mut(key) else { return };
+    let pending = worker.end.to_answer.count();
+    worker.process.replace_for(Reason::WorkerReplaced);
+    worker.tenure.worn = Some(Wear::Operator);
+    ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+        format!("the operator replaces a worker with {pending} requests pending")
+    });
+    stop_worker(ctx, key);
+}
 
-    /// Kills every remaining worker: all were told to stop before.
-    pub(crate) fn kill_workers(&mut self) {
-        let is_there = |worker: &Worker| worker.is_there() && worker.process.state() == State::Stopping;
-        for key in self.workers.keys() {
-            if self.workers.get(key).is_some_and(is_there) {
-                let life = self.step_worker(key, Event::Timer);
-                debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
+/// Kills every remaining worker: all were told to stop before.
+pub(crate) fn kill_workers(ctx: &mut Ctx) {
+    let is_there = |worker: &Worker| worker.is_there() && worker.process.state() == State::Stopping;
+    for key in ctx.workers.keys() {
+        if ctx.workers.get(key).is_some_and(is_there) {
+            let life = step_worker(ctx, key, Event::Timer);
+            debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
+        }
+    }
+}
+
+/// Applies the state table of `worker.rs`.
+#[cold]
+pub(crate) fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: Event) -> Life {
+    let Some(worker) = ctx.workers.get_mut(key) else { return Life::GoesOn };
+    let action = worker.process.step(event);
+    let (is_there, drained) = (worker.is_there(), worker.process.is_drained());
+    ctx.workers_changed = true;
+    let lasts = match action {
+        Action::None => return Life::GoesOn,
+        Action::Terminate | Action::Kill => ctx.settings.limits.drain_timeout,
+        Action::Await | Action::ReadRest | Action::Finish => GRACE,
+    };
+    set_timer(ctx, key, ctx.time.now().after(lasts));
+    if !ctx.workers.worker_takes_messages(key) {
+        // Its queue may be lost, and nothing is added to it, so no client has to wait for it.
+        ctx.release_waiters(Peer::Worker(key));
+    }
+    match action {
+        Action::Terminate => {
+            ctx.out.push(Effect::CloseStdin(key));
+            if is_there {
+                ctx.out.push(Effect::Signal { worker: key, signal: Signal::Terminate });
             }
         }
-    }
-
-    /// Applies the state table of `worker.rs`.
-    #[cold]
-    pub(crate) fn step_worker(&mut self, key: WorkerKey, event: Event) -> Life {
-        let Some(worker) = self.workers.get_mut(key) else { return Life::GoesOn };
-        let action = worker.process.step(event);
-        let (is_there, drained) = (worker.is_there(), worker.process.is_drained());
-        self.workers_changed = true;
-        let lasts = match action {
-            Action::None => return Life::GoesOn,
-            Action::Terminate | Action::Kill => self.settings.limits.drain_timeout,
-            Action::Await | Action::ReadRest | Action::Finish => GRACE,
-        };
-        self.set_timer(key, self.time.now().after(lasts));
-        if !self.workers.worker_takes_messages(key) {
-            // Its queue may be lost, and nothing is added to it, so no client has to wait for it.
-            self.release_waiters(Peer::Worker(key));
+        Action::Kill if is_there => {
+            ctx.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
+                "a worker did not stop in time and is killed".into()
+            });
+            ctx.out.push(Effect::Signal { worker: key, signal: Signal::Kill });
         }
-        match action {
-            Action::Terminate => {
-                self.out.push(Effect::CloseStdin(key));
-                if is_there {
-                    self.out.push(Effect::Signal { worker: key, signal: Signal::Terminate });
-                }
-            }
-            Action::Kill if is_there => {
-                self.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
-                    "a worker did not stop in time and is killed".into()
-                });
-                self.out.push(Effect::Signal { worker: key, signal: Signal::Kill });
-            }
-            Action::ReadRest if drained => return Life::Gone,
-            Action::Finish => return Life::Gone,
-            Action::None | Action::Await | Action::ReadRest | Action::Kill => {}
-        }
-        Life::GoesOn
+        Action::ReadRest if drained => return Life::Gone,
+        Action::Finish => return Life::Gone,
+        Action::None | Action::Await | Action::ReadRest | Action::Kill => {}
     }
+    Life::GoesOn
+}
 
-    /// Stops a worker that is not wanted any more.
-    pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.dismiss();
-        let life = self.step_worker(key, Event::Stop);
-        debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
-    }
+/// Stops a worker that is not wanted any more.
+pub(crate) fn stop_worker(ctx: &mut Ctx, key: WorkerKey) {
+    let Some(worker) = ctx.workers.get_mut(key) else { return };
+    worker.process.dismiss();
+    let life = step_worker(ctx, key, Event::Stop);
+    debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
+}
 
-    /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
-    /// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak, and some
-    /// of these say on stdout why they end: such a line is read while the process is still there, and ends it by itself.
-    /// The error of its request tells the client of the end.
-    fn gets_another_worker(&mut self, owner: ClientKey, key: WorkerKey) -> bool {
-        let has_failed = |Worker { process, answering, .. }: &Worker| {
-            let is_malformed = matches!(process.cause(), Some(Reason::WorkerMalformed | Reason::WorkerLineTooLong));
-            (process.has_exited() || is_malformed) && !answering.has_answered()
-        };
-        let is_first = self.workers.get(key).is_some_and(has_failed) && self.clients.phase(owner) == Some(Phase::Open);
-        let owner = self.clients.get_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
-        owner.is_some_and(|owner| !core::mem::replace(&mut owner.seldom.has_lost_worker, true))
-    }
+/// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
+/// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak, and some
+/// of these say on stdout why they end: such a line is read while the process is still there, and ends it by itself.
+/// The error of its request tells the client of the end.
+fn gets_another_worker(ctx: &mut Ctx, owner: ClientKey, key: WorkerKey) -> bool {
+    let has_failed = |Worker { process, answering, .. }: &Worker| {
+        let is_malformed = matches!(process.cause(), Some(Reason::WorkerMalformed | Reason::WorkerLineTooLong));
+        (process.has_exited() || is_malformed) && !answering.has_answered()
+    };
+    let is_first = ctx.workers.get(key).is_some_and(has_failed) && ctx.clients.phase(owner) == Some(Phase::Open);
+    let owner = ctx.clients.get_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
+    owner.is_some_and(|owner| !core::mem::replace(&mut owner.seldom.has_lost_worker, true))
+}
 
-    /// A worker's stdout is read again. If it has exited meanwhile, its last lines get the full time.
-    pub(crate) fn extend_read_timer(&mut self, key: WorkerKey) {
-        if self.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
-            self.set_timer(key, self.time.now().after(GRACE));
-        }
+/// A worker's stdout is read again. If it has exited meanwhile, its last lines get the full time.
+pub(crate) fn extend_read_timer(ctx: &mut Ctx, key: WorkerKey) {
+    if ctx.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
+        set_timer(ctx, key, ctx.time.now().after(GRACE));
     }
+}
 
-    fn set_timer(&mut self, key: WorkerKey, at: Moment) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.set_timer(at);
-        self.wake_at(key.into(), at);
-    }
+fn set_timer(ctx: &mut Ctx, key: WorkerKey, at: Moment) {
+    let Some(worker) = ctx.workers.get_mut(key) else { return };
+    worker.process.set_timer(at);
+    ctx.wake_at(key.into(), at);
 }
 
 impl Workers {

@@ -12,7 +12,7 @@ pub(crate) mod answering;
 pub(crate) mod balancer;
 pub(crate) mod claim;
 pub mod eras;
-mod life;
+pub(crate) mod life;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub mod readiness;

@@ -16,6 +16,7 @@ use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::endpoint::{Endpoint, Stream};
 use crate::fleet::Fleets;
+use crate::fleet::answering::put_on_probation;
 use crate::fleet::eras::discovery::Discovery;
 use crate::flow::window::SendWindow;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
@@ -498,7 +499,7 @@ impl Pools {
         let here = &mut self[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {
-            ctx.put_on_probation(worker);
+            put_on_probation(ctx, worker);
         }
         self[slot].restarts.begin();
         Some(worker)
@@ -615,13 +616,11 @@ impl Pools {
     }
 }
 
-impl Ctx {
-    /// Number of workers of a pool that are not wanted any more and will have gone soon.
-    pub(crate) fn ending(&self, fleet: FleetId) -> usize {
-        let ends = |worker: &Worker| worker.fleet == fleet && worker.process.is_unwanted() && !worker.takes_messages();
-        let evicted = self.evictions.iter().filter(|evicted| evicted.fleet == fleet).count();
-        evicted + self.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
-    }
+/// Number of workers of a pool that are not wanted any more and will have gone soon.
+pub(crate) fn ending(ctx: &Ctx, fleet: FleetId) -> usize {
+    let ends = |worker: &Worker| worker.fleet == fleet && worker.process.is_unwanted() && !worker.takes_messages();
+    let evicted = ctx.evictions.iter().filter(|evicted| evicted.fleet == fleet).count();
+    evicted + ctx.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
 }
 
 impl Workers {

@@ -25,9 +25,13 @@ use super::answering::FIRST_ANSWER;
 use crate::client::Clients;
 use crate::client::Workers;
 use crate::ctx::Ctx;
+use crate::eviction::evict_detached;
+use crate::eviction::gives_up_at;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
+use crate::fleet::eras::lending::lent_worker;
 use crate::fleet::pool::Pools;
+use crate::fleet::pool::ending;
 use crate::flow::gate::Hold;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::message::Parsed;
@@ -184,7 +188,7 @@ impl Fleets {
     pub(crate) fn stop_awaiting_workers_of(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         let groups = &self.balancer;
         let over = self.queue.take(|waiting| !waiting.for_turn && groups[waiting.group].has(fleet));
-        ctx.stop_awaiting(false, over);
+        stop_awaiting(ctx, false, over);
     }
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
@@ -267,7 +271,7 @@ impl Fleets {
             if let Some(worker) = self.take_dedicated(ctx, client, group) {
                 ctx.clients.assign(client, group, worker);
             }
-            ctx.stop_awaiting(false, self.queue.take(|waiting| waiting.client == client));
+            stop_awaiting(ctx, false, self.queue.take(|waiting| waiting.client == client));
         }
         self.make_room_for_turns(ctx);
         let (now, queue) = (ctx.time.now(), &self.queue);
@@ -287,13 +291,13 @@ impl Fleets {
         let mut turns: Vec<(FleetId, Source)> =
             turns.filter_map(|(_, waiting)| Some((fleet_of(waiting)?, waiting.source))).collect();
         turns.retain(|(fleet, _)| self.pools.is_full(ctx, *fleet));
-        let mut ending: BTreeMap<FleetId, usize> = BTreeMap::new();
+        let mut ending_in: BTreeMap<FleetId, usize> = BTreeMap::new();
         for (fleet, source) in turns {
-            let ending = ending.entry(fleet).or_insert_with(|| ctx.ending(fleet));
-            if *ending > 0 {
-                *ending -= 1;
-            } else if !ctx.evict_detached(fleet, source) {
-                ctx.timers.arm(Timer::WorkerQueue, ctx.gives_up_at(fleet, Some(source)));
+            let left = ending_in.entry(fleet).or_insert_with(|| ending(ctx, fleet));
+            if *left > 0 {
+                *left -= 1;
+            } else if !evict_detached(ctx, fleet, source) {
+                ctx.timers.arm(Timer::WorkerQueue, gives_up_at(ctx, fleet, Some(source)));
             }
         }
     }
@@ -302,12 +306,12 @@ impl Fleets {
     pub(crate) fn tick_worker_queue(&mut self, ctx: &mut Ctx) {
         let now = ctx.time.now();
         // They were to continue elsewhere, which has changed.
-        let has_its_own = |waiting: &Waiting| ctx.lent_worker(waiting.client, waiting.group).is_some();
+        let has_its_own = |waiting: &Waiting| lent_worker(ctx, waiting.client, waiting.group).is_some();
         let content: Vec<ClientKey> =
             self.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
-        ctx.stop_awaiting(false, self.queue.take(|waiting| content.contains(&waiting.client)));
+        stop_awaiting(ctx, false, self.queue.take(|waiting| content.contains(&waiting.client)));
         self.give_turns(ctx);
-        ctx.stop_awaiting(true, self.queue.take(|waiting| waiting.until <= now));
+        stop_awaiting(ctx, true, self.queue.take(|waiting| waiting.until <= now));
     }
 }
 
@@ -326,7 +330,7 @@ impl WorkerQueue {
 
     /// The state of workers has changed: all waiting lines are checked again.
     pub(crate) fn stop_awaiting_workers(&mut self, ctx: &mut Ctx) {
-        ctx.stop_awaiting(false, self.take(|_| true));
+        stop_awaiting(ctx, false, self.take(|_| true));
     }
 
     /// A client stops waiting, since it is being closed: nothing is started for it.
@@ -335,13 +339,13 @@ impl WorkerQueue {
             let source = self.waiting[at].source;
             self.slow_down(ctx.time.now(), source, ctx.time.now());
         }
-        ctx.stop_awaiting(false, self.take(|waiting| waiting.client == key));
+        stop_awaiting(ctx, false, self.take(|waiting| waiting.client == key));
         ctx.clients.refuse_worker(key, false);
     }
 
     /// The line that a client waits with is overdue: it is handled again, and refused.
     pub(crate) fn stop_awaiting_overdue(&mut self, ctx: &mut Ctx, key: ClientKey) {
-        ctx.stop_awaiting(false, self.take(|waiting| waiting.client == key));
+        stop_awaiting(ctx, false, self.take(|waiting| waiting.client == key));
     }
 
     /// A paused client will send no more. If it waits for a worker it may have left, and so may others of its source:
@@ -355,7 +359,7 @@ impl WorkerQueue {
         ctx.timers.arm(Timer::WorkerQueue, ctx.time.now().after(PACE));
         let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
         if self.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
-            ctx.stop_awaiting(true, self.take(|waiting| waiting.client == key));
+            stop_awaiting(ctx, true, self.take(|waiting| waiting.client == key));
         }
     }
 
@@ -392,13 +396,11 @@ impl WorkerQueue {
     }
 }
 
-impl Ctx {
-    /// Clients that wait no more are read again: to continue, or to be refused.
-    fn stop_awaiting(&mut self, is_refused: bool, over: Vec<Waiting>) {
-        for Waiting { client, for_turn, .. } in over {
-            self.clients.refuse_worker(client, is_refused && for_turn);
-            self.open_gate(client.into(), Hold::Worker);
-        }
+/// Clients that wait no more are read again: to continue, or to be refused.
+fn stop_awaiting(ctx: &mut Ctx, is_refused: bool, over: Vec<Waiting>) {
+    for Waiting { client, for_turn, .. } in over {
+        ctx.clients.refuse_worker(client, is_refused && for_turn);
+        ctx.open_gate(client.into(), Hold::Worker);
     }
 }
 

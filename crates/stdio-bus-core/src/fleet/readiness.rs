@@ -12,6 +12,8 @@ use core::time::Duration;
 
 use crate::client::Workers;
 use crate::ctx::Ctx;
+use crate::eviction::gives_up_at;
+use crate::eviction::has_detached_session;
 use crate::fleet::Fleets;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, ListenerId, PoolId};
@@ -147,7 +149,7 @@ impl Pools {
         let is_coming = workers().next().is_some();
         if settings.assignment == Assignment::Dedicated {
             if !is_coming && self.is_full(ctx, fleet) {
-                if self.is_sound(ctx, fleet) && ctx.gives_up_at(fleet, None).is_some_and(|at| at <= ctx.time.now()) {
+                if self.is_sound(ctx, fleet) && gives_up_at(ctx, fleet, None).is_some_and(|at| at <= ctx.time.now()) {
                     return Ok(());
                 }
                 return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
@@ -176,25 +178,22 @@ impl Pools {
     }
 }
 
-impl Ctx {
-    /// `ends_sessions` if a new client needs no free slot where a session without a connection could be ended for it.
-    fn readiness_if(&self, ends_sessions: bool, serves: impl FnOnce() -> Result<(), Unready>) -> Readiness {
-        if self.stage() != Stage::Running {
-            return Readiness::Draining;
-        }
-        // The one client of stdio has its slot.
-        let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
-        let has_room =
-            || self.clients.free_slots() > 0 || all_are_stdio || ends_sessions && self.has_detached_session();
-        let slots = || match has_room() {
-            true => Ok(()),
-            false => full(format!("all {} connections are in use", self.clients.capacity())),
-        };
-        match all_or_first([slots(), serves()].into_iter()) {
-            Ok(()) => Readiness::Ready,
-            Err(Unready { why, is_full: true }) => Readiness::Full(why),
-            Err(Unready { why, is_full: false }) => Readiness::NotReady(why),
-        }
+/// `ends_sessions` if a new client needs no free slot where a session without a connection could be ended for it.
+fn readiness_if(ctx: &Ctx, ends_sessions: bool, serves: impl FnOnce() -> Result<(), Unready>) -> Readiness {
+    if ctx.shutdown.stage() != Stage::Running {
+        return Readiness::Draining;
+    }
+    // The one client of stdio has its slot.
+    let all_are_stdio = ctx.settings.listeners.iter().all(|listener| listener.stdio);
+    let has_room = || ctx.clients.free_slots() > 0 || all_are_stdio || ends_sessions && has_detached_session(ctx);
+    let slots = || match has_room() {
+        true => Ok(()),
+        false => full(format!("all {} connections are in use", ctx.clients.capacity())),
+    };
+    match all_or_first([slots(), serves()].into_iter()) {
+        Ok(()) => Readiness::Ready,
+        Err(Unready { why, is_full: true }) => Readiness::Full(why),
+        Err(Unready { why, is_full: false }) => Readiness::NotReady(why),
     }
 }
 
@@ -210,7 +209,7 @@ impl View<'_> {
     pub fn readiness(&self) -> Readiness {
         let is_there = |listener: &ListenerId| !self.bus.ctx.settings.listeners[*listener].is_gone;
         let listeners = (0..self.bus.ctx.settings.listeners.len()).map(ListenerId::at).filter(is_there);
-        self.bus.ctx.readiness_if(false, || {
+        readiness_if(&self.bus.ctx, false, || {
             all_or_first(listeners.map(|listener| self.bus.fleets.listener_serves(&self.bus.ctx, listener)))
         })
     }
@@ -236,7 +235,7 @@ impl View<'_> {
     pub fn listener_readiness(&self, listener: impl Into<ListenerId>) -> Option<Readiness> {
         let listener = listener.into();
         self.bus.ctx.settings.listener(listener).filter(|listener| !listener.is_gone)?;
-        Some(self.bus.ctx.readiness_if(self.bus.ctx.settings.listeners[listener].mcp, || {
+        Some(readiness_if(&self.bus.ctx, self.bus.ctx.settings.listeners[listener].mcp, || {
             self.bus.fleets.listener_serves(&self.bus.ctx, listener)
         }))
     }
@@ -245,6 +244,6 @@ impl View<'_> {
     pub fn pool_readiness(&self, pool: impl Into<PoolId>) -> Option<Readiness> {
         let pool = pool.into();
         self.bus.ctx.settings.pools.get(pool.index()).filter(|pool| !pool.is_gone)?;
-        Some(self.bus.ctx.readiness_if(false, || self.bus.fleets.pools.pool_serves(&self.bus.ctx, pool)))
+        Some(readiness_if(&self.bus.ctx, false, || self.bus.fleets.pools.pool_serves(&self.bus.ctx, pool)))
     }
 }

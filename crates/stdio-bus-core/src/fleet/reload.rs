@@ -8,6 +8,7 @@ use super::balancer::Balancer;
 use super::tenure::Tenure;
 use crate::client::Client;
 use crate::ctx::Ctx;
+use crate::fleet::eras::lending::take_back;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::pending::Requests;
@@ -132,7 +133,7 @@ impl Pools {
         let keeps = if is_assigned_otherwise { 0 } else { slots };
         for worker in self.workers_beyond(fleet, keeps) {
             if is_assigned_otherwise {
-                ctx.take_back(worker);
+                take_back(ctx, worker);
             }
             self.retire_worker(ctx, worker);
         }

@@ -20,6 +20,7 @@ use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::discovery::Question;
+use crate::fleet::life::stop_worker;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, Peer, WorkerKey};
@@ -92,7 +93,7 @@ impl Fleets {
             return;
         }
         if let Some((candidate, slot)) = here.roll.candidate {
-            match ctx.settles_at(candidate) {
+            match settles_at(ctx, candidate) {
                 Some(at) if at <= now && self.pools.is_for_others(ctx, fleet, candidate) => {
                     self.pools[fleet].roll.candidate = None;
                     self.pools.retire_worker(ctx, candidate);
@@ -153,7 +154,7 @@ impl Fleets {
         if ctx.settings.pools[fleet].assignment == Assignment::Dedicated
             && !self.balancer[GroupId::Fleet(fleet)].lends()
         {
-            self.pools.retire_those(ctx, fleet, None, Ctx::is_outdated);
+            self.pools.retire_those(ctx, fleet, None, is_outdated);
         }
         self.end_vacancy(ctx, fleet);
         self.fill_slots(ctx, fleet);
@@ -199,7 +200,7 @@ impl Pools {
         if let Some(worker) = ctx.workers.get_mut(key) {
             worker.process.replace_for(Reason::WorkerReplaced);
         }
-        ctx.stop_worker(key);
+        stop_worker(ctx, key);
         None
     }
 
@@ -218,7 +219,7 @@ impl Pools {
         let kept = self.kept_slots(ctx, fleet);
         let due = |slot: usize| match here.slots[slot].worker {
             Some(worker) => {
-                let worker = ctx.workers.get(worker).filter(|worker| ctx.is_outdated(worker))?;
+                let worker = ctx.workers.get(worker).filter(|worker| is_outdated(ctx, worker))?;
                 Some((Some(worker.name.incarnation), slot))
             }
             None => (is_unsettled && slot < kept).then_some((None, slot)),
@@ -294,7 +295,7 @@ impl Pools {
     /// Restarts a roll: the reason why it stopped may be fixed.
     pub(crate) fn restart_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         if let Some((candidate, _)) = core::mem::take(&mut self[fleet].roll).candidate {
-            ctx.stop_worker(candidate);
+            stop_worker(ctx, candidate);
         }
         self.roll_soon(ctx);
     }
@@ -423,22 +424,20 @@ impl Sessions {
     }
 }
 
-impl Ctx {
-    /// When a candidate settles; none if that is not known yet.
-    fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get(key).filter(|worker| worker.runs())?;
-        let answers = worker.answering.has_answered();
-        Some(if answers { self.time.now() } else { worker.process.started().after(SETTLED_AFTER) })
-    }
+/// When a candidate settles; none if that is not known yet.
+fn settles_at(ctx: &Ctx, key: WorkerKey) -> Option<Moment> {
+    let worker = ctx.workers.get(key).filter(|worker| worker.runs())?;
+    let answers = worker.answering.has_answered();
+    Some(if answers { ctx.time.now() } else { worker.process.started().after(SETTLED_AFTER) })
+}
 
-    pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {
-        worker.tenure.generation != self.settings.pools[worker.fleet].generation || worker.tenure.worn.is_some()
-    }
+pub(crate) fn is_outdated(ctx: &Ctx, worker: &Worker) -> bool {
+    worker.tenure.generation != ctx.settings.pools[worker.fleet].generation || worker.tenure.worn.is_some()
+}
 
-    /// Some work of a worker is over: if it leaves, that may have been the last.
-    pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
-        self.workers_changed |= self.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
-    }
+/// Some work of a worker is over: if it leaves, that may have been the last.
+pub(crate) fn notice_leaving(ctx: &mut Ctx, key: WorkerKey) {
+    ctx.workers_changed |= ctx.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
 }
 
 impl Workers {

@@ -8,9 +8,12 @@ use ndjson_scan::{Line, Span, blank_returns};
 
 use super::gate::Hold;
 use crate::client::end_of;
+use crate::clients::check_flushed;
 use crate::ctx::Ctx;
 use crate::endpoint::Endpoint;
 use crate::fleet::Fleets;
+use crate::fleet::life::extend_read_timer;
+use crate::fleet::roll::notice_leaving;
 use crate::message::{Edit, Edits, Parsed, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, PeerBits, Text, WorkerKey};
 use crate::port::Effect;
@@ -163,7 +166,7 @@ impl Ctx {
             && let Some(worker) = self.workers.get_mut(key)
         {
             worker.stall_mut().stop(now);
-            self.extend_read_timer(key);
+            extend_read_timer(self, key);
         }
     }
 
@@ -237,7 +240,7 @@ impl Ctx {
                 if to.output.pop(bytes, limit, now) {
                     self.release_waiters(peer);
                 }
-                self.check_flushed(client);
+                check_flushed(self, client);
             }
             Peer::Worker(worker) => {
                 let Some(to) = self.workers.get_mut(worker) else { return };
@@ -252,7 +255,7 @@ impl Ctx {
                     self.admit_waiters(worker);
                 }
                 if is_last {
-                    self.notice_leaving(worker);
+                    notice_leaving(self, worker);
                 }
             }
         }

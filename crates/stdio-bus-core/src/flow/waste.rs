@@ -10,6 +10,7 @@ use core::time::Duration;
 
 use super::gate::Hold;
 use crate::ctx::Ctx;
+use crate::fleet::life::extend_read_timer;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Next, Received};
 use crate::report::Reason;
@@ -115,7 +116,7 @@ impl Ctx {
         if worker.end().gate.throttled_until().is_some_and(is_over) {
             worker.end_mut().gate.end_throttle();
             self.open_gate(key.into(), Hold::Throttle);
-            self.extend_read_timer(key);
+            extend_read_timer(self, key);
         }
     }
 }

@@ -108,42 +108,40 @@ impl Requests {
     }
 }
 
-impl Ctx {
-    /// Why a message that names no client has no addressee, with the remedy.
-    pub(crate) fn no_addressee(&self, said: &Said<'_>) -> Refusal {
-        let Some(worker) = self.workers.get(said.from) else {
-            return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
-        };
-        let pool = &self.settings.pools[worker.fleet()];
-        let method = session_name(said.line, said.line.method).unwrap_or_default();
-        let shown = String::from_utf8_lossy(&method[..method.len().min(LONGEST_METHOD)]);
-        let shown = shown.escape_debug();
-        let why = match (pool.assignment, worker.audience().has_others()) {
-            (Assignment::Dedicated, _) if worker.owner().is_some() => {
-                let text = format!(
-                    "\"{shown}\" names no request, and the worker may still work on one that another client has given up"
-                );
-                return Refusal(Reason::Unroutable, text);
-            }
-            (Assignment::Dedicated, _) => {
-                let text = format!("\"{shown}\" names no session, and no client has this worker yet");
-                return Refusal(Reason::Unroutable, text);
-            }
-            (_, true) if LOGIN.contains(&&*method) => {
-                let text = format!(
-                    "\"{shown}\" is about the login of one user, and this worker has served clients that are not known to be \
-                     one: give them tokens or certificates of one name, or give pool \"{}\" \"assignment\": \"dedicated\"",
-                    pool.id
-                );
-                return Refusal(Reason::Unroutable, text);
-            }
-            (_, true) => "this worker has served several clients",
-            _ => "its client is ambiguous",
-        };
-        let text = format!(
-            "\"{shown}\" names no session, and {why}: give pool \"{}\" \"assignment\": \"dedicated\", as MCP servers need it",
-            pool.id
-        );
-        Refusal(Reason::Unroutable, text)
-    }
+/// Why a message that names no client has no addressee, with the remedy.
+pub(crate) fn no_addressee(ctx: &Ctx, said: &Said<'_>) -> Refusal {
+    let Some(worker) = ctx.workers.get(said.from) else {
+        return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
+    };
+    let pool = &ctx.settings.pools[worker.fleet()];
+    let method = session_name(said.line, said.line.method).unwrap_or_default();
+    let shown = String::from_utf8_lossy(&method[..method.len().min(LONGEST_METHOD)]);
+    let shown = shown.escape_debug();
+    let why = match (pool.assignment, worker.audience().has_others()) {
+        (Assignment::Dedicated, _) if worker.owner().is_some() => {
+            let text = format!(
+                "\"{shown}\" names no request, and the worker may still work on one that another client has given up"
+            );
+            return Refusal(Reason::Unroutable, text);
+        }
+        (Assignment::Dedicated, _) => {
+            let text = format!("\"{shown}\" names no session, and no client has this worker yet");
+            return Refusal(Reason::Unroutable, text);
+        }
+        (_, true) if LOGIN.contains(&&*method) => {
+            let text = format!(
+                "\"{shown}\" is about the login of one user, and this worker has served clients that are not known to be \
+                 one: give them tokens or certificates of one name, or give pool \"{}\" \"assignment\": \"dedicated\"",
+                pool.id
+            );
+            return Refusal(Reason::Unroutable, text);
+        }
+        (_, true) => "this worker has served several clients",
+        _ => "its client is ambiguous",
+    };
+    let text = format!(
+        "\"{shown}\" names no session, and {why}: give pool \"{}\" \"assignment\": \"dedicated\", as MCP servers need it",
+        pool.id
+    );
+    Refusal(Reason::Unroutable, text)
 }

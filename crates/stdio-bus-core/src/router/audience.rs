@@ -95,22 +95,20 @@ impl ForAll {
     }
 }
 
-impl Ctx {
-    /// The clients that a worker has served, and that still read.
-    pub(crate) fn served_by(&self, worker: WorkerKey) -> Vec<ClientKey> {
-        let Some(worker) = self.workers.get(worker) else { return Vec::new() };
-        let listens =
-            |(key, client): &(ClientKey, &Client)| worker.audience().has(*key) && client.phase <= Phase::HalfClosed;
-        self.clients.iter().filter(listens).map(|(key, _)| key).collect()
-    }
+/// The clients that a worker has served, and that still read.
+pub(crate) fn served_by(ctx: &Ctx, worker: WorkerKey) -> Vec<ClientKey> {
+    let Some(worker) = ctx.workers.get(worker) else { return Vec::new() };
+    let listens =
+        |(key, client): &(ClientKey, &Client)| worker.audience().has(*key) && client.phase <= Phase::HalfClosed;
+    ctx.clients.iter().filter(listens).map(|(key, _)| key).collect()
+}
 
-    /// A worker receives a line of this client.
-    pub(crate) fn note_audience(&mut self, worker: WorkerKey, client: ClientKey) {
-        let is_new = self.workers.get(worker).is_some_and(|worker| !worker.audience().has(client));
-        let from = self.clients.identity(client).filter(|_| is_new).map(|from| Rc::clone(&from.origin));
-        if let (Some(from), Some(worker)) = (from, self.workers.get_mut(worker)) {
-            worker.audience_mut().add(client, &from);
-        }
+/// A worker receives a line of this client.
+pub(crate) fn note_audience(ctx: &mut Ctx, worker: WorkerKey, client: ClientKey) {
+    let is_new = ctx.workers.get(worker).is_some_and(|worker| !worker.audience().has(client));
+    let from = ctx.clients.identity(client).filter(|_| is_new).map(|from| Rc::clone(&from.origin));
+    if let (Some(from), Some(worker)) = (from, ctx.workers.get_mut(worker)) {
+        worker.audience_mut().add(client, &from);
     }
 }
 

@@ -12,6 +12,7 @@ use ndjson_scan::{Line, Span, wrapped_message};
 use super::message::{Message, is_of_server, is_wrapped, tells_progress};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::eras::opening::needs_opening;
 use crate::id::{Id, Spelled};
 use crate::index::GroupId;
 use crate::message::{
@@ -20,11 +21,16 @@ use crate::message::{
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Request, Requests};
 use crate::refusals::refuse;
+use crate::refusals::report_line;
 use crate::report::Reason;
 use crate::request::Flags;
+use crate::router::audience::note_audience;
+use crate::router::servers::note_servers;
+use crate::router::servers::worker_of_server;
 use crate::session::access::{Naming, Place, Use, denied};
 use crate::session::state::State;
 use crate::session::table::{FULL, Sessions};
+use crate::silence::line_expires;
 use crate::timers::Timer;
 use crate::withdrawal::prompt_flag;
 use crate::{Bus, Flow};
@@ -115,7 +121,7 @@ impl Bus {
             Err(Refusal(Reason::NoWorker, _)) if self.fleets.await_worker(&mut self.ctx, client, line) => {
                 let due = time_limit_for(&self.fleets, &self.ctx, client, line)
                     .map(|limit| self.ctx.time.taken_at().after(limit));
-                self.ctx.expire_first_line(client.into(), due.filter(|_| may_expire));
+                expire_first_line(&mut self.ctx, client.into(), due.filter(|_| may_expire));
                 return Ok(Flow::Blocked);
             }
             Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
@@ -134,14 +140,14 @@ impl Bus {
                 return Err(denied);
             }
         }
-        let due = self.ctx.line_expires(route.worker).filter(|_| may_expire);
+        let due = line_expires(&self.ctx, route.worker).filter(|_| may_expire);
         if due.is_some_and(|due| due <= self.ctx.time.now()) {
             return Err(overdue("its worker had no room for it within request_timeout_sec"));
         }
         if self.fleets.await_opening(&mut self.ctx, &mut self.requests, &message, route.worker)?
             || self.ctx.must_wait_for_worker(client, route.worker, line.span.len() + 1)
         {
-            self.ctx.expire_first_line(client.into(), due);
+            expire_first_line(&mut self.ctx, client.into(), due);
             return Ok(Flow::Blocked);
         }
         self.deliver(&message, route).map(|()| Flow::Next)
@@ -157,7 +163,7 @@ impl Bus {
         if let Some(Named { how: Use::Take(session), .. }) = route.first {
             self.take_session_over(session, message.from);
         }
-        self.ctx.note_servers(message, route.worker);
+        note_servers(&mut self.ctx, message, route.worker);
         match message.verb {
             Verb::Initialize => self.fleets.keep_initialize(&mut self.ctx, message, route.worker, &edits),
             Verb::Initialized if self.fleets.openings_mut().note_initialized(&mut self.ctx, message, route.worker) => {
@@ -208,7 +214,7 @@ impl Bus {
         let recorded = self.ask(&request, message, edits);
         match recorded {
             Ok(request) => {
-                self.ctx.note_audience(worker, client);
+                note_audience(&mut self.ctx, worker, client);
                 if let Some(request) = request.filter(|_| verb == Verb::Listen) {
                     self.subscriptions.note(&self.ctx, &self.requests, &mut self.fleets, client, worker, request);
                 }
@@ -248,7 +254,7 @@ impl Bus {
             );
         }
         let Some((name, place, inner)) = message.names()? else {
-            let worker = match self.ctx.worker_of_server(message) {
+            let worker = match worker_of_server(&self.ctx, message) {
                 Some(worker) => worker,
                 None => {
                     let group = self.fleets.balancer().group_of_line(&self.ctx, client, line)?;
@@ -262,7 +268,7 @@ impl Bus {
                             group,
                         )
                     }) {
-                        Some(worker) => self.ctx.visit(client, worker),
+                        Some(worker) => visit(&mut self.ctx, client, worker),
                         None => self.fleets.pick_worker_for_line(&mut self.ctx, client, group, line)?,
                     }
                 }
@@ -293,20 +299,26 @@ impl Bus {
         let from = Peer::Client(client);
         let Some(key) = self.requests.answered(from, line) else {
             let text = "no request of a worker is pending under this id";
-            self.ctx.report_line(Reason::UnknownId, from, line, text);
+            report_line(&mut self.ctx, Reason::UnknownId, from, line, text);
             return Flow::Next;
         };
         let asker = self.requests.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.ctx.takes_messages(*asker)) else {
             self.requests.forget(&mut self.ctx, &mut self.sessions, key);
-            self.ctx.report_line(Reason::LateAnswer, from, line, "the worker that asked has ended, or waits no longer");
+            report_line(
+                &mut self.ctx,
+                Reason::LateAnswer,
+                from,
+                line,
+                "the worker that asked has ended, or waits no longer",
+            );
             return Flow::Next;
         };
         if self.ctx.must_wait_for_worker(client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
-        if !self.ctx.needs_opening(client, worker) {
-            self.ctx.note_audience(worker, client);
+        if !needs_opening(&self.ctx, client, worker) {
+            note_audience(&mut self.ctx, worker, client);
         }
         self.deliver_answer(key, Peer::Worker(worker), line, None);
         Flow::Next
@@ -332,7 +344,7 @@ fn first_session(
         sessions.touch(key, ctx.time.now());
         return Ok((worker, sessions.access(ctx, of, worker, Some(key))?));
     }
-    ctx.refuse_lost(of)?;
+    refuse_lost(ctx, of)?;
     let group = fleets.balancer().group_of_line(ctx, client, line)?;
     if fleets.balancer()[group].is_dedicated() {
         // Its process serves no other client, so no other client's sessions are in reach.
@@ -474,7 +486,7 @@ impl Sessions {
         let key = self.of_worker(worker, of.name);
         let session = key.and_then(|key| self.get(key));
         if session.is_none_or(|session| session.owner() != Some(of.client)) {
-            ctx.refuse_lost(of)?;
+            refuse_lost(ctx, of)?;
         }
         self.access(ctx, of, worker, key)
     }
@@ -531,39 +543,37 @@ impl Sessions {
     }
 }
 
-impl Ctx {
-    /// A client's message goes to a worker that may be lent to another client, now or before it is answered.
-    fn visit(&mut self, client: ClientKey, worker: WorkerKey) -> WorkerKey {
-        if let Some(at) = self.workers.get_mut(worker) {
-            at.claim_mut().visit(client);
-        }
-        worker
+/// A client's message goes to a worker that may be lent to another client, now or before it is answered.
+fn visit(ctx: &mut Ctx, client: ClientKey, worker: WorkerKey) -> WorkerKey {
+    if let Some(at) = ctx.workers.get_mut(worker) {
+        at.claim_mut().visit(client);
     }
+    worker
+}
 
-    /// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
-    fn refuse_lost(&mut self, of: &Naming<'_>) -> Result<(), Refusal> {
-        if self.clients.get(of.client).is_none_or(|client| !client.seldom.lost.has(of.name)) {
-            return Ok(());
-        }
-        if of.verb.asks_for_session() {
-            self.clients.forget_lost(of.client, of.name);
-            return Ok(());
-        }
-        let text = "this session is gone: its worker has ended, or it was not used for long; session/load or session/resume \
-                    asks for it again";
-        Err(Refusal(Reason::SessionLost, text.into()))
+/// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
+fn refuse_lost(ctx: &mut Ctx, of: &Naming<'_>) -> Result<(), Refusal> {
+    if ctx.clients.get(of.client).is_none_or(|client| !client.seldom.lost.has(of.name)) {
+        return Ok(());
     }
+    if of.verb.asks_for_session() {
+        ctx.clients.forget_lost(of.client, of.name);
+        return Ok(());
+    }
+    let text = "this session is gone: its worker has ended, or it was not used for long; session/load or session/resume \
+                asks for it again";
+    Err(Refusal(Reason::SessionLost, text.into()))
+}
 
-    /// The first line of a peer waits: it is handled again at this moment, and refused then, if it is a request that is
-    /// overdue.
-    pub(crate) fn expire_first_line(&mut self, peer: Peer, due: Option<Moment>) {
-        let Some(end) = self.endpoint(peer) else { return };
-        if let Some(due) = due {
-            end.seldom.kept.expire(due);
-            self.wake_at(peer, due);
-        } else if let Some(seldom) = end.seldom.get_mut() {
-            seldom.kept.expire(Moment::NEVER);
-        }
+/// The first line of a peer waits: it is handled again at this moment, and refused then, if it is a request that is
+/// overdue.
+pub(crate) fn expire_first_line(ctx: &mut Ctx, peer: Peer, due: Option<Moment>) {
+    let Some(end) = ctx.endpoint(peer) else { return };
+    if let Some(due) = due {
+        end.seldom.kept.expire(due);
+        ctx.wake_at(peer, due);
+    } else if let Some(seldom) = end.seldom.get_mut() {
+        seldom.kept.expire(Moment::NEVER);
     }
 }
 

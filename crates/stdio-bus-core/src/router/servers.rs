@@ -9,53 +9,51 @@ use crate::message::Verb;
 use crate::offers::{LONGEST_NAME, MOST_OF_REQUEST};
 use crate::peer::{ClientKey, WorkerKey};
 
-impl Ctx {
-    /// A client's request goes to a worker: remembers the servers that it offers.
-    pub(super) fn note_servers(&mut self, message: &Message<'_>, worker: WorkerKey) {
-        let &Message { from: client, line, verb, .. } = message;
-        // A dedicated worker has no other client to ask.
-        if self.workers.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
-            return;
-        }
-        for server in objects_in_params(line.get(line.span), b"mcpServers", MOST_OF_REQUEST) {
-            if string_in(server, b"type").is_some_and(|kind| &*kind == b"acp")
-                && let Some(id) = string_in(server, b"id").filter(|id| id.len() <= LONGEST_NAME)
-                && let Some(client) = self.clients.get_mut(client)
-            {
-                client.seldom.offers.note(worker, &id);
-            }
+/// A client's request goes to a worker: remembers the servers that it offers.
+pub(super) fn note_servers(ctx: &mut Ctx, message: &Message<'_>, worker: WorkerKey) {
+    let &Message { from: client, line, verb, .. } = message;
+    // A dedicated worker has no other client to ask.
+    if ctx.workers.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
+        return;
+    }
+    for server in objects_in_params(line.get(line.span), b"mcpServers", MOST_OF_REQUEST) {
+        if string_in(server, b"type").is_some_and(|kind| &*kind == b"acp")
+            && let Some(id) = string_in(server, b"id").filter(|id| id.len() <= LONGEST_NAME)
+            && let Some(client) = ctx.clients.get_mut(client)
+        {
+            client.seldom.offers.note(worker, &id);
         }
     }
+}
 
-    /// The client that offers the server named in a worker's message.
-    pub(super) fn client_of_server(&self, said: &Said<'_>) -> Option<ClientKey> {
-        let &Said { from: worker, line, .. } = said;
-        if !is_of_server(line) {
+/// The client that offers the server named in a worker's message.
+pub(super) fn client_of_server(ctx: &Ctx, said: &Said<'_>) -> Option<ClientKey> {
+    let &Said { from: worker, line, .. } = said;
+    if !is_of_server(line) {
+        return None;
+    }
+    let server = string_in_params(line.get(line.span), b"serverId")?;
+    let offers = |(_, client): &(ClientKey, &Client)| client.seldom.offers.has(worker, &server);
+    let mut found = ctx.clients.iter().filter(offers);
+    let (mut newest, first) = found.next()?;
+    let names = &first.identity.origin.names;
+    for (key, other) in found {
+        // A connection that was lost without a close is still listed when its client reconnects.
+        if !names.are_the_same_owner(&other.identity.origin.names) {
             return None;
         }
-        let server = string_in_params(line.get(line.span), b"serverId")?;
-        let offers = |(_, client): &(ClientKey, &Client)| client.seldom.offers.has(worker, &server);
-        let mut found = self.clients.iter().filter(offers);
-        let (mut newest, first) = found.next()?;
-        let names = &first.identity.origin.names;
-        for (key, other) in found {
-            // A connection that was lost without a close is still listed when its client reconnects.
-            if !names.are_the_same_owner(&other.identity.origin.names) {
-                return None;
-            }
-            newest = if key.serial() > newest.serial() { key } else { newest };
-        }
-        Some(newest)
+        newest = if key.serial() > newest.serial() { key } else { newest };
     }
+    Some(newest)
+}
 
-    /// The worker to which a client has offered the server that its message is from.
-    pub(super) fn worker_of_server(&self, message: &Message<'_>) -> Option<WorkerKey> {
-        let &Message { from: client, line, .. } = message;
-        let offers = &self.clients.get(client)?.seldom.offers;
-        if offers.is_empty() || !is_of_server(line) {
-            return None;
-        }
-        let server = string_in_params(line.get(line.span), b"serverId")?;
-        offers.workers_of(&server).find(|worker| self.workers.worker_takes_messages(*worker))
+/// The worker to which a client has offered the server that its message is from.
+pub(super) fn worker_of_server(ctx: &Ctx, message: &Message<'_>) -> Option<WorkerKey> {
+    let &Message { from: client, line, .. } = message;
+    let offers = &ctx.clients.get(client)?.seldom.offers;
+    if offers.is_empty() || !is_of_server(line) {
+        return None;
     }
+    let server = string_in_params(line.get(line.span), b"serverId")?;
+    offers.workers_of(&server).find(|worker| ctx.workers.worker_takes_messages(*worker))
 }

@@ -13,6 +13,7 @@ use crate::id::Id;
 use crate::message::{Edit, Parsed};
 use crate::peer::{Peer, RequestKey, WorkerKey};
 use crate::pending::Requests;
+use crate::refusals::report_line;
 use crate::report::Reason;
 
 /// After so many unmatched answers in a row the pending requests of a worker are not searched any more for ids that
@@ -115,18 +116,13 @@ impl Requests {
     }
 }
 
-impl Ctx {
-    /// An answer under a misspelled id was delivered: reports the first one of a worker.
-    pub(crate) fn report_spelling(&mut self, worker: WorkerKey, line: Parsed<'_>, misspelled: &Misspelled) {
-        let Some(how) = &misspelled.how else { return };
-        if self
-            .workers
-            .get_mut(worker)
-            .is_some_and(|at| !core::mem::replace(&mut at.unmatched_mut().told_of_spelling, true))
-        {
-            let text = format!("{how}, which it is taken for; a worker answers with the id as it came");
-            self.report_line(Reason::UnknownId, Peer::Worker(worker), line, &text);
-        }
+/// An answer under a misspelled id was delivered: reports the first one of a worker.
+pub(crate) fn report_spelling(ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>, misspelled: &Misspelled) {
+    let Some(how) = &misspelled.how else { return };
+    if ctx.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.unmatched_mut().told_of_spelling, true))
+    {
+        let text = format!("{how}, which it is taken for; a worker answers with the id as it came");
+        report_line(ctx, Reason::UnknownId, Peer::Worker(worker), line, &text);
     }
 }
 

@@ -22,16 +22,23 @@ use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Requests};
 use crate::port::Close;
 use crate::refusals::refuse;
+use crate::refusals::report_line;
 use crate::report::Reason;
+use crate::router::addressee::no_addressee;
 use crate::router::addressee::only_client;
 use crate::router::audience::ForAll;
+use crate::router::audience::served_by;
+use crate::router::client::expire_first_line;
 use crate::router::message::By;
+use crate::router::servers::client_of_server;
 use crate::router::unmatched::{Meant, error_of};
 use crate::session::children::announced;
 use crate::session::early::EarlyLine;
+use crate::session::early::refuse_early;
 use crate::session::state::Event;
 use crate::session::table::{FULL, Session, Sessions};
 use crate::settings::MAX_SESSION_ID_LEN;
+use crate::silence::line_expires;
 use crate::tally::Outcome;
 use crate::{Bus, Flow};
 
@@ -88,7 +95,7 @@ impl Bus {
             if line.has(Line::TASK) {
                 self.tasks.note(&mut self.ctx, None, worker, line);
             }
-            self.ctx.report_line(Reason::LateAnswer, from, line, "the client no longer waits");
+            report_line(&mut self.ctx, Reason::LateAnswer, from, line, "the client no longer waits");
             return Flow::Next;
         };
         match self.make_room_at_client(worker, client, true) {
@@ -150,7 +157,7 @@ impl Bus {
         let creates = request.is_some_and(|request| request.verb.creates());
         match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
             Some(key) => self.fail_request(key, Reason::TooDeep, &format!("the answer is {text}")),
-            None => self.ctx.report_line(Reason::TooDeep, from, line, &text),
+            None => report_line(&mut self.ctx, Reason::TooDeep, from, line, &text),
         }
         if let Some(key) = key {
             self.requests.forget(&mut self.ctx, &mut self.sessions, key);
@@ -212,7 +219,7 @@ impl Bus {
                 format!("no request may be sent to a client of MCP {MODERN}; answer its request with input_required");
             return Err(Refusal(Reason::ServerRequest, text));
         }
-        let due = self.ctx.line_expires(worker).filter(|_| said.id.is_some());
+        let due = line_expires(&self.ctx, worker).filter(|_| said.id.is_some());
         if due.is_some_and(|due| due <= self.ctx.time.now()) {
             let text = "its client had no room for it within request_timeout_sec";
             return Err(Refusal(Reason::Timeout, text.into()));
@@ -220,7 +227,7 @@ impl Bus {
         match self.make_room_at_client(worker, to, session.is_some() || named.client.is_some()) {
             Room::Free => {}
             Room::Wait => {
-                self.ctx.expire_first_line(worker.into(), due);
+                expire_first_line(&mut self.ctx, worker.into(), due);
                 return Ok(Flow::Blocked);
             }
             Room::Closed => return self.send_said(worker, line),
@@ -275,7 +282,7 @@ impl Bus {
         let mut edits = UNCHANGED;
         edits[1] = token.map(|with| Edit { at: named.at, with });
         if id.is_some() {
-            let expires = self.ctx.line_expires(worker);
+            let expires = line_expires(&self.ctx, worker);
             let request = NewRequest {
                 asker: worker.into(),
                 answerer: to.into(),
@@ -431,7 +438,7 @@ impl Bus {
         let fingerprint = id.as_ref().map(|id| self.requests.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| at.end_mut().seldom.retired.take(fingerprint)) {
             self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, [None; 2]);
-            self.ctx.report_line(Reason::LateAnswer, from, line, "the request was given up before");
+            report_line(&mut self.ctx, Reason::LateAnswer, from, line, "the request was given up before");
             return Flow::Next;
         }
         let meant = match id {
@@ -449,13 +456,13 @@ impl Bus {
         } else {
             "an answer without an id".into()
         };
-        self.ctx.report_line(Reason::UnknownId, from, line, &text);
+        report_line(&mut self.ctx, Reason::UnknownId, from, line, &text);
         let is_first = line.id.is_some()
             && self.ctx.workers.get_mut(worker).is_some_and(|at| at.unmatched_mut().is_first_report());
         if is_first {
             let text = "a worker sent an answer that nothing waits for: it has answered a request twice, or under an id \
                         that it was not sent";
-            self.ctx.report_line(Reason::WorkerAnswersTwice, from, line, text);
+            report_line(&mut self.ctx, Reason::WorkerAnswersTwice, from, line, text);
         }
         Flow::Next
     }
@@ -508,8 +515,8 @@ impl Bus {
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else {
             let elicited = || self.ctx.workers.client_of_elicitation(said).map(Peer::Client);
-            let server = || self.ctx.client_of_server(said).map(Peer::Client);
-            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.ctx.no_addressee(said))?
+            let server = || client_of_server(&self.ctx, said).map(Peer::Client);
+            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| no_addressee(&self.ctx, said))?
         };
         // A half-closed client still takes notifications. It cannot answer a request any more.
         let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };
@@ -537,7 +544,7 @@ impl Bus {
         if !audience.has_others() || kind == ForAll::Login && !audience.is_one_user() {
             return None;
         }
-        let all = self.ctx.served_by(worker);
+        let all = served_by(&self.ctx, worker);
         if kind == ForAll::Login {
             for client in &all {
                 match self.make_room_at_client(worker, *client, false) {
@@ -608,7 +615,7 @@ impl Bus {
                 }
             });
             if let Some(Err(Refusal(reason, text))) = passed {
-                self.ctx.refuse_early(key, &early, reason, &text);
+                refuse_early(&mut self.ctx, key, &early, reason, &text);
             }
         }
     }

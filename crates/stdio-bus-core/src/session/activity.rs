@@ -6,9 +6,11 @@
 
 use crate::ctx::Ctx;
 use crate::fleet::pool::Pools;
+use crate::fleet::roll::notice_leaving;
 use crate::message::{Parsed, session_named, text_after};
 use crate::peer::WorkerKey;
 use crate::session::table::Sessions;
+use crate::shutdown::watch_silence;
 use crate::withdrawal::Dialect;
 
 /// Whether a line reports that its session is idle, or that it is not; none if it reports neither.
@@ -46,8 +48,8 @@ impl Sessions {
         let Some((session, is_idle)) = session.zip(told_idle(line.get(line.span))) else { return };
         self.set_working(session, !is_idle);
         if is_idle {
-            ctx.notice_leaving(worker);
-            ctx.watch_silence();
+            notice_leaving(ctx, worker);
+            watch_silence(ctx);
         }
     }
 }

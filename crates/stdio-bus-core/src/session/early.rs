@@ -18,6 +18,7 @@ use ndjson_scan::Span;
 use crate::ctx::Ctx;
 use crate::message::{Parsed, session_named};
 use crate::peer::{Moment, SessionKey, Text, WorkerKey};
+use crate::refusals::send_error;
 use crate::reply::Delivered;
 use crate::report::Reason;
 use crate::session::table::Sessions;
@@ -145,7 +146,7 @@ impl Sessions {
                 true => format!("it names session \"{name}\", which the worker has neither made nor announced since"),
                 false => format!("it came before any answer that makes a session, and none has made \"{name}\" since"),
             };
-            ctx.refuse_early(key, &early, Reason::UnknownSession, &text);
+            refuse_early(ctx, key, &early, Reason::UnknownSession, &text);
         }
     }
 
@@ -171,13 +172,11 @@ impl Sessions {
     }
 }
 
-impl Ctx {
-    /// An early line gets an error, if it is a request, and its loss is reported.
-    pub(crate) fn refuse_early(&mut self, key: WorkerKey, early: &EarlyLine, reason: Reason, text: &str) {
-        let id = early.id.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
-        self.report_request(reason, [Some(key.into()), None], || (id, text.into()));
-        if let Some(id) = &early.id {
-            self.send_error(key.into(), id.as_bytes(), reason, text, Delivered::No);
-        }
+/// An early line gets an error, if it is a request, and its loss is reported.
+pub(crate) fn refuse_early(ctx: &mut Ctx, key: WorkerKey, early: &EarlyLine, reason: Reason, text: &str) {
+    let id = early.id.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
+    ctx.report_request(reason, [Some(key.into()), None], || (id, text.into()));
+    if let Some(id) = &early.id {
+        send_error(ctx, key.into(), id.as_bytes(), reason, text, Delivered::No);
     }
 }

@@ -21,6 +21,7 @@ use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
 use crate::fleet::eras::protocol::MODERN;
 use crate::fleet::pool::Pools;
+use crate::fleet::roll::notice_leaving;
 use crate::fleet::tenure::Wear;
 use crate::id::Id;
 use crate::index::{FleetId, PoolId};
@@ -133,7 +134,7 @@ impl Fleets {
             false => (Question::None, Era::Legacy),
         };
         self.stop_asking(ctx, key, answered, era);
-        ctx.notice_leaving(key);
+        notice_leaving(ctx, key);
         true
     }
 
@@ -283,14 +284,12 @@ impl Pools {
     }
 }
 
-impl Ctx {
-    /// A worker runs: it is asked, if it was chosen for that.
-    pub(crate) fn ask_era(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get(key).filter(|worker| worker.is_asked()) else { return };
-        let line = question(worker.name.incarnation);
-        self.send(key.into(), line.as_bytes());
-        self.wake_at(key.into(), self.time.now().after(SILENT_FOR));
-    }
+/// A worker runs: it is asked, if it was chosen for that.
+pub(crate) fn ask_era(ctx: &mut Ctx, key: WorkerKey) {
+    let Some(worker) = ctx.workers.get(key).filter(|worker| worker.is_asked()) else { return };
+    let line = question(worker.name.incarnation);
+    ctx.send(key.into(), line.as_bytes());
+    ctx.wake_at(key.into(), ctx.time.now().after(SILENT_FOR));
 }
 
 impl Workers {

@@ -8,9 +8,13 @@
 use core::time::Duration;
 
 use crate::ctx::Ctx;
+use crate::eviction::gives_up_at;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
+use crate::fleet::life::stop_worker;
 use crate::fleet::pool::Pools;
+use crate::fleet::pool::ending;
+use crate::fleet::roll::notice_leaving;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, GroupId, SlotId};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
@@ -53,7 +57,7 @@ impl Group {
             return false;
         };
         let source = ctx.clients.identity(client).map(|client| client.origin.source());
-        pools.is_sound(ctx, fleet) && (ctx.ending(fleet) > 0 || ctx.gives_up_at(fleet, source).is_some())
+        pools.is_sound(ctx, fleet) && (ending(ctx, fleet) > 0 || gives_up_at(ctx, fleet, source).is_some())
     }
 }
 
@@ -78,7 +82,7 @@ impl Fleets {
         for (_, key) in lent {
             let Some(worker) = ctx.workers.get_mut(key) else { continue };
             worker.claim.give_back(ctx.time.now());
-            ctx.notice_leaving(key);
+            notice_leaving(ctx, key);
             if self.pools.is_extra(ctx, key) {
                 ctx.wake_at(key.into(), ctx.time.now().after(SPARED_FOR));
             }
@@ -114,7 +118,7 @@ impl Pools {
             if let Some(until) = tasks.need(ctx, key) {
                 return Some(until);
             }
-            ctx.stop_worker(key);
+            stop_worker(ctx, key);
             return None;
         }
         Some(due)
@@ -124,7 +128,7 @@ impl Pools {
     pub(crate) fn free_worker(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
         let is_free =
             |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.owner().is_none() && at.takes_messages());
-        if let Some(worker) = ctx.preferred_worker(client, fleet) {
+        if let Some(worker) = preferred_worker(ctx, client, fleet) {
             return Some(worker).filter(is_free);
         }
         let free = || self[fleet].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
@@ -135,7 +139,7 @@ impl Pools {
 
     /// An empty slot in which a worker may be started for a client that is not bound to one.
     fn slot_to_fill(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<SlotId> {
-        if self[fleet].rests() || ctx.preferred_worker(client, fleet).is_some() {
+        if self[fleet].rests() || preferred_worker(ctx, client, fleet).is_some() {
             return None;
         }
         let may_begin = |slot: &SlotId| {
@@ -166,32 +170,29 @@ impl Requests {
     }
 }
 
-impl Ctx {
-    /// The worker that a client's next messages go to while that lives, if they are bound to one of this fleet.
-    pub(crate) fn preferred_worker(&self, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
-        let worker = self.clients.get(client)?.mcp.preferred?;
-        let at = self.workers.get(worker)?;
-        (at.fleet == fleet && at.takes_messages()).then_some(worker)
-    }
+/// The worker that a client's next messages go to while that lives, if they are bound to one of this fleet.
+pub(crate) fn preferred_worker(ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
+    let worker = ctx.clients.get(client)?.mcp.preferred?;
+    let at = ctx.workers.get(worker)?;
+    (at.fleet == fleet && at.takes_messages()).then_some(worker)
+}
 
-    /// The same for a group: only that of one fleet lends, and MCP listeners know no others.
-    pub(crate) fn preferred_in(&self, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
-        match group {
-            GroupId::Fleet(fleet) => self.preferred_worker(client, fleet),
-            GroupId::All | GroupId::Listener(_) => None,
-        }
+/// The same for a group: only that of one fleet lends, and MCP listeners know no others.
+pub(crate) fn preferred_in(ctx: &Ctx, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
+    match group {
+        GroupId::Fleet(fleet) => preferred_worker(ctx, client, fleet),
+        GroupId::All | GroupId::Listener(_) => None,
     }
+}
 
-    /// The worker that a client has, if its next messages may go there.
-    pub(crate) fn lent_worker(&self, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
-        let worker =
-            self.clients.worker_in(client, group).filter(|worker| self.workers.worker_takes_messages(*worker))?;
-        self.preferred_in(client, group).is_none_or(|preferred| preferred == worker).then_some(worker)
-    }
+/// The worker that a client has, if its next messages may go there.
+pub(crate) fn lent_worker(ctx: &Ctx, client: ClientKey, group: GroupId) -> Option<WorkerKey> {
+    let worker = ctx.clients.worker_in(client, group).filter(|worker| ctx.workers.worker_takes_messages(*worker))?;
+    preferred_in(ctx, client, group).is_none_or(|preferred| preferred == worker).then_some(worker)
+}
 
-    /// A lent worker is returned although its client may still wait for it.
-    pub(crate) fn take_back(&mut self, key: WorkerKey) {
-        let owner = self.workers.get_mut(key).and_then(|worker| worker.claim.take_back());
-        owner.into_iter().for_each(|owner| self.clients.unassign(owner, key));
-    }
+/// A lent worker is returned although its client may still wait for it.
+pub(crate) fn take_back(ctx: &mut Ctx, key: WorkerKey) {
+    let owner = ctx.workers.get_mut(key).and_then(|worker| worker.claim.take_back());
+    owner.into_iter().for_each(|owner| ctx.clients.unassign(owner, key));
 }

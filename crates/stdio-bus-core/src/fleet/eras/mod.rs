@@ -11,7 +11,7 @@
 
 pub(crate) mod discovery;
 pub(crate) mod greeting;
-mod lending;
+pub(crate) mod lending;
 pub(crate) mod opening;
 pub mod protocol;
 
@@ -22,6 +22,7 @@ use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
 use crate::fleet::pool::Need;
 use crate::fleet::pool::Pools;
+use crate::fleet::roll::is_outdated;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, PoolId};
 use crate::message::Refusal;
@@ -83,7 +84,7 @@ impl Fleets {
         let Some(legacy) = self.pools.other(modern) else { return };
         let (is_only_one, was_used) = (self.pools[legacy].rests(), self.pools[modern].is_used());
         // Unused workers, and those with the new command, move to the other fleet if that has none.
-        self.pools.retire_those(ctx, modern, None, |ctx, worker| !is_only_one || was_used && ctx.is_outdated(worker));
+        self.pools.retire_those(ctx, modern, None, |ctx, worker| !is_only_one || was_used && is_outdated(ctx, worker));
         if is_only_one {
             return self.hand_over(ctx, modern, Need::Undecided);
         }

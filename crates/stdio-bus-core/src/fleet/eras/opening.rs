@@ -29,6 +29,7 @@ use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
 use crate::pending::Requests;
 use crate::report::Reason;
+use crate::router::audience::note_audience;
 use crate::router::message::Message;
 use crate::router::unmatched::error_of;
 use crate::settings::MAX_WORKERS;
@@ -135,7 +136,7 @@ impl Fleets {
         };
         let (greeting, fleet, alike, now) = (&worker.greeting, worker.fleet, opening.alike, ctx.time.now());
         if greeting.accepted.contains(&alike) {
-            ctx.send_initialized(client, key);
+            send_initialized(ctx, client, key);
             return Ok(false);
         }
         // What the client itself has just sent does not hold its next line up.
@@ -170,7 +171,7 @@ impl Fleets {
                 return Ok(false);
             }
             let why = if opening.ends < MOST_ENDS {
-                format!("was larger than the {} bytes that are kept of one", ctx.longest_opening())
+                format!("was larger than the {} bytes that are kept of one", longest_opening(ctx))
             } else {
                 "has ended the workers that it was sent to again".into()
             };
@@ -184,7 +185,7 @@ impl Fleets {
         let line = line.clone();
         let id = requests.make_name(ctx, key.into(), is_string);
         let text = line.with(&id.token());
-        ctx.note_audience(key, client);
+        note_audience(ctx, key, client);
         self.pools.note_initialize(ctx, key, &text);
         if let Some(worker) = ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
@@ -206,9 +207,9 @@ impl Fleets {
     ) {
         let &Settled { ref asked, is_accepted, refused_to, .. } = settled;
         if is_accepted && asked.is_again {
-            ctx.send_initialized(asked.client, key);
+            send_initialized(ctx, asked.client, key);
         } else if is_accepted {
-            ctx.note_accepted(asked.client, key, asked.alike);
+            note_accepted(ctx, asked.client, key, asked.alike);
         }
         let fleet = ctx.workers.fleet_of(key).unwrap_or_default();
         self.stop_awaiting_workers_of(ctx, fleet);
@@ -247,7 +248,7 @@ impl Fleets {
         let &Message { from: client, line, ref id, .. } = message;
         let text = line.get(line.span);
         self.pools.note_initialize(ctx, key, text);
-        let (since, longest) = (ctx.time.now(), ctx.longest_opening());
+        let (since, longest) = (ctx.time.now(), longest_opening(ctx));
         let fleet = ctx.workers.get(key).filter(|worker| worker.owner().is_none()).map(|worker| worker.fleet);
         let Some((spelled, fleet)) = id.as_ref().zip(fleet) else { return };
         self.openings.forget_those_in(ctx, client, fleet);
@@ -385,7 +386,7 @@ impl Openings {
             has_begun && accepts(&worker.greeting) && !worker.greeting.is_ready
         };
         let others: Vec<WorkerKey> = ctx.workers.iter().filter(|(_, it)| waits(it)).map(|(other, _)| other).collect();
-        others.into_iter().for_each(|other| ctx.send_initialized(client, other));
+        others.into_iter().for_each(|other| send_initialized(ctx, client, other));
         is_known
     }
 
@@ -433,7 +434,7 @@ impl Requests {
         let (alike, first) = greeting.first.clone()?;
         let asker = self.get(request).and_then(|request| request.asker());
         if let Some(Peer::Client(client)) = asker {
-            ctx.note_accepted(client, key, alike);
+            note_accepted(ctx, client, key, alike);
         }
         if is_news {
             ctx.report_request(Reason::InitializeRefused, [asker, Some(key.into())], || {
@@ -461,41 +462,38 @@ impl Workers {
     }
 }
 
-impl Ctx {
-    /// Whether a client's next line to a worker waits for its `initialize`. An answer to the worker's own question does
-    /// not.
-    pub(crate) fn needs_opening(&self, client: ClientKey, key: WorkerKey) -> bool {
-        let is_new = |worker: &&Worker| worker.owner().is_none() && !worker.audience.has(client);
-        let Some(worker) = self.workers.get(key).filter(is_new) else { return false };
-        let needs = |opening: &Opening| opening.is_accepted && !worker.greeting.accepted.contains(&opening.alike);
-        self.clients.opening_of(client, worker.fleet).is_some_and(needs)
-    }
+/// Whether a client's next line to a worker waits for its `initialize`. An answer to the worker's own question does
+/// not.
+pub(crate) fn needs_opening(ctx: &Ctx, client: ClientKey, key: WorkerKey) -> bool {
+    let is_new = |worker: &&Worker| worker.owner().is_none() && !worker.audience.has(client);
+    let Some(worker) = ctx.workers.get(key).filter(is_new) else { return false };
+    let needs = |opening: &Opening| opening.is_accepted && !worker.greeting.accepted.contains(&opening.alike);
+    ctx.clients.opening_of(client, worker.fleet).is_some_and(needs)
+}
 
-    /// Maximum size of what is kept of a client.
-    fn longest_opening(&self) -> usize {
-        (self.settings.limits.max_memory / MEMORY_PART / self.clients.capacity().max(1)).clamp(LEAST, LONGEST)
-    }
+/// Maximum size of what is kept of a client.
+fn longest_opening(ctx: &Ctx) -> usize {
+    (ctx.settings.limits.max_memory / MEMORY_PART / ctx.clients.capacity().max(1)).clamp(LEAST, LONGEST)
+}
 
-    /// A worker that has accepted a client's `initialize` gets the notification that follows, unless it has had one, or
-    /// the client has not sent it yet.
-    fn send_initialized(&mut self, client: ClientKey, key: WorkerKey) {
-        let Some(fleet) = self.workers.get(key).filter(|worker| !worker.greeting.is_ready).map(|worker| worker.fleet)
-        else {
-            return;
-        };
-        let line = self.clients.opening_of(client, fleet).and_then(|opening| opening.initialized.clone());
-        let Some(line) = line else { return };
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.greeting.is_ready = true;
-        self.send(Peer::Worker(key), &line);
-    }
+/// A worker that has accepted a client's `initialize` gets the notification that follows, unless it has had one, or
+/// the client has not sent it yet.
+fn send_initialized(ctx: &mut Ctx, client: ClientKey, key: WorkerKey) {
+    let Some(fleet) = ctx.workers.get(key).filter(|worker| !worker.greeting.is_ready).map(|worker| worker.fleet) else {
+        return;
+    };
+    let line = ctx.clients.opening_of(client, fleet).and_then(|opening| opening.initialized.clone());
+    let Some(line) = line else { return };
+    let Some(worker) = ctx.workers.get_mut(key) else { return };
+    worker.greeting.is_ready = true;
+    ctx.send(Peer::Worker(key), &line);
+}
 
-    /// A client gets a result for its `initialize`.
-    fn note_accepted(&mut self, client: ClientKey, key: WorkerKey, alike: u64) {
-        let Some(fleet) = self.workers.fleet_of(key) else { return };
-        if let Some(opening) = self.clients.opening_mut(client, fleet).filter(|opening| opening.alike == alike) {
-            opening.is_accepted = true;
-        }
+/// A client gets a result for its `initialize`.
+fn note_accepted(ctx: &mut Ctx, client: ClientKey, key: WorkerKey, alike: u64) {
+    let Some(fleet) = ctx.workers.fleet_of(key) else { return };
+    if let Some(opening) = ctx.clients.opening_mut(client, fleet).filter(|opening| opening.alike == alike) {
+        opening.is_accepted = true;
     }
 }
 

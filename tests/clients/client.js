@@ -14,7 +14,7 @@ const acp = await sdk(major);
 // A stream of messages, and how to disconnect its client.
 async function connect(address) {
   const [kind, rest] = [address.slice(0, address.indexOf(":")), address.slice(address.indexOf(":") + 1)];
-  if (kind === "http") {
+  if (kind === "http" || kind === "https") {
     const stream = createHttpStream(address);
     // Its end sends DELETE.
     return { stream, leave: () => stream.writable.close().catch(() => {}) };

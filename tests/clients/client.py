@@ -66,7 +66,7 @@ async def crash(client, prompt, cancel):
 async def one(number, initializes, scenario, address):
     client = TestClient(f"python-{os.getpid()}-{number}")
     kind, _, rest = address.partition(":")
-    if kind == "http":
+    if kind in ("http", "https"):
         stream = create_http_stream(address)
         agent, leave = acp.connect_to_agent(client, stream), stream.close
     elif kind == "ws":

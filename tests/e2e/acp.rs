@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::admin::{Admin, with_admin};
-use crate::harness::{Daemon, Setup, with, worker};
+use crate::harness::{Daemon, Setup, program, run_to_its_end, with, worker};
 use crate::http::{Answer, Http, notification, request};
 use crate::websocket::UPGRADE;
 
@@ -521,5 +522,107 @@ fn sixteen_clients_at_once_get_their_own() {
     });
     assert_eq!(pids.len(), 16);
     daemon.until("all are gone", || clients(&daemon) == 0);
+    daemon.stop();
+}
+
+#[test]
+fn a_connection_without_a_stream_gives_way_when_all_are_taken_and_one_with_a_stream_does_not() {
+    // The sockets of requests are counted in the same way: two for the one that is used, and one for the last.
+    let daemon = door(shared(), json!({ "max_connections": { "total": 3 } }));
+    let idle = [(); 2].map(|()| {
+        let client = Acp::begin(daemon.address());
+        (client.posts.reset(), client.id).1
+    });
+    let mut used = Acp::begin(daemon.address());
+    let mut general = used.stream(None);
+    let mut other = Acp::begin(daemon.address());
+    daemon.logs(&["reason=session_evicted", &idle[0]]);
+    used.say(None, &request(1, "m", json!({})));
+    assert_eq!(next(&mut general)["id"], 1);
+    other.say(None, &request(1, "m", json!({})));
+    daemon.stop();
+}
+
+#[test]
+fn behind_a_proxy_that_sends_headers_both_transports_work() {
+    let daemon = door(shared(), json!({ "proxy": { "from": ["127.0.0.1"] }, "hosts": ["localhost"] }));
+    let header = "PROXY TCP4 192.0.2.7 192.0.2.1 1234 9000\r\n";
+    let body = initialize().to_string();
+    let mut client = Http::connect(daemon.address());
+    client.send_bytes(
+        format!(
+            "{header}POST /acp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .as_bytes(),
+    );
+    assert_eq!(client.answer().status, 200);
+    let mut socket = Http::connect(daemon.address());
+    socket.send_bytes(format!("{header}{UPGRADE}\r\n").as_bytes());
+    assert_eq!(socket.head().status, 101);
+    daemon.until("both are clients", || clients(&daemon) == 2);
+    assert_eq!(daemon.log().matches("from=192.0.2.7:1234").count(), 2, "{}", daemon.log());
+    daemon.stop();
+}
+
+#[test]
+fn messages_on_one_socket_are_taken_in_order_though_none_is_waited_for() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Acp::begin(daemon.address());
+    let mut general = client.stream(None);
+    for id in 1..=100 {
+        client.posts.send("POST /acp", &[], &request(id, "m", json!({ "number": id })).to_string());
+    }
+    for id in 1..=100 {
+        assert_eq!(client.posts.answer().status, 202);
+        let answer = next(&mut general);
+        assert_eq!((&answer["id"], &answer["result"]["echo"]["number"]), (&json!(id), &json!(id)));
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_stream_of_http_1_0_ends_with_its_socket() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Acp::begin(daemon.address());
+    let mut old = Http::connect(daemon.address());
+    let head = format!("Host: localhost\r\nAccept: text/event-stream\r\nAcp-Connection-Id: {}\r\n", client.id);
+    old.send_bytes(format!("GET /acp HTTP/1.0\r\n{head}\r\n").as_bytes());
+    let answer = old.head();
+    assert!(answer.is_stream() && !answer.fields.contains_key("transfer-encoding"), "{answer:?}");
+    client.say(None, &request(1, "m", json!({})));
+    let mut rest = Answer { body: String::new(), ..answer };
+    rest.fields.insert("content-length".to_owned(), "20".to_owned());
+    old.read_body(&mut rest);
+    assert_eq!(rest.body, "event: message\ndata:");
+    assert_eq!(client.delete(), 202);
+    daemon.until("it is gone", || clients(&daemon) == 0);
+    daemon.stop();
+}
+
+#[test]
+fn a_listener_that_is_removed_keeps_its_connections_and_takes_no_new_ones() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Acp::begin(daemon.address());
+    let mut general = client.stream(None);
+    let address = daemon.address();
+    let path = daemon.path("config.json");
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    config["listeners"] = json!([{ "unix": daemon.path("sock") }]);
+    std::fs::write(&path, config.to_string()).unwrap();
+    daemon.signal(Signal::HUP);
+    daemon.until("it is closed", || std::net::TcpStream::connect(address).is_err());
+    client.say(None, &request(1, "m", json!({})));
+    assert_eq!(next(&mut general)["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn the_commands_connect_to_its_url() {
+    let daemon = door(shared(), json!({}));
+    let url = format!("http://{}/acp", daemon.address());
+    let call = ["call", "--connect", &url, "hello", r#"{"a":1}"#];
+    let (status, said) = run_to_its_end(Command::new(program()).args(call));
+    assert!(status.success() && said.contains(r#""echo":{"a":1}"#), "{said}");
     daemon.stop();
 }

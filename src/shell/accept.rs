@@ -7,8 +7,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::connections::Connections;
+use super::crowd::Purpose;
 use super::endpoint::Endpoint;
-use super::http::exchange::{Accepted, OPERATORS, Purpose};
+use super::http::exchange::{Accepted, OPERATORS};
 use super::listen::BACKLOG;
 use super::listeners::State;
 use super::operation::Operation;

@@ -8,7 +8,7 @@ use std::ops::{Index, IndexMut};
 
 use slab::Slab;
 
-use super::crowd::Crowd;
+use super::crowd::{Crowd, Seat};
 use super::endpoint::Endpoint;
 use super::http::exchange::Exchange;
 use super::protocol::Protocol;
@@ -108,7 +108,7 @@ impl Connections {
     pub(super) fn becomes_client(&mut self, slot: usize, client: ClientKey, protocol: Protocol) {
         let Connection { transport, protocol: before } = &mut self.table[slot];
         if let Protocol::Http(handshake) = before {
-            self.crowd.leaves(handshake);
+            self.crowd.leaves(handshake.purpose, &handshake.seat);
         }
         transport.deadline = None;
         *before = protocol;
@@ -128,10 +128,10 @@ impl Connections {
 
     /// Removes a connection that the kernel holds no operation of.
     pub(super) fn remove(&mut self, slot: usize) -> Connection {
-        let mut gone = self.table.remove(slot);
+        let gone = self.table.remove(slot);
         debug_assert!(gone.transport.in_flight.is_empty(), "it was closed under the kernel");
-        if let Protocol::Http(exchange) = &mut gone.protocol {
-            self.crowd.leaves(exchange);
+        if let Protocol::Http(exchange) = &gone.protocol {
+            self.crowd.leaves(exchange.purpose, &exchange.seat);
         }
         gone
     }
@@ -199,7 +199,20 @@ impl Connections {
         self.try_http_parts(slot).unwrap_or_else(|| panic!("the connection in slot {slot} speaks HTTP"))
     }
 
-    /// Whether a connection speaks HTTP and is idle, so that it may be evicted; true if there is none.
+    /// Calls with what a connection that speaks HTTP is counted as.
+    pub(super) fn with_seat(&mut self, slot: usize, change: impl FnOnce(&mut Crowd, &mut Seat)) {
+        if let Protocol::Http(exchange) = &mut self.table[slot].protocol {
+            change(&mut self.crowd, &mut exchange.seat);
+        }
+    }
+
+    /// Panics if the counts are wrong.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        self.crowd.check(self.all_http().map(|(_, _, exchange)| (exchange.purpose, &exchange.seat)));
+    }
+
+    /// Whether a connection speaks HTTP and is idle, so that it may be evicted.
     pub(super) fn is_idle(&self, slot: usize) -> bool {
         match self.table.get(slot) {
             Some(Connection { transport, protocol: Protocol::Http(exchange) }) => exchange.is_idle(transport),
@@ -346,7 +359,8 @@ pub(super) mod tests {
     use super::*;
     use crate::bus::port::Place;
     use crate::http1::Limits;
-    use crate::shell::http::exchange::{Accepted, Purpose};
+    use crate::shell::crowd::Purpose;
+    use crate::shell::http::exchange::Accepted;
 
     const LIMITS: Limits = Limits {
         body: 0,

@@ -1,7 +1,9 @@
-//! How many connections that speak HTTP there are of each purpose, how many there may be. Which of them goes when
-//! there is no room for another one is up to `eviction.rs`.
+//! How many connections that speak HTTP there are of each purpose, and of each listener and source, and how many there
+//! may be. Which of them goes when there is no room for another one is up to `eviction.rs`: only then all are looked at.
 
-use super::http::exchange::{Exchange, Purpose};
+use hashbrown::HashMap;
+
+use crate::bus::port::Source;
 
 /// Maximum number of connections for MCP that have sent a request, answered or not.
 pub(super) const MOST_CONNECTIONS: usize = 2048;
@@ -13,9 +15,57 @@ pub(super) const MOST_OPERATORS: usize = 64;
 /// full.
 pub(super) const MOST_HANDSHAKES: usize = 256;
 
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Requests for MCP.
+    Mcp,
+    /// Requests of operators, which `admin` answers.
+    Admin,
+    /// A PROXY header, the request of a WebSocket, or both: then it becomes a client of the core.
+    Handshake,
+}
+
+/// What a connection is counted as. The counts follow, since only [`Crowd`] changes it.
+#[derive(Debug)]
+pub(super) struct Seat {
+    listener: usize,
+    source: Source,
+    has_place: bool,
+}
+
+impl Seat {
+    /// The source that it counts for: that of its request; between requests that of its client, or of the proxy that
+    /// brings the requests of many.
+    pub(super) fn source(&self) -> Source {
+        self.source
+    }
+
+    /// Whether it counts among the connections of its listener, since its first request has come.
+    pub(super) fn has_place(&self) -> bool {
+        self.has_place
+    }
+}
+
+/// How many connections there are of a listener, in total or of one source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// With and without a place.
+    pub placed: usize,
+    pub unplaced: usize,
+}
+
+impl Counts {
+    fn of(&mut self, has_place: bool) -> &mut usize {
+        if has_place { &mut self.placed } else { &mut self.unplaced }
+    }
+}
+
 /// See the module documentation.
 #[derive(Default)]
 pub(super) struct Crowd {
+    /// Those of each listener: of each of its sources, and of all.
+    seats: HashMap<(usize, Option<Source>), Counts>,
     /// The number of connections of each purpose, and its maximum.
     counts: [usize; 3],
     most: [usize; 3],
@@ -36,17 +86,76 @@ impl Crowd {
         self.most = [mcp, MOST_OPERATORS, handshakes];
     }
 
-    /// A connection of this purpose comes. Returns its number.
-    pub(super) fn comes(&mut self, purpose: Purpose) -> u64 {
+    /// A connection of this purpose comes to a listener. Returns its number, and what it is counted as.
+    pub(super) fn comes(&mut self, purpose: Purpose, listener: usize, source: Source) -> (u64, Seat) {
         self.counts[purpose as usize] += 1;
         self.count += 1;
-        self.count
+        let seat = Seat { listener, source, has_place: false };
+        self.count_in(&seat);
+        (self.count, seat)
     }
 
     /// A connection is removed, or becomes a client.
-    pub(super) fn leaves(&mut self, connection: &mut Exchange) {
-        self.placed -= usize::from(std::mem::take(&mut connection.has_place));
-        self.counts[connection.purpose as usize] -= 1;
+    pub(super) fn leaves(&mut self, purpose: Purpose, seat: &Seat) {
+        self.count_out(seat);
+        self.counts[purpose as usize] -= 1;
+    }
+
+    /// Whether a connection has a place changes.
+    pub(super) fn set_place(&mut self, seat: &mut Seat, has_place: bool) {
+        if seat.has_place != has_place {
+            self.count_out(seat);
+            seat.has_place = has_place;
+            self.count_in(seat);
+        }
+    }
+
+    /// A connection counts for this source from now on.
+    pub(super) fn set_source(&mut self, seat: &mut Seat, source: Source) {
+        if seat.source != source {
+            self.count_out(seat);
+            seat.source = source;
+            self.count_in(seat);
+        }
+    }
+
+    fn count_in(&mut self, seat: &Seat) {
+        self.placed += usize::from(seat.has_place);
+        for source in [None, Some(seat.source)] {
+            *self.seats.entry((seat.listener, source)).or_default().of(seat.has_place) += 1;
+        }
+    }
+
+    fn count_out(&mut self, seat: &Seat) {
+        self.placed -= usize::from(seat.has_place);
+        for source in [None, Some(seat.source)] {
+            let key = (seat.listener, source);
+            let Some(counts) = self.seats.get_mut(&key) else {
+                debug_assert!(false, "{seat:?} was counted");
+                continue;
+            };
+            *counts.of(seat.has_place) -= 1;
+            if *counts == Counts::default() {
+                self.seats.remove(&key);
+            }
+        }
+    }
+
+    /// How many connections a listener has, in total or of one source.
+    pub(super) fn at(&self, listener: usize, source: Option<Source>) -> Counts {
+        self.seats.get(&(listener, source)).copied().unwrap_or_default()
+    }
+
+    /// Panics if the counts are not those of these connections.
+    #[cfg(test)]
+    pub(super) fn check<'a>(&self, connections: impl Iterator<Item = (Purpose, &'a Seat)>) {
+        let mut counted = Self::default();
+        for (purpose, seat) in connections {
+            counted.counts[purpose as usize] += 1;
+            counted.count_in(seat);
+        }
+        let all = |crowd: &Self| (crowd.counts, crowd.placed, crowd.seats.clone());
+        assert_eq!(all(self), all(&counted), "the counts are those of the connections that there are");
     }
 
     /// A handshake turns out to be a connection for MCP.

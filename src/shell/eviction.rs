@@ -4,7 +4,8 @@
 use hashbrown::HashMap;
 
 use super::connections::{AsHttp, Connections};
-use super::http::exchange::{Accepted, Exchange, Purpose, State};
+use super::crowd::{Counts, Purpose};
+use super::http::exchange::{Accepted, Exchange, State};
 use super::transport::Transport;
 use crate::bus::port::{Moment, Source};
 use crate::bus::shares::{Shares, Turn};
@@ -13,25 +14,22 @@ use crate::http1::Limits;
 impl Connections {
     /// A connection gets a place.
     pub(super) fn give_place(&mut self, slot: usize) {
-        let is_new = !std::mem::replace(&mut self[AsHttp(slot)].has_place, true);
-        self.crowd.placed += usize::from(is_new);
+        self.with_seat(slot, |crowd, seat| crowd.set_place(seat, true));
     }
 
     /// A connection has no place any more: it goes after what it is still sent.
     pub(super) fn take_place_away(&mut self, slot: usize) {
-        let had_one = std::mem::take(&mut self[AsHttp(slot)].has_place);
-        self.crowd.placed -= usize::from(had_one);
+        self.with_seat(slot, |crowd, seat| crowd.set_place(seat, false));
     }
 
-    /// How many connections with a place a listener has, in total or of one source.
-    pub(super) fn placed_at(&self, listener: usize, source: Option<Source>) -> usize {
-        let is_of = |it: &Exchange| it.has_place && it.listener == listener;
-        self.all_http().filter(|(_, _, it)| is_of(it) && source.is_none_or(|source| it.source == source)).count()
+    /// A connection counts for this source from now on.
+    pub(super) fn counts_for(&mut self, slot: usize, source: Source) {
+        self.with_seat(slot, |crowd, seat| crowd.set_source(seat, source));
     }
 
     /// Whether a listener has accepted one of the connections.
     pub(super) fn is_connected_to(&self, listener: usize) -> bool {
-        self.all_http().any(|(_, _, it)| it.listener == listener)
+        self.crowd.at(listener, None) != Counts::default()
     }
 
     /// How many handshakes exceed the limit, with this many free slots of clients.
@@ -49,8 +47,8 @@ impl Connections {
 
     /// Adds a connection, and returns its slot.
     pub(super) fn begin_http(&mut self, now: Moment, accepted: Accepted, purpose: Purpose, limits: Limits) -> usize {
-        let serial = self.crowd.comes(purpose);
-        let (transport, exchange) = Exchange::new(now, accepted, purpose, limits, serial);
+        let (serial, seat) = self.crowd.comes(purpose, accepted.listener, accepted.place.source());
+        let (transport, exchange) = Exchange::new(now, accepted, purpose, limits, serial, seat);
         self.add_http(transport, exchange)
     }
 
@@ -80,11 +78,11 @@ impl Connections {
         is_slow: impl Fn(usize, &Exchange) -> bool,
     ) -> (Option<usize>, Shares) {
         let chosen = || self.all_http().filter(|(slot, _, exchange)| is_chosen(*slot, exchange));
-        let shares = Shares::new(capacity, chosen().map(|(_, _, exchange)| (exchange.source, 1)), asker);
+        let shares = Shares::new(capacity, chosen().map(|(_, _, exchange)| (exchange.seat.source(), 1)), asker);
         let rank = |slot: usize, transport: &Transport, exchange: &Exchange| -> Option<(Turn, u8, u64, u64)> {
             let (is_unused, class) = exchange.standing(transport)?;
             let is_idle = is_unused || is_slow(slot, exchange);
-            let turn = shares.turn(exchange.source, is_idle)?;
+            let turn = shares.turn(exchange.seat.source(), is_idle)?;
             let age = |number: u64| if is_idle { number } else { u64::MAX - number };
             Some((turn, class, age(exchange.since.0), age(exchange.serial)))
         };
@@ -126,13 +124,39 @@ impl Connections {
 mod tests {
     use super::*;
     use crate::shell::connections::tests::add;
+    use crate::testing::Random;
 
     /// Adds a connection of this source, which is in this state since this moment.
     fn add_of(connections: &mut Connections, purpose: Purpose, source: u32, state: State, since: u64) -> usize {
         let slot = add(connections, purpose, since);
-        let connection = &mut connections[AsHttp(slot)];
-        (connection.source, connection.state) = (Source::User(source), state);
+        connections.counts_for(slot, Source::User(source));
+        connections[AsHttp(slot)].state = state;
         slot
+    }
+
+    #[test]
+    fn the_counts_of_listeners_and_sources_are_those_of_a_walk() {
+        let mut random = Random::new(1);
+        let (mut connections, mut slots) = (Connections::default(), Vec::new());
+        for _ in 0..2_000 {
+            match random.range(0..5) {
+                0 => {
+                    let purpose = *random.pick(&[Purpose::Mcp, Purpose::Admin, Purpose::Handshake]);
+                    slots.push(add(&mut connections, purpose, 0));
+                }
+                _ if slots.is_empty() => {}
+                1 => drop(connections.remove(slots.swap_remove(random.range(0..slots.len())))),
+                2 => connections.counts_for(*random.pick(&slots), Source::User(random.range(0..3) as u32)),
+                3 => connections.give_place(*random.pick(&slots)),
+                _ => connections.take_place_away(*random.pick(&slots)),
+            }
+            connections.check();
+            for source in (0..3).map(Source::User) {
+                let is_of = |it: &Exchange| it.seat.source() == source && it.seat.has_place();
+                let walked = connections.all_http().filter(|(_, _, it)| is_of(it)).count();
+                assert_eq!(connections.crowd.at(0, Some(source)).placed, walked);
+            }
+        }
     }
 
     #[test]

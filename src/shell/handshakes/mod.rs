@@ -11,8 +11,9 @@ pub(super) mod health;
 use std::time::Duration;
 
 use super::connections::AsHttp;
+use super::crowd::Purpose;
 use super::endpoint::Endpoint;
-use super::http::exchange::{Accepted, Exchange, Purpose, State, limits};
+use super::http::exchange::{Accepted, Exchange, State, limits};
 use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::turn::Shell;
@@ -70,16 +71,19 @@ impl<I: Io> Shell<I> {
             // Its clients are sessions, which are not connections.
             true => {
                 let Some(most) = self.bus.view().max_connections(listener).per_source else { return };
-                (most.saturating_sub(reactor.connections.placed_at(listener, Some(source))), Purpose::Mcp)
+                (most.saturating_sub(reactor.connections.crowd.at(listener, Some(source)).placed), Purpose::Mcp)
             }
             false => {
                 let Some(room) = self.bus.view().room_of_source(listener, source) else { return };
                 (room, Purpose::Handshake)
             }
         };
+        if reactor.connections.crowd.at(listener, Some(source)).unplaced <= room.max(1) {
+            return;
+        }
         let is_of = |_: usize, it: &Exchange| {
-            let asks = it.purpose == purpose && it.state == State::Reading && !it.has_place;
-            asks && it.listener == listener && it.source == source
+            let asks = it.purpose == purpose && it.state == State::Reading && !it.seat.has_place();
+            asks && it.listener == listener && it.seat.source() == source
         };
         let waiting = reactor.connections.all_http().filter(|(slot, _, it)| is_of(*slot, it)).count();
         for _ in room.max(1)..waiting {
@@ -99,9 +103,12 @@ impl<I: Io> Shell<I> {
             Reading::More => return 0,
             Reading::Header(_) if !is_believed => "it was taken out of proxy.from before its PROXY header was complete",
             Reading::Header(header) => {
-                let connection = &mut self.reactor.connections[AsHttp(slot)];
                 let length = header.length;
-                connection.comes_from(origin(connection.origin.place, header));
+                let connection = &mut self.reactor.connections[AsHttp(slot)];
+                connection.origin = origin(connection.origin.place, header);
+                connection.source_between = connection.origin.source();
+                let source = connection.source_between;
+                self.reactor.connections.counts_for(slot, source);
                 self.introduced(now, slot, &bytes[length..]);
                 return length;
             }
@@ -130,7 +137,7 @@ impl<I: Io> Shell<I> {
             return;
         }
         (connection.since, connection.reader) = (now, RequestReader::new(now, limits));
-        let source = connection.source;
+        let source = connection.seat.source();
         match self.make_room_for_http(now, source) {
             true => self.reactor.connections.becomes_mcp(slot),
             false => self.reactor.leave_http(now, slot),

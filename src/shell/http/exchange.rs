@@ -20,6 +20,7 @@ use crate::mcp::log::Data;
 use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
+use crate::shell::crowd::{Purpose, Seat};
 use crate::shell::outbox::{Outbox, Storage};
 use crate::shell::transport::{Flight, Transport};
 
@@ -64,17 +65,6 @@ pub(in crate::shell) struct Accepted {
     pub listener: usize,
     /// The peer's address.
     pub place: Place,
-}
-
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::shell) enum Purpose {
-    /// Requests for MCP.
-    Mcp,
-    /// Requests of operators, which `admin` answers.
-    Admin,
-    /// A PROXY header, the request of a WebSocket, or both: then it becomes a client of the core.
-    Handshake,
 }
 
 /// The state of a connection.
@@ -410,12 +400,9 @@ pub(in crate::shell) struct Exchange {
     pub purpose: Purpose,
     /// Its origin, as far as known.
     pub origin: Origin,
-    /// The source that it counts for: that of its request; between requests that of its client, or of the proxy that
-    /// brings the requests of many.
-    pub source: Source,
+    /// What it is counted as, and the source that it counts for between requests.
+    pub seat: Seat,
     pub source_between: Source,
-    /// It counts among the connections of its listener, since its first request has come.
-    pub has_place: bool,
     /// Distinguishes it from others in its slot.
     pub serial: u64,
     pub state: State,
@@ -441,6 +428,7 @@ impl Exchange {
         purpose: Purpose,
         limits: Limits,
         serial: u64,
+        seat: Seat,
     ) -> (Transport, Self) {
         let Accepted { socket, acceptor, listener, place } = accepted;
         let exchange = Self {
@@ -448,9 +436,8 @@ impl Exchange {
             listener,
             purpose,
             origin: place.into(),
-            source: place.source(),
+            seat,
             source_between: place.source(),
-            has_place: false,
             serial,
             state: State::Reading,
             reader: RequestReader::new(now, limits),
@@ -514,12 +501,6 @@ impl Exchange {
         is_last && incoming.bytes.is_empty() && !transport.has_ended() && !transport.in_flight.has(Flight::Watch)
     }
 
-    /// Its origin is known now.
-    pub(in crate::shell) fn comes_from(&mut self, origin: Origin) {
-        (self.source, self.source_between) = (origin.source(), origin.source());
-        self.origin = origin;
-    }
-
     /// Whether nothing is lost for good if it is closed for another one, and how much is lost in comparison with others;
     /// none if it is being closed.
     pub(in crate::shell) fn standing(&self, transport: &Transport) -> Option<(bool, u8)> {
@@ -566,13 +547,15 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::shell::crowd::Crowd;
 
     #[test]
     fn an_answer_without_room_is_tried_again_long_before_its_reader_counts_as_stuck() {
         let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
         let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
         let now = Moment(1_000_000_000);
-        let (mut transport, _) = Exchange::new(now, accepted, Purpose::Mcp, limits(0), 1);
+        let (serial, seat) = Crowd::default().comes(Purpose::Mcp, 0, Source::Inherited);
+        let (mut transport, _) = Exchange::new(now, accepted, Purpose::Mcp, limits(0), serial, seat);
         transport.deadline = Some(now.after(SEND_TIME));
         assert_eq!(transport.due(), transport.deadline);
         // The kernel may report room only once a third of its buffer is free, which a slow reader takes minutes for.

@@ -3,7 +3,7 @@
 //! A connection gets its place with the head of its first request, when it is known who sends it. Until then it is read
 //! beyond the places, so that health checks are answered, and those without a place are told why.
 
-use super::exchange::{Exchange, Purpose, State};
+use super::exchange::{Exchange, State};
 use super::members::{Role, Waiting};
 use crate::access::Refusal;
 use crate::bus::admission::{TurnedAway, most_of_source};
@@ -13,6 +13,7 @@ use crate::bus::{Dialect, cancellation};
 use crate::io::Io;
 use crate::mcp::{Fault, Message};
 use crate::shell::connections::AsHttp;
+use crate::shell::crowd::Purpose;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
@@ -48,7 +49,7 @@ impl<I: Io> Shell<I> {
             }
             return false;
         };
-        let fault = gives_way(most, WHAT, shares.held_by(connections[AsHttp(slot)].source));
+        let fault = gives_way(most, WHAT, shares.held_by(connections[AsHttp(slot)].seat.source()));
         self.give_up(now, slot, &fault);
         true
     }
@@ -59,15 +60,17 @@ impl<I: Io> Shell<I> {
     /// There is none.
     pub(super) fn find_place(&mut self, slot: usize, source: Source) -> Result<(), Fault> {
         let now = self.reactor.clock.now();
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
-        let (listener, has_place) = (connection.listener, connection.has_place);
-        let is_known = has_place && connection.source == source;
-        connection.source = source;
+        let Exchange { listener, seat, .. } = &self.reactor.connections[AsHttp(slot)];
+        let (listener, has_place) = (*listener, seat.has_place());
+        let is_known = has_place && seat.source() == source;
+        self.reactor.connections.counts_for(slot, source);
         let most = self.bus.view().max_connections(listener);
-        let is_other = |at: usize, it: &Exchange| at != slot && it.has_place;
+        let is_other = |at: usize, it: &Exchange| at != slot && it.seat.has_place();
         if let Some(most) = most.per_source.filter(|_| !is_known) {
-            let is_own = |at: usize, it: &Exchange| is_other(at, it) && it.listener == listener && it.source == source;
-            let others = self.reactor.connections.all_http().filter(|(at, _, it)| is_own(*at, it)).count();
+            let is_own =
+                |at: usize, it: &Exchange| is_other(at, it) && it.listener == listener && it.seat.source() == source;
+            let own = self.reactor.connections.crowd.at(listener, Some(source)).placed;
+            let others = own - usize::from(has_place);
             for _ in most..=others {
                 // One that is idle, or whose request does not arrive: no request that a worker may have is given up for
                 // another one of the same source.
@@ -84,7 +87,9 @@ impl<I: Io> Shell<I> {
         if has_place {
             return Ok(());
         }
-        if let Some(total) = most.total.filter(|total| self.reactor.connections.placed_at(listener, None) >= *total) {
+        if let Some(total) =
+            most.total.filter(|total| self.reactor.connections.crowd.at(listener, None).placed >= *total)
+        {
             let is_at_listener = |at: usize, it: &Exchange| is_other(at, it) && it.listener == listener;
             self.make_place(now, total, " of this listener", source, is_at_listener)?;
         }
@@ -112,7 +117,7 @@ impl<I: Io> Shell<I> {
         let (goes, shares) =
             connections.first_to_go_or_slow(places, Some(source), is_chosen, |_, it| it.has_stalled(now));
         let goes = goes.ok_or_else(|| Refusal::from(TurnedAway::full(&shares, whose)))?;
-        let held = shares.held_by(self.reactor.connections[AsHttp(goes)].source);
+        let held = shares.held_by(self.reactor.connections[AsHttp(goes)].seat.source());
         self.give_up(now, goes, &gives_way(places, WHAT, held));
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 
 use rustix::net::{Shutdown, shutdown, sockopt};
 
-use super::exchange::{Accepted, Exchange, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
+use super::exchange::{Accepted, Exchange, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
 use crate::access::Refusal;
 use crate::bus::port::{Input, Moment, Reason};
@@ -15,6 +15,7 @@ use crate::mcp::asked::Verb;
 use crate::mcp::write::Manner;
 use crate::mcp::{Fault, write};
 use crate::shell::connections::AsHttp;
+use crate::shell::crowd::Purpose;
 use crate::shell::handshakes::health::health;
 use crate::shell::liveness::{DOUBT, provoke_reset};
 use crate::shell::operation::Operation;
@@ -393,8 +394,9 @@ impl<I: Io> Shell<I> {
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         connection.since = now;
         (connection.outgoing.whole, connection.asks) = (None, None);
-        connection.source = connection.source_between;
         connection.incoming.clear();
+        let source = connection.source_between;
+        self.reactor.connections.counts_for(slot, source);
         self.reactor.release_http(slot);
         let (transport, connection) = self.reactor.connections.http_parts(slot);
         if connection.incoming.is_last {

@@ -268,6 +268,7 @@ impl Door {
             self.machine.wires.borrow_mut().is_quiet = is_quiet;
             let is_done = self.machine.shell.turn().expect("it goes on");
             self.machine.shell.reactor.http.check(&self.machine.shell.reactor.connections);
+            self.machine.shell.reactor.connections.check();
             if is_done || over(self) {
                 return;
             }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::access::{bearer, page};
 use crate::http1::{self, Error, Framing, Limits, Method, Status};
 
 /// The limits of a request. None needs a body: its parameters are in the query.
@@ -43,11 +44,6 @@ impl Request {
         if only("expect", "more than one Expect")?.is_some() {
             return Err(Error { status: Status::ExpectationFailed, why: "send the body at once, or none" });
         }
-        let credentials = only("authorization", "more than one Authorization")?;
-        let bearer = credentials.and_then(|text| {
-            let (scheme, token) = text.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().as_bytes().to_vec())
-        });
         let pairs = head.query.split('&').filter(|pair| !pair.is_empty());
         let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
         Ok(Self {
@@ -55,9 +51,9 @@ impl Request {
             path: head.path.to_owned(),
             query: pairs.map(|(name, value)| (decoded(name), decoded(value))).collect(),
             host: head.host.map(str::to_owned),
-            origin: only("origin", "more than one Origin")?,
+            origin: page(head)?.map(str::to_owned),
             fetch_site: only("sec-fetch-site", "more than one Sec-Fetch-Site")?,
-            bearer,
+            bearer: bearer(head)?.map(<[u8]>::to_vec),
             has_body: head.body != Framing::Length(0),
         })
     }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::refusal::Refusal;
-use crate::http1::{Request, ascii};
+use crate::http1::{Error, Request, Status, ascii};
 
 /// A request's sender and destination.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,12 +31,13 @@ impl<'b> Caller<'b> {
         if head.host == Some("") {
             return Err(Refusal::bad("Host is not a host and a port"));
         }
-        let only = |name: &'static str, twice: &'static str| head.fields.only(name).map_err(|_| Refusal::bad(twice));
-        let origin = only("origin", "more than one Origin")?;
-        let origin =
-            origin.map(|origin| ascii(origin).ok_or_else(|| Refusal::bad("Origin is not ASCII"))).transpose()?;
-        let credentials = only("authorization", "more than one Authorization")?;
-        let token = match (credentials.map(read_credentials).transpose()?.flatten(), other_token) {
+        let origin = page(head)?;
+        let own_token = bearer(head)?.map(|token| {
+            let is_visible = |token: &&str| token.bytes().all(|byte| byte.is_ascii_graphic());
+            let token = ascii(token).filter(is_visible);
+            token.ok_or_else(|| Refusal::bad("the token of Authorization is not visible ASCII"))
+        });
+        let token = match (own_token.transpose()?, other_token) {
             (Some(_), Some(_)) => {
                 return Err(Refusal::bad("a token in Authorization and another one as a subprotocol"));
             }
@@ -62,13 +63,28 @@ impl fmt::Debug for Token<'_> {
     }
 }
 
-/// The token of `Authorization: Bearer` (RFC 6750).
-fn read_credentials(value: &[u8]) -> Result<Option<&str>, Refusal> {
-    let Some((scheme, rest)) = value.split_at_checked("bearer".len()) else { return Ok(None) };
-    if !scheme.eq_ignore_ascii_case(b"bearer") || rest.first().is_some_and(|byte| *byte != b' ') {
+/// The page that a browser says the request is of (`Origin`).
+///
+/// # Errors
+/// There are several, or it is not ASCII.
+pub fn page<'b>(head: &Request<'b>) -> Result<Option<&'b str>, Error> {
+    let origin = head.fields.only("origin").map_err(|_| bad("more than one Origin"))?;
+    origin.map(|origin| ascii(origin).ok_or(bad("Origin is not ASCII"))).transpose()
+}
+
+/// The token of `Authorization: Bearer` (RFC 6750), whatever bytes it has. Other credentials count as none.
+///
+/// # Errors
+/// There are several.
+pub fn bearer<'b>(head: &Request<'b>) -> Result<Option<&'b [u8]>, Error> {
+    let credentials = head.fields.only("authorization").map_err(|_| bad("more than one Authorization"))?;
+    let Some((scheme, rest)) = credentials.and_then(|value| value.split_at_checked("bearer".len())) else {
         return Ok(None);
-    }
-    let token = ascii(rest.trim_ascii()).filter(|token| token.bytes().all(|byte| byte.is_ascii_graphic()));
-    let token = token.ok_or_else(|| Refusal::bad("the token of Authorization is not visible ASCII"))?;
-    Ok(Some(token).filter(|token| !token.is_empty()))
+    };
+    let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && rest.first().is_none_or(|byte| *byte == b' ');
+    Ok(Some(rest.trim_ascii()).filter(|token| is_bearer && !token.is_empty()))
+}
+
+fn bad(why: &'static str) -> Error {
+    Error { status: Status::BadRequest, why }
 }

@@ -16,7 +16,7 @@ mod policy;
 mod refusal;
 mod tokens;
 
-pub use caller::{Caller, Token};
+pub use caller::{Caller, Token, bearer, page};
 pub use hosts::{is_loopback, names_this_machine};
 pub use policy::{Entrance, Policy, Reach};
 pub use refusal::{RETRY_AFTER, Refusal};

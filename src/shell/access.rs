@@ -1,12 +1,14 @@
 //! Access to the listeners over HTTP: what [`crate::access`] decides, with the limits of the core, which come after it,
 //! with ids for those who come in, and with token files that are read again.
 
+use std::collections::BTreeMap;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::access::{Bearer, Caller, Entrance, RETRY_AFTER, Reach, Refusal, Tokens};
 use crate::bus::Bus;
-use crate::bus::port::{Origin, Place};
+use crate::bus::port::{ClientKey, Origin, Place};
 use crate::config::{Config, Listener, Web};
 use crate::http1::Status;
 use crate::random;
@@ -17,6 +19,62 @@ use crate::websocket::request::Request;
 
 /// Of ids: six bits per character, all of them valid in fields, paths and cookies (RFC 4648, section 5).
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// The sender of a request over HTTP, as its listener has identified it.
+#[derive(Clone, Default)]
+pub(super) struct Sender {
+    pub origin: Origin,
+    /// The origin of the sending browser page.
+    pub page: Option<Rc<str>>,
+    /// The bearer of its token.
+    bearer: Option<Bearer>,
+}
+
+impl Sender {
+    /// One that has shown no token.
+    pub(super) fn of(origin: Origin) -> Self {
+        Self { origin, ..Self::default() }
+    }
+
+    /// One of whom only the page is known, so far.
+    pub(super) fn on_page(page: Option<Rc<str>>) -> Self {
+        Self { page, ..Self::default() }
+    }
+}
+
+/// The bearers of clients that were admitted by tokens, which may be revoked, with their listeners.
+#[derive(Default)]
+pub(super) struct Grants(BTreeMap<ClientKey, (usize, Bearer)>);
+
+impl Grants {
+    /// A listener has admitted a client.
+    pub(super) fn keep(&mut self, client: ClientKey, listener: usize, sender: &Sender) {
+        if let Some(bearer) = &sender.bearer {
+            self.0.insert(client, (listener, bearer.clone()));
+        }
+    }
+
+    /// A client has gone.
+    pub(super) fn forget(&mut self, client: ClientKey) {
+        self.0.remove(&client);
+    }
+
+    /// The clients of a listener whose tokens are no longer valid, or good for none of its pools.
+    pub(super) fn revoked(&self, bus: &Bus, listener: usize, access: &Access) -> impl Iterator<Item = ClientKey> {
+        let is_known = move |bearer: &Bearer| {
+            let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
+            access.terms.access.knows(bearer) && bus.view().offers_any(listener, &origin)
+        };
+        let its = self.0.iter().filter(move |(_, (entrance, _))| *entrance == listener);
+        its.filter(move |(_, (_, bearer))| !is_known(bearer)).map(|(client, _)| *client)
+    }
+
+    /// Whether there is none.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 /// The access to a listener.
 pub(super) struct Access {
@@ -59,8 +117,7 @@ impl Access {
         has_changed
     }
 
-    /// Admits the request of a WebSocket: the origin of its client, the response to send first, and the bearer of its
-    /// token. `origin` is the origin before any of the request's claims is believed.
+    /// Admits the request of a WebSocket: its client, and the response to send first. `origin` is the origin before any of the request's claims is believed.
     ///
     /// # Errors
     /// It is refused.
@@ -68,21 +125,21 @@ impl Access {
         &self,
         bus: &Bus,
         listener: usize,
-        mut origin: Origin,
+        origin: Origin,
         request: &Request<'_>,
-    ) -> Result<(Origin, String, Option<Bearer>), Refusal> {
+    ) -> Result<(Sender, String), Refusal> {
         if request.path != self.terms.path {
             let (host, path) = (request.caller.host.unwrap_or("HOST"), &self.terms.path);
             let why = format!("there is nothing here but WebSocket, at ws://{host}{path}, and {HEALTH}");
             return Err(Refusal::new(Status::NotFound, why));
         }
         let key = request.upgrade()?;
-        let bearer = self.identify(&mut origin, &request.caller)?;
-        bus.view().would_take(listener, &origin).map_err(Refusal::from)?;
+        let mut sender = self.identify(origin, &request.caller)?;
+        bus.view().would_take(listener, &sender.origin).map_err(Refusal::from)?;
         let connection_id = self.new_id().map_err(|why| Refusal::unavailable(why, RETRY_AFTER))?;
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
-        origin.names.connection_id = Some(connection_id.into());
-        Ok((origin, answer, bearer))
+        sender.origin.names.connection_id = Some(connection_id.into());
+        Ok((sender, answer))
     }
 
     /// See [`crate::access::Policy::admits_page`].
@@ -93,20 +150,22 @@ impl Access {
         self.terms.access.admits_page(self.entrance, origin, caller)
     }
 
-    /// See [`crate::access::Policy::identify`].
+    /// The sender of a request with this origin, before any of its claims is believed
+    /// ([`crate::access::Policy::identify`]).
     ///
     /// # Errors
     /// It is not admitted.
-    pub(super) fn identify(&self, origin: &mut Origin, caller: &Caller<'_>) -> Result<Option<Bearer>, Refusal> {
-        self.terms.access.identify(self.entrance, origin, caller)
+    pub(super) fn identify(&self, mut origin: Origin, caller: &Caller<'_>) -> Result<Sender, Refusal> {
+        let bearer = self.terms.access.identify(self.entrance, &mut origin, caller)?;
+        Ok(Sender { origin, page: caller.origin.map(Rc::from), bearer })
     }
 
     /// See [`crate::access::Policy::still_admits`].
     ///
     /// # Errors
     /// It is not admitted any more.
-    pub(super) fn still_admits(&self, bearer: Option<&Bearer>) -> Result<(), Refusal> {
-        self.terms.access.still_admits(bearer)
+    pub(super) fn still_admits(&self, sender: &Sender) -> Result<(), Refusal> {
+        self.terms.access.still_admits(sender.bearer.as_ref())
     }
 
     /// Whether a connection from this address may name another source: by a token, or for its client.

@@ -211,6 +211,7 @@ impl<I: Io> Reactor<I> {
         if let Some(client) = client
             && self.connections.release_client(client, slot)
         {
+            self.listeners.grants.forget(client);
             self.notify.changed();
             self.tell(self.clock.now(), Input::Closed(client));
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
-use super::access::Access;
+use super::access::{Access, Grants};
 use super::listen::{Listening, OwnSocket};
 use crate::bus::port::Moment;
 use crate::config::{Config, Listener};
@@ -197,6 +197,8 @@ pub(super) struct Listeners {
     pub acceptors: Vec<Acceptor>,
     /// The terms of each listener.
     pub terms: Vec<Terms>,
+    /// Who was admitted by tokens.
+    pub grants: Grants,
     /// The core admits no more clients for now.
     pub is_paused: bool,
     /// It admits no more at all.
@@ -205,7 +207,7 @@ pub(super) struct Listeners {
 
 impl Listeners {
     pub(super) fn new(acceptors: Vec<Acceptor>, terms: Vec<Terms>) -> Self {
-        Self { acceptors, terms, is_paused: false, is_closed: false }
+        Self { acceptors, terms, grants: Grants::default(), is_paused: false, is_closed: false }
     }
 
     /// Adds an acceptor in a free slot, and returns the index.

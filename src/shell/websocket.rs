@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use super::framing::Framing;
-use crate::access::Bearer;
 use crate::bus::port::{Moment, Reason};
 use crate::websocket::Role;
 use crate::websocket::close::{self, Fault};
@@ -15,8 +14,6 @@ pub(super) struct WebSocket {
     decoder: Decoder,
     /// Of its output.
     pub framing: Framing,
-    /// The bearer of its token, and its listener's index.
-    bearer: Option<(usize, Bearer)>,
     /// A binary message was received, and the core was told of it.
     pub saw_binary: bool,
     pub told_of_binary: bool,
@@ -42,17 +39,11 @@ pub(super) enum Ending {
 }
 
 impl WebSocket {
-    /// A connection that was just admitted through a listener with these terms, possibly by a token.
-    pub(super) fn new(
-        terms: &crate::config::Web,
-        longest: usize,
-        now: Moment,
-        bearer: Option<(usize, Bearer)>,
-    ) -> Self {
+    /// A connection that was just admitted through a listener with these terms.
+    pub(super) fn new(terms: &crate::config::Web, longest: usize, now: Moment) -> Self {
         Self {
             decoder: Decoder::new(Role::Server, longest as u64),
             framing: Framing::default(),
-            bearer,
             saw_binary: false,
             told_of_binary: false,
             ending: None,
@@ -61,11 +52,6 @@ impl WebSocket {
             close_frame_queued: false,
             heartbeat: Heartbeat::new(terms.ping, terms.pong_timeout, now),
         }
-    }
-
-    /// The bearer of its token, if that is for this listener.
-    pub(super) fn bearer_of(&self, listener: usize) -> Option<&Bearer> {
-        self.bearer.as_ref().filter(|(entrance, _)| *entrance == listener).map(|(_, bearer)| bearer)
     }
 
     /// Decodes the first `received` of `bytes`, which has room for one more, to lines in place, and returns the length

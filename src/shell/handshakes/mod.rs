@@ -10,6 +10,7 @@ pub(super) mod health;
 
 use std::time::Duration;
 
+use super::access::Sender;
 use super::connections::AsHttp;
 use super::crowd::Purpose;
 use super::endpoint::Endpoint;
@@ -129,7 +130,7 @@ impl<I: Io> Shell<I> {
         let listener = connection.listener;
         if !reactor.listeners.speaks_web(listener) {
             let origin = connection.origin.clone();
-            return self.let_in(slot, origin, begun, None);
+            return self.let_in(slot, &Sender::of(origin), begun, None);
         }
         connection.state = State::Reading;
         if !reactor.listeners.takes_requests(listener) {
@@ -154,25 +155,24 @@ impl<I: Io> Shell<I> {
         let listener = connection.listener;
         let request = request::Request::of(head)?;
         let policy = reactor.listeners.policy(listener).ok_or_else(|| Fault::busy("the listener is closed"))?;
-        let (origin, answer, bearer) = policy.admit(&self.bus, listener, connection.origin.clone(), &request)?;
+        let (sender, answer) = policy.admit(&self.bus, listener, connection.origin.clone(), &request)?;
         let longest = reactor.connections.longest_client_line;
-        let bearer = bearer.map(|bearer| (listener, bearer));
-        let mut web = WebSocket::new(&policy.terms, longest, now, bearer);
+        let mut web = WebSocket::new(&policy.terms, longest, now);
         web.framing.queue_control(answer.as_bytes());
         // Its first frames may have arrived with the request. The newline of one may need a byte more.
         let mut frames = [begun, b"\0"].concat();
         let lines = web.decode(now, &mut frames, begun.len());
-        self.let_in(slot, origin, &frames[..lines], Some(web));
+        self.let_in(slot, &sender, &frames[..lines], Some(web));
         Ok(())
     }
 
     /// Makes a connection a client in its place. Some of its lines, `begun`, were received already.
-    fn let_in(&mut self, slot: usize, origin: Origin, begun: &[u8], web: Option<WebSocket>) {
+    fn let_in(&mut self, slot: usize, sender: &Sender, begun: &[u8], web: Option<WebSocket>) {
         let Reactor { connections, http, .. } = &mut self.reactor;
         let handshake = &mut connections[AsHttp(slot)];
         http.forget(handshake);
         let listener = handshake.listener;
-        let client = self.connect(listener, origin, begun, |connections, client| {
+        let client = self.connect(listener, sender.origin.clone(), begun, |connections, client| {
             let endpoint = Endpoint::of(Peer::Client(client));
             let protocol = match web {
                 Some(web) => Protocol::WebSocket(endpoint, Box::new(web)),
@@ -181,8 +181,9 @@ impl<I: Io> Shell<I> {
             connections.becomes_client(slot, client, protocol);
             slot
         });
-        if client.is_none() {
-            self.reactor.remove(slot);
+        let Some(client) = client else { return self.reactor.remove(slot) };
+        if self.reactor.connections.slot(Peer::Client(client)).is_some() {
+            self.reactor.listeners.grants.keep(client, listener, sender);
         }
     }
 }

@@ -74,12 +74,13 @@ impl<I: Io> Shell<I> {
         let (source, names) = (sender.origin.source(), Names::clone(&sender.origin.names));
         let pools = sender.origin.pools.clone();
         let (client, effects) = match role {
-            Role::Session(_) => self.bus.connect_mcp(now, listener, sender.origin, pool, Era::Legacy),
-            Role::Modern { .. } => self.bus.connect_mcp(now, listener, sender.origin, pool, Era::Modern),
-            Role::Acp(_) => self.bus.connect(now, listener, sender.origin),
+            Role::Session(_) => self.bus.connect_mcp(now, listener, sender.origin.clone(), pool, Era::Legacy),
+            Role::Modern { .. } => self.bus.connect_mcp(now, listener, sender.origin.clone(), pool, Era::Modern),
+            Role::Acp(_) => self.bus.connect(now, listener, sender.origin.clone()),
         };
         if let Some(client) = client {
             self.reactor.notify.changed();
+            self.reactor.listeners.grants.keep(client, listener, &sender);
             self.reactor.http.members.add(Member {
                 client,
                 role,
@@ -87,7 +88,6 @@ impl<I: Io> Shell<I> {
                 listener,
                 source,
                 names,
-                bearer: sender.bearer,
                 pools,
                 inbox: VecDeque::new(),
                 is_resumed: false,

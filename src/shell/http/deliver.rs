@@ -663,6 +663,7 @@ impl<I: Io> Reactor<I> {
     fn remove_member(&mut self, now: Moment, client: ClientKey) {
         self.timers.set(Timer::Session(client), None);
         let Some(mut member) = self.http.members.remove(client) else { return };
+        self.listeners.grants.forget(client);
         self.http.memory.held -= member.waiting();
         self.cut_acp(now, &member);
         self.notify.changed();

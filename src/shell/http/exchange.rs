@@ -6,10 +6,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
-use std::rc::Rc;
 use std::time::Duration;
 
-use crate::access::Bearer;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};
@@ -20,6 +18,7 @@ use crate::mcp::log::Data;
 use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
+use crate::shell::access::Sender;
 use crate::shell::crowd::{Purpose, Seat};
 use crate::shell::outbox::{Outbox, Storage};
 use crate::shell::transport::{Flight, Transport};
@@ -84,15 +83,6 @@ pub(in crate::shell) enum State {
     Answering,
     /// There is no exchange any more: its transport lingers or closes.
     Over,
-}
-
-/// The sender of a request.
-#[derive(Clone, Default)]
-pub(in crate::shell) struct Sender {
-    pub origin: Origin,
-    pub bearer: Option<Bearer>,
-    /// The origin of the sending browser page.
-    pub page: Option<Rc<str>>,
 }
 
 /// The incoming request.
@@ -545,6 +535,7 @@ impl Exchange {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::rc::Rc;
 
     use super::*;
     use crate::shell::crowd::Crowd;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use hashbrown::HashMap as Table;
 
-use crate::access::Bearer;
 use crate::acp::Streams;
 use crate::bus::port::{ClientKey, Moment, Names, Source, WorkerKey};
 use crate::mcp::{Message, Session};
@@ -55,7 +54,6 @@ pub(super) struct Member {
     pub source: Source,
     /// Its owner.
     pub names: Names,
-    pub bearer: Option<Bearer>,
     /// The pools that its token was good for when it began.
     pub pools: Option<Arc<[usize]>>,
     /// Messages that the core has not accepted yet.
@@ -193,12 +191,6 @@ impl Members {
     pub(super) fn largest_log(&mut self) -> Option<&mut Member> {
         let members = self.table.iter_mut().filter_map(Option::as_deref_mut);
         members.filter(|member| matches!(member.role, Role::Session(_))).max_by_key(|member| member.kept())
-    }
-
-    /// Members admitted by a token at this listener.
-    pub(in crate::shell) fn bearers_of(&self, listener: usize) -> impl Iterator<Item = (ClientKey, &Bearer)> {
-        let of_listener = self.iter().filter(move |member| member.listener == listener);
-        of_listener.filter_map(|member| Some((member.client, member.bearer.as_ref()?)))
     }
 
     /// Queues a member whose messages are to be passed on.

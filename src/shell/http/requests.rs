@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::Http;
-use super::exchange::{KEEP_ALIVE, PARKED, Sender, State};
+use super::exchange::{KEEP_ALIVE, PARKED, State};
 use super::members::{Member, Waiting};
 use crate::access::{Caller, Refusal};
 use crate::acp::posted::no_batches as no_batches_of_acp;
@@ -19,6 +19,7 @@ use crate::mcp::asked::{Takes, Verb, is_discovery};
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, modern};
+use crate::shell::access::Sender;
 use crate::shell::connections::AsHttp;
 use crate::shell::outbox::{Posted, Storage, are_held};
 use crate::shell::reactor::Reactor;
@@ -42,13 +43,12 @@ impl<I: Io> Shell<I> {
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
         let caller = Caller::of(head, None)?;
-        let mut origin = connection.origin.clone();
-        let page = caller.origin.map(Rc::from);
-        if page.is_some() {
+        let origin = connection.origin.clone();
+        if caller.origin.is_some() {
             policy.admits_page(&origin, &caller)?;
         }
-        connection.incoming.sender = Sender { page: page.clone(), ..Sender::default() };
-        if head.method == Method::Options && page.is_some() && head.body == Framing::Length(0) {
+        connection.incoming.sender = Sender::on_page(caller.origin.map(Rc::from));
+        if head.method == Method::Options && caller.origin.is_some() && head.body == Framing::Length(0) {
             let preflight = if is_acp { Reactor::<I>::preflight_acp } else { write::preflight };
             self.reactor.answer_http(self.reactor.clock.now(), slot, preflight);
             return Ok(());
@@ -58,8 +58,9 @@ impl<I: Io> Shell<I> {
             self.reactor.answer_http(self.reactor.clock.now(), slot, write::no_authorization_server);
             return Ok(());
         }
-        let bearer = policy.identify(&mut origin, &caller)?;
-        self.bus.view().may_ask(listener, &origin).map_err(Refusal::from)?;
+        let sender = policy.identify(origin, &caller)?;
+        let origin = &sender.origin;
+        self.bus.view().may_ask(listener, origin).map_err(Refusal::from)?;
         let asked = match is_acp {
             true => self.reactor.asked_of_acp(head, &policy.terms.path)?,
             false => Asked::of(head, &policy.terms.path)?,
@@ -90,7 +91,7 @@ impl<I: Io> Shell<I> {
             !has_session && connection.member.is_none() && self.bus.view().listener_readiness(listener).is_none();
         let incoming = &mut connection.incoming;
         incoming.is_last |= is_stray;
-        (incoming.asked, incoming.sender) = (Some(asked), Sender { origin, bearer, page });
+        (incoming.asked, incoming.sender) = (Some(asked), sender);
         Ok(())
     }
 
@@ -190,7 +191,7 @@ impl<I: Io> Shell<I> {
     fn still_admits(&self, slot: usize) -> Result<(), Fault> {
         let connection = &self.reactor.connections[AsHttp(slot)];
         let policy = self.reactor.listeners.policy(connection.listener).ok_or_else(Fault::no_session)?;
-        Ok(policy.still_admits(connection.incoming.sender.bearer.as_ref())?)
+        Ok(policy.still_admits(&connection.incoming.sender)?)
     }
 
     /// The pool that a request is for.

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use super::prepare::Prepared;
 use super::watch;
-use crate::access::Bearer;
-use crate::bus::port::{Input, Moment, Origin, Peer};
+use crate::bus::port::{Input, Moment};
 use crate::bus::shutdown::Stage;
 use crate::config::plan::{InUse, Plan};
 use crate::error::{StartError, exit};
@@ -270,24 +269,9 @@ impl<I: Io> Shell<I> {
 
     /// Closes clients of a listener whose tokens are no longer valid, or good for none of its pools.
     fn end_unknown_bearers(&mut self, now: Moment, listener: usize) {
-        let (bus, reactor) = (&self.bus, &mut self.reactor);
-        let Some(policy) = reactor.listeners.policy(listener) else { return };
-        let is_known = |bearer: &Bearer| {
-            let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
-            policy.terms.access.knows(bearer) && bus.view().offers_any(listener, &origin)
-        };
-        for (_, connection, endpoint) in reactor.connections.all_peers() {
-            let bearer = connection.protocol.web().and_then(|web| web.bearer_of(listener));
-            if let (Some(bearer), Peer::Client(client)) = (bearer, endpoint.peer)
-                && !is_known(bearer)
-            {
-                reactor.inputs.push_back((now, Input::TokenRemoved(client)));
-            }
-        }
-        for (client, bearer) in reactor.http.members.bearers_of(listener) {
-            if !is_known(bearer) {
-                reactor.inputs.push_back((now, Input::TokenRemoved(client)));
-            }
-        }
+        let listeners = &self.reactor.listeners;
+        let Some(access) = listeners.policy(listener) else { return };
+        let revoked = listeners.grants.revoked(&self.bus, listener, access);
+        self.reactor.inputs.extend(revoked.map(|client| (now, Input::TokenRemoved(client))));
     }
 }

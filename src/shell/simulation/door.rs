@@ -331,6 +331,7 @@ impl Door {
         let shell = &self.machine.shell;
         let (clients, pending) = (shell.bus.view().stats().clients, shell.bus.view().stats().pending);
         assert!(clients <= known, "{clients} sessions are there, and {known} are known to clients");
+        assert!(clients > 0 || shell.reactor.listeners.grants.is_empty(), "who has gone has no token here");
         assert!(clients > 0 || shell.reactor.http.is_deserted(&shell.reactor.connections), "something is left");
         assert_eq!(pending, 0, "requests are pending without a waiting client");
         let _ = write(&self.machine.stop, b"!");

@@ -33,7 +33,9 @@ use crate::eviction::idle_deadline;
 use crate::fleet::admission::lets_in;
 use crate::fleet::admission::no_room;
 use crate::fleet::life::stop_worker;
+use crate::fleet::reload::release_gone_pools;
 use crate::fleet::roll::notice_leaving;
+use crate::flow::delivery::release_overdue;
 use crate::index::{GroupId, ListenerId, PoolId};
 use crate::refusals::send_error;
 use crate::shutdown::watch_silence;
@@ -282,7 +284,7 @@ impl Bus {
         self.requests.forget_names(&client.end.names);
         self.fleets.openings_mut().forget_client(&client.seldom.openings);
         self.ctx.workers.leave_audiences(key);
-        self.fleets.release_gone_pools(&mut self.ctx);
+        release_gone_pools(&mut self.fleets, &mut self.ctx);
         self.ctx.timers.disarm(Timer::Client(key));
         self.fleets.admission_mut().leave(client.identity.source_use);
         self.ctx.out.stats().bytes_unsent += client.end.output.queued() as u64;
@@ -315,7 +317,7 @@ impl Bus {
         if client.end.gate.throttled_until().is_some_and(|until| until <= now) {
             self.ctx.end_throttle(key);
         }
-        self.fleets.release_overdue(&mut self.ctx, key.into());
+        release_overdue(&mut self.ctx, self.fleets.queue_mut(), key.into());
         let Some(client) = self.ctx.clients.get_mut(key) else { return };
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
         if client.phase == Phase::HalfClosed {
@@ -463,7 +465,7 @@ impl Bus {
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
         let saves_memory = client.seldom.closing.why == Some(Reason::MemoryLimit) || is_short;
-        let found = self.find_lines(key, window);
+        let found = self.intake.find_lines(self.ctx.clients.get_mut(key), window);
         let mut received = self.route_lines(key.into(), window, found, 0);
         if received.next == Next::Read
             && saves_memory

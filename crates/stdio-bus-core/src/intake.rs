@@ -86,6 +86,14 @@ impl Intake {
         take_lines(end, now, &self.batch);
         Some(end.stream.finish(bytes, outcome))
     }
+
+    /// The next lines of a client, all of which are refused.
+    pub(super) fn find_lines(&mut self, client: Option<&mut Client>, window: Window<'_>) -> Outcome {
+        match client {
+            Some(client) => client.end.stream.find_lines(&mut self.scanner, window, &mut self.batch),
+            None => Outcome::More,
+        }
+    }
 }
 
 /// The result of routing one line.
@@ -272,14 +280,6 @@ impl Bus {
             return false;
         }
         !self.fleets.balancer().denies_methods() && !self.ctx.shutdown.refuses_requests()
-    }
-
-    /// The next lines of a client, all of which are refused.
-    pub(super) fn find_lines(&mut self, key: ClientKey, window: Window<'_>) -> Outcome {
-        match self.ctx.clients.get_mut(key) {
-            Some(client) => client.end.stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch),
-            None => Outcome::More,
-        }
     }
 
     /// Routes lines one after the other, until one of them has to wait or is the last of its sender. The first `lines`
@@ -771,7 +771,7 @@ impl FastPath<'_> {
             (Some(name), false) => {
                 let session_key = self.sessions.of_worker(key, name)?;
                 let session = self.sessions.get(session_key).filter(|session| session.has_plain_name())?;
-                (Some(session_key), None, session.addressee(|| worker.may_give_out_a_name(), || false)?)
+                (Some(session_key), None, session.addressee(|| worker.creating().may_give_out_a_name(), || false)?)
             }
             (None, true) => {
                 let (request, client) = self.asker_told(key, line)?;

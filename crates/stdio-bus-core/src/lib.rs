@@ -85,6 +85,7 @@ use alloc::rc::Rc;
 use ctx::Ctx;
 pub use eras::discovery::Known;
 use fleet::Fleets;
+use fleet::readiness::update_listeners;
 use fleet::tenure::Wear;
 pub use fleet::worker;
 pub use fleet::{admission, eras, readiness};
@@ -142,7 +143,7 @@ impl Bus {
     /// Starts the workers of every pool.
     pub fn start(&mut self, now: Moment) -> Effects<'_> {
         self.ctx.begin_call(now);
-        for fleet in self.fleets.ids() {
+        for fleet in self.fleets.pools().all() {
             self.fleets.fill_slots(&mut self.ctx, fleet);
         }
         self.effects()
@@ -230,7 +231,7 @@ impl Bus {
         self.end_evicted();
         while self.ctx.workers_changed {
             self.fleets.go_on_replacing(&mut self.ctx, &self.sessions, &self.tasks);
-            self.fleets.update_listeners(&mut self.ctx);
+            update_listeners(&mut self.fleets, &mut self.ctx);
             self.end_evicted();
         }
     }
@@ -279,9 +280,9 @@ impl Bus {
         self.sessions.check_ownership(&self.ctx, &self.requests);
         self.requests.check_correlation(&self.ctx);
         self.ctx.check_waiting();
-        self.fleets.pools().check_pools(&self.ctx);
-        self.fleets.pools().check_rolls(&self.ctx);
-        self.fleets.pools().check_questions(&self.ctx);
+        fleet::pool::check_pools(self.fleets.pools(), &self.ctx);
+        fleet::roll::check_rolls(self.fleets.pools(), &self.ctx);
+        eras::discovery::check_questions(self.fleets.pools(), &self.ctx);
         self.fleets.queue().check_worker_queue(&self.ctx);
         self.fleets.balancer().check_assignments(&self.ctx);
         self.sessions.check_early(&self.ctx);

@@ -12,6 +12,7 @@ use super::port::Effects;
 use super::report::Reason;
 use super::settings::Settings;
 use super::timers::Timer;
+use crate::fleet::reload::{arrange_pools, release_gone_pools, wake_all};
 use crate::index::{ListenerId, PoolId};
 use crate::view::View;
 
@@ -24,14 +25,14 @@ impl Bus {
         }
         self.fleets.queue_mut().stop_awaiting_workers(&mut self.ctx);
         let before = core::mem::replace(&mut self.ctx.settings, settings);
-        let kept = self.fleets.pools_mut().arrange_pools(&self.ctx, &mut self.sessions, &mut self.tasks, &before);
+        let kept = arrange_pools(self.fleets.pools_mut(), &self.ctx, &mut self.sessions, &mut self.tasks, &before);
         self.fleets.arrange_clients(&mut self.ctx, &self.requests, &mut self.subscriptions, &kept);
         self.fleets.admission_mut().arrange_listeners(&mut self.ctx, &before);
         kept.into_iter().for_each(|fleet| self.fleets.pools_mut().renew(&mut self.ctx, &before, fleet));
-        self.fleets.release_gone_pools(&mut self.ctx);
+        release_gone_pools(&mut self.fleets, &mut self.ctx);
         // Lines that wait may have another destination.
         self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.release_waiters(worker.into()));
-        self.fleets.pools().wake_all(&mut self.ctx, &mut self.sessions);
+        wake_all(self.fleets.pools(), &mut self.ctx, &mut self.sessions);
         self.fleets.pools_mut().roll_soon(&mut self.ctx);
         self.effects()
     }

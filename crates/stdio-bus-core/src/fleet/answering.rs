@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use super::tenure::{Tenure, Wear};
+use super::tenure::Tenure;
 use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::pending::Requests;
@@ -79,10 +79,7 @@ impl Answering {
             self.waits_since = now;
             is_new = !core::mem::replace(&mut self.is_watched, true);
         }
-        let is_last = tenure.requests_left == 1;
-        tenure.requests_left = tenure.requests_left.saturating_sub(1);
-        if is_last {
-            tenure.worn.get_or_insert(Wear::Requests);
+        if tenure.count_request() {
             return Some(now);
         }
         is_new.then(|| now.after(SILENT_FOR))

@@ -136,6 +136,19 @@ impl Group {
     pub(crate) fn gives_own_workers(&self) -> bool {
         self.is_dedicated() && !self.lends()
     }
+
+    /// When a group of shared workers has the next worker, not counting slots that were given up.
+    fn next_of_shared(&self, ctx: &Ctx, pools: &Pools) -> String {
+        let slots = || self.slots.iter().map(|slot| &pools[*slot]);
+        let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
+        let asked = slots().filter_map(|slot| Some(ctx.workers.get(slot.worker?)?.is_asked()));
+        match (due, asked.max()) {
+            (Some(at), _) => format!(": the next one starts in {} ms", at.since(ctx.time.now()).as_millis()),
+            (None, Some(true)) => ": one starts, and has not said yet which version of MCP it serves".into(),
+            (None, Some(false)) => ": one is ending, and the next one starts when it has".into(),
+            (None, None) => String::new(),
+        }
+    }
 }
 
 /// The groups, by their ids. One that no client can have is empty.
@@ -268,6 +281,16 @@ impl Balancer {
     pub(crate) fn lends(&self) -> bool {
         self.lends
     }
+
+    /// Until when a line waits for a worker to come back to a group, if one is about to.
+    pub(super) fn hold_ends(&mut self, ctx: &Ctx, pools: &Pools, group: GroupId) -> Option<Moment> {
+        let hold = ctx.settings.limits.hold;
+        // The workers of a fleet that rests are in that of the other era.
+        let other = self[group].unused_fleet(pools).and_then(|fleet| pools.other(fleet));
+        let from = other.map_or(group, GroupId::Fleet);
+        let waits = !hold.is_zero() && self[from].expects_worker(ctx, pools);
+        waits.then(|| self[group].vacant_since(ctx.time.now()).after(hold))
+    }
 }
 
 impl Group {
@@ -322,7 +345,7 @@ impl Group {
             (Some(_), None, Some(at)) => {
                 format!(": the spare one has exited, and the next one starts in {} ms", wait(at))
             }
-            _ => pools.next_of_shared(ctx, self),
+            _ => self.next_of_shared(ctx, pools),
         };
         let what = if fleet.is_some() { "free" } else { "running" };
         Refusal(Reason::NoWorker, format!("no worker is {what}{why}"))
@@ -345,7 +368,7 @@ impl Fleets {
         {
             return Err(denied);
         }
-        let has_doors = self.serves_mcp();
+        let has_doors = self.pools.have_modern();
         while has_doors && let Some(fleet) = self.balancer[group].unused_fleet(&self.pools) {
             self.use_fleet(ctx, fleet)?;
         }
@@ -432,21 +455,6 @@ impl Balancer {
             assert!(ctx.clients.identity(owner).is_some(), "a worker stops when its owner leaves");
             let is_known = ctx.clients.workers_of(owner).any(|assigned| assigned == key);
             assert!(is_known || worker.tenure.is_leaving(), "an owner knows its worker");
-        }
-    }
-}
-
-impl Pools {
-    /// When a group of shared workers has the next worker, not counting slots that were given up.
-    fn next_of_shared(&self, ctx: &Ctx, group: &Group) -> String {
-        let slots = || group.slots.iter().map(|slot| &self[*slot]);
-        let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
-        let asked = slots().filter_map(|slot| Some(ctx.workers.get(slot.worker?)?.is_asked()));
-        match (due, asked.max()) {
-            (Some(at), _) => format!(": the next one starts in {} ms", at.since(ctx.time.now()).as_millis()),
-            (None, Some(true)) => ": one starts, and has not said yet which version of MCP it serves".into(),
-            (None, Some(false)) => ": one is ending, and the next one starts when it has".into(),
-            (None, None) => String::new(),
         }
     }
 }

@@ -14,6 +14,8 @@ use crate::fleet::answering::hangs;
 use crate::fleet::answering::tick_first_answer;
 use crate::fleet::answering::tick_probation;
 use crate::fleet::eras::discovery::ask_era;
+use crate::fleet::eras::lending::tick_extra;
+use crate::flow::delivery::release_overdue;
 use crate::flow::gate::Hold;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
@@ -194,7 +196,7 @@ impl Bus {
         let timeout = self.ctx.settings.limits.backpressure_timeout;
         self.ctx.tick_turns(key);
         self.ctx.release_held_up(key);
-        self.fleets.release_overdue(&mut self.ctx, key.into());
+        release_overdue(&mut self.ctx, self.fleets.queue_mut(), key.into());
         let now = self.ctx.time.now();
         self.ctx.end_pause(key, |until| until <= now);
         if self.ctx.workers.get_mut(key).is_some_and(|worker| worker.process.take_timer(now)) {
@@ -218,7 +220,7 @@ impl Bus {
             self.tick_refused(key),
             tick_first_answer(&mut self.ctx, key),
             self.fleets.tick_question(&mut self.ctx, key),
-            self.fleets.pools.tick_extra(&mut self.ctx, &self.tasks, key),
+            tick_extra(self.fleets.pools(), &mut self.ctx, &self.tasks, key),
             self.fleets.pools.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
         let Some(worker) = self.ctx.workers.get(key) else { return };
@@ -285,7 +287,7 @@ pub(crate) fn stop_for_operator(ctx: &mut Ctx, key: WorkerKey) {
     let Some(worker) = ctx.workers.get_mut(key) else { return };
     let pending = worker.end.to_answer.count();
     worker.process.replace_for(Reason::WorkerReplaced);
-    worker.tenure.worn = Some(Wear::Operator);
+    worker.tenure.end_for_operator();
     ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
         format!("the operator replaces a worker with {pending} requests pending")
     });
@@ -294,7 +296,7 @@ pub(crate) fn stop_for_operator(ctx: &mut Ctx, key: WorkerKey) {
 
 /// Kills every remaining worker: all were told to stop before.
 pub(crate) fn kill_workers(ctx: &mut Ctx) {
-    let is_there = |worker: &Worker| worker.is_there() && worker.process.state() == State::Stopping;
+    let is_there = |worker: &Worker| worker.process.is_there() && worker.process.state() == State::Stopping;
     for key in ctx.workers.keys() {
         if ctx.workers.get(key).is_some_and(is_there) {
             let life = step_worker(ctx, key, Event::Timer);
@@ -308,7 +310,7 @@ pub(crate) fn kill_workers(ctx: &mut Ctx) {
 pub(crate) fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: Event) -> Life {
     let Some(worker) = ctx.workers.get_mut(key) else { return Life::GoesOn };
     let action = worker.process.step(event);
-    let (is_there, drained) = (worker.is_there(), worker.process.is_drained());
+    let (is_there, drained) = (worker.process.is_there(), worker.process.is_drained());
     ctx.workers_changed = true;
     let lasts = match action {
         Action::None => return Life::GoesOn,
@@ -409,7 +411,7 @@ fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
         }
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it timed out",
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
-        Some(Reason::WorkerReplaced) if tenure.worn == Some(Wear::Operator) => {
+        Some(Reason::WorkerReplaced) if tenure.worn() == Some(Wear::Operator) => {
             "the operator had the worker replaced before it answered"
         }
         Some(Reason::WorkerReplaced) => "the worker was replaced before it answered",

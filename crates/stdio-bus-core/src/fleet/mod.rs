@@ -16,16 +16,13 @@ pub(crate) mod life;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub mod readiness;
-mod reload;
+pub(crate) mod reload;
 pub(crate) mod restart;
 pub(crate) mod roll;
 pub(crate) mod tenure;
 pub mod worker;
 
-use alloc::vec::Vec;
-
 use crate::fleet::eras::opening::Openings;
-use crate::index::FleetId;
 use crate::settings::Settings;
 use admission::Admission;
 use balancer::{Balancer, Groups};
@@ -56,11 +53,6 @@ impl Fleets {
             queue: WorkerQueue::default(),
             openings: Openings::default(),
         }
-    }
-
-    /// All fleets, in the order of their ids.
-    pub(crate) fn ids(&self) -> Vec<FleetId> {
-        self.pools.ids().collect()
     }
 
     /// What the way of a usual line needs: the pools, and the groups of their workers.

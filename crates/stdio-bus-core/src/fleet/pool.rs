@@ -305,6 +305,11 @@ impl Pools {
     pub(crate) fn tally_mut(&mut self, pool: PoolId) -> &mut Tally {
         &mut self[pool].tally
     }
+
+    /// The same as a list, for loops that change them.
+    pub(crate) fn all(&self) -> Vec<FleetId> {
+        self.ids().collect()
+    }
 }
 
 impl Index<PoolId> for Pools {
@@ -352,18 +357,62 @@ impl IndexMut<SlotId> for Pools {
     }
 }
 
+impl Fleet {
+    /// Number of slots of a fleet that are kept filled, the first ones.
+    pub(crate) fn kept_slots(&self, ctx: &Ctx, fleet: FleetId) -> usize {
+        if self.rests() || self.is_released { 0 } else { ctx.settings.pools[fleet].instances }
+    }
+
+    /// Whether the workers of a pool do not crash.
+    pub(crate) fn is_sound(&self, ctx: &Ctx) -> bool {
+        let is_failing = self.slots.iter().any(|slot| slot.restarts.is_failing());
+        !is_failing && self.rests_until(ctx.time.now()).is_none()
+    }
+
+    /// Fills the empty slots of a pool as if none of its workers had ever ended.
+    pub(crate) fn forget_ends(&mut self) {
+        self.restarts = Restarts::default();
+        for slot in self.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
+            slot.restarts = Restarts::default();
+        }
+    }
+
+    /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one
+    /// has to wait. It does not help that it has answered: agents without their key answer `initialize`, and exit with
+    /// the first session.
+    pub(crate) fn on_taken_end(&mut self, ctx: &mut Ctx, worker: &Worker) {
+        let process = &worker.process;
+        let is_unexpected = worker.owner().is_some() && process.ended_by_itself() && !worker.process.is_unwanted();
+        let is_failure = is_unexpected && ctx.time.now().since(worker.claim.since()) < LASTS;
+        let source = worker.owner().and_then(|owner| ctx.clients.identity(owner)).map(|owner| owner.origin.source());
+        let restarts = &mut self.restarts;
+        if !is_failure {
+            if worker.answering.has_answered() {
+                *restarts = Restarts::default();
+            }
+            return;
+        }
+        let Some(delay) = restarts.fail_for(ctx.time.now(), source) else { return };
+        ctx.tell(Reason::RestartScheduled, || {
+            let text =
+                format!("the worker ended soon after a client got it; the next one starts in {} ms", delay.as_millis());
+            Report { worker: Some(worker.name), ..Report::new(Reason::RestartScheduled, text) }
+        });
+    }
+}
+
 impl Fleets {
     /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
     /// the other, and after waiting clients (`queue.rs`).
     pub(crate) fn fill_slots(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        if ctx.shutdown.stops_workers() || self.pools.is_rolling(ctx, fleet) {
+        if ctx.shutdown.stops_workers() || self.pools[fleet].is_rolling(ctx, fleet) {
             return;
         }
         if let Some(until) = self.pools[fleet].rests_until(ctx.time.now()) {
             return ctx.timers.arm(Timer::Fleet(fleet), until);
         }
         let is_dedicated = ctx.settings.pools[fleet].assignment == Assignment::Dedicated;
-        for slot in (0..self.pools.kept_slots(ctx, fleet)).map(|number| fleet.slot(number)) {
+        for slot in (0..self.pools[fleet].kept_slots(ctx, fleet)).map(|number| fleet.slot(number)) {
             let here = &self.pools[slot];
             if here.worker.is_some() || !here.restarts.may_begin(ctx.time.now()) {
                 continue;
@@ -405,7 +454,8 @@ impl Fleets {
     pub(super) fn leave_pool(&mut self, ctx: &mut Ctx, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.pools[worker.fleet].roll.is_candidate(key);
         if worker.has_run() && !worker.process.is_unwanted() {
-            self.end_question(ctx, worker);
+            let learned = self.pools.end_question(ctx, worker);
+            self.follow_era(ctx, learned);
         }
         if let Some(slot) = self.pools[worker.fleet].slot_of(key) {
             self.pools[worker.fleet].slots[slot].worker = None;
@@ -417,16 +467,16 @@ impl Fleets {
                 self.pools.on_slot_failure(ctx, slot, worker);
             }
         } else if is_candidate {
-            self.pools.candidate_ended(ctx, worker);
+            self.pools[worker.fleet].candidate_ended(ctx, worker);
         } else {
-            self.pools.on_taken_end(ctx, worker);
+            self.pools[worker.fleet].on_taken_end(ctx, worker);
         }
         if !is_candidate && worker.process.ended_by_itself() {
-            self.pools.doubt_command(ctx, worker);
+            self.pools[worker.fleet].doubt_command(ctx, worker);
         }
         self.tick_fleet(ctx, worker.fleet);
         // There may be none to wait for any more.
-        self.stop_awaiting_workers_of(ctx, worker.fleet);
+        self.queue.stop_awaiting_of(ctx, &self.balancer, worker.fleet);
     }
 
     /// Starts workers that are due.
@@ -436,7 +486,7 @@ impl Fleets {
         }
         self.advance_roll(ctx, fleet);
         self.fill_slots(ctx, fleet);
-        let kept = self.pools.kept_slots(ctx, fleet);
+        let kept = self.pools[fleet].kept_slots(ctx, fleet);
         let empty = self.pools[fleet].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // Workers that are due and were not started follow one after another (`queue.rs`).
         if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > ctx.time.now()).min() {
@@ -446,24 +496,9 @@ impl Fleets {
 }
 
 impl Pools {
-    /// Fills the empty slots of a pool as if none of its workers had ever ended.
-    pub(crate) fn forget_ends(&mut self, fleet: FleetId) {
-        let here = &mut self[fleet];
-        here.restarts = Restarts::default();
-        for slot in here.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
-            slot.restarts = Restarts::default();
-        }
-    }
-
-    /// Number of slots of a fleet that are kept filled, the first ones.
-    pub(crate) fn kept_slots(&self, ctx: &Ctx, fleet: FleetId) -> usize {
-        let here = &self[fleet];
-        if here.rests() || here.is_released { 0 } else { ctx.settings.pools[fleet].instances }
-    }
-
     /// The slots of a configured pool that are kept filled.
     pub(crate) fn slots_of(&self, ctx: &Ctx, pool: PoolId) -> impl Iterator<Item = &WorkerSlot> {
-        self.of(pool).flat_map(|fleet| &self[fleet].slots[..self.kept_slots(ctx, fleet)])
+        self.of(pool).flat_map(|fleet| &self[fleet].slots[..self[fleet].kept_slots(ctx, fleet)])
     }
 
     /// Whether a pool has `max_instances` workers, not counting those that are starting or stopping for a replacement.
@@ -479,14 +514,7 @@ impl Pools {
     /// Whether a worker may be started for a client. A pool whose workers crash is not restarted by clients that ask
     /// for one.
     pub(crate) fn may_grow(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        self.is_sound(ctx, fleet) && !self.is_full(ctx, fleet)
-    }
-
-    /// Whether the workers of a pool do not crash.
-    pub(crate) fn is_sound(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        let here = &self[fleet];
-        let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
-        !is_failing && here.rests_until(ctx.time.now()).is_none()
+        self[fleet].is_sound(ctx) && !self.is_full(ctx, fleet)
     }
 
     /// Starts a worker in an empty slot.
@@ -529,7 +557,7 @@ impl Pools {
         let worker = Worker { fleet, name, process, updates, tenure, answering, window, end, ..Worker::default() };
         let worker = ctx.workers.insert(worker)?;
         self.next_number += 1;
-        ctx.wake_at(worker.into(), tenure.ages_at);
+        ctx.wake_at(worker.into(), tenure.ages_at());
         ctx.out.push(Effect::Spawn { worker, name, generation });
         Some(worker)
     }
@@ -544,7 +572,7 @@ impl Pools {
     /// The worker of a slot has exited unexpectedly: reports the consequence for the slot.
     fn on_slot_failure(&mut self, ctx: &mut Ctx, slot: usize, worker: &Worker) {
         let (limits, settings) = (&ctx.settings.limits, &ctx.settings.pools[worker.fleet]);
-        let kept = self.kept_slots(ctx, worker.fleet);
+        let kept = self[worker.fleet].kept_slots(ctx, worker.fleet);
         let pool = &mut self[worker.fleet];
         let delay = pool.slots[slot].restarts.fail(ctx.time.now(), worker.process.started(), limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
@@ -571,49 +599,6 @@ impl Pools {
         self[worker.fleet.pool].tally.note(reason);
         ctx.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
-
-    /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one
-    /// has to wait. It does not help that it has answered: agents without their key answer `initialize`, and exit with
-    /// the first session.
-    fn on_taken_end(&mut self, ctx: &mut Ctx, worker: &Worker) {
-        let process = &worker.process;
-        let is_unexpected = worker.owner().is_some() && process.ended_by_itself() && !worker.process.is_unwanted();
-        let is_failure = is_unexpected && ctx.time.now().since(worker.claim.since()) < LASTS;
-        let source = worker.owner().and_then(|owner| ctx.clients.identity(owner)).map(|owner| owner.origin.source());
-        let restarts = &mut self[worker.fleet].restarts;
-        if !is_failure {
-            if worker.answering.has_answered() {
-                *restarts = Restarts::default();
-            }
-            return;
-        }
-        let Some(delay) = restarts.fail_for(ctx.time.now(), source) else { return };
-        ctx.tell(Reason::RestartScheduled, || {
-            let text =
-                format!("the worker ended soon after a client got it; the next one starts in {} ms", delay.as_millis());
-            Report { worker: Some(worker.name), ..Report::new(Reason::RestartScheduled, text) }
-        });
-    }
-
-    /// Panics if slots and workers disagree.
-    pub(crate) fn check_pools(&self, ctx: &Ctx) {
-        let mut names: Vec<_> = ctx.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
-        names.sort_unstable();
-        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no two workers have one name");
-        for id in self.ids() {
-            let fleet = &self[id];
-            for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.fleet == id) {
-                assert_eq!(worker.name.pool, id.pool);
-                assert!(!fleet.rests() || worker.tenure.is_leaving() || !worker.takes_messages());
-            }
-            for (slot, here) in fleet.slots.iter().enumerate() {
-                let Some(key) = here.worker else { continue };
-                let worker = ctx.workers.get(key).expect("a worker in a slot lives");
-                assert_eq!((worker.fleet, fleet.slot_of(key)), (id, Some(slot)), "it has one slot of its fleet");
-                assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
-            }
-        }
-    }
 }
 
 /// Number of workers of a pool that are not wanted any more and will have gone soon.
@@ -634,6 +619,26 @@ impl Workers {
             .chain(0..)
             .find(|place| !taken.contains(place))
             .expect("there are fewer workers than numbers")
+    }
+}
+
+/// Panics if slots and workers disagree.
+pub(crate) fn check_pools(pools: &Pools, ctx: &Ctx) {
+    let mut names: Vec<_> = ctx.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
+    names.sort_unstable();
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no two workers have one name");
+    for id in pools.ids() {
+        let fleet = &pools[id];
+        for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.fleet == id) {
+            assert_eq!(worker.name.pool, id.pool);
+            assert!(!fleet.rests() || worker.tenure.is_leaving() || !worker.takes_messages());
+        }
+        for (slot, here) in fleet.slots.iter().enumerate() {
+            let Some(key) = here.worker else { continue };
+            let worker = ctx.workers.get(key).expect("a worker in a slot lives");
+            assert_eq!((worker.fleet, fleet.slot_of(key)), (id, Some(slot)), "it has one slot of its fleet");
+            assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
+        }
     }
 }
 

@@ -28,7 +28,8 @@ use crate::ctx::Ctx;
 use crate::eviction::evict_detached;
 use crate::eviction::gives_up_at;
 use crate::fleet::Fleets;
-use crate::fleet::balancer::Group;
+use crate::fleet::admission::Admission;
+use crate::fleet::balancer::{Balancer, Group};
 use crate::fleet::eras::lending::lent_worker;
 use crate::fleet::pool::Pools;
 use crate::fleet::pool::ending;
@@ -110,6 +111,57 @@ impl WorkerQueue {
         let paced = self.waits_until(now, waiting.source).filter(|_| waiting.for_turn);
         paced.map_or(waiting.until, |paced| paced.min(waiting.until))
     }
+
+    /// The state of a fleet's workers has changed: lines that wait for one to come back are checked again.
+    pub(crate) fn stop_awaiting_of(&mut self, ctx: &mut Ctx, groups: &Balancer, fleet: FleetId) {
+        let over = self.take(|waiting| !waiting.for_turn && groups[waiting.group].has(fleet));
+        stop_awaiting(ctx, false, over);
+    }
+
+    /// The next turn: the source that has waited longest for one, and of its clients the first one that may still send.
+    /// A spare can be taken while a worker is being started.
+    fn next_turn_of(&self, ctx: &Ctx, (pools, groups, admission): (&Pools, &Balancer, &Admission)) -> Option<usize> {
+        let starting = ctx.workers.starting();
+        let turn = |(at, waiting): (usize, &Waiting)| {
+            let client = ctx.clients.identity(waiting.client)?;
+            let fleet = groups[waiting.group].fleets().next()?;
+            let is_starting = starting.contains(&fleet.pool);
+            let may_start = || self.waits_until(ctx.time.now(), waiting.source).is_none();
+            let may = if ctx.clients.mcp(waiting.client).borrows {
+                // Its lent worker is returned before.
+                let grows =
+                    || !is_starting && may_start() && groups[waiting.group].may_grow_for(ctx, pools, waiting.client);
+                ctx.clients.workers_of(waiting.client).next().is_none()
+                    && (groups[waiting.group].has_spare_for(ctx, pools, waiting.client) || grows())
+            } else {
+                // In a full pool it waits on, or is refused.
+                let may_end = || {
+                    pools.may_grow(ctx, fleet) || !groups[waiting.group].may_wait_for_turn(ctx, pools, waiting.client)
+                };
+                (groups[waiting.group].has_spare(ctx, pools) || !is_starting && may_end()) && may_start()
+            };
+            may.then(|| (admission.turn(client.source_use), waiting.has_ended, at))
+        };
+        self.turns().filter_map(turn).min().map(|(_, _, at)| at)
+    }
+
+    /// Has sessions without a connection give up their workers, as many as clients wait for one in a full pool.
+    fn make_room_for_turns(&self, ctx: &mut Ctx, pools: &Pools, groups: &Balancer) {
+        let turns = self.turns().filter(|(_, waiting)| !ctx.clients.mcp(waiting.client).borrows);
+        let fleet_of = |waiting: &Waiting| groups[waiting.group].fleets().next();
+        let mut turns: Vec<(FleetId, Source)> =
+            turns.filter_map(|(_, waiting)| Some((fleet_of(waiting)?, waiting.source))).collect();
+        turns.retain(|(fleet, _)| pools.is_full(ctx, *fleet));
+        let mut ending_in: BTreeMap<FleetId, usize> = BTreeMap::new();
+        for (fleet, source) in turns {
+            let left = ending_in.entry(fleet).or_insert_with(|| ending(ctx, fleet));
+            if *left > 0 {
+                *left -= 1;
+            } else if !evict_detached(ctx, fleet, source) {
+                ctx.timers.arm(Timer::WorkerQueue, gives_up_at(ctx, fleet, Some(source)));
+            }
+        }
+    }
 }
 
 impl Group {
@@ -150,7 +202,7 @@ impl Fleets {
         let Some(until) = (if for_turn {
             Some(now.after(LONGEST_WAIT))
         } else {
-            self.balancer[group].questions_end(ctx).or(self.hold_ends(ctx, group))
+            self.balancer[group].questions_end(ctx).or(self.balancer.hold_ends(ctx, &self.pools, group))
         }) else {
             return false;
         };
@@ -166,29 +218,12 @@ impl Fleets {
         until > now
     }
 
-    /// Until when a line waits for a worker to come back to a group, if one is about to.
-    fn hold_ends(&mut self, ctx: &Ctx, group: GroupId) -> Option<Moment> {
-        let hold = ctx.settings.limits.hold;
-        // The workers of a fleet that rests are in that of the other era.
-        let other = self.balancer[group].unused_fleet(&self.pools).and_then(|fleet| self.pools.other(fleet));
-        let from = other.map_or(group, GroupId::Fleet);
-        let waits = !hold.is_zero() && self.balancer[from].expects_worker(ctx, &self.pools);
-        waits.then(|| self.balancer[group].vacant_since(ctx.time.now()).after(hold))
-    }
-
     /// A worker was started in a slot of a fleet, which waiting clients may get.
     pub(crate) fn end_vacancy(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         for group in self.balancer.iter_mut().filter(|group| group.has(fleet)) {
             group.end_vacancy();
         }
-        self.stop_awaiting_workers_of(ctx, fleet);
-    }
-
-    /// The state of a fleet's workers has changed: lines that wait for one to come back are checked again.
-    pub(crate) fn stop_awaiting_workers_of(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        let groups = &self.balancer;
-        let over = self.queue.take(|waiting| !waiting.for_turn && groups[waiting.group].has(fleet));
-        stop_awaiting(ctx, false, over);
+        self.queue.stop_awaiting_of(ctx, &self.balancer, fleet);
     }
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
@@ -226,78 +261,30 @@ impl Fleets {
         ctx.wake_at(worker.into(), ctx.time.now().after(FIRST_ANSWER));
     }
 
-    /// The next turn: the source that has waited longest for one, and of its clients the first one that may still send.
-    /// A spare can be taken while a worker is being started.
-    fn next_turn_of(&self, ctx: &Ctx) -> Option<usize> {
-        let starting = ctx.workers.starting();
-        let turn = |(at, waiting): (usize, &Waiting)| {
-            let client = ctx.clients.identity(waiting.client)?;
-            let fleet = self.balancer[waiting.group].fleets().next()?;
-            let is_starting = starting.contains(&fleet.pool);
-            let may_start = || self.queue.waits_until(ctx.time.now(), waiting.source).is_none();
-            let may = if ctx.clients.mcp(waiting.client).borrows {
-                // Its lent worker is returned before.
-                let grows = || {
-                    !is_starting
-                        && may_start()
-                        && self.balancer[waiting.group].may_grow_for(ctx, &self.pools, waiting.client)
-                };
-                ctx.clients.workers_of(waiting.client).next().is_none()
-                    && (self.balancer[waiting.group].has_spare_for(ctx, &self.pools, waiting.client) || grows())
-            } else {
-                // In a full pool it waits on, or is refused.
-                let may_end = || {
-                    self.pools.may_grow(ctx, fleet)
-                        || !self.balancer[waiting.group].may_wait_for_turn(ctx, &self.pools, waiting.client)
-                };
-                (self.balancer[waiting.group].has_spare(ctx, &self.pools) || !is_starting && may_end()) && may_start()
-            };
-            may.then(|| (self.admission.turn(client.source_use), waiting.has_ended, at))
-        };
-        self.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
-    }
-
     /// Whether a worker of a pool may be started for a client that does not wait: no other one is being started, and no
     /// waiting client has its turn.
     pub(super) fn may_start_at_once(&self, ctx: &Ctx, pool: PoolId) -> bool {
-        !ctx.workers.starting().contains(&pool) && self.next_turn_of(ctx).is_none()
+        !ctx.workers.starting().contains(&pool)
+            && self.queue.next_turn_of(ctx, (&self.pools, &self.balancer, &self.admission)).is_none()
     }
 
     /// Gives turns, and schedules the next check for when the next turn of a rate-limited source is due, or a wait
     /// times out. If no client has a turn, spares are started.
     pub(crate) fn give_turns(&mut self, ctx: &mut Ctx) {
-        while let Some(at) = self.next_turn_of(ctx) {
+        while let Some(at) = self.queue.next_turn_of(ctx, (&self.pools, &self.balancer, &self.admission)) {
             let Waiting { client, group, .. } = self.queue.waiting[at];
             if let Some(worker) = self.take_dedicated(ctx, client, group) {
                 ctx.clients.assign(client, group, worker);
             }
             stop_awaiting(ctx, false, self.queue.take(|waiting| waiting.client == client));
         }
-        self.make_room_for_turns(ctx);
+        self.queue.make_room_for_turns(ctx, &self.pools, &self.balancer);
         let (now, queue) = (ctx.time.now(), &self.queue);
         let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
         ctx.timers.arm(Timer::WorkerQueue, due);
-        for fleet in self.ids() {
+        for fleet in self.pools.all() {
             if ctx.settings.pools[fleet].assignment == Assignment::Dedicated {
                 self.fill_slots(ctx, fleet);
-            }
-        }
-    }
-
-    /// Has sessions without a connection give up their workers, as many as clients wait for one in a full pool.
-    fn make_room_for_turns(&self, ctx: &mut Ctx) {
-        let turns = self.queue.turns().filter(|(_, waiting)| !ctx.clients.mcp(waiting.client).borrows);
-        let fleet_of = |waiting: &Waiting| self.balancer[waiting.group].fleets().next();
-        let mut turns: Vec<(FleetId, Source)> =
-            turns.filter_map(|(_, waiting)| Some((fleet_of(waiting)?, waiting.source))).collect();
-        turns.retain(|(fleet, _)| self.pools.is_full(ctx, *fleet));
-        let mut ending_in: BTreeMap<FleetId, usize> = BTreeMap::new();
-        for (fleet, source) in turns {
-            let left = ending_in.entry(fleet).or_insert_with(|| ending(ctx, fleet));
-            if *left > 0 {
-                *left -= 1;
-            } else if !evict_detached(ctx, fleet, source) {
-                ctx.timers.arm(Timer::WorkerQueue, gives_up_at(ctx, fleet, Some(source)));
             }
         }
     }

@@ -80,104 +80,6 @@ fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), 
     serve.reduce(both).unwrap_or(Ok(()))
 }
 
-impl Fleets {
-    fn listener_serves(&self, ctx: &Ctx, listener: ListenerId) -> Result<(), Unready> {
-        let most = ctx.settings.listeners[listener].max_connections.total;
-        if let Some(most) = most.filter(|most| ctx.clients.let_in(Some(listener), None) >= *most) {
-            return full(format!("all {most} connections of the listener are in use"));
-        }
-        let fleets = self.balancer[self.balancer.of_listener(listener)].fleets();
-        any_or_first(fleets.map(|fleet| self.pools.pool_serves(ctx, fleet.pool)))
-    }
-
-    /// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.
-    pub(crate) fn update_listeners(&mut self, ctx: &mut Ctx) {
-        ctx.workers_changed = false;
-        if ctx.shutdown.refuses_requests() {
-            return;
-        }
-        for listener in (0..ctx.settings.listeners.len()).map(ListenerId::at) {
-            if !ctx.settings.listeners[listener].closes_when_not_ready {
-                continue;
-            }
-            let runs = self.balancer[self.balancer.of_listener(listener)]
-                .fleets()
-                .any(|fleet| ctx.workers.pool_runs(fleet.pool, |_| true));
-            let state = self.admission.listener_mut(listener);
-            if core::mem::replace(&mut state.is_closed, !runs) != runs {
-                continue;
-            }
-            // Before its first worker runs this is normal.
-            let is_news = state.has_opened;
-            state.has_opened |= runs;
-            let (effect, reason, what) = match runs {
-                true => (Effect::OpenListener(listener.index()), Reason::ListenerOpened, "open: a worker"),
-                false => (Effect::CloseListener(listener.index()), Reason::ListenerClosed, "closed: no worker"),
-            };
-            ctx.out.push(effect);
-            ctx.tell(reason, || {
-                let text = format!("listener {} is {what} of its pools is running", listener.index());
-                let report = Report::new(reason, text);
-                if is_news { report } else { report.at(Level::Debug) }
-            });
-        }
-    }
-}
-
-impl Pools {
-    /// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
-    fn pool_serves(&self, ctx: &Ctx, pool: PoolId) -> Result<(), Unready> {
-        let is_there = |fleet: &FleetId| !self[*fleet].rests();
-        any_or_first(self.of(pool).filter(is_there).map(|fleet| self.fleet_serves(ctx, fleet)))
-    }
-
-    fn fleet_serves(&self, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready> {
-        let (here, settings) = (&self[fleet], &ctx.settings.pools[fleet]);
-        let (id, slots) = (&settings.id, &here.slots);
-        let workers = || slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
-        if workers().any(Worker::serves) {
-            return Ok(());
-        }
-        if workers().any(Worker::is_asked) {
-            return dead(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
-        }
-        if workers().any(Worker::runs) {
-            return dead(format!(
-                "the workers of pool \"{id}\" have ended one after the other; those that run now have not answered yet"
-            ));
-        }
-        let is_coming = workers().next().is_some();
-        if settings.assignment == Assignment::Dedicated {
-            if !is_coming && self.is_full(ctx, fleet) {
-                if self.is_sound(ctx, fleet) && gives_up_at(ctx, fleet, None).is_some_and(|at| at <= ctx.time.now()) {
-                    return Ok(());
-                }
-                return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
-            }
-            // The next spare is being started, and the others show that it will run.
-            if is_coming
-                && !slots.iter().any(|slot| slot.restarts.is_failing())
-                && ctx.workers.pool_runs(fleet.pool, |_| true)
-            {
-                return Ok(());
-            }
-        }
-        let given_up = slots.iter().filter(|slot| slot.restarts.is_given_up()).count();
-        let failing = slots.iter().filter(|slot| slot.restarts.is_failing()).count();
-        let what = match (given_up, failing) {
-            (0, 0) if is_coming => "the first one is being started".to_owned(),
-            (0, 0) => "the next one is not started yet".to_owned(),
-            (0, waiting) => format!("{waiting} of {} wait for their restart", slots.len()),
-            (given_up, _) => format!("{given_up} of {} were given up", slots.len()),
-        };
-        let why = format!("no worker of pool \"{id}\" is running: {what}");
-        // Clients that have their own worker go on.
-        let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner().is_some() && worker.runs();
-        let goes_on = ctx.workers.iter().any(|(_, worker)| is_owned(worker));
-        if goes_on { full(why) } else { dead(why) }
-    }
-}
-
 /// `ends_sessions` if a new client needs no free slot where a session without a connection could be ended for it.
 fn readiness_if(ctx: &Ctx, ends_sessions: bool, serves: impl FnOnce() -> Result<(), Unready>) -> Readiness {
     if ctx.shutdown.stage() != Stage::Running {
@@ -204,13 +106,107 @@ impl Workers {
     }
 }
 
+fn listener_serves(fleets: &Fleets, ctx: &Ctx, listener: ListenerId) -> Result<(), Unready> {
+    let most = ctx.settings.listeners[listener].max_connections.total;
+    if let Some(most) = most.filter(|most| ctx.clients.let_in(Some(listener), None) >= *most) {
+        return full(format!("all {most} connections of the listener are in use"));
+    }
+    let all = fleets.balancer[fleets.balancer.of_listener(listener)].fleets();
+    any_or_first(all.map(|fleet| pool_serves(&fleets.pools, ctx, fleet.pool)))
+}
+
+/// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
+fn pool_serves(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<(), Unready> {
+    let is_there = |fleet: &FleetId| !pools[*fleet].rests();
+    any_or_first(pools.of(pool).filter(is_there).map(|fleet| fleet_serves(pools, ctx, fleet)))
+}
+
+fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready> {
+    let (here, settings) = (&pools[fleet], &ctx.settings.pools[fleet]);
+    let (id, slots) = (&settings.id, &here.slots);
+    let workers = || slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
+    if workers().any(Worker::serves) {
+        return Ok(());
+    }
+    if workers().any(Worker::is_asked) {
+        return dead(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
+    }
+    if workers().any(Worker::runs) {
+        return dead(format!(
+            "the workers of pool \"{id}\" have ended one after the other; those that run now have not answered yet"
+        ));
+    }
+    let is_coming = workers().next().is_some();
+    if settings.assignment == Assignment::Dedicated {
+        if !is_coming && pools.is_full(ctx, fleet) {
+            if pools[fleet].is_sound(ctx) && gives_up_at(ctx, fleet, None).is_some_and(|at| at <= ctx.time.now()) {
+                return Ok(());
+            }
+            return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
+        }
+        // The next spare is being started, and the others show that it will run.
+        if is_coming
+            && !slots.iter().any(|slot| slot.restarts.is_failing())
+            && ctx.workers.pool_runs(fleet.pool, |_| true)
+        {
+            return Ok(());
+        }
+    }
+    let given_up = slots.iter().filter(|slot| slot.restarts.is_given_up()).count();
+    let failing = slots.iter().filter(|slot| slot.restarts.is_failing()).count();
+    let what = match (given_up, failing) {
+        (0, 0) if is_coming => "the first one is being started".to_owned(),
+        (0, 0) => "the next one is not started yet".to_owned(),
+        (0, waiting) => format!("{waiting} of {} wait for their restart", slots.len()),
+        (given_up, _) => format!("{given_up} of {} were given up", slots.len()),
+    };
+    let why = format!("no worker of pool \"{id}\" is running: {what}");
+    // Clients that have their own worker go on.
+    let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner().is_some() && worker.runs();
+    let goes_on = ctx.workers.iter().any(|(_, worker)| is_owned(worker));
+    if goes_on { full(why) } else { dead(why) }
+}
+
+/// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.
+pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
+    ctx.workers_changed = false;
+    if ctx.shutdown.refuses_requests() {
+        return;
+    }
+    for listener in (0..ctx.settings.listeners.len()).map(ListenerId::at) {
+        if !ctx.settings.listeners[listener].closes_when_not_ready {
+            continue;
+        }
+        let runs = fleets.balancer[fleets.balancer.of_listener(listener)]
+            .fleets()
+            .any(|fleet| ctx.workers.pool_runs(fleet.pool, |_| true));
+        let state = fleets.admission.listener_mut(listener);
+        if core::mem::replace(&mut state.is_closed, !runs) != runs {
+            continue;
+        }
+        // Before its first worker runs this is normal.
+        let is_news = state.has_opened;
+        state.has_opened |= runs;
+        let (effect, reason, what) = match runs {
+            true => (Effect::OpenListener(listener.index()), Reason::ListenerOpened, "open: a worker"),
+            false => (Effect::CloseListener(listener.index()), Reason::ListenerClosed, "closed: no worker"),
+        };
+        ctx.out.push(effect);
+        ctx.tell(reason, || {
+            let text = format!("listener {} is {what} of its pools is running", listener.index());
+            let report = Report::new(reason, text);
+            if is_news { report } else { report.at(Level::Debug) }
+        });
+    }
+}
+
 impl View<'_> {
     /// Whether every listener is ready.
     pub fn readiness(&self) -> Readiness {
         let is_there = |listener: &ListenerId| !self.bus.ctx.settings.listeners[*listener].is_gone;
         let listeners = (0..self.bus.ctx.settings.listeners.len()).map(ListenerId::at).filter(is_there);
         readiness_if(&self.bus.ctx, false, || {
-            all_or_first(listeners.map(|listener| self.bus.fleets.listener_serves(&self.bus.ctx, listener)))
+            all_or_first(listeners.map(|listener| listener_serves(&self.bus.fleets, &self.bus.ctx, listener)))
         })
     }
 
@@ -236,7 +232,7 @@ impl View<'_> {
         let listener = listener.into();
         self.bus.ctx.settings.listener(listener).filter(|listener| !listener.is_gone)?;
         Some(readiness_if(&self.bus.ctx, self.bus.ctx.settings.listeners[listener].mcp, || {
-            self.bus.fleets.listener_serves(&self.bus.ctx, listener)
+            listener_serves(&self.bus.fleets, &self.bus.ctx, listener)
         }))
     }
 
@@ -244,6 +240,6 @@ impl View<'_> {
     pub fn pool_readiness(&self, pool: impl Into<PoolId>) -> Option<Readiness> {
         let pool = pool.into();
         self.bus.ctx.settings.pools.get(pool.index()).filter(|pool| !pool.is_gone)?;
-        Some(readiness_if(&self.bus.ctx, false, || self.bus.fleets.pools.pool_serves(&self.bus.ctx, pool)))
+        Some(readiness_if(&self.bus.ctx, false, || pool_serves(&self.bus.fleets.pools, &self.bus.ctx, pool)))
     }
 }

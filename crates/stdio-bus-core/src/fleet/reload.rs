@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 
 use super::Fleets;
 use super::balancer::Balancer;
-use super::tenure::Tenure;
 use crate::client::Client;
 use crate::ctx::Ctx;
 use crate::fleet::eras::lending::take_back;
@@ -59,52 +58,9 @@ impl Fleets {
             }
         }
     }
-
-    /// Removed pools stop their workers when no client uses them any more.
-    pub(crate) fn release_gone_pools(&mut self, ctx: &mut Ctx) {
-        for fleet in self.ids() {
-            let uses = |(_, client): (_, &Client)| self.balancer[client.group].has(fleet);
-            let is_released = self.pools[fleet].is_released;
-            if !ctx.settings.pools[fleet].is_gone || is_released || ctx.clients.iter().any(uses) {
-                continue;
-            }
-            self.pools.restart_roll(ctx, fleet);
-            self.pools[fleet].is_released = true;
-            self.pools.retire_those(ctx, fleet, None, |_, _| true);
-        }
-    }
 }
 
 impl Pools {
-    /// Makes the pools those of the settings. Returns the fleets that were there before.
-    pub(crate) fn arrange_pools(
-        &mut self,
-        ctx: &Ctx,
-        sessions: &mut Sessions,
-        tasks: &mut Tasks,
-        before: &Settings,
-    ) -> Vec<FleetId> {
-        let is_another = |pool: PoolId| {
-            let settings = &ctx.settings.pools;
-            before.pools.get(pool.index()).map(|pool| &pool.id) != settings.get(pool.index()).map(|pool| &pool.id)
-        };
-        for pool in self.places().filter(|pool| is_another(*pool)) {
-            sessions.forget_pool(pool);
-            tasks.forget_pool(pool);
-        }
-        self.arrange(&ctx.settings, is_another)
-    }
-
-    /// Checks everything that may be due earlier than before.
-    pub(crate) fn wake_all(&self, ctx: &mut Ctx, sessions: &mut Sessions) {
-        ctx.clients.keys().into_iter().for_each(|client| ctx.wake_at(client.into(), ctx.time.now()));
-        ctx.workers.keys().into_iter().for_each(|worker| ctx.wake_at(worker.into(), ctx.time.now()));
-        let fleets = self.ids().map(Timer::Fleet);
-        let timers = fleets.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
-        timers.for_each(|timer| ctx.timers.arm(timer, ctx.time.now()));
-        sessions.schedule(ctx, false);
-    }
-
     /// The workers and slots of a fleet are adapted to the settings.
     pub(crate) fn renew(&mut self, ctx: &mut Ctx, before: &Settings, fleet: FleetId) {
         let (was, is) = (&before.pools[fleet], &ctx.settings.pools[fleet]);
@@ -120,18 +76,16 @@ impl Pools {
                 worker.answering.read_from(ctx.time.now());
             }
             if changes_tenure {
-                let Tenure { generation, worn, leaves_by, .. } = worker.tenure;
-                let limits = Tenure::new(worker.process.started(), is, generation, worker.name.incarnation);
-                worker.tenure = Tenure { worn, leaves_by, ..limits };
+                worker.tenure.limit(worker.process.started(), is, worker.name.incarnation);
             }
         }
         if has_another_command {
-            self.forget_ends(fleet);
+            self[fleet].forget_ends();
         }
         self[fleet].is_released &= ctx.settings.pools[fleet].is_gone;
         let slots = ctx.settings.pools[fleet].slots(fleet.era);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
-        for worker in self.workers_beyond(fleet, keeps) {
+        for worker in self[fleet].workers_beyond(keeps) {
             if is_assigned_otherwise {
                 take_back(ctx, worker);
             }
@@ -142,7 +96,50 @@ impl Pools {
         if has_another_command || is_assigned_otherwise || has_stopped {
             self.restart_roll(ctx, fleet);
         } else {
-            self.give_candidate_a_slot(fleet);
+            self[fleet].give_candidate_a_slot();
         }
+    }
+}
+
+/// Checks everything that may be due earlier than before.
+pub(crate) fn wake_all(pools: &Pools, ctx: &mut Ctx, sessions: &mut Sessions) {
+    ctx.clients.keys().into_iter().for_each(|client| ctx.wake_at(client.into(), ctx.time.now()));
+    ctx.workers.keys().into_iter().for_each(|worker| ctx.wake_at(worker.into(), ctx.time.now()));
+    let fleets = pools.ids().map(Timer::Fleet);
+    let timers = fleets.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
+    timers.for_each(|timer| ctx.timers.arm(timer, ctx.time.now()));
+    sessions.schedule(ctx, false);
+}
+
+/// Makes the pools those of the settings. Returns the fleets that were there before.
+pub(crate) fn arrange_pools(
+    pools: &mut Pools,
+    ctx: &Ctx,
+    sessions: &mut Sessions,
+    tasks: &mut Tasks,
+    before: &Settings,
+) -> Vec<FleetId> {
+    let is_another = |pool: PoolId| {
+        let settings = &ctx.settings.pools;
+        before.pools.get(pool.index()).map(|pool| &pool.id) != settings.get(pool.index()).map(|pool| &pool.id)
+    };
+    for pool in pools.places().filter(|pool| is_another(*pool)) {
+        sessions.forget_pool(pool);
+        tasks.forget_pool(pool);
+    }
+    pools.arrange(&ctx.settings, is_another)
+}
+
+/// Removed pools stop their workers when no client uses them any more.
+pub(crate) fn release_gone_pools(fleets: &mut Fleets, ctx: &mut Ctx) {
+    for fleet in fleets.pools.all() {
+        let uses = |(_, client): (_, &Client)| fleets.balancer[client.group].has(fleet);
+        let is_released = fleets.pools[fleet].is_released;
+        if !ctx.settings.pools[fleet].is_gone || is_released || ctx.clients.iter().any(uses) {
+            continue;
+        }
+        fleets.pools.restart_roll(ctx, fleet);
+        fleets.pools[fleet].is_released = true;
+        fleets.pools.retire_those(ctx, fleet, None, |_, _| true);
     }
 }

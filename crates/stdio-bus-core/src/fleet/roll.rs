@@ -21,6 +21,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::discovery::Question;
 use crate::fleet::life::stop_worker;
+use crate::fleet::pool::Fleet;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, Peer, WorkerKey};
@@ -76,7 +77,7 @@ impl Fleets {
     #[cold]
     pub(crate) fn go_on_replacing(&mut self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks) {
         while self.pools.take_rolls_due() {
-            self.ids().into_iter().for_each(|fleet| self.tick_fleet(ctx, fleet));
+            self.pools.all().into_iter().for_each(|fleet| self.tick_fleet(ctx, fleet));
         }
         let leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
         let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
@@ -94,7 +95,7 @@ impl Fleets {
         }
         if let Some((candidate, slot)) = here.roll.candidate {
             match settles_at(ctx, candidate) {
-                Some(at) if at <= now && self.pools.is_for_others(ctx, fleet, candidate) => {
+                Some(at) if at <= now && is_for_others(&self.pools, ctx, fleet, candidate) => {
                     self.pools[fleet].roll.candidate = None;
                     self.pools.retire_worker(ctx, candidate);
                 }
@@ -105,7 +106,10 @@ impl Fleets {
         if self.pools[fleet].roll.stopped.is_some() {
             return;
         }
-        let Some(slot) = self.pools.slot_to_renew(ctx, fleet) else { return self.end_roll(ctx, fleet) };
+        let Some(slot) = self.pools[fleet].slot_to_renew(ctx, fleet) else {
+            self.pools[fleet].end_roll(ctx, fleet);
+            return self.fill_slots(ctx, fleet);
+        };
         match self.pools[fleet].roll.due.filter(|due| *due > now) {
             Some(due) => ctx.timers.arm(Timer::Fleet(fleet), due),
             None => {
@@ -122,22 +126,10 @@ impl Fleets {
         }
     }
 
-    /// No slot needs renewal any more.
-    fn end_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        let here = &mut self.pools[fleet];
-        here.settled = ctx.settings.pools[fleet].generation;
-        if core::mem::take(&mut here.roll).is_on {
-            let id = &ctx.settings.pools[fleet].id;
-            let text = format!("pool \"{id}\": all outdated workers are replaced");
-            ctx.report(Reason::PoolRolled, None, || text);
-        }
-        self.fill_slots(ctx, fleet);
-    }
-
     /// A candidate has settled: it takes its slot, and the worker there leaves.
     fn take_slot(&mut self, ctx: &mut Ctx, fleet: FleetId, candidate: WorkerKey, slot: usize) {
         let generation = ctx.settings.pools[fleet].generation;
-        let is_proved = self.pools.is_proved(ctx, fleet);
+        let is_proved = self.pools[fleet].is_proved(ctx, fleet);
         let here = &mut self.pools[fleet];
         here.roll = Roll { is_on: true, ..Roll::default() };
         here.fallback = here.fallback.filter(|_| !is_proved);
@@ -149,7 +141,8 @@ impl Fleets {
         here.slots[slot].restarts = Restarts::default();
         let before = here.slots[slot].worker.replace(candidate);
         before.into_iter().for_each(|before| self.pools.retire_worker(ctx, before));
-        self.judge_ends(ctx, fleet.pool, generation);
+        let learned = self.pools.judge_ends(ctx, fleet.pool, generation);
+        self.follow_era(ctx, learned);
         // A spare has no work yet: no client gets one with the previous command.
         if ctx.settings.pools[fleet].assignment == Assignment::Dedicated
             && !self.balancer[GroupId::Fleet(fleet)].lends()
@@ -158,6 +151,109 @@ impl Fleets {
         }
         self.end_vacancy(ctx, fleet);
         self.fill_slots(ctx, fleet);
+    }
+}
+
+impl Fleet {
+    /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
+    pub(crate) fn is_rolling(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+        self.settled != ctx.settings.pools[fleet].generation && self.roll.stopped.is_none()
+    }
+
+    /// The workers in the slots of a pool behind so many.
+    pub(crate) fn workers_beyond(&self, slots: usize) -> Vec<WorkerKey> {
+        self.slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
+    }
+
+    /// A candidate for a slot that its pool has no longer is to take the first.
+    pub(crate) fn give_candidate_a_slot(&mut self) {
+        if let Some((_, slot)) = &mut self.roll.candidate
+            && *slot >= self.slots.len()
+        {
+            *slot = 0;
+        }
+    }
+
+    /// Whether a worker of the last settled command has answered something.
+    pub(crate) fn is_proved(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+        let settled = self.settled;
+        let proves = |worker: &Worker| {
+            worker.fleet == fleet && worker.tenure.generation() == settled && worker.answering.has_answered()
+        };
+        ctx.workers.iter().any(|(_, worker)| proves(worker))
+    }
+
+    /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
+    /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
+    pub(crate) fn slot_to_renew(&self, ctx: &Ctx, fleet: FleetId) -> Option<usize> {
+        let is_unsettled = self.settled != ctx.settings.pools[fleet].generation;
+        let kept = self.kept_slots(ctx, fleet);
+        let due = |slot: usize| match self.slots[slot].worker {
+            Some(worker) => {
+                let worker = ctx.workers.get(worker).filter(|worker| is_outdated(ctx, worker))?;
+                Some((Some(worker.name.incarnation), slot))
+            }
+            None => (is_unsettled && slot < kept).then_some((None, slot)),
+        };
+        // Without any workers there is nothing to keep.
+        let any = self.slots.iter().any(|slot| slot.worker.is_some());
+        (0..self.slots.len()).filter_map(due).min().filter(|_| any).map(|(_, slot)| slot)
+    }
+
+    pub(crate) fn stop_roll(&mut self, ctx: &mut Ctx, fleet: FleetId, why: &str) {
+        let id = &ctx.settings.pools[fleet].id;
+        let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
+        self.roll.stopped = Some(text.clone());
+        ctx.report(Reason::RollFailed, None, || text);
+    }
+
+    /// A candidate has ended before it has settled.
+    pub(crate) fn candidate_ended(&mut self, ctx: &mut Ctx, worker: &Worker) {
+        let (now, fleet) = (ctx.time.now(), worker.fleet);
+        let roll = &mut self.roll;
+        roll.candidate = None;
+        if worker.process.was_short() {
+            roll.due = Some(now.after(SHORTAGE));
+        } else if !worker.is_excused() {
+            roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
+            roll.failures += 1;
+        }
+        if roll.failures == MOST_FAILURES {
+            self.stop_roll(ctx, fleet, "in a row ended before they had settled; the old workers stay");
+        }
+    }
+
+    /// A worker has ended by itself: its command may be broken after all.
+    pub(crate) fn doubt_command(&mut self, ctx: &mut Ctx, worker: &Worker) {
+        let (now, fleet) = (ctx.time.now(), worker.fleet);
+        let newest = ctx.settings.pools[fleet].generation;
+        let is_newest = worker.tenure.generation() == newest && self.settled == newest;
+        let is_excused = worker.is_excused() || worker.process.was_short();
+        let Some(mut fallback) = self.fallback.filter(|_| is_newest && !is_excused) else { return };
+        let is_proved = worker.answering.has_answered()
+            || does_well(now, worker.process.started(), &ctx.settings.limits)
+            || self.is_proved(ctx, fleet);
+        fallback.failures += 1;
+        self.fallback = Some(fallback).filter(|_| !is_proved);
+        if is_proved {
+            return;
+        }
+        self.roll.due = Some(now.after(FIRST_PAUSE * (1 << fallback.failures)));
+        if fallback.failures == MOST_FAILURES {
+            (self.settled, self.fallback) = (fallback.generation, None);
+            self.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
+            self.stop_roll(ctx, fleet, "ended without an answer; the previous command is used again");
+        }
+    }
+
+    /// No slot needs renewal any more.
+    fn end_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        self.settled = ctx.settings.pools[fleet].generation;
+        if core::mem::take(&mut self.roll).is_on {
+            let id = &ctx.settings.pools[fleet].id;
+            let text = format!("pool \"{id}\": all outdated workers are replaced");
+            ctx.report(Reason::PoolRolled, None, || text);
+        }
     }
 }
 
@@ -174,11 +270,11 @@ impl Pools {
         let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
         let worker = ctx.workers.get(key).filter(lives)?;
         let tenure = worker.tenure;
-        let Some(by) = tenure.leaves_by else {
-            if tenure.worn.is_some() || tenure.ages_at <= now {
-                self.wear_out(ctx, key, tenure.worn.unwrap_or(Wear::Age));
+        let Some(by) = tenure.leaves_by() else {
+            if tenure.worn().is_some() || tenure.ages_at() <= now {
+                self.wear_out(ctx, key, tenure.worn().unwrap_or(Wear::Age));
             }
-            return Some(tenure.ages_at).filter(|at| *at > now && tenure.worn.is_none());
+            return Some(tenure.ages_at()).filter(|at| *at > now && tenure.worn().is_none());
         };
         if let Some(until) = tasks.need(ctx, key) {
             // It is asked again when the first of both is over.
@@ -204,94 +300,6 @@ impl Pools {
         None
     }
 
-    /// Whether a candidate was asked for its era, and the clients here need one that was not.
-    fn is_for_others(&self, ctx: &Ctx, fleet: FleetId, candidate: WorkerKey) -> bool {
-        fleet.era == Era::Legacy
-            && self[fleet].is_used()
-            && ctx.workers.get(candidate).is_some_and(|worker| worker.may_be_pinned())
-    }
-
-    /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
-    /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
-    fn slot_to_renew(&self, ctx: &Ctx, fleet: FleetId) -> Option<usize> {
-        let here = &self[fleet];
-        let is_unsettled = here.settled != ctx.settings.pools[fleet].generation;
-        let kept = self.kept_slots(ctx, fleet);
-        let due = |slot: usize| match here.slots[slot].worker {
-            Some(worker) => {
-                let worker = ctx.workers.get(worker).filter(|worker| is_outdated(ctx, worker))?;
-                Some((Some(worker.name.incarnation), slot))
-            }
-            None => (is_unsettled && slot < kept).then_some((None, slot)),
-        };
-        // Without any workers there is nothing to keep.
-        let any = here.slots.iter().any(|slot| slot.worker.is_some());
-        (0..here.slots.len()).filter_map(due).min().filter(|_| any).map(|(_, slot)| slot)
-    }
-
-    /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
-    pub(super) fn is_rolling(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        let here = &self[fleet];
-        here.settled != ctx.settings.pools[fleet].generation && here.roll.stopped.is_none()
-    }
-
-    /// A candidate has ended before it has settled.
-    pub(super) fn candidate_ended(&mut self, ctx: &mut Ctx, worker: &Worker) {
-        let (now, fleet) = (ctx.time.now(), worker.fleet);
-        let roll = &mut self[fleet].roll;
-        roll.candidate = None;
-        if worker.process.was_short() {
-            roll.due = Some(now.after(SHORTAGE));
-        } else if !worker.is_excused() {
-            roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
-            roll.failures += 1;
-        }
-        if roll.failures == MOST_FAILURES {
-            self.stop_roll(ctx, fleet, "in a row ended before they had settled; the old workers stay");
-        }
-    }
-
-    fn stop_roll(&mut self, ctx: &mut Ctx, fleet: FleetId, why: &str) {
-        let id = &ctx.settings.pools[fleet].id;
-        let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
-        self[fleet].roll.stopped = Some(text.clone());
-        ctx.report(Reason::RollFailed, None, || text);
-    }
-
-    /// Whether a worker of the last settled command has answered something.
-    fn is_proved(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        let settled = self[fleet].settled;
-        let proves = |worker: &Worker| {
-            worker.fleet == fleet && worker.tenure.generation == settled && worker.answering.has_answered()
-        };
-        ctx.workers.iter().any(|(_, worker)| proves(worker))
-    }
-
-    /// A worker has ended by itself: its command may be broken after all.
-    pub(super) fn doubt_command(&mut self, ctx: &mut Ctx, worker: &Worker) {
-        let (now, fleet) = (ctx.time.now(), worker.fleet);
-        let here = &self[fleet];
-        let newest = ctx.settings.pools[fleet].generation;
-        let is_newest = worker.tenure.generation == newest && here.settled == newest;
-        let is_excused = worker.is_excused() || worker.process.was_short();
-        let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
-        let is_proved = worker.answering.has_answered()
-            || does_well(now, worker.process.started(), &ctx.settings.limits)
-            || self.is_proved(ctx, fleet);
-        fallback.failures += 1;
-        let here = &mut self[fleet];
-        here.fallback = Some(fallback).filter(|_| !is_proved);
-        if is_proved {
-            return;
-        }
-        here.roll.due = Some(now.after(FIRST_PAUSE * (1 << fallback.failures)));
-        if fallback.failures == MOST_FAILURES {
-            (here.settled, here.fallback) = (fallback.generation, None);
-            here.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
-            self.stop_roll(ctx, fleet, "ended without an answer; the previous command is used again");
-        }
-    }
-
     /// Restarts a roll: the reason why it stopped may be fixed.
     pub(crate) fn restart_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         if let Some((candidate, _)) = core::mem::take(&mut self[fleet].roll).candidate {
@@ -303,7 +311,7 @@ impl Pools {
     /// A fleet that gets its first workers has seen no reload: it starts them with the command that the fleet of the other
     /// era has settled on. One that is still tried there is tried here as well.
     pub(crate) fn catch_up(&mut self, ctx: &Ctx, fleet: FleetId) {
-        let is_tried = self.is_rolling(ctx, fleet.other_era());
+        let is_tried = self[fleet.other_era()].is_rolling(ctx, fleet.other_era());
         let [here, other] = self.both_mut(fleet).expect("the pool has a fleet for each era");
         (here.settled, here.fallback) = (other.settled, other.fallback);
         here.roll = Roll { stopped: other.roll.stopped.clone(), ..Roll::default() };
@@ -316,7 +324,7 @@ impl Pools {
     /// A worker is to be replaced. A dedicated one ends with its client.
     pub(crate) fn wear_out(&mut self, ctx: &mut Ctx, key: WorkerKey, wear: Wear) {
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        worker.tenure.worn.get_or_insert(wear);
+        worker.tenure.wear_out(wear);
         let here = &mut self[worker.fleet];
         if here.slot_of(key).is_some() {
             here.roll.stopped = None;
@@ -329,7 +337,7 @@ impl Pools {
     /// The operator has all workers of a pool replaced, and started where they are in backoff or were given up.
     pub(crate) fn on_restart_pool(&mut self, ctx: &mut Ctx, pool: PoolId) {
         for fleet in self.of(pool) {
-            self.forget_ends(fleet);
+            self[fleet].forget_ends();
             self.roll_soon(ctx);
             let slots = self[fleet].slots.iter();
             let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
@@ -350,24 +358,9 @@ impl Pools {
         let meant: Vec<_> = workers.filter(is_meant).collect();
         for key in meant {
             if let Some((worker, why)) = ctx.workers.get_mut(key).zip(why) {
-                worker.tenure.worn.get_or_insert(why);
+                worker.tenure.wear_out(why);
             }
             self.retire_worker(ctx, key);
-        }
-    }
-
-    /// The workers in the slots of a pool behind so many.
-    pub(crate) fn workers_beyond(&self, fleet: FleetId, slots: usize) -> Vec<WorkerKey> {
-        self[fleet].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
-    }
-
-    /// A candidate for a slot that its pool has no longer is to take the first.
-    pub(crate) fn give_candidate_a_slot(&mut self, fleet: FleetId) {
-        let here = &mut self[fleet];
-        if let Some((_, slot)) = &mut here.roll.candidate
-            && *slot >= here.slots.len()
-        {
-            *slot = 0;
         }
     }
 
@@ -376,7 +369,7 @@ impl Pools {
         self.leave_slot(ctx, key);
         let by = ctx.time.now().after(ctx.settings.limits.replace_timeout);
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
-        worker.tenure.leaves_by = Some(by);
+        worker.tenure.leave(by);
         let (why, name) = (worker.tenure.why(), worker.name);
         let (pending, sessions) = (worker.end.to_answer.awaited(), worker.end.sessions.len());
         ctx.tell(Reason::WorkerReplaced, || {
@@ -388,27 +381,6 @@ impl Pools {
         ctx.wake_at(key.into(), by);
         // Lines that wait may have another destination.
         ctx.release_waiters(Peer::Worker(key));
-    }
-
-    /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
-    pub(crate) fn check_rolls(&self, ctx: &Ctx) {
-        for id in self.ids() {
-            let fleet = &self[id];
-            let goes_on = fleet.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
-            let rests = fleet.rests() || ctx.shutdown.stops_workers();
-            let has_any = fleet.slots.iter().any(|slot| slot.worker.is_some());
-            assert!(
-                goes_on || rests || has_any || !self.is_rolling(ctx, id),
-                "it waits for a command that nobody tries"
-            );
-            let Some((key, slot)) = fleet.roll.candidate else { continue };
-            let candidate = ctx.workers.get(key).expect("a candidate lives");
-            assert!(fleet.slot_of(key).is_none() && candidate.owner().is_none() && candidate.fleet == id);
-            assert!(slot < fleet.slots.len() && !candidate.tenure.is_leaving());
-        }
-        let mut leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
-        let has_slot = |(key, worker): (_, &Worker)| self[worker.fleet].slot_of(key).is_some();
-        assert!(!leaving.any(has_slot), "what leaves has no slot");
     }
 }
 
@@ -432,7 +404,7 @@ fn settles_at(ctx: &Ctx, key: WorkerKey) -> Option<Moment> {
 }
 
 pub(crate) fn is_outdated(ctx: &Ctx, worker: &Worker) -> bool {
-    worker.tenure.generation != ctx.settings.pools[worker.fleet].generation || worker.tenure.worn.is_some()
+    worker.tenure.generation() != ctx.settings.pools[worker.fleet].generation || worker.tenure.worn().is_some()
 }
 
 /// Some work of a worker is over: if it leaves, that may have been the last.
@@ -482,7 +454,35 @@ impl<'a> View<'a> {
         let pool = pool.into();
         let fleets = &self.bus.fleets;
         let is_unsettled =
-            |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.pools.is_rolling(&self.bus.ctx, fleet);
+            |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.pools[fleet].is_rolling(&self.bus.ctx, fleet);
         fleets.pools.of(pool).any(is_unsettled)
     }
+}
+
+/// Whether a candidate was asked for its era, and the clients here need one that was not.
+fn is_for_others(pools: &Pools, ctx: &Ctx, fleet: FleetId, candidate: WorkerKey) -> bool {
+    fleet.era == Era::Legacy
+        && pools[fleet].is_used()
+        && ctx.workers.get(candidate).is_some_and(|worker| worker.question.may_have_pinned())
+}
+
+/// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
+pub(crate) fn check_rolls(pools: &Pools, ctx: &Ctx) {
+    for id in pools.ids() {
+        let fleet = &pools[id];
+        let goes_on = fleet.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
+        let rests = fleet.rests() || ctx.shutdown.stops_workers();
+        let has_any = fleet.slots.iter().any(|slot| slot.worker.is_some());
+        assert!(
+            goes_on || rests || has_any || !pools[id].is_rolling(ctx, id),
+            "it waits for a command that nobody tries"
+        );
+        let Some((key, slot)) = fleet.roll.candidate else { continue };
+        let candidate = ctx.workers.get(key).expect("a candidate lives");
+        assert!(fleet.slot_of(key).is_none() && candidate.owner().is_none() && candidate.fleet == id);
+        assert!(slot < fleet.slots.len() && !candidate.tenure.is_leaving());
+    }
+    let mut leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+    let has_slot = |(key, worker): (_, &Worker)| pools[worker.fleet].slot_of(key).is_some();
+    assert!(!leaving.any(has_slot), "what leaves has no slot");
 }

@@ -24,15 +24,15 @@ pub(crate) enum Wear {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tenure {
     /// The generation of its command.
-    pub(in crate::fleet) generation: u32,
+    generation: u32,
     /// Why it is to be replaced, unless its command is the reason.
-    pub(in crate::fleet) worn: Option<Wear>,
+    worn: Option<Wear>,
     /// When it reaches its maximum age.
-    pub(in crate::fleet) ages_at: Moment,
+    ages_at: Moment,
     /// Requests that it may get before it is replaced; 0 means no limit.
-    pub(in crate::fleet) requests_left: u32,
+    requests_left: u32,
     /// It gets no new work, and ends at this moment at the latest.
-    pub(in crate::fleet) leaves_by: Option<Moment>,
+    leaves_by: Option<Moment>,
 }
 
 impl Tenure {
@@ -61,5 +61,57 @@ impl Tenure {
             Some(Wear::Operator) => "the operator wants it".into(),
             Some(Wear::Asked) => "it was asked server/discover, and sessions need one that was not".into(),
         }
+    }
+
+    /// The generation of its command.
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Why it is to be replaced, unless its command is the reason.
+    pub(super) fn worn(&self) -> Option<Wear> {
+        self.worn
+    }
+
+    /// When it reaches its maximum age.
+    pub(super) fn ages_at(&self) -> Moment {
+        self.ages_at
+    }
+
+    /// When it ends at the latest, if it gets no new work.
+    pub(super) fn leaves_by(&self) -> Option<Moment> {
+        self.leaves_by
+    }
+
+    /// It is to be replaced for this reason, unless there is one already.
+    pub(super) fn wear_out(&mut self, wear: Wear) {
+        self.worn.get_or_insert(wear);
+    }
+
+    /// The operator has it stopped.
+    pub(super) fn end_for_operator(&mut self) {
+        self.worn = Some(Wear::Operator);
+    }
+
+    /// It gets no new work, and ends at this moment at the latest.
+    pub(super) fn leave(&mut self, by: Moment) {
+        self.leaves_by = Some(by);
+    }
+
+    /// It gets a request. Returns whether that is the last one that it may get.
+    #[inline(always)]
+    pub(super) fn count_request(&mut self) -> bool {
+        let is_last = self.requests_left == 1;
+        self.requests_left = self.requests_left.saturating_sub(1);
+        if is_last {
+            self.wear_out(Wear::Requests);
+        }
+        is_last
+    }
+
+    /// Other limits hold for it from now on, as from its start.
+    pub(super) fn limit(&mut self, started: Moment, pool: &Pool, number: u32) {
+        let limits = Self::new(started, pool, self.generation, number);
+        *self = Self { worn: self.worn, leaves_by: self.leaves_by, ..limits };
     }
 }

@@ -126,7 +126,8 @@ pub(crate) struct Process {
     was_killed: bool,
 }
 
-/// What a worker's updates mean to the bus. Written by `session/activity.rs` and `session/children.rs`, whose they are.
+/// What a worker's updates mean to the bus. Only `session/activity.rs` and `session/children.rs` change
+/// it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Updates {
     /// It may report which of its sessions are active.
@@ -289,6 +290,11 @@ impl Process {
         self.state = state;
         action
     }
+
+    /// Whether it runs and may be signalled.
+    pub(super) fn is_there(&self) -> bool {
+        self.pid != 0 && self.state != State::Stopped
+    }
 }
 
 /// A worker's pending requests for new sessions (`session/new` and the like).
@@ -321,9 +327,31 @@ impl Creating {
     pub(crate) fn time_out(&mut self) {
         self.may_follow = true;
     }
+
+    /// Whether the worker may be giving out a session name just now.
+    pub(crate) fn may_give_out_a_name(&self) -> bool {
+        self.asked > 0 || self.may_follow
+    }
 }
 
-/// One incarnation of a worker.
+/// One incarnation of a worker. Each part has one writer: the module of its type, whose methods all others call.
+///
+/// | part | written by | what for |
+/// |---|---|---|
+/// | `fleet`, `name` | `pool.rs` at its start; `eras/mod.rs` when a fleet is handed over | whose clients it serves |
+/// | `process` | this file, asked by `life.rs` and `roll.rs` | its state, and why it ends |
+/// | `claim` | `claim.rs`, asked by `pool.rs`, `eras/lending.rs` and `router/client.rs` | whose it is, and since when |
+/// | `question` | `eras/discovery.rs` | whether it was asked for its era |
+/// | `greeting` | `eras/opening.rs` | the `initialize` of clients |
+/// | `tenure` | `tenure.rs`, asked by `roll.rs`, `reload.rs` and `life.rs` | how long it stays |
+/// | `answering` | `answering.rs` | how it answers, and within which limits |
+/// | `creating` | this file, asked by `correlation.rs` | requests for new sessions |
+/// | `updates` | this file, asked by `session/activity.rs` and `session/children.rs` | which of its updates are read |
+/// | `early` | `session/early.rs` | lines of sessions that are not known yet |
+/// | `audience`, `elicitations`, `unmatched` | their files in `router/` | whom its lines are for |
+/// | `stall`, `useless`, `window` | their files in `flow/` | when it waits, and when clients wait for it |
+/// | `strays` | `stray.rs` | what it writes that is no message |
+/// | `end` | `endpoint.rs` | lines, requests and sessions, as of any peer |
 #[derive(Default)]
 pub(crate) struct Worker {
     /// The fleet whose clients it serves.
@@ -400,11 +428,6 @@ impl Worker {
     #[inline(always)]
     pub(crate) fn updates_mut(&mut self) -> &mut Updates {
         &mut self.updates
-    }
-
-    #[inline(always)]
-    pub(crate) fn unmatched(&self) -> &Unmatched {
-        &self.unmatched
     }
 
     #[inline(always)]
@@ -534,11 +557,6 @@ impl Worker {
         self.answering.begin(now, is_first, &mut self.tenure)
     }
 
-    /// Whether it may be giving out a session name just now.
-    pub(crate) fn may_give_out_a_name(&self) -> bool {
-        self.creating.asked > 0 || self.creating.may_follow
-    }
-
     /// Whether messages may be given to it.
     pub(crate) fn takes_messages(&self) -> bool {
         let process = &self.process;
@@ -553,19 +571,9 @@ impl Worker {
         self.question == Question::Open
     }
 
-    /// Whether `server/discover` may have pinned it to 2026-07-28.
-    pub(crate) fn may_be_pinned(&self) -> bool {
-        matches!(self.question, Question::Late | Question::Answered)
-    }
-
     /// Whether its start was confirmed.
     pub(crate) fn has_run(&self) -> bool {
         self.process.pid != 0
-    }
-
-    /// Whether it runs and may be signalled.
-    pub(super) fn is_there(&self) -> bool {
-        self.has_run() && self.process.state != State::Stopped
     }
 
     /// Whether it has ended by itself while it was asked for its era.

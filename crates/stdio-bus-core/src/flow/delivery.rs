@@ -11,8 +11,8 @@ use crate::client::end_of;
 use crate::clients::check_flushed;
 use crate::ctx::Ctx;
 use crate::endpoint::Endpoint;
-use crate::fleet::Fleets;
 use crate::fleet::life::extend_read_timer;
+use crate::fleet::queue::WorkerQueue;
 use crate::fleet::roll::notice_leaving;
 use crate::message::{Edit, Edits, Parsed, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, PeerBits, Text, WorkerKey};
@@ -57,22 +57,20 @@ pub(crate) fn edited(line: Parsed<'_>, edits: &mut Edits) -> Vec<u8> {
     text
 }
 
-impl Fleets {
-    /// Reads a peer again whose first line is a request that has waited for its time: it is refused.
-    pub(crate) fn release_overdue(&mut self, ctx: &mut Ctx, peer: Peer) {
-        let now = ctx.time.now();
-        let is_due = |end: &&mut Endpoint| {
-            let kept = end.seldom.get().map(|seldom| seldom.kept);
-            kept.and_then(|kept| kept.overdue_at()).is_some_and(|at| at <= now)
-        };
-        let Some(end) = ctx.endpoint(peer).filter(is_due) else { return };
-        end.seldom.kept.expire(Moment::NEVER);
-        if end.gate.has(Hold::Output) {
-            ctx.stop_waiting(peer);
-        }
-        if let Peer::Client(client) = peer {
-            self.queue_mut().stop_awaiting_overdue(ctx, client);
-        }
+/// Reads a peer again whose first line is a request that has waited for its time: it is refused.
+pub(crate) fn release_overdue(ctx: &mut Ctx, queue: &mut WorkerQueue, peer: Peer) {
+    let now = ctx.time.now();
+    let is_due = |end: &&mut Endpoint| {
+        let kept = end.seldom.get().map(|seldom| seldom.kept);
+        kept.and_then(|kept| kept.overdue_at()).is_some_and(|at| at <= now)
+    };
+    let Some(end) = ctx.endpoint(peer).filter(is_due) else { return };
+    end.seldom.kept.expire(Moment::NEVER);
+    if end.gate.has(Hold::Output) {
+        ctx.stop_waiting(peer);
+    }
+    if let Peer::Client(client) = peer {
+        queue.stop_awaiting_overdue(ctx, client);
     }
 }
 

@@ -165,7 +165,11 @@ impl Bus {
         }
         note_servers(&mut self.ctx, message, route.worker);
         match message.verb {
-            Verb::Initialize => self.fleets.keep_initialize(&mut self.ctx, message, route.worker, &edits),
+            Verb::Initialize => {
+                let text = message.line.get(message.line.span);
+                self.fleets.pools_mut().note_initialize(&mut self.ctx, route.worker, text);
+                self.fleets.openings_mut().keep_initialize(&mut self.ctx, message, route.worker, &edits);
+            }
             Verb::Initialized if self.fleets.openings_mut().note_initialized(&mut self.ctx, message, route.worker) => {
                 return Ok(());
             }

@@ -91,7 +91,7 @@ impl Requests {
             return Some(Meant { key, is_sure: true, how: Some(how) });
         }
         let at = ctx.workers.get_mut(worker).filter(|at| at.end().to_answer.count() > 0)?;
-        if at.unmatched().searches >= MOST_SEARCHES {
+        if at.unmatched_mut().searches >= MOST_SEARCHES {
             return None;
         }
         at.unmatched_mut().searches += 1;

@@ -495,7 +495,7 @@ impl Bus {
             let at = self.ctx.workers.get(worker);
             // A child is for whom its parent is for.
             let root = session.map(|key| self.sessions.root_of(key));
-            let is_one_made = || at.is_some_and(|worker| worker.may_give_out_a_name());
+            let is_one_made = || at.is_some_and(|worker| worker.creating().may_give_out_a_name());
             let owner_waits = || root.is_some_and(|root| self.sessions.owner_waits_in(&self.ctx, &self.requests, root));
             let found = root.and_then(|root| self.sessions.get(root));
             let owner = found.and_then(|found| found.addressee(is_one_made, owner_waits));

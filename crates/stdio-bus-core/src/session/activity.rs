@@ -9,6 +9,7 @@ use crate::fleet::pool::Pools;
 use crate::fleet::roll::notice_leaving;
 use crate::message::{Parsed, session_named, text_after};
 use crate::peer::WorkerKey;
+use crate::session::children::note_subagents;
 use crate::session::table::Sessions;
 use crate::shutdown::watch_silence;
 use crate::withdrawal::Dialect;
@@ -31,7 +32,7 @@ impl Pools {
     /// A worker is sent this `initialize` of a client.
     #[cold]
     pub(crate) fn note_initialize(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
-        self.note_subagents(ctx, worker, line);
+        note_subagents(self, ctx, worker, line);
         let Some(worker) = ctx.workers.get_mut(worker) else { return };
         worker.updates_mut().ask_for_states(asks_for_version_2(line));
         self[worker.fleet()].note_dialect(Dialect::of_initialize(line));

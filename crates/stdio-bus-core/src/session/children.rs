@@ -34,22 +34,6 @@ fn knows_subagents(line: &[u8]) -> bool {
     text_after(line, "\"subagents\"").is_some_and(|value| !value.starts_with(b"null") && !value.starts_with(b"false"))
 }
 
-impl Pools {
-    /// A client sends a worker this `initialize`. The workers of its pool are watched from now on, also those that are
-    /// still to be started: not every agent wants to see it again.
-    pub(crate) fn note_subagents(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
-        let Some(fleet) = ctx.workers.fleet_of(worker).filter(|_| knows_subagents(line)) else { return };
-        if !self[fleet].expect_children() {
-            return;
-        }
-        for worker in ctx.workers.keys() {
-            if let Some(worker) = ctx.workers.get_mut(worker).filter(|worker| worker.fleet() == fleet) {
-                worker.updates_mut().expect_children();
-            }
-        }
-    }
-}
-
 impl Sessions {
     /// A worker has announced a child of this session. Returns whether it is one, or is its owner's anyway.
     pub(crate) fn begin_child(
@@ -149,6 +133,20 @@ impl Sessions {
             } else {
                 self.give_to(ctx, child, client);
             }
+        }
+    }
+}
+
+/// A client sends a worker this `initialize`. The workers of its pool are watched from now on, also those that are
+/// still to be started: not every agent wants to see it again.
+pub(crate) fn note_subagents(pools: &mut Pools, ctx: &mut Ctx, worker: WorkerKey, line: &[u8]) {
+    let Some(fleet) = ctx.workers.fleet_of(worker).filter(|_| knows_subagents(line)) else { return };
+    if !pools[fleet].expect_children() {
+        return;
+    }
+    for worker in ctx.workers.keys() {
+        if let Some(worker) = ctx.workers.get_mut(worker).filter(|worker| worker.fleet() == fleet) {
+            worker.updates_mut().expect_children();
         }
     }
 }

@@ -201,7 +201,7 @@ impl Sessions {
     /// Whether the workers of a worker's pool give out session names, so that clients may use no others.
     pub(crate) fn issues_names(&self, worker: &Worker) -> bool {
         let pool = || self.of_pools.get(worker.fleet().pool.index()).is_some_and(|pool| pool.are_issued);
-        worker.owner().is_none() && (worker.may_give_out_a_name() || pool())
+        worker.owner().is_none() && (worker.creating().may_give_out_a_name() || pool())
     }
 
     /// A worker of a pool has given out a session name.

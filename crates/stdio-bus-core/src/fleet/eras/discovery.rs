@@ -92,6 +92,13 @@ pub(crate) enum Question {
     Answered,
 }
 
+impl Question {
+    /// Whether it may have pinned the worker to 2026-07-28.
+    pub(crate) fn may_have_pinned(&self) -> bool {
+        matches!(self, Question::Late | Question::Answered)
+    }
+}
+
 /// The id of the request to a worker with this number. The bus makes no other id that begins like this, and until the
 /// answer has arrived, or is late, no client's request reaches the worker.
 fn id_of(number: u32) -> alloc::string::String {
@@ -107,6 +114,16 @@ fn question(number: u32) -> alloc::string::String {
         id_of(number),
         env!("CARGO_PKG_VERSION")
     )
+}
+
+/// What is learned of the era of a pool's command.
+pub(crate) struct Learned {
+    pool: PoolId,
+    era: Era,
+    known: Known,
+    /// It is another era than was known `before`, or the first.
+    is_news: bool,
+    before: Option<Era>,
 }
 
 impl Group {
@@ -133,7 +150,8 @@ impl Fleets {
             true => (Question::Answered, Era::Modern),
             false => (Question::None, Era::Legacy),
         };
-        self.stop_asking(ctx, key, answered, era);
+        let learned = self.pools.stop_asking(ctx, key, answered, era);
+        self.follow_era(ctx, learned);
         notice_leaving(ctx, key);
         true
     }
@@ -145,7 +163,8 @@ impl Fleets {
         if due > ctx.time.now() {
             return Some(due);
         }
-        self.stop_asking(ctx, key, Question::Late, Era::Legacy);
+        let learned = self.pools.stop_asking(ctx, key, Question::Late, Era::Legacy);
+        self.follow_era(ctx, learned);
         None
     }
 
@@ -154,65 +173,13 @@ impl Fleets {
         if fleet.era != Era::Legacy || !self.pools[fleet].is_used() {
             return;
         }
-        self.pools.retire_those(ctx, fleet, Some(Wear::Asked), |_, worker| worker.may_be_pinned());
+        self.pools.retire_those(ctx, fleet, Some(Wear::Asked), |_, worker| worker.question.may_have_pinned());
         self.fill_slots(ctx, fleet);
     }
 
-    /// A worker has answered, or is late.
-    fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: Question, era: Era) {
-        let Some(worker) = ctx.workers.get_mut(key) else { return };
-        worker.question = question;
-        let (pool, of) = (worker.fleet.pool, worker.tenure.generation);
-        if let Some(discovery) = &mut self.pools[pool].discovery {
-            discovery.ends = match (question, discovery.ends_of(of)) {
-                (Question::Late, 1..) => (MOST_ENDS, of),
-                _ => (0, 0),
-            };
-        }
-        let known = if question == Question::Late { Known::Silent } else { Known::Answered };
-        self.learn_era(ctx, pool, of, era, known);
-    }
-
-    /// A worker has ended. If it was asked and has not answered, the next one may be asked; if it was not asked, and has
-    /// answered nothing, its command also exits without the request.
-    pub(crate) fn end_question(&mut self, ctx: &mut Ctx, worker: &Worker) {
-        let (pool, of) = (worker.fleet.pool, worker.tenure.generation);
-        let Some(discovery) = &mut self.pools[pool].discovery else { return };
-        let ends = discovery.ends_of(of);
-        let was_in_vain = match worker.question {
-            Question::Open => !worker.process.was_killed(),
-            Question::Late => discovery.era == Some(Era::Legacy),
-            Question::None | Question::Answered => false,
-        };
-        if was_in_vain {
-            discovery.ends = (ends + 1, of);
-            // A new command has no effect on running workers before it has settled.
-            if discovery.era.is_none() || discovery.of == of {
-                self.judge_ends(ctx, pool, of);
-            }
-        } else if ends == MOST_ENDS && !worker.answering.has_answered() {
-            discovery.ends.0 = MOST_ENDS - 1;
-        }
-    }
-
-    /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
-    pub(crate) fn judge_ends(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32) {
-        if self.pools.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
-            self.learn_era(ctx, pool, of, Era::Legacy, Known::Ended);
-        }
-    }
-
-    /// The era of a pool's command is known. Only a late answer changes it again.
-    fn learn_era(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32, era: Era, known: Known) {
-        // Its workers take lines now, or clients of 2026-07-28 are known to get none.
-        self.pools.roll_soon(ctx);
-        let Some(discovery) = &mut self.pools[pool].discovery else { return };
-        let is_another = core::mem::replace(&mut discovery.of, of) != of;
-        if discovery.era != Some(Era::Modern) || era == Era::Modern || is_another {
-            discovery.known = known;
-        }
-        let is_news = discovery.era != Some(era) && (discovery.era != Some(Era::Modern) || is_another);
-        let before = if is_news { discovery.era.replace(era) } else { Some(era) };
+    /// What was learned of the era of a pool's command takes effect.
+    pub(crate) fn follow_era(&mut self, ctx: &mut Ctx, learned: Option<Learned>) {
+        let Some(Learned { pool, era, known, is_news, before }) = learned else { return };
         // Before the waiting clients are given workers that were asked.
         self.dismiss_asked(ctx, pool.of(Era::Legacy));
         if !is_news {
@@ -240,7 +207,7 @@ impl Fleets {
         };
         ctx.report(Reason::EraKnown, None, || text);
         for fleet in self.pools.of(pool) {
-            self.stop_awaiting_workers_of(ctx, fleet);
+            self.queue.stop_awaiting_of(ctx, &self.balancer, fleet);
         }
         self.give_turns(ctx);
     }
@@ -255,7 +222,7 @@ impl Pools {
         };
         let (discovery, worker) = (&self[pool].discovery, ctx.workers.get_mut(key));
         if let (Some(discovery), Some(worker)) = (discovery, worker)
-            && discovery.wants_to_know(worker.tenure.generation)
+            && discovery.wants_to_know(worker.tenure.generation())
         {
             worker.question = Question::Open;
         }
@@ -271,16 +238,64 @@ impl Pools {
         self.discovery(pool)?.era
     }
 
-    /// Panics if more than one worker of a pool is asked, or one that somebody uses.
-    pub(crate) fn check_questions(&self, ctx: &Ctx) {
-        let mut asked: Vec<PoolId> = Vec::new();
-        for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.is_asked()) {
-            let pool = worker.fleet.pool;
-            assert!(!asked.contains(&pool) && self.discovery(pool).is_some());
-            asked.push(pool);
-            let is_free = worker.owner().is_none() && worker.end.to_answer.count() == 0;
-            assert!(is_free, "a worker that is asked gets nothing else");
+    /// A worker has answered, or is late.
+    fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: Question, era: Era) -> Option<Learned> {
+        let Some(worker) = ctx.workers.get_mut(key) else { return None };
+        worker.question = question;
+        let (pool, of) = (worker.fleet.pool, worker.tenure.generation());
+        if let Some(discovery) = &mut self[pool].discovery {
+            discovery.ends = match (question, discovery.ends_of(of)) {
+                (Question::Late, 1..) => (MOST_ENDS, of),
+                _ => (0, 0),
+            };
         }
+        let known = if question == Question::Late { Known::Silent } else { Known::Answered };
+        self.learn_era(ctx, pool, of, era, known)
+    }
+
+    /// A worker has ended. If it was asked and has not answered, the next one may be asked; if it was not asked, and has
+    /// answered nothing, its command also exits without the request.
+    pub(crate) fn end_question(&mut self, ctx: &mut Ctx, worker: &Worker) -> Option<Learned> {
+        let (pool, of) = (worker.fleet.pool, worker.tenure.generation());
+        let Some(discovery) = &mut self[pool].discovery else { return None };
+        let ends = discovery.ends_of(of);
+        let was_in_vain = match worker.question {
+            Question::Open => !worker.process.was_killed(),
+            Question::Late => discovery.era == Some(Era::Legacy),
+            Question::None | Question::Answered => false,
+        };
+        if was_in_vain {
+            discovery.ends = (ends + 1, of);
+            // A new command has no effect on running workers before it has settled.
+            if discovery.era.is_none() || discovery.of == of {
+                return self.judge_ends(ctx, pool, of);
+            }
+        } else if ends == MOST_ENDS && !worker.answering.has_answered() {
+            discovery.ends.0 = MOST_ENDS - 1;
+        }
+        None
+    }
+
+    /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
+    pub(crate) fn judge_ends(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32) -> Option<Learned> {
+        if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
+            return self.learn_era(ctx, pool, of, Era::Legacy, Known::Ended);
+        }
+        None
+    }
+
+    /// The era of a pool's command is known. Only a late answer changes it again.
+    fn learn_era(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32, era: Era, known: Known) -> Option<Learned> {
+        // Its workers take lines now, or clients of 2026-07-28 are known to get none.
+        self.roll_soon(ctx);
+        let Some(discovery) = &mut self[pool].discovery else { return None };
+        let is_another = core::mem::replace(&mut discovery.of, of) != of;
+        if discovery.era != Some(Era::Modern) || era == Era::Modern || is_another {
+            discovery.known = known;
+        }
+        let is_news = discovery.era != Some(era) && (discovery.era != Some(Era::Modern) || is_another);
+        let before = if is_news { discovery.era.replace(era) } else { Some(era) };
+        Some(Learned { pool, era, known, is_news, before })
     }
 }
 
@@ -312,6 +327,18 @@ impl Workers {
         let mut workers = self.iter().map(|(_, worker)| worker);
         let asked = workers.find(|worker| worker.fleet.pool == pool && worker.is_asked());
         asked.map(|worker| worker.process.started())
+    }
+}
+
+/// Panics if more than one worker of a pool is asked, or one that somebody uses.
+pub(crate) fn check_questions(pools: &Pools, ctx: &Ctx) {
+    let mut asked: Vec<PoolId> = Vec::new();
+    for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.is_asked()) {
+        let pool = worker.fleet.pool;
+        assert!(!asked.contains(&pool) && pools.discovery(pool).is_some());
+        asked.push(pool);
+        let is_free = worker.owner().is_none() && worker.end.to_answer.count() == 0;
+        assert!(is_free, "a worker that is asked gets nothing else");
     }
 }
 

@@ -12,6 +12,7 @@ use crate::eviction::gives_up_at;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
 use crate::fleet::life::stop_worker;
+use crate::fleet::pool::Fleet;
 use crate::fleet::pool::Pools;
 use crate::fleet::pool::ending;
 use crate::fleet::roll::notice_leaving;
@@ -29,7 +30,7 @@ impl Group {
     /// If it is dedicated: whether a worker is available for a client without a start.
     pub(crate) fn has_spare_for(&self, ctx: &Ctx, pools: &Pools, client: ClientKey) -> bool {
         match self.lent() {
-            Some(fleet) => pools.free_worker(ctx, client, fleet).is_some(),
+            Some(fleet) => pools[fleet].free_worker(ctx, client, fleet).is_some(),
             None => self.has_spare(ctx, pools),
         }
     }
@@ -37,7 +38,7 @@ impl Group {
     /// If it is dedicated: whether a worker may be started for a client.
     pub(crate) fn may_grow_for(&self, ctx: &Ctx, pools: &Pools, client: ClientKey) -> bool {
         match self.lent() {
-            Some(fleet) => pools.slot_to_fill(ctx, client, fleet).is_some(),
+            Some(fleet) => pools[fleet].slot_to_fill(ctx, client, fleet).is_some(),
             None => self.fleets().next().is_some_and(|fleet| pools.may_grow(ctx, fleet)),
         }
     }
@@ -57,7 +58,7 @@ impl Group {
             return false;
         };
         let source = ctx.clients.identity(client).map(|client| client.origin.source());
-        pools.is_sound(ctx, fleet) && (ending(ctx, fleet) > 0 || gives_up_at(ctx, fleet, source).is_some())
+        pools[fleet].is_sound(ctx) && (ending(ctx, fleet) > 0 || gives_up_at(ctx, fleet, source).is_some())
     }
 }
 
@@ -83,7 +84,7 @@ impl Fleets {
             let Some(worker) = ctx.workers.get_mut(key) else { continue };
             worker.claim.give_back(ctx.time.now());
             notice_leaving(ctx, key);
-            if self.pools.is_extra(ctx, key) {
+            if is_extra(&self.pools, ctx, key) {
                 ctx.wake_at(key.into(), ctx.time.now().after(SPARED_FOR));
             }
         }
@@ -96,32 +97,29 @@ impl Fleets {
     /// Lends a worker to a client that has none: a free one, or one that is started for it.
     pub(crate) fn lend_worker(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
         let source = ctx.clients.identity(client)?.source_use;
-        if let Some(free) = self.pools.free_worker(ctx, client, fleet) {
+        if let Some(free) = self.pools[fleet].free_worker(ctx, client, fleet) {
             self.admission.count_turn(source);
             return Some(free);
         }
         // Its client's request shows it the era.
-        let started = self.pools.start_in_slot(ctx, self.pools.slot_to_fill(ctx, client, fleet)?)?;
+        let started = self.pools.start_in_slot(ctx, self.pools[fleet].slot_to_fill(ctx, client, fleet)?)?;
         self.end_vacancy(ctx, fleet);
         self.count_turn(ctx, client, started);
         Some(started)
     }
 }
 
-impl Pools {
-    /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
-    /// check again.
-    pub(crate) fn tick_extra(&self, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
-        let is_free = |worker: &&Worker| worker.owner().is_none() && worker.takes_messages() && self.is_extra(ctx, key);
-        let due = ctx.workers.get(key).filter(is_free)?.claim.since().after(SPARED_FOR);
-        if due <= ctx.time.now() {
-            if let Some(until) = tasks.need(ctx, key) {
-                return Some(until);
-            }
-            stop_worker(ctx, key);
+impl Fleet {
+    /// An empty slot in which a worker may be started for a client that is not bound to one.
+    pub(crate) fn slot_to_fill(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<SlotId> {
+        if self.rests() || preferred_worker(ctx, client, fleet).is_some() {
             return None;
         }
-        Some(due)
+        let may_begin = |slot: &SlotId| {
+            let slot = &self.slots[usize::from(slot.number)];
+            slot.worker.is_none() && slot.restarts.may_begin(ctx.time.now())
+        };
+        (0..self.slots.len()).map(|number| fleet.slot(number)).find(may_begin)
     }
 
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
@@ -131,29 +129,10 @@ impl Pools {
         if let Some(worker) = preferred_worker(ctx, client, fleet) {
             return Some(worker).filter(is_free);
         }
-        let free = || self[fleet].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
+        let free = || self.slots.iter().filter_map(|slot| slot.worker).filter(is_free);
         let is_idle = |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.end.to_answer.count() == 0);
         let any = || free().next().filter(|_| self.slot_to_fill(ctx, client, fleet).is_none());
         free().find(is_idle).or_else(any)
-    }
-
-    /// An empty slot in which a worker may be started for a client that is not bound to one.
-    fn slot_to_fill(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<SlotId> {
-        if self[fleet].rests() || preferred_worker(ctx, client, fleet).is_some() {
-            return None;
-        }
-        let may_begin = |slot: &SlotId| {
-            let slot = &self[*slot];
-            slot.worker.is_none() && slot.restarts.may_begin(ctx.time.now())
-        };
-        (0..self[fleet].slots.len()).map(|number| fleet.slot(number)).find(may_begin)
-    }
-
-    /// Whether a worker was started beyond those that its pool keeps.
-    fn is_extra(&self, ctx: &Ctx, key: WorkerKey) -> bool {
-        let Some(fleet) = ctx.workers.fleet_of(key) else { return false };
-        let slot = self[fleet].slot_of(key);
-        slot.is_some_and(|slot| slot >= ctx.settings.pools[fleet].instances)
     }
 }
 
@@ -195,4 +174,26 @@ pub(crate) fn lent_worker(ctx: &Ctx, client: ClientKey, group: GroupId) -> Optio
 pub(crate) fn take_back(ctx: &mut Ctx, key: WorkerKey) {
     let owner = ctx.workers.get_mut(key).and_then(|worker| worker.claim.take_back());
     owner.into_iter().for_each(|owner| ctx.clients.unassign(owner, key));
+}
+
+/// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
+/// check again.
+pub(crate) fn tick_extra(pools: &Pools, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
+    let is_free = |worker: &&Worker| worker.owner().is_none() && worker.takes_messages() && is_extra(pools, ctx, key);
+    let due = ctx.workers.get(key).filter(is_free)?.claim.since().after(SPARED_FOR);
+    if due <= ctx.time.now() {
+        if let Some(until) = tasks.need(ctx, key) {
+            return Some(until);
+        }
+        stop_worker(ctx, key);
+        return None;
+    }
+    Some(due)
+}
+
+/// Whether a worker was started beyond those that its pool keeps.
+fn is_extra(pools: &Pools, ctx: &Ctx, key: WorkerKey) -> bool {
+    let Some(fleet) = ctx.workers.fleet_of(key) else { return false };
+    let slot = pools[fleet].slot_of(key);
+    slot.is_some_and(|slot| slot >= ctx.settings.pools[fleet].instances)
 }

@@ -40,7 +40,7 @@ impl Fleets {
     /// The first client of its era needs a worker of a fleet.
     pub(crate) fn use_fleet(&mut self, ctx: &mut Ctx, fleet: FleetId) -> Result<(), Refusal> {
         if fleet.era == Era::Modern {
-            self.pools.expect_modern(ctx, fleet.pool)?;
+            expect_modern(&self.pools, ctx, fleet.pool)?;
         }
         match self.pools.other(fleet).filter(|_| self.pools[fleet].rests()) {
             Some(other) if self.pools[other].is_used() => {
@@ -62,7 +62,7 @@ impl Fleets {
     fn hand_over(&mut self, ctx: &mut Ctx, from: FleetId, need: Need) {
         let to = from.other_era();
         let instances = ctx.settings.pools[from].instances;
-        for worker in self.pools.workers_beyond(from, instances) {
+        for worker in self.pools[from].workers_beyond(instances) {
             self.pools.retire_worker(ctx, worker);
         }
         let [giver, taker] = self.pools.both_mut(from).expect("the pool has a fleet for each era");
@@ -72,7 +72,7 @@ impl Fleets {
         (giver.need, taker.need) = (Need::Rests, need);
         (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
         taker.roll = core::mem::take(&mut giver.roll);
-        self.pools.give_candidate_a_slot(to);
+        self.pools[to].give_candidate_a_slot();
         let stays = |worker: &&mut Worker| worker.fleet == from && !worker.tenure.is_leaving();
         ctx.workers.values_mut().filter(stays).for_each(|worker| worker.fleet = to);
         self.tick_fleet(ctx, to);
@@ -93,19 +93,17 @@ impl Fleets {
     }
 }
 
-impl Pools {
-    fn expect_modern(&self, ctx: &Ctx, pool: PoolId) -> Result<(), Refusal> {
-        let id = &ctx.settings.pools[pool].id;
-        match self.pool_era(pool) {
-            Some(Era::Modern) => Ok(()),
-            None => {
-                let text = format!("no worker of pool \"{id}\" has said yet whether it serves {MODERN}");
-                Err(Refusal(Reason::NoWorker, text))
-            }
-            Some(Era::Legacy) => {
-                let text = format!("the command of pool \"{id}\" serves no clients of {MODERN}; begin with initialize");
-                Err(Refusal(Reason::EraUnsupported, text))
-            }
+fn expect_modern(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<(), Refusal> {
+    let id = &ctx.settings.pools[pool].id;
+    match pools.pool_era(pool) {
+        Some(Era::Modern) => Ok(()),
+        None => {
+            let text = format!("no worker of pool \"{id}\" has said yet whether it serves {MODERN}");
+            Err(Refusal(Reason::NoWorker, text))
+        }
+        Some(Era::Legacy) => {
+            let text = format!("the command of pool \"{id}\" serves no clients of {MODERN}; begin with initialize");
+            Err(Refusal(Reason::EraUnsupported, text))
         }
     }
 }

@@ -110,11 +110,6 @@ pub(crate) enum ToInitialize {
 }
 
 impl Fleets {
-    /// Whether there was ever an MCP listener.
-    pub(crate) fn serves_mcp(&self) -> bool {
-        self.pools.have_modern()
-    }
-
     /// A client's message is to go to a worker: the worker may have to be sent the client's `initialize` first. Returns
     /// whether the message has to wait for that.
     pub(crate) fn await_opening(
@@ -212,7 +207,7 @@ impl Fleets {
             note_accepted(ctx, asked.client, key, asked.alike);
         }
         let fleet = ctx.workers.fleet_of(key).unwrap_or_default();
-        self.stop_awaiting_workers_of(ctx, fleet);
+        self.queue.stop_awaiting_of(ctx, &self.balancer, fleet);
         if let Some((request, is_other)) = refused_to {
             if ctx.clients.opening_of(asked.client, fleet).is_some_and(|opening| opening.alike == asked.alike) {
                 self.openings.forget_those_in(ctx, asked.client, fleet);
@@ -241,17 +236,27 @@ impl Fleets {
             });
         }
     }
+}
+
+impl Openings {
+    /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
+    /// result.
+    pub(crate) fn take_opening(&mut self, ctx: &mut Ctx, key: WorkerKey, id: &Id, line: Parsed<'_>) -> Option<Settled> {
+        let worker = ctx.workers.get_mut(key)?;
+        let asked = take_asked(&mut worker.greeting, id, true)?;
+        ctx.workers_changed |= worker.answering.answers(is_response(&line));
+        Some(self.settle(ctx, key, asked, line, accepts(line), None))
+    }
 
     /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
     #[cold]
     pub(crate) fn keep_initialize(&mut self, ctx: &mut Ctx, message: &Message<'_>, key: WorkerKey, edits: &Edits) {
         let &Message { from: client, line, ref id, .. } = message;
         let text = line.get(line.span);
-        self.pools.note_initialize(ctx, key, text);
         let (since, longest) = (ctx.time.now(), longest_opening(ctx));
         let fleet = ctx.workers.get(key).filter(|worker| worker.owner().is_none()).map(|worker| worker.fleet);
         let Some((spelled, fleet)) = id.as_ref().zip(fleet) else { return };
-        self.openings.forget_those_in(ctx, client, fleet);
+        self.forget_those_in(ctx, client, fleet);
         let openings = ctx.clients.get(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
         let kept: usize = openings.map_or(0, |openings| openings.iter().map(Opening::bytes).sum());
         let is_kept = kept + text.len() < longest;
@@ -266,7 +271,7 @@ impl Fleets {
             initialized: None,
             ends: 0,
         };
-        self.openings.bytes += opening.bytes();
+        self.bytes += opening.bytes();
         if let Some(client) = ctx.clients.get_mut(client) {
             client.seldom.openings.push(opening);
         }
@@ -275,17 +280,6 @@ impl Fleets {
         if let Some(worker) = ctx.workers.get_mut(key) {
             worker.greeting.asked.push(Asked { id, alike, client, since, is_again: false });
         }
-    }
-}
-
-impl Openings {
-    /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one: an echo counts as a
-    /// result.
-    pub(crate) fn take_opening(&mut self, ctx: &mut Ctx, key: WorkerKey, id: &Id, line: Parsed<'_>) -> Option<Settled> {
-        let worker = ctx.workers.get_mut(key)?;
-        let asked = take_asked(&mut worker.greeting, id, true)?;
-        ctx.workers_changed |= worker.answering.answers(is_response(&line));
-        Some(self.settle(ctx, key, asked, line, accepts(line), None))
     }
 }
 

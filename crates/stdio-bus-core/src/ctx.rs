@@ -2,6 +2,10 @@
 //! the rows of the peers, and how far the shutdown is.
 //!
 //! It is the floor of the core: its methods call nothing above it. A table's method takes it as an argument.
+//!
+//! It has methods in this file, in that of its rows (`client.rs`), in `time.rs` and in `flow/`, whose gates and turns
+//! concern each of its rows and the effects at once. What another module does with it is a function of that module, so
+//! that imports show who uses it; what is asked of clients or workers alone is a method of their tables.
 
 use alloc::rc::Rc;
 use alloc::string::String;

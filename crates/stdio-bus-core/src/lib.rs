@@ -6,9 +6,9 @@
 //!
 //! - Owners of the tables: `ctx.rs` is the floor that all of them may use; `session/`, the requests in `pending.rs`,
 //!   `tasks.rs`, and `fleet/` with its workers, pools, groups and queue. None of them calls the bus.
-//! - What happens in which order is in the methods of [`Bus`]: for lines in `intake.rs`, `router/`, `correlation.rs`,
-//!   `refusals.rs` and `stray.rs`; for clients in `clients.rs` and `eviction.rs`; for workers in `fleet/life.rs`; for the
-//!   daemon in `reload.rs` and [`shutdown`].
+//! - What happens in which order is in the methods of [`Bus`]: for lines in `intake.rs`, `router/`, `correlation.rs` and
+//!   `refusals.rs`; for clients in `clients.rs` and `eviction.rs`; for workers in `fleet/life.rs`; for the daemon in
+//!   `reload.rs` and [`shutdown`].
 //! - Waiting: `flow/`.
 //!
 //! For monitoring: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in `clients.rs`.

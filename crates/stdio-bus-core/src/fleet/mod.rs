@@ -1,9 +1,14 @@
 //! The fleet: workers from their start to their end, their pools and groups, and the clients that wait for one.
 //!
-//! `worker.rs` has the state machine of a worker, `life.rs` carries out its actions, `answering.rs` watches workers
-//! that do not answer. `pool.rs` fills slots, as `restart.rs` allows, and `queue.rs` makes clients wait.
+//! `worker.rs` has the row of a worker and its state machine, and says which module writes which part of the row.
+//! `life.rs` carries out its actions, `answering.rs` watches workers that do not answer. `pool.rs` fills slots, as
+//! `restart.rs` allows, and `queue.rs` makes clients wait. `roll.rs` replaces workers in turn, `claim.rs` says whose they
+//! are. `balancer.rs` has the groups of workers, `admission.rs` the listeners and the sources of their clients.
+//! `readiness.rs` is what load balancers see.
 //!
-//! `roll.rs` replaces workers in turn.
+//! [`Fleets`] has these parts as private fields, each a type with its own rows. What needs one part is a method of that
+//! type, or of one of its rows ([`pool::Fleet`], [`balancer::Group`]), and takes other parts as arguments. What changes
+//! several of them is a method of [`Fleets`].
 //!
 //! A pool has a fleet for each era of MCP that its clients may speak: `eras/` decides which of them gets the workers.
 
@@ -61,6 +66,7 @@ impl Fleets {
         (&mut self.pools, self.balancer.groups_mut())
     }
 
+    /// The configured pools.
     #[inline(always)]
     pub(crate) fn pools(&self) -> &Pools {
         &self.pools

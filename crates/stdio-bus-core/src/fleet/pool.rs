@@ -68,6 +68,15 @@ pub(crate) enum Need {
 }
 
 /// The workers of a pool that serve clients of one era.
+///
+/// | part | written by |
+/// |---|---|
+/// | `slots`: their workers and restarts | this file; `roll.rs` when a candidate takes one; `reload.rs` has more or fewer |
+/// | `restarts` | this file |
+/// | `roll`, `settled`, `fallback` | `roll.rs` |
+/// | `is_released` | `reload.rs` |
+/// | `need` | `eras/mod.rs`, which also hands slots and roll over to the fleet of the other era |
+/// | `has_subagents`, `dialect` | this file, asked by `session/children.rs` and `session/activity.rs` |
 pub(crate) struct Fleet {
     /// One per instance; in a dedicated pool, one per warm spare, or with lending one per possible worker.
     pub(in crate::fleet) slots: Vec<WorkerSlot>,

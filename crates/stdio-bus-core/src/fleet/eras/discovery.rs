@@ -240,7 +240,7 @@ impl Pools {
 
     /// A worker has answered, or is late.
     fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: Question, era: Era) -> Option<Learned> {
-        let Some(worker) = ctx.workers.get_mut(key) else { return None };
+        let worker = ctx.workers.get_mut(key)?;
         worker.question = question;
         let (pool, of) = (worker.fleet.pool, worker.tenure.generation());
         if let Some(discovery) = &mut self[pool].discovery {

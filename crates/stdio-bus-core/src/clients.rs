@@ -9,18 +9,14 @@ use core::time::Duration;
 use ndjson_scan::Window;
 
 use super::Bus;
-use super::client::{Client, Identity, McpState, Phase};
 use super::closing::{LONGEST, SILENCE};
 use super::ctx::Ctx;
-use super::flow::gate::Hold;
 use super::message::Refusal;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Source, WorkerKey};
-use super::pending::{Request, Requests};
 use super::port::{Close, Effect, Effects, Next, Received};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::seldom::Seldom;
 use super::session::table::Sessions;
 use super::settings::{Era, Limits};
 use super::shutdown::Stage;
@@ -37,7 +33,9 @@ use crate::fleet::reload::release_gone_pools;
 use crate::fleet::roll::notice_leaving;
 use crate::flow::delivery::release_overdue;
 use crate::index::{GroupId, ListenerId, PoolId};
+use crate::peers::{Client, Identity, McpState, Phase};
 use crate::refusals::send_error;
+use crate::requests::{Request, Requests};
 use crate::shutdown::watch_silence;
 
 /// How long a connection that was shut down may still send before it is closed for good.
@@ -91,9 +89,7 @@ impl Bus {
         let source_use = self.fleets.admission_mut().enter(source)?;
         let (turned_away, opened, origin) = (no_room.is_some(), self.ctx.time.now(), Rc::new(origin));
         let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
-        let (heard, phase) = (Moment::default(), Phase::Open);
-        let client = Client { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() };
-        let key = self.ctx.clients.insert(client)?;
+        let key = self.ctx.clients.insert(Client::new(identity, group, mcp))?;
         self.fleets.admission_mut().number_is_taken();
         report_client(&mut self.ctx, Reason::ClientOpened, key);
         if self.ctx.clients.is_full() {
@@ -117,16 +113,16 @@ impl Bus {
     /// It has ended its input. It is closed when it has its answers (decision 10).
     pub(super) fn on_client_ended(&mut self, key: ClientKey) {
         let Some(client) = self.ctx.clients.get_mut(key) else { return };
-        match client.phase {
+        match client.phase() {
             Phase::Open => {
-                client.phase = Phase::HalfClosed;
+                client.half_close();
                 let patience = self.ctx.settings.limits.drain_timeout;
                 be_patient(&mut self.ctx, key, patience);
                 self.fleets.queue_mut().judge_source(&self.ctx, key);
                 self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, |_, _| true);
                 self.finish_half_closed(key);
             }
-            Phase::Flushing if client.end.output.queued() == 0 => {
+            Phase::Flushing if client.end().output.queued() == 0 => {
                 self.close_client(key, Close::Now, Reason::ClientClosed)
             }
             Phase::Refusing => self.close_client(key, Close::Flush, Reason::ClientClosed),
@@ -146,7 +142,7 @@ impl Bus {
     /// Closes a half-closed client that waits for nothing more.
     fn finish_half_closed(&mut self, key: ClientKey) {
         let Some(client) = self.ctx.clients.get(key) else { return };
-        if client.phase == Phase::HalfClosed && client.end.asked.is_empty() {
+        if client.phase() == Phase::HalfClosed && client.end().asked.is_empty() {
             self.close_client(key, Close::Flush, Reason::ClientClosed);
         }
     }
@@ -162,10 +158,10 @@ impl Bus {
     /// Writes to it fail.
     pub(super) fn on_client_broken(&mut self, key: ClientKey, why: &str) {
         let Some(client) = self.ctx.clients.get(key) else { return };
-        if client.phase == Phase::Closing {
+        if client.phase() == Phase::Closing {
             return;
         }
-        let (pending, unsent) = (client.end.asked.len(), client.end.output.queued());
+        let (pending, unsent) = (client.end().asked.len(), client.end().output.queued());
         let waiting = self.ctx.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
         self.ctx.report(Reason::ClientBroken, Some(Peer::Client(key)), || {
             let mut text =
@@ -188,17 +184,14 @@ impl Bus {
             Close::Flush => Phase::Flushing,
             Close::Now => Phase::Closing,
         };
-        if client.phase >= next {
+        if client.phase() >= next {
             return;
         }
-        let first = client.phase < Phase::Refusing;
-        let (was_open, was_half_closed) = (client.phase == Phase::Open, client.phase == Phase::HalfClosed);
-        client.phase = next;
-        client.seldom.closing.deadline = None;
-        client.end.gate.close(Hold::Over);
-        let why = *client.seldom.closing.why.get_or_insert(why);
+        let first = client.phase() < Phase::Refusing;
+        let (was_open, was_half_closed) = (client.phase() == Phase::Open, client.phase() == Phase::HalfClosed);
+        let why = client.close(next, why);
         if how == Close::Flush {
-            client.end.output.begin_flush();
+            client.end_mut().output.begin_flush();
             await_flushed(&mut self.ctx, key);
         }
         if first {
@@ -214,7 +207,7 @@ impl Bus {
         }
         // Workers that waited for it can continue: what they send to it has no receiver now.
         self.ctx.release_waiters(Peer::Client(key));
-        let nothing_left = self.ctx.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
+        let nothing_left = self.ctx.clients.get(key).is_some_and(|client| client.end().output.queued() == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(key, Close::Now, why);
         }
@@ -240,7 +233,7 @@ impl Bus {
             self.fail_request(request, reason, CLOSED_BEFORE);
         }
         self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, |_, _| true);
-        while let Some(session) = self.ctx.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
+        while let Some(session) = self.ctx.clients.get(key).and_then(|client| client.end().sessions.first().copied()) {
             self.sessions.give_up(&mut self.ctx, session, false);
         }
         if self.fleets.balancer().lends() {
@@ -275,23 +268,23 @@ impl Bus {
     /// Its descriptor is closed.
     pub(super) fn on_client_closed(&mut self, key: ClientKey) {
         let Some(client) = self.ctx.clients.get(key) else { return };
-        if client.phase != Phase::Closing {
+        if client.phase() != Phase::Closing {
             self.close_client(key, Close::Now, Reason::ClientClosed);
         }
         report_client(&mut self.ctx, Reason::ClientClosed, key);
         let was_full = self.ctx.clients.is_full();
         let Some(client) = self.ctx.clients.remove(key) else { return };
-        self.requests.forget_names(&client.end.names);
-        self.fleets.openings_mut().forget_client(&client.seldom.openings);
+        self.requests.forget_names(&client.end().names);
+        self.fleets.openings_mut().forget_client(client.openings());
         self.ctx.workers.leave_audiences(key);
         release_gone_pools(&mut self.fleets, &mut self.ctx);
         self.ctx.timers.disarm(Timer::Client(key));
-        self.fleets.admission_mut().leave(client.identity.source_use);
-        self.ctx.out.stats().bytes_unsent += client.end.output.queued() as u64;
+        self.fleets.admission_mut().leave(client.identity().source_use);
+        self.ctx.out.stats().bytes_unsent += client.end().output.queued() as u64;
         if was_full {
             self.ctx.out.push(Effect::ResumeAccept);
         }
-        if client.identity.stdio {
+        if client.identity().stdio {
             if self.ctx.out.counted().client_side.lines_in == 0
                 && self.ctx.settings.listeners.len() == 1
                 && self.ctx.shutdown.stage() == Stage::Running
@@ -302,7 +295,7 @@ impl Bus {
                         .into()
                 });
             }
-            let lost_its_worker = client.seldom.closing.why == Some(Reason::OwnWorkerEnded);
+            let lost_its_worker = client.closing().why() == Some(Reason::OwnWorkerEnded);
             let why = if lost_its_worker { "the worker of its one client has ended" } else { "stdin has ended" };
             self.begin_shutdown(why);
         }
@@ -314,18 +307,18 @@ impl Bus {
         let now = self.ctx.time.now();
         let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.ctx.settings.limits;
         let Some(client) = self.ctx.clients.get(key) else { return };
-        if client.end.gate.throttled_until().is_some_and(|until| until <= now) {
+        if client.end().gate.throttled_until().is_some_and(|until| until <= now) {
             self.ctx.end_throttle(key);
         }
         release_overdue(&mut self.ctx, self.fleets.queue_mut(), key.into());
         let Some(client) = self.ctx.clients.get_mut(key) else { return };
-        let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
-        if client.phase == Phase::HalfClosed {
+        let stalls_at = client.end().output.stalls_at(timeout).filter(|_| client.phase() < Phase::Closing);
+        if client.phase() == Phase::HalfClosed {
             // As long as answers arrive and are taken, there may be more.
-            client.seldom.closing.deadline =
-                client.seldom.closing.deadline.max(Some(client.progress_at().after(drain_timeout)));
+            let progress_at = client.progress_at();
+            client.closing_mut().postpone(progress_at.after(drain_timeout));
         }
-        let (deadline, phase, queued) = (client.seldom.closing.deadline, client.phase, client.end.output.queued());
+        let (deadline, phase, queued) = (client.closing().deadline(), client.phase(), client.end().output.queued());
         if stalls_at.is_some_and(|at| at <= now) {
             self.ctx.report(Reason::ClientStalled, Some(Peer::Client(key)), || {
                 let seconds = timeout.as_secs_f32();
@@ -347,10 +340,9 @@ impl Bus {
             }
         }
         let due = [self.tick_idle(key), self.tick_refusing(key)];
-        let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
-        let (end, deadline) = (&client.end, client.seldom.closing.deadline);
-        let overdue_at = end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
-        let own = [deadline, end.output.stalls_at(timeout), end.gate.throttled_until(), overdue_at];
+        let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase() < Phase::Closing) else { return };
+        let (end, deadline) = (client.end(), client.closing().deadline());
+        let own = [deadline, end.output.stalls_at(timeout), end.gate.throttled_until(), end.cold.first_line_expires()];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.ctx.wake_at(key.into(), next);
         }
@@ -360,9 +352,7 @@ impl Bus {
     /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
         let Some(from) = self.ctx.clients.get_mut(client) else { return };
-        if core::mem::replace(&mut from.mcp.preferred, worker) != worker
-            && self.fleets.queue().awaits_turn(client).is_some()
-        {
+        if from.prefer(worker) != worker && self.fleets.queue().awaits_turn(client).is_some() {
             // The previous one may be free.
             self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
         }
@@ -429,12 +419,10 @@ impl Bus {
             _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
         };
         let since = self.ctx.time.now();
-        let Some(client) = self.ctx.clients.get_mut(key).filter(|client| client.phase < Phase::Refusing) else {
+        let Some(client) = self.ctx.clients.get_mut(key).filter(|client| client.phase() < Phase::Refusing) else {
             return;
         };
-        let closing = &mut client.seldom.closing;
-        closing.why.get_or_insert(why);
-        (closing.since, closing.refusal) = (since, Some(refusal));
+        client.closing_mut().refuse(since, why, refusal);
         self.fail_requests_of(key, why, text);
         // It may have no request whose error would tell it that the daemon keeps running.
         if why != Reason::ShuttingDown {
@@ -450,21 +438,21 @@ impl Bus {
         let bytes = window.data().len();
         let (now, is_short) = (self.ctx.time.now(), self.shortage.is_on);
         let Some(client) = self.ctx.clients.refused(key) else { return Received { consumed: bytes, next: Next::Wait } };
-        if !client.end.gate.is_open() {
+        if !client.end().gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
-        if client.end.stream.has_more(bytes) {
-            client.heard = now;
+        if client.end().stream.has_more(bytes) {
+            client.hear(now);
         }
-        if client.seldom.closing.skips {
+        if client.closing().skips_line() {
             let end = memchr::memchr(b'\n', window.data());
-            client.seldom.closing.skips = end.is_none();
-            client.end.stream.discard(bytes);
+            client.closing_mut().skip_line(end.is_none());
+            client.end_mut().stream.discard(bytes);
             let consumed = end.map_or(bytes, |end| end + 1);
             count_refused(&mut self.ctx, key, consumed);
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
-        let saves_memory = client.seldom.closing.why == Some(Reason::MemoryLimit) || is_short;
+        let saves_memory = client.closing().why() == Some(Reason::MemoryLimit) || is_short;
         let found = self.intake.find_lines(self.ctx.clients.get_mut(key), window);
         let mut received = self.route_lines(key.into(), window, found, 0);
         if received.next == Next::Read
@@ -472,8 +460,8 @@ impl Bus {
             && received.consumed < bytes
             && let Some(client) = self.ctx.clients.refused(key)
         {
-            client.seldom.closing.skips = true;
-            received.consumed = client.end.stream.discard(bytes).consumed;
+            client.closing_mut().skip_line(true);
+            received.consumed = client.end_mut().stream.discard(bytes).consumed;
         }
         count_refused(&mut self.ctx, key, received.consumed);
         received
@@ -481,13 +469,13 @@ impl Bus {
 
     /// Continues the close of a client that was read to the end. Returns when to check it again.
     pub(crate) fn tick_refusing(&mut self, key: ClientKey) -> Option<Moment> {
-        let client = self.ctx.clients.get(key).filter(|client| client.phase == Phase::Refusing)?;
+        let client = self.ctx.clients.get(key).filter(|client| client.phase() == Phase::Refusing)?;
         // A client that is not read, because it does not take its errors, is not silent.
-        let is_silent = (!client.end.gate.waits() && !client.end.stream.waits()).then(|| {
-            let is_amid_a_line = client.seldom.closing.skips || client.end.stream.is_amid();
-            client.heard.max(client.seldom.closing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
+        let is_silent = (!client.end().gate.waits() && !client.end().stream.waits()).then(|| {
+            let is_amid_a_line = client.closing().skips_line() || client.end().stream.is_amid();
+            client.heard().max(client.closing().since()).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });
-        let due = [is_silent, client.seldom.closing.deadline].into_iter().flatten().min()?;
+        let due = [is_silent, client.closing().deadline()].into_iter().flatten().min()?;
         if due > self.ctx.time.now() {
             return Some(due);
         }
@@ -499,8 +487,8 @@ impl Bus {
     /// Closes a client in an orderly way, unless it takes no bytes. On a second request, it is closed at once.
     pub(crate) fn on_close_client(&mut self, key: ClientKey) {
         let Some(client) = self.ctx.clients.get(key) else { return };
-        let pending = client.end.asked.len();
-        let takes_nothing = client.end.output.is_full() || client.phase >= Phase::Refusing;
+        let pending = client.end().asked.len();
+        let takes_nothing = client.end().output.is_full() || client.phase() >= Phase::Refusing;
         self.ctx.report(Reason::ClientKilled, Some(Peer::Client(key)), || {
             format!("the operator closes a client with {pending} requests pending")
         });
@@ -512,8 +500,8 @@ impl Bus {
 
     /// Closes a client whose token was removed, in an orderly way: nothing it sends is delivered from now on.
     pub(crate) fn on_token_removed(&mut self, key: ClientKey) {
-        let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase < Phase::Refusing) else { return };
-        let pending = client.end.asked.len();
+        let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase() < Phase::Refusing) else { return };
+        let pending = client.end().asked.len();
         self.ctx.report(Reason::TokenRemoved, Some(Peer::Client(key)), || {
             format!(
                 "a client with {pending} requests pending is closed: its token is in tokens_file no more, or for other pools"
@@ -553,21 +541,22 @@ impl Requests {
 /// room, and health checks of a proxy, are not reported as clients.
 fn report_client(ctx: &mut Ctx, reason: Reason, key: ClientKey) {
     let Some(client) = ctx.clients.get(key) else { return };
-    let lasted = ctx.time.lasted(client.identity.opened);
-    let is_minor = client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
+    let lasted = ctx.time.lasted(client.identity().opened);
+    let is_minor =
+        client.identity().turned_away || client.identity().origin.is_proxy && client.end().traffic.lines_in == 0;
     let make = || {
         let has_gone = reason == Reason::ClientClosed;
         let text = if has_gone { "a client disconnected" } else { "a client connected" };
         let report = Report {
-            client: Some(client.identity.number),
-            origin: Some(Rc::clone(&client.identity.origin)),
+            client: Some(client.identity().number),
+            origin: Some(Rc::clone(&client.identity().origin)),
             account: has_gone.then(|| client.account(lasted)),
             ..Report::new(reason, text)
         };
-        if is_minor || client.mcp.is_modern() { report.at(Level::Debug) } else { report }
+        if is_minor || client.mcp().is_modern() { report.at(Level::Debug) } else { report }
     };
     // It may connect anew for each of its requests.
-    if client.mcp.is_modern() {
+    if client.mcp().is_modern() {
         return ctx.out.tell_quietly(reason, make);
     }
     let summary = ctx.out.tell(ctx.time.now(), reason, make);
@@ -576,17 +565,17 @@ fn report_client(ctx: &mut Ctx, reason: Reason, key: ClientKey) {
 
 /// Bytes were sent to a client: checks whether a closing one has all of its own.
 pub(super) fn check_flushed(ctx: &mut Ctx, key: ClientKey) {
-    let Some(client) = ctx.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else {
+    let Some(client) = ctx.clients.get_mut(key).filter(|client| client.phase() == Phase::Flushing) else {
         return;
     };
-    if client.end.output.queued() == 0 || client.end.output.flush_goes_on() {
+    if client.end().output.queued() == 0 || client.end_mut().output.flush_goes_on() {
         await_flushed(ctx, key);
     }
 }
 
 /// Gives a closing client time to take the rest, and then to close its own side.
 fn await_flushed(ctx: &mut Ctx, key: ClientKey) {
-    let has_more = ctx.clients.get(key).is_some_and(|client| client.end.output.queued() > 0);
+    let has_more = ctx.clients.get(key).is_some_and(|client| client.end().output.queued() > 0);
     let patience = if has_more { ctx.settings.limits.drain_timeout } else { LINGER };
     be_patient(ctx, key, patience.max(LINGER));
 }
@@ -595,7 +584,7 @@ fn await_flushed(ctx: &mut Ctx, key: ClientKey) {
 fn be_patient(ctx: &mut Ctx, key: ClientKey, patience: Duration) {
     let deadline = ctx.time.now().after(patience);
     if let Some(client) = ctx.clients.get_mut(key) {
-        client.seldom.closing.deadline = Some(deadline);
+        client.closing_mut().set_deadline(Some(deadline));
     }
     ctx.wake_at(key.into(), deadline);
 }

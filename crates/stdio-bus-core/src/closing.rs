@@ -23,12 +23,10 @@ pub(super) fn begin_refusing(ctx: &mut Ctx, key: ClientKey) {
     // The shutdown of the daemon has a deadline for all.
     let longest = if ctx.shutdown.has_deadline_for_clients() { None } else { Some(ctx.time.now().after(LONGEST)) };
     let Some(client) = ctx.clients.refused(key) else { return };
-    client.seldom.closing.deadline = longest;
-    let end = &mut client.end;
+    client.closing_mut().set_deadline(longest);
+    let end = client.end_mut();
     end.gate = Default::default();
-    if let Some(seldom) = end.seldom.get_mut() {
-        (seldom.turn, seldom.throttle) = Default::default();
-    }
+    end.cold.forget_turn_and_throttle();
     ctx.wake_at(key.into(), ctx.time.now().after(SILENCE));
 }
 
@@ -36,10 +34,9 @@ pub(super) fn begin_refusing(ctx: &mut Ctx, key: ClientKey) {
 pub(crate) fn count_refused(ctx: &mut Ctx, key: ClientKey, bytes: usize) {
     let now = ctx.time.now();
     let Some(client) = ctx.clients.refused(key) else { return };
-    client.seldom.closing.bytes += bytes;
-    let is_over = client.seldom.closing.bytes > MOST_BYTES;
+    let is_over = client.closing_mut().count(bytes) > MOST_BYTES;
     if is_over {
-        client.seldom.closing.deadline = Some(now);
+        client.closing_mut().set_deadline(Some(now));
     }
     ctx.wake_at(key.into(), if is_over { now } else { now.after(SILENCE) });
 }

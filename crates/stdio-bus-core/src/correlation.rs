@@ -2,33 +2,24 @@
 //! one, and every answer finds its asker or is discarded (spec 6.2; decisions 4, 5).
 use alloc::vec::Vec;
 
-use ndjson_scan::Span;
-
 use super::Bus;
-use super::client::end_of;
-use super::ended::{Ending, Said};
-use super::id::{Id, Spelled};
-use super::message::{Cancel, Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
-use super::peer::{Moment, Peer, RequestKey, Text, WorkerKey};
-use super::pending::{NewRequest, Original, Request};
+use super::ended::Ending;
+use super::id::Spelled;
+use super::message::{Cancel, Edit, Edits, Parsed, Refusal, UNCHANGED, is_response, session_name};
+use super::peer::{Moment, Peer, RequestKey, Text};
 use super::reply::Delivered;
 use super::report::Reason;
-use super::request::Flags;
 use super::router::message::Message;
 use super::router::unmatched::Misspelled;
-use super::session::state::Event;
-use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
+use super::settings::MAX_PENDING_REQUESTS;
 use super::tally::Outcome;
 use super::timers::Timer;
-use crate::ctx::Ctx;
-use crate::fleet::Fleets;
-use crate::fleet::roll::notice_leaving;
-use crate::pending::Requests;
+use crate::peers::end_of;
 use crate::refusals::code_for;
 use crate::refusals::error_for;
 use crate::refusals::say;
+use crate::requests::{NewRequest, Original};
 use crate::router::unmatched::report_spelling;
-use crate::session::table::Sessions;
 
 impl Bus {
     /// Records a request line, with its progress token if it has one. Id and token are replaced if the answerer may not
@@ -103,7 +94,7 @@ impl Bus {
             return Ok(());
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
-        let holder = if is_full { self.ctx.clients.heaviest(client, |client| client.end.asked.len()) } else { None };
+        let holder = if is_full { self.ctx.clients.heaviest(client, |client| client.end().asked.len()) } else { None };
         let holder = holder.and_then(|holder| self.ctx.peer_end(holder.into()));
         let Some(newest) = holder.and_then(|client| self.requests.newest(&client.asked)) else {
             self.ctx.penalise_refusal(client);
@@ -159,7 +150,7 @@ impl Bus {
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
             && let Some(client) = self.ctx.clients.get_mut(client)
         {
-            client.mcp.answered_by = Some(worker);
+            client.note_answer_of(worker);
         }
         self.ctx.forward(to, line, &mut edits);
     }
@@ -191,9 +182,9 @@ impl Bus {
     pub(super) fn tick_requests(&mut self) {
         let (mut late, mut asked) = (Vec::new(), None);
         let now = self.ctx.time.now();
-        for key in self.requests.all(&|request| request.expires != Moment::NEVER && request.expires <= now) {
+        for key in self.requests.all(&|request| request.expires() != Moment::NEVER && request.expires() <= now) {
             // A question may have been given up with the request that it belongs to.
-            let Some(request) = self.requests.get(key).filter(|request| request.expires <= now) else { continue };
+            let Some(request) = self.requests.get(key).filter(|request| request.expires() <= now) else { continue };
             if request.cancelled().is_some() {
                 self.discard_unwanted(key);
             } else {
@@ -226,15 +217,14 @@ impl Bus {
         for worker in late {
             self.count_timeout(worker);
         }
-        self.ctx.timers.arm(Timer::Requests, self.requests.iter().map(|(_, request)| request.expires).min());
+        self.ctx.timers.arm(Timer::Requests, self.requests.iter().map(|(_, request)| request.expires()).min());
     }
 
     /// Tells the asker of a client's request that no answer will come, and reports the loss.
     pub(super) fn fail_request(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.requests.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
-        let session =
-            request.session.filter(|_| request.flags.has(Flags::ON_TOP)).and_then(|key| self.sessions.get(key));
+        let session = request.session_on_top().and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name().clone());
         let (token, id) = (self.requests.asker_token(key), self.requests.asker_text(key));
         self.ctx.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
@@ -262,7 +252,7 @@ impl Bus {
     pub(crate) fn give_up(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.requests.get(key) else { return };
         let questions = self.requests.questions_of(&self.ctx, key);
-        let prompt = request.session.filter(|_| request.flags.has(Flags::PROMPT));
+        let prompt = request.session().filter(|_| request.is_prompt());
         if let Some(session) = prompt {
             self.sessions.send_cancellation(&mut self.ctx, session);
         }
@@ -273,260 +263,6 @@ impl Bus {
             self.requests.give_up_question(&mut self.ctx, &mut self.sessions, &self.fleets, question, reason, &text);
         }
     }
-}
-
-impl Requests {
-    /// The unanswered requests of a peer, the oldest first.
-    pub(super) fn asked_by(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
-        ctx.peer_end(peer).map(|end| self.asked(&end.asked).collect()).unwrap_or_default()
-    }
-
-    /// The requests that a peer has still to answer, the oldest first.
-    pub(super) fn asked_of(&self, ctx: &Ctx, peer: Peer) -> Vec<RequestKey> {
-        let has_any = ctx.peer_end(peer).is_some_and(|end| end.to_answer.count() > 0);
-        if has_any { self.all(&|request| request.answerer() == peer) } else { Vec::new() }
-    }
-
-    /// A client's request ends without an answer: its client gets the error `said`, or nothing.
-    pub(super) fn count_outcome(
-        &self,
-        ctx: &mut Ctx,
-        sessions: &Sessions,
-        fleets: &mut Fleets,
-        request: RequestKey,
-        reason: Reason,
-        said: Option<&Said>,
-    ) {
-        if ctx.out.keeps_records() {
-            self.record_end(ctx, sessions, request, Ending::of(Outcome::of(reason).name(), reason, said), None);
-        }
-        let Some(Peer::Worker(worker)) = self.get(request).map(Request::answerer) else { return };
-        if let Some(worker) = ctx.workers.worker_name(worker) {
-            fleets.pools_mut().tally_mut(worker.pool).count(Outcome::of(reason));
-        }
-    }
-
-    /// Records the token that progress of the request will arrive under: its own, unless the answerer may confuse it
-    /// with another one's. A token that equals the request's id follows that.
-    fn note_progress(
-        &mut self,
-        ctx: &mut Ctx,
-        key: RequestKey,
-        new: &NewRequest,
-        id: &Id,
-        line: Parsed<'_>,
-        edits: &mut Edits,
-    ) {
-        let &NewRequest { asker, answerer, .. } = new;
-        let at = line.meta.progress;
-        let token = line.get(at);
-        // The TypeScript and Python SDKs use the id.
-        let is_the_same = token == line.get(line.id);
-        let Ok(spelled) = (!is_the_same).then(|| Spelled::parse(token)).transpose() else { return };
-        let other = spelled.as_ref().map(|spelled| &spelled.id).filter(|progress| *progress != id);
-        if let (None, Some(Edit { with, .. })) = (other, &edits[0]) {
-            let with = with.clone();
-            self.note_token(key, None, Some(token.into()));
-            edits[3] = Some(Edit { at, with });
-            return;
-        }
-        // No other request has the id that is passed through.
-        let taken = match other {
-            Some(progress) => self.find_by_token(answerer, progress),
-            None => self.find_by_other_token(answerer, id),
-        };
-        let progress = other.unwrap_or(id);
-        let is_plain = spelled.as_ref().is_none_or(|spelled| spelled.is_plain);
-        let may_pass = is_plain && taken.is_none() && !self.tells_late(ctx, answerer, progress);
-        if may_pass && self.claim(ctx, asker, answerer, progress) {
-            self.note_token(key, other.cloned(), None);
-            return;
-        }
-        let made = self.make_name(ctx, answerer, progress.is_string());
-        edits[3] = Some(Edit { at, with: made.token().as_slice().into() });
-        self.note_token(key, Some(made), Some(token.into()));
-    }
-
-    /// Whether `asker` may use a name unchanged at `answerer`: no other one ever has (`names.rs`).
-    fn claim(&mut self, ctx: &mut Ctx, asker: Peer, answerer: Peer, name: &Id) -> bool {
-        let slot = match asker {
-            Peer::Client(client) => client.index(),
-            Peer::Worker(worker) => worker.index(),
-        };
-        let Some(end) = ctx.endpoint(answerer) else { return false };
-        self.claim_name(&mut end.names, asker.into(), slot, name)
-    }
-
-    /// Makes a name that `answerer` has not seen yet, or not for very long, and that none of its requests has.
-    pub(super) fn make_name(&self, ctx: &mut Ctx, answerer: Peer, is_string: bool) -> Id {
-        loop {
-            let Some(end) = ctx.endpoint(answerer) else { return Id::made(0, is_string) };
-            let (name, is_old) = end.names.make(is_string);
-            // There are more names than requests.
-            if !is_old || !self.has_name(answerer, &name) && !end.seldom.retired.has_token(|| self.fingerprint(&name)) {
-                return name;
-            }
-        }
-    }
-
-    /// Whether `answerer` may still send progress of a forgotten request under this token, or is not trusted.
-    fn tells_late(&self, ctx: &Ctx, answerer: Peer, token: &Id) -> bool {
-        is_untrusted(ctx, answerer)
-            || ctx.peer_end(answerer).is_some_and(|end| end.seldom.retired.has_token(|| self.fingerprint(token)))
-    }
-
-    /// Whether the id of a request to `answerer` is replaced because an answer to it might belong to another request.
-    fn wants_fresh_id(&self, ctx: &Ctx, answerer: Peer, id: &Id) -> bool {
-        let Some(retired) = ctx.peer_end(answerer).map(|end| &end.seldom.retired) else { return false };
-        !retired.is_empty() && retired.has(self.fingerprint(id)) || is_untrusted(ctx, answerer)
-    }
-
-    /// The pending request that a response of `from` answers.
-    pub(super) fn answered(&self, from: Peer, line: Parsed<'_>) -> Option<RequestKey> {
-        let id = Id::parse(line.id.is_some().then(|| line.get(line.id))?).ok()?;
-        self.find(from, &id)
-    }
-
-    /// The pending request that a worker's line echoes. The worker's own requests have ids of the same kind, so a line
-    /// that it may have written itself is never taken for an echo: it must match the request in length and method, from
-    /// a worker that has sent no real answer yet.
-    pub(super) fn echoed(
-        &self,
-        ctx: &Ctx,
-        worker: WorkerKey,
-        id: &Id,
-        line: Parsed<'_>,
-        progress: Span,
-    ) -> Option<RequestKey> {
-        if ctx.workers.get(worker).is_none_or(|worker| worker.answering().responds()) {
-            return None;
-        }
-        let key = self.find(Peer::Worker(worker), id)?;
-        self.get(key).filter(|request| request.print == print_of(line, progress)).map(|_| key)
-    }
-
-    /// The pending request that `asker` made under the id `token`.
-    pub(super) fn named(&mut self, ctx: &mut Ctx, asker: Peer, token: &[u8]) -> Option<RequestKey> {
-        let id = Id::parse(token).ok()?;
-        let end = ctx.endpoint(asker)?;
-        self.find_asked(asker, &id, &mut end.asked)
-    }
-
-    /// The edit in the `_meta` of an answer: a result may repeat the id of the request, and an echo repeats its token.
-    fn edit_in_meta(&self, key: RequestKey, line: Parsed<'_>) -> Option<Edit> {
-        let meta = &line.meta;
-        let answerer = self.get(key)?.answerer();
-        let names = |span: Span| Id::parse(line.get(span)).ok().filter(|_| span.is_some());
-        if names(meta.subscription).is_some_and(|id| self.find(answerer, &id) == Some(key)) {
-            return self.replaced_token(key).map(|with| Edit { at: meta.subscription, with });
-        }
-        names(meta.progress).filter(|token| self.find_by_token(answerer, token) == Some(key))?;
-        self.replaced_progress(key).map(|with| Edit { at: meta.progress, with })
-    }
-
-    /// Forgets a request at both ends.
-    pub(super) fn forget(&mut self, ctx: &mut Ctx, sessions: &mut Sessions, key: RequestKey) {
-        let Some(request) = self.get(key) else { return };
-        let (answerer, creates) = (request.answerer(), request.verb.creates());
-        let named = self.sessions(key);
-        self.release_asker(ctx, sessions, key);
-        self.remove(key);
-        if let Some(end) = ctx.endpoint(answerer) {
-            end.to_answer.end();
-        }
-        if let Peer::Worker(key) = answerer
-            && let Some(worker) = ctx.workers.get_mut(key)
-        {
-            if creates {
-                worker.creating_mut().end();
-            }
-            notice_leaving(ctx, key);
-        }
-        for session in named.into_iter().flatten() {
-            if sessions.end_request(session) {
-                sessions.end(ctx, session);
-            }
-        }
-    }
-
-    /// The asker of a request stops waiting, if it did wait.
-    fn release_asker(&mut self, ctx: &mut Ctx, sessions: &mut Sessions, key: RequestKey) {
-        let Some(request) = self.get(key) else { return };
-        let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
-        self.note_end_of_question(ctx, sessions, key);
-        let asker = ctx.endpoint(asker);
-        debug_assert!(asker.is_some(), "a request that is waited for has an asker");
-        if let Some(end) = asker {
-            self.leave_asker(key, &mut end.asked);
-        }
-        if let Some(end) = ctx.endpoint(answerer) {
-            end.to_answer.orphan();
-        }
-    }
-
-    /// Forgets a request whose answer may still arrive: no other request of its answerer gets its id before.
-    pub(super) fn retire(&mut self, ctx: &mut Ctx, sessions: &mut Sessions, key: RequestKey) {
-        let Some(request) = self.get(key) else { return };
-        let (answerer, verb) = (request.answerer(), request.verb);
-        let fingerprints = self.fingerprints_of(key);
-        if verb == Verb::Load {
-            sessions.step_all(self.sessions(key), Event::Unseen);
-        }
-        self.forget(ctx, sessions, key);
-        if let Peer::Worker(worker) = answerer
-            && verb.creates()
-        {
-            if let Some(worker) = ctx.workers.get_mut(worker) {
-                worker.creating_mut().time_out();
-            }
-            sessions.drop_early(ctx, worker);
-        }
-        if let (Some(end), Some((fingerprint, token))) = (ctx.endpoint(answerer), fingerprints) {
-            end.seldom.retired.add(fingerprint);
-            token.into_iter().for_each(|token| end.seldom.retired.add_token(token));
-        }
-    }
-
-    /// The asker stops waiting. The id stays reserved until the answer arrives.
-    pub(super) fn abandon(&mut self, ctx: &mut Ctx, sessions: &mut Sessions, key: RequestKey) {
-        let Some(asker) = self.get(key).and_then(Request::asker) else { return };
-        if let Some(end) = ctx.endpoint(asker) {
-            end.traffic.given_up += 1;
-        }
-        self.release_asker(ctx, sessions, key);
-        self.orphan(key);
-    }
-
-    /// Panics if requests disagree with what their endpoints know of them.
-    pub(super) fn check_correlation(&self, ctx: &Ctx) {
-        let mut asked = self.iter().filter(|(_, request)| request.asker().is_some()).count();
-        let mut listed = 0;
-        let clients = ctx.clients.keys().into_iter().map(Peer::from);
-        for peer in clients.chain(ctx.workers.keys().into_iter().map(Peer::from)) {
-            let (end, list) = (ctx.peer_end(peer).expect("it is in its table"), self.asked_by(ctx, peer));
-            assert_eq!(list.len(), end.asked.len());
-            assert!(list.iter().all(|key| self.get(*key).is_some_and(|it| it.asker() == Some(peer))));
-            asked -= list.len();
-            listed += end.asked.listed_by_id();
-            let to_answer: Vec<_> = self.iter().filter(|(_, request)| request.answerer() == peer).collect();
-            let awaited = to_answer.iter().filter(|(_, request)| request.asker().is_some()).count();
-            let counted = (end.to_answer.count() as usize, end.to_answer.awaited() as usize);
-            assert_eq!(counted, (to_answer.len(), awaited), "{peer:?}");
-            assert!(end.traffic.asked >= end.traffic.given_up + end.asked.len() as u64, "{:?}", end.traffic);
-            if let Peer::Worker(worker) = peer {
-                let creating = to_answer.iter().filter(|(_, request)| request.verb.creates()).count();
-                assert_eq!(ctx.workers.get(worker).map(|worker| worker.creating().asked() as usize), Some(creating));
-            }
-        }
-        assert_eq!(asked, 0, "an awaited request is in the list of its asker");
-        assert_eq!(self.listed_by_id(), listed, "and in that by ids, if its asker has one");
-    }
-}
-
-/// Whether it is a shared worker and no worker is trusted.
-fn is_untrusted(ctx: &Ctx, answerer: Peer) -> bool {
-    ctx.settings.routing.id_collision == IdCollision::Always
-        && matches!(answerer, Peer::Worker(worker) if !ctx.workers.has_owner(worker))
 }
 
 fn too_many() -> Refusal {

@@ -11,10 +11,10 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::client::{Clients, Phase, Workers};
 use crate::eviction::Eviction;
 use crate::out::Out;
 use crate::peer::{Moment, Peer};
+use crate::peers::{Clients, Phase, Workers};
 use crate::report::{Reason, Report};
 use crate::settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use crate::shutdown::Shutdown;
@@ -112,6 +112,6 @@ impl Ctx {
 impl Clients {
     /// How many requests of clients somebody waits for.
     pub(crate) fn awaited(&self) -> usize {
-        self.iter().map(|(_, client)| client.end.asked.len()).sum()
+        self.iter().map(|(_, client)| client.end().asked.len()).sum()
     }
 }

@@ -10,7 +10,6 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, member};
 
-use super::client::Identity;
 use super::message::{Parsed, session_name, session_named};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, Text};
@@ -20,8 +19,9 @@ use super::tally::Outcome;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::PoolId;
-use crate::pending::Requests;
+use crate::peers::Identity;
 use crate::refusals::pool_meant;
+use crate::requests::Requests;
 use crate::session::table::Sessions;
 use crate::view::View;
 
@@ -98,7 +98,7 @@ pub struct Ended {
     pub session: Text,
 }
 
-/// See the module's documentation.
+/// What is kept of pending requests, and the records of those that have ended since they were taken.
 #[derive(Default)]
 pub(super) struct Records {
     /// The method and the line length of each pending request, by slot.
@@ -228,7 +228,7 @@ impl Requests {
         let Some(request) = self.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
         let Some(identity) = ctx.clients.identity(client) else { return };
-        let session = request.session.and_then(|session| sessions.get(session));
+        let session = request.session().and_then(|session| sessions.get(session));
         let session = session.map(|session| session.name().as_bytes()).or(named).unwrap_or_default();
         let ended = Ended {
             worker: ctx.workers.worker_name(worker),

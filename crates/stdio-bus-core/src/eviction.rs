@@ -24,17 +24,16 @@ use core::cmp::Reverse;
 use core::time::Duration;
 
 use super::Bus;
-use super::client::{Client, Phase};
 use super::flow::gate::Hold;
 use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::Close;
 use super::report::Reason;
 use super::settings::{Era, MAX_CONNECTIONS};
 use super::timers::Timer;
-use crate::client::Clients;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::FleetId;
+use crate::peers::{Client, Clients, Phase};
 
 /// When all slots are taken, a client that has never sent a line may be closed after this time.
 const FIRST_LINE: Duration = Duration::from_millis(500);
@@ -93,22 +92,22 @@ fn share(max_memory: usize, clients: usize, least: usize) -> usize {
 
 impl Client {
     fn has_spoken(&self) -> bool {
-        self.end.stream.spoke_at().is_some()
+        self.end().stream.spoke_at().is_some()
     }
 
     fn has_requests(&self) -> bool {
-        !self.end.asked.is_empty() || self.end.to_answer.count() > 0
+        !self.end().asked.is_empty() || self.end().to_answer.count() > 0
     }
 
     /// Whether no other peer depends on it.
     fn does_nothing(&self) -> bool {
-        let is_free = !self.has_requests() && self.end.sessions.is_empty() && self.end.gate.is_open();
-        is_free && self.phase == Phase::Open && !self.identity.stdio && !self.is_mcp_session()
+        let is_free = !self.has_requests() && self.end().sessions.is_empty() && self.end().gate.is_open();
+        is_free && self.phase() == Phase::Open && !self.identity().stdio && !self.is_mcp_session()
     }
 
     /// Whether it is a session of an MCP listener, which tracks idle sessions itself: they may have open streams.
     fn is_mcp_session(&self) -> bool {
-        self.mcp.era == Some(Era::Legacy)
+        self.mcp().era == Some(Era::Legacy)
     }
 }
 
@@ -129,9 +128,9 @@ impl Bus {
         if due > now {
             return Some(due);
         }
-        let after = self.ctx.settings.listeners[client.identity.listener].idle_timeout?;
+        let after = self.ctx.settings.listeners[client.identity().listener].idle_timeout?;
         // It may have sent something that was not read yet.
-        if client.has_requests() || !client.end.sessions.is_empty() || !client.end.gate.is_open() {
+        if client.has_requests() || !client.end().sessions.is_empty() || !client.end().gate.is_open() {
             return Some(now.after(after / 8));
         }
         let text = format!("it has been idle for {} s (idle_timeout_sec)", after.as_secs());
@@ -273,7 +272,7 @@ impl Bus {
             });
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
-            held_back.contains(client) && self.ctx.clients.get(*client).is_some_and(|client| client.heard < *since)
+            held_back.contains(client) && self.ctx.clients.get(*client).is_some_and(|client| client.heard() < *since)
         });
         let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
         // Round robin by their places in the table.
@@ -282,7 +281,7 @@ impl Bus {
             if running.len() >= CHANCES {
                 break;
             }
-            let waits = self.ctx.clients.get(*client).is_none_or(|client| client.end.gate.waits());
+            let waits = self.ctx.clients.get(*client).is_none_or(|client| client.end().gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
                 running.push((*client, self.ctx.time.now()));
                 self.shortage.last_chance = client.index();
@@ -313,10 +312,10 @@ impl Bus {
     }
 
     fn close_holder(&mut self, holder: &Holder, text: &str) {
-        let Some(client) = self.ctx.clients.get(holder.client).filter(|client| client.phase < Phase::Closing) else {
+        let Some(client) = self.ctx.clients.get(holder.client).filter(|client| client.phase() < Phase::Closing) else {
             return;
         };
-        let (phase, queued) = (client.phase, client.end.output.queued());
+        let (phase, queued) = (client.phase(), client.end().output.queued());
         // Its own output may be all that it holds: then it can be sent nothing more.
         let can_be_told = queued == 0 || queued < holder.bytes / 4;
         self.ctx
@@ -338,28 +337,28 @@ fn idle_since(fleets: &Fleets, ctx: &Ctx, client: &Client) -> Option<(Moment, Mo
     if client.has_spoken() {
         return fleets
             .admission()
-            .has_most(ctx, client.identity.source_use)
+            .has_most(ctx, client.identity().source_use)
             .then(|| (active_at, active_at.after(IDLE)));
     }
-    let due = match client.end.stream.is_amid() {
-        false => client.identity.opened.after(FIRST_LINE),
+    let due = match client.end().stream.is_amid() {
+        false => client.identity().opened.after(FIRST_LINE),
         // Its first line may be long and still in progress; but it may not trickle in byte by byte forever.
-        true => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
+        true => active_at.after(FIRST_LINE).min(client.identity().opened.after(WHOLE_LINE)),
     };
-    Some((client.identity.opened, due))
+    Some((client.identity().opened, due))
 }
 
 /// When a client must be checked for being idle, if its listener limits that.
 pub(super) fn idle_deadline(ctx: &Ctx, client: &Client) -> Option<Moment> {
-    let after = ctx.settings.listener(client.identity.listener)?.idle_timeout?;
-    (client.phase == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
+    let after = ctx.settings.listener(client.identity().listener)?.idle_timeout?;
+    (client.phase() == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
 }
 
 /// A session has no connection any more, or one again.
 pub(super) fn on_detached(ctx: &mut Ctx, key: ClientKey, is_detached: bool) {
     let since = is_detached.then(|| ctx.time.now());
     if let Some(client) = ctx.clients.get_mut(key).filter(|client| client.is_mcp_session()) {
-        client.seldom.detached = since;
+        client.detach(since);
     }
 }
 
@@ -418,21 +417,21 @@ fn holders(ctx: &Ctx, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
     let mut holders = Vec::with_capacity(held.len());
     for (peer, bytes) in held {
         let Peer::Client(key) = peer else { continue };
-        let Some(client) = ctx.clients.get(*key).filter(|client| client.phase < Phase::Closing) else {
+        let Some(client) = ctx.clients.get(*key).filter(|client| client.phase() < Phase::Closing) else {
             leaving += bytes;
             continue;
         };
         // A client that waits for a worker has sent whole lines, and cannot influence when they are taken.
-        let moves = ctx.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
-        holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
+        let moves = ctx.time.now().since(client.progress_at()) < PATIENCE || client.end().gate.waits();
+        holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard() });
     }
     holders.sort_by_key(|holder| (holder.moves, Reverse(holder.bytes)));
     (holders, leaving)
 }
 
 fn hold_back(ctx: &mut Ctx, key: ClientKey, held_back: bool) {
-    let Some(client) = ctx.clients.get(key).filter(|client| client.phase == Phase::Open) else { return };
-    match (client.end.gate.has(Hold::Memory), held_back) {
+    let Some(client) = ctx.clients.get(key).filter(|client| client.phase() == Phase::Open) else { return };
+    match (client.end().gate.has(Hold::Memory), held_back) {
         (false, true) => ctx.close_gate(key.into(), Hold::Memory),
         (true, false) => ctx.open_gate(key.into(), Hold::Memory),
         _ => {}
@@ -446,21 +445,21 @@ impl Clients {
         let own = self.get(asker)?;
         let mut together = vec![0; MAX_CONNECTIONS];
         for (_, client) in self.iter() {
-            together[client.identity.source_use.index()] += of(client);
+            together[client.identity().source_use.index()] += of(client);
         }
         // Among equal sources the asker's goes first, then the one with the lowest slot.
         let order = |client: &Client| {
-            let (source, index) = (client.identity.source_use, client.identity.source_use.index());
-            (Reverse(together[index]), source != own.identity.source_use, index, Reverse(of(client)))
+            let (source, index) = (client.identity().source_use, client.identity().source_use.index());
+            (Reverse(together[index]), source != own.identity().source_use, index, Reverse(of(client)))
         };
         let (key, heaviest) = self.iter().min_by_key(|(_, client)| order(client))?;
         // If the asker held as many afterwards as the other one, nothing would be gained.
-        (heaviest.identity.source_use != own.identity.source_use || of(heaviest) > of(own) + 1).then_some(key)
+        (heaviest.identity().source_use != own.identity().source_use || of(heaviest) > of(own) + 1).then_some(key)
     }
 
     /// Whether a client is a session without a connection and without a pending request.
     fn detached_since(&self, key: ClientKey) -> Option<Moment> {
-        let client = self.get(key).filter(|client| client.phase == Phase::Open && client.is_mcp_session())?;
-        client.seldom.detached.filter(|_| client.end.asked.is_empty())
+        let client = self.get(key).filter(|client| client.phase() == Phase::Open && client.is_mcp_session())?;
+        client.detached().filter(|_| client.end().asked.is_empty())
     }
 }

@@ -53,7 +53,7 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// Their sum.
+    /// The sum of all durations.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
     }

@@ -79,7 +79,6 @@ impl FleetId {
 /// The place for a worker in a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotId {
-    /// The fleet.
     pub fleet: FleetId,
     /// Which of its slots.
     pub number: u16,

@@ -9,18 +9,13 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
-use super::client::{Client, Clients, Phase, Workers};
 use super::ended::{Ended, Ending};
-use super::endpoint::Endpoint;
 use super::fleet::pool::Pools;
-use super::flow::gate::Hold;
 use super::id::{Id, Spelled};
 use super::message::{Parsed, Verb, has_method, print_of, verb};
 use super::out::Out;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
-use super::pending::{NewRequest, Place, Requests};
 use super::port::{Effect, Effects, Next, Received};
-use super::request::Flags;
 use super::session::table::Sessions;
 use super::settings::{Assignment, IdCollision, Settings};
 use super::time::Time;
@@ -30,9 +25,11 @@ use super::worker::Worker;
 use super::{Bus, tally};
 use crate::fleet::balancer::Groups;
 use crate::flow::waste::MANY;
+use crate::peers::{Client, Clients, Endpoint, Phase, Workers};
+use crate::requests::{Flags, NewRequest, Place, Requests};
 use crate::view::View;
 
-/// See the module's documentation.
+/// The lines of the window that is being read, and what finding them needs.
 #[derive(Default)]
 pub(super) struct Intake {
     scanner: Scanner,
@@ -90,7 +87,7 @@ impl Intake {
     /// The next lines of a client, all of which are refused.
     pub(super) fn find_lines(&mut self, client: Option<&mut Client>, window: Window<'_>) -> Outcome {
         match client {
-            Some(client) => client.end.stream.find_lines(&mut self.scanner, window, &mut self.batch),
+            Some(client) => client.end_mut().stream.find_lines(&mut self.scanner, window, &mut self.batch),
             None => Outcome::More,
         }
     }
@@ -204,24 +201,24 @@ impl Bus {
         let Some(client) = self.ctx.clients.get_mut(key) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
-        if client.phase != Phase::Open {
+        if client.phase() != Phase::Open {
             return self.refuse_lines(key, window);
         }
-        if !client.end.gate.lets_through() {
+        if !client.end().gate.lets_through() {
             self.ctx.is_throttled(key);
             return Received { consumed: 0, next: Next::Wait };
         }
         // The kept bytes are presented again.
-        if client.end.stream.has_more(bytes) {
-            client.heard = now;
+        if client.end().stream.has_more(bytes) {
+            client.hear(now);
         }
         // The fast path needs the client and its endpoint apart. It is put back below: nothing returns before.
-        let mut taken = core::mem::take(&mut client.end);
+        let mut taken = client.take_end();
         let end = &mut *taken;
         let found = end.stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let (mut lines, mut received) = (0, None);
         // Lines that have waited may be overdue.
-        let has_waited = end.seldom.get().is_some_and(|seldom| seldom.kept.is_any());
+        let has_waited = end.cold.kept().is_some();
         if takes_fast_path && !has_waited {
             let (mut path, workers) = (fast_path!(self, count), &mut self.ctx.workers);
             lines = self.intake.count_while(limit, |line| {
@@ -230,7 +227,7 @@ impl Bus {
             self.ctx.out.stats().client_side.lines_in += lines as u64;
             received = self.intake.finish(end, now, bytes, found, lines, limit);
         }
-        client.end = taken;
+        client.put_end(taken);
         received.unwrap_or_else(|| self.route_lines(key.into(), window, found, lines))
     }
 
@@ -252,7 +249,7 @@ impl Bus {
         }
         let found = worker.end_mut().stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
-        let has_waited = worker.end().seldom.get().is_some_and(|seldom| seldom.kept.is_any());
+        let has_waited = worker.end().cold.kept().is_some();
         if takes_fast_path && !worker.tenure().is_leaving() && !has_waited {
             let (mut path, clients) = (fast_path!(self, count), &mut self.ctx.clients);
             lines = self.intake.count_while(limit, |line| {
@@ -293,8 +290,7 @@ impl Bus {
     ) -> Received {
         let (batch, first) = (core::mem::take(&mut self.intake.batch), lines);
         let limit = self.ctx.settings.longest_line(from);
-        let kept = self.ctx.peer_end(from).and_then(|end| end.seldom.get()).map(|seldom| seldom.kept);
-        let kept = kept.filter(|kept| kept.is_any());
+        let kept = self.ctx.peer_end(from).and_then(|end| end.cold.kept());
         let now = self.ctx.time.now();
         let mut flow = Flow::Next;
         for line in &batch[lines..] {
@@ -347,7 +343,7 @@ impl Bus {
         let received = self.ctx.endpoint(from).map(|end| {
             take_lines(end, now, done);
             if waits || kept.is_some() {
-                end.seldom.kept.keep(now, bytes, bytes_of(done), waits);
+                end.cold.keep(now, bytes, bytes_of(done), waits);
             }
             match flow {
                 Flow::Next => end.stream.finish(bytes, outcome),
@@ -446,15 +442,14 @@ impl FastPath<'_> {
     /// own. None if the bus has to search for one.
     #[inline(always)]
     fn worker_for(&self, client: &Client) -> Option<(WorkerKey, bool)> {
-        let group = &self.groups[client.group];
+        let group = &self.groups[client.group()];
         let is_open = group.fleets().all(|fleet| self.pools[fleet].is_used());
-        let is_asked_for = client.mcp.borrows || client.mcp.preferred.is_some() || group.has_listeners() || !is_open;
-        let seldom = client.seldom.get();
-        if is_asked_for || seldom.is_some_and(|seldom| !seldom.offers.is_empty()) {
+        let is_asked_for =
+            client.mcp().borrows || client.mcp().preferred.is_some() || group.has_listeners() || !is_open;
+        if is_asked_for || !client.offers().is_empty() {
             return None;
         }
-        let assigned = seldom.map_or(&[][..], |seldom| &seldom.assigned);
-        match assigned.iter().find(|(of, _)| *of == client.group) {
+        match client.assigned().iter().find(|(of, _)| *of == client.group()) {
             Some((_, worker)) => Some((*worker, true)),
             None if group.assignment() == Assignment::RoundRobin => Some((self.pools[group.next()?].worker()?, false)),
             None => None,
@@ -474,7 +469,7 @@ impl FastPath<'_> {
         let Some(name) = Self::only_name(line)? else {
             let (worker_key, is_its_own) = self.worker_for(client)?;
             let worker = workers.get_mut(worker_key)?;
-            let is_assigned = || self.groups[client.group].assignment() == Assignment::Client;
+            let is_assigned = || self.groups[client.group()].assignment() == Assignment::Client;
             let is_usable = !is_its_own || worker.owner() == Some(key) || is_assigned();
             return is_usable.then_some((worker_key, worker, None, !is_its_own));
         };
@@ -505,12 +500,12 @@ impl FastPath<'_> {
             || !worker.audience().has(key)
             || worker.greeting().is_asking()
             || worker.end().output.is_full()
-            || worker.end().seldom.get().is_some_and(|seldom| seldom.blocked_on.is_some())
-            || from.seldom.get().is_some_and(|seldom| seldom.turn.is_granted())
+            || worker.end().cold.is_blocked()
+            || from.cold.has_turn()
         {
             return None;
         }
-        let in_turns = worker.owner().is_none() && !client.identity.stdio;
+        let in_turns = worker.owner().is_none() && !client.identity().stdio;
         let others_wait = worker.end().output.has_waiters();
         if in_turns && !worker.window().has_room_for(key, others_wait, self.clients == 1) {
             return None;
@@ -520,7 +515,7 @@ impl FastPath<'_> {
             self.sessions.touch(session, self.time.now());
         }
         if takes_turn {
-            self.groups[client.group].advance();
+            self.groups[client.group()].advance();
         }
         let bytes = line.span.len() + 1;
         if in_turns {
@@ -547,7 +542,7 @@ impl FastPath<'_> {
         let (token, progress) = (line.get(line.id), line.meta.progress);
         let Spelled { id, is_plain, is_escaped } = Spelled::parse(token).ok()?;
         // Clients use the id as progress token.
-        let is_unusual = worker.end().seldom.get().is_some_and(|seldom| !seldom.retired.doubts_nothing())
+        let is_unusual = !worker.end().cold.doubts_nothing()
             || self.settings.routing.id_collision == IdCollision::Always
             || progress.is_some() && (self.requests.has_other_tokens() || line.get(progress) != token)
             || !is_plain;
@@ -689,26 +684,17 @@ impl FastPath<'_> {
         let (request_key, place) = self.requests.find_or_place(key.into(), &id).ok()?;
         let request = self.requests.get(request_key).filter(|request| request.is_simple())?;
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
-        let (session, since) = (request.session, request.since());
+        let (session, since) = (request.session(), request.since());
         let original = request.original_number();
         if original.is_some() && (!line.meta.is_empty() || self.out.keeps_records()) {
             return None;
         }
-        let Client { identity, mcp, phase, seldom, end, .. } = clients.get_mut(client_key)?;
-        let end = end.get_mut()?;
-        if *phase != Phase::Open
-            || end.output.is_full()
-            || seldom.get().is_some_and(|seldom| !seldom.lost.is_empty())
-            || end.gate.has(Hold::Throttle)
-            || mcp.borrows
-        {
-            return None;
-        }
+        let (identity, mcp, end) = clients.get_mut(client_key)?.take_simple_answer()?;
         let took = self.time.lasted(since);
         if let Some(session) = session {
             self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
         }
-        end.seldom.forget_crashes();
+        end.cold.forget_crashes();
         mcp.answered_by = Some(key);
         self.requests.leave_asker(request_key, &mut end.asked);
         self.requests.remove_at(request_key, place);
@@ -739,7 +725,7 @@ impl FastPath<'_> {
         let id = Id::parse(line.get(line.token)).ok()?;
         let key = self.requests.find(worker.into(), &id)?;
         let request = self.requests.get(key)?;
-        match request.asker().filter(|_| request.flags.has(Flags::TOKEN_IS_ID) && !request.flags.has(Flags::UNUSUAL)) {
+        match request.asker().filter(|_| request.has_own_id_as_token()) {
             Some(Peer::Client(client)) => Some((key, client)),
             _ => None,
         }
@@ -781,12 +767,12 @@ impl FastPath<'_> {
             (Some(_), true) => return None,
         };
         let client = clients.get_mut(client_key)?;
-        let end = client.end.get_mut()?;
-        if client.phase > Phase::HalfClosed || end.output.is_full() || client.mcp.borrows {
+        if client.phase() > Phase::HalfClosed || client.mcp().borrows {
             return None;
         }
+        let end = client.used_end_mut().filter(|end| !end.output.is_full())?;
         if name.is_some() || line.token.is_some() {
-            end.seldom.forget_crashes();
+            end.cold.forget_crashes();
         }
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.touch(session, self.time.now());

@@ -4,7 +4,7 @@
 //! Reading order: [`port`] is the contract, [`peer`] the common vocabulary, [`settings`] the configuration of the core,
 //! and this file the entry point.
 //!
-//! - Owners of the tables: `ctx.rs` is the floor that all of them may use; `session/`, the requests in `pending.rs`,
+//! - Owners of the tables: `ctx.rs` is the floor that all of them may use; `session/`, `requests/`,
 //!   `tasks.rs`, and `fleet/` with its workers, pools, groups and queue. None of them calls the bus.
 //! - What happens in which order is in the methods of [`Bus`]: for lines in `intake.rs`, `router/`, `correlation.rs` and
 //!   `refusals.rs`; for clients in `clients.rs` and `eviction.rs`; for workers in `fleet/life.rs`; for the daemon in
@@ -25,13 +25,11 @@
 #[macro_use]
 extern crate alloc;
 
-mod client;
 mod clients;
 mod closing;
 mod correlation;
 mod ctx;
 pub mod ended;
-mod endpoint;
 mod eviction;
 mod fleet;
 mod flow;
@@ -41,20 +39,19 @@ pub mod id;
 pub mod index;
 mod intake;
 mod message;
-mod names;
 pub mod networks;
 mod offers;
 pub mod origin;
 mod out;
 pub mod overview;
 pub mod peer;
-mod pending;
+mod peers;
 pub mod port;
 mod refusals;
 mod reload;
 pub mod reply;
 pub mod report;
-mod request;
+mod requests;
 mod router;
 pub mod seldom;
 mod session;
@@ -92,9 +89,9 @@ pub use fleet::{admission, eras, readiness};
 pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
 use peer::{Moment, Peer};
-use pending::Requests;
 use port::{Close, Effects, Input};
 use report::{Reason, Report};
+use requests::Requests;
 use session::table::Sessions;
 use settings::Settings;
 use subscriptions::Subscriptions;

@@ -17,7 +17,7 @@ pub(super) const LONGEST_NAME: usize = 256;
 #[cfg(test)]
 pub(super) const MOST_MEMORY: usize = MOST_BYTES + MOST * size_of::<(WorkerKey, Box<[u8]>)>();
 
-/// See the module's documentation. The oldest one is in front.
+/// The servers that one client offers, the oldest offer in front.
 #[derive(Default)]
 pub(super) struct Offers(VecDeque<(WorkerKey, Box<[u8]>)>);
 

@@ -21,7 +21,7 @@ pub enum Place {
     Process {
         /// Its id; 0 if it is in another PID namespace.
         pid: u32,
-        /// Its user.
+        /// The number of its user.
         user: u32,
     },
 }
@@ -72,7 +72,7 @@ impl core::fmt::Display for Place {
     }
 }
 
-/// See the module's documentation.
+/// Where a client comes from, and the names that were shown for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The client's place. With a PROXY header this is what the header says.
@@ -81,7 +81,6 @@ pub struct Origin {
     pub via: Option<Box<Place>>,
     /// It is the proxy itself, not a client of it: a health check.
     pub is_proxy: bool,
-    /// Its names.
     pub names: Seldom<Names>,
     /// Indexes of the pools that its token is valid for, the first one preferred; none means all of its listener.
     pub pools: Option<Arc<[usize]>>,

@@ -8,11 +8,11 @@ use core::time::Duration;
 use ndjson_scan::Span;
 
 use super::ended::Records;
-use super::endpoint::Endpoint;
 use super::peer::{Moment, Peer};
 use super::port::Effect;
 use super::report::{Reason, Report};
 use super::stats::{Side, Stats};
+use crate::peers::Endpoint;
 
 /// Number of reports with one reason that pass at once before the rest is summed up.
 const BURST: u32 = 10;
@@ -42,7 +42,7 @@ impl Reason {
     }
 }
 
-/// See the module's documentation.
+/// What a call of the bus has brought about: its effects, its counts, and which reports are held back.
 #[derive(Default)]
 pub(super) struct Out {
     effects: VecDeque<Effect>,

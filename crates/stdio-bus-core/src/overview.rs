@@ -5,8 +5,6 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use core::time::Duration;
 
-use super::client::{Client, Phase};
-use super::endpoint::Endpoint;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::report::{Reason, WorkerName};
@@ -18,6 +16,7 @@ use super::worker::{State, Worker};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::PoolId;
+use crate::peers::{Client, Endpoint, Phase};
 use crate::view::View;
 
 /// The name of a peer, for people.
@@ -25,7 +24,6 @@ use crate::view::View;
 pub enum Name {
     /// A client by its number.
     Client(u32),
-    /// A worker.
     Worker(WorkerName),
     /// The pool with this index, whose next worker is awaited.
     Pool(usize),
@@ -64,11 +62,10 @@ pub struct WaitsFor {
 /// A client connection.
 #[derive(Clone, Debug)]
 pub struct ClientRow {
-    /// Its number.
+    /// Its number for people, as in reports.
     pub number: u32,
     /// Index of its listener.
     pub listener: usize,
-    /// Its origin.
     pub origin: Rc<Origin>,
     /// Its traffic so far.
     pub account: Account,
@@ -78,14 +75,13 @@ pub struct ClientRow {
     pub link: Link,
 }
 
-/// A worker.
+/// One incarnation of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerRow {
     /// Its name for people, and its pool.
     pub name: WorkerName,
     /// Its process; 0 before it runs.
     pub pid: u32,
-    /// Its state.
     pub state: State,
     /// `serves`, `candidate` or `leaves`.
     pub role: &'static str,
@@ -123,7 +119,7 @@ pub struct RequestRow {
     pub id: String,
     /// Its asker; none once that stopped waiting.
     pub asker: Option<Name>,
-    /// Its answerer.
+    /// Who has to answer it.
     pub answerer: Option<Name>,
     /// The beginning of its method, if a worker has asked.
     pub method: Option<String>,
@@ -137,7 +133,7 @@ pub struct RequestRow {
     pub is_cancelled: bool,
 }
 
-/// A pool.
+/// A pool, with both of its fleets.
 #[derive(Clone, Debug)]
 pub struct PoolRow<'a> {
     /// Its configuration.
@@ -182,7 +178,7 @@ fn wait_for_own_worker(fleets: &Fleets, ctx: &Ctx, now: Moment, key: ClientKey, 
         return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
     }
     let starts = |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
-    let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
+    let worker = client.assigned().iter().map(|(_, worker)| *worker).find(starts)?;
     let since = ctx.workers.get(worker)?.claim().since();
     let whom = name_of(ctx, Peer::Worker(worker))?;
     Some(WaitsFor { whom, what: "its first answer", time: now.since(since) })
@@ -198,7 +194,7 @@ fn link_of(ctx: &Ctx, now: Moment, end: &Endpoint, since: Moment) -> Link {
         sessions: end.sessions.len(),
         queued: end.output.queued(),
         full: end.output.full_since().map(|since| now.since(since)),
-        waits_for: end.seldom.blocked_on.and_then(wait_for_room),
+        waits_for: end.cold.blocked_on().and_then(wait_for_room),
         idle: now.since(end.stream.progress_at().max(since)),
     }
 }
@@ -227,15 +223,15 @@ impl<'a> View<'a> {
     /// The client in a slot.
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
         let (key, client) = self.bus.ctx.clients.at(slot)?;
-        let mut link = link_of(&self.bus.ctx, now, &client.end, client.identity.opened);
+        let mut link = link_of(&self.bus.ctx, now, client.end(), client.identity().opened);
         link.waits_for =
             link.waits_for.or_else(|| wait_for_own_worker(&self.bus.fleets, &self.bus.ctx, now, key, client));
         Some(ClientRow {
-            number: client.identity.number,
-            listener: client.identity.listener.index(),
-            origin: Rc::clone(&client.identity.origin),
-            account: client.account(self.lasted(now, client.identity.opened)),
-            state: match client.phase {
+            number: client.identity().number,
+            listener: client.identity().listener.index(),
+            origin: Rc::clone(&client.identity().origin),
+            account: client.account(self.lasted(now, client.identity().opened)),
+            state: match client.phase() {
                 Phase::Open => "open",
                 Phase::HalfClosed => "half_closed",
                 Phase::Refusing | Phase::Flushing | Phase::Closing => "closing",
@@ -347,7 +343,7 @@ impl<'a> View<'a> {
 
     /// The client with this number.
     pub fn client_numbered(&self, number: u32) -> Option<ClientKey> {
-        self.bus.ctx.clients.iter().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
+        self.bus.ctx.clients.iter().find(|(_, client)| client.identity().number == number).map(|(key, _)| key)
     }
 
     /// The worker at this place in a pool.

@@ -13,7 +13,7 @@ use super::table::Key;
 pub type ClientKey = Key<'c'>;
 /// Key of one incarnation of a worker; a restarted worker has a new key.
 pub type WorkerKey = Key<'w'>;
-/// Key of a session.
+/// Key of a session, or of a reserved name.
 pub type SessionKey = Key<'s'>;
 /// Key of a pending request, among those of its direction.
 pub type RequestKey = Key<'r'>;
@@ -162,7 +162,6 @@ impl Text {
         Self(Repr::Inline(count as u8, digits))
     }
 
-    /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Repr::Inline(len, bytes) => &bytes[..usize::from(*len)],

@@ -20,14 +20,12 @@ use ndjson_scan::{Line, Span};
 pub enum Input {
     /// A worker's process runs, as [`Effect::Spawn`] asked.
     Spawned {
-        /// The worker.
         worker: WorkerKey,
         /// Its process id.
         pid: u32,
     },
     /// A worker's process could not be started.
     SpawnFailed {
-        /// The worker.
         worker: WorkerKey,
         /// Why, for people.
         why: String,
@@ -36,35 +34,30 @@ pub enum Input {
     },
     /// A worker's process was reaped (spec 7.1.1).
     Exited {
-        /// The worker.
         worker: WorkerKey,
         /// How it ended.
         exit: Exit,
     },
     /// A peer will send nothing more, and everything it sent was passed to `receive`.
     Ended {
-        /// The peer.
         peer: Peer,
         /// Bytes of a line that never got its newline.
         partial: usize,
     },
     /// Writes to a peer fail: reset, broken pipe. For a worker, [`Input::Unread`] comes just before.
     Broken {
-        /// The peer.
         peer: Peer,
         /// Why, for people.
         why: String,
     },
     /// Bytes queued for a peer have left the daemon.
     Sent {
-        /// The peer.
         peer: Peer,
         /// Number of bytes.
         bytes: usize,
     },
     /// The answer to [`Effect::Probe`].
     Unread {
-        /// The worker.
         worker: WorkerKey,
         /// Bytes that were written to its stdin and that it has not read yet.
         bytes: usize,
@@ -102,7 +95,6 @@ pub enum Input {
     BinaryIgnored(ClientKey),
     /// A client's input violates the framing: nothing after it can be read.
     Faulty {
-        /// The client.
         client: ClientKey,
         /// What is wrong, for people.
         why: String,
@@ -115,21 +107,14 @@ pub enum Input {
     CloseClient(ClientKey),
     /// The listener that a client came through ends it: its session has ended.
     EndClient {
-        /// The client.
         client: ClientKey,
-        /// Why.
+        /// [`Reason::SessionIdle`] or [`Reason::SessionEvicted`].
         why: Reason,
     },
     /// The client of a session has no connection any more, or has one again.
-    Detached {
-        /// The client.
-        client: ClientKey,
-        /// It has none.
-        is_detached: bool,
-    },
+    Detached { client: ClientKey, is_detached: bool },
     /// A session's client was not connected to take events, and the oldest of those kept for it are lost.
     EventsLost {
-        /// The client.
         client: ClientKey,
         /// Number of events.
         lost: usize,
@@ -138,7 +123,6 @@ pub enum Input {
     TokenRemoved(ClientKey),
     /// The operator has a worker replaced: in turn, without a lost request, or at once.
     RestartWorker {
-        /// The worker.
         worker: WorkerKey,
         /// Whether it is told to stop at once.
         at_once: bool,
@@ -147,7 +131,6 @@ pub enum Input {
     RestartPool(usize),
     /// The processes of a worker hold this many MiB, more than allowed.
     Grown {
-        /// The worker.
         worker: WorkerKey,
         /// Number of MiB.
         mib: u64,
@@ -216,7 +199,6 @@ pub enum Effect {
     Resume(Peer),
     /// Start a worker's process; answer with [`Input::Spawned`] or [`Input::SpawnFailed`].
     Spawn {
-        /// The worker.
         worker: WorkerKey,
         /// Its name for people, and its pool.
         name: WorkerName,
@@ -228,9 +210,7 @@ pub enum Effect {
     CloseStdin(WorkerKey),
     /// Signal a worker's process group.
     Signal {
-        /// The worker.
         worker: WorkerKey,
-        /// The signal.
         signal: Signal,
     },
     /// Find out how much of its stdin a worker has not read; answer with [`Input::Unread`].
@@ -239,16 +219,14 @@ pub enum Effect {
     Release(WorkerKey),
     /// Close a client connection; answer with [`Input::Closed`], except for [`Close::Refuse`].
     Close {
-        /// The client.
         client: ClientKey,
         /// Whether queued bytes may go first.
         how: Close,
-        /// Why.
+        /// The first reason that was given for the close.
         why: Reason,
     },
-    /// Pause accept: the table is full.
+    /// Accept no connection until [`Effect::ResumeAccept`]: the table of clients is full.
     PauseAccept,
-    /// Resume accept.
     ResumeAccept,
     /// Close the sockets of this listener until [`Effect::OpenListener`]: the kernel refuses connections.
     CloseListener(usize),
@@ -258,14 +236,13 @@ pub enum Effect {
     StopAccept,
     /// The era of a pool's command is known ([`View::pool_era`](super::View::pool_era)).
     Discovered {
-        /// The pool.
+        /// Its index in the configuration.
         pool: usize,
     },
     /// A report for people.
     Report(Box<Report>),
     /// Log a line that a worker has written to stdout and that is no message.
     Stray {
-        /// The worker.
         worker: WorkerKey,
         /// The beginning of the line, without its newline.
         line: Box<[u8]>,

@@ -4,7 +4,6 @@ use alloc::string::String;
 
 use ndjson_scan::{Fault, Window};
 
-use super::client::Phase;
 use super::clients::CLOSED_BEFORE;
 use super::ended::Said;
 use super::message::{Parsed, Refusal, echoed_id, echoed_session, is_response, session_name, session_named};
@@ -22,6 +21,7 @@ use crate::fleet::eras::protocol::RESOURCE_NOT_FOUND;
 use crate::index::PoolId;
 use crate::peer::RequestKey;
 use crate::peer::WorkerKey;
+use crate::peers::Phase;
 use crate::port::Next;
 use crate::port::Received;
 use crate::session::table::Sessions;
@@ -175,7 +175,7 @@ impl Bus {
     /// A worker has answered a request, and the answer is not passed on.
     fn fail_answered(&mut self, worker: WorkerKey, request: RequestKey, reason: Reason, text: &str) {
         let Some(found) = self.requests.get(request) else { return };
-        let (creates, is_awaited) = (found.verb.creates(), found.asker().is_some());
+        let (creates, is_awaited) = (found.verb().creates(), found.asker().is_some());
         match is_awaited {
             true => self.fail_request(request, reason, text),
             false => self.ctx.report(reason, Some(Peer::Worker(worker)), || text.into()),
@@ -275,7 +275,7 @@ pub(super) fn code_for(fleets: &Fleets, ctx: &Ctx, to: Peer, reason: Reason) -> 
 /// Whether a worker of a pool that may serve a client was ever greeted in ACP. Its clients know what an agent says of a
 /// session that it does not know, and go on after that.
 fn speaks_acp(fleets: &Fleets, ctx: &Ctx, client: ClientKey) -> bool {
-    let Some(group) = ctx.clients.get(client).map(|client| &fleets.balancer()[client.group]) else {
+    let Some(group) = ctx.clients.get(client).map(|client| &fleets.balancer()[client.group()]) else {
         return false;
     };
     let own = ctx.clients.workers_of(client).filter_map(|worker| ctx.workers.fleet_of(worker));

@@ -62,8 +62,8 @@ impl View<'_> {
         !settings.is_gone
             || self.bus.ctx.workers.iter().any(|(_, worker)| worker.name().pool == pool)
             || self.bus.ctx.clients.iter().any(|(_, client)| {
-                let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool.index()));
-                let mut fleets = self.bus.fleets.balancer()[client.group].fleets();
+                let named = client.identity().origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool.index()));
+                let mut fleets = self.bus.fleets.balancer()[client.group()].fleets();
                 named || fleets.any(|fleet| fleet.pool == pool)
             })
     }
@@ -72,6 +72,6 @@ impl View<'_> {
     pub fn listener_in_use(&self, listener: impl Into<ListenerId>) -> bool {
         let listener = listener.into();
         let Some(settings) = self.bus.ctx.settings.listener(listener) else { return false };
-        !settings.is_gone || self.bus.ctx.clients.iter().any(|(_, client)| client.identity.listener == listener)
+        !settings.is_gone || self.bus.ctx.clients.iter().any(|(_, client)| client.identity().listener == listener)
     }
 }

@@ -172,12 +172,10 @@ pub struct WorkerName {
     pub incarnation: u32,
 }
 
-/// One report.
+/// A report for people, which the shell logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The reason.
     pub reason: Reason,
-    /// The level.
     pub level: Level,
     /// The client's number, if a client is concerned.
     pub client: Option<u32>,

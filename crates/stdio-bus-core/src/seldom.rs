@@ -42,7 +42,6 @@ impl<T> Seldom<T> {
         self.0.as_deref()
     }
 
-    /// The same, mutable.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }

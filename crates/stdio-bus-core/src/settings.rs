@@ -251,7 +251,6 @@ impl Era {
     /// Both of them, the older one first.
     pub const BOTH: [Self; 2] = [Self::Legacy, Self::Modern];
 
-    /// The other one.
     pub(crate) fn other(self) -> Self {
         match self {
             Self::Legacy => Self::Modern,

@@ -5,12 +5,10 @@
 use alloc::string::String;
 use core::time::Duration;
 
-use super::client::{Client, Phase};
 use super::message::Verb;
 use super::peer::{Moment, SessionKey};
 use super::port::{Close, Effect};
 use super::report::Reason;
-use super::request::Request;
 use super::session::table::Session;
 use super::timers::Timer;
 use super::{Bus, closing};
@@ -18,6 +16,8 @@ use crate::closing::leave_unread;
 use crate::ctx::Ctx;
 use crate::fleet::life::kill_workers;
 use crate::fleet::life::stop_worker;
+use crate::peers::{Client, Phase};
+use crate::requests::Request;
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain timeout.
 const LAST_GRACE: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub enum Stage {
     Done,
 }
 
-/// The shutdown.
+/// How far the shutdown is, and until when its stages last.
 #[derive(Debug, Default)]
 pub struct Shutdown {
     stage: Stage,
@@ -153,7 +153,7 @@ impl Bus {
         self.fleets.queue_mut().stop_awaiting_workers(&mut self.ctx);
         self.ctx.out.push(Effect::StopAccept);
         // These will get no answer.
-        let is_subscription = |request: &Request| request.verb == Verb::Listen && request.cancelled().is_none();
+        let is_subscription = |request: &Request| request.verb() == Verb::Listen && request.cancelled().is_none();
         let subscriptions = self.requests.all(&|request| is_subscription(request) && request.asker().is_some());
         let (pending, clients) = (self.ctx.clients.awaited() - subscriptions.len(), self.ctx.clients.len());
         self.ctx.report(Reason::Draining, None, || {
@@ -242,8 +242,10 @@ impl Bus {
     fn close_silent(&mut self) {
         let grace = self.ctx.settings.limits.drain_grace;
         for key in self.ctx.clients.keys() {
-            let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase == Phase::Open) else { continue };
-            let end = &client.end;
+            let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase() == Phase::Open) else {
+                continue;
+            };
+            let end = client.end();
             let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(|session| session.is_working());
             if !end.asked.is_empty() || end.sessions.iter().any(works) {
                 continue;
@@ -261,7 +263,7 @@ impl Bus {
 
     /// Advances when the last client has left, or is about to, and no session works.
     pub(super) fn recheck_quiesced(&mut self) {
-        let is_open = |(_, client): (_, &Client)| client.phase <= Phase::HalfClosed;
+        let is_open = |(_, client): (_, &Client)| client.phase() <= Phase::HalfClosed;
         let works = |(_, session): (_, &Session)| session.is_working();
         if self.ctx.shutdown.stage == Stage::Quiescing
             && !self.ctx.clients.iter().any(is_open)

@@ -11,10 +11,9 @@ use core::cell::OnceCell;
 use core::time::Duration;
 
 use super::peer::{Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use super::request::Request;
 use super::settings::Pool;
 use crate::ctx::Ctx;
-use crate::pending::Requests;
+use crate::requests::{Request, Requests};
 use crate::session::table::Sessions;
 
 /// Deadlines that are moved on are rounded up to this, in nanoseconds.
@@ -165,7 +164,7 @@ impl Requests {
         let (mut in_sessions, mut requests) = (Vec::new(), Vec::new());
         let is_waited_for = |request: &Request| matches!(request.asker(), Some(Peer::Worker(_)));
         for (key, question) in self.iter().filter(|(_, request)| is_waited_for(request)) {
-            in_sessions.extend(question.session.into_iter().flat_map(|session| sessions.ancestry(session)));
+            in_sessions.extend(question.session().into_iter().flat_map(|session| sessions.ancestry(session)));
             requests.extend(self.belongs_to(key));
         }
         in_sessions.sort_unstable();
@@ -204,10 +203,10 @@ impl Requests {
         request: &Request,
         questions: &Questions,
     ) -> (Option<Duration>, Moment) {
-        let Some(watched) = self.watch().of(key) else { return (None, request.expires) };
-        let Peer::Worker(worker) = request.answerer() else { return (None, request.expires) };
+        let Some(watched) = self.watch().of(key) else { return (None, request.expires()) };
+        let Peer::Worker(worker) = request.answerer() else { return (None, request.expires()) };
         if request.asker().is_none() || request.cancelled().is_some() {
-            return (None, request.expires);
+            return (None, request.expires());
         }
         let since = self.silent_since(ctx, sessions, key, questions.0.get_or_init(|| self.asked_of_clients(sessions)));
         let limits = ctx.workers.get(worker).map(|worker| *worker.answering().limits()).unwrap_or_default();

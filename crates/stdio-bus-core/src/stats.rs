@@ -30,15 +30,13 @@ pub struct Stats {
     pub error_replies: u64,
     /// Bytes that were queued for a connection when it was closed.
     pub bytes_unsent: u64,
-    /// Client connections.
     pub clients: usize,
     /// Clients that wait for a worker of their own to be started, or for its first answer.
     pub awaiting_workers: usize,
-    /// Workers.
     pub workers: usize,
-    /// Sessions.
+    /// Sessions that have an owner.
     pub sessions: usize,
-    /// ToAnswer requests, in both directions.
+    /// Pending requests, in both directions.
     pub pending: usize,
 }
 
@@ -47,7 +45,6 @@ pub struct Stats {
 pub struct Account {
     /// Time since it connected.
     pub lasted: Duration,
-    /// Its traffic.
     pub traffic: Traffic,
     /// Its requests that a worker has answered, with a result or an error.
     pub answered: u64,

@@ -22,13 +22,12 @@ use super::port::Effect;
 use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::{Limits, MAX_REQUEST_ID_LEN, WRAPPED_LINE};
-use crate::client::Workers;
 use crate::ctx::Ctx;
-use crate::endpoint::Endpoint;
 use crate::intake::Flow;
 use crate::out::Out;
-use crate::pending::Requests;
+use crate::peers::{Endpoint, Workers};
 use crate::refusals::send_error;
+use crate::requests::Requests;
 
 /// So much of a line is logged.
 const SHOWN: usize = 4 * 1024;
@@ -246,7 +245,7 @@ pub(super) enum Cost {
     Nothing,
     /// The request that it answers.
     Request(RequestKey, Reason, String),
-    /// The worker.
+    /// The worker, which is replaced.
     Worker(Reason, String),
 }
 

@@ -10,12 +10,12 @@ use alloc::vec::Vec;
 
 use super::message::Verb;
 use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
-use crate::client::Clients;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::lending::preferred_in;
 use crate::index::{FleetId, GroupId, ListenerId};
-use crate::pending::Requests;
+use crate::peers::Clients;
+use crate::requests::Requests;
 
 /// Who listens: a listener, and the name that was shown there, with whether it is a token's; without a name the
 /// connection.
@@ -31,7 +31,7 @@ struct Subscription {
     request: RequestKey,
 }
 
-/// See the module's documentation. The newest is the last.
+/// All open subscriptions, the newest last.
 #[derive(Default)]
 pub(crate) struct Subscriptions(Vec<Subscription>);
 
@@ -109,7 +109,7 @@ impl Subscriptions {
 impl Requests {
     /// The worker of a `subscriptions/listen` that is neither answered nor cancelled.
     fn worker_of_subscription(&self, request: RequestKey) -> Option<WorkerKey> {
-        let request = self.get(request).filter(|request| request.verb == Verb::Listen)?;
+        let request = self.get(request).filter(|request| request.verb() == Verb::Listen)?;
         let listens = request.asker().is_some() && request.cancelled().is_none();
         match request.answerer() {
             Peer::Worker(worker) if listens => Some(worker),

@@ -17,18 +17,17 @@ use core::time::Duration;
 
 use ndjson_scan::{member, string_in, string_in_params, strings_in};
 
-use super::client::Client;
 use super::message::{Parsed, Refusal, Verb, has_method};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Source, WorkerKey};
 use super::report::Reason;
 use super::router::message::{Message, Said};
 use super::shares::Shares;
-use crate::client::Clients;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::roll::notice_leaving;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId};
+use crate::peers::{Client, Clients};
 
 /// Maximum number of tasks; beyond it one is forgotten for each new one.
 const MOST: usize = 4096;
@@ -65,7 +64,7 @@ impl Task {
     }
 }
 
-/// See the module's documentation.
+/// All known tasks.
 #[derive(Default)]
 pub(crate) struct Tasks {
     by_name: BTreeMap<Name, Task>,
@@ -321,7 +320,7 @@ fn named<'a>(message: &Message<'a>) -> Vec<Cow<'a, [u8]>> {
 impl Clients {
     fn is_maker(&self, client: ClientKey, (listener, origin): &(ListenerId, Rc<Origin>)) -> bool {
         let is_it = |client: &Client| {
-            let client = &client.identity;
+            let client = client.identity();
             client.listener == *listener && client.origin.names.are_the_same_owner(&origin.names)
         };
         self.get(client).is_some_and(is_it)

@@ -12,7 +12,7 @@ use crate::view::View;
 /// Number of suspensions that are remembered. The oldest ones are merged.
 const REMEMBERED: usize = 64;
 
-/// See the module's documentation.
+/// The time of this call, and what of it nobody is blamed for.
 #[derive(Default)]
 pub(super) struct Time {
     /// The moment of this call.

@@ -42,7 +42,7 @@ impl From<Peer> for Timer {
     }
 }
 
-/// See the module's documentation.
+/// One queue of deadlines.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,

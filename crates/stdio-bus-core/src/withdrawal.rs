@@ -9,15 +9,13 @@ use alloc::vec::Vec;
 
 use super::message::{Parsed, Verb, has_method, text_after};
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use super::pending::Request;
 use super::reply::{self, Delivered};
 use super::report::Reason;
-use super::request::Flags;
 use super::timers::Timer;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::pending::Requests;
 use crate::refusals::send_error;
+use crate::requests::{Flags, Request, Requests};
 use crate::session::table::Sessions;
 
 /// How a protocol cancels a request.
@@ -88,7 +86,7 @@ impl Requests {
     /// freed then, since in MCP nothing is answered that was cancelled.
     pub(super) fn withdraw(&mut self, ctx: &mut Ctx, fleets: &Fleets, key: RequestKey, why: &str) {
         let Some(request) = self.get(key).filter(|request| request.cancelled().is_none()) else { return };
-        let (answerer, verb) = (request.answerer(), request.verb);
+        let (answerer, verb) = (request.answerer(), request.verb());
         let (client, worker) = match (request.asker(), answerer) {
             (Some(Peer::Client(client)), Peer::Worker(worker)) => (client, worker),
             (Some(Peer::Worker(worker)), Peer::Client(client)) => (client, worker),
@@ -135,7 +133,7 @@ impl Requests {
     pub(super) fn tell_workers(&mut self, ctx: &mut Ctx, sessions: &Sessions, fleets: &Fleets, key: ClientKey) {
         let mut cancelled = Vec::new();
         for request in self.asked_by(ctx, key.into()) {
-            let session = self.get(request).and_then(|request| request.session);
+            let session = self.get(request).and_then(|request| request.session());
             if let Some(session) = session.filter(|session| !cancelled.contains(session)) {
                 cancelled.push(session);
                 sessions.send_cancellation(ctx, session);
@@ -181,7 +179,7 @@ impl Requests {
         };
         let mut requests = self.asked_by(ctx, client.into());
         requests.retain(is_there);
-        let is_prompt = |key: &&RequestKey| self.get(**key).is_some_and(|it| it.flags.has(Flags::PROMPT));
+        let is_prompt = |key: &&RequestKey| self.get(**key).is_some_and(Request::is_prompt);
         let prompt = requests.iter().rev().find(is_prompt).copied();
         prompt.or_else(|| requests.first().copied().filter(|_| requests.len() == 1))
     }

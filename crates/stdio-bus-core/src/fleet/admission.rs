@@ -7,11 +7,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
-use crate::client::Clients;
 use crate::ctx::Ctx;
 use crate::index::ListenerId;
 use crate::origin::{Origin, Place};
 use crate::peer::{Moment, Source};
+use crate::peers::Clients;
 use crate::port::Effect;
 use crate::report::{Level, Reason, Report};
 use crate::settings::Settings;
@@ -32,7 +32,7 @@ pub enum TurnedAway {
     Draining,
     /// The listener is gone from the configuration.
     Removed,
-    /// It is not allowed.
+    /// Its place, user or name is not one that the listener admits; a sentence says which.
     NotAllowed(String),
     /// There is no room for anybody now.
     NoRoom(String),
@@ -287,8 +287,9 @@ impl Admission {
     pub(crate) fn check_admission(&self, ctx: &Ctx) {
         let mut all = 0;
         for (key, uses) in self.sources.table.iter() {
-            let of_it = ctx.clients.iter().filter(|(_, client)| client.identity.source_use == key);
-            let is_listed = of_it.map(|(_, client)| client.identity.origin.source() == uses.source).collect::<Vec<_>>();
+            let of_it = ctx.clients.iter().filter(|(_, client)| client.identity().source_use == key);
+            let is_listed =
+                of_it.map(|(_, client)| client.identity().origin.source() == uses.source).collect::<Vec<_>>();
             assert_eq!(is_listed, vec![true; uses.connections], "every connection is listed with its source");
             all += uses.connections;
         }
@@ -335,7 +336,7 @@ pub(crate) fn no_room(ctx: &Ctx, listener: ListenerId, source: Source) -> Option
         (Some(most), _) if let_in(Some(source)) >= most => Some(most_of_source(most)),
         (_, Some(most)) if let_in(None) >= most => {
             let text = format!("this listener takes {} ({KEY}); try again when one has left", connections(most));
-            let clients = ctx.clients.iter().map(|(_, client)| &client.identity);
+            let clients = ctx.clients.iter().map(|(_, client)| client.identity());
             let here = clients.filter(|client| client.let_in() == Some(listener));
             let shares = Shares::new(most, here.map(|client| (client.origin.source(), 1)), Some(source));
             Some(if shares.is_asker_above_its_share() { TurnedAway::TooMany(text) } else { TurnedAway::NoRoom(text) })
@@ -353,7 +354,7 @@ impl Clients {
     /// Number of clients that a listener has admitted, or that are only told that there is no room; in total or from
     /// one source.
     pub(crate) fn let_in(&self, listener: Option<ListenerId>, source: Option<Source>) -> usize {
-        let let_in = self.iter().map(|(_, client)| &client.identity).filter(|client| client.let_in() == listener);
+        let let_in = self.iter().map(|(_, client)| client.identity()).filter(|client| client.let_in() == listener);
         let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
     }
 

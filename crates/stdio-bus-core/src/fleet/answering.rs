@@ -6,8 +6,8 @@ use core::time::Duration;
 use super::tenure::Tenure;
 use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
-use crate::pending::Requests;
 use crate::report::Reason;
+use crate::requests::Requests;
 use crate::silence::TimeLimits;
 
 /// After this many request timeouts in a row without output a worker is restarted.

@@ -25,7 +25,6 @@ use crate::view::View;
 pub(crate) struct Group {
     /// Their slots, in the order of the configuration.
     slots: Vec<SlotId>,
-    /// Their fleets.
     fleets: Vec<FleetId>,
     /// How one of them is chosen.
     assignment: Assignment,
@@ -40,7 +39,6 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Its slots.
     pub(crate) fn slots(&self) -> &[SlotId] {
         &self.slots
     }
@@ -411,7 +409,7 @@ impl Balancer {
             let pool = self.named_pool(ctx, client, &decoded(line.get(line.pool)).unwrap_or_default())?;
             return Ok(GroupId::Fleet(pool.of(Era::Legacy)));
         }
-        Ok(ctx.clients.get(client).map_or(GroupId::All, |client| client.group))
+        Ok(ctx.clients.get(client).map_or(GroupId::All, |client| client.group()))
     }
 
     /// The group of a new client: its listener's, unless its token is valid for other pools only.
@@ -439,11 +437,8 @@ impl Balancer {
     /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
     pub(crate) fn check_assignments(&self, ctx: &Ctx) {
         for (key, client) in ctx.clients.iter() {
-            for (at, (group, worker)) in client.seldom.assigned.iter().enumerate() {
-                assert!(
-                    client.seldom.assigned[..at].iter().all(|(before, _)| before != group),
-                    "one worker for each group"
-                );
+            for (at, (group, worker)) in client.assigned().iter().enumerate() {
+                assert!(client.assigned()[..at].iter().all(|(before, _)| before != group), "one worker for each group");
                 if self.groups[*group].is_dedicated() {
                     let worker = ctx.workers.get(*worker).expect("a worker of one's own lives");
                     assert_eq!(worker.owner(), Some(key));

@@ -7,8 +7,6 @@ use alloc::format;
 use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
-use crate::client::Phase;
-use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::answering::hangs;
 use crate::fleet::answering::tick_first_answer;
@@ -19,6 +17,7 @@ use crate::flow::delivery::release_overdue;
 use crate::flow::gate::Hold;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
+use crate::peers::{Client, Phase, Workers};
 use crate::port::{Effect, Exit, Signal};
 use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
@@ -224,7 +223,7 @@ impl Bus {
             self.fleets.pools.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
         let Some(worker) = self.ctx.workers.get(key) else { return };
-        let overdue_at = worker.end.seldom.get().and_then(|seldom| seldom.kept.overdue_at());
+        let overdue_at = worker.end.cold.first_line_expires();
         let own = [
             worker.process.timer(),
             stalls_at(worker),
@@ -360,8 +359,8 @@ fn gets_another_worker(ctx: &mut Ctx, owner: ClientKey, key: WorkerKey) -> bool 
         (process.has_exited() || is_malformed) && !answering.has_answered()
     };
     let is_first = ctx.workers.get(key).is_some_and(has_failed) && ctx.clients.phase(owner) == Some(Phase::Open);
-    let owner = ctx.clients.get_mut(owner).filter(|owner| is_first && owner.mcp.era.is_none());
-    owner.is_some_and(|owner| !core::mem::replace(&mut owner.seldom.has_lost_worker, true))
+    let owner = ctx.clients.get_mut(owner).filter(|owner| is_first && owner.mcp().era.is_none());
+    owner.is_some_and(Client::loses_first_worker)
 }
 
 /// A worker's stdout is read again. If it has exited meanwhile, its last lines get the full time.

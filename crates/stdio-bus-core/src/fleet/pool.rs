@@ -12,15 +12,14 @@ use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
 use super::worker::{Process, State, Updates, Worker};
-use crate::client::Workers;
 use crate::ctx::Ctx;
-use crate::endpoint::{Endpoint, Stream};
 use crate::fleet::Fleets;
 use crate::fleet::answering::put_on_probation;
 use crate::fleet::eras::discovery::Discovery;
 use crate::flow::window::SendWindow;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::peer::{ClientKey, Moment, WorkerKey};
+use crate::peers::{Endpoint, Workers};
 use crate::port::Effect;
 use crate::report::{Reason, Report, WorkerName};
 use crate::settings::{self, Assignment, Era, Settings};
@@ -561,7 +560,7 @@ impl Pools {
             updates.expect_children();
         }
         let answering = Answering::new(TimeLimits::of(settings));
-        let end = Endpoint { stream: Stream::of_worker(), ..Endpoint::default() };
+        let end = Endpoint::of_worker();
         let window = SendWindow::new();
         let worker = Worker { fleet, name, process, updates, tenure, answering, window, end, ..Worker::default() };
         let worker = ctx.workers.insert(worker)?;

@@ -22,8 +22,6 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::answering::FIRST_ANSWER;
-use crate::client::Clients;
-use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::eviction::evict_detached;
 use crate::eviction::gives_up_at;
@@ -37,6 +35,7 @@ use crate::flow::gate::Hold;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::message::Parsed;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
+use crate::peers::{Client, Clients, Workers};
 use crate::settings::Assignment;
 use crate::timers::Timer;
 
@@ -64,7 +63,7 @@ struct Waiting {
     has_ended: bool,
 }
 
-/// See the module's documentation.
+/// The clients that wait for a worker, in the order in which they came.
 #[derive(Default)]
 pub(crate) struct WorkerQueue {
     waiting: Vec<Waiting>,
@@ -376,7 +375,7 @@ impl WorkerQueue {
 
     /// Panics if the queue disagrees with the clients that wait.
     pub(crate) fn check_worker_queue(&self, ctx: &Ctx) {
-        let held = ctx.clients.iter().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
+        let held = ctx.clients.iter().filter(|(_, client)| client.end().gate.has(Hold::Worker)).map(|(key, _)| key);
         let mut listed: Vec<ClientKey> = self.waiting.iter().map(|waiting| waiting.client).collect();
         listed.sort_unstable();
         assert!(held.eq(listed), "a client that awaits a worker is listed");
@@ -394,13 +393,13 @@ fn stop_awaiting(ctx: &mut Ctx, is_refused: bool, over: Vec<Waiting>) {
 impl Clients {
     /// Whether the next line of a client gets no worker of its own.
     pub(crate) fn gets_no_worker(&self, key: ClientKey) -> bool {
-        self.get(key).is_some_and(|client| client.seldom.gets_no_worker)
+        self.get(key).is_some_and(Client::gets_no_worker)
     }
 
     /// The next line of a client gets no worker of its own, or may get one again. Returns whether it might not before.
     pub(crate) fn refuse_worker(&mut self, key: ClientKey, is_refused: bool) -> bool {
-        let client = self.get_mut(key).filter(|client| is_refused || client.seldom.gets_no_worker);
-        client.is_some_and(|client| core::mem::replace(&mut client.seldom.gets_no_worker, is_refused))
+        let client = self.get_mut(key).filter(|client| is_refused || client.gets_no_worker());
+        client.is_some_and(|client| client.refuse_worker(is_refused))
     }
 }
 

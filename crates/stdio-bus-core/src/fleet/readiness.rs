@@ -10,7 +10,6 @@ use alloc::borrow::ToOwned;
 use alloc::string::String;
 use core::time::Duration;
 
-use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::eviction::gives_up_at;
 use crate::eviction::has_detached_session;
@@ -18,6 +17,7 @@ use crate::fleet::Fleets;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, ListenerId, PoolId};
 use crate::peer::Moment;
+use crate::peers::Workers;
 use crate::port::Effect;
 use crate::report::{Level, Reason, Report};
 use crate::settings::Assignment;

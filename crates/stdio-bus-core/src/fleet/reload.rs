@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 
 use super::Fleets;
 use super::balancer::Balancer;
-use crate::client::Client;
 use crate::ctx::Ctx;
 use crate::fleet::eras::lending::take_back;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, PoolId};
-use crate::pending::Requests;
+use crate::peers::Client;
+use crate::requests::Requests;
 use crate::session::table::Sessions;
 use crate::settings::{self, Assignment, Settings};
 use crate::silence::TimeLimits;
@@ -30,8 +30,8 @@ impl Fleets {
         self.balancer = Balancer::new(&ctx.settings, &self.pools);
         subscriptions.review(ctx, requests, self);
         for key in ctx.clients.keys() {
-            let Some(Client { identity: client, group: before, mcp, .. }) = ctx.clients.get(key) else { continue };
-            let (before, is_mcp) = (*before, mcp.era.is_some());
+            let Some(client) = ctx.clients.get(key) else { continue };
+            let (before, is_mcp, client) = (client.group(), client.mcp().era.is_some(), client.identity());
             let stays = |group: &GroupId| matches!(group, GroupId::Fleet(fleet) if kept.contains(fleet));
             let group = Some(before)
                 .filter(|group| is_mcp && stays(group))
@@ -42,7 +42,7 @@ impl Fleets {
             let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
             let lends = self.balancer[group].lends();
             if let Some(client) = ctx.clients.get_mut(key) {
-                (client.group, client.mcp.borrows) = (group, lends);
+                client.regroup(group, lends);
             }
             for (of, worker) in own.into_iter().chain(others) {
                 let to = if of == before { Some(group) } else { Some(of).filter(stays) };
@@ -133,7 +133,7 @@ pub(crate) fn arrange_pools(
 /// Removed pools stop their workers when no client uses them any more.
 pub(crate) fn release_gone_pools(fleets: &mut Fleets, ctx: &mut Ctx) {
     for fleet in fleets.pools.all() {
-        let uses = |(_, client): (_, &Client)| fleets.balancer[client.group].has(fleet);
+        let uses = |(_, client): (_, &Client)| fleets.balancer[client.group()].has(fleet);
         let is_released = fleets.pools[fleet].is_released;
         if !ctx.settings.pools[fleet].is_gone || is_released || ctx.clients.iter().any(uses) {
             continue;

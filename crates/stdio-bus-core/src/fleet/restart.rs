@@ -23,7 +23,7 @@ const UNSTEADY: u32 = 2;
 /// More failures than it takes to reach the longest backoff.
 const SOURCES: usize = 16;
 
-/// See the module's documentation.
+/// The failures of a fleet's workers, and when the next one may be started.
 #[derive(Default)]
 pub(crate) struct Restarts {
     failures: u32,

@@ -16,7 +16,6 @@ use core::time::Duration;
 use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::Wear;
 use super::worker::{State, Worker};
-use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::discovery::Question;
@@ -25,6 +24,7 @@ use crate::fleet::pool::Fleet;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, Peer, WorkerKey};
+use crate::peers::Workers;
 use crate::report::{Level, Reason, Report};
 use crate::session::table::{Session, Sessions};
 use crate::settings::{Assignment, Era};
@@ -392,7 +392,7 @@ impl Sessions {
             || worker.owner().is_some()
             || worker.end.output.queued() > 0
             || worker.end.sessions.iter().any(|session| self.get(*session).is_some_and(is_in_use))
-            || ctx.clients.iter().any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
+            || ctx.clients.iter().any(|(_, client)| client.assigned().iter().any(|(_, assigned)| *assigned == key))
     }
 }
 

@@ -7,7 +7,6 @@ use core::time::Duration;
 use super::answering::Answering;
 use super::claim::Claim;
 use super::tenure::Tenure;
-use crate::endpoint::Endpoint;
 use crate::fleet::eras::discovery::Question;
 use crate::fleet::eras::greeting::Greeting;
 use crate::flow::stall::StallBudget;
@@ -15,6 +14,7 @@ use crate::flow::waste::Useless;
 use crate::flow::window::SendWindow;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment};
+use crate::peers::Endpoint;
 use crate::report::{Reason, WorkerName};
 use crate::router::audience::Audience;
 use crate::router::elicitations::Elicitations;
@@ -51,9 +51,8 @@ pub(crate) enum Event {
     Spawned,
     /// The process could not be started.
     SpawnFailed,
-    /// Its stdout ended.
     StdoutEnded,
-    /// Its stdin is broken.
+    /// Writes to its stdin fail.
     StdinBroken,
     /// It is told to stop.
     Stop,
@@ -231,7 +230,6 @@ impl Process {
         self.timer.take_if(|at| *at <= now).is_some()
     }
 
-    /// Its state.
     pub(crate) fn state(&self) -> State {
         self.state
     }
@@ -368,7 +366,7 @@ pub(crate) struct Worker {
     pub(in crate::fleet) updates: Updates,
     /// Its answers to no request that it has.
     pub(in crate::fleet) unmatched: Unmatched,
-    /// Its tenure.
+    /// How long it may go on, and whether it is being replaced.
     pub(in crate::fleet) tenure: Tenure,
     /// Its record of answers.
     pub(in crate::fleet) answering: Answering,

@@ -7,15 +7,14 @@ use alloc::vec::Vec;
 use ndjson_scan::{Line, Span, blank_returns};
 
 use super::gate::Hold;
-use crate::client::end_of;
 use crate::clients::check_flushed;
 use crate::ctx::Ctx;
-use crate::endpoint::Endpoint;
 use crate::fleet::life::extend_read_timer;
 use crate::fleet::queue::WorkerQueue;
 use crate::fleet::roll::notice_leaving;
 use crate::message::{Edit, Edits, Parsed, not_for_worker};
-use crate::peer::{ClientKey, Moment, Peer, PeerBits, Text, WorkerKey};
+use crate::peer::{ClientKey, Peer, PeerBits, Text, WorkerKey};
+use crate::peers::{Endpoint, end_of};
 use crate::port::Effect;
 
 /// A client may read more slowly than a shared worker writes. It is closed when more than this many times
@@ -60,12 +59,9 @@ pub(crate) fn edited(line: Parsed<'_>, edits: &mut Edits) -> Vec<u8> {
 /// Reads a peer again whose first line is a request that has waited for its time: it is refused.
 pub(crate) fn release_overdue(ctx: &mut Ctx, queue: &mut WorkerQueue, peer: Peer) {
     let now = ctx.time.now();
-    let is_due = |end: &&mut Endpoint| {
-        let kept = end.seldom.get().map(|seldom| seldom.kept);
-        kept.and_then(|kept| kept.overdue_at()).is_some_and(|at| at <= now)
-    };
+    let is_due = |end: &&mut Endpoint| end.cold.first_line_expires().is_some_and(|at| at <= now);
     let Some(end) = ctx.endpoint(peer).filter(is_due) else { return };
-    end.seldom.kept.expire(Moment::NEVER);
+    end.cold.expire_first_line(None);
     if end.gate.has(Hold::Output) {
         ctx.stop_waiting(peer);
     }
@@ -95,21 +91,19 @@ impl Ctx {
         if !is_full && !in_turns {
             return false;
         }
-        let has_turn = self
-            .endpoint(client.into())
-            .is_some_and(|from| from.seldom.turn.is_granted() && from.seldom.turn.take(worker));
+        let has_turn = self.endpoint(client.into()).is_some_and(|from| from.cold.take_turn(worker));
         let Some(to) = self.workers.get_mut(worker) else { return false };
         let others_wait = to.end().output.has_waiters();
         if !is_full && (!in_turns || has_turn || to.window().has_room_for(client, others_wait, alone)) {
             to.window_mut().mark_line_end(client, bytes);
-            if to.end().blocker().is_some() {
+            if to.end().cold.blocker().is_some() {
                 self.limit_hold_up(worker, client);
             }
             return false;
         }
         // The state of the worker may be outdated. The first client that waits probes it again.
         let is_first = to.window().turns_due().is_some() && !others_wait;
-        self.endpoint(client.into()).into_iter().for_each(|from| from.seldom.turn.wait(bytes));
+        self.endpoint(client.into()).into_iter().for_each(|from| from.cold.turn_mut().wait(bytes));
         if in_turns {
             if is_first {
                 self.probe(worker);
@@ -128,7 +122,7 @@ impl Ctx {
             end.output.wait(from);
         }
         if let Some(end) = self.endpoint(from) {
-            end.seldom.blocked_on = Some((to, now));
+            end.cold.block_on(to, now);
         }
         self.close_gate(from, Hold::Output);
     }
@@ -156,7 +150,7 @@ impl Ctx {
     pub(crate) fn go_on(&mut self, peer: Peer) {
         let now = self.time.now();
         let Some(end) = self.endpoint(peer) else { return };
-        let blocked_on = end.seldom.get_mut().and_then(|seldom| seldom.blocked_on.take());
+        let blocked_on = end.cold.unblock();
         let waited = blocked_on.map(|(_, since)| now.since(since)).unwrap_or_default();
         self.out.side(peer).paused += waited;
         self.open_gate(peer, Hold::Output);
@@ -267,7 +261,7 @@ impl Ctx {
 
     /// `peer` stops waiting for an output.
     pub(crate) fn stop_waiting(&mut self, peer: Peer) {
-        if let Some(blocker) = self.endpoint(peer).and_then(|end| end.blocker())
+        if let Some(blocker) = self.endpoint(peer).and_then(|end| end.cold.blocker())
             && let Some(blocker) = self.endpoint(blocker)
         {
             blocker.output.forget(peer);
@@ -283,21 +277,21 @@ impl Ctx {
 
     /// Panics if the waiting peers and the outputs they wait for disagree.
     pub(crate) fn check_waiting(&self) {
-        let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &*client.end, false));
+        let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), client.end(), false));
         let workers =
             self.workers.iter().map(|(key, it)| (Peer::Worker(key), it.end(), it.window().turns_due().is_some()));
         let (mut waiters, mut waiting) = (Vec::new(), Vec::new());
         for (peer, end, in_turns) in clients.chain(workers) {
             let may_let_wait = end.output.is_full() || in_turns || !end.output.has_waiters();
             assert!(may_let_wait, "{peer:?} lets others wait for nothing");
-            assert!(end.blocker().is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
+            assert!(end.cold.blocker().is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
             assert!(
                 !end.gate.has(Hold::Throttle) || end.gate.throttled_until().is_some(),
                 "{peer:?} is throttled forever"
             );
             let pair = |blocker, waiter| [blocker, waiter].map(|peer| PeerBits::from(peer).get());
             waiters.extend(end.output.waiters().map(|waiter| pair(peer, *waiter)));
-            waiting.extend(end.blocker().map(|blocker| pair(blocker, peer)));
+            waiting.extend(end.cold.blocker().map(|blocker| pair(blocker, peer)));
         }
         waiters.sort_unstable();
         waiting.sort_unstable();

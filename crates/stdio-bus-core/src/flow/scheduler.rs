@@ -3,10 +3,10 @@
 //! slow reader holds up a worker that others use.
 
 use crate::ctx::Ctx;
-use crate::endpoint::Endpoint;
 use crate::peer::{ClientKey, Peer, RequestKey, WorkerKey};
-use crate::pending::Requests;
+use crate::peers::Endpoint;
 use crate::port::Effect;
+use crate::requests::Requests;
 use crate::session::table::Sessions;
 use crate::worker::Worker;
 
@@ -54,7 +54,7 @@ impl Ctx {
         }
         // Errors for its own requests take no turns.
         let itself = Peer::Worker(key);
-        if worker.end().blocker() == Some(itself) {
+        if worker.end().cold.blocker() == Some(itself) {
             worker.end_mut().output.forget(itself);
             self.go_on(itself);
         }
@@ -75,7 +75,7 @@ impl Ctx {
             if let Peer::Client(_) = waiter
                 && let Some(client) = self.endpoint(waiter)
             {
-                let Some(bytes) = client.seldom.turn.grant(key, is_last) else {
+                let Some(bytes) = client.cold.turn_mut().grant(key, is_last) else {
                     if let Some(worker) = self.workers.get_mut(key) {
                         worker.end_mut().output.wait(waiter);
                     }
@@ -121,7 +121,7 @@ impl Ctx {
     /// A client sends to a worker that another one holds up: from now on that is limited.
     pub(crate) fn limit_hold_up(&mut self, key: WorkerKey, client: ClientKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        if !matches!(worker.end().blocker(), Some(Peer::Client(slow)) if slow != client)
+        if !matches!(worker.end().cold.blocker(), Some(Peer::Client(slow)) if slow != client)
             || worker.stall().ends().is_some()
         {
             return;

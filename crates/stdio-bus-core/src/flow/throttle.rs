@@ -8,8 +8,8 @@ use core::time::Duration;
 use super::gate::Hold;
 use crate::ctx::Ctx;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
-use crate::pending::Requests;
 use crate::report::Reason;
+use crate::requests::Requests;
 
 /// This many workers in a row that end with a request of one client are not a coincidence.
 const SUSPECT_AFTER: u32 = 3;
@@ -94,7 +94,7 @@ impl Requests {
             askers.push(asker);
             let now = ctx.time.now();
             let Some(client) = ctx.endpoint(asker.into()) else { continue };
-            let Some((crashes, pause)) = client.seldom.throttle.count_crash() else { continue };
+            let Some((crashes, pause)) = client.cold.throttle_mut().count_crash() else { continue };
             ctx.throttle(asker, now.after(pause));
             let id = Some(self.asker_text(request));
             ctx.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
@@ -112,7 +112,8 @@ impl Ctx {
     /// A cancellation of this client named nothing.
     pub(crate) fn penalise_cancellation(&mut self, key: ClientKey) {
         let Some(client) = self.endpoint(key.into()) else { return };
-        if !client.seldom.throttle.excuse(client.traffic.asked) {
+        let asked = client.traffic.asked;
+        if !client.cold.throttle_mut().excuse(asked) {
             self.penalise_refusal(key);
         }
     }
@@ -122,7 +123,7 @@ impl Ctx {
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
         let (now, is_alone) = (self.time.now(), self.clients.len() == 1);
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
-        let ends = client.seldom.throttle.count_refusal(now);
+        let ends = client.cold.throttle_mut().count_refusal(now);
         self.throttle(key, ends);
     }
 

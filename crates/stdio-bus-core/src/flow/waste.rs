@@ -19,7 +19,6 @@ use crate::report::Reason;
 const PART: u32 = 30;
 /// What a worker may cost at once, in nanoseconds.
 const AT_ONCE: u64 = 1_250_000;
-/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Estimated costs in nanoseconds: of a line that is refused, of a byte between lines, and of a read for nothing else.
 const LINE: u64 = 1_000;

@@ -11,14 +11,14 @@ use ndjson_scan::Span;
 
 use super::audience::LOGIN;
 use super::message::{By, Said};
-use crate::client::Client;
 use crate::ctx::Ctx;
 use crate::id::{Id, Spelled};
 use crate::index::GroupId;
 use crate::message::{Parsed, Refusal, session_name};
 use crate::peer::{ClientKey, Peer, RequestKey, Text, WorkerKey};
-use crate::pending::Requests;
+use crate::peers::Client;
 use crate::report::Reason;
+use crate::requests::Requests;
 use crate::settings::{Assignment, Era};
 use crate::worker::Worker;
 
@@ -49,12 +49,16 @@ pub(crate) fn only_client(ctx: &Ctx, requests: &Requests, key: WorkerKey) -> Opt
         }
         Some(client) => Some(client).filter(|_| !worker.audience().has_others()),
         None => {
-            let may_use = |client: &Client| match client.mcp.era {
-                Some(_) => client.group == GroupId::Fleet(worker.fleet()),
+            let may_use = |client: &Client| match client.mcp().era {
+                Some(_) => client.group() == GroupId::Fleet(worker.fleet()),
                 None => {
-                    !client.identity.origin.is_proxy
+                    !client.identity().origin.is_proxy
                         && worker.fleet().era == Era::Legacy
-                        && ctx.settings.offers(client.identity.listener, &client.identity.origin, worker.fleet().pool)
+                        && ctx.settings.offers(
+                            client.identity().listener,
+                            &client.identity().origin,
+                            worker.fleet().pool,
+                        )
                 }
             };
             let mut users = ctx.clients.iter().filter(|(_, client)| may_use(client)).map(|(client, _)| client);

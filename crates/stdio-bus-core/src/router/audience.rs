@@ -6,12 +6,11 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use crate::client::Workers;
-use crate::client::{Client, Phase};
 use crate::ctx::Ctx;
 use crate::message::{Parsed, session_name};
 use crate::origin::Origin;
 use crate::peer::{ClientKey, WorkerKey};
+use crate::peers::{Client, Phase, Workers};
 
 /// The state of the login at an agent: as ACP proposes it, and as an extension, which agents send until it is decided.
 pub(super) const LOGIN: [&[u8]; 2] = [b"auth/status_update", b"_auth/status_update"];
@@ -99,7 +98,7 @@ impl ForAll {
 pub(crate) fn served_by(ctx: &Ctx, worker: WorkerKey) -> Vec<ClientKey> {
     let Some(worker) = ctx.workers.get(worker) else { return Vec::new() };
     let listens =
-        |(key, client): &(ClientKey, &Client)| worker.audience().has(*key) && client.phase <= Phase::HalfClosed;
+        |(key, client): &(ClientKey, &Client)| worker.audience().has(*key) && client.phase() <= Phase::HalfClosed;
     ctx.clients.iter().filter(listens).map(|(key, _)| key).collect()
 }
 

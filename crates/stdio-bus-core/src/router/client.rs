@@ -19,11 +19,10 @@ use crate::message::{
     Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
 };
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use crate::pending::{NewRequest, Request, Requests};
 use crate::refusals::refuse;
 use crate::refusals::report_line;
 use crate::report::Reason;
-use crate::request::Flags;
+use crate::requests::{Flags, NewRequest, Request, Requests};
 use crate::router::audience::note_audience;
 use crate::router::servers::note_servers;
 use crate::router::servers::worker_of_server;
@@ -79,7 +78,7 @@ impl Bus {
     }
 
     fn client_message(&mut self, client: ClientKey, line: Parsed<'_>) -> Result<Flow, Refusal> {
-        if let Some(refusal) = self.ctx.clients.get(client).and_then(|client| client.seldom.closing.refusal.clone()) {
+        if let Some(refusal) = self.ctx.clients.get(client).and_then(|client| client.closing().refusal().cloned()) {
             return Err(refusal);
         }
         // Messages about a pending request may still pass: its cancellation, notifications of its session.
@@ -557,7 +556,7 @@ fn visit(ctx: &mut Ctx, client: ClientKey, worker: WorkerKey) -> WorkerKey {
 
 /// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
 fn refuse_lost(ctx: &mut Ctx, of: &Naming<'_>) -> Result<(), Refusal> {
-    if ctx.clients.get(of.client).is_none_or(|client| !client.seldom.lost.has(of.name)) {
+    if ctx.clients.get(of.client).is_none_or(|client| !client.has_lost(of.name)) {
         return Ok(());
     }
     if of.verb.asks_for_session() {
@@ -573,12 +572,8 @@ fn refuse_lost(ctx: &mut Ctx, of: &Naming<'_>) -> Result<(), Refusal> {
 /// overdue.
 pub(crate) fn expire_first_line(ctx: &mut Ctx, peer: Peer, due: Option<Moment>) {
     let Some(end) = ctx.endpoint(peer) else { return };
-    if let Some(due) = due {
-        end.seldom.kept.expire(due);
-        ctx.wake_at(peer, due);
-    } else if let Some(seldom) = end.seldom.get_mut() {
-        seldom.kept.expire(Moment::NEVER);
-    }
+    end.cold.expire_first_line(due);
+    due.into_iter().for_each(|due| ctx.wake_at(peer, due));
 }
 
 /// A request that was not delivered in its time.

@@ -8,9 +8,9 @@ use alloc::collections::VecDeque;
 use ndjson_scan::string_in_params;
 
 use super::message::Said;
-use crate::client::Workers;
 use crate::message::{Parsed, has_method};
 use crate::peer::{ClientKey, SessionKey, Text, WorkerKey};
+use crate::peers::Workers;
 
 /// Maximum number per worker; beyond it the oldest one is dropped.
 const MOST: usize = 64;

@@ -32,7 +32,7 @@ pub(super) enum By {
     OwnId,
     /// It is one that the sender has to answer, by its id.
     Id,
-    /// The same, by its progress token.
+    /// It is one that the sender has to answer, by its progress token.
     Token,
 }
 

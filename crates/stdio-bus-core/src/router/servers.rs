@@ -3,11 +3,11 @@
 use ndjson_scan::{objects_in_params, string_in, string_in_params};
 
 use super::message::{Message, Said, is_of_server};
-use crate::client::Client;
 use crate::ctx::Ctx;
 use crate::message::Verb;
 use crate::offers::{LONGEST_NAME, MOST_OF_REQUEST};
 use crate::peer::{ClientKey, WorkerKey};
+use crate::peers::Client;
 
 /// A client's request goes to a worker: remembers the servers that it offers.
 pub(super) fn note_servers(ctx: &mut Ctx, message: &Message<'_>, worker: WorkerKey) {
@@ -21,7 +21,7 @@ pub(super) fn note_servers(ctx: &mut Ctx, message: &Message<'_>, worker: WorkerK
             && let Some(id) = string_in(server, b"id").filter(|id| id.len() <= LONGEST_NAME)
             && let Some(client) = ctx.clients.get_mut(client)
         {
-            client.seldom.offers.note(worker, &id);
+            client.note_offer(worker, &id);
         }
     }
 }
@@ -33,13 +33,13 @@ pub(super) fn client_of_server(ctx: &Ctx, said: &Said<'_>) -> Option<ClientKey> 
         return None;
     }
     let server = string_in_params(line.get(line.span), b"serverId")?;
-    let offers = |(_, client): &(ClientKey, &Client)| client.seldom.offers.has(worker, &server);
+    let offers = |(_, client): &(ClientKey, &Client)| client.offers().has(worker, &server);
     let mut found = ctx.clients.iter().filter(offers);
     let (mut newest, first) = found.next()?;
-    let names = &first.identity.origin.names;
+    let names = &first.identity().origin.names;
     for (key, other) in found {
         // A connection that was lost without a close is still listed when its client reconnects.
-        if !names.are_the_same_owner(&other.identity.origin.names) {
+        if !names.are_the_same_owner(&other.identity().origin.names) {
             return None;
         }
         newest = if key.serial() > newest.serial() { key } else { newest };
@@ -50,7 +50,7 @@ pub(super) fn client_of_server(ctx: &Ctx, said: &Said<'_>) -> Option<ClientKey> 
 /// The worker to which a client has offered the server that its message is from.
 pub(super) fn worker_of_server(ctx: &Ctx, message: &Message<'_>) -> Option<WorkerKey> {
     let &Message { from: client, line, .. } = message;
-    let offers = &ctx.clients.get(client)?.seldom.offers;
+    let offers = ctx.clients.get(client)?.offers();
     if offers.is_empty() || !is_of_server(line) {
         return None;
     }

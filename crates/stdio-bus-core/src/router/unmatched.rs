@@ -2,7 +2,7 @@
 //! has spelled in another way, or one that nobody waits for.
 //!
 //! Invariant: it reaches a client only if it cannot be about a request of another one. A number and the string of its
-//! digits have one owner (`names.rs`), so one stands for the other; all else that is only likely is delivered by a worker
+//! digits have one owner (`requests/names.rs`), so one stands for the other; all else that is only likely is delivered by a worker
 //! that has served one client alone, and fails the request at any other.
 use alloc::string::String;
 
@@ -12,9 +12,9 @@ use crate::ctx::Ctx;
 use crate::id::Id;
 use crate::message::{Edit, Parsed};
 use crate::peer::{Peer, RequestKey, WorkerKey};
-use crate::pending::Requests;
 use crate::refusals::report_line;
 use crate::report::Reason;
+use crate::requests::Requests;
 
 /// After so many unmatched answers in a row the pending requests of a worker are not searched any more for ids that
 /// such an answer may mean.
@@ -35,7 +35,7 @@ pub(crate) struct Meant {
 pub(crate) struct Misspelled {
     /// Its place, or the one where it is to be.
     at: Span,
-    /// There is one.
+    /// The answer has an id at all.
     is_there: bool,
     /// What the answerer has written, for people; none if that is common.
     how: Option<String>,

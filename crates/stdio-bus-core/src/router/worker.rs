@@ -9,7 +9,6 @@ use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, member, wrapped_message};
 use super::addressee::NamedRequest;
 use super::message::{Said, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
-use crate::client::Phase;
 use crate::ctx::Ctx;
 use crate::ended::Ending;
 use crate::fleet::eras::greeting::{KeptLine, Refused};
@@ -19,11 +18,12 @@ use crate::flow::delivery::{Room, SLOW_READER_LIMIT, edited};
 use crate::id::{Id, Spelled};
 use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, session_name, session_named};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use crate::pending::{NewRequest, Requests};
+use crate::peers::Phase;
 use crate::port::Close;
 use crate::refusals::refuse;
 use crate::refusals::report_line;
 use crate::report::Reason;
+use crate::requests::{NewRequest, Requests};
 use crate::router::addressee::no_addressee;
 use crate::router::addressee::only_client;
 use crate::router::audience::ForAll;
@@ -78,7 +78,7 @@ impl Bus {
     ) -> Flow {
         let from = Peer::Worker(worker);
         let Some(request) = self.requests.get(key) else { return Flow::Next };
-        let (verb, sessions) = (request.verb, self.requests.sessions(key));
+        let (verb, sessions) = (request.verb(), self.requests.sessions(key));
         let Some(Peer::Client(client)) = request.asker() else {
             if verb == Verb::Load && line.has(Line::RESULT) {
                 self.sessions.step_all(sessions, Event::LoadedLate);
@@ -154,7 +154,7 @@ impl Bus {
         }
         let key = self.requests.answered(from, line);
         let request = key.and_then(|key| self.requests.get(key));
-        let creates = request.is_some_and(|request| request.verb.creates());
+        let creates = request.is_some_and(|request| request.verb().creates());
         match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
             Some(key) => self.fail_request(key, Reason::TooDeep, &format!("the answer is {text}")),
             None => report_line(&mut self.ctx, Reason::TooDeep, from, line, &text),
@@ -313,7 +313,7 @@ impl Bus {
         let Some(to) = self.ctx.endpoint(client.into()) else { return Room::Free };
         if !to.output.is_full() {
             if is_of_its_own {
-                to.seldom.forget_crashes();
+                to.cold.forget_crashes();
             }
             return Room::Free;
         }
@@ -336,7 +336,7 @@ impl Bus {
         }
         if !is_too_long {
             if let Some(to) = self.ctx.endpoint(client.into()).filter(|_| is_of_its_own) {
-                to.seldom.forget_crashes();
+                to.cold.forget_crashes();
             }
             return Room::Free;
         }
@@ -414,7 +414,7 @@ impl Bus {
             self.fleets.pools_mut().tally_mut(worker.fleet().pool).answered(outcome, self.ctx.time.lasted(since));
         }
         if let Some(client) = self.ctx.clients.get_mut(client) {
-            client.mcp.answered_by = Some(key);
+            client.note_answer_of(key);
         }
         self.ctx.send(client.into(), &text);
         self.wake_after_answer(client);
@@ -436,7 +436,7 @@ impl Bus {
         }
         let Some(at) = self.ctx.workers.get_mut(worker) else { return Flow::Next };
         let fingerprint = id.as_ref().map(|id| self.requests.fingerprint(id));
-        if fingerprint.is_some_and(|fingerprint| at.end_mut().seldom.retired.take(fingerprint)) {
+        if fingerprint.is_some_and(|fingerprint| at.end_mut().cold.retired_mut().take(fingerprint)) {
             self.sessions.learn_from_late_answer(&mut self.ctx, worker, line, [None; 2]);
             report_line(&mut self.ctx, Reason::LateAnswer, from, line, "the request was given up before");
             return Flow::Next;

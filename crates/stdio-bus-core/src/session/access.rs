@@ -149,7 +149,7 @@ enum Holder {
     Reserved,
     /// An older connection of the asker's verified name, on the same listener.
     OlderName(State),
-    /// A newer one.
+    /// A newer connection of that name.
     NewerName(State),
     Another,
 }

@@ -18,8 +18,8 @@ use crate::ctx::Ctx;
 use crate::fleet::pool::Pools;
 use crate::message::text_after;
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
-use crate::pending::Requests;
 use crate::report::Reason;
+use crate::requests::Requests;
 use crate::session::table::Sessions;
 
 /// The child that a `session/update` announces, if it does.
@@ -94,7 +94,7 @@ impl Sessions {
     /// Nobody says that a child has ended. If the table is full and its owner holds most, its own child that was
     /// announced first gives way, unless the new one belongs to it.
     fn evict_child_of(&mut self, ctx: &mut Ctx, owner: ClientKey, parent: SessionKey) {
-        if ctx.clients.heaviest(owner, |client| client.end.sessions.len()).is_some() {
+        if ctx.clients.heaviest(owner, |client| client.end().sessions.len()).is_some() {
             return;
         }
         let own = ctx.peer_end(owner.into()).map(|end| end.sessions.clone()).unwrap_or_default();
@@ -102,7 +102,7 @@ impl Sessions {
             let is_child = self.get(*key).is_some_and(|session| session.parent.is_some());
             is_child && *key != parent && !self.is_below(parent, *key)
         };
-        let children: Vec<_> = own.into_iter().filter(is_over).collect();
+        let children: Vec<_> = own.iter().copied().filter(is_over).collect();
         let Some(oldest) = self.most_idle(&children) else { return };
         ctx.report(Reason::SessionEvicted, Some(owner.into()), || {
             "the session table is full: of the children of this client's sessions the oldest is closed".into()
@@ -126,7 +126,7 @@ impl Sessions {
 
     /// The children of a session get the owner that it has got. Those that find no room are forgotten, until the worker
     /// announces them again.
-    pub(crate) fn lend_children(&mut self, ctx: &mut Ctx, parent: SessionKey, client: ClientKey) {
+    pub(super) fn lend_children(&mut self, ctx: &mut Ctx, parent: SessionKey, client: ClientKey) {
         for child in self.family_of(parent) {
             if self.is_full() {
                 self.end(ctx, child);

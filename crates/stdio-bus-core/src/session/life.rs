@@ -11,8 +11,8 @@ use crate::ctx::Ctx;
 use crate::fleet::roll::notice_leaving;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use crate::pending::{Request, Requests};
 use crate::report::Reason;
+use crate::requests::{Request, Requests};
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::timers::Timer;
 
@@ -55,7 +55,7 @@ impl Sessions {
             let worker = ctx.peer_end(session.worker.into()).expect("a session has a live worker");
             assert!(worker.sessions.contains(&key));
         }
-        let at_clients = ctx.clients.iter().map(|(_, client)| client.end.sessions.len());
+        let at_clients = ctx.clients.iter().map(|(_, client)| client.end().sessions.len());
         let at_workers = ctx.workers.iter().map(|(_, worker)| worker.end().sessions.len());
         assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.len() + self.owned());
     }
@@ -68,7 +68,7 @@ impl Sessions {
     /// Gives a session without an owner to a client. Returns whether the client is still there.
     pub(super) fn give_to(&mut self, ctx: &mut Ctx, session: SessionKey, client: ClientKey) -> bool {
         let Some(owner) = ctx.clients.get_mut(client) else { return false };
-        self.give(session, client, &mut owner.end.sessions);
+        self.give(session, client, &mut owner.end_mut().sessions);
         true
     }
 
@@ -76,7 +76,7 @@ impl Sessions {
     fn leave_owner(&mut self, ctx: &mut Ctx, key: SessionKey) {
         let Some(session) = self.get(key) else { return };
         let (worker, owner) = (session.worker, session.client.and_then(|owner| ctx.clients.get_mut(owner)));
-        self.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
+        self.take_from_owner(key, owner.map(|owner| &mut owner.end_mut().sessions));
         notice_leaving(ctx, worker);
     }
 
@@ -310,7 +310,7 @@ impl Sessions {
     /// Makes room for a session of `asker` at the cost of the client that holds most; false if that is the asker
     /// itself, or nothing can be evicted.
     fn evict_for(&mut self, ctx: &mut Ctx, asker: ClientKey) -> bool {
-        let Some(holder) = ctx.clients.heaviest(asker, |client| client.end.sessions.len()) else {
+        let Some(holder) = ctx.clients.heaviest(asker, |client| client.end().sessions.len()) else {
             return false;
         };
         let held = ctx.peer_end(holder.into()).map(|client| &client.sessions);

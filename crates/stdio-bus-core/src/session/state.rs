@@ -46,7 +46,7 @@ pub(crate) enum Event {
     Answered,
     /// The worker has loaded it for its owner.
     Loaded,
-    /// The same, but it is bound to another user name.
+    /// The worker has loaded it for its owner, but it is bound to another user name.
     LoadedForAnotherName,
     /// The worker has created it for its owner.
     Made,
@@ -74,7 +74,7 @@ pub(crate) fn step(state: State, event: Event) -> State {
 impl State {
     /// Whether the worker has given it to its owner.
     #[inline]
-    pub(crate) fn is_issued(self) -> bool {
+    pub(super) fn is_issued(self) -> bool {
         matches!(self, Self::Loaded | Self::Given)
     }
 

@@ -138,6 +138,30 @@ impl Session {
     }
 }
 
+/// The sessions of an owner or of a worker, in the order in which it got them, but that the last one takes the place of one
+/// that leaves.
+#[derive(Clone, Default)]
+pub(crate) struct SessionList(Vec<SessionKey>);
+
+impl SessionList {
+    pub(crate) const NONE: Self = Self(Vec::new());
+
+    fn leave(&mut self, key: SessionKey) {
+        if let Some(at) = self.0.iter().position(|session| *session == key) {
+            self.0.swap_remove(at);
+        }
+    }
+}
+
+impl Deref for SessionList {
+    type Target = [SessionKey];
+
+    #[inline(always)]
+    fn deref(&self) -> &[SessionKey] {
+        &self.0
+    }
+}
+
 /// All sessions, by owner and by worker.
 pub(crate) struct Sessions {
     /// The sessions, and the reserved names.
@@ -193,7 +217,6 @@ impl Sessions {
         &self.bonds
     }
 
-    /// The same, mutable.
     pub(super) fn bonds_mut(&mut self) -> &mut Bonds {
         &mut self.bonds
     }
@@ -264,7 +287,7 @@ impl Sessions {
         }
     }
 
-    /// The same by hash.
+    /// The first session of this name that a client owns, by hash.
     fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
         let hash = self.index.hash(client, name);
         let is_it = |session: &Session| session.client == Some(client) && session.name.as_bytes() == name;
@@ -411,41 +434,41 @@ impl Sessions {
         &mut self,
         now: Moment,
         worker: WorkerKey,
-        at_worker: &mut Vec<SessionKey>,
+        at_worker: &mut SessionList,
         name: &[u8],
         state: State,
     ) -> Option<SessionKey> {
         debug_assert!(self.of_worker(worker, name).is_none());
         let key = self.table.insert(Session::new(now, worker, name, state))?;
         self.index.insert(self.index.hash(worker, name), key);
-        at_worker.push(key);
+        at_worker.0.push(key);
         Some(key)
     }
 
     /// Gives a session without an owner to a client, with the list of its sessions.
-    pub(super) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Vec<SessionKey>) {
+    pub(super) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut SessionList) {
         let Some(session) = self.table.get_mut(key).filter(|session| session.client.is_none()) else { return };
         session.client = Some(client);
         self.held.remove(&session.held_as);
-        at_client.push(key);
+        at_client.0.push(key);
         self.index.insert(self.index.hash(client, session.name.as_bytes()), key);
     }
 
     /// Removes the owner of a session, whose list this is.
-    pub(super) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Vec<SessionKey>>) {
+    pub(super) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut SessionList>) {
         let Some(session) = self.table.get_mut(key) else { return };
         let Some(owner) = session.client.take() else { return };
         self.index.remove(self.index.hash(owner, session.name.as_bytes()), key);
-        leave(at_client, key);
+        at_client.into_iter().for_each(|list| list.leave(key));
     }
 
     /// Removes a session without an owner from the table, and from the list of its worker.
-    pub(super) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Vec<SessionKey>>) {
+    pub(super) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut SessionList>) {
         let Some(session) = self.table.remove(key) else { return };
         debug_assert!(session.client.is_none());
         self.index.remove(self.index.hash(session.worker, session.name.as_bytes()), key);
         self.held.remove(&session.held_as);
-        leave(at_worker, key);
+        at_worker.into_iter().for_each(|list| list.leave(key));
     }
 
     /// Applies an event to a session. A reserved name has no owner to prove anything.
@@ -510,7 +533,7 @@ impl Sessions {
 
     /// The one of these sessions to evict first: nothing is pending in it, and none of them is a child of it, since those
     /// would go with it; first those without an answer, then those unused for longest.
-    pub(crate) fn most_idle(&self, keys: &[SessionKey]) -> Option<SessionKey> {
+    pub(super) fn most_idle(&self, keys: &[SessionKey]) -> Option<SessionKey> {
         let mut parents: Vec<_> = keys.iter().filter_map(|key| self.get(*key)?.parent).collect();
         parents.sort_unstable();
         let may_go = |key: &SessionKey, at: &Session| at.pending == 0 && parents.binary_search(key).is_err();
@@ -584,14 +607,5 @@ impl Deref for Sessions {
 
     fn deref(&self) -> &Self::Target {
         &self.table
-    }
-}
-
-/// Removes a session from the list of its owner or its worker.
-fn leave(list: Option<&mut Vec<SessionKey>>, key: SessionKey) {
-    if let Some(list) = list
-        && let Some(at) = list.iter().position(|session| *session == key)
-    {
-        list.swap_remove(at);
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Bonds {
 
 impl Bonds {
     /// The session `session` of a pool was created or loaded under the user name `name`. A bond is final.
-    pub(crate) fn bind(&mut self, pool: PoolId, session: &[u8], name: &str) {
+    pub(super) fn bind(&mut self, pool: PoolId, session: &[u8], name: &str) {
         if self.names.len() <= pool.index() {
             self.names.resize_with(pool.index() + 1, HashMap::default);
         }
@@ -60,7 +60,7 @@ impl Bonds {
     }
 
     /// Whether a session of a pool is bound to another user name.
-    pub(crate) fn keeps_from(&self, pool: PoolId, session: &[u8], name: Option<&str>) -> bool {
+    pub(super) fn keeps_from(&self, pool: PoolId, session: &[u8], name: Option<&str>) -> bool {
         let bound = self.names.get(pool.index()).and_then(|names| names.get(session));
         bound.is_some_and(|bound| Some(&**bound) != name)
     }

@@ -355,7 +355,7 @@ fn a_client_that_fills_a_table_is_read_more_slowly_and_the_others_are_not() {
 #[test]
 fn memory_not_counted_by_max_memory_is_at_most_40_mib() {
     use crate::offers;
-    use crate::pending::LARGEST;
+    use crate::requests::LARGEST;
     use crate::router::elicitations;
     use crate::settings::{
         MAX_CONNECTIONS, MAX_PENDING_REQUESTS, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, MAX_SESSIONS, MAX_WORKERS,
@@ -371,7 +371,7 @@ fn memory_not_counted_by_max_memory_is_at_most_40_mib() {
     let elicitations = MAX_WORKERS * elicitations::MOST_MEMORY;
     let offers = MAX_CONNECTIONS * offers::MOST_MEMORY;
     // Of requests that are over.
-    let known = crate::names::MOST * crate::names::LARGEST;
+    let known = crate::requests::LARGEST_NAMES;
     let sum = requests + names + lines + elicitations + offers + known;
     assert!(sum <= 40 << 20, "{sum} bytes: {:?}", [requests, names, lines, elicitations, offers, known]);
 }

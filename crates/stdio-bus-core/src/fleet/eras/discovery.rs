@@ -15,7 +15,6 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
@@ -26,6 +25,7 @@ use crate::fleet::tenure::Wear;
 use crate::id::Id;
 use crate::index::{FleetId, PoolId};
 use crate::peer::{Moment, WorkerKey};
+use crate::peers::Workers;
 use crate::port::Effect;
 use crate::report::Reason;
 use crate::settings::Era;

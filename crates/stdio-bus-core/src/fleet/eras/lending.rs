@@ -19,8 +19,7 @@ use crate::fleet::roll::notice_leaving;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, GroupId, SlotId};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
-use crate::pending::Requests;
-use crate::request::Request;
+use crate::requests::{Request, Requests};
 use crate::tasks::Tasks;
 
 /// A worker beyond those that a pool keeps is stopped when it was unused for this long.
@@ -151,7 +150,7 @@ impl Requests {
 
 /// The worker that a client's next messages go to while that lives, if they are bound to one of this fleet.
 pub(crate) fn preferred_worker(ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
-    let worker = ctx.clients.get(client)?.mcp.preferred?;
+    let worker = ctx.clients.get(client)?.mcp().preferred?;
     let at = ctx.workers.get(worker)?;
     (at.fleet == fleet && at.takes_messages()).then_some(worker)
 }

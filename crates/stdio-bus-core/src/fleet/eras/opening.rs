@@ -18,8 +18,6 @@ use core::time::Duration;
 
 use ndjson_scan::Line;
 
-use crate::client::Clients;
-use crate::client::Workers;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::greeting::{Asked, Greeting, KeptLine, Opening, Refused, alike};
@@ -27,8 +25,9 @@ use crate::id::Id;
 use crate::index::FleetId;
 use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
-use crate::pending::Requests;
+use crate::peers::{Client, Clients, Workers};
 use crate::report::Reason;
+use crate::requests::Requests;
 use crate::router::audience::note_audience;
 use crate::router::message::Message;
 use crate::router::unmatched::error_of;
@@ -257,7 +256,7 @@ impl Openings {
         let fleet = ctx.workers.get(key).filter(|worker| worker.owner().is_none()).map(|worker| worker.fleet);
         let Some((spelled, fleet)) = id.as_ref().zip(fleet) else { return };
         self.forget_those_in(ctx, client, fleet);
-        let openings = ctx.clients.get(client).and_then(|client| client.seldom.get()).map(|seldom| &seldom.openings);
+        let openings = ctx.clients.get(client).map(Client::openings);
         let kept: usize = openings.map_or(0, |openings| openings.iter().map(Opening::bytes).sum());
         let is_kept = kept + text.len() < longest;
         // Only what is kept, or nearly, is compared: another one is like no other.
@@ -273,7 +272,7 @@ impl Openings {
         };
         self.bytes += opening.bytes();
         if let Some(client) = ctx.clients.get_mut(client) {
-            client.seldom.openings.push(opening);
+            client.open(opening);
         }
         let made = edits[0].as_ref().and_then(|edit| Id::parse(edit.with.as_bytes()).ok());
         let id = made.unwrap_or_else(|| spelled.id.clone());
@@ -386,8 +385,8 @@ impl Openings {
 
     /// What a client has begun with in a pool is not kept any longer.
     fn forget_those_in(&mut self, ctx: &mut Ctx, client: ClientKey, fleet: FleetId) {
-        let Some(client) = ctx.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) else { return };
-        let dropped = client.openings.extract_if(.., |opening| opening.fleet == fleet);
+        let Some(openings) = ctx.clients.get_mut(client).and_then(Client::openings_mut) else { return };
+        let dropped = openings.extract_if(.., |opening| opening.fleet == fleet);
         let bytes: usize = dropped.map(|opening| opening.bytes()).sum();
         self.bytes -= bytes;
     }
@@ -413,8 +412,8 @@ impl Openings {
 
     /// Panics if what is kept was counted wrongly.
     pub(crate) fn check(&self, ctx: &Ctx) {
-        let clients = ctx.clients.iter().filter_map(|(_, client)| client.seldom.get());
-        let kept: usize = clients.flat_map(|client| &client.openings).map(Opening::bytes).sum();
+        let clients = ctx.clients.iter();
+        let kept: usize = clients.flat_map(|(_, client)| client.openings()).map(Opening::bytes).sum();
         let answers: usize = ctx.workers.iter().map(|(_, worker)| worker.greeting.bytes()).sum();
         assert_eq!(kept + answers, self.bytes);
     }
@@ -494,13 +493,11 @@ fn note_accepted(ctx: &mut Ctx, client: ClientKey, key: WorkerKey, alike: u64) {
 impl Clients {
     /// How a client has begun in a pool.
     fn opening_of(&self, client: ClientKey, fleet: FleetId) -> Option<&Opening> {
-        self.get(client)?.seldom.get()?.openings.iter().find(|opening| opening.fleet == fleet)
+        self.get(client)?.openings().iter().find(|opening| opening.fleet == fleet)
     }
 
-    /// The same, to be changed.
     fn opening_mut(&mut self, client: ClientKey, fleet: FleetId) -> Option<&mut Opening> {
-        let client = self.get_mut(client)?.seldom.get_mut()?;
-        client.openings.iter_mut().find(|opening| opening.fleet == fleet)
+        self.get_mut(client)?.openings_mut()?.iter_mut().find(|opening| opening.fleet == fleet)
     }
 }
 

@@ -10,10 +10,10 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::id::{Id, MADE, Shape};
-use super::peer::PeerBits;
-use super::seldom::blank;
-use super::table::Fingerprints;
+use crate::id::{Id, MADE, Shape};
+use crate::peer::PeerBits;
+use crate::seldom::blank;
+use crate::table::Fingerprints;
 
 /// How many numbers an asker that counts owns beyond the last one, unless another one owns some of them; and how far apart
 /// two numbers of one that counts are at most.
@@ -23,13 +23,13 @@ const MOST_RANGES: usize = 1024;
 /// Maximum number of strings of one answerer, without the digits at their end.
 const MOST_STEMS: usize = 1024;
 /// Maximum number of both of all answerers.
-pub(super) const MOST: usize = 16 * 1024;
-/// Upper bound of the memory for one of them, in bytes: half of a table may be empty.
+const MOST: usize = 16 * 1024;
+/// Upper bound of the memory for all of them, in bytes: half of a table may be empty.
 #[cfg(test)]
-pub(super) const LARGEST: usize = 2 * size_of::<Range>();
+pub(crate) const LARGEST_NAMES: usize = MOST * 2 * size_of::<Range>();
 
-/// See the module's documentation.
-pub(super) struct SentNames {
+/// The names that one answerer was sent unchanged, and who owns them.
+pub(crate) struct SentNames {
     /// Who asked first.
     first: Option<PeerBits>,
     /// Numbers and their owners, in order and apart.
@@ -75,7 +75,7 @@ impl Default for Shared {
 impl SentNames {
     /// Whether `asker`, in this slot of its table, owns a number: a quick look that finds most of them.
     #[inline(always)]
-    pub(super) fn are_known(&self, asker: PeerBits, slot: usize, number: u64) -> bool {
+    pub(crate) fn are_known(&self, asker: PeerBits, slot: usize, number: u64) -> bool {
         let range = self.last_used.get(slot).and_then(|last| self.ranges.get(usize::from(*last)));
         range.is_some_and(|range| range.owner == asker && range.first <= number && number <= range.last)
     }
@@ -139,7 +139,7 @@ impl SentNames {
     }
 
     /// The same for a number that was certainly not made before.
-    pub(super) fn make_new_number(&mut self) -> Option<u64> {
+    pub(crate) fn make_new_number(&mut self) -> Option<u64> {
         let made = MADE.start + self.made;
         MADE.contains(&made).then(|| {
             self.made += 1;
@@ -154,7 +154,7 @@ impl SentNames {
 
     /// As if so many names had been made already.
     #[cfg(test)]
-    pub(super) fn have_made(&mut self, made: u64) {
+    pub(crate) fn have_made(&mut self, made: u64) {
         self.made = made;
     }
 }

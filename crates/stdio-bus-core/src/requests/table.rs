@@ -15,15 +15,14 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 use core::time::Duration;
 
-use super::id::Id;
-use super::message::{Cancel, Verb};
 use super::names::{self, SentNames};
-use super::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text, WorkerKey};
-use super::request::{Flags, NONE, Rare, SINCE_SHIFT};
-pub(super) use super::request::{NewRequest, Original, Request};
-use super::settings::MAX_PENDING_REQUESTS;
-use super::silence::Watch;
-use super::table::{Fingerprints, Table};
+use super::request::{Flags, NONE, NewRequest, Original, Rare, Request, SINCE_SHIFT};
+use crate::id::Id;
+use crate::message::{Cancel, Verb};
+use crate::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text, WorkerKey};
+use crate::settings::MAX_PENDING_REQUESTS;
+use crate::silence::Watch;
+use crate::table::{Fingerprints, Table};
 
 /// How long the answer to a cancelled request is awaited.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -39,14 +38,14 @@ const FEW: usize = 16;
 
 /// Bytes of a request with everything stored beside it, except its ids.
 #[cfg(test)]
-pub(super) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + LONGEST_METHOD + 64;
+pub(crate) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + LONGEST_METHOD + 64;
 
 /// The index slot of a request, or a free one.
 #[derive(Clone, Copy)]
-pub(super) struct Place(usize);
+pub(crate) struct Place(usize);
 
 /// The pending requests.
-pub(super) struct Requests {
+pub(crate) struct Requests {
     table: Table<Request, 'r'>,
     /// Number of requests to workers, and to clients.
     counts: [usize; 2],
@@ -70,7 +69,7 @@ pub(super) struct Requests {
 
 /// The requests of one asker, the oldest first: head, tail and length of the list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     first: u16,
     last: u16,
     count: u16,
@@ -80,17 +79,17 @@ pub(super) struct Asked {
 
 impl Asked {
     /// There are none.
-    pub(super) const NOTHING: Self = Self { first: NONE, last: NONE, count: 0, lists_ids: false };
+    pub(crate) const NOTHING: Self = Self { first: NONE, last: NONE, count: 0, lists_ids: false };
 
     /// Their number.
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count.into()
     }
 
     /// Whether there is none.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
@@ -110,7 +109,7 @@ fn side(answerer: Peer) -> usize {
 const PLACES: usize = (4 * MAX_PENDING_REQUESTS).next_power_of_two();
 
 impl Requests {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             table: Table::new(2 * MAX_PENDING_REQUESTS),
             counts: [0; 2],
@@ -126,20 +125,20 @@ impl Requests {
     }
 
     /// Number of requests to workers, and to clients.
-    pub(super) fn counts(&self) -> [usize; 2] {
+    pub(crate) fn counts(&self) -> [usize; 2] {
         self.counts
     }
 
     /// Number of requests more that such a peer can have to answer.
     #[inline]
-    pub(super) fn free(&self, answerer: Peer) -> usize {
+    pub(crate) fn free(&self, answerer: Peer) -> usize {
         MAX_PENDING_REQUESTS - self.counts[side(answerer)]
     }
 
     /// Whether there is room for one more request of an asker that has `holds` unanswered, among `askers` possible
     /// askers. The last slots are reserved for those that hold few.
     #[inline]
-    pub(super) fn has_room(&self, answerer: Peer, askers: usize, holds: usize) -> bool {
+    pub(crate) fn has_room(&self, answerer: Peer, askers: usize, holds: usize) -> bool {
         let free = self.free(answerer);
         let kept = KEPT.min(KEPT_FOR_EACH * askers.saturating_sub(1));
         free > 0 && (free > kept || holds < MAX_PENDING_REQUESTS / askers.max(1))
@@ -153,7 +152,7 @@ impl Requests {
     }
 
     /// The fingerprint of an id in a list of many, number or not.
-    pub(super) fn fingerprint(&self, id: &Id) -> u64 {
+    pub(crate) fn fingerprint(&self, id: &Id) -> u64 {
         match id {
             Id::Number(number) => self.fingerprints.of(0, &number.to_le_bytes()),
             Id::Text(text) => self.fingerprints.of(1, text.as_bytes()),
@@ -168,14 +167,14 @@ impl Requests {
 
     /// The request that an answer with this id from `answerer` belongs to; else a free place.
     #[inline]
-    pub(super) fn find_or_place(&self, answerer: Peer, id: &Id) -> Result<(RequestKey, Place), Place> {
+    pub(crate) fn find_or_place(&self, answerer: Peer, id: &Id) -> Result<(RequestKey, Place), Place> {
         match id {
             Id::Number(number) => self.probe(answerer.into(), *number, |_, request| !request.flags.has(Flags::TEXT)),
             name => self.find_name(answerer.into(), name),
         }
     }
 
-    /// The same for an id that is not a number.
+    /// What `find_or_place` does, for an id that is not a number.
     #[cold]
     fn find_name(&self, answerer: PeerBits, id: &Id) -> Result<(RequestKey, Place), Place> {
         self.probe(answerer, self.fingerprint(id), |key, _| self.text(key) == Some(id))
@@ -205,7 +204,7 @@ impl Requests {
 
     /// The request that an answer with this id from `answerer` belongs to.
     #[inline]
-    pub(super) fn find(&self, answerer: Peer, id: &Id) -> Option<RequestKey> {
+    pub(crate) fn find(&self, answerer: Peer, id: &Id) -> Option<RequestKey> {
         self.find_or_place(answerer, id).ok().map(|(key, _)| key)
     }
 
@@ -238,12 +237,12 @@ impl Requests {
     }
 
     /// The sessions that it is in.
-    pub(super) fn sessions(&self, key: RequestKey) -> [Option<SessionKey>; 2] {
+    pub(crate) fn sessions(&self, key: RequestKey) -> [Option<SessionKey>; 2] {
         [self.get(key).and_then(|request| request.session), self.rare(key).and_then(|rare| rare.second_session)]
     }
 
     /// The id as its asker wrote it.
-    pub(super) fn asker_token(&self, key: RequestKey) -> Vec<u8> {
+    pub(crate) fn asker_token(&self, key: RequestKey) -> Vec<u8> {
         match (self.original(key), self.get(key)) {
             (Some(original), _) => original.token.as_bytes().to_vec(),
             (None, Some(request)) => self.asker_id(key, request).token(),
@@ -251,13 +250,13 @@ impl Requests {
         }
     }
 
-    /// The same as text, for a report.
-    pub(super) fn asker_text(&self, key: RequestKey) -> String {
+    /// The id as its asker wrote it, for a report.
+    pub(crate) fn asker_text(&self, key: RequestKey) -> String {
         String::from_utf8_lossy(&self.asker_token(key)).into_owned()
     }
 
     /// The token known to its asker, if the answerer sees another id.
-    pub(super) fn replaced_token(&self, key: RequestKey) -> Option<Text> {
+    pub(crate) fn replaced_token(&self, key: RequestKey) -> Option<Text> {
         if let Some(number) = self.get(key)?.original_number() {
             return Some(Text::of_number(number.into()));
         }
@@ -265,13 +264,13 @@ impl Requests {
     }
 
     /// The token known to the answerer, if its asker knows another id.
-    pub(super) fn wire_token(&self, key: RequestKey) -> Option<Text> {
+    pub(crate) fn wire_token(&self, key: RequestKey) -> Option<Text> {
         self.replaced_token(key)?;
         Some(self.wire_id(key, self.get(key)?).token().as_slice().into())
     }
 
     /// The id known to the answerer.
-    pub(super) fn wire_of(&self, key: RequestKey) -> Option<Id> {
+    pub(crate) fn wire_of(&self, key: RequestKey) -> Option<Id> {
         Some(self.wire_id(key, self.get(key)?))
     }
 
@@ -286,13 +285,13 @@ impl Requests {
     }
 
     /// The requests of one asker, the oldest first.
-    pub(super) fn asked<'a>(&'a self, asked: &Asked) -> impl Iterator<Item = RequestKey> + 'a {
+    pub(crate) fn asked<'a>(&'a self, asked: &Asked) -> impl Iterator<Item = RequestKey> + 'a {
         let key = |slot: u16| (slot != NONE).then(|| self.table.in_slot(slot.into()).0);
         core::iter::successors(key(asked.first), move |before| key(self.get(*before)?.after))
     }
 
     /// The newest request of an asker.
-    pub(super) fn newest(&self, asked: &Asked) -> Option<RequestKey> {
+    pub(crate) fn newest(&self, asked: &Asked) -> Option<RequestKey> {
         (asked.last != NONE).then(|| self.table.in_slot(asked.last.into()).0)
     }
 
@@ -334,7 +333,7 @@ impl Requests {
     /// since. There must be room.
     #[inline]
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn insert(
+    pub(crate) fn insert(
         &mut self,
         since: Moment,
         place: Place,
@@ -425,7 +424,7 @@ impl Requests {
     }
 
     /// A worker asks a client with this method, perhaps since it works on a request of the client.
-    pub(super) fn note_question(&mut self, key: RequestKey, method: &[u8], of: Option<RequestKey>) {
+    pub(crate) fn note_question(&mut self, key: RequestKey, method: &[u8], of: Option<RequestKey>) {
         let Some(question) = self.table.get_mut(key) else { return };
         question.flags.0 |= Flags::RARE;
         let rare = self.beside(key);
@@ -434,18 +433,18 @@ impl Requests {
     }
 
     /// The beginning of the method of a worker's question, a JSON token.
-    pub(super) fn method_of(&self, question: RequestKey) -> Option<String> {
+    pub(crate) fn method_of(&self, question: RequestKey) -> Option<String> {
         let method = self.rare(question)?.method.as_bytes();
         (!method.is_empty()).then(|| String::from_utf8_lossy(method).trim_matches('"').into())
     }
 
     /// The pending request that a worker's question belongs to.
-    pub(super) fn belongs_to(&self, question: RequestKey) -> Option<RequestKey> {
+    pub(crate) fn belongs_to(&self, question: RequestKey) -> Option<RequestKey> {
         self.rare(question)?.belongs_to.filter(|key| self.get(*key).is_some())
     }
 
     /// Whether a request has a progress token.
-    pub(super) fn has_token(&self, key: RequestKey) -> bool {
+    pub(crate) fn has_token(&self, key: RequestKey) -> bool {
         let of_id = self.get(key).is_some_and(|request| request.flags.has(Flags::TOKEN_IS_ID));
         of_id || self.rare(key).is_some_and(|rare| rare.token.is_some())
     }
@@ -460,18 +459,18 @@ impl Requests {
 
     /// The request whose progress `answerer` reports under this token.
     #[inline]
-    pub(super) fn find_by_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
+    pub(crate) fn find_by_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
         let is_by_id = |key: &RequestKey| self.get(*key).is_some_and(|request| request.flags.has(Flags::TOKEN_IS_ID));
         self.find(answerer, token).filter(is_by_id).or_else(|| self.find_by_other_token(answerer, token))
     }
 
     /// Whether any request has a progress token that differs from its id.
     #[inline]
-    pub(super) fn has_other_tokens(&self) -> bool {
+    pub(crate) fn has_other_tokens(&self) -> bool {
         !self.by_token.is_empty()
     }
 
-    /// The same, if it is not the id of that request.
+    /// The request whose progress `answerer` reports under this token, if that is not the id of the request.
     pub(super) fn find_by_other_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
         let key = *self.by_token.get(&self.fingerprint_at(answerer.into(), token))?;
         let is_it = self.get(key)?.answerer() == answerer && self.rare(key)?.token.as_ref() == Some(token);
@@ -479,18 +478,18 @@ impl Requests {
     }
 
     /// The progress token of a request's asker, if its answerer sees another one.
-    pub(super) fn replaced_progress(&self, key: RequestKey) -> Option<Text> {
+    pub(crate) fn replaced_progress(&self, key: RequestKey) -> Option<Text> {
         self.rare(key)?.original_token.clone()
     }
 
     /// Whether `asker`, in this slot of its table, may use a name unchanged at the answerer that has these.
     #[cold]
-    pub(super) fn claim_name(&mut self, names: &mut SentNames, asker: PeerBits, slot: usize, name: &Id) -> bool {
+    pub(crate) fn claim_name(&mut self, names: &mut SentNames, asker: PeerBits, slot: usize, name: &Id) -> bool {
         names.claim(asker, slot, name, &mut self.names)
     }
 
     /// An answerer has ended.
-    pub(super) fn forget_names(&mut self, names: &SentNames) {
+    pub(crate) fn forget_names(&mut self, names: &SentNames) {
         self.names.forget(names);
     }
 
@@ -522,7 +521,7 @@ impl Requests {
 
     /// The asker, whose list this is, stops waiting for a request.
     #[inline]
-    pub(super) fn leave_asker(&mut self, key: RequestKey, asked: &mut Asked) {
+    pub(crate) fn leave_asker(&mut self, key: RequestKey, asked: &mut Asked) {
         if asked.lists_ids
             && let Some((entry, _)) = self.entry_by_id(key)
         {
@@ -544,7 +543,7 @@ impl Requests {
 
     /// Removes a request without an asker, at its place in the index, where nothing has changed since.
     #[inline]
-    pub(super) fn remove_at(&mut self, key: RequestKey, place: Place) {
+    pub(crate) fn remove_at(&mut self, key: RequestKey, place: Place) {
         let (_, request) = self.table.in_slot(key.index());
         self.counts[side(request.answerer())] -= 1;
         if request.flags.has(Flags::RARE) {
@@ -555,7 +554,7 @@ impl Requests {
     }
 
     /// Removes a request without an asker.
-    pub(super) fn remove(&mut self, key: RequestKey) {
+    pub(crate) fn remove(&mut self, key: RequestKey) {
         let Some(request) = self.get(key) else { return };
         let mut place = self.home(request.answerer, request.wire);
         while usize::from(self.index[place]) != key.index() {
@@ -565,24 +564,23 @@ impl Requests {
     }
 
     /// Requests about which workers may not be silent for long.
-    pub(super) fn watch(&self) -> &Watch {
+    pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// The same, mutable.
-    pub(super) fn watch_mut(&mut self) -> &mut Watch {
+    pub(crate) fn watch_mut(&mut self) -> &mut Watch {
         &mut self.watch
     }
 
     /// The deadline of a request is moved on.
-    pub(super) fn postpone(&mut self, key: RequestKey, to: Moment) {
+    pub(crate) fn postpone(&mut self, key: RequestKey, to: Moment) {
         if let Some(request) = self.table.get_mut(key) {
             request.expires = to;
         }
     }
 
     /// The asker of a request stops waiting. The id stays reserved until the answer arrives.
-    pub(super) fn orphan(&mut self, key: RequestKey) {
+    pub(crate) fn orphan(&mut self, key: RequestKey) {
         let Some(request) = self.table.get_mut(key) else { return };
         let answerer = request.answerer();
         if request.cancelled().is_none() {
@@ -592,7 +590,7 @@ impl Requests {
     }
 
     /// The asker cancels the request: its answer is awaited a little longer, until the moment returned.
-    pub(super) fn cancel(&mut self, now: Moment, key: RequestKey, how: Cancel) -> Option<Moment> {
+    pub(crate) fn cancel(&mut self, now: Moment, key: RequestKey, how: Cancel) -> Option<Moment> {
         let total = self.watch.expires(key);
         let request = self.table.get_mut(key).filter(|request| request.cancelled().is_none())?;
         let due = Moment(now.after(CANCEL_GRACE).0.next_multiple_of(CANCEL_ROUND));
@@ -608,7 +606,7 @@ impl Requests {
 
     /// The request is given up, and its answerer is told: its answer is awaited a little longer, until the moment
     /// returned, whatever its deadline was.
-    pub(super) fn give_up(&mut self, now: Moment, key: RequestKey) -> Option<Moment> {
+    pub(crate) fn give_up(&mut self, now: Moment, key: RequestKey) -> Option<Moment> {
         self.cancel(now, key, Cancel::Silent)?;
         let due = Moment(now.after(CANCEL_GRACE).0.next_multiple_of(CANCEL_ROUND));
         self.table.get_mut(key)?.expires = due;
@@ -627,13 +625,13 @@ impl Requests {
     }
 
     /// The request that has been unwanted for longest; a full table drops it first.
-    pub(super) fn take_oldest_unwanted(&mut self, answerer: Peer) -> Option<RequestKey> {
+    pub(crate) fn take_oldest_unwanted(&mut self, answerer: Peer) -> Option<RequestKey> {
         let unwanted = &mut self.unwanted[side(answerer)];
         core::iter::from_fn(|| unwanted.pop_front()).find(|key| self.table.get(*key).is_some())
     }
 
     /// How many requests of waiting clients this worker owes an answer, and since when.
-    pub(super) fn owed_by(&self, worker: WorkerKey) -> (usize, Moment) {
+    pub(crate) fn owed_by(&self, worker: WorkerKey) -> (usize, Moment) {
         let is_owed = |request: &&Request| {
             request.answerer == Peer::from(worker).into() && request.asker.is_some() && request.verb != Verb::Listen
         };
@@ -642,7 +640,7 @@ impl Requests {
     }
 
     /// The requests for which `is_such` holds, in order of creation. It searches the whole table.
-    pub(super) fn all(&self, is_such: &dyn Fn(&Request) -> bool) -> Vec<RequestKey> {
+    pub(crate) fn all(&self, is_such: &dyn Fn(&Request) -> bool) -> Vec<RequestKey> {
         let such = self.table.iter().filter(|(_, request)| is_such(request));
         let mut keys: Vec<_> = such.map(|(key, _)| key).collect();
         keys.sort_unstable_by_key(|key| key.serial());
@@ -658,7 +656,7 @@ impl Requests {
     }
 
     /// Panics if the index, the lists and the table disagree.
-    pub(super) fn check_invariants(&self) {
+    pub(crate) fn check_invariants(&self) {
         assert_eq!(self.taken_places(), self.table.len());
         assert_eq!(self.counts.iter().sum::<usize>(), self.table.len());
         let (mut unwanted, mut told_otherwise) = (vec![false; self.table.slots()], 0);

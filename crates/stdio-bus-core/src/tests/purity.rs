@@ -41,7 +41,13 @@ fn a_type_with_mutating_methods_has_no_public_field() {
     }
     assert!(changing.contains("Sessions") && open.contains("Stats"));
     // The context is what every part of the core may use; each of its fields keeps its own invariants.
-    assert_eq!(changing.intersection(&open).collect::<Vec<_>>(), ["Ctx"]);
+    let of_both: Vec<&String> = changing.intersection(&open).collect();
+    assert_eq!(
+        of_both,
+        ["Ctx"],
+        "a type with a method that takes `&mut self` has a field that others may set past it: make the field private, or \
+         the method a function of the module that owns the type"
+    );
 }
 
 /// Others ask a row by its methods: so each of its parts has the writers that its type names.

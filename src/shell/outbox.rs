@@ -441,7 +441,7 @@ pub(super) mod tests {
                 // SAFETY: the same.
                 let message = unsafe { &*message };
                 // SAFETY: the same.
-                let vectors = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen as usize) };
+                let vectors = unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) };
                 let bytes = |vector: &libc::iovec| {
                     // SAFETY: the same.
                     unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len) }.to_vec()

@@ -28,15 +28,15 @@ pub fn is_initialize(message: &Message) -> bool {
 
 /// The session that a message of a client names in its params.
 pub fn session_of(line: &[u8]) -> Option<Cow<'_, [u8]>> {
-    string_in_params(line, b"sessionId").filter(may_have_stream)
+    string_in_params(line, b"sessionId").filter(|name| may_have_stream(name))
 }
 
 /// The session that a message of a worker is about: it may name that at top level, too.
 pub fn session_said(line: &[u8]) -> Option<Cow<'_, [u8]>> {
-    session_of(line).or_else(|| string_in(line, b"sessionId").filter(may_have_stream))
+    session_of(line).or_else(|| string_in(line, b"sessionId").filter(|name| may_have_stream(name)))
 }
 
-fn may_have_stream(name: &Cow<'_, [u8]>) -> bool {
+fn may_have_stream(name: &[u8]) -> bool {
     !name.is_empty() && name.len() <= LONGEST_NAME
 }
 
@@ -113,10 +113,7 @@ mod tests {
         assert_eq!(on(PROMPT, None), Err(400));
         assert_eq!(on(PROMPT, Some("t")), Err(400));
         assert_eq!(on(r#"{"id":1,"method":"session/prompt","params":{}}"#, Some("s")), Err(400));
-        assert_eq!(
-            on(r#"{"id":1,"method":"session/prompt","params":{"sessionId":"\u0073"}}"#, Some("s")).is_ok(),
-            true
-        );
+        assert!(on(r#"{"id":1,"method":"session/prompt","params":{"sessionId":"\u0073"}}"#, Some("s")).is_ok());
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn door(pool: Value, keys: Value) -> Daemon {
 fn door_of(setup: Setup, keys: Value) -> Daemon {
     let mut listener = json!({ "acp": "127.0.0.1:0" });
     keys.as_object().unwrap().iter().for_each(|(key, value)| listener[key] = value.clone());
-    setup.no_listener().set("listeners", json!([listener])).start()
+    setup.no_listener().hears_hangups().set("listeners", json!([listener])).start()
 }
 
 /// A client with a connection, which posts over one socket.

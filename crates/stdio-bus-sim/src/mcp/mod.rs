@@ -69,6 +69,8 @@ struct SimClient {
     detached: Option<Moment>,
     /// What its `initialize` asks for, if it has said it, and whether it has the answer.
     greeting: Option<(usize, bool)>,
+    /// Its `initialize` is not kept any more, since it has ended two workers: a request had that answer.
+    has_lost_initialize: bool,
     /// The worker that its next line must go to while that takes any.
     bound: Option<usize>,
     closing: bool,
@@ -264,6 +266,7 @@ impl World {
             naming: BTreeMap::new(),
             detached: None,
             greeting: None,
+            has_lost_initialize: false,
             bound: None,
             closing: false,
             closed: false,

@@ -103,7 +103,7 @@ impl World {
     }
 
     /// A worker reads a line of a client: it knows the client's `initialize`, or one that asks for the same, unless it
-    /// has refused it.
+    /// has refused it, or knows another one and cannot be sent that of the client.
     fn check_greeted(&self, at: usize, client: usize) {
         let worker = &self.workers[at];
         let is_shared = self.settings.pools[worker.pool].assignment != Assignment::Dedicated;
@@ -112,7 +112,9 @@ impl World {
             *of == client && *is_answered || self.ground.now.since(*since) >= PATIENCE
         };
         let takes_no_more = self.take_one[worker.pool] && !worker.accepted.is_empty();
-        let knows = worker.accepted.contains(&kind) || takes_no_more || worker.greeted.iter().any(was_asked);
+        let cannot_be_sent = self.clients[client].has_lost_initialize && !worker.accepted.is_empty();
+        let goes_on = takes_no_more || cannot_be_sent;
+        let knows = worker.accepted.contains(&kind) || goes_on || worker.greeted.iter().any(was_asked);
         assert!(knows, "worker {at} knows nothing of client {client}");
     }
 
@@ -164,6 +166,7 @@ impl World {
             if reason == "session_denied" {
                 self.check_refused_task(at, self.clients[at].naming.get(&number));
             }
+            self.clients[at].has_lost_initialize |= reason == "initialize_lost";
             let is_unsupported = reason == "unsupported_protocol_version";
             let era = self.eras[self.clients[at].pool];
             assert!(!is_unsupported || modern && era == Some(Era::Legacy), "{line}");

@@ -132,7 +132,9 @@ class Scene:
 
     def start(self, name, command):
         with open(self.path(name + ".log"), "w") as log:
-            self.children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+            # It hears hang-ups, which may be ignored where the tests run (nohup).
+            self.children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                                  preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)))
         return self.children[-1]
 
     def configure(self):

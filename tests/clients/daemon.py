@@ -11,6 +11,11 @@ import threading
 PATIENCE = 60
 
 
+def hears_hangups():
+    """A new process does not ignore SIGHUP, which may be ignored where the tests run (nohup)."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Daemon:
     """A daemon with these pools: each has a TCP listener and a Unix socket of its own, unless listeners are given."""
 
@@ -29,7 +34,8 @@ class Daemon:
         with open(path, "w") as file:
             json.dump({"pools": pools, "listeners": listeners, **settings}, file)
         program = os.environ["STDIO_BUS"]
-        self.process = subprocess.Popen([program, "--config", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            [program, "--config", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=hears_hangups)
         threading.Thread(target=self.follow, daemon=True).start()
         self.ports = {}
         self.urls = [self.logs("listening on ").split("listening on ")[1].split()[0] for _ in given or []]

@@ -13,15 +13,15 @@ use super::exchange::{KEEP_ALIVE, State};
 use super::members::{Member, Role};
 use crate::acp::posted::{answered_on, is_initialize, no_batches, session_said};
 use crate::acp::streams::{Goes, Line, Number};
-use crate::acp::{Streams, asked, write};
+use crate::acp::{Streams, asked};
 use crate::bus::eras::protocol::INVALID_REQUEST;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, Reason};
 use crate::http1::{Request, Status};
 use crate::io::Io;
 use crate::kinds::ListenerKind;
-use crate::mcp::asked::{Asked, Verb};
-use crate::mcp::write::{self as responses, Manner};
+use crate::mcp::asked::Verb;
+use crate::mcp::write::{self, Manner};
 use crate::mcp::{Body, Fault, Kind, Message};
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
@@ -166,16 +166,6 @@ impl<I: Io> Reactor<I> {
         policy.is_some_and(|policy| policy.terms.kind == ListenerKind::Acp)
     }
 
-    /// What the head of a request asks for at a listener with this path.
-    pub(super) fn asked_of_acp(&self, head: &Request<'_>, path: &str) -> Result<Asked, Fault> {
-        asked::asked(head, path)
-    }
-
-    /// Answers a browser's preflight request.
-    pub(super) fn preflight_acp(out: &mut Vec<u8>, manner: &Manner<'_>) {
-        write::preflight(out, manner);
-    }
-
     /// A GET reads a stream of a connection from now on.
     fn open_acp_stream(&mut self, now: Moment, slot: usize, client: ClientKey) -> Result<(), Fault> {
         let connection = &mut self.connections[AsHttp(slot)];
@@ -185,8 +175,8 @@ impl<I: Io> Reactor<I> {
         connection.member = Some(client);
         // The close of the connection ends a stream of HTTP/1.0.
         connection.incoming.is_last |= connection.incoming.is_old;
-        let manner = connection.manner(None);
-        write::begin_events(connection.outgoing.queue(), &manner, &streams.id, name.as_deref());
+        let manner = Manner { fields: &asked::FIELDS, ..connection.manner(Some(&streams.id)) };
+        write::begin_events(connection.outgoing.queue(), &manner, asked::session_field(name.as_deref()));
         (connection.state, connection.since) = (State::Events, now);
         self.connections.mark_dirty(slot);
         self.set_deadline(slot, now.after(KEEP_ALIVE));
@@ -225,8 +215,9 @@ impl<I: Io> Reactor<I> {
     fn begin_with_answer(&mut self, now: Moment, slot: usize, client: ClientKey, said: &Said<'_>, length: usize) {
         let Some(id) = self.http.streams(client).map(|streams| streams.id.clone()) else { return };
         let connection = &mut self.connections[AsHttp(slot)];
-        let (manner, whole) = (connection.manner(None), said.whole());
-        write::begins(connection.outgoing.queue(), &manner, (!said.is_error()).then_some(&*id), whole.len());
+        let (id, whole) = ((!said.is_error()).then_some(&*id), said.whole());
+        let manner = Manner { fields: &asked::FIELDS, ..connection.manner(id) };
+        write::json_head(connection.outgoing.queue(), Status::Ok, &manner, whole.len());
         connection.outgoing.queue().extend_from_slice(&whole);
         connection.outgoing.owe(length, None);
         self.begin_http_answer(now, slot);
@@ -314,7 +305,7 @@ impl<I: Io> Reactor<I> {
         self.detach_acp(now, slot, client, 0);
         let connection = &mut self.connections[AsHttp(slot)];
         connection.member = None;
-        responses::end_events(connection.outgoing.queue(), connection.incoming.is_old);
+        write::end_events(connection.outgoing.queue(), connection.incoming.is_old);
         self.begin_http_answer(now, slot);
     }
 

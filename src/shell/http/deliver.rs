@@ -439,7 +439,7 @@ impl<I: Io> Reactor<I> {
         let session = member.and_then(Member::session);
         let header = session.as_ref().filter(|session| session.initialize.is_some()).map(|session| session.id.clone());
         let manner = connection.manner(header.as_deref());
-        write::begin_events(connection.outgoing.queue(), &manner);
+        write::begin_events(connection.outgoing.queue(), &manner, None);
         if let Some(session) = session {
             session.begin_events(connection.stream);
             if session.primes() {
@@ -596,7 +596,7 @@ impl<I: Io> Reactor<I> {
             // No event begins it: nothing will come that it could be resumed for.
             connection.incoming.is_last |= connection.incoming.is_old;
             let manner = connection.manner(None);
-            write::begin_events(connection.outgoing.queue(), &manner);
+            write::begin_events(connection.outgoing.queue(), &manner, None);
             connection.state = State::Events;
         }
         if connection.state == State::Events {

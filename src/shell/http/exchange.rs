@@ -465,7 +465,7 @@ impl Exchange {
     /// How its responses have to be sent.
     pub(super) fn manner<'a>(&self, session: Option<&'a str>) -> Manner<'a> {
         let Incoming { is_head, is_old, is_last, .. } = self.incoming;
-        Manner { session, is_last, is_old, is_head, page: self.incoming.sender.page.clone() }
+        Manner { session, is_last, is_old, is_head, page: self.incoming.sender.page.clone(), ..Manner::default() }
     }
 
     /// Queues an event.

@@ -7,7 +7,7 @@ use super::Http;
 use super::exchange::{KEEP_ALIVE, PARKED, State};
 use super::members::{Member, Waiting};
 use crate::access::{Caller, Refusal};
-use crate::acp::posted::no_batches as no_batches_of_acp;
+use crate::acp;
 use crate::bus::Known;
 use crate::bus::eras::protocol::{INVALID_REQUEST, LEGACY, MODERN, REVISIONS, revision};
 use crate::bus::id::Id;
@@ -17,7 +17,7 @@ use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::{Takes, Verb, is_discovery};
 use crate::mcp::session::MOST_REQUESTS;
-use crate::mcp::write::{self, EventId};
+use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, modern};
 use crate::shell::access::Sender;
 use crate::shell::connections::AsHttp;
@@ -49,8 +49,10 @@ impl<I: Io> Shell<I> {
         }
         connection.incoming.sender = Sender::on_page(caller.origin.map(Rc::from));
         if head.method == Method::Options && caller.origin.is_some() && head.body == Framing::Length(0) {
-            let preflight = if is_acp { Reactor::<I>::preflight_acp } else { write::preflight };
-            self.reactor.answer_http(self.reactor.clock.now(), slot, preflight);
+            let fields = if is_acp { &acp::asked::FIELDS } else { Default::default() };
+            self.reactor.answer_http(self.reactor.clock.now(), slot, |out, manner| {
+                write::preflight(out, &Manner { fields, ..manner.clone() });
+            });
             return Ok(());
         }
         if is_discovery(head.path, &policy.terms.path) {
@@ -62,7 +64,7 @@ impl<I: Io> Shell<I> {
         let origin = &sender.origin;
         self.bus.view().may_ask(listener, origin).map_err(Refusal::from)?;
         let asked = match is_acp {
-            true => self.reactor.asked_of_acp(head, &policy.terms.path)?,
+            true => acp::asked::asked(head, &policy.terms.path)?,
             false => Asked::of(head, &policy.terms.path)?,
         };
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
@@ -136,7 +138,7 @@ impl<I: Io> Shell<I> {
     pub(super) fn may_batch(&mut self, slot: usize) -> Result<(), Fault> {
         self.still_admits(slot)?;
         if self.reactor.speaks_acp(slot) {
-            return Err(no_batches_of_acp());
+            return Err(acp::posted::no_batches());
         }
         let connection = &self.reactor.connections[AsHttp(slot)];
         let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;

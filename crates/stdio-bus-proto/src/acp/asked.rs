@@ -3,11 +3,14 @@
 use crate::http1::{Fields, Request, Status};
 use crate::mcp::asked::{Asked, Takes, Verb};
 use crate::mcp::fault::Fault;
+use crate::mcp::write::OwnFields;
 
 /// The id of a connection: it is given with the answer to `initialize`, and its client repeats it.
 pub const CONNECTION: &str = "Acp-Connection-Id";
 /// The session that a message, its answer or a stream belongs to.
 pub const SESSION: &str = "Acp-Session-Id";
+/// Those fields, for responses.
+pub const FIELDS: OwnFields = OwnFields { id: CONNECTION, of_requests: &[CONNECTION, SESSION] };
 /// Maximum length of the name of a session that may have a stream of its own, in bytes.
 pub const LONGEST_NAME: usize = 1024;
 
@@ -33,6 +36,12 @@ pub fn asked(head: &Request<'_>, path: &str) -> Result<Asked, Fault> {
     // A message is answered by its status alone, and `initialize` as JSON.
     let takes = if asked.verb == Verb::Post { Takes::Json } else { asked.takes };
     Ok(Asked { takes, session, name, version: None, method: None, last_event: None, ..asked })
+}
+
+/// The field by which a stream repeats the session that it was asked for; none if that is no plain text.
+pub fn session_field(name: Option<&str>) -> Option<(&'static str, &str)> {
+    let is_plain = |name: &&str| name.bytes().all(|byte| byte.is_ascii_graphic());
+    name.filter(is_plain).map(|name| (SESSION, name))
 }
 
 /// A field that may occur once, and has no value if that is empty.
@@ -64,6 +73,7 @@ pub fn connection_of_another_node() -> Fault {
 mod tests {
     use super::*;
     use crate::http1::HeadReader;
+    use crate::mcp::write::{Manner, begin_events, json_head, preflight};
 
     fn read(line: &str, fields: &str) -> Result<Asked, u16> {
         let text = format!("{line} HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
@@ -104,5 +114,39 @@ mod tests {
         ] {
             assert_eq!(read(line, &fields).map(|_| ()), Err(status), "{line} {fields}");
         }
+    }
+
+    fn written(fill: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        fill(&mut out);
+        String::from_utf8(out).expect("it is text")
+    }
+
+    fn manner(session: Option<&str>) -> Manner<'_> {
+        Manner { fields: &FIELDS, session, ..Manner::default() }
+    }
+
+    #[test]
+    fn the_answer_to_initialize_has_the_id_of_the_connection_and_pages_may_read_it() {
+        let manner = |session| Manner { page: Some("https://a.example".into()), ..manner(session) };
+        assert_eq!(
+            written(|out| json_head(out, Status::Ok, &manner(Some("n.1")), 2)),
+            "HTTP/1.1 200 OK\r\nAcp-Connection-Id: n.1\r\nAccess-Control-Allow-Origin: https://a.example\r\n\
+             Access-Control-Expose-Headers: Acp-Connection-Id\r\nVary: Origin\r\nContent-Type: application/json\r\n\
+             Content-Length: 2\r\n\r\n"
+        );
+        assert!(!written(|out| json_head(out, Status::Ok, &manner(None), 2)).contains("Acp-Connection-Id:"));
+        assert!(written(|out| preflight(out, &manner(None))).contains("Acp-Connection-Id, Acp-Session-Id, *\r\n"));
+    }
+
+    #[test]
+    fn a_stream_names_its_connection_and_its_session() {
+        let stream = |manner: &Manner<'_>, name| written(|out| begin_events(out, manner, session_field(name)));
+        let usual = stream(&manner(Some("n.1")), Some("s"));
+        assert!(usual.contains("\r\nAcp-Connection-Id: n.1\r\nAcp-Session-Id: s\r\n"), "{usual}");
+        assert!(usual.ends_with("\r\nTransfer-Encoding: chunked\r\n\r\n"), "{usual}");
+        assert!(!stream(&manner(Some("n.1")), Some("a b")).contains("Acp-Session-Id"));
+        let old = stream(&Manner { is_old: true, is_last: true, ..manner(Some("n.1")) }, None);
+        assert!(!old.contains("Transfer-Encoding") && old.contains("Connection: close\r\n"), "{old}");
     }
 }

@@ -1,10 +1,11 @@
-//! Responses: heads, events and comments. A session's event ids name the stream and the position in it.
+//! Responses: heads, events and comments. A session's event ids name the stream and the position in it. Those of ACP are
+//! the same, with fields of its own.
 
 use std::fmt::Write as _;
 use std::rc::Rc;
 
 use super::fault::Fault;
-use super::head::FIELDS;
+use super::head::{FIELDS, SESSION};
 use crate::http1::Status;
 
 /// The position of an event: its stream, and its place there.
@@ -26,10 +27,28 @@ impl EventId {
     }
 }
 
+/// The fields of heads that are a protocol's own.
+#[derive(Debug)]
+pub struct OwnFields {
+    /// That of the id which a client gets and repeats; pages may read it.
+    pub id: &'static str,
+    /// Those that requests may have.
+    pub of_requests: &'static [&'static str],
+}
+
+impl Default for &OwnFields {
+    /// MCP's.
+    fn default() -> Self {
+        &OwnFields { id: SESSION, of_requests: &FIELDS }
+    }
+}
+
 /// What a response carries besides its body.
 #[derive(Clone, Debug, Default)]
 pub struct Manner<'a> {
-    /// `Mcp-Session-Id`.
+    /// The protocol's own fields.
+    pub fields: &'static OwnFields,
+    /// The id that its client repeats: of a session of MCP, or of a connection of ACP.
     pub session: Option<&'a str>,
     /// It is the last response on this connection.
     pub is_last: bool,
@@ -48,7 +67,7 @@ pub fn preflight(out: &mut Vec<u8>, manner: &Manner<'_>) {
         b"Access-Control-Allow-Methods: POST, GET, DELETE\r\n\
           Access-Control-Allow-Headers: Accept, Authorization, Content-Type, ",
     );
-    FIELDS.iter().for_each(|field| add(out, &[field.as_bytes(), b", "]));
+    manner.fields.of_requests.iter().for_each(|field| add(out, &[field.as_bytes(), b", "]));
     out.extend_from_slice(b"*\r\nAccess-Control-Max-Age: 7200\r\n\r\n");
 }
 
@@ -57,7 +76,7 @@ fn head(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {
     number(out, status.code().into());
     add(out, &[b" ", status.name().as_bytes(), b"\r\n"]);
     if let Some(session) = manner.session {
-        add(out, &[b"Mcp-Session-Id: ", session.as_bytes(), b"\r\n"]);
+        field(out, manner.fields.id, session);
     }
     if manner.is_last {
         add(out, &[b"Connection: close\r\n"]);
@@ -66,7 +85,8 @@ fn head(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {
     }
     if let Some(page) = &manner.page {
         add(out, &[b"Access-Control-Allow-Origin: ", page.as_bytes(), b"\r\n"]);
-        add(out, &[b"Access-Control-Expose-Headers: Mcp-Session-Id\r\nVary: Origin\r\n"]);
+        field(out, "Access-Control-Expose-Headers", manner.fields.id);
+        add(out, &[b"Vary: Origin\r\n"]);
     }
 }
 
@@ -126,9 +146,12 @@ pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: &Manner<'_>, id: Option<&
     }
 }
 
-/// Writes the head of an event stream.
-pub fn begin_events(out: &mut Vec<u8>, manner: &Manner<'_>) {
+/// Writes the head of an event stream, with one more field if that is needed.
+pub fn begin_events(out: &mut Vec<u8>, manner: &Manner<'_>, more: Option<(&str, &str)>) {
     head(out, Status::Ok, manner);
+    if let Some((name, value)) = more {
+        field(out, name, value);
+    }
     out.extend_from_slice(
         b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\nX-Accel-Buffering: no\r\n",
     );
@@ -194,6 +217,10 @@ fn piece(out: &mut Vec<u8>, parts: &[&[u8]], is_old: bool) {
     if !is_old {
         out.extend_from_slice(b"\r\n");
     }
+}
+
+fn field(out: &mut Vec<u8>, name: &str, value: &str) {
+    add(out, &[name.as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
 }
 
 fn number(out: &mut Vec<u8>, number: usize) {

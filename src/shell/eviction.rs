@@ -59,19 +59,21 @@ impl Connections {
     }
 
     /// Which of these goes for one more of `asker`, if it is known, where all have `capacity` places; and their shares.
-    /// Of what is idle that which was longest, of what is in use the newest.
+    /// Of what is idle that which was longest, and after it what has stalled; of what is in use the newest.
     pub(super) fn first_to_go(
         &self,
+        now: Moment,
         capacity: usize,
         asker: Option<Source>,
         is_chosen: impl Fn(usize, &Exchange) -> bool,
     ) -> (Option<usize>, Shares) {
-        self.first_to_go_or_slow(capacity, asker, is_chosen, |_, _| false)
+        self.first_to_go_or_slow(now, capacity, asker, is_chosen, |_, _| false)
     }
 
     /// The same, where those that are too slow go as if they were idle, after these.
     pub(super) fn first_to_go_or_slow(
         &self,
+        now: Moment,
         capacity: usize,
         asker: Option<Source>,
         is_chosen: impl Fn(usize, &Exchange) -> bool,
@@ -81,7 +83,7 @@ impl Connections {
         let shares = Shares::new(capacity, chosen().map(|(_, _, exchange)| (exchange.seat.source(), 1)), asker);
         let rank = |slot: usize, transport: &Transport, exchange: &Exchange| -> Option<(Turn, u8, u64, u64)> {
             let (is_unused, class) = exchange.standing(transport)?;
-            let is_idle = is_unused || is_slow(slot, exchange);
+            let is_idle = is_unused || exchange.has_stalled(now) || is_slow(slot, exchange);
             let turn = shares.turn(exchange.seat.source(), is_idle)?;
             let age = |number: u64| if is_idle { number } else { u64::MAX - number };
             Some((turn, class, age(exchange.since.0), age(exchange.serial)))
@@ -169,7 +171,8 @@ mod tests {
             slots.push(add_of(&mut connections, purpose, 1, State::Reading, 7));
             let small = add_of(&mut connections, purpose, 2, State::Answering, 9);
             let mut order = Vec::new();
-            while let (Some(slot), _) = connections.first_to_go(7, Some(Source::User(3)), |_, it| it.purpose == purpose)
+            while let (Some(slot), _) =
+                connections.first_to_go(Moment(9), 7, Some(Source::User(3)), |_, it| it.purpose == purpose)
             {
                 order.push(slot);
                 drop(connections.remove(slot));
@@ -187,7 +190,7 @@ mod tests {
         let fast = add_of(&mut connections, Purpose::Admin, 1, State::Answering, 2);
         let idle = add_of(&mut connections, Purpose::Admin, 1, State::Reading, 3);
         let goes = |connections: &Connections| {
-            connections.first_to_go_or_slow(64, Some(Source::User(1)), |_, _| true, |slot, _| slot == slow).0
+            connections.first_to_go_or_slow(Moment(9), 64, Some(Source::User(1)), |_, _| true, |slot, _| slot == slow).0
         };
         assert_eq!(goes(&connections), Some(idle));
         drop(connections.remove(idle));

@@ -163,7 +163,7 @@ impl<I: Io> Shell<I> {
         let is_slow =
             |slot: usize, _: &Exchange| operators.get(&slot).is_some_and(|operator| now.since(operator.since) >= SLOW);
         let is_operators = |_: usize, it: &Exchange| it.is_operators();
-        let (goes, _) = connections.first_to_go_or_slow(MOST_OPERATORS, None, is_operators, is_slow);
+        let (goes, _) = connections.first_to_go_or_slow(now, MOST_OPERATORS, None, is_operators, is_slow);
         let is_crowded = goes.is_none_or(|slot| connections[AsHttp(slot)].state == State::Answering);
         if is_crowded && self.admin.throttle.may_tell(now) {
             tracing::warn!(

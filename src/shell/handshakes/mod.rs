@@ -88,7 +88,7 @@ impl<I: Io> Shell<I> {
         };
         let waiting = reactor.connections.all_http().filter(|(slot, _, it)| is_of(*slot, it)).count();
         for _ in room.max(1)..waiting {
-            let (Some(slot), _) = self.reactor.connections.first_to_go(room, None, is_of) else { return };
+            let (Some(slot), _) = self.reactor.connections.first_to_go(now, room, None, is_of) else { return };
             match purpose {
                 Purpose::Mcp => self.give_up(now, slot, &Fault::too_many(Reason::ConnectionLimit, SHARE)),
                 _ => self.reactor.evict_handshake(now, slot, SHARE),
@@ -194,7 +194,7 @@ impl<I: Io> Reactor<I> {
         for _ in 0..self.connections.surplus_handshakes(free) {
             let most = self.connections.crowd.count(Purpose::Handshake);
             let is_chosen = |_: usize, it: &Exchange| it.purpose == Purpose::Handshake;
-            let (goes, _) = self.connections.first_to_go(most, None, is_chosen);
+            let (goes, _) = self.connections.first_to_go(now, most, None, is_chosen);
             goes.into_iter().for_each(|slot| self.evict_handshake(now, slot, CROWDED));
         }
     }

@@ -34,12 +34,7 @@ impl<I: Io> Shell<I> {
             return true;
         }
         let most = connections.crowd.count(Purpose::Mcp);
-        let (goes, shares) = connections.first_to_go_or_slow(
-            most,
-            Some(source),
-            |_, it| it.purpose == Purpose::Mcp,
-            |_, it| it.has_stalled(now),
-        );
+        let (goes, shares) = connections.first_to_go(now, most, Some(source), |_, it| it.purpose == Purpose::Mcp);
         let Some(slot) = goes else {
             if http.throttle.may_tell(now) {
                 tracing::warn!(
@@ -74,10 +69,7 @@ impl<I: Io> Shell<I> {
             for _ in most..=others {
                 // One that is idle, or whose request does not arrive: no request that a worker may have is given up for
                 // another one of the same source.
-                let connections = &self.reactor.connections;
-                let (Some(goes), _) =
-                    connections.first_to_go_or_slow(most, Some(source), is_own, |_, it| it.has_stalled(now))
-                else {
+                let (Some(goes), _) = self.reactor.connections.first_to_go(now, most, Some(source), is_own) else {
                     return Err(Refusal::from(most_of_source(most)).into());
                 };
                 let fault = gives_way(most, "connections of one source", most);
@@ -113,9 +105,7 @@ impl<I: Io> Shell<I> {
         source: Source,
         is_chosen: impl Fn(usize, &Exchange) -> bool,
     ) -> Result<(), Fault> {
-        let connections = &self.reactor.connections;
-        let (goes, shares) =
-            connections.first_to_go_or_slow(places, Some(source), is_chosen, |_, it| it.has_stalled(now));
+        let (goes, shares) = self.reactor.connections.first_to_go(now, places, Some(source), is_chosen);
         let goes = goes.ok_or_else(|| Refusal::from(TurnedAway::full(&shares, whose)))?;
         let held = shares.held_by(self.reactor.connections[AsHttp(goes)].seat.source());
         self.give_up(now, goes, &gives_way(places, WHAT, held));

@@ -117,7 +117,8 @@ impl Access {
         has_changed
     }
 
-    /// Admits the request of a WebSocket: its client, and the response to send first. `origin` is the origin before any of the request's claims is believed.
+    /// Admits the request of a WebSocket: its client, and the response to send first. `origin` is the origin before any of
+    /// the request's claims is believed.
     ///
     /// # Errors
     /// It is refused.

@@ -1,7 +1,7 @@
 //! The framing of a WebSocket's output: a line is sent as a frame, with its header and without its newline. Its state is
-//! the lengths of queued frames, to convert sent bytes to bytes of lines; the
-//! beginning of a line whose end is outstanding, since a frame starts with its length; and urgent bytes that go before
-//! everything queued: pongs, pings, the response to the handshake, the close frame.
+//! the lengths of queued frames, to convert sent bytes to bytes of lines; the beginning of a line whose end is outstanding,
+//! since a frame starts with its length; and urgent bytes that precede everything queued: pongs, pings, the response to the
+//! handshake, the close frame.
 //!
 //! Invariant: a frame that was begun is sent to its end before anything else.
 

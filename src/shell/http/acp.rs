@@ -44,6 +44,11 @@ impl Http {
         }
     }
 
+    /// How long a connection may have neither a stream nor a request.
+    fn detached_limit(&self) -> Duration {
+        self.session_detached.unwrap_or(DETACHED)
+    }
+
     /// Calls with the streams of a client, if it is one of ACP, and counts what they keep afterwards.
     fn with_streams<T>(&mut self, client: ClientKey, call: impl FnOnce(&mut Streams) -> T) -> Option<T> {
         let streams = self.streams(client)?;
@@ -56,17 +61,15 @@ impl Http {
 }
 
 impl<I: Io> Shell<I> {
-    /// A request whose head and body are complete.
+    /// A GET, which reads a stream, or a DELETE, which ends the connection.
     pub(super) fn acp_request(&mut self, now: Moment, slot: usize, verb: Verb) -> Result<(), Fault> {
         let client = self.connection_asked(slot)?;
-        match verb {
-            Verb::Get => self.reactor.open_acp_stream(now, slot, client),
-            Verb::Delete | Verb::Post => {
-                self.reactor.tell(now, Input::Left(client));
-                self.reactor.answer_empty(now, slot, Status::Accepted);
-                Ok(())
-            }
+        if verb == Verb::Get {
+            return self.reactor.open_acp_stream(now, slot, client);
         }
+        self.reactor.tell(now, Input::Left(client));
+        self.reactor.answer_empty(now, slot, Status::Accepted);
+        Ok(())
     }
 
     /// A message was posted.
@@ -118,29 +121,22 @@ impl<I: Io> Shell<I> {
     }
 
     /// The connection that a request names, if it belongs to its sender.
-    fn connection_asked(&mut self, slot: usize) -> Result<ClientKey, Fault> {
-        let Reactor { connections, http, listeners, .. } = &self.reactor;
-        let connection = &connections[AsHttp(slot)];
+    fn connection_asked(&self, slot: usize) -> Result<ClientKey, Fault> {
+        let connection = &self.reactor.connections[AsHttp(slot)];
         let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
-        let id = id.ok_or_else(asked::no_connection)?;
-        let policy = listeners.policy(connection.listener);
-        let unknown = || match policy.is_some_and(|policy| policy.is_of_another_node(id)) {
+        let unknown = |is_of_another_node| match is_of_another_node {
             true => asked::connection_of_another_node(),
             false => asked::unknown_connection(),
         };
-        let client = http.members.sessions.get(id).copied().ok_or_else(unknown)?;
-        let sender = &connection.incoming.sender.origin;
-        let is_its = |at: &&Member| {
-            let is_there = !at.is_closing && matches!(at.role, Role::Acp(_)) && at.listener == connection.listener;
-            // Another token of its owner may be good for other pools.
-            is_there && at.is_of(&sender.names) && at.pools == sender.pools
-        };
-        http.members.get(client).filter(is_its).map(|at| at.client).ok_or_else(asked::unknown_connection)
+        let at = self.member_named(slot, id.ok_or_else(asked::no_connection)?, unknown)?;
+        // Another token of its owner may be good for other pools.
+        let is_its = matches!(at.role, Role::Acp(_)) && at.pools == connection.incoming.sender.origin.pools;
+        is_its.then_some(at.client).ok_or_else(asked::unknown_connection)
     }
 
     /// Checks whether a connection is still in use.
     pub(super) fn acp_due(&mut self, now: Moment, client: ClientKey) {
-        let limit = self.reactor.http.session_detached.unwrap_or(DETACHED);
+        let limit = self.reactor.http.detached_limit();
         let Some(member) = self.reactor.http.members.get(client) else { return };
         let is_in_use = matches!(&member.role, Role::Acp(streams) if streams.is_in_use());
         let at = if is_in_use { now.after(limit) } else { member.since.after(limit) };
@@ -193,13 +189,10 @@ impl<I: Io> Reactor<I> {
     ) -> Option<bool> {
         let text = said.text();
         let gives = || string_in(member(text, b"result").filter(|_| text.len() < LONG)?, b"sessionId");
-        let (gives, named) = match said.answers() {
-            Some(_) => (gives(), None),
-            None => (None, session_said(text)),
-        };
+        let session = if said.answers().is_some() { gives() } else { session_said(text) };
         let line = match said.answers() {
-            Some(id) => Line::Answer(id, gives.as_deref()),
-            None => Line::Other(named.as_deref()),
+            Some(id) => Line::Answer(id, session.as_deref()),
+            None => Line::Other(session.as_deref()),
         };
         let blocks = std::rc::Rc::clone(&self.http.memory.in_place);
         let goes = self.http.with_streams(client, |streams| streams.deliver(line, length, || said.data(&blocks)))?;
@@ -227,7 +220,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Hands over to the reader of a stream what waits there, if it has sent all else.
-    pub(super) fn feed_acp(&mut self, slot: usize) {
+    fn feed_acp(&mut self, slot: usize) {
         let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.state != State::Events || connection.stream == 0 || !connection.outgoing.is_empty() {
             return;
@@ -244,15 +237,16 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// A connection has sent so many bytes of a client's lines; on a stream of ACP, of their events. Returns how many bytes
-    /// of lines that makes.
-    pub(super) fn sent_acp(&mut self, slot: usize, client: ClientKey, bytes: usize) -> usize {
+    /// A connection has sent so many bytes for a client: of its lines, or, on a stream, of their events. What waits on the
+    /// stream goes next.
+    pub(super) fn sent_acp(&mut self, now: Moment, slot: usize, client: ClientKey, bytes: usize) {
         let stream = self.connections[AsHttp(slot)].stream;
-        let told = self.http.with_streams(client, |streams| match stream {
+        let of_lines = self.http.with_streams(client, |streams| match stream {
             0 => bytes,
             number => streams.sent(number, bytes),
         });
-        told.unwrap_or(bytes)
+        self.tell_sent(now, client, of_lines.unwrap_or(bytes));
+        self.feed_acp(slot);
     }
 
     /// A connection has gone, or its response is complete: it reads no stream of this client any more. `owed` bytes of what
@@ -271,8 +265,7 @@ impl<I: Io> Reactor<I> {
         });
         self.connections[AsHttp(slot)].stream = 0;
         if !is_in_use {
-            let limit = self.http.session_detached.unwrap_or(DETACHED);
-            self.timers.set(Timer::Session(client), Some(now.after(limit)));
+            self.timers.set(Timer::Session(client), Some(now.after(self.http.detached_limit())));
         }
         if stream == 0 {
             // That was the answer to `initialize`.

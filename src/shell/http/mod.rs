@@ -6,9 +6,9 @@
 //! (`mcp/session.rs`). Admin connections are read and written here, too, and answered by `admin`; and so are those whose
 //! handshakes `handshakes` handles.
 //!
-//! Reading order: `exchange.rs`, `members.rs` (the clients), `places.rs` (who has a place), `serve.rs` (moves bytes), `requests.rs` (handles
-//! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output), `in_place.rs` (long answers), `acp.rs` (what is
-//! different for ACP).
+//! Reading order: `exchange.rs`, `members.rs` (the clients), `places.rs` (who has a place), `serve.rs` (moves bytes),
+//! `requests.rs` (handles requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output), `in_place.rs`
+//! (long answers), `acp.rs` (what is different for ACP).
 
 mod acp;
 mod clients;

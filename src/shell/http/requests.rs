@@ -392,31 +392,47 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
+    /// The client of this id, if it belongs to the sender of a request.
+    ///
+    /// # Errors
+    /// There is none for the sender: `unknown` makes the refusal, by whether another node has given the id out.
+    pub(super) fn member_named(
+        &self,
+        slot: usize,
+        id: &str,
+        unknown: impl Fn(bool) -> Fault,
+    ) -> Result<&Member, Fault> {
+        let Reactor { connections, http, listeners, .. } = &self.reactor;
+        let connection = &connections[AsHttp(slot)];
+        let Some(client) = http.members.sessions.get(id) else {
+            let policy = listeners.policy(connection.listener);
+            return Err(unknown(policy.is_some_and(|policy| policy.is_of_another_node(id))));
+        };
+        let names = &connection.incoming.sender.origin.names;
+        let is_its = |at: &&Member| !at.is_closing && at.listener == connection.listener && at.is_of(names);
+        http.members.get(*client).filter(is_its).ok_or_else(|| unknown(false))
+    }
+
     /// The session that a request names, if it belongs to its sender.
     fn session_asked(&mut self, slot: usize) -> Result<ClientKey, Fault> {
-        let Reactor { connections, http, .. } = &self.reactor;
-        let connection = &connections[AsHttp(slot)];
+        let connection = &self.reactor.connections[AsHttp(slot)];
         let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
         let missing = "the request names no session (Mcp-Session-Id); begin with initialize";
         let id = id.ok_or_else(|| Fault::new(Status::BadRequest, missing))?;
-        let policy = self.reactor.listeners.policy(connection.listener);
-        let unknown = || match policy.is_some_and(|policy| policy.is_of_another_node(id)) {
+        let unknown = |is_of_another_node| match is_of_another_node {
             true => Fault::session_of_another_node(),
             false => Fault::no_session(),
         };
-        let client = http.members.sessions.get(id).copied().ok_or_else(unknown)?;
-        let at = http.members.get(client).filter(|at| {
-            let is_there = !at.is_closing && at.listener == connection.listener;
-            let sender = &connection.incoming.sender.origin;
-            // Another token of its owner may be good for other pools.
-            let is_granted = sender.pools.as_ref().is_none_or(|pools| pools.contains(&at.pool));
-            is_there && is_granted && at.is_of(&sender.names)
-        });
+        let at = self.member_named(slot, id, unknown)?;
+        // Another token of its owner may be good for other pools.
+        let pools = connection.incoming.sender.origin.pools.as_ref();
+        let at = Some(at).filter(|at| pools.is_none_or(|pools| pools.contains(&at.pool)));
         let at = at.ok_or_else(Fault::no_session)?;
         let named = connection.incoming.asked.as_ref().and_then(|asked| asked.pool.as_deref());
         if named.is_some_and(|name| self.reactor.workers.pools[at.pool].core.id != name) {
             return Err(Fault::no_session());
         }
+        let client = at.client;
         if connection.member.is_some_and(|other| other != client) {
             self.reactor.release_modern(slot);
         }

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::exchange::{Accepted, Exchange, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State, limits};
-use super::members::Role;
+use super::members::{Member, Role};
 use crate::access::Refusal;
 use crate::bus::port::{Input, Moment, Reason};
 use crate::http1::{CONTINUE, Event, Method, Request, Status};
@@ -334,11 +334,10 @@ impl<I: Io> Shell<I> {
                 transport.room.took(result as usize);
                 let owed = connection.outgoing.sent(result as usize, reactor.io.buffers());
                 connection.since = now;
-                let client = connection.member.filter(|client| reactor.http.members.get(*client).is_some());
-                if let Some(client) = client {
-                    let owed = reactor.sent_acp(slot, client, owed);
-                    reactor.tell_sent(now, client, owed);
-                    reactor.feed_acp(slot);
+                match connection.member.and_then(|client| reactor.http.members.get(client)) {
+                    Some(&Member { client, role: Role::Acp(_), .. }) => reactor.sent_acp(now, slot, client, owed),
+                    Some(&Member { client, .. }) => reactor.tell_sent(now, client, owed),
+                    None => {}
                 }
             }
             error if error == -libc::EAGAIN => {

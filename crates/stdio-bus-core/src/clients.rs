@@ -22,12 +22,9 @@ use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
-use crate::closing::begin_refusing;
-use crate::closing::count_refused;
-use crate::closing::leave_unread;
+use crate::closing::{begin_refusing, count_refused, leave_unread};
 use crate::eviction::idle_deadline;
-use crate::fleet::admission::lets_in;
-use crate::fleet::admission::no_room;
+use crate::fleet::admission::{lets_in, no_room};
 use crate::fleet::life::stop_worker;
 use crate::fleet::reload::release_gone_pools;
 use crate::fleet::roll::notice_leaving;
@@ -453,7 +450,7 @@ impl Bus {
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
         let saves_memory = client.closing().why() == Some(Reason::MemoryLimit) || is_short;
-        let found = self.intake.find_lines(self.ctx.clients.get_mut(key), window);
+        let found = self.intake.find_lines(client, window);
         let mut received = self.route_lines(key.into(), window, found, 0);
         if received.next == Next::Read
             && saves_memory

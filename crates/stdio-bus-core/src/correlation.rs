@@ -15,9 +15,7 @@ use super::settings::MAX_PENDING_REQUESTS;
 use super::tally::Outcome;
 use super::timers::Timer;
 use crate::peers::end_of;
-use crate::refusals::code_for;
-use crate::refusals::error_for;
-use crate::refusals::say;
+use crate::refusals::{code_for, error_for, say};
 use crate::requests::{NewRequest, Original};
 use crate::router::unmatched::report_spelling;
 

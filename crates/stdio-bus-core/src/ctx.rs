@@ -3,7 +3,7 @@
 //!
 //! It is the floor of the core: its methods call nothing above it. A table's method takes it as an argument.
 //!
-//! It has methods in this file, in that of its rows (`client.rs`), in `time.rs` and in `flow/`, whose gates and turns
+//! It has methods in this file, in that of its rows (`peers/client.rs`), in `time.rs` and in `flow/`, whose gates and turns
 //! concern each of its rows and the effects at once. What another module does with it is a function of that module, so
 //! that imports show who uses it; what is asked of clients or workers alone is a method of their tables.
 
@@ -101,6 +101,7 @@ impl Ctx {
         });
     }
 
+    /// Whether a peer still reads what it is sent.
     pub(crate) fn takes_messages(&self, peer: Peer) -> bool {
         match peer {
             Peer::Client(client) => self.clients.phase(client) == Some(Phase::Open),

@@ -31,7 +31,7 @@ use super::report::Reason;
 use super::settings::{Era, MAX_CONNECTIONS};
 use super::timers::Timer;
 use crate::ctx::Ctx;
-use crate::fleet::Fleets;
+use crate::fleet::admission::Admission;
 use crate::index::FleetId;
 use crate::peers::{Client, Clients, Phase};
 
@@ -173,7 +173,7 @@ impl Bus {
         let idle = || {
             let idle = self.ctx.clients.iter().filter(|(_, client)| client.does_nothing());
             idle.filter_map(|(key, client)| {
-                let (since, due) = idle_since(&self.fleets, &self.ctx, client)?;
+                let (since, due) = idle_since(self.fleets.admission(), &self.ctx, client)?;
                 Some((client.has_spoken(), since, due, key))
             })
         };
@@ -332,13 +332,11 @@ impl Bus {
 
 /// Since when a client is idle, and when it may be closed for that while all slots are taken. One that has sent
 /// lines is closed only if its source has more than half of all connections.
-fn idle_since(fleets: &Fleets, ctx: &Ctx, client: &Client) -> Option<(Moment, Moment)> {
+fn idle_since(admission: &Admission, ctx: &Ctx, client: &Client) -> Option<(Moment, Moment)> {
     let active_at = client.active_at();
     if client.has_spoken() {
-        return fleets
-            .admission()
-            .has_most(ctx, client.identity().source_use)
-            .then(|| (active_at, active_at.after(IDLE)));
+        let has_most = admission.has_most(ctx, client.identity().source_use);
+        return has_most.then(|| (active_at, active_at.after(IDLE)));
     }
     let due = match client.end().stream.is_amid() {
         false => client.identity().opened.after(FIRST_LINE),

@@ -2,8 +2,7 @@
 //! worker, usually has the wrong address, and is told which protocol it is. Only the first bytes are examined, and only
 //! as much is reported as names the protocol.
 
-use alloc::string::String;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 
 /// The common name of a protocol that begins like this, if it is often found at a wrong port.
 pub fn protocol(bytes: &[u8]) -> Option<&'static str> {

@@ -85,11 +85,8 @@ impl Intake {
     }
 
     /// The next lines of a client, all of which are refused.
-    pub(super) fn find_lines(&mut self, client: Option<&mut Client>, window: Window<'_>) -> Outcome {
-        match client {
-            Some(client) => client.end_mut().stream.find_lines(&mut self.scanner, window, &mut self.batch),
-            None => Outcome::More,
-        }
+    pub(super) fn find_lines(&mut self, client: &mut Client, window: Window<'_>) -> Outcome {
+        client.end_mut().stream.find_lines(&mut self.scanner, window, &mut self.batch)
     }
 }
 

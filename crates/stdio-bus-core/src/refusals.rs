@@ -19,16 +19,12 @@ use crate::ended::record_refusal;
 use crate::fleet::Fleets;
 use crate::fleet::eras::protocol::RESOURCE_NOT_FOUND;
 use crate::index::PoolId;
-use crate::peer::RequestKey;
-use crate::peer::WorkerKey;
+use crate::peer::{RequestKey, WorkerKey};
 use crate::peers::Phase;
-use crate::port::Next;
-use crate::port::Received;
+use crate::port::{Next, Received};
 use crate::session::table::Sessions;
 use crate::settings::BadOutput;
-use crate::stray::Cost;
-use crate::stray::Passed;
-use crate::stray::skip_mark;
+use crate::stray::{Cost, Passed, skip_mark};
 
 impl Bus {
     /// A line of `from` is malformed (spec 4.3, 5.3).

@@ -14,8 +14,7 @@ use super::timers::Timer;
 use super::{Bus, closing};
 use crate::closing::leave_unread;
 use crate::ctx::Ctx;
-use crate::fleet::life::kill_workers;
-use crate::fleet::life::stop_worker;
+use crate::fleet::life::{kill_workers, stop_worker};
 use crate::peers::{Client, Phase};
 use crate::requests::Request;
 

@@ -1,8 +1,7 @@
 //! What the shell, a simulator or a monitor may read of the bus at any time: it changes nothing.
 
 use crate::Bus;
-use crate::fleet::admission::TurnedAway;
-use crate::fleet::admission::may_ask;
+use crate::fleet::admission::{TurnedAway, may_ask};
 use crate::index::{ListenerId, PoolId};
 use crate::origin::Origin;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};

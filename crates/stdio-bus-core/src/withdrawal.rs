@@ -95,7 +95,7 @@ impl Requests {
         let dialect = self.dialect(ctx, fleets, client, worker, key);
         // MCP: the `initialize` is not cancelled.
         let may_be = dialect != Dialect::Mcp || verb != Verb::Initialize;
-        if may_be && reads_lines(ctx, answerer) {
+        if may_be && ctx.takes_messages(answerer) {
             let id = self.wire_token(key);
             let id = id.map_or_else(|| self.asker_token(key), |id| id.as_bytes().to_owned());
             ctx.send(answerer, &cancellation(dialect, &id, why));
@@ -198,14 +198,6 @@ impl Sessions {
         reply::write_string(session.name().as_bytes(), &mut bytes);
         bytes.extend_from_slice(b"}}\n");
         ctx.send(worker.into(), &bytes);
-    }
-}
-
-/// Whether a peer still reads what it is sent.
-fn reads_lines(ctx: &Ctx, peer: Peer) -> bool {
-    match peer {
-        Peer::Worker(worker) => ctx.workers.worker_takes_messages(worker),
-        Peer::Client(_) => ctx.takes_messages(peer),
     }
 }
 

@@ -14,8 +14,7 @@ use crate::peer::{Moment, Source};
 use crate::peers::Clients;
 use crate::port::Effect;
 use crate::report::{Level, Reason, Report};
-use crate::settings::Settings;
-use crate::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
+use crate::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies, Settings};
 use crate::shares::Shares;
 use crate::table::{Key, Table};
 use crate::timers::Timer;
@@ -146,7 +145,7 @@ pub(crate) struct ListenerState {
 }
 
 /// The current connections by source.
-pub(crate) struct Sources {
+struct Sources {
     table: Table<Uses, 'u'>,
     turns: u64,
 }
@@ -159,7 +158,7 @@ impl Default for Sources {
 
 impl Sources {
     /// One more connection of `source`.
-    pub(crate) fn enter(&mut self, source: Source) -> Option<UseKey> {
+    fn enter(&mut self, source: Source) -> Option<UseKey> {
         let turn = self.turns.saturating_sub(1);
         let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
         let key = known.or_else(|| self.table.insert(Uses { source, connections: 0, turn }))?;
@@ -168,7 +167,7 @@ impl Sources {
     }
 
     /// One connection of this source less.
-    pub(crate) fn leave(&mut self, key: UseKey) {
+    fn leave(&mut self, key: UseKey) {
         self.uses(key).connections -= 1;
         if self.count(key) == 0 {
             self.table.remove(key);
@@ -176,18 +175,18 @@ impl Sources {
     }
 
     /// Number of connections of a source.
-    pub(crate) fn count(&self, key: UseKey) -> usize {
+    fn count(&self, key: UseKey) -> usize {
         self.table.get(key).map_or(0, |uses| uses.connections)
     }
 
     /// It has got a worker: all other waiting sources go before it.
-    pub(crate) fn count_turn(&mut self, key: UseKey) {
+    fn count_turn(&mut self, key: UseKey) {
         self.turns += 1;
         self.uses(key).turn = self.turns;
     }
 
     /// The source with the lowest turn has waited longest for a worker.
-    pub(crate) fn turn(&self, key: UseKey) -> u64 {
+    fn turn(&self, key: UseKey) -> u64 {
         self.table.get(key).map_or(0, |uses| uses.turn)
     }
 

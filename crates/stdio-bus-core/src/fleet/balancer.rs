@@ -9,8 +9,7 @@ use ndjson_scan::decoded;
 
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::fleet::eras::lending::lent_worker;
-use crate::fleet::eras::lending::preferred_in;
+use crate::fleet::eras::lending::{lent_worker, preferred_in};
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId, SlotId};
 use crate::message::{Parsed, Refusal};
@@ -59,7 +58,7 @@ impl Group {
     }
 
     /// Since when a line waits for one of its workers, as one does now.
-    pub(crate) fn vacant_since(&mut self, now: Moment) -> Moment {
+    fn vacant_since(&mut self, now: Moment) -> Moment {
         *self.vacant_since.get_or_insert(now)
     }
 
@@ -414,7 +413,7 @@ impl Balancer {
 
     /// The group of a new client: its listener's, unless its token is valid for other pools only.
     pub(crate) fn group_of_client(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin) -> GroupId {
-        let group = self.of_listeners[listener.index()];
+        let group = self.of_listener(listener);
         let Some(pools) = &origin.pools else { return group };
         let all_are_good = self.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool.index()));
         let preferred =

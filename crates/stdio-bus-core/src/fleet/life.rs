@@ -8,9 +8,7 @@ use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::ctx::Ctx;
-use crate::fleet::answering::hangs;
-use crate::fleet::answering::tick_first_answer;
-use crate::fleet::answering::tick_probation;
+use crate::fleet::answering::{hangs, tick_first_answer, tick_probation};
 use crate::fleet::eras::discovery::ask_era;
 use crate::fleet::eras::lending::tick_extra;
 use crate::flow::delivery::release_overdue;
@@ -306,7 +304,7 @@ pub(crate) fn kill_workers(ctx: &mut Ctx) {
 
 /// Applies the state table of `worker.rs`.
 #[cold]
-pub(crate) fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: Event) -> Life {
+fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: Event) -> Life {
     let Some(worker) = ctx.workers.get_mut(key) else { return Life::GoesOn };
     let action = worker.process.step(event);
     let (is_there, drained) = (worker.process.is_there(), worker.process.is_drained());

@@ -254,6 +254,11 @@ impl Pools {
         Era::BOTH.into_iter().flat_map(of_era).filter(|fleet| self.has(*fleet))
     }
 
+    /// All fleets as a list, for loops that change them.
+    pub(crate) fn all(&self) -> Vec<FleetId> {
+        self.ids().collect()
+    }
+
     /// Whether there is such a fleet.
     pub(crate) fn has(&self, fleet: FleetId) -> bool {
         self.fleet(fleet).is_some()
@@ -312,11 +317,6 @@ impl Pools {
     #[inline(always)]
     pub(crate) fn tally_mut(&mut self, pool: PoolId) -> &mut Tally {
         &mut self[pool].tally
-    }
-
-    /// The same as a list, for loops that change them.
-    pub(crate) fn all(&self) -> Vec<FleetId> {
-        self.ids().collect()
     }
 }
 
@@ -388,9 +388,9 @@ impl Fleet {
     /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one
     /// has to wait. It does not help that it has answered: agents without their key answer `initialize`, and exit with
     /// the first session.
-    pub(crate) fn on_taken_end(&mut self, ctx: &mut Ctx, worker: &Worker) {
+    fn on_taken_end(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let process = &worker.process;
-        let is_unexpected = worker.owner().is_some() && process.ended_by_itself() && !worker.process.is_unwanted();
+        let is_unexpected = worker.owner().is_some() && process.ended_by_itself() && !process.is_unwanted();
         let is_failure = is_unexpected && ctx.time.now().since(worker.claim.since()) < LASTS;
         let source = worker.owner().and_then(|owner| ctx.clients.identity(owner)).map(|owner| owner.origin.source());
         let restarts = &mut self.restarts;

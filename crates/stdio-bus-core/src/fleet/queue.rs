@@ -23,14 +23,12 @@ use core::time::Duration;
 
 use super::answering::FIRST_ANSWER;
 use crate::ctx::Ctx;
-use crate::eviction::evict_detached;
-use crate::eviction::gives_up_at;
+use crate::eviction::{evict_detached, gives_up_at};
 use crate::fleet::Fleets;
 use crate::fleet::admission::Admission;
 use crate::fleet::balancer::{Balancer, Group};
 use crate::fleet::eras::lending::lent_worker;
-use crate::fleet::pool::Pools;
-use crate::fleet::pool::ending;
+use crate::fleet::pool::{Pools, ending};
 use crate::flow::gate::Hold;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::message::Parsed;

@@ -11,8 +11,7 @@ use alloc::string::String;
 use core::time::Duration;
 
 use crate::ctx::Ctx;
-use crate::eviction::gives_up_at;
-use crate::eviction::has_detached_session;
+use crate::eviction::{gives_up_at, has_detached_session};
 use crate::fleet::Fleets;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, ListenerId, PoolId};

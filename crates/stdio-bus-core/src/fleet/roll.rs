@@ -20,8 +20,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::discovery::Question;
 use crate::fleet::life::stop_worker;
-use crate::fleet::pool::Fleet;
-use crate::fleet::pool::Pools;
+use crate::fleet::pool::{Fleet, Pools};
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::peers::Workers;
@@ -175,7 +174,7 @@ impl Fleet {
     }
 
     /// Whether a worker of the last settled command has answered something.
-    pub(crate) fn is_proved(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+    fn is_proved(&self, ctx: &Ctx, fleet: FleetId) -> bool {
         let settled = self.settled;
         let proves = |worker: &Worker| {
             worker.fleet == fleet && worker.tenure.generation() == settled && worker.answering.has_answered()
@@ -185,7 +184,7 @@ impl Fleet {
 
     /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
     /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
-    pub(crate) fn slot_to_renew(&self, ctx: &Ctx, fleet: FleetId) -> Option<usize> {
+    fn slot_to_renew(&self, ctx: &Ctx, fleet: FleetId) -> Option<usize> {
         let is_unsettled = self.settled != ctx.settings.pools[fleet].generation;
         let kept = self.kept_slots(ctx, fleet);
         let due = |slot: usize| match self.slots[slot].worker {
@@ -200,7 +199,7 @@ impl Fleet {
         (0..self.slots.len()).filter_map(due).min().filter(|_| any).map(|(_, slot)| slot)
     }
 
-    pub(crate) fn stop_roll(&mut self, ctx: &mut Ctx, fleet: FleetId, why: &str) {
+    fn stop_roll(&mut self, ctx: &mut Ctx, fleet: FleetId, why: &str) {
         let id = &ctx.settings.pools[fleet].id;
         let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
         self.roll.stopped = Some(text.clone());

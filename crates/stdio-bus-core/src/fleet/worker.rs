@@ -337,19 +337,19 @@ impl Creating {
 /// | part | written by | what for |
 /// |---|---|---|
 /// | `fleet`, `name` | `pool.rs` at its start; `eras/mod.rs` when a fleet is handed over | whose clients it serves |
-/// | `process` | this file, asked by `life.rs` and `roll.rs` | its state, and why it ends |
-/// | `claim` | `claim.rs`, asked by `pool.rs`, `eras/lending.rs` and `router/client.rs` | whose it is, and since when |
+/// | `process` | this file, asked by `pool.rs`, `life.rs` and `roll.rs` | its state, and why it ends |
+/// | `claim` | `claim.rs`, asked by `pool.rs`, `life.rs`, `answering.rs`, `eras/lending.rs` and `router/client.rs` | whose it is, and since when |
 /// | `question` | `eras/discovery.rs` | whether it was asked for its era |
 /// | `greeting` | `eras/opening.rs` | the `initialize` of clients |
-/// | `tenure` | `tenure.rs`, asked by `roll.rs`, `reload.rs` and `life.rs` | how long it stays |
+/// | `tenure` | `tenure.rs`, asked by `answering.rs`, `roll.rs`, `reload.rs` and `life.rs` | how long it stays |
 /// | `answering` | `answering.rs` | how it answers, and within which limits |
-/// | `creating` | this file, asked by `correlation.rs` | requests for new sessions |
-/// | `updates` | this file, asked by `session/activity.rs` and `session/children.rs` | which of its updates are read |
+/// | `creating` | this file, asked by `correlation.rs` and `requests/ends.rs` | requests for new sessions |
+/// | `updates` | this file, asked by `pool.rs`, `session/activity.rs` and `session/children.rs` | which of its updates are read |
 /// | `early` | `session/early.rs` | lines of sessions that are not known yet |
 /// | `audience`, `elicitations`, `unmatched` | their files in `router/` | whom its lines are for |
 /// | `stall`, `useless`, `window` | their files in `flow/` | when it waits, and when clients wait for it |
 /// | `strays` | `stray.rs` | what it writes that is no message |
-/// | `end` | `endpoint.rs` | lines, requests and sessions, as of any peer |
+/// | `end` | `peers/endpoint.rs` | lines, requests and sessions, as of any peer |
 #[derive(Default)]
 pub(crate) struct Worker {
     /// The fleet whose clients it serves.

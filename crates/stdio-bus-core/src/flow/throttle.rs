@@ -112,8 +112,7 @@ impl Ctx {
     /// A cancellation of this client named nothing.
     pub(crate) fn penalise_cancellation(&mut self, key: ClientKey) {
         let Some(client) = self.endpoint(key.into()) else { return };
-        let asked = client.traffic.asked;
-        if !client.cold.throttle_mut().excuse(asked) {
+        if !client.cold.throttle_mut().excuse(client.traffic.asked) {
             self.penalise_refusal(key);
         }
     }

@@ -219,8 +219,8 @@ impl Client {
         self.mcp.answered_by = Some(worker);
     }
 
-    /// Passes an answer of this worker, if nothing but the answer concerns the client: it is open, is not held back, has
-    /// lost no session, and has no worker that is lent to it. Returns who it is, and its end.
+    /// What a plain answer for it needs, if nothing but the answer concerns it: it is open, is not held back, has lost no
+    /// session, and has no worker that is lent to it.
     #[inline(always)]
     pub(crate) fn take_simple_answer(&mut self) -> Option<(&Identity, &mut McpState, &mut Endpoint)> {
         let end = self.end.get_mut()?;

@@ -173,14 +173,14 @@ impl ToAnswer {
 impl Endpoint {
     /// That of a worker, which may nest its lines as deeply as it likes.
     pub(crate) fn of_worker() -> Self {
-        Self { stream: Stream::of_worker(), ..Self::default() }
+        Self { stream: Stream { partial: Partial::of_any_depth(), ..Stream::NOTHING }, ..Self::default() }
     }
 }
 
 impl Cold {
     /// The peer whose output it waits for.
     pub(crate) fn blocker(&self) -> Option<Peer> {
-        self.0.blocked_on.map(|(peer, _)| peer)
+        self.blocked_on().map(|(peer, _)| peer)
     }
 
     /// The peer whose output it waits for, and since when.
@@ -284,11 +284,6 @@ impl Stream {
     /// Nothing was received.
     const NOTHING: Self =
         Self { partial: Partial::new(), kept: 0, waiting: Seldom::unchanged(), progress_at: Moment(0), spoke_at: None };
-
-    /// The input of a worker.
-    pub(crate) fn of_worker() -> Self {
-        Self { partial: Partial::of_any_depth(), ..Self::NOTHING }
-    }
 
     /// Finds the lines of a window. Waiting lines were found before.
     #[inline(always)]

@@ -146,7 +146,7 @@ impl Requests {
             return None;
         }
         let key = self.find(Peer::Worker(worker), id)?;
-        self.get(key).filter(|request| request.has_print(print_of(line, progress))).map(|_| key)
+        self.get(key).filter(|request| request.print == print_of(line, progress)).map(|_| key)
     }
 
     /// The pending request that `asker` made under the id `token`.

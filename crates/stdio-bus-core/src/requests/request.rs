@@ -158,11 +158,6 @@ impl Request {
         self.flags.has(Flags::TOKEN_IS_ID) && !self.flags.has(Flags::UNUSUAL)
     }
 
-    /// Whether this may be its line, echoed: see [`print_of`](crate::message::print_of).
-    pub(super) fn has_print(&self, print: u32) -> bool {
-        self.print == print
-    }
-
     /// Time of creation, to the microsecond.
     #[inline]
     pub(crate) fn since(&self) -> Moment {

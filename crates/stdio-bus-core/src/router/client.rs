@@ -19,13 +19,11 @@ use crate::message::{
     Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
 };
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use crate::refusals::refuse;
-use crate::refusals::report_line;
+use crate::refusals::{refuse, report_line};
 use crate::report::Reason;
 use crate::requests::{Flags, NewRequest, Request, Requests};
 use crate::router::audience::note_audience;
-use crate::router::servers::note_servers;
-use crate::router::servers::worker_of_server;
+use crate::router::servers::{note_servers, worker_of_server};
 use crate::session::access::{Naming, Place, Use, denied};
 use crate::session::state::State;
 use crate::session::table::{FULL, Sessions};

@@ -2,8 +2,8 @@
 //! has spelled in another way, or one that nobody waits for.
 //!
 //! Invariant: it reaches a client only if it cannot be about a request of another one. A number and the string of its
-//! digits have one owner (`requests/names.rs`), so one stands for the other; all else that is only likely is delivered by a worker
-//! that has served one client alone, and fails the request at any other.
+//! digits have one owner (`requests/names.rs`), so one stands for the other; all else that is only likely is delivered by a
+//! worker that has served one client alone, and fails the request at any other.
 use alloc::string::String;
 
 use ndjson_scan::{Span, decoded, member};
@@ -74,8 +74,13 @@ pub(crate) struct Unmatched {
 
 impl Unmatched {
     /// One is reported. Returns whether it is the first.
-    pub(crate) fn is_first_report(&mut self) -> bool {
+    pub(crate) fn note_report(&mut self) -> bool {
         !core::mem::replace(&mut self.told_of_answers, true)
+    }
+
+    /// A misspelled id is reported. Returns whether it is the first.
+    fn note_spelling(&mut self) -> bool {
+        !core::mem::replace(&mut self.told_of_spelling, true)
     }
 }
 
@@ -119,8 +124,7 @@ impl Requests {
 /// An answer under a misspelled id was delivered: reports the first one of a worker.
 pub(crate) fn report_spelling(ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>, misspelled: &Misspelled) {
     let Some(how) = &misspelled.how else { return };
-    if ctx.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.unmatched_mut().told_of_spelling, true))
-    {
+    if ctx.workers.get_mut(worker).is_some_and(|at| at.unmatched_mut().note_spelling()) {
         let text = format!("{how}, which it is taken for; a worker answers with the id as it came");
         report_line(ctx, Reason::UnknownId, Peer::Worker(worker), line, &text);
     }

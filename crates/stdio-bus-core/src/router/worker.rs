@@ -20,21 +20,17 @@ use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, 
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::peers::Phase;
 use crate::port::Close;
-use crate::refusals::refuse;
-use crate::refusals::report_line;
+use crate::refusals::{refuse, report_line};
 use crate::report::Reason;
 use crate::requests::{NewRequest, Requests};
-use crate::router::addressee::no_addressee;
-use crate::router::addressee::only_client;
-use crate::router::audience::ForAll;
-use crate::router::audience::served_by;
+use crate::router::addressee::{no_addressee, only_client};
+use crate::router::audience::{ForAll, served_by};
 use crate::router::client::expire_first_line;
 use crate::router::message::By;
 use crate::router::servers::client_of_server;
 use crate::router::unmatched::{Meant, error_of};
 use crate::session::children::announced;
-use crate::session::early::EarlyLine;
-use crate::session::early::refuse_early;
+use crate::session::early::{EarlyLine, refuse_early};
 use crate::session::state::Event;
 use crate::session::table::{FULL, Session, Sessions};
 use crate::settings::MAX_SESSION_ID_LEN;
@@ -457,8 +453,8 @@ impl Bus {
             "an answer without an id".into()
         };
         report_line(&mut self.ctx, Reason::UnknownId, from, line, &text);
-        let is_first = line.id.is_some()
-            && self.ctx.workers.get_mut(worker).is_some_and(|at| at.unmatched_mut().is_first_report());
+        let is_first =
+            line.id.is_some() && self.ctx.workers.get_mut(worker).is_some_and(|at| at.unmatched_mut().note_report());
         if is_first {
             let text = "a worker sent an answer that nothing waits for: it has answered a request twice, or under an id \
                         that it was not sent";

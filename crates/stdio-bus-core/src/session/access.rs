@@ -72,8 +72,8 @@ use crate::index::PoolId;
 use crate::message::{Parsed, Refusal, Verb};
 use crate::peer::{ClientKey, SessionKey, WorkerKey};
 use crate::report::Reason;
-use crate::settings::SessionAccess;
-use crate::settings::Settings;
+use crate::settings::{SessionAccess, Settings};
+use crate::worker::Worker;
 
 /// Where in a message a session is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -349,12 +349,13 @@ impl Sessions {
     ) -> Result<Use, Refusal> {
         let found = key.and_then(|key| Some((key, self.holder(ctx, self.get(key)?, of.client))));
         let is_shared = ctx.settings.shares_sessions();
+        let at = ctx.workers.get(worker);
         let terms = Terms {
-            is_alone: ctx.workers.has_owner(worker),
+            is_alone: at.is_some_and(|at| at.owner().is_some()),
             is_shared,
-            gives_out_names: !is_shared && ctx.workers.get(worker).is_some_and(|worker| self.issues_names(worker)),
+            gives_out_names: !is_shared && at.is_some_and(|at| self.issues_names(at)),
             is_bound_to_another: self.is_bound_to_another(ctx, of.client, worker, of.name),
-            takes_messages: ctx.workers.worker_takes_messages(worker),
+            takes_messages: at.is_some_and(Worker::takes_messages),
         };
         decide(terms, found, of.verb.into(), of.place).map_err(|obstacle| match obstacle {
             Obstacle::Denied => denied(),

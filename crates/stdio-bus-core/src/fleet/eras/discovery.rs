@@ -257,7 +257,7 @@ impl Pools {
     /// answered nothing, its command also exits without the request.
     pub(crate) fn end_question(&mut self, ctx: &mut Ctx, worker: &Worker) -> Option<Learned> {
         let (pool, of) = (worker.fleet.pool, worker.tenure.generation());
-        let Some(discovery) = &mut self[pool].discovery else { return None };
+        let discovery = self[pool].discovery.as_mut()?;
         let ends = discovery.ends_of(of);
         let was_in_vain = match worker.question {
             Question::Open => !worker.process.was_killed(),
@@ -288,7 +288,7 @@ impl Pools {
     fn learn_era(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32, era: Era, known: Known) -> Option<Learned> {
         // Its workers take lines now, or clients of 2026-07-28 are known to get none.
         self.roll_soon(ctx);
-        let Some(discovery) = &mut self[pool].discovery else { return None };
+        let discovery = self[pool].discovery.as_mut()?;
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
         if discovery.era != Some(Era::Modern) || era == Era::Modern || is_another {
             discovery.known = known;

@@ -12,9 +12,7 @@ use crate::eviction::gives_up_at;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
 use crate::fleet::life::stop_worker;
-use crate::fleet::pool::Fleet;
-use crate::fleet::pool::Pools;
-use crate::fleet::pool::ending;
+use crate::fleet::pool::{Fleet, Pools, ending};
 use crate::fleet::roll::notice_leaving;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, GroupId, SlotId};
@@ -110,19 +108,17 @@ impl Fleets {
 
 impl Fleet {
     /// An empty slot in which a worker may be started for a client that is not bound to one.
-    pub(crate) fn slot_to_fill(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<SlotId> {
+    fn slot_to_fill(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<SlotId> {
         if self.rests() || preferred_worker(ctx, client, fleet).is_some() {
             return None;
         }
-        let may_begin = |slot: &SlotId| {
-            let slot = &self.slots[usize::from(slot.number)];
-            slot.worker.is_none() && slot.restarts.may_begin(ctx.time.now())
-        };
-        (0..self.slots.len()).map(|number| fleet.slot(number)).find(may_begin)
+        let now = ctx.time.now();
+        let at = self.slots.iter().position(|slot| slot.worker.is_none() && slot.restarts.may_begin(now))?;
+        Some(fleet.slot(at))
     }
 
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
-    pub(crate) fn free_worker(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
+    fn free_worker(&self, ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
         let is_free =
             |key: &WorkerKey| ctx.workers.get(*key).is_some_and(|at| at.owner().is_none() && at.takes_messages());
         if let Some(worker) = preferred_worker(ctx, client, fleet) {
@@ -149,7 +145,7 @@ impl Requests {
 }
 
 /// The worker that a client's next messages go to while that lives, if they are bound to one of this fleet.
-pub(crate) fn preferred_worker(ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
+fn preferred_worker(ctx: &Ctx, client: ClientKey, fleet: FleetId) -> Option<WorkerKey> {
     let worker = ctx.clients.get(client)?.mcp().preferred?;
     let at = ctx.workers.get(worker)?;
     (at.fleet == fleet && at.takes_messages()).then_some(worker)

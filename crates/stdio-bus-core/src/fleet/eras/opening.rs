@@ -31,7 +31,7 @@ use crate::requests::Requests;
 use crate::router::audience::note_audience;
 use crate::router::message::Message;
 use crate::router::unmatched::error_of;
-use crate::settings::MAX_WORKERS;
+use crate::settings::{MAX_WORKERS, Settings};
 use crate::view::View;
 use crate::worker::Worker;
 
@@ -244,7 +244,7 @@ impl Openings {
         let worker = ctx.workers.get_mut(key)?;
         let asked = take_asked(&mut worker.greeting, id, true)?;
         ctx.workers_changed |= worker.answering.answers(is_response(&line));
-        Some(self.settle(ctx, key, asked, line, accepts(line), None))
+        Some(self.settle(&ctx.settings, &mut worker.greeting, asked, line, accepts(line), None))
     }
 
     /// A worker is sent this `initialize` by a client, with these replacements. That of a shared worker is kept.
@@ -280,9 +280,7 @@ impl Openings {
             worker.greeting.asked.push(Asked { id, alike, client, since, is_again: false });
         }
     }
-}
 
-impl Openings {
     /// Takes the answer of a worker to a client's `initialize`, which has this id there.
     #[cold]
     pub(crate) fn take_answer(
@@ -300,7 +298,7 @@ impl Openings {
         let is_alike = |first: &u64| *first == asked.alike;
         if is_accepted || is_misspelled {
             let is_accepted = is_accepted && !is_misspelled;
-            return ToInitialize::Settles(self.settle(ctx, key, asked, line, is_accepted, None));
+            return ToInitialize::Settles(self.settle(&ctx.settings, greeting, asked, line, is_accepted, None));
         }
         if greeting.first.as_ref().is_some_and(|(first, _)| is_alike(first)) {
             return ToInitialize::AsFirst;
@@ -314,24 +312,20 @@ impl Openings {
             return ToInitialize::HeldBack;
         }
         let is_other = !greeting.accepted.is_empty() && !greeting.accepted.iter().any(is_alike);
-        ToInitialize::Settles(self.settle(ctx, key, asked, line, false, Some((request, is_other))))
+        ToInitialize::Settles(self.settle(&ctx.settings, greeting, asked, line, false, Some((request, is_other))))
     }
 
     /// A worker has answered an `initialize`.
     fn settle(
         &mut self,
-        ctx: &mut Ctx,
-        key: WorkerKey,
+        settings: &Settings,
+        greeting: &mut Greeting,
         asked: Asked,
         line: Parsed<'_>,
         is_accepted: bool,
         refused_to: Option<(RequestKey, bool)>,
     ) -> Settled {
-        let longest = LONGEST.min(ctx.settings.limits.max_memory / MEMORY_PART / MAX_WORKERS).max(LEAST);
-        let Some(worker) = ctx.workers.get_mut(key) else {
-            return Settled { asked, is_accepted, refused: Vec::new(), gets_first: false, refused_to };
-        };
-        let greeting = &mut worker.greeting;
+        let longest = LONGEST.min(settings.limits.max_memory / MEMORY_PART / MAX_WORKERS).max(LEAST);
         if is_accepted {
             if !greeting.accepted.contains(&asked.alike) {
                 if greeting.accepted.len() >= MOST_ACCEPTED {

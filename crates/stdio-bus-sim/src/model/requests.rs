@@ -397,7 +397,7 @@ impl Model {
     }
 
     /// When it may do so at the earliest: since when the bus counts the time of a request that had to wait is not known.
-    fn may_leave_at(request: &Request) -> Option<Moment> {
+    pub(super) fn may_leave_at(request: &Request) -> Option<Moment> {
         let at = Self::leaves_at(request)?;
         let may_wait = request.cancelled.is_some() && !request.given_up;
         Some(request.expires_first.filter(|_| may_wait).map_or(at, |first| first.min(at)))

@@ -223,7 +223,7 @@ impl Model {
                 self.count(if was_cancelled && !is_told { Reason::Cancelled } else { lost_for });
             }
         }
-        self.leave_unanswered(client);
+        self.leave_unanswered(now, client);
         for session in std::mem::take(&mut self.sessions) {
             if session.client == client {
                 self.hold(session);

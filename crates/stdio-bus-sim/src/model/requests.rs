@@ -463,7 +463,7 @@ impl Model {
     }
 
     /// A client will answer nothing more.
-    pub fn leave_unanswered(&mut self, client: usize) {
+    pub fn leave_unanswered(&mut self, now: Moment, client: usize) {
         let (unanswered, rest) = std::mem::take(&mut self.to_clients)
             .into_iter()
             .partition(|request| request.answerer == Party::Client(client));
@@ -471,6 +471,7 @@ impl Model {
         for request in unanswered {
             let Some(worker) = request.asker else { continue };
             assert!(!self.is_there(worker), "{worker:?} still waits for {request:?}");
+            self.question_ends(now, &request);
             self.count(Reason::ClientLeft);
         }
     }

@@ -214,7 +214,7 @@ impl World {
         let effects = self.bus.handle(self.now, Input::Ended { peer, partial });
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         if let Party::Client(client) = party {
-            self.model.leave_unanswered(client);
+            self.model.leave_unanswered(self.now, client);
         }
         self.check();
     }

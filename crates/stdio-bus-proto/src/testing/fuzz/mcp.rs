@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Cut;
-use crate::http1::{Event, Framing, Limits, Method, RequestReader, ResponseReader};
+use crate::http1::{Event, Framing, Limits, Method, Request, RequestReader, ResponseReader};
 use crate::mcp::log::Carries;
 use crate::mcp::message::{LineReader, Upload};
 use crate::mcp::session::{Delivery, Line, Resumed, Session};
@@ -27,9 +27,10 @@ const MOST: usize = 600;
 /// # Panics
 /// If any of this does not hold.
 pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
-    let asked = requests(stream, &[]);
+    let read: Read = |head| Asked::of(head, "/mcp");
+    let asked = requests(stream, &[], read);
     for cuts in [cut(stream.len()), (1..stream.len()).collect()] {
-        assert_eq!(requests(stream, &cuts), asked, "cut at {cuts:?}");
+        assert_eq!(requests(stream, &cuts, read), asked, "cut at {cuts:?}");
     }
     for (asked, body) in asked {
         match asked {
@@ -40,8 +41,11 @@ pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
     live(first, stream);
 }
 
+/// Reads what a head asks for.
+pub(super) type Read = fn(&Request<'_>) -> Result<Asked, Fault>;
+
 /// What each request asks for, and its body.
-fn requests(stream: &[u8], cuts: &[usize]) -> Vec<(Result<Asked, Fault>, Vec<u8>)> {
+pub(super) fn requests(stream: &[u8], cuts: &[usize], read: Read) -> Vec<(Result<Asked, Fault>, Vec<u8>)> {
     let (now, time) = (Moment(0), Duration::from_secs(1));
     let limits = Limits { body: 1 << 16, head_time: time, body_time: time, idle_time: time };
     let mut reader = RequestReader::new(now, limits);
@@ -55,7 +59,7 @@ fn requests(stream: &[u8], cuts: &[usize]) -> Vec<(Result<Asked, Fault>, Vec<u8>
                 }
                 Event::Head(head) => {
                     at += head.length;
-                    asked = Some(Asked::of(&head, "/mcp"));
+                    asked = Some(read(&head));
                     let _: Framing = head.body;
                 }
                 Event::Data { data, length } => {
@@ -97,7 +101,7 @@ fn check_request(asked: &Asked, body: &[u8]) {
 }
 
 /// A message is one line with the same meaning as the body.
-fn check_message(message: &Message, value: Option<&Value>) {
+pub(super) fn check_message(message: &Message, value: Option<&Value>) {
     let text = message.text();
     let shown = text.escape_ascii();
     assert!(!text.contains(&b'\n') && message.window().data().ends_with(b"\n"), "it is a line: {shown}");
@@ -138,7 +142,7 @@ fn check_head(asked: &Asked, message: &Message, value: Option<&Value>) {
 }
 
 /// A refusal is an HTTP response whose body is a JSON-RPC error with this id.
-fn check_fault(fault: &Fault, id: &[u8]) {
+pub(super) fn check_fault(fault: &Fault, id: &[u8]) {
     let mut out = Vec::new();
     write::fault(&mut out, fault, &Manner::default(), Some(id));
     let (status, body) = answer(&out);

@@ -4,6 +4,7 @@
 //! Each file has one function, `check`, which panics if its property does not hold. Its caller decides the cuts: `cut`
 //! returns the offsets for a given length.
 
+pub mod acp;
 pub mod http1;
 pub mod mcp;
 pub mod proxy;

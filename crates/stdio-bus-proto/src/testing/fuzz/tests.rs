@@ -6,6 +6,7 @@ use proptest::sample::select;
 use stdio_bus_sim::bytes::{cuts, parts};
 use stdio_bus_sim::strategies::{in_pieces, text, words};
 
+const ACP: &str = include_str!("../../../../../fuzz/words/acp");
 const HTTP1: &str = include_str!("../../../../../fuzz/words/http1");
 const MCP: &str = include_str!("../../../../../fuzz/words/mcp");
 const PROXY: &str = include_str!("../../../../../fuzz/words/proxy");
@@ -24,6 +25,12 @@ proptest! {
     fn any_pieces_at_the_door_for_mcp_ask_for_the_same_and_a_session_loses_nothing(bytes in in_pieces(text(MCP, 16))) {
         let (first, pieces, stream) = parts(&bytes).expect("it is in pieces");
         super::mcp::check(first, stream, &|length| cuts(pieces, length));
+    }
+
+    #[test]
+    fn any_pieces_at_the_door_for_acp_ask_for_the_same_and_streams_lose_nothing(bytes in in_pieces(text(ACP, 16))) {
+        let (first, pieces, stream) = parts(&bytes).expect("it is in pieces");
+        super::acp::check(first, stream, &|length| cuts(pieces, length));
     }
 
     #[test]

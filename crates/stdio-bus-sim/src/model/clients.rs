@@ -193,11 +193,8 @@ impl Model {
     /// A client is being closed: its state is settled. If it waits for answers, it needs an `excuse`.
     pub fn closing(&mut self, now: Moment, client: usize, how: Close, why: Reason, excuse: bool) {
         let me = Party::Client(client);
-        // A cancelled request that gets no answer may have left just before, since its time was over.
-        let has_left = |request: &Request| {
-            request.cancelled.is_some_and(|(_, loud)| !loud) && Self::may_leave_at(request).is_some_and(|at| at <= now)
-        };
-        let waits = self.to_workers.iter().any(|request| request.asker == Some(me) && !has_left(request));
+        let is_awaited = |request: &Request| request.asker == Some(me) && !Self::may_have_left(request, now);
+        let waits = self.to_workers.iter().any(is_awaited);
         let drains = (self.clients[client].half_closed || self.drain.is_quiescing()) && why != Reason::ListenerRemoved;
         assert!(!(waits && drains) || excuse, "client {client} is closed before its answers have come");
         if std::mem::replace(&mut self.clients[client].closed, true) {

@@ -397,10 +397,16 @@ impl Model {
     }
 
     /// When it may do so at the earliest: since when the bus counts the time of a request that had to wait is not known.
-    pub(super) fn may_leave_at(request: &Request) -> Option<Moment> {
+    fn may_leave_at(request: &Request) -> Option<Moment> {
         let at = Self::leaves_at(request)?;
         let may_wait = request.cancelled.is_some() && !request.given_up;
         Some(request.expires_first.filter(|_| may_wait).map_or(at, |first| first.min(at)))
+    }
+
+    /// Whether it was cancelled, gets no answer, and its time may be over: the bus may have let it go just before.
+    pub(super) fn may_have_left(request: &Request, now: Moment) -> bool {
+        let is_silent = request.cancelled.is_some_and(|(_, loud)| !loud);
+        is_silent && Self::may_leave_at(request).is_some_and(|at| at <= now)
     }
 
     /// Cancelled and orphaned requests free their slots. Their answers may still arrive, so their ids are not sent to
@@ -431,7 +437,7 @@ impl Model {
         self.let_go();
     }
 
-    fn leaves(&mut self, now: Moment, request: Request) {
+    pub(super) fn leaves(&mut self, now: Moment, request: Request) {
         if let Party::Worker(worker) = request.answerer {
             let creates = self.lines[request.line].creates();
             let at = &mut self.workers[worker];

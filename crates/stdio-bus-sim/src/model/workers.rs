@@ -142,17 +142,15 @@ impl Model {
     }
 
     /// Everything that depended on a worker is settled.
-    pub fn settled(&mut self, worker: usize) {
+    pub fn settled(&mut self, now: Moment, worker: usize) {
         let me = Party::Worker(worker);
         self.workers[worker].takes = false;
         for request in std::mem::take(&mut self.to_workers) {
-            if let (true, Some(asker)) = (request.answerer == me, request.asker) {
-                self.seats.blame(worker, asker);
-            }
-            if request.answerer != me {
-                self.to_workers.push(request);
-            } else {
-                assert!(request.asker.is_none(), "the asker of {request:?} was not told that it is lost");
+            match request.asker {
+                _ if request.answerer != me => self.to_workers.push(request),
+                Some(_) if Self::may_have_left(&request, now) => self.leaves(now, request),
+                Some(asker) => panic!("{asker:?} was not told that {request:?} is lost"),
+                None => {}
             }
         }
         self.unasks(worker);
@@ -172,8 +170,8 @@ impl Model {
     }
 
     /// A worker has ended, or has broken the protocol: its client may get another one.
-    pub fn failed(&mut self, worker: usize) {
-        self.settled(worker);
+    pub fn failed(&mut self, now: Moment, worker: usize) {
+        self.settled(now, worker);
         let owner = self.workers[worker].owner.filter(|owner| !self.clients[*owner].closed);
         if let Some(owner) = owner.filter(|owner| self.gets_another(*owner, worker)) {
             self.clients[owner].has_lost_worker = true;
@@ -185,7 +183,7 @@ impl Model {
 
     /// A worker is gone for good.
     pub fn released(&mut self, now: Moment, worker: usize) {
-        self.failed(worker);
+        self.failed(now, worker);
         for (at, client) in self.clients.iter_mut().enumerate() {
             if self.seats.is_blamed(worker, Party::Client(at)) {
                 client.penalty.crashed(now);

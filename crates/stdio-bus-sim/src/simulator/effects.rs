@@ -76,7 +76,7 @@ impl World {
         }
         for worker in call.stalled {
             self.workers[worker].end.ignored = true;
-            self.model.settled(worker);
+            self.model.settled(self.now, worker);
         }
     }
 

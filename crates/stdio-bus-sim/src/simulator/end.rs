@@ -133,7 +133,7 @@ impl World {
             let worker = &self.workers[at];
             if !worker.released {
                 assert!(!worker.process.is_spared(), "worker {at} was left alone");
-                self.model.settled(at);
+                self.model.settled(self.now, at);
             }
         }
         self.model.check_end();

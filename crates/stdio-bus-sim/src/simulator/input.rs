@@ -105,7 +105,7 @@ impl World {
         self.journal.trace().into_iter().for_each(|trace| trace.received(received));
         self.carry_out(effects, window.data(), Some(party), due, is_bad);
         match party {
-            Party::Worker(worker) if is_bad => self.model.failed(worker),
+            Party::Worker(worker) if is_bad => self.model.failed(self.now, worker),
             Party::Worker(worker) => self.charge_flood(worker, nothing),
             Party::Client(client) => self.learn_owners(client),
         }

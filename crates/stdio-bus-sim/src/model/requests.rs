@@ -356,7 +356,10 @@ impl Model {
             Reason::Timeout => {
                 let Party::Client(client) = to else { panic!("{to:?} waits for a client") };
                 assert!(is_overdue || self.clients[client].half_closed, "too early: {request:?}");
-                if is_overdue && (!self.clients[client].half_closed || !self.workers[worker].takes) {
+                // One that its client has withdrawn before leaves when it would have left without this.
+                let was_withdrawn = request.cancelled.is_some_and(|(at, _)| at < now);
+                let stays_asked = self.clients[client].half_closed && self.workers[worker].takes;
+                if is_overdue && !stays_asked && !was_withdrawn {
                     request.cancelled.get_or_insert((now, false));
                     request.given_up = true;
                 }

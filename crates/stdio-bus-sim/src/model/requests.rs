@@ -427,13 +427,22 @@ impl Model {
         self.let_go();
     }
 
-    /// This many orphaned requests have freed their slots. The bus may leave them their slots until it needs one.
+    /// The bus has reported a cancelled request of a client.
+    pub fn reports_cancelled(&mut self, client: usize) {
+        self.step.note_cancelled(client);
+    }
+
+    /// This many orphaned requests have freed their slots. The bus may leave them their slots until it needs one. What it
+    /// has reported goes first.
     pub(super) fn orphans_leave(&mut self, now: Moment, how_many: usize) {
+        let reported = self.step.take_reported();
+        let was_reported = |asker: Option<Party>| reported.iter().any(|client| asker == Some(Party::Client(*client)));
         for _ in 0..how_many {
             let is_silent = |it: &Request| it.asker.is_none() || it.cancelled.is_some_and(|(_, loud)| !loud);
             let due = |request: &Request| Self::may_leave_at(request).filter(|at| *at <= now && is_silent(request));
-            let due = self.to_workers.iter().enumerate().filter_map(|(at, request)| Some((due(request)?, at))).min();
-            let Some((_, at)) = due else { return };
+            let rank = |request: &Request| Some((!was_reported(request.asker), due(request)?));
+            let first = self.to_workers.iter().enumerate().filter_map(|(at, request)| Some((rank(request)?, at))).min();
+            let Some((_, at)) = first else { return };
             let request = self.to_workers.remove(at);
             self.leaves(now, request);
         }

@@ -16,6 +16,8 @@ pub(super) struct Step {
     dropped_with_client: Vec<(usize, Reason)>,
     /// Dropped cancelled requests that their clients still have to be told about.
     cancelled: Vec<(Party, String)>,
+    /// Clients of which the bus has reported cancelled requests: they are among those that leave without an answer.
+    reported: Vec<usize>,
     /// The reasons for which lines of a worker would have been lost before a client was closed in the middle of them.
     lost_before: BTreeMap<usize, Vec<Reason>>,
     /// Dedicated pools of which a dropped line may have taken a worker.
@@ -68,6 +70,15 @@ impl Step {
     pub(super) fn tell_cancelled(&mut self, asker: Party, token: &str) {
         let at = self.cancelled.iter().position(|(of, known)| *of == asker && known == token);
         self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));
+    }
+
+    /// A cancelled request of a client was reported.
+    pub(super) fn note_cancelled(&mut self, client: usize) {
+        self.reported.push(client);
+    }
+
+    pub(super) fn take_reported(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.reported)
     }
 
     /// A line would have been lost for these reasons before a client was closed.

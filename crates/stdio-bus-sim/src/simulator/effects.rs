@@ -174,6 +174,9 @@ impl World {
         assert!(!report.text.is_empty());
         let restarts = report.reason == Reason::RestartScheduled && report.suppressed == 0;
         assert!(!restarts || !self.model.has_refused(), "a restart is scheduled during the shutdown");
+        if let (Reason::Cancelled, Some(client)) = (report.reason, report.client) {
+            self.model.reports_cancelled(client as usize);
+        }
         self.note(|_| {
             let client = report.client.map(|number| format!(" of client {number}")).unwrap_or_default();
             format!("  reported: {}{client}: {}", report.reason.name(), report.text)

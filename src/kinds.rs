@@ -18,6 +18,25 @@ pub enum ListenerKind {
     Acp,
 }
 
+/// What clients speak that are requests of HTTP, over connections that come and go: `shell/http/protocols` serves them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Requests {
+    /// The Streamable HTTP of MCP.
+    Mcp,
+    /// The Streamable HTTP of ACP.
+    Acp,
+}
+
+impl Requests {
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Mcp => "MCP",
+            Self::Acp => "ACP",
+        }
+    }
+}
+
 /// What is known of a kind.
 pub(crate) struct Row {
     pub kind: ListenerKind,
@@ -46,7 +65,7 @@ pub(crate) struct Web {
     /// The path, if none is configured.
     pub path: &'static str,
     /// The protocol of its requests, if clients are served by them: they are no connections, which come and go.
-    pub requests: Option<&'static str>,
+    pub requests: Option<Requests>,
     /// Each pool has a path below it.
     pub has_paths_of_pools: bool,
     /// It is asked for WebSockets: they are pinged (`ping_sec`), and a token may be among the subprotocols.
@@ -57,7 +76,8 @@ pub(crate) struct Web {
     pub has_idle_timeout: bool,
 }
 
-/// The table. If two kinds have a scheme in common, the first has the URLs with a path of neither.
+/// The table, in the order of [`ListenerKind`]. If two kinds have a scheme in common, the first has the URLs with a path of
+/// neither.
 pub(crate) const KINDS: [Row; 5] = [
     Row {
         kind: ListenerKind::Tcp,
@@ -122,7 +142,7 @@ pub(crate) const KINDS: [Row; 5] = [
         needs_path: false,
         web: Some(Web {
             path: "/mcp",
-            requests: Some("MCP"),
+            requests: Some(Requests::Mcp),
             has_paths_of_pools: true,
             has_websockets: false,
             must_know_host: true,
@@ -143,7 +163,7 @@ pub(crate) const KINDS: [Row; 5] = [
         needs_path: false,
         web: Some(Web {
             path: "/acp",
-            requests: Some("ACP"),
+            requests: Some(Requests::Acp),
             has_paths_of_pools: false,
             has_websockets: true,
             must_know_host: true,
@@ -156,7 +176,7 @@ impl ListenerKind {
     /// The row of the table.
     pub(crate) fn row(self) -> &'static Row {
         const TABLE: &[Row] = &KINDS;
-        TABLE.iter().find(|row| row.kind == self).expect("each kind has a row")
+        &TABLE[self as usize]
     }
 
     /// How it is served over HTTP, if it is.
@@ -170,7 +190,7 @@ impl ListenerKind {
     }
 
     /// The protocol of its clients' requests, if it serves those over connections that come and go.
-    pub fn requests(self) -> Option<&'static str> {
+    pub(crate) fn requests(self) -> Option<Requests> {
         self.web()?.requests
     }
 
@@ -248,7 +268,7 @@ mod tests {
         let keys: BTreeSet<&str> = KINDS.iter().map(|row| row.key).collect();
         assert_eq!(keys.len(), KINDS.len(), "each has a key of its own");
         for row in &KINDS {
-            assert_eq!(row.kind.row().key, row.key);
+            assert_eq!(row.kind.row().key, row.key, "the rows are in the order of the kinds");
             assert!(!row.help.ends_with('.') && row.long_help.ends_with('.') && row.says.ends_with('.'), "{}", row.key);
         }
         for (row, web) in over_http() {

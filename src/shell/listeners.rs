@@ -11,6 +11,7 @@ use super::access::{Access, Grants};
 use super::listen::{Listening, OwnSocket};
 use crate::bus::port::Moment;
 use crate::config::{Config, Listener};
+use crate::kinds::Requests;
 
 /// Interval of messages that nothing can be accepted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -236,8 +237,14 @@ impl Listeners {
     }
 
     /// The protocol of those requests.
-    pub(super) fn requests(&self, listener: usize) -> Option<&'static str> {
+    pub(super) fn requests(&self, listener: usize) -> Option<Requests> {
         self.policy(listener)?.terms.kind.requests()
+    }
+
+    /// Whether a request to a listener may ask for a WebSocket.
+    pub(super) fn takes_websockets(&self, listener: usize) -> bool {
+        let web = self.policy(listener).and_then(|policy| policy.terms.kind.web());
+        web.is_some_and(|web| web.has_websockets)
     }
 
     /// The access policy of a WebSocket or MCP listener.

@@ -3,58 +3,20 @@
 
 use std::collections::VecDeque;
 
-use super::exchange::Unsent;
 use super::members::{Member, Role};
 use super::places::gives_way;
 use crate::access::Refusal;
-use crate::bus::id::Id;
 use crate::bus::origin::Names;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
-use crate::bus::settings::Era;
 use crate::bus::shares::Shares;
 use crate::io::Io;
-use crate::mcp::{Fault, Session};
+use crate::mcp::Fault;
 use crate::shell::connections::AsHttp;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 
 impl<I: Io> Shell<I> {
-    /// Starts a session with a connection's request, which has this id.
-    pub(super) fn begin_session(&mut self, now: Moment, slot: usize, pool: usize, id: Id) -> Result<ClientKey, Fault> {
-        self.reactor.release_modern(slot);
-        let listener = self.reactor.connections[AsHttp(slot)].listener;
-        let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
-        let session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
-        let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
-        self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
-        self.reactor.visit(now, slot, Some(client));
-        Ok(client)
-    }
-
-    /// The client for a connection's self-contained requests.
-    pub(super) fn modern_member(&mut self, now: Moment, slot: usize, pool: usize) -> Result<ClientKey, Fault> {
-        let Reactor { connections, http, .. } = &mut self.reactor;
-        let connection = &connections[AsHttp(slot)];
-        let names = &connection.incoming.sender.origin.names;
-        let is_it = |member: &&mut Member| {
-            matches!(member.role, Role::Modern { .. })
-                && !member.is_closing
-                && member.pool == pool
-                && member.is_of(names)
-        };
-        if let Some(client) = connection.member
-            && let Some(member) = http.members.get_mut(client).filter(is_it)
-        {
-            member.since = now;
-            return Ok(client);
-        }
-        self.reactor.release_modern(slot);
-        let client = self.add_member(now, slot, pool, Role::Modern { connection: slot })?;
-        self.reactor.connections[AsHttp(slot)].member = Some(client);
-        Ok(client)
-    }
-
     /// Adds a client of the core for the sender of a connection's request.
     pub(super) fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<ClientKey, Fault> {
         let connection = &self.reactor.connections[AsHttp(slot)];
@@ -73,10 +35,9 @@ impl<I: Io> Shell<I> {
         self.bus.view().would_take(listener, &sender.origin).map_err(Refusal::from)?;
         let (source, names) = (sender.origin.source(), Names::clone(&sender.origin.names));
         let pools = sender.origin.pools.clone();
-        let (client, effects) = match role {
-            Role::Session(_) => self.bus.connect_mcp(now, listener, sender.origin.clone(), pool, Era::Legacy),
-            Role::Modern { .. } => self.bus.connect_mcp(now, listener, sender.origin.clone(), pool, Era::Modern),
-            Role::Acp(_) => self.bus.connect(now, listener, sender.origin.clone()),
+        let (client, effects) = match role.kept().era() {
+            Some(era) => self.bus.connect_mcp(now, listener, sender.origin.clone(), pool, era),
+            None => self.bus.connect(now, listener, sender.origin.clone()),
         };
         if let Some(client) = client {
             self.reactor.notify.changed();
@@ -111,11 +72,11 @@ impl<I: Io> Shell<I> {
     /// idle longest; or else one with a request. The connection `but` asks.
     fn evict_member(&mut self, now: Moment, but: usize, shares: &Shares, is_chosen: impl Fn(&Member) -> bool) {
         let Reactor { connections, http, .. } = &self.reactor;
-        let standing = |member: &Member| match &member.role {
+        let standing = |member: &Member| match member.role.kept().only_connection() {
             _ if member.is_closing => None,
-            Role::Modern { connection } if *connection == but => None,
-            Role::Modern { connection } => Some((connections.is_idle(*connection), 0)),
-            Role::Session(_) | Role::Acp(_) => match member.uses() {
+            Some(connection) if connection == but => None,
+            Some(connection) => Some((connections.is_idle(connection), 0)),
+            None => match member.role.kept().uses() {
                 (false, _) => Some((true, 1)),
                 // Its stream waits for what may never come.
                 (true, false) => Some((false, 1)),
@@ -133,32 +94,14 @@ impl<I: Io> Shell<I> {
         let ranked = chosen.filter_map(|member| rank(member).map(|rank| (rank, member.client)));
         let Some((_, client)) = ranked.min_by_key(|(rank, _)| *rank) else { return };
         let Some(member) = http.members.get(client) else { return };
-        match member.role {
-            Role::Modern { connection } if !connections.is_idle(connection) => {
+        match member.role.kept().only_connection() {
+            Some(connection) if !connections.is_idle(connection) => {
                 let held = shares.held_by(member.source);
                 let fault = gives_way(shares.capacity, "slots for clients", held);
                 self.step(|shell| shell.give_up(now, connection, &fault));
             }
             _ => self.step(|shell| shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionEvicted })),
         }
-    }
-
-    /// Checks whether a session is idle.
-    pub(in crate::shell) fn session_due(&mut self, now: Moment, client: ClientKey) {
-        let idle = self.reactor.http.session_idle;
-        let Some(member) = self.reactor.http.members.get_mut(client) else { return };
-        if let Role::Acp(_) = member.role {
-            return self.acp_due(now, client);
-        }
-        let since = member.since;
-        let is_in_use = member.session().is_some_and(|session| session.is_in_use());
-        let at = if is_in_use { now.after(idle) } else { since.after(idle) };
-        let detached = member.detached.zip(self.reactor.http.session_detached).map(|(since, limit)| since.after(limit));
-        let at = detached.map_or(at, |detached| at.min(detached));
-        if at > now {
-            return self.reactor.timers.set(Timer::Session(client), Some(at));
-        }
-        self.reactor.tell(now, Input::EndClient { client, why: Reason::SessionIdle });
     }
 }
 
@@ -193,7 +136,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn release_modern(&mut self, slot: usize) {
         let Some(client) = self.connections[AsHttp(slot)].member.take() else { return };
         let Some(member) = self.http.members.get(client) else { return };
-        if matches!(member.role, Role::Modern { connection } if connection == slot) {
+        if member.role.kept().only_connection() == Some(slot) {
             self.tell(self.clock.now(), Input::Left(client));
         }
     }
@@ -207,42 +150,20 @@ impl<I: Io> Reactor<I> {
         };
         member.since = self.clock.now();
         let client = member.client;
-        if let Role::Session(session) = &mut member.role {
-            session.detach(slot, &[]);
+        if !member.is_of_one_connection() {
             connection.member = None;
-        } else if self.detach_acp(self.clock.now(), slot, client, 0) {
-            self.connections[AsHttp(slot)].member = None;
         }
+        self.answered_by_role(self.clock.now(), slot, client);
     }
 
-    /// A connection has gone: what it did not deliver is kept for its session, and self-contained requests end with it.
+    /// A connection has gone.
     pub(super) fn detach_http(&mut self, now: Moment, slot: usize) {
         debug_assert!(self.connections[slot].is_closing());
         self.visit(now, slot, None);
         let connection = &mut self.connections[AsHttp(slot)];
-        let Unsent { owed, events, whole, is_begun } = connection.outgoing.give_up();
-        let Some(client) = connection.member.take() else { return };
-        if self.detach_acp(now, slot, client, owed) {
-            return;
-        }
-        let Some(member) = self.http.members.get_mut(client) else { return };
-        let (has_left, lost) = match &mut member.role {
-            Role::Modern { .. } | Role::Acp(_) => (true, 0),
-            Role::Session(session) => {
-                let dropped = session.detach(slot, &events);
-                // No client knows its id, nor ever will.
-                let is_unknown =
-                    session.is_unheard() || whole.is_some_and(|id| id.stream == Session::FIRST) && !is_begun;
-                member.since = now;
-                // No client can ask for an answer that is no event.
-                (is_unknown, dropped + usize::from(whole.is_some() && !is_unknown))
-            }
-        };
-        self.count_lost_events(client, lost);
-        // First, or the core would wait for it to be sent.
-        self.tell_sent(now, client, owed);
-        if has_left {
-            self.tell(now, Input::Left(client));
+        let unsent = connection.outgoing.give_up();
+        if let Some(client) = connection.member.take() {
+            self.left_by_role(now, slot, client, unsent);
         }
     }
 

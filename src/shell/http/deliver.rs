@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::Http;
 use super::exchange::{Exchange, KEEP_ALIVE, Replay, State};
 use super::in_place::{Answer, Blocks};
-use super::members::{Member, Role};
+use super::members::Member;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
 use crate::http1::Status;
@@ -302,18 +302,19 @@ impl<I: Io> Reactor<I> {
 
     /// Delivers a line of so many bytes.
     fn deliver_said(&mut self, now: Moment, to: ClientKey, said: Option<&Said<'_>>, bytes: usize) {
-        let is_taken = said.and_then(|said| match self.http.members.get(to)?.role {
-            Role::Modern { connection } => Some(self.deliver_modern(now, connection, to, said)),
-            Role::Session(_) => self.deliver_to_session(now, to, said),
-            Role::Acp(_) => self.deliver_acp(now, to, said, bytes),
-        });
-        if is_taken != Some(true) {
+        if !said.is_some_and(|said| self.deliver_by_role(now, to, said, bytes)) {
             self.tell_sent(now, to, bytes);
         }
     }
 
     /// Delivers a line for a self-contained request. False if no connection waits for it.
-    fn deliver_modern(&mut self, now: Moment, connection: usize, client: ClientKey, said: &Said<'_>) -> bool {
+    pub(super) fn deliver_modern(
+        &mut self,
+        now: Moment,
+        connection: usize,
+        client: ClientKey,
+        said: &Said<'_>,
+    ) -> bool {
         let its = self.connections.http(connection).filter(|it| it.member == Some(client));
         let state = its.map(|it| it.state);
         let is_answer = said.answers && said.id.is_some();
@@ -351,7 +352,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Delivers a line for a session. None if nothing of it is in flight.
-    fn deliver_to_session(&mut self, now: Moment, client: ClientKey, said: &Said<'_>) -> Option<bool> {
+    pub(super) fn deliver_to_session(&mut self, now: Moment, client: ClientKey, said: &Said<'_>) -> Option<bool> {
         if said.answers && said.id.is_none() {
             // The core says why it closes the session. No stream may carry a response but those of its request, and
             // each pending request gets an error of its own.
@@ -644,7 +645,7 @@ impl<I: Io> Reactor<I> {
         match how {
             Close::Refuse => {
                 // A session that ends accepts nothing further; pending requests are refused.
-                member.is_closing |= !matches!(member.role, Role::Modern { .. });
+                member.is_closing |= !member.is_of_one_connection();
                 self.pause_member(client, false);
             }
             Close::Flush => {
@@ -652,7 +653,7 @@ impl<I: Io> Reactor<I> {
                 self.http.memory.held -= member.waiting();
                 let untold = std::mem::take(&mut member.inbox).into_iter().filter_map(|waiting| waiting.tells);
                 untold.for_each(|(connection, _)| self.lose_member(now, connection, client, &[]));
-                self.drop_unread(now, client);
+                self.flush_by_role(now, client);
                 self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
             }
             Close::Now => self.remove_member(now, client),
@@ -665,18 +666,13 @@ impl<I: Io> Reactor<I> {
         let Some(mut member) = self.http.members.remove(client) else { return };
         self.listeners.grants.forget(client);
         self.http.memory.held -= member.waiting();
-        self.cut_acp(now, &member);
+        self.removed_by_role(now, &member);
         self.notify.changed();
         let mut connections = member.connections();
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
         for at in connections {
             let Some(stream) = self.connections.http(at).map(|it| it.stream) else { continue };
-            let unanswered: Option<Vec<Vec<u8>>> =
-                member.session().map(|session| session.unanswered_on(stream).map(Id::token).collect());
-            self.lose_member(now, at, client, &unanswered.unwrap_or_default());
-        }
-        if let Role::Session(session) = &member.role {
-            self.http.memory.keep_log(session.weight(), 0);
+            self.lose_member(now, at, client, &member.role.kept().unanswered_on(stream));
         }
         let lost = member.forget();
         self.count_lost_events(client, lost);

@@ -1,4 +1,5 @@
-//! Clients of the core without a descriptor of their own: sessions, and connections with self-contained requests.
+//! Clients of the core without a descriptor of their own: requests that any connection may bring, such as those of a
+//! session, or all that one connection brings.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -9,6 +10,7 @@ use hashbrown::HashMap as Table;
 
 use crate::acp::Streams;
 use crate::bus::port::{ClientKey, Moment, Names, Source, WorkerKey};
+use crate::bus::settings::Era;
 use crate::mcp::{Message, Session};
 
 /// Maximum number of answers whose worker is found again by the state that they carry (`requestState`).
@@ -34,14 +36,76 @@ impl Waiting {
     }
 }
 
-/// The kind of a member.
+/// What a member is. What it keeps is said by [`Keeps`], and what happens to it in `protocols`.
 pub(super) enum Role {
-    /// A session of the older revisions.
+    /// A session of MCP's older revisions.
     Session(Box<Session>),
-    /// The requests of this connection.
-    Modern { connection: usize },
+    /// The self-contained requests of MCP's newest revision on one connection.
+    Modern(Modern),
     /// A connection of ACP.
     Acp(Box<Streams>),
+}
+
+impl Role {
+    /// What it keeps, whatever it is.
+    pub(super) fn kept(&self) -> &dyn Keeps {
+        match self {
+            Self::Session(session) => &**session,
+            Self::Modern(modern) => modern,
+            Self::Acp(streams) => &**streams,
+        }
+    }
+
+    fn kept_mut(&mut self) -> &mut dyn Keeps {
+        match self {
+            Self::Session(session) => &mut **session,
+            Self::Modern(modern) => modern,
+            Self::Acp(streams) => &mut **streams,
+        }
+    }
+}
+
+/// The connection whose requests are a client, which ends with it.
+pub(super) struct Modern {
+    pub connection: usize,
+}
+
+/// What a member keeps.
+pub(super) trait Keeps {
+    /// Its name, by which its client addresses it.
+    fn id(&self) -> Option<&str>;
+
+    /// The connections that wait for a message of it.
+    fn connections(&self) -> Vec<usize>;
+
+    /// What it is in use for, if it is that by more than its name: a stream, and a request that waits for its answer.
+    fn uses(&self) -> (bool, bool);
+
+    /// Bytes of kept events, or of what waits on streams.
+    fn weight(&self) -> usize;
+
+    /// Drops all that is kept. Returns how many lines are lost.
+    fn forget(&mut self) -> usize;
+
+    /// The connection whose requests it is, and that it ends with. None if any connection may bring its requests.
+    fn only_connection(&self) -> Option<usize> {
+        None
+    }
+
+    /// The era of MCP that its worker has to be of, if that matters.
+    fn era(&self) -> Option<Era> {
+        None
+    }
+
+    /// The ids of the requests that get their answers on this stream of it, if answers belong to streams.
+    fn unanswered_on(&self, _stream: u32) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
+    /// Whether a connection that reads a stream may be cut: what waits there is kept for the next one.
+    fn keeps_streams(&self) -> bool {
+        false
+    }
 }
 
 /// One client of the core.
@@ -79,44 +143,28 @@ impl Member {
     pub(super) fn session(&mut self) -> Option<&mut Session> {
         match &mut self.role {
             Role::Session(session) => Some(session),
-            Role::Modern { .. } | Role::Acp(_) => None,
+            _ => None,
         }
+    }
+
+    /// Whether it is a session.
+    pub(super) fn is_session(&self) -> bool {
+        matches!(self.role, Role::Session(_))
+    }
+
+    /// Whether it is the requests of one connection, which it ends with.
+    pub(super) fn is_of_one_connection(&self) -> bool {
+        self.role.kept().only_connection().is_some()
     }
 
     /// The connections that wait for a message of it.
     pub(super) fn connections(&self) -> Vec<usize> {
-        match &self.role {
-            Role::Session(session) => session.connections(),
-            Role::Modern { connection } => vec![*connection],
-            Role::Acp(streams) => streams.sockets().map(|(socket, _)| socket).collect(),
-        }
-    }
-
-    /// What it is in use for, if it is that by more than its name: a stream, and a request that waits for its answer.
-    pub(super) fn uses(&self) -> (bool, bool) {
-        match &self.role {
-            Role::Session(session) => (session.is_in_use(), session.has_requests()),
-            Role::Acp(streams) => (streams.is_in_use(), streams.has_requests()),
-            Role::Modern { .. } => (true, true),
-        }
-    }
-
-    /// Its name, by which its client addresses it.
-    fn id(&self) -> Option<&str> {
-        match &self.role {
-            Role::Session(session) => Some(&session.id),
-            Role::Acp(streams) => Some(&streams.id),
-            Role::Modern { .. } => None,
-        }
+        self.role.kept().connections()
     }
 
     /// Drops all that is kept for it. Returns how many lines are lost.
     pub(super) fn forget(&mut self) -> usize {
-        match &mut self.role {
-            Role::Session(session) => session.forget(),
-            Role::Acp(streams) => streams.drop_waiting(true).lines,
-            Role::Modern { .. } => 0,
-        }
+        self.role.kept_mut().forget()
     }
 
     /// Whether a connection waits only for its message to be accepted.
@@ -126,11 +174,7 @@ impl Member {
 
     /// Bytes of kept events, or of what waits on streams.
     pub(super) fn kept(&self) -> usize {
-        match &self.role {
-            Role::Session(session) => session.weight(),
-            Role::Acp(streams) => streams.weight(),
-            Role::Modern { .. } => 0,
-        }
+        self.role.kept().weight()
     }
 
     /// Bytes of messages queued for the core.
@@ -148,7 +192,7 @@ impl Member {
 pub(in crate::shell) struct Members {
     /// By the index of their key.
     table: Vec<Option<Box<Member>>>,
-    /// Sessions, and connections of ACP, by id. We choose the ids, so clients cannot make them collide.
+    /// Those with a name, by that. We choose the ids, so clients cannot make them collide.
     pub(super) sessions: Table<Box<str>, ClientKey>,
     /// Members with messages for the core, which it accepts again.
     pub resumed: VecDeque<ClientKey>,
@@ -165,7 +209,7 @@ pub(in crate::shell) struct Members {
 impl Members {
     pub(super) fn add(&mut self, member: Member) {
         let client = member.client;
-        if let Some(id) = member.id() {
+        if let Some(id) = member.role.kept().id() {
             self.sessions.insert(id.into(), client);
         }
         if self.table.len() <= client.index() {
@@ -190,7 +234,7 @@ impl Members {
     /// The session that keeps most events.
     pub(super) fn largest_log(&mut self) -> Option<&mut Member> {
         let members = self.table.iter_mut().filter_map(Option::as_deref_mut);
-        members.filter(|member| matches!(member.role, Role::Session(_))).max_by_key(|member| member.kept())
+        members.filter(|member| member.is_session()).max_by_key(|member| member.kept())
     }
 
     /// Queues a member whose messages are to be passed on.
@@ -204,7 +248,7 @@ impl Members {
 
     pub(super) fn remove(&mut self, client: ClientKey) -> Option<Box<Member>> {
         let member = self.table.get_mut(client.index())?.take_if(|member| member.client == client)?;
-        if let Some(id) = member.id() {
+        if let Some(id) = member.role.kept().id() {
             self.sessions.remove(id);
         }
         Some(member)

@@ -8,15 +8,15 @@
 //!
 //! Reading order: `exchange.rs`, `members.rs` (the clients), `places.rs` (who has a place), `serve.rs` (moves bytes),
 //! `requests.rs` (handles requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output), `in_place.rs`
-//! (long answers), `acp.rs` (what is different for ACP).
+//! (long answers), `protocols` (what the clients of MCP and of ACP speak).
 
-mod acp;
 mod clients;
 mod deliver;
 pub(super) mod exchange;
 mod in_place;
 mod members;
 mod places;
+mod protocols;
 mod requests;
 mod serve;
 
@@ -137,13 +137,13 @@ impl Http {
         let bodies = connections.all_http().map(|(_, _, exchange)| exchange.incoming.weight());
         let waiting = self.members.iter().map(|member| member.waiting());
         assert_eq!(self.memory.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
-        for member in self.members.iter().filter(|member| matches!(member.role, members::Role::Session(_))) {
+        for member in self.members.iter().filter(|member| member.is_session()) {
             let visits = |it: &Exchange| it.visits == Some(member.client);
             let visitors = connections.all_http().filter(|(_, _, exchange)| visits(exchange)).count();
             assert_eq!((member.visitors, member.detached.is_some()), (visitors, visitors == 0), "visitors are counted");
         }
         let events = || self.members.iter().map(|member| member.kept());
-        let logs = self.members.iter().filter(|member| matches!(member.role, members::Role::Session(_)));
+        let logs = self.members.iter().filter(|member| member.is_session());
         assert_eq!(self.memory.logs, logs.map(|member| member.kept()).sum::<usize>(), "events are counted");
         let outputs = connections.all_http().map(|(_, _, exchange)| exchange.outgoing.weighed);
         assert_eq!(self.memory.kept, events().chain(outputs).sum::<usize>(), "what is kept is counted");

@@ -4,10 +4,9 @@
 //! beyond the places, so that health checks are answered, and those without a place are told why.
 
 use super::exchange::{Exchange, State};
-use super::members::{Role, Waiting};
+use super::members::Waiting;
 use crate::access::Refusal;
 use crate::bus::admission::{TurnedAway, most_of_source};
-use crate::bus::id::Id;
 use crate::bus::port::{Input, Moment, Reason, Source};
 use crate::bus::{Dialect, cancellation};
 use crate::io::Io;
@@ -115,10 +114,10 @@ impl<I: Io> Shell<I> {
     /// A connection gives its place up: what was asked on it gets this error, and workers are told that nobody waits for
     /// it any more. What is silent, or only reads its answer, is closed.
     pub(in crate::shell) fn give_up(&mut self, now: Moment, slot: usize, fault: &Fault) {
-        let is_acp = self.reactor.speaks_acp(slot);
-        let connections = &mut self.reactor.connections;
+        let Reactor { connections, http, .. } = &mut self.reactor;
         connections.take_place_away(slot);
         let connection = &mut connections[AsHttp(slot)];
+        let member = connection.member.and_then(|client| http.members.get(client));
         match connection.state {
             State::Header | State::Reading if connection.incoming.asked.is_some() => self.fail_http(now, slot, fault),
             // Its descriptor is needed at once: while there is no room to read heads, they are not answered.
@@ -134,8 +133,9 @@ impl<I: Io> Shell<I> {
                 let id = connection.incoming.parked.as_ref().and_then(|message| message.id()).map(<[u8]>::to_vec);
                 self.reactor.refuse_http(now, slot, fault, id.as_deref());
             }
-            // What waits on a stream of ACP is kept for the next request that reads it.
-            State::Events if is_acp => self.reactor.leave_http(now, slot),
+            State::Events if member.is_some_and(|member| member.role.kept().keeps_streams()) => {
+                self.reactor.leave_http(now, slot)
+            }
             State::Waiting | State::Events => self.give_exchange_up(now, slot, fault.clone()),
             _ => self.reactor.leave_http(now, slot),
         }
@@ -167,18 +167,7 @@ impl<I: Io> Shell<I> {
             fault = fault.delivered();
         }
         member.since = now;
-        let (ids, has_left) = match &mut member.role {
-            Role::Modern { .. } => (asks.iter().map(Id::token).collect::<Vec<_>>(), true),
-            Role::Session(session) => {
-                session.detach(slot, &[]);
-                // Without the answer to its first request nobody knows its id.
-                (session.unanswered_on(stream).map(Id::token).collect(), session.begins_on(stream))
-            }
-            Role::Acp(streams) => {
-                let begins = streams.give_up(slot);
-                (begins.iter().map(Id::token).collect::<Vec<_>>(), begins.is_some())
-            }
-        };
+        let (ids, has_left) = member.role.give_up(slot, stream, asks.as_ref());
         let reactor = &mut self.reactor;
         let place = reactor.connections[AsHttp(slot)].origin.place;
         let text = format!("a request for MCP is given up: {} ({})", fault.why, fault.status.code());

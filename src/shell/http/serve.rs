@@ -5,13 +5,11 @@ use std::os::fd::AsRawFd;
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::exchange::{Accepted, Exchange, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State, limits};
-use super::members::{Member, Role};
 use crate::access::Refusal;
 use crate::bus::port::{Input, Moment, Reason};
 use crate::http1::{CONTINUE, Event, Method, Request, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
-use crate::mcp::asked::Verb;
 use crate::mcp::write::Manner;
 use crate::mcp::{Fault, write};
 use crate::shell::connections::AsHttp;
@@ -114,23 +112,11 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// The client has half-closed. A session still gets its answers; but this cancels a self-contained request (MCP
-    /// 2026-07-28, "Cancellation"), and ends a GET stream: its client has gone, and will return for undelivered events.
+    /// The client has half-closed. What that means for a request depends on what it speaks.
     fn http_ended(&mut self, now: Moment, slot: usize) {
         self.reactor.connections[slot].half = HalfClose::Read;
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
-        let members = &self.reactor.http.members;
-        let member = connection.member.and_then(|client| members.get(client));
-        let is_session = member.is_some_and(|member| !matches!(member.role, Role::Modern { .. }));
-        let is_acp = member.is_some_and(|member| matches!(member.role, Role::Acp(_)));
-        let is_get = connection.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
-        match connection.state {
-            State::Events if is_acp => self.reactor.leave_acp_stream(now, slot),
-            State::Events if is_session && is_get => self.reactor.leave_stream(now, slot),
-            State::Waiting | State::Events if is_session => {
-                self.reactor.watch(slot);
-                self.reactor.set_deadline(slot, now.after(DOUBT));
-            }
+        match self.reactor.connections[AsHttp(slot)].state {
+            State::Waiting | State::Events => self.reactor.half_closed_by_role(now, slot),
             State::Answering => {}
             _ => self.reactor.leave_http(now, slot),
         }
@@ -276,13 +262,12 @@ impl<I: Io> Shell<I> {
 
     /// Takes the head of a request; `begun` follows it.
     fn take_head(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
-        let speaks_acp = self.reactor.speaks_acp(slot);
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let Reactor { connections, listeners, .. } = &mut self.reactor;
+        let connection = &mut connections[AsHttp(slot)];
         let incoming = &mut connection.incoming;
         (incoming.is_old, incoming.is_last) = (head.is_old, !head.keeps_alive);
         incoming.is_head = head.method == Method::Head;
-        let is_upgrade =
-            (connection.purpose == Purpose::Handshake || speaks_acp) && head.fields.has("upgrade", "websocket");
+        let is_upgrade = listeners.takes_websockets(connection.listener) && head.fields.has("upgrade", "websocket");
         let is_check = head.path == HEALTH && matches!(head.method, Method::Get | Method::Head) && !is_upgrade;
         match connection.purpose {
             Purpose::Mcp | Purpose::Handshake if is_check => {
@@ -293,7 +278,10 @@ impl<I: Io> Shell<I> {
                 return Ok(());
             }
             Purpose::Mcp if is_upgrade => {
-                self.upgrade_acp(now, slot, head, begun);
+                self.reactor.visit(now, slot, None);
+                if let Err(fault) = self.upgrade(now, slot, head, begun) {
+                    self.reactor.refuse_handshake(now, slot, &fault);
+                }
                 return Ok(());
             }
             Purpose::Handshake => return self.upgrade(now, slot, head, begun),
@@ -334,11 +322,7 @@ impl<I: Io> Shell<I> {
                 transport.room.took(result as usize);
                 let owed = connection.outgoing.sent(result as usize, reactor.io.buffers());
                 connection.since = now;
-                match connection.member.and_then(|client| reactor.http.members.get(client)) {
-                    Some(&Member { client, role: Role::Acp(_), .. }) => reactor.sent_acp(now, slot, client, owed),
-                    Some(&Member { client, .. }) => reactor.tell_sent(now, client, owed),
-                    None => {}
-                }
+                reactor.sent_by_role(now, slot, owed);
             }
             error if error == -libc::EAGAIN => {
                 let at = connection.since.after(connection.send_time());
@@ -510,6 +494,12 @@ impl<I: Io> Reactor<I> {
         unsafe { self.io.submit(receive, Operation::Receive.token(slot)) };
     }
 
+    /// A client that waits for answers has half-closed: it may have gone.
+    pub(super) fn doubt_http(&mut self, now: Moment, slot: usize) {
+        self.watch(slot);
+        self.set_deadline(slot, now.after(DOUBT));
+    }
+
     /// The client has gone, or half-closed.
     pub(in crate::shell) fn http_watched(&mut self, now: Moment, slot: usize, result: i32) {
         if tells_half_closed(result) {
@@ -531,7 +521,7 @@ impl<I: Io> Reactor<I> {
     /// Refuses a request.
     pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
         let place = self.connections[AsHttp(slot)].origin.place;
-        let protocol = self.listeners.requests(self.connections[AsHttp(slot)].listener).unwrap_or("MCP");
+        let protocol = self.protocol(slot).name();
         let text = format!("a request for {protocol} is refused: {} ({})", fault.why, fault.status.code());
         self.tell(now, Input::Stranger { place, reason: fault.reason(), text });
         self.answer_fault(now, slot, fault, id);

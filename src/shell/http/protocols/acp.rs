@@ -5,12 +5,10 @@
 //! What waits on a stream counts for the client as not sent, so its workers are paused like those of any client that does
 //! not read, and it is closed if it never does.
 
+use std::rc::Rc;
 use std::time::Duration;
 
-use super::Http;
-use super::deliver::Said;
-use super::exchange::{KEEP_ALIVE, State};
-use super::members::{Member, Role};
+use super::{Client, Protocol};
 use crate::acp::posted::{answered_on, is_initialize, no_batches, session_said};
 use crate::acp::streams::{Goes, Line, Number};
 use crate::acp::{Streams, asked};
@@ -19,12 +17,15 @@ use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, Reason};
 use crate::http1::{Request, Status};
 use crate::io::Io;
-use crate::kinds::ListenerKind;
 use crate::mcp::asked::Verb;
-use crate::mcp::write::{self, Manner};
-use crate::mcp::{Body, Fault, Kind, Message};
+use crate::mcp::write::{self, Manner, OwnFields};
+use crate::mcp::{Asked, Body, Fault, Kind, Message};
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
+use crate::shell::http::Http;
+use crate::shell::http::deliver::Said;
+use crate::shell::http::exchange::{KEEP_ALIVE, State, Unsent};
+use crate::shell::http::members::{Keeps, Member, Role};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -40,7 +41,7 @@ impl Http {
     fn streams(&mut self, client: ClientKey) -> Option<&mut Streams> {
         match &mut self.members.get_mut(client)?.role {
             Role::Acp(streams) => Some(streams),
-            Role::Session(_) | Role::Modern { .. } => None,
+            _ => None,
         }
     }
 
@@ -60,22 +61,40 @@ impl Http {
     }
 }
 
-impl<I: Io> Shell<I> {
-    /// A GET, which reads a stream, or a DELETE, which ends the connection.
-    pub(super) fn acp_request(&mut self, now: Moment, slot: usize, verb: Verb) -> Result<(), Fault> {
-        let client = self.connection_asked(slot)?;
+/// ACP, as a protocol of requests.
+pub(super) struct Acp;
+
+impl Protocol for Acp {
+    fn fields() -> &'static OwnFields {
+        &asked::FIELDS
+    }
+
+    fn asked(head: &Request<'_>, path: &str) -> Result<Asked, Fault> {
+        asked::asked(head, path)
+    }
+
+    /// A GET reads a stream, and a DELETE ends the connection.
+    fn ask<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, verb: Verb) -> Result<(), Fault> {
+        let client = shell.connection_asked(slot)?;
         if verb == Verb::Get {
-            return self.reactor.open_acp_stream(now, slot, client);
+            return shell.reactor.open_acp_stream(now, slot, client);
         }
-        self.reactor.tell(now, Input::Left(client));
-        self.reactor.answer_empty(now, slot, Status::Accepted);
+        shell.reactor.tell(now, Input::Left(client));
+        shell.reactor.answer_empty(now, slot, Status::Accepted);
         Ok(())
     }
 
-    /// A message was posted.
-    pub(super) fn post_acp(&mut self, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
+    fn may_batch<I: Io>(_shell: &mut Shell<I>, _slot: usize) -> Result<(), Fault> {
+        Err(no_batches())
+    }
+
+    fn may_post<I: Io>(_shell: &mut Shell<I>, _slot: usize) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn post<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
         let Body::One(message) = body else { return Err(no_batches()) };
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        let connection = &mut shell.reactor.connections[AsHttp(slot)];
         connection.stream = 0;
         let asked = connection.incoming.asked.as_ref().ok_or_else(asked::unknown_connection)?;
         let id =
@@ -86,21 +105,23 @@ impl<I: Io> Shell<I> {
                 let why = "initialize begins a connection, and this one has begun: post it without Acp-Connection-Id";
                 return Err(Fault::bad(INVALID_REQUEST, why));
             }
-            return self.begin_acp(now, slot, id.ok_or_else(too_long)?, message);
+            return shell.begin_acp(now, slot, id.ok_or_else(too_long)?, message);
         }
         let named = asked.name.clone();
-        let client = self.connection_asked(slot)?;
+        let client = shell.connection_asked(slot)?;
         let on = answered_on(&message, named.as_deref())?;
-        let streams = self.reactor.http.streams(client);
+        let streams = shell.reactor.http.streams(client);
         if let Some((streams, id)) = streams.zip(id) {
             streams.ask(id, on);
         }
-        self.reactor.connections[AsHttp(slot)].member = Some(client);
-        self.await_answer(now, slot);
-        self.hand_over(now, client, message, Some(slot));
+        shell.reactor.connections[AsHttp(slot)].member = Some(client);
+        shell.await_answer(now, slot);
+        shell.hand_over(now, client, message, Some(slot));
         Ok(())
     }
+}
 
+impl<I: Io> Shell<I> {
     /// Begins a connection with its first message, which is answered at once.
     fn begin_acp(&mut self, now: Moment, slot: usize, id: Id, message: Message) -> Result<(), Fault> {
         self.reactor.release_modern(slot);
@@ -133,35 +154,9 @@ impl<I: Io> Shell<I> {
         let is_its = matches!(at.role, Role::Acp(_)) && at.pools == connection.incoming.sender.origin.pools;
         is_its.then_some(at.client).ok_or_else(asked::unknown_connection)
     }
-
-    /// Checks whether a connection is still in use.
-    pub(super) fn acp_due(&mut self, now: Moment, client: ClientKey) {
-        let limit = self.reactor.http.detached_limit();
-        let Some(member) = self.reactor.http.members.get(client) else { return };
-        let is_in_use = matches!(&member.role, Role::Acp(streams) if streams.is_in_use());
-        let at = if is_in_use { now.after(limit) } else { member.since.after(limit) };
-        if at > now {
-            return self.reactor.timers.set(Timer::Session(client), Some(at));
-        }
-        self.reactor.tell(now, Input::EndClient { client, why: Reason::SessionIdle });
-    }
-
-    /// A request at a listener for ACP asks for a WebSocket; `begun` follows its head.
-    pub(super) fn upgrade_acp(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) {
-        self.reactor.visit(now, slot, None);
-        if let Err(fault) = self.upgrade(now, slot, head, begun) {
-            self.reactor.refuse_handshake(now, slot, &fault);
-        }
-    }
 }
 
 impl<I: Io> Reactor<I> {
-    /// Whether a connection is one to a listener for ACP.
-    pub(super) fn speaks_acp(&self, slot: usize) -> bool {
-        let policy = self.connections.http(slot).and_then(|connection| self.listeners.policy(connection.listener));
-        policy.is_some_and(|policy| policy.terms.kind == ListenerKind::Acp)
-    }
-
     /// A GET reads a stream of a connection from now on.
     fn open_acp_stream(&mut self, now: Moment, slot: usize, client: ClientKey) -> Result<(), Fault> {
         let connection = &mut self.connections[AsHttp(slot)];
@@ -177,31 +172,6 @@ impl<I: Io> Reactor<I> {
         self.connections.mark_dirty(slot);
         self.set_deadline(slot, now.after(KEEP_ALIVE));
         Ok(())
-    }
-
-    /// Delivers a line of this length to a client of ACP. None if it is none.
-    pub(super) fn deliver_acp(
-        &mut self,
-        now: Moment,
-        client: ClientKey,
-        said: &Said<'_>,
-        length: usize,
-    ) -> Option<bool> {
-        let text = said.text();
-        let gives = || string_in(member(text, b"result").filter(|_| text.len() < LONG)?, b"sessionId");
-        let session = if said.answers().is_some() { gives() } else { session_said(text) };
-        let line = match said.answers() {
-            Some(id) => Line::Answer(id, session.as_deref()),
-            None => Line::Other(session.as_deref()),
-        };
-        let blocks = std::rc::Rc::clone(&self.http.memory.in_place);
-        let goes = self.http.with_streams(client, |streams| streams.deliver(line, length, || said.data(&blocks)))?;
-        match goes {
-            Goes::First(socket) => self.begin_with_answer(now, socket, client, said, length),
-            Goes::Queued(Some(socket)) => self.feed_acp(socket),
-            Goes::Queued(None) => {}
-        }
-        Some(true)
     }
 
     /// The answer to `initialize`: only now its client learns the id of its connection. If it is an error, there is none.
@@ -237,27 +207,15 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// A connection has sent so many bytes for a client: of its lines, or, on a stream, of their events. What waits on the
-    /// stream goes next.
-    pub(super) fn sent_acp(&mut self, now: Moment, slot: usize, client: ClientKey, bytes: usize) {
-        let stream = self.connections[AsHttp(slot)].stream;
-        let of_lines = self.http.with_streams(client, |streams| match stream {
-            0 => bytes,
-            number => streams.sent(number, bytes),
-        });
-        self.tell_sent(now, client, of_lines.unwrap_or(bytes));
-        self.feed_acp(slot);
-    }
-
     /// A connection has gone, or its response is complete: it reads no stream of this client any more. `owed` bytes of what
-    /// it had of the core's lines were not sent. False if it is no client of ACP.
-    pub(super) fn detach_acp(&mut self, now: Moment, slot: usize, client: ClientKey, owed: usize) -> bool {
+    /// it had of the core's lines were not sent.
+    fn detach_acp(&mut self, now: Moment, slot: usize, client: ClientKey, owed: usize) {
         let stream = self.connections[AsHttp(slot)].stream;
         let detached = self.http.with_streams(client, |streams| {
             streams.detach(stream, slot);
             (streams.give_up(slot).is_some(), streams.is_in_use())
         });
-        let Some((is_unheard, is_in_use)) = detached else { return false };
+        let Some((is_unheard, is_in_use)) = detached else { return };
         let member = self.http.members.get_mut(client);
         let is_closing = member.is_some_and(|member| {
             member.since = now;
@@ -277,11 +235,10 @@ impl<I: Io> Reactor<I> {
         if is_unheard {
             self.tell(now, Input::Left(client));
         }
-        true
     }
 
     /// A client that is being closed gets no more streams: what waits for one is lost.
-    pub(super) fn drop_unread(&mut self, now: Moment, client: ClientKey) {
+    fn drop_unread(&mut self, now: Moment, client: ClientKey) {
         let Some(dropped) = self.http.with_streams(client, |streams| streams.drop_waiting(false)) else { return };
         self.count_lost_events(client, dropped.lines);
         self.tell_sent(now, client, dropped.owed);
@@ -289,7 +246,7 @@ impl<I: Io> Reactor<I> {
 
     /// The client of a stream has half-closed, so it has gone: a client that reads closes nothing. What was not sent waits
     /// for the next reader.
-    pub(super) fn leave_acp_stream(&mut self, now: Moment, slot: usize) {
+    fn leave_acp_stream(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[AsHttp(slot)];
         let Some(client) = connection.member else { return self.leave_http(now, slot) };
         if !connection.outgoing.is_empty() {
@@ -301,13 +258,108 @@ impl<I: Io> Reactor<I> {
         write::end_events(connection.outgoing.queue(), connection.incoming.is_old);
         self.begin_http_answer(now, slot);
     }
+}
 
-    /// A client is removed: those of its streams that are in the middle of an event cannot end properly.
-    pub(super) fn cut_acp(&mut self, now: Moment, member: &Member) {
+impl Keeps for Streams {
+    fn id(&self) -> Option<&str> {
+        Some(&self.id)
+    }
+
+    fn connections(&self) -> Vec<usize> {
+        self.sockets().map(|(socket, _)| socket).collect()
+    }
+
+    fn uses(&self) -> (bool, bool) {
+        (self.is_in_use(), self.has_requests())
+    }
+
+    fn weight(&self) -> usize {
+        Self::weight(self)
+    }
+
+    fn forget(&mut self) -> usize {
+        self.drop_waiting(true).lines
+    }
+
+    fn keeps_streams(&self) -> bool {
+        true
+    }
+}
+
+impl Client for Streams {
+    fn deliver<I: Io>(reactor: &mut Reactor<I>, now: Moment, client: ClientKey, said: &Said<'_>, bytes: usize) -> bool {
+        let text = said.text();
+        let gives = || string_in(member(text, b"result").filter(|_| text.len() < LONG)?, b"sessionId");
+        let session = if said.answers().is_some() { gives() } else { session_said(text) };
+        let line = match said.answers() {
+            Some(id) => Line::Answer(id, session.as_deref()),
+            None => Line::Other(session.as_deref()),
+        };
+        let blocks = Rc::clone(&reactor.http.memory.in_place);
+        let goes = reactor.http.with_streams(client, |streams| streams.deliver(line, bytes, || said.data(&blocks)));
+        match goes {
+            Some(Goes::First(socket)) => reactor.begin_with_answer(now, socket, client, said, bytes),
+            Some(Goes::Queued(Some(socket))) => reactor.feed_acp(socket),
+            Some(Goes::Queued(None)) => {}
+            None => return false,
+        }
+        true
+    }
+
+    /// What was sent is of lines, or, on a stream, of their events. What waits on the stream goes next.
+    fn sent<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, client: ClientKey, owed: usize) {
+        let stream = reactor.connections[AsHttp(slot)].stream;
+        let of_lines = reactor.http.with_streams(client, |streams| match stream {
+            0 => owed,
+            number => streams.sent(number, owed),
+        });
+        reactor.tell_sent(now, client, of_lines.unwrap_or(owed));
+        reactor.feed_acp(slot);
+    }
+
+    fn half_closed<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize) {
+        match reactor.connections[AsHttp(slot)].state {
+            State::Events => reactor.leave_acp_stream(now, slot),
+            _ => reactor.doubt_http(now, slot),
+        }
+    }
+
+    fn answered<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, client: ClientKey) {
+        reactor.detach_acp(now, slot, client, 0);
+    }
+
+    fn left<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, client: ClientKey, unsent: Unsent) {
+        reactor.detach_acp(now, slot, client, unsent.owed);
+    }
+
+    /// Without the answer to its first request nobody knows its id. Other requests are answered on its streams.
+    fn give_up(&mut self, slot: usize, _stream: u32, _asks: Option<&Id>) -> (Vec<Vec<u8>>, bool) {
+        let begins = Self::give_up(self, slot);
+        (begins.iter().map(Id::token).collect(), begins.is_some())
+    }
+
+    /// Checks whether a connection is still in use.
+    fn due<I: Io>(shell: &mut Shell<I>, now: Moment, client: ClientKey) {
+        let limit = shell.reactor.http.detached_limit();
+        let Some(member) = shell.reactor.http.members.get(client) else { return };
+        let is_in_use = matches!(&member.role, Role::Acp(streams) if streams.is_in_use());
+        let at = if is_in_use { now.after(limit) } else { member.since.after(limit) };
+        if at > now {
+            return shell.reactor.timers.set(Timer::Session(client), Some(at));
+        }
+        shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionIdle });
+    }
+
+    fn flush<I: Io>(reactor: &mut Reactor<I>, now: Moment, client: ClientKey) {
+        reactor.drop_unread(now, client);
+    }
+
+    /// Those of its streams that are in the middle of an event cannot end properly.
+    fn removed<I: Io>(reactor: &mut Reactor<I>, now: Moment, member: &Member) {
         let Role::Acp(streams) = &member.role else { return };
-        self.http.memory.keep(streams.weight(), 0);
+        reactor.http.memory.keep(streams.weight(), 0);
         let amid: Vec<(usize, Number)> = streams.sockets().filter(|(_, number)| streams.is_amid(*number)).collect();
-        amid.into_iter().for_each(|(slot, _)| self.leave_http(now, slot));
+        amid.into_iter().for_each(|(slot, _)| reactor.leave_http(now, slot));
     }
 }
 

@@ -10,7 +10,7 @@ use super::inherited::may_block;
 use super::listen::Opening;
 use super::listeners::Acceptor;
 use super::notify::Notify;
-use super::reload::{Reloads, Source, watch};
+use super::reload::{Reloads, Source};
 use super::signals::{self, Signals};
 use super::turn::Shell;
 use super::workers::reap::Reaper;
@@ -68,13 +68,12 @@ pub(super) fn start<I: Io>(
     let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
     say_how_it_is(&config, &context, io.describe(), io.name());
-    let files = watch::files(&config);
     let StartupContext { signals, descriptors, .. } = context;
     let (teller, reloads) = (signals.teller.clone(), Reloads::new(source, Arc::new(config)));
     let reaper = Box::new(Reaper::new(teller.clone()));
     let mut shell = Shell::new(reloads, io, reaper, signals, descriptors, acceptors, admin);
-    let watched = shell.token_files.watch(files, &teller);
-    watched.map_err(StartError::io("make a thread that reads tokens again"))?;
+    let Reloads { token_files, running, .. } = &mut shell.reloads;
+    token_files.watch(running, &teller).map_err(StartError::io("make a thread that reads tokens again"))?;
     shell.reactor.notify = Notify::from_environment();
     shell.start_listening(stdio);
     Ok(shell)

@@ -24,7 +24,6 @@ use super::notify::{Condition, Notify};
 use super::operation::Operation;
 use super::reactor::{Reactor, Workers};
 use super::reload::Reloads;
-use super::reload::watch::TokenFiles;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers, earlier};
@@ -56,7 +55,6 @@ pub(super) struct Shell<I: Io> {
     pub reactor: Reactor<I>,
     pub admin: Admin,
     pub reloads: Reloads,
-    pub token_files: TokenFiles,
     pub started_at: WallClock,
     /// Completions of the last turn.
     completions: Vec<Completion>,
@@ -103,15 +101,7 @@ impl<I: Io> Shell<I> {
             inputs: VecDeque::new(),
             is_done: false,
         };
-        Self {
-            bus,
-            reactor,
-            admin,
-            reloads,
-            token_files: TokenFiles::default(),
-            started_at: WallClock::now(),
-            completions: Vec::with_capacity(256),
-        }
+        Self { bus, reactor, admin, reloads, started_at: WallClock::now(), completions: Vec::with_capacity(256) }
     }
 
     /// `stdio` is the listener on the process's stdin and stdout.

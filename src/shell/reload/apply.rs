@@ -1,13 +1,11 @@
 //! Begins a reload, and applies what was prepared: the new configuration replaces the running one in one step. If anything
-//! is wrong with it, the old one continues. New tokens are applied here, too: clients whose tokens were revoked are closed.
+//! is wrong with it, the old one continues.
 
-use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::prepare::Prepared;
-use super::watch;
 use crate::bus::port::{Input, Moment};
 use crate::bus::shutdown::Stage;
 use crate::config::plan::{InUse, Plan};
@@ -17,7 +15,7 @@ use crate::shell::descriptors::Allowance;
 use crate::shell::listen::Listening;
 use crate::shell::listeners::{Acceptor, Terms};
 use crate::shell::log;
-use crate::shell::news::{FileOwner, News};
+use crate::shell::news::News;
 use crate::shell::operation::Operation;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -149,7 +147,7 @@ impl<I: Io> Shell<I> {
             self.give_up_acceptor(index);
         }
         self.admin.configure(config, self.reactor.listeners.there());
-        if let Err(error) = self.token_files.watch(watch::files(config), &self.reactor.signals.teller) {
+        if let Err(error) = self.reloads.token_files.watch(config, &self.reactor.signals.teller) {
             tracing::error!("files of tokens are not read again when they change: {error}");
         }
         self.watch_memories(now);
@@ -251,27 +249,8 @@ impl<I: Io> Shell<I> {
             match news {
                 News::Prepared(prepared) => self.take_prepared(now, *prepared),
                 News::Grown(worker, mib) => self.reactor.tell(now, Input::Grown { worker, mib }),
-                News::Tokens(list, ..) if list != *self.token_files.watched => {}
-                News::Tokens(_, FileOwner::Listener(listener), content) => self.take_tokens(now, listener, content),
-                News::Tokens(_, FileOwner::Admin, content) => self.admin.take_token(content),
+                News::Tokens(list, owner, content) => self.take_token_file(now, list, owner, content),
             }
         }
-    }
-
-    /// Replaces the tokens of a listener, and closes clients whose tokens were revoked.
-    fn take_tokens(&mut self, now: Moment, listener: usize, content: io::Result<Vec<u8>>) {
-        let terms = self.reactor.listeners.terms.get_mut(listener);
-        let Some(policy) = terms.and_then(|terms| terms.policy.as_mut()) else { return };
-        if policy.take_tokens(content) {
-            self.end_unknown_bearers(now, listener);
-        }
-    }
-
-    /// Closes clients of a listener whose tokens are no longer valid, or good for none of its pools.
-    fn end_unknown_bearers(&mut self, now: Moment, listener: usize) {
-        let listeners = &self.reactor.listeners;
-        let Some(access) = listeners.policy(listener) else { return };
-        let revoked = listeners.grants.revoked(&self.bus, listener, access);
-        self.reactor.inputs.extend(revoked.map(|client| (now, Input::TokenRemoved(client))));
     }
 }

@@ -1,14 +1,15 @@
 //! What is read again while the daemon runs: the configuration, on SIGHUP or on demand, and files of tokens whenever they
 //! change. Here is the state of a reload.
 //!
-//! Reading order: `watch.rs` has the threads that look after files of tokens; `prepare.rs` is the thread that reads, checks
-//! and plans a new configuration and opens its sockets (`src/config/plan.rs` has the plan); `apply.rs` begins a reload, and
-//! has the loop apply what was prepared in one step. The core's part is `reload.rs` and `fleet/roll.rs` there: a reload is
+//! Reading order: `apply.rs` begins a reload, and has the loop apply what was prepared in one step; `prepare.rs` is the
+//! thread in between, which reads, checks and plans a new configuration and opens its sockets (`src/config/plan.rs` has the
+//! plan); `watch.rs` has the threads that look after files of tokens, and `tokens.rs` applies what they read. The core's part is `reload.rs` and `fleet/roll.rs` there: a reload is
 //! over when each new command is known to work or to fail.
 
 mod apply;
 pub(super) mod prepare;
-pub(super) mod watch;
+mod tokens;
+mod watch;
 
 use std::io;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::config::Config;
 use crate::config::plan::InUse;
 use crate::error::{StartError, exit};
 use prepare::prepare;
+use watch::TokenFiles;
 
 /// Reads the configuration again, as at start.
 pub type Again = dyn Fn(&[Inherited]) -> Result<Config, StartError> + Send + Sync;
@@ -82,12 +84,21 @@ pub(super) struct Reloads {
     pub outcomes: Outcomes,
     /// The deadline for new commands to prove themselves.
     pub settles_by: Option<Moment>,
+    /// The files of tokens that are read again when they change.
+    pub token_files: TokenFiles,
 }
 
 impl Reloads {
     /// `running` is the current configuration.
     pub(super) fn new(source: Source, running: Arc<Config>) -> Self {
-        Self { source, running, is_wanted: false, outcomes: Outcomes::default(), settles_by: None }
+        Self {
+            source,
+            running,
+            is_wanted: false,
+            outcomes: Outcomes::default(),
+            settles_by: None,
+            token_files: TokenFiles::default(),
+        }
     }
 
     pub(super) fn begin(

@@ -16,7 +16,7 @@ use crate::small_file;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The token files that are reread at run time.
-pub(in crate::shell) fn files(config: &Config) -> Vec<(FileOwner, PathBuf)> {
+fn files(config: &Config) -> Vec<(FileOwner, PathBuf)> {
     let tokens_of = |(at, listener): (usize, &Listener)| {
         let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
         Some((FileOwner::Listener(at), path))
@@ -28,19 +28,23 @@ pub(in crate::shell) fn files(config: &Config) -> Vec<(FileOwner, PathBuf)> {
 
 #[derive(Default)]
 pub(in crate::shell) struct TokenFiles {
-    /// The number of the list of files: what is told of earlier ones may be of other paths. Its threads end when it is
-    /// dropped.
-    pub watched: Arc<u64>,
+    /// The number of the list of files. Its threads end when it is dropped.
+    watched: Arc<u64>,
 }
 
 impl TokenFiles {
-    /// Replaces the watched files.
+    /// Whether the list of files has this number: what is told of earlier ones may be of other paths.
+    pub(super) fn are_those_of(&self, list: u64) -> bool {
+        *self.watched == list
+    }
+
+    /// Watches the files of this configuration from now on.
     ///
     /// # Errors
     /// A thread cannot be created.
-    pub(in crate::shell) fn watch(&mut self, files: Vec<(FileOwner, PathBuf)>, teller: &Teller) -> io::Result<()> {
+    pub(in crate::shell) fn watch(&mut self, config: &Config, teller: &Teller) -> io::Result<()> {
         self.watched = Arc::new(*self.watched + 1);
-        files.into_iter().try_for_each(|(owner, path)| {
+        files(config).into_iter().try_for_each(|(owner, path)| {
             let watched = Arc::downgrade(&self.watched);
             teller.spawn("tokens", move |teller| watch(owner, File::at(path), &watched, teller))
         })

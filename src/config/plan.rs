@@ -9,6 +9,7 @@ use std::mem;
 use serde_json::{Map, Value};
 
 use super::{Config, ConfigError, Listen, Listener, Pool, same_place};
+use crate::bus::index::PoolId;
 use crate::kinds::KINDS;
 
 /// Which parts of the running configuration are still in use, by index.
@@ -169,7 +170,8 @@ impl Config {
         let (before, after) = (asked(running), asked(self));
         for (at, pool) in self.pools.iter_mut().enumerate() {
             let Some(was) = running.pools.get(at).filter(|was| was.core.id == pool.core.id) else { continue };
-            let is_another = !was.starts_like(pool) || after.contains(&at) && !before.contains(&at);
+            let is_another =
+                !was.starts_like(pool) || after.contains(&PoolId::at(at)) && !before.contains(&PoolId::at(at));
             pool.core.generation = was.core.generation + u32::from(is_another);
         }
     }

@@ -109,10 +109,3 @@ impl Ctx {
         }
     }
 }
-
-impl Clients {
-    /// How many requests of clients somebody waits for.
-    pub(crate) fn awaited(&self) -> usize {
-        self.iter().map(|(_, client)| client.end().asked.len()).sum()
-    }
-}

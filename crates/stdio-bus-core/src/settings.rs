@@ -42,28 +42,26 @@ impl Settings {
         self.listeners.get(listener.index())
     }
 
-    /// The indexes of the pools that have workers for clients of both eras: those that an MCP listener offers.
-    pub fn pools_of_both_eras(&self) -> Vec<usize> {
-        let listeners = || self.listeners.iter().filter(|listener| listener.mcp && !listener.is_gone);
-        let offers = |pool: &usize| {
-            listeners().any(|listener| {
-                listener.pools.as_ref().is_none_or(|pools| pools.contains(pool)) || listener.pool == Some(*pool)
-            })
-        };
-        (0..self.pools.len()).filter(|pool| !self.pools[*pool].is_gone).filter(offers).collect()
+    /// The places of the pools, also of those that are gone.
+    pub fn places_of_pools(&self) -> impl Iterator<Item = PoolId> + use<> {
+        (0..self.pools.len()).map(PoolId::at)
+    }
+
+    /// The pools that have workers for clients of both eras: those that an MCP listener offers.
+    pub fn pools_of_both_eras(&self) -> Vec<PoolId> {
+        let offering = |listener: &&Listener| listener.mcp && !listener.is_gone;
+        let is_offered = |pool: &PoolId| self.listeners.iter().filter(offering).any(|listener| listener.knows(*pool));
+        self.places_of_pools().filter(|pool| !self.pools[*pool].is_gone).filter(is_offered).collect()
     }
 
     /// What happens if a worker of this pool writes what is no message. Where it does not say, it is what its clients
     /// expect: those of an MCP listener over HTTP know servers that print a banner to stdout.
     pub fn on_bad_output(&self, pool: impl Into<PoolId>) -> BadOutput {
-        let pool = pool.into().index();
-        let Some(settings) = self.pools.get(pool) else { return BadOutput::Restart };
+        let pool = pool.into();
+        let Some(settings) = self.pools.get(pool.index()) else { return BadOutput::Restart };
         settings.on_bad_output.unwrap_or_else(|| {
-            let offers = |it: &&Listener| {
-                let may_name = it.pools.as_ref().is_none_or(|pools| pools.contains(&pool));
-                !it.is_gone && (may_name || it.pool == Some(pool))
-            };
-            let mut offering = self.listeners.iter().filter(offers).peekable();
+            let knows = |listener: &&Listener| !listener.is_gone && listener.knows(pool);
+            let mut offering = self.listeners.iter().filter(knows).peekable();
             match offering.peek().is_some() && offering.all(|listener| listener.mcp) {
                 true => BadOutput::Skip,
                 false => BadOutput::Restart,
@@ -217,11 +215,11 @@ pub enum Assignment {
 /// A listener for clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listener {
-    /// Index of the pool its clients use, unless a message names another; none means all pools.
+    /// The pool that its clients use, unless a message names another; none means all pools.
     pub pool: Option<usize>,
     /// The one client of `--stdio`: its end of file starts the drain.
     pub stdio: bool,
-    /// Indexes of the pools that a message of its clients may name; none means all.
+    /// The pools that a message of its clients may name; none means all.
     pub pools: Option<Vec<usize>>,
     /// How many connections it takes at once, in total and per source.
     pub max_connections: MaxConnections,
@@ -235,6 +233,13 @@ pub struct Listener {
     pub mcp: bool,
     /// Removed from the configuration; it is kept for the clients that came through it.
     pub is_gone: bool,
+}
+
+impl Listener {
+    /// Whether its clients use this pool, or may name it.
+    fn knows(&self, pool: PoolId) -> bool {
+        self.pools.as_ref().is_none_or(|pools| pools.contains(&pool.index())) || self.pool == Some(pool.index())
+    }
 }
 
 /// The era of a client of an MCP listener.

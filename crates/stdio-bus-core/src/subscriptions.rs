@@ -98,7 +98,7 @@ impl Subscriptions {
         let mut those: Vec<FleetId> = workers.filter_map(|worker| ctx.workers.fleet_of(worker)).collect();
         those.sort_unstable();
         those.dedup();
-        for group in fleets.balancer_mut().iter_mut() {
+        for group in fleets.balancer_mut().groups_mut().iter_mut() {
             let has_any = those.iter().any(|fleet| group.has(*fleet));
             group.set_listeners(has_any);
         }

@@ -259,11 +259,6 @@ impl Balancer {
         &mut self.groups
     }
 
-    /// All groups, to be changed.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Group> {
-        self.groups.iter_mut()
-    }
-
     /// The group that the clients of a listener use, unless a message names a pool.
     pub(crate) fn of_listener(&self, listener: ListenerId) -> GroupId {
         self.of_listeners[listener.index()]

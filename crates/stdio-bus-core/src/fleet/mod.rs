@@ -28,6 +28,7 @@ pub(crate) mod tenure;
 pub mod worker;
 
 use crate::fleet::eras::opening::Openings;
+use crate::index::PoolId;
 use crate::settings::Settings;
 use admission::Admission;
 use balancer::{Balancer, Groups};
@@ -48,8 +49,8 @@ pub(crate) struct Fleets {
 }
 
 impl Fleets {
-    /// The fleets of the configured pools. Those with the indexes `both` have one for each era.
-    pub(crate) fn new(settings: &Settings, both: &[usize]) -> Self {
+    /// The fleets of the configured pools. The pools of `both` have one for each era.
+    pub(crate) fn new(settings: &Settings, both: &[PoolId]) -> Self {
         let pools = Pools::new(settings, both);
         Self {
             balancer: Balancer::new(settings, &pools),

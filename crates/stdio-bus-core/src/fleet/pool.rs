@@ -77,6 +77,8 @@ pub(crate) enum Need {
 /// | `need` | `eras/mod.rs`, which also hands slots and roll over to the fleet of the other era |
 /// | `has_subagents`, `dialect` | this file, asked by `session/children.rs` and `session/activity.rs` |
 pub(crate) struct Fleet {
+    /// Its own id, which never changes.
+    id: FleetId,
     /// One per instance; in a dedicated pool, one per warm spare, or with lending one per possible worker.
     pub(in crate::fleet) slots: Vec<WorkerSlot>,
     /// Whether it is needed.
@@ -99,9 +101,10 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// A fleet without workers.
-    fn new(pool: &settings::Pool, era: Era, need: Need) -> Self {
+    fn new(pool: &settings::Pool, id: FleetId, need: Need) -> Self {
         Self {
-            slots: (0..pool.slots(era)).map(|_| WorkerSlot::default()).collect(),
+            id,
+            slots: (0..pool.slots(id.era)).map(|_| WorkerSlot::default()).collect(),
             need,
             is_released: false,
             restarts: Restarts::default(),
@@ -111,6 +114,12 @@ impl Fleet {
             has_subagents: false,
             dialect: None,
         }
+    }
+
+    /// Its id.
+    #[inline(always)]
+    pub(crate) fn id(&self) -> FleetId {
+        self.id
     }
 
     /// Whether clients use it. There is a worker for its first one elsewhere, or none at all.
@@ -160,13 +169,13 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    fn new(pool: &settings::Pool, has_both: bool) -> Self {
+    fn new(pool: &settings::Pool, id: PoolId, has_both: bool) -> Self {
         let (legacy, modern) = match has_both {
-            true => (Need::Undecided, Some(Fleet::new(pool, Era::Modern, Need::Rests))),
+            true => (Need::Undecided, Some(Fleet::new(pool, id.of(Era::Modern), Need::Rests))),
             false => (Need::Used, None),
         };
         Self {
-            fleets: [Some(Fleet::new(pool, Era::Legacy, legacy)), modern],
+            fleets: [Some(Fleet::new(pool, id.of(Era::Legacy), legacy)), modern],
             discovery: has_both.then(Discovery::default),
             tally: Tally::default(),
         }
@@ -197,9 +206,9 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    pub(super) fn new(settings: &Settings, both: &[usize]) -> Self {
-        let pools = settings.pools.iter().enumerate();
-        let list = pools.map(|(index, pool)| Pool::new(pool, both.contains(&index))).collect();
+    pub(super) fn new(settings: &Settings, both: &[PoolId]) -> Self {
+        let pools = settings.pools.iter().enumerate().map(|(index, pool)| (PoolId::at(index), pool));
+        let list = pools.map(|(id, pool)| Pool::new(pool, id, both.contains(&id))).collect();
         Self {
             list,
             have_modern: !both.is_empty(),
@@ -216,18 +225,19 @@ impl Pools {
         let kept = self.ids().filter(|fleet| !is_another(fleet.pool)).collect();
         let mut before = core::mem::take(&mut self.list).into_iter();
         for (index, pool) in settings.pools.iter().enumerate() {
-            let stays = before.next().filter(|_| !is_another(PoolId::at(index)));
-            let has_both = both.contains(&index);
+            let id = PoolId::at(index);
+            let stays = before.next().filter(|_| !is_another(id));
+            let has_both = both.contains(&id);
             self.list.push(match stays {
                 Some(mut stays) => {
                     // An MCP listener offers it from now on.
                     if has_both && !stays.has_both() {
-                        stays.fleets[Era::Modern as usize] = Some(Fleet::new(pool, Era::Modern, Need::Rests));
+                        stays.fleets[Era::Modern as usize] = Some(Fleet::new(pool, id.of(Era::Modern), Need::Rests));
                         stays.discovery = Some(Discovery::default());
                     }
                     stays
                 }
-                None => Pool::new(pool, has_both),
+                None => Pool::new(pool, id, has_both),
             });
         }
         self.have_modern = self.list.iter().any(Pool::has_both);
@@ -366,9 +376,9 @@ impl IndexMut<SlotId> for Pools {
 }
 
 impl Fleet {
-    /// Number of slots of a fleet that are kept filled, the first ones.
-    pub(crate) fn kept_slots(&self, ctx: &Ctx, fleet: FleetId) -> usize {
-        if self.rests() || self.is_released { 0 } else { ctx.settings.pools[fleet].instances }
+    /// Number of slots that are kept filled, the first ones.
+    pub(crate) fn kept_slots(&self, ctx: &Ctx) -> usize {
+        if self.rests() || self.is_released { 0 } else { ctx.settings.pools[self.id].instances }
     }
 
     /// Whether the workers of a pool do not crash.
@@ -413,14 +423,14 @@ impl Fleets {
     /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
     /// the other, and after waiting clients (`queue.rs`).
     pub(crate) fn fill_slots(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        if ctx.shutdown.stops_workers() || self.pools[fleet].is_rolling(ctx, fleet) {
+        if ctx.shutdown.stops_workers() || self.pools[fleet].is_rolling(ctx) {
             return;
         }
         if let Some(until) = self.pools[fleet].rests_until(ctx.time.now()) {
             return ctx.timers.arm(Timer::Fleet(fleet), until);
         }
         let is_dedicated = ctx.settings.pools[fleet].assignment == Assignment::Dedicated;
-        for slot in (0..self.pools[fleet].kept_slots(ctx, fleet)).map(|number| fleet.slot(number)) {
+        for slot in (0..self.pools[fleet].kept_slots(ctx)).map(|number| fleet.slot(number)) {
             let here = &self.pools[slot];
             if here.worker.is_some() || !here.restarts.may_begin(ctx.time.now()) {
                 continue;
@@ -494,7 +504,7 @@ impl Fleets {
         }
         self.advance_roll(ctx, fleet);
         self.fill_slots(ctx, fleet);
-        let kept = self.pools[fleet].kept_slots(ctx, fleet);
+        let kept = self.pools[fleet].kept_slots(ctx);
         let empty = self.pools[fleet].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // Workers that are due and were not started follow one after another (`queue.rs`).
         if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > ctx.time.now()).min() {
@@ -506,7 +516,7 @@ impl Fleets {
 impl Pools {
     /// The slots of a configured pool that are kept filled.
     pub(crate) fn slots_of(&self, ctx: &Ctx, pool: PoolId) -> impl Iterator<Item = &WorkerSlot> {
-        self.of(pool).flat_map(|fleet| &self[fleet].slots[..self[fleet].kept_slots(ctx, fleet)])
+        self.of(pool).flat_map(|fleet| &self[fleet].slots[..self[fleet].kept_slots(ctx)])
     }
 
     /// Whether a pool has `max_instances` workers, not counting those that are starting or stopping for a replacement.
@@ -580,7 +590,7 @@ impl Pools {
     /// The worker of a slot has exited unexpectedly: reports the consequence for the slot.
     fn on_slot_failure(&mut self, ctx: &mut Ctx, slot: usize, worker: &Worker) {
         let (limits, settings) = (&ctx.settings.limits, &ctx.settings.pools[worker.fleet]);
-        let kept = self[worker.fleet].kept_slots(ctx, worker.fleet);
+        let kept = self[worker.fleet].kept_slots(ctx);
         let pool = &mut self[worker.fleet];
         let delay = pool.slots[slot].restarts.fail(ctx.time.now(), worker.process.started(), limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
@@ -637,6 +647,7 @@ pub(crate) fn check_pools(pools: &Pools, ctx: &Ctx) {
     assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no two workers have one name");
     for id in pools.ids() {
         let fleet = &pools[id];
+        assert_eq!(fleet.id, id, "a fleet knows its place");
         for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.fleet == id) {
             assert_eq!(worker.name.pool, id.pool);
             assert!(!fleet.rests() || worker.tenure.is_leaving() || !worker.takes_messages());

@@ -217,7 +217,7 @@ impl Fleets {
 
     /// A worker was started in a slot of a fleet, which waiting clients may get.
     pub(crate) fn end_vacancy(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        for group in self.balancer.iter_mut().filter(|group| group.has(fleet)) {
+        for group in self.balancer.groups_mut().iter_mut().filter(|group| group.has(fleet)) {
             group.end_vacancy();
         }
         self.queue.stop_awaiting_of(ctx, &self.balancer, fleet);

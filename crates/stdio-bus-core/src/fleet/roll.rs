@@ -105,8 +105,8 @@ impl Fleets {
         if self.pools[fleet].roll.stopped.is_some() {
             return;
         }
-        let Some(slot) = self.pools[fleet].slot_to_renew(ctx, fleet) else {
-            self.pools[fleet].end_roll(ctx, fleet);
+        let Some(slot) = self.pools[fleet].slot_to_renew(ctx) else {
+            self.pools[fleet].end_roll(ctx);
             return self.fill_slots(ctx, fleet);
         };
         match self.pools[fleet].roll.due.filter(|due| *due > now) {
@@ -128,7 +128,7 @@ impl Fleets {
     /// A candidate has settled: it takes its slot, and the worker there leaves.
     fn take_slot(&mut self, ctx: &mut Ctx, fleet: FleetId, candidate: WorkerKey, slot: usize) {
         let generation = ctx.settings.pools[fleet].generation;
-        let is_proved = self.pools[fleet].is_proved(ctx, fleet);
+        let is_proved = self.pools[fleet].is_proved(ctx);
         let here = &mut self.pools[fleet];
         here.roll = Roll { is_on: true, ..Roll::default() };
         here.fallback = here.fallback.filter(|_| !is_proved);
@@ -155,8 +155,8 @@ impl Fleets {
 
 impl Fleet {
     /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
-    pub(crate) fn is_rolling(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        self.settled != ctx.settings.pools[fleet].generation && self.roll.stopped.is_none()
+    pub(crate) fn is_rolling(&self, ctx: &Ctx) -> bool {
+        self.settled != ctx.settings.pools[self.id()].generation && self.roll.stopped.is_none()
     }
 
     /// The workers in the slots of a pool behind so many.
@@ -174,8 +174,8 @@ impl Fleet {
     }
 
     /// Whether a worker of the last settled command has answered something.
-    fn is_proved(&self, ctx: &Ctx, fleet: FleetId) -> bool {
-        let settled = self.settled;
+    fn is_proved(&self, ctx: &Ctx) -> bool {
+        let (fleet, settled) = (self.id(), self.settled);
         let proves = |worker: &Worker| {
             worker.fleet == fleet && worker.tenure.generation() == settled && worker.answering.has_answered()
         };
@@ -184,9 +184,9 @@ impl Fleet {
 
     /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
     /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
-    fn slot_to_renew(&self, ctx: &Ctx, fleet: FleetId) -> Option<usize> {
-        let is_unsettled = self.settled != ctx.settings.pools[fleet].generation;
-        let kept = self.kept_slots(ctx, fleet);
+    fn slot_to_renew(&self, ctx: &Ctx) -> Option<usize> {
+        let is_unsettled = self.settled != ctx.settings.pools[self.id()].generation;
+        let kept = self.kept_slots(ctx);
         let due = |slot: usize| match self.slots[slot].worker {
             Some(worker) => {
                 let worker = ctx.workers.get(worker).filter(|worker| is_outdated(ctx, worker))?;
@@ -199,8 +199,8 @@ impl Fleet {
         (0..self.slots.len()).filter_map(due).min().filter(|_| any).map(|(_, slot)| slot)
     }
 
-    fn stop_roll(&mut self, ctx: &mut Ctx, fleet: FleetId, why: &str) {
-        let id = &ctx.settings.pools[fleet].id;
+    fn stop_roll(&mut self, ctx: &mut Ctx, why: &str) {
+        let id = &ctx.settings.pools[self.id()].id;
         let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
         self.roll.stopped = Some(text.clone());
         ctx.report(Reason::RollFailed, None, || text);
@@ -208,7 +208,7 @@ impl Fleet {
 
     /// A candidate has ended before it has settled.
     pub(crate) fn candidate_ended(&mut self, ctx: &mut Ctx, worker: &Worker) {
-        let (now, fleet) = (ctx.time.now(), worker.fleet);
+        let now = ctx.time.now();
         let roll = &mut self.roll;
         roll.candidate = None;
         if worker.process.was_short() {
@@ -218,20 +218,20 @@ impl Fleet {
             roll.failures += 1;
         }
         if roll.failures == MOST_FAILURES {
-            self.stop_roll(ctx, fleet, "in a row ended before they had settled; the old workers stay");
+            self.stop_roll(ctx, "in a row ended before they had settled; the old workers stay");
         }
     }
 
     /// A worker has ended by itself: its command may be broken after all.
     pub(crate) fn doubt_command(&mut self, ctx: &mut Ctx, worker: &Worker) {
-        let (now, fleet) = (ctx.time.now(), worker.fleet);
-        let newest = ctx.settings.pools[fleet].generation;
+        let now = ctx.time.now();
+        let newest = ctx.settings.pools[self.id()].generation;
         let is_newest = worker.tenure.generation() == newest && self.settled == newest;
         let is_excused = worker.is_excused() || worker.process.was_short();
         let Some(mut fallback) = self.fallback.filter(|_| is_newest && !is_excused) else { return };
         let is_proved = worker.answering.has_answered()
             || does_well(now, worker.process.started(), &ctx.settings.limits)
-            || self.is_proved(ctx, fleet);
+            || self.is_proved(ctx);
         fallback.failures += 1;
         self.fallback = Some(fallback).filter(|_| !is_proved);
         if is_proved {
@@ -241,15 +241,16 @@ impl Fleet {
         if fallback.failures == MOST_FAILURES {
             (self.settled, self.fallback) = (fallback.generation, None);
             self.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
-            self.stop_roll(ctx, fleet, "ended without an answer; the previous command is used again");
+            self.stop_roll(ctx, "ended without an answer; the previous command is used again");
         }
     }
 
     /// No slot needs renewal any more.
-    fn end_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        self.settled = ctx.settings.pools[fleet].generation;
+    fn end_roll(&mut self, ctx: &mut Ctx) {
+        let pool = &ctx.settings.pools[self.id()];
+        self.settled = pool.generation;
         if core::mem::take(&mut self.roll).is_on {
-            let id = &ctx.settings.pools[fleet].id;
+            let id = &pool.id;
             let text = format!("pool \"{id}\": all outdated workers are replaced");
             ctx.report(Reason::PoolRolled, None, || text);
         }
@@ -310,7 +311,7 @@ impl Pools {
     /// A fleet that gets its first workers has seen no reload: it starts them with the command that the fleet of the other
     /// era has settled on. One that is still tried there is tried here as well.
     pub(crate) fn catch_up(&mut self, ctx: &Ctx, fleet: FleetId) {
-        let is_tried = self[fleet.other_era()].is_rolling(ctx, fleet.other_era());
+        let is_tried = self[fleet.other_era()].is_rolling(ctx);
         let [here, other] = self.both_mut(fleet).expect("the pool has a fleet for each era");
         (here.settled, here.fallback) = (other.settled, other.fallback);
         here.roll = Roll { stopped: other.roll.stopped.clone(), ..Roll::default() };
@@ -402,6 +403,13 @@ fn settles_at(ctx: &Ctx, key: WorkerKey) -> Option<Moment> {
     Some(if answers { ctx.time.now() } else { worker.process.started().after(SETTLED_AFTER) })
 }
 
+/// Whether a candidate was asked for its era, and the clients here need one that was not.
+fn is_for_others(pools: &Pools, ctx: &Ctx, fleet: FleetId, candidate: WorkerKey) -> bool {
+    fleet.era == Era::Legacy
+        && pools[fleet].is_used()
+        && ctx.workers.get(candidate).is_some_and(|worker| worker.question.may_have_pinned())
+}
+
 pub(crate) fn is_outdated(ctx: &Ctx, worker: &Worker) -> bool {
     worker.tenure.generation() != ctx.settings.pools[worker.fleet].generation || worker.tenure.worn().is_some()
 }
@@ -418,6 +426,24 @@ impl Workers {
             move |worker: &Worker| worker.fleet == fleet && worker.tenure.is_leaving() && worker.owner().is_none();
         self.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
     }
+}
+
+/// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
+pub(crate) fn check_rolls(pools: &Pools, ctx: &Ctx) {
+    for id in pools.ids() {
+        let fleet = &pools[id];
+        let goes_on = fleet.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
+        let rests = fleet.rests() || ctx.shutdown.stops_workers();
+        let has_any = fleet.slots.iter().any(|slot| slot.worker.is_some());
+        assert!(goes_on || rests || has_any || !fleet.is_rolling(ctx), "it waits for a command that nobody tries");
+        let Some((key, slot)) = fleet.roll.candidate else { continue };
+        let candidate = ctx.workers.get(key).expect("a candidate lives");
+        assert!(fleet.slot_of(key).is_none() && candidate.owner().is_none() && candidate.fleet == id);
+        assert!(slot < fleet.slots.len() && !candidate.tenure.is_leaving());
+    }
+    let mut leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+    let has_slot = |(key, worker): (_, &Worker)| pools[worker.fleet].slot_of(key).is_some();
+    assert!(!leaving.any(has_slot), "what leaves has no slot");
 }
 
 impl<'a> View<'a> {
@@ -453,35 +479,7 @@ impl<'a> View<'a> {
         let pool = pool.into();
         let fleets = &self.bus.fleets;
         let is_unsettled =
-            |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.pools[fleet].is_rolling(&self.bus.ctx, fleet);
+            |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.pools[fleet].is_rolling(&self.bus.ctx);
         fleets.pools.of(pool).any(is_unsettled)
     }
-}
-
-/// Whether a candidate was asked for its era, and the clients here need one that was not.
-fn is_for_others(pools: &Pools, ctx: &Ctx, fleet: FleetId, candidate: WorkerKey) -> bool {
-    fleet.era == Era::Legacy
-        && pools[fleet].is_used()
-        && ctx.workers.get(candidate).is_some_and(|worker| worker.question.may_have_pinned())
-}
-
-/// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
-pub(crate) fn check_rolls(pools: &Pools, ctx: &Ctx) {
-    for id in pools.ids() {
-        let fleet = &pools[id];
-        let goes_on = fleet.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
-        let rests = fleet.rests() || ctx.shutdown.stops_workers();
-        let has_any = fleet.slots.iter().any(|slot| slot.worker.is_some());
-        assert!(
-            goes_on || rests || has_any || !pools[id].is_rolling(ctx, id),
-            "it waits for a command that nobody tries"
-        );
-        let Some((key, slot)) = fleet.roll.candidate else { continue };
-        let candidate = ctx.workers.get(key).expect("a candidate lives");
-        assert!(fleet.slot_of(key).is_none() && candidate.owner().is_none() && candidate.fleet == id);
-        assert!(slot < fleet.slots.len() && !candidate.tenure.is_leaving());
-    }
-    let mut leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
-    let has_slot = |(key, worker): (_, &Worker)| pools[worker.fleet].slot_of(key).is_some();
-    assert!(!leaving.any(has_slot), "what leaves has no slot");
 }

@@ -396,6 +396,11 @@ impl Clients {
         self.get(client).map(|client| client.mcp).unwrap_or_default()
     }
 
+    /// How many requests of clients somebody waits for.
+    pub(crate) fn awaited(&self) -> usize {
+        self.iter().map(|(_, client)| client.end.asked.len()).sum()
+    }
+
     /// Its workers, in the groups that assign by client.
     pub(crate) fn workers_of(&self, client: ClientKey) -> impl Iterator<Item = WorkerKey> + use<'_> {
         self.get(client).into_iter().flat_map(Client::assigned).map(|(_, worker)| *worker)

@@ -5,7 +5,6 @@ use crate::peer::Moment;
 use crate::report::Reason;
 
 /// How and why a client is being closed, or waits for its last answers.
-#[derive(Default)]
 pub(crate) struct Closing {
     /// The reason, if it is.
     why: Option<Reason>,

@@ -5,9 +5,6 @@
 //! differently.
 
 use std::mem::MaybeUninit;
-use std::sync::LazyLock;
-
-use memchr::memmem::Finder;
 
 use super::body::Framing;
 use super::error::Error;
@@ -118,20 +115,20 @@ impl Search {
 
 /// The length of the head at the front, if its end is present. It is known not to begin before `from`.
 fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
-    static USUAL: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\n\r\n"));
-    let usual = USUAL.find(&bytes[from..]).map(|newline| from + newline + 3);
-    let before = &bytes[from..usual.unwrap_or(bytes.len())];
-    // A bare newline is refused, and ends the head as its sender intended.
-    let other = if has_newline_alone(before) { memchr::memmem::find(before, b"\n\n") } else { None };
-    other.map(|newline| from + newline + 2).or(usual)
+    memchr::memchr_iter(b'\n', &bytes[from..]).find_map(|newline| {
+        let next = from + newline + 1;
+        match bytes[next..] {
+            [b'\r', b'\n', ..] => Some(next + 2),
+            // A bare newline is refused, and ends the head as its sender intended.
+            [b'\n', ..] => Some(next + 1),
+            _ => None,
+        }
+    })
 }
 
 /// Whether a newline follows anything but a carriage return.
 fn has_newline_alone(bytes: &[u8]) -> bool {
-    let behind = bytes.get(1..).unwrap_or_default();
-    let is_alone = |(before, byte): (&u8, &u8)| u8::from((*byte == b'\n') & (*before != b'\r'));
-    // Folding over all bytes, without an early exit, lets the compiler vectorize.
-    bytes.first() == Some(&b'\n') || bytes.iter().zip(behind).map(is_alone).fold(0, |any, it| any | it) != 0
+    memchr::memchr_iter(b'\n', bytes).any(|newline| !bytes[..newline].ends_with(b"\r"))
 }
 
 /// Checks that every newline follows a carriage return; the parser checks the reverse.
@@ -161,7 +158,7 @@ impl<'b> Request<'b> {
         check_line_ends(bytes)?;
         let (verb, target) = (head.method.unwrap_or_default(), head.path.unwrap_or_default());
         let is_old = head.version == Some(0);
-        let fields = Fields(head.headers.to_vec());
+        let fields = Fields::of(head.headers);
         let host = fields.only("host").map_err(|_| Error::bad("more than one Host"))?.map(read_host).transpose()?;
         if host.is_none() && !is_old {
             return Err(Error::bad("HTTP/1.1 needs a Host"));
@@ -199,7 +196,7 @@ impl<'b> Response<'b> {
             return Err(Error::CUT_OFF);
         }
         check_line_ends(bytes)?;
-        let (status, fields) = (head.code.unwrap_or_default(), Fields(head.headers.to_vec()));
+        let (status, fields) = (head.code.unwrap_or_default(), Fields::of(head.headers));
         let body = match status {
             100..200 | 204 | 304 => Framing::Length(0),
             _ if to == Method::Head => Framing::Length(0),
@@ -216,7 +213,9 @@ pub fn ascii(value: &[u8]) -> Option<&str> {
 
 /// A host and port (RFC 3986, section 3.2), free of anything that others would read as another host. It may be empty.
 fn read_host(value: &[u8]) -> Result<&str, Error> {
-    let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%:[]".contains(&byte);
+    let belongs = |byte: u8| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'%' | b':' | b'[' | b']')
+    };
     let host = ascii(value).filter(|host| host.bytes().all(belongs));
     host.ok_or(Error::bad("Host is not a host and a port"))
 }

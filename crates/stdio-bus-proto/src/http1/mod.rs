@@ -35,7 +35,7 @@ mod write;
 
 pub use body::Framing;
 pub use error::Error;
-pub use fields::{Duplicate, Fields, is_same_name, is_word, printable};
+pub use fields::{Duplicate, Fields, is_same, is_same_name, is_word, printable};
 pub use head::{Method, Request, Response, ascii};
 pub use reader::{Event, HeadReader, LONGEST_ANSWER, LONGEST_HEAD, Limits, RequestReader, ResponseReader};
 pub use status::Status;

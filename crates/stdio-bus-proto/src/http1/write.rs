@@ -7,6 +7,9 @@ use super::status::Status;
 /// Tells a client that waits for it (`Expect: 100-continue`) to send its body.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
+/// Capacity that suffices for most heads of responses.
+const USUAL: usize = 256;
+
 /// A head that is being written.
 #[derive(Clone, Debug)]
 pub struct Head(String);
@@ -14,7 +17,9 @@ pub struct Head(String);
 impl Head {
     /// The head of a response.
     pub fn answer(status: Status) -> Self {
-        Self(format!("HTTP/1.1 {} {}\r\n", status.code(), status.name()))
+        let mut head = String::with_capacity(USUAL);
+        let _ = write!(head, "HTTP/1.1 {} {}\r\n", status.code(), status.name());
+        Self(head)
     }
 
     /// The head of a request. Neither word may contain blanks or control characters.

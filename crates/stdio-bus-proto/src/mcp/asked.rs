@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::head::FIELDS;
-use crate::http1::{Fields, Method, Request, Status, is_same_name};
+use crate::http1::{Fields, Method, Request, Status, is_same, is_same_name};
 use stdio_bus_core::eras::protocol::MODERN;
 
 /// The operation.
@@ -138,7 +138,7 @@ fn accepted(fields: &Fields<'_>) -> (bool, Option<bool>) {
     let (mut json, mut events, mut says_anything) = ([None; 4], [None; 3], false);
     fields.any("accept", |element| {
         let range = without_parameters(element);
-        let is = |kind: &str| range.eq_ignore_ascii_case(kind.as_bytes());
+        let is = |kind: &str| is_same(range, kind.as_bytes());
         let takes = Some(!is_refused(element));
         says_anything = true;
         if is(JSON) {
@@ -180,7 +180,7 @@ fn check_types(verb: Verb, fields: &Fields<'_>) -> Result<Takes, Fault> {
     };
     let unsupported = |why: &'static str| Err(Fault::new(Status::UnsupportedMediaType, why));
     let kind = fields.only("content-type").ok().flatten().unwrap_or_default();
-    if !without_parameters(kind).eq_ignore_ascii_case(JSON.as_bytes()) {
+    if !is_same(without_parameters(kind), JSON.as_bytes()) {
         return unsupported("Content-Type has to be application/json");
     }
     match fields.any("content-encoding", |coding| !coding.eq_ignore_ascii_case(b"identity")) {
@@ -198,7 +198,9 @@ fn values(fields: &Fields<'_>) -> Result<[Option<Box<str>>; FIELDS.len()], Fault
         }
         let Some(at) = FIELDS.iter().position(|known| is_same_name(name, known)) else { continue };
         let bad = |what: &str| Fault::new(Status::BadRequest, format!("{} {what}", FIELDS[at]));
-        let text = str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b' '..=b'~')));
+        // Without an early exit, the compiler takes several bytes at once.
+        let is_visible = value.iter().fold(true, |all, byte| all & matches!(byte, b' '..=b'~'));
+        let text = str::from_utf8(value).ok().filter(|_| is_visible);
         let text = text.ok_or_else(|| bad("is not visible ASCII"))?.trim_ascii();
         if values[at].replace(Box::from(text)).is_some() {
             return Err(bad("stands twice"));

@@ -37,6 +37,9 @@ impl Look {
     }
 }
 
+/// Bytes of most messages, and of a line besides its message and its fields; these have twice as many.
+const USUAL: usize = 96;
+
 pub(super) struct Entry {
     look: Look,
     level: Level,
@@ -53,16 +56,17 @@ impl Entry {
 
     /// Sets the message.
     pub(super) fn message(&mut self, message: impl fmt::Display) -> &mut Self {
-        show(message.to_string().as_bytes(), self.look.json, usize::MAX, &mut self.message);
+        // Each connection has two lines, which would be moved a dozen times as they grow.
+        self.message.reserve(USUAL);
+        self.fields.reserve(2 * USUAL);
+        let _ = write!(Shown { json: self.look.json, out: &mut self.message }, "{message}");
         self
     }
 
     fn name(&mut self, name: &str) {
         // There may be a hundred thousand lines per second, and constants cost less.
-        match self.look.json {
-            true => self.fields.extend([",\"", name, "\":"]),
-            false => self.fields.extend([" ", name, "="]),
-        }
+        let (before, behind) = if self.look.json { (",\"", "\":") } else { (" ", "=") };
+        [before, name, behind].into_iter().for_each(|part| self.fields.push_str(part));
     }
 
     fn quote(&mut self) {
@@ -83,6 +87,15 @@ impl Entry {
         self.name(name);
         self.quote();
         show(value.as_bytes(), self.look.json, usize::MAX, &mut self.fields);
+        self.quote();
+        self
+    }
+
+    /// Adds a field with what is shown as this text.
+    pub(super) fn shown(&mut self, name: &str, value: impl fmt::Display) -> &mut Self {
+        self.name(name);
+        self.quote();
+        let _ = write!(Shown { json: self.look.json, out: &mut self.fields }, "{value}");
         self.quote();
         self
     }
@@ -153,7 +166,8 @@ impl Entry {
 
     /// The complete line, with its newline.
     pub(super) fn line(&self) -> Vec<u8> {
-        let mut line = begin(self.look, self.level, &self.message);
+        let mut line = String::with_capacity(USUAL + self.message.len() + self.fields.len());
+        begin_in(&mut line, self.look, self.level, &self.message);
         line.push_str(&self.fields);
         line.push_str(end(self.look));
         line.into_bytes()
@@ -162,12 +176,24 @@ impl Entry {
 
 /// A line up to its fields.
 pub(super) fn begin(look: Look, level: Level, message: &str) -> String {
-    let (priority, time) = (look.priority(level), calendar::to_the_millisecond(SystemTime::now()));
-    match look {
-        Look { json: true, .. } => format!(r#"{priority}{{"time":"{time}","level":"{level}","message":"{message}""#),
-        Look { journal: true, .. } => format!("{priority}{level:<5} {message}"),
-        _ => format!("{time} {level:<5} {message}"),
-    }
+    let mut line = String::with_capacity(USUAL + message.len());
+    begin_in(&mut line, look, level, message);
+    line
+}
+
+fn begin_in(line: &mut String, look: Look, level: Level, message: &str) {
+    let (priority, name) = (look.priority(level), level.as_str());
+    let time = if look.journal && !look.json { String::new() } else { calendar::to_the_millisecond(SystemTime::now()) };
+    // Columns are as wide as the longest name.
+    let blanks = &"      "[name.len().min(5)..];
+    let parts = match look {
+        Look { json: true, .. } => {
+            [priority, "{\"time\":\"", &time, "\",\"level\":\"", name, "\",\"message\":\"", message, "\""]
+        }
+        Look { journal: true, .. } => [priority, name, blanks, message, "", "", "", ""],
+        _ => [&time, " ", name, blanks, message, "", "", ""],
+    };
+    parts.into_iter().for_each(|part| line.push_str(part));
 }
 
 /// The end of a line, after its fields.
@@ -231,35 +257,65 @@ pub(super) fn of_worker(
 fn show(bytes: &[u8], json: bool, most: usize, out: &mut String) -> usize {
     let (start, mut shown) = (out.len(), 0);
     for chunk in bytes.utf8_chunks() {
-        let broken = (!chunk.invalid().is_empty()).then_some(Err(chunk.invalid()));
-        for piece in chunk.valid().chars().map(Ok).chain(broken) {
-            let before = out.len();
-            let length = match piece {
-                Ok(c) if json => escape_for_json(c, out),
-                Ok(c) => escape_for_people(c, out),
-                Err(bytes) if json => {
-                    out.push(char::REPLACEMENT_CHARACTER);
-                    bytes.len()
-                }
-                Err(bytes) => {
-                    for byte in bytes {
-                        let _ = write!(out, "\\x{byte:02x}");
-                    }
-                    bytes.len()
-                }
-            };
-            if out.len() - start > most {
-                out.truncate(before);
-                return shown;
-            }
-            shown += length;
+        let text = show_text(chunk.valid(), json, most - (out.len() - start), out);
+        shown += text;
+        if text < chunk.valid().len() {
+            return shown;
         }
+        let (before, broken) = (out.len(), chunk.invalid());
+        match json {
+            _ if broken.is_empty() => {}
+            true => out.push(char::REPLACEMENT_CHARACTER),
+            false => broken.iter().for_each(|byte| _ = write!(out, "\\x{byte:02x}")),
+        }
+        if out.len() - start > most {
+            out.truncate(before);
+            return shown;
+        }
+        shown += broken.len();
     }
     shown
 }
 
-/// Returns the length of the character itself in bytes.
-fn escape_for_json(c: char, out: &mut String) -> usize {
+/// The same for text.
+fn show_text(mut text: &str, json: bool, most: usize, out: &mut String) -> usize {
+    let (start, length) = (out.len(), text.len());
+    loop {
+        // Most of it stays as it is.
+        let is_special = |byte: u8| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\');
+        let plain = text.bytes().position(is_special).unwrap_or(text.len());
+        let fits = plain.min(most - (out.len() - start));
+        out.push_str(&text[..fits]);
+        text = &text[fits..];
+        let Some(special) = text.chars().next().filter(|_| fits == plain) else { return length - text.len() };
+        let before = out.len();
+        if json {
+            escape_for_json(special, out)
+        } else {
+            escape_for_people(special, out)
+        }
+        if out.len() - start > most {
+            out.truncate(before);
+            return length - text.len();
+        }
+        text = &text[special.len_utf8()..];
+    }
+}
+
+/// Takes text, and shows it.
+struct Shown<'o> {
+    json: bool,
+    out: &'o mut String,
+}
+
+impl fmt::Write for Shown<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        show_text(text, self.json, usize::MAX, self.out);
+        Ok(())
+    }
+}
+
+fn escape_for_json(c: char, out: &mut String) {
     match c {
         '"' | '\\' | '\n' | '\r' | '\t' => out.extend(c.escape_default()),
         '\0'..='\x1f' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
@@ -267,11 +323,10 @@ fn escape_for_json(c: char, out: &mut String) -> usize {
         _ if visible::is_obeyed(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
         _ => out.push(c),
     }
-    c.len_utf8()
 }
 
-/// Escapes control and bidirectional characters. Returns the length of the character itself in bytes.
-fn escape_for_people(c: char, out: &mut String) -> usize {
+/// Escapes control and bidirectional characters.
+fn escape_for_people(c: char, out: &mut String) {
     match c {
         '\t' => out.push(c),
         '\n' | '\r' => out.extend(c.escape_default()),
@@ -279,7 +334,6 @@ fn escape_for_people(c: char, out: &mut String) -> usize {
         _ if visible::is_obeyed(c) => out.extend(c.escape_unicode()),
         _ => out.push(c),
     }
-    c.len_utf8()
 }
 
 #[cfg(test)]
@@ -332,6 +386,16 @@ mod tests {
         entry.message("a\nb\u{9b}1m").text("name", "\u{202e}x");
         let line = line(entry.token("id", r#""é\n""#));
         assert!(line.ends_with(" ERROR a\\nb\\u{9b}1m name=\\u{202e}x id=\"é\\n\"\n"), "{line}");
+    }
+
+    #[test]
+    fn an_entry_begins_with_its_time_and_its_level_in_a_column() {
+        for (level, column) in [(Level::INFO, " INFO  "), (Level::ERROR, " ERROR ")] {
+            let text = line(Entry::new(TEXT, level).message("a \"b\" \\ c").shown("from", "1.2.3.4:5\n"));
+            let (time, rest) = text.split_at("2026-01-31T23:59:59.999Z".len());
+            assert!(time.ends_with('Z') && time.as_bytes()[10] == b'T', "{text}");
+            assert_eq!(rest, format!("{column}a \"b\" \\ c from=1.2.3.4:5\\n\n"));
+        }
     }
 
     #[test]

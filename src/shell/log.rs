@@ -381,7 +381,7 @@ pub(super) fn add_origin(entry: &mut Entry, origin: &Origin) {
     match origin.place {
         Place::Process { pid: 0, user } => _ = entry.number("uid", user),
         Place::Process { pid, user } => _ = entry.number("pid", pid).number("uid", user),
-        place @ Place::Address(_) => _ = entry.text("from", &place.to_string()),
+        place @ Place::Address(_) => _ = entry.shown("from", place),
         Place::Inherited => {}
     }
     if let Some(via) = &origin.via {

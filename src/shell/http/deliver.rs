@@ -240,13 +240,11 @@ impl<I: Io> Reactor<I> {
 
     /// Takes bytes of a window for an MCP client.
     pub(in crate::shell) fn copy_to_member(&mut self, to: ClientKey, source: &Source<'_>, lines: &[Line], span: Span) {
-        if span.len() < LONG {
-            return self.push_to_member(to, source.window.get(span));
-        }
         let mut rest = span;
-        for line in lines.iter().filter(|line| (span.start..span.end).contains(&line.span.end)) {
+        let first = lines.partition_point(|line| line.span.end < span.start);
+        for line in lines[first..].iter().take_while(|line| line.span.end < span.end) {
             let part = Span { end: line.span.end + 1, ..rest };
-            if !self.deliver_in_place(to, source, line, part) {
+            if !self.deliver_answer(to, source, line, part) {
                 self.push_to_member(to, source.window.get(part));
             }
             rest.start = part.end;
@@ -256,43 +254,56 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Delivers a long answer without a copy of it, and without a look at it: the core has found its fields. `part` is
-    /// the whole line, or what follows its id, which was replaced. Returns whether it was that.
-    fn deliver_in_place(&mut self, to: ClientKey, source: &Source<'_>, line: &Line, part: Span) -> bool {
-        let Some((storage, begin)) = &source.block else { return false };
-        let is_result = line.flags & (Line::RESULT | Line::ERROR) == Line::RESULT && !line.method.is_some();
-        if part.len() < LONG || !is_result || !line.id.is_some() || !are_held(part.len(), storage.capacity()) {
+    /// Delivers an answer without another look at it: the core has found its fields. `part` is the whole line, or what
+    /// follows its id, which was replaced. A long one is not copied. Returns whether it was that.
+    fn deliver_answer(&mut self, to: ClientKey, source: &Source<'_>, line: &Line, part: Span) -> bool {
+        let kind = line.flags & (Line::RESULT | Line::ERROR);
+        if kind == 0 || line.method.is_some() || !line.id.is_some() || self.http.members.get(to).is_none() {
             return false;
         }
-        let begun = std::mem::take(&mut self.http.members.begun);
-        let before = source.window.get(Span { end: line.id.start, ..line.span });
-        let id = match begun.strip_prefix(before) {
-            None if begun.is_empty() && part.start == line.span.start => Some(source.window.get(line.id)),
-            Some(id) if part.start == line.id.end && !id.is_empty() => Some(id),
+        let text = source.window.get(Span { end: part.end - 1, ..part });
+        let has_returns = line.has(Line::LONE_RETURN) || text.ends_with(b"\r");
+        let place = match &source.block {
+            Some((storage, begin)) if part.len() >= LONG && are_held(part.len(), storage.capacity()) => {
+                Some((storage, begin + part.start as usize))
+            }
             _ => None,
         };
-        let text = source.window.get(Span { end: part.end - 1, ..part });
-        let place = Some((storage, begin + part.start as usize));
-        let has_returns = line.has(Line::LONE_RETURN) || text.ends_with(b"\r");
-        let said = id.map(|id| Said {
-            head: &begun,
+        // An error's code is looked for in the whole line, and carriage returns become blanks in a copy.
+        if if place.is_some() { kind != Line::RESULT } else { has_returns } {
+            return false;
+        }
+        let mut begun = std::mem::take(&mut self.http.members.begun);
+        let before = source.window.get(Span { end: line.id.start, ..line.span });
+        let id = match begun.is_empty() {
+            true if part.start == line.span.start => before.len()..before.len() + line.id.len() as usize,
+            false if part.start == line.id.end && begun.starts_with(before) => before.len()..begun.len(),
+            _ => {
+                self.http.members.begun = begun;
+                return false;
+            }
+        };
+        let bytes = begun.len() + part.len();
+        if place.is_none() && !begun.is_empty() {
+            begun.extend_from_slice(text);
+        }
+        let (head, text) =
+            if place.is_none() && !begun.is_empty() { (&[][..], &begun[..]) } else { (&begun[..], text) };
+        let said = Said {
+            head,
             text,
             place,
             has_returns,
-            id: Some(id),
+            id: Some(if begun.is_empty() { &text[id] } else { &begun[id] }),
             method: None,
             answers: true,
-            is_error: false,
-        });
-        let is_known = said.is_some() && self.http.members.get(to).is_some();
-        if is_known {
-            self.deliver_said(self.clock.now(), to, said.as_ref(), begun.len() + part.len());
-        }
+            is_error: kind == Line::ERROR,
+        };
+        self.deliver_said(self.clock.now(), to, Some(&said), bytes);
+        begun.clear();
+        begun.shrink_to(LONG);
         self.http.members.begun = begun;
-        if is_known {
-            self.http.members.begun.clear();
-        }
-        is_known
+        true
     }
 
     fn deliver_line(&mut self, now: Moment, to: ClientKey, line: &[u8], padded: &mut Vec<u8>) {

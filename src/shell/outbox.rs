@@ -317,6 +317,7 @@ impl Outbox {
 
     /// The write of the next bytes there, and their number; valid until the next call of [`Outbox::advance`] or
     /// [`Outbox::clear`].
+    #[inline]
     pub(super) fn next(&mut self, to: RawFd, is_socket: bool) -> Option<(Submission, usize)> {
         if self.queue.segments.len() <= 1 {
             let segment = self.queue.segments.front()?;
@@ -366,6 +367,7 @@ impl Outbox {
     }
 
     /// Removes the first `bytes`, which were written.
+    #[inline]
     pub(super) fn advance(&mut self, mut bytes: usize, buffers: &mut Buffers) {
         let Some(Queue { segments, .. }) = self.queue.get_mut() else { return };
         while let Some(front) = segments.front_mut() {

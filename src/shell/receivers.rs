@@ -37,6 +37,7 @@ pub(super) enum Output<'a> {
 
 impl<I: Io> Reactor<I> {
     /// None if the peer has gone: what is for it is dropped.
+    #[inline]
     fn receiver(&self, peer: Peer) -> Option<Receiver> {
         match (self.connections.slot(peer), peer) {
             (Some(slot), _) => Some(Receiver::Connection(slot)),
@@ -93,6 +94,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
+    #[inline]
     fn queue_received(&mut self, slot: usize, source: &Source<'_>, span: Span) -> Result<(), usize> {
         let Connection { transport: Transport { outbox, .. }, protocol } = self.connections.entry(slot);
         match &source.block {
@@ -104,6 +106,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
+    #[inline]
     fn queued(&mut self, slot: usize, from: Option<Peer>, to: Peer, queued: Result<(), usize>) {
         self.connections.mark_dirty(slot);
         if let Err(lost) = queued {

@@ -183,7 +183,9 @@ impl<I: Io> Shell<I> {
         self.notify();
         self.check_memory(now);
         self.step(|shell| shell.work_for_admin(now));
-        self.step(|shell| shell.work_for_http(now));
+        if self.reactor.http.is_busy() {
+            self.step(|shell| shell.work_for_http(now));
+        }
         if !self.reactor.connections.starved.is_empty() {
             for slot in std::mem::take(&mut self.reactor.connections.starved) {
                 self.reactor.receive_again(slot);

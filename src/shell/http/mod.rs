@@ -106,7 +106,7 @@ impl Http {
     /// Whether there is work that can be done at once.
     pub(super) fn is_busy(&self) -> bool {
         let has_turns = !self.members.resumed.is_empty() || !self.behind.is_empty();
-        has_turns || self.has_discovered
+        has_turns || self.has_discovered || !self.members.answered.is_empty()
     }
 
     /// Memory used by data queued for workers and clients, in bytes.

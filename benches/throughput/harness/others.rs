@@ -31,6 +31,14 @@ pub struct Taken {
 }
 
 impl Running {
+    /// The same server, which needs another one behind it. Nothing of that is counted as its own.
+    pub fn before(mut self, behind: Self) -> Self {
+        if let Self::Other(other) = &mut self {
+            other.behind = Some(Box::new(behind));
+        }
+        self
+    }
+
     /// Its process id.
     pub fn process(&self) -> u32 {
         match self {
@@ -73,6 +81,8 @@ pub struct Other {
     child: Child,
     /// A directory of its own.
     files: PathBuf,
+    /// What it forwards to.
+    behind: Option<Box<Running>>,
 }
 
 impl Drop for Other {
@@ -102,7 +112,7 @@ pub fn start(mut command: Command, address: &Address, files: PathBuf, placement:
     machine::pin(0, placement.daemon)?;
     let child = command.spawn();
     machine::pin(0, placement.clients)?;
-    let mut other = Other { child: child?, files };
+    let mut other = Other { child: child?, files, behind: None };
     let listens = || match address {
         Address::Unix(path) => UnixStream::connect(path).is_ok(),
         other => other.port().is_ok_and(|port| TcpStream::connect(("127.0.0.1", port)).is_ok()),

@@ -23,6 +23,8 @@ pub enum Candidate {
     McpProxy,
     /// MCP 2026-07-28 with one worker.
     Stdio2http,
+    /// Only forwards the requests of MCP, with one thread, to a daemon that counts as a worker.
+    Haproxy,
 }
 
 impl Candidate {
@@ -59,6 +61,7 @@ const SHARED: &[Candidate] = &[Candidate::Peer];
 const FORKING: &[Candidate] = &[Candidate::Socat];
 const FRAMES: &[Candidate] = &[Candidate::Websocketd, Candidate::Websocat, Candidate::Node];
 const BRIDGES: &[Candidate] = &[Candidate::Supergateway, Candidate::McpProxy];
+const BRIDGES_AND_FORWARDER: &[Candidate] = &[Candidate::Supergateway, Candidate::McpProxy, Candidate::Haproxy];
 
 const fn case(
     name: &'static str,
@@ -89,9 +92,9 @@ pub const CASES: &[Case] = &[
     Case { window: 4, ..case("WebSocket, 32 clients, a worker", WEB, 32, ECHO, &[Candidate::Supergateway]) },
     Case { window: 4, ..each(case("WebSocket, 16 clients, a worker each", WEB, 16, ECHO, FRAMES)) },
     each(case("tokens, WebSocket, 16 clients, a worker each", WEB, 16, TOKENS, FRAMES)),
-    case("MCP, a session", Transport::Http, 1, CALL, BRIDGES),
+    case("MCP, a session", Transport::Http, 1, CALL, BRIDGES_AND_FORWARDER),
     case("MCP, 8 sessions", Transport::Http, 8, CALL, BRIDGES),
-    case("MCP, 16 sessions", Transport::Http, 16, CALL, BRIDGES),
+    case("MCP, 16 sessions", Transport::Http, 16, CALL, BRIDGES_AND_FORWARDER),
     Case { anew: true, ..case("MCP, a session, new connections", Transport::Http, 1, CALL, BRIDGES) },
     Case { anew: true, ..case("MCP, 16 sessions, new connections", Transport::Http, 16, CALL, BRIDGES) },
     case("MCP 2026-07-28, 16 clients", Transport::Http, 16, MODERN, &[Candidate::Stdio2http]),

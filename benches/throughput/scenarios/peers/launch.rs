@@ -35,6 +35,7 @@ pub struct Launch {
     packages: Found,
     mcp_proxy: Found,
     stdio2http: Found,
+    haproxy: Found,
 }
 
 impl Launch {
@@ -52,6 +53,7 @@ impl Launch {
             mcp_proxy: installer.pip("mcp-proxy", MCP_PROXY),
             stdio2http: installer.cargo("stdio2http", STDIO2HTTP),
             websocat: installer.cargo("websocat", WEBSOCAT),
+            haproxy: installer.system("haproxy"),
         }
     }
 
@@ -67,6 +69,7 @@ impl Launch {
             Candidate::Supergateway => format!("supergateway {SUPERGATEWAY}"),
             Candidate::McpProxy => format!("mcp-proxy {MCP_PROXY}"),
             Candidate::Stdio2http => format!("stdio2http {STDIO2HTTP}"),
+            Candidate::Haproxy => "HAProxy, which forwards".to_owned(),
         }
     }
 
@@ -81,7 +84,9 @@ impl Launch {
         let script =
             |name: &str| -> Result<String, String> { Ok(self.packages.clone()?.join(name).display().to_string()) };
         Ok(match candidate {
-            Candidate::Bus | Candidate::Peer => return Err("a daemon is started otherwise".to_owned()),
+            Candidate::Bus | Candidate::Peer | Candidate::Haproxy => {
+                return Err("it is started otherwise".to_owned());
+            }
             Candidate::Socat => {
                 let listen = match address {
                     Address::Unix(path) => format!("UNIX-LISTEN:{},fork,backlog=64", path.display()),
@@ -155,7 +160,19 @@ pub fn begin(candidate: Candidate, case: &Case, harness: &Harness, launch: &Laun
     });
     let text = |error: std::io::Error| error.to_string();
     let (running, address) = match candidate {
-        Candidate::Bus | Candidate::Peer => daemon(candidate, case, harness, launch, &words)?,
+        Candidate::Bus | Candidate::Peer => daemon(candidate, case, harness, launch, &words, placement)?,
+        Candidate::Haproxy => {
+            // It has the measured CPU for itself.
+            let behind = Placement { daemon: placement.workers, ..placement };
+            let (behind, address) = daemon(Candidate::Bus, case, harness, launch, &words, behind)?;
+            let (files, to) = (scratch().map_err(text)?, address.port().map_err(text)?);
+            let address = address_of(candidate, case.transport, &files)?;
+            let configuration = files.join("haproxy.cfg");
+            std::fs::write(&configuration, forwards(address.port().map_err(text)?, to)).map_err(text)?;
+            let mut command = Command::new(launch.haproxy.clone()?);
+            command.arg("-f").arg(configuration);
+            (start(command, &address, files, placement).map_err(text)?.before(behind), address)
+        }
         _ => {
             let files = scratch().map_err(text)?;
             let address = address_of(candidate, case.transport, &files)?;
@@ -173,12 +190,33 @@ pub fn begin(candidate: Candidate, case: &Case, harness: &Harness, launch: &Laun
     Ok((talk, running))
 }
 
+/// The configuration of HAProxy that forwards all requests from one port to another.
+fn forwards(from: u16, to: u16) -> String {
+    format!(
+        "global
+    nbthread 1
+    maxconn 1000
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+frontend clients
+    bind 127.0.0.1:{from}
+    default_backend daemons
+backend daemons
+    server daemon 127.0.0.1:{to}
+"
+    )
+}
+
 fn daemon(
     candidate: Candidate,
     case: &Case,
     harness: &Harness,
     launch: &Launch,
     words: &[String],
+    placement: Placement,
 ) -> Result<(Running, Address), String> {
     let mut pool = json!({ "id": "bench", "command": words[0], "args": words[1..], "instances": 1 });
     if case.each {
@@ -191,7 +229,7 @@ fn daemon(
     if candidate == Candidate::Peer {
         launch.peer.clone()?;
     }
-    let server = harness.start(contestant, &[pool], case.transport, placement(case));
+    let server = harness.start(contestant, &[pool], case.transport, placement);
     let server = server.map_err(|error| error.to_string())?;
     let address = server.address.clone();
     Ok((Running::Daemon(server), address))

@@ -175,7 +175,9 @@ impl<I: Io> Reactor<I> {
     /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.
     fn has_room(&mut self, index: usize) -> bool {
         let crowd = &self.connections.crowd;
-        !self.listeners.acceptors[index].for_admin && crowd.has_room(Purpose::Mcp) && crowd.has_room(Purpose::Handshake)
+        !self.listeners.acceptors[index].for_admin
+            && crowd.has_room(Purpose::Requests)
+            && crowd.has_room(Purpose::Handshake)
     }
 
     /// Arms the wait for a connection. While the listener is paused, the first one that waits is still noticed.

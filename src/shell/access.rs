@@ -87,7 +87,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// The access to a listener, if it speaks WebSocket or MCP.
+    /// The access to a listener, if it is served over HTTP.
     pub(super) fn of(listener: &Listener, config: &Config) -> Option<Self> {
         let terms = listener.web.clone()?;
         let pools = config.pools.iter().map(|pool| pool.core.id.clone()).collect();

@@ -5,7 +5,7 @@ use hashbrown::HashMap;
 
 use crate::bus::port::Source;
 
-/// Maximum number of connections for MCP that have sent a request, answered or not.
+/// Maximum number of connections for requests that have sent one, answered or not.
 pub(super) const MOST_CONNECTIONS: usize = 2048;
 /// How many more there may be whose first request is read: some ask for health, or are told that there is no room.
 pub(super) const MOST_HEARD: usize = 64;
@@ -18,8 +18,8 @@ pub(super) const MOST_HANDSHAKES: usize = 256;
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Requests for MCP.
-    Mcp,
+    /// Requests of clients: of MCP, of ACP.
+    Requests,
     /// Requests of operators, which `admin` answers.
     Admin,
     /// A PROXY header, the request of a WebSocket, or both: then it becomes a client of the core.
@@ -69,21 +69,21 @@ pub(super) struct Crowd {
     /// The number of connections of each purpose, and its maximum.
     counts: [usize; 3],
     most: [usize; 3],
-    /// How many of those for MCP have a place.
+    /// How many of those for requests have a place.
     pub placed: usize,
     /// How many there have been: a connection's number distinguishes it from others in its slot.
     count: u64,
 }
 
 impl Crowd {
-    /// None yet, with a maximum number of connections for MCP, and of handshakes beyond the free slots of clients.
-    pub(super) fn new(mcp: usize, handshakes: usize) -> Self {
-        Self { most: [mcp, MOST_OPERATORS, handshakes], ..Self::default() }
+    /// None yet, with a maximum number of connections for requests, and of handshakes beyond the free slots of clients.
+    pub(super) fn new(requests: usize, handshakes: usize) -> Self {
+        Self { most: [requests, MOST_OPERATORS, handshakes], ..Self::default() }
     }
 
     /// Sets the maximum numbers of connections.
-    pub(super) fn allow(&mut self, mcp: usize, handshakes: usize) {
-        self.most = [mcp, MOST_OPERATORS, handshakes];
+    pub(super) fn allow(&mut self, requests: usize, handshakes: usize) {
+        self.most = [requests, MOST_OPERATORS, handshakes];
     }
 
     /// A connection of this purpose comes to a listener. Returns its number, and what it is counted as.
@@ -158,10 +158,10 @@ impl Crowd {
         assert_eq!(all(self), all(&counted), "the counts are those of the connections that there are");
     }
 
-    /// A handshake turns out to be a connection for MCP.
-    pub(super) fn becomes_mcp(&mut self) {
+    /// A handshake turns out to be a connection for requests.
+    pub(super) fn becomes_requests(&mut self) {
         self.counts[Purpose::Handshake as usize] -= 1;
-        self.counts[Purpose::Mcp as usize] += 1;
+        self.counts[Purpose::Requests as usize] += 1;
     }
 
     /// The maximum of this purpose.
@@ -174,9 +174,9 @@ impl Crowd {
         self.counts[purpose as usize]
     }
 
-    /// The number of places for connections for MCP: some more are read until it is known what they ask for.
+    /// The number of places for connections for requests: some more are read until it is known what they ask for.
     pub(super) fn places(&self) -> usize {
-        match self.most[Purpose::Mcp as usize] {
+        match self.most[Purpose::Requests as usize] {
             0 => usize::MAX,
             most => most - MOST_HEARD.min(most / 8),
         }

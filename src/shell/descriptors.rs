@@ -24,7 +24,7 @@ pub(crate) struct Need {
     clients: usize,
     /// Connections in handshakes, beyond the free slots of clients.
     handshakes: usize,
-    /// Connections to MCP listeners, which are not clients.
+    /// Connections for requests of clients, which are not clients.
     http: usize,
     workers: usize,
 }
@@ -77,7 +77,7 @@ impl Need {
         self.handshakes.min((self.rest(allowed).unwrap_or(0) / 4).max(1))
     }
 
-    /// How many of them may be connections to MCP listeners: at least one, if there are such listeners.
+    /// How many of them may be connections for requests: at least one, if listeners take those.
     pub(crate) fn http_within(&self, allowed: u64) -> usize {
         let share = self.rest(allowed).unwrap_or(0) / if self.clients == 0 { 1 } else { 2 };
         self.http.min(share.max(1))
@@ -102,7 +102,7 @@ pub(super) struct Allowance {
     pub fewer_clients: Option<(usize, u64)>,
     /// Maximum number of handshakes beyond the free slots of clients.
     pub handshakes: usize,
-    /// Maximum number of connections to MCP listeners.
+    /// Maximum number of connections for requests.
     pub http: usize,
 }
 

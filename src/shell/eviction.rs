@@ -52,10 +52,10 @@ impl Connections {
         self.add_http(transport, exchange)
     }
 
-    /// A handshake turns out to be a connection for MCP.
-    pub(super) fn becomes_mcp(&mut self, slot: usize) {
-        self[AsHttp(slot)].purpose = Purpose::Mcp;
-        self.crowd.becomes_mcp();
+    /// A handshake turns out to be a connection for requests.
+    pub(super) fn becomes_requests(&mut self, slot: usize) {
+        self[AsHttp(slot)].purpose = Purpose::Requests;
+        self.crowd.becomes_requests();
     }
 
     /// Which of these goes for one more of `asker`, if it is known, where all have `capacity` places; and their shares.
@@ -143,7 +143,7 @@ mod tests {
         for _ in 0..2_000 {
             match random.range(0..5) {
                 0 => {
-                    let purpose = *random.pick(&[Purpose::Mcp, Purpose::Admin, Purpose::Handshake]);
+                    let purpose = *random.pick(&[Purpose::Requests, Purpose::Admin, Purpose::Handshake]);
                     slots.push(add(&mut connections, purpose, 0));
                 }
                 _ if slots.is_empty() => {}
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn connections_of_all_purposes_go_by_the_same_rank() {
-        for purpose in [Purpose::Mcp, Purpose::Admin, Purpose::Handshake] {
+        for purpose in [Purpose::Requests, Purpose::Admin, Purpose::Handshake] {
             let mut connections = Connections::default();
             let mut slots: Vec<usize> =
                 (0..4).map(|at| add_of(&mut connections, purpose, 1, State::Answering, at)).collect();

@@ -182,7 +182,7 @@ impl Acceptor {
 pub(super) struct Terms {
     /// They come over a network, which may fail silently.
     pub is_tcp: bool,
-    /// Their access policy, if they speak WebSocket or MCP.
+    /// Their access policy, if it is served over HTTP.
     pub policy: Option<Access>,
 }
 
@@ -247,7 +247,7 @@ impl Listeners {
         web.is_some_and(|web| web.has_websockets)
     }
 
-    /// The access policy of a WebSocket or MCP listener.
+    /// The access policy of a listener over HTTP.
     pub(super) fn policy(&self, listener: usize) -> Option<&Access> {
         self.terms.get(listener)?.policy.as_ref()
     }

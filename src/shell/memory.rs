@@ -101,7 +101,7 @@ impl<I: Io> Reactor<I> {
             };
             too_much = too_much.saturating_sub(self.connections[AsHttp(slot)].weight());
             let text = format!(
-                "a connection of MCP is closed: it and others of its source, whose sessions have ended or whose requests \
+                "a connection over HTTP is closed: it and others of its source, whose sessions have ended or whose requests \
                  are incomplete, held {bytes} bytes when {used} bytes of max_memory, {}, were in use; read answers \
                  sooner, or raise limits.max_memory",
                 self.memory.most

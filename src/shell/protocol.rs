@@ -22,7 +22,7 @@ pub(super) enum Protocol {
     Lines(Endpoint),
     /// A frame of a WebSocket for each line of a client.
     WebSocket(Endpoint, Box<WebSocket>),
-    /// HTTP: for MCP, of an operator, or in its handshake, after which it speaks another protocol.
+    /// HTTP: for requests of clients, of an operator, or in its handshake, after which it speaks another protocol.
     Http(Box<Exchange>),
 }
 

@@ -1,4 +1,4 @@
-//! What the core addresses with its effects: a connection, or a client of MCP, whose messages go over connections that come
+//! What the core addresses with its effects: a connection, or a client of HTTP, whose messages go over connections that come
 //! and go. Both are reached by the same calls, so that nothing else has to know which of them a peer is.
 
 use std::rc::Rc;
@@ -23,7 +23,7 @@ pub(super) struct Source<'a> {
 enum Receiver {
     /// To the connection in this slot.
     Connection(usize),
-    /// To a client of MCP.
+    /// To a client whose messages are requests.
     Member(ClientKey),
 }
 

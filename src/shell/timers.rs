@@ -23,7 +23,7 @@ pub(super) enum Timer {
     Log,
     /// Memory pressure.
     Memory,
-    /// An MCP session.
+    /// A client whose messages are requests of HTTP.
     Session(ClientKey),
     /// The next sample for operators.
     History,

@@ -409,7 +409,7 @@ fn answers_that_ended_sessions_do_not_read_are_given_up_before_others_suffer() {
         asks
     };
     let unread: Vec<Http> = (0..12).map(asks).collect();
-    daemon.logs(&["memory_limit", "a connection of MCP is closed", "whose sessions have ended"]);
+    daemon.logs(&["memory_limit", "a connection over HTTP is closed", "whose sessions have ended"]);
     daemon.until("there is room again", || memory() <= 16 << 20);
     assert_eq!(honest.call(1, "m", json!({}))["id"], 1);
     drop(unread);

@@ -22,7 +22,7 @@ mod request;
 mod response;
 mod route;
 mod samples;
-mod serve;
+pub(super) mod serve;
 mod status;
 pub(crate) mod tables;
 mod view;

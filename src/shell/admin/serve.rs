@@ -12,11 +12,13 @@ use super::view::View;
 use super::{Admin, Operator};
 use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
-use crate::http1::{self, Error, Framing, Status};
+use crate::http1::{self, Framing, Status};
 use crate::io::Io;
+use crate::mcp::Fault;
 use crate::shell::connections::AsHttp;
 use crate::shell::crowd::{MOST_OPERATORS, Purpose};
 use crate::shell::http::exchange::{Accepted, Exchange, State};
+use crate::shell::http::service::Service;
 use crate::shell::log;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::{Timer, Timers};
@@ -27,6 +29,31 @@ use crate::shell::turn::Shell;
 const PIECE: usize = 16 * 1024;
 /// A connection whose answer takes longer than this may be evicted.
 const SLOW: Duration = Duration::from_secs(1);
+
+/// The requests of operators, as a service of HTTP. Their heads have all that is asked for.
+pub(in crate::shell) struct OperatorRequests;
+
+impl Service for OperatorRequests {
+    fn head<I: Io>(
+        shell: &mut Shell<I>,
+        _now: Moment,
+        slot: usize,
+        head: &http1::Request<'_>,
+        _begun: &[u8],
+    ) -> Result<(), Fault> {
+        let request = Request::of(head).map_err(|error| Fault::new(error.status, error.why))?;
+        shell.admin.operator(slot).request = Some(request);
+        Ok(())
+    }
+
+    fn request<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize) {
+        shell.answer_operator(now, slot);
+    }
+
+    fn fail<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, fault: &Fault) {
+        shell.fail_operator(now, slot, fault.status, &fault.why);
+    }
+}
 
 impl<I: Io> Shell<I> {
     /// A connection to the admin listener was accepted.
@@ -41,15 +68,8 @@ impl<I: Io> Shell<I> {
         self.receive_first(now, slot);
     }
 
-    /// The head of a request was received.
-    pub(in crate::shell) fn operator_asks(&mut self, slot: usize, head: &http1::Request<'_>) -> Result<(), Error> {
-        let request = Request::of(head)?;
-        self.admin.operator(slot).request = Some(request);
-        Ok(())
-    }
-
     /// Answers a complete request.
-    pub(in crate::shell) fn answer_operator(&mut self, now: Moment, slot: usize) {
+    fn answer_operator(&mut self, now: Moment, slot: usize) {
         let Some(request) = self.admin.operator(slot).request.take() else { return };
         let response = self.answer_admin(now, slot, &request).unwrap_or_else(|refused| refused);
         tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
@@ -94,7 +114,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Refuses a request that cannot be read; the connection ends after it.
-    pub(in crate::shell) fn fail_operator(&mut self, now: Moment, slot: usize, status: Status, why: &str) {
+    fn fail_operator(&mut self, now: Moment, slot: usize, status: Status, why: &str) {
         self.begin_admin_answer(now, slot, Response::text(status, why));
     }
 

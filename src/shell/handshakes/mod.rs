@@ -6,26 +6,29 @@
 //! is full. A new one replaces one of the source with most of them (`eviction.rs`). One that succeeds becomes a client in
 //! its slot.
 
-pub(super) mod health;
+mod health;
 
 use std::time::Duration;
+
+use health::health;
 
 use super::access::Sender;
 use super::connections::AsHttp;
 use super::crowd::Purpose;
 use super::endpoint::Endpoint;
 use super::http::exchange::{Accepted, Exchange, State, limits};
+use super::http::service::Service;
 use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::turn::Shell;
 use super::websocket::WebSocket;
 use crate::access::Refusal;
 use crate::bus::port::{Input, Moment, Origin, Peer, Place, Reason};
-use crate::http1::{Limits, Request, RequestReader, Status};
+use crate::http1::{Error, Limits, Method, Request, RequestReader, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
 use crate::proxy::{self, Header, Reading};
-use crate::websocket::request;
+use crate::websocket::{HEALTH, request};
 
 /// Time limit for a PROXY header. A proxy sends it in the first packet; one packet may be lost.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -42,7 +45,55 @@ const CROWDED: &str = "more connections wait than there is room for, and it is o
 const SHARE: &str = "with those that wait to be let in, its source has more connections than this listener takes from one \
                      (listeners[].max_connections)";
 
+/// Handshakes, as a service of HTTP.
+pub(super) struct Handshakes;
+
+impl Service for Handshakes {
+    fn head<I: Io>(
+        shell: &mut Shell<I>,
+        now: Moment,
+        slot: usize,
+        head: &Request<'_>,
+        begun: &[u8],
+    ) -> Result<(), Fault> {
+        let is_check = !head.fields.has("upgrade", "websocket") && shell.answers_health(now, slot, head);
+        if is_check { Ok(()) } else { shell.upgrade(now, slot, head, begun) }
+    }
+
+    /// What is let in or refused has been by its head.
+    fn request<I: Io>(_shell: &mut Shell<I>, _now: Moment, _slot: usize) {}
+
+    fn malformed(error: Error, _longest: usize) -> Fault {
+        Refusal::from(error).into()
+    }
+
+    fn fail<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, fault: &Fault) {
+        shell.reactor.refuse_handshake(now, slot, fault);
+    }
+
+    fn late<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize) {
+        shell.reactor.handshake_is_late(now, slot);
+    }
+
+    fn ended<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize) {
+        shell.reactor.end_handshake(now, slot);
+    }
+}
+
 impl<I: Io> Shell<I> {
+    /// Answers a request to a listener for clients if it asks whether that is ready. False if it does not.
+    pub(super) fn answers_health(&mut self, now: Moment, slot: usize, head: &Request<'_>) -> bool {
+        if head.path != HEALTH || !matches!(head.method, Method::Get | Method::Head) {
+            return false;
+        }
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
+        connection.incoming.is_last = true;
+        let answer = health(&self.bus, connection.listener, head.method);
+        connection.outgoing.queue().extend_from_slice(answer.as_bytes());
+        self.reactor.begin_http_answer(now, slot);
+        true
+    }
+
     /// Starts the handshake of a connection: a PROXY header, if one is possible, and the request of a WebSocket, if the
     /// listener speaks that.
     pub(super) fn begin_handshake(&mut self, now: Moment, accepted: Accepted, awaits_header: bool) {
@@ -72,7 +123,7 @@ impl<I: Io> Shell<I> {
             // Its clients are sessions, which are not connections.
             true => {
                 let Some(most) = self.bus.view().max_connections(listener).per_source else { return };
-                (most.saturating_sub(reactor.connections.crowd.at(listener, Some(source)).placed), Purpose::Mcp)
+                (most.saturating_sub(reactor.connections.crowd.at(listener, Some(source)).placed), Purpose::Requests)
             }
             false => {
                 let Some(room) = self.bus.view().room_of_source(listener, source) else { return };
@@ -90,7 +141,7 @@ impl<I: Io> Shell<I> {
         for _ in room.max(1)..waiting {
             let (Some(slot), _) = self.reactor.connections.first_to_go(now, room, None, is_of) else { return };
             match purpose {
-                Purpose::Mcp => self.give_up(now, slot, &Fault::too_many(Reason::ConnectionLimit, SHARE)),
+                Purpose::Requests => self.give_up(now, slot, &Fault::too_many(Reason::ConnectionLimit, SHARE)),
                 _ => self.reactor.evict_handshake(now, slot, SHARE),
             }
         }
@@ -140,7 +191,7 @@ impl<I: Io> Shell<I> {
         (connection.since, connection.reader) = (now, RequestReader::new(now, limits));
         let source = connection.seat.source();
         match self.make_room_for_http(now, source) {
-            true => self.reactor.connections.becomes_mcp(slot),
+            true => self.reactor.connections.becomes_requests(slot),
             false => self.reactor.leave_http(now, slot),
         }
     }
@@ -209,7 +260,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// An incomplete handshake has ended or failed.
-    pub(super) fn end_handshake(&mut self, now: Moment, slot: usize) {
+    fn end_handshake(&mut self, now: Moment, slot: usize) {
         let connection = &self.connections[AsHttp(slot)];
         match connection.state {
             _ if connection.incoming.bytes.is_empty() => {
@@ -223,7 +274,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// No whole PROXY header, or no whole request, has come in time.
-    pub(super) fn handshake_is_late(&mut self, now: Moment, slot: usize) {
+    fn handshake_is_late(&mut self, now: Moment, slot: usize) {
         if self.connections[AsHttp(slot)].state == State::Header {
             let why = format!("no whole PROXY header came within {} s", HEADER_TIMEOUT.as_secs());
             return self.turn_away(now, slot, &why);

@@ -1,4 +1,4 @@
-//! One connection to an MCP listener or to the admin listener: the incoming request, and the outgoing response.
+//! One connection that speaks HTTP, of a client or to the admin listener: the incoming request, and the outgoing response.
 //!
 //! While the kernel sends bytes they stay in place; further ones are queued after them. A connection is removed when
 //! the kernel holds no operation of it.
@@ -545,8 +545,8 @@ mod tests {
         let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
         let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
         let now = Moment(1_000_000_000);
-        let (serial, seat) = Crowd::default().comes(Purpose::Mcp, 0, Source::Inherited);
-        let (mut transport, _) = Exchange::new(now, accepted, Purpose::Mcp, limits(0), serial, seat);
+        let (serial, seat) = Crowd::default().comes(Purpose::Requests, 0, Source::Inherited);
+        let (mut transport, _) = Exchange::new(now, accepted, Purpose::Requests, limits(0), serial, seat);
         transport.deadline = Some(now.after(SEND_TIME));
         assert_eq!(transport.due(), transport.deadline);
         // The kernel may report room only once a third of its buffer is free, which a slow reader takes minutes for.

@@ -1,14 +1,13 @@
-//! The MCP listener (Streamable HTTP): connections, which come and go, and clients of the core behind them, each a
-//! session, or the self-contained requests of one connection (2026-07-28).
+//! All that speaks HTTP: requests of clients (the Streamable HTTP of MCP and of ACP), requests of operators, which `admin`
+//! answers, and handshakes, which `handshakes` handles.
 //!
-//! A connection is not a client: it uses none of the core's slots. Its messages are read completely here, and passed to
-//! the core as lines of their client; the core's output for a client goes to the connection whose request it belongs to
-//! (`mcp/session.rs`). Admin connections are read and written here, too, and answered by `admin`; and so are those whose
-//! handshakes `handshakes` handles.
+//! Where clients are requests, connections come and go, and a connection is not a client: it uses none of the core's slots.
+//! Its messages are read completely here, and passed to the core as lines of their client, which is a session, or what
+//! else the protocol says; the core's output for a client goes to the connection that the protocol says.
 //!
-//! Reading order: `exchange.rs`, `members.rs` (the clients), `places.rs` (who has a place), `serve.rs` (moves bytes),
-//! `requests.rs` (handles requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output), `in_place.rs`
-//! (long answers), `protocols` (what the clients of MCP and of ACP speak).
+//! Reading order: `service.rs` (what a connection is for), `exchange.rs`, `serve.rs` (moves bytes), `requests.rs` (reads the
+//! requests of clients), `members.rs` (the clients), `clients.rs` (they start and end), `places.rs` (who has a place),
+//! `protocols` (what clients speak), `deliver.rs` (the core's output), `in_place.rs` (long answers).
 
 mod clients;
 mod deliver;
@@ -19,6 +18,7 @@ mod places;
 mod protocols;
 mod requests;
 mod serve;
+pub(super) mod service;
 
 use std::cell::Cell;
 use std::rc::Rc;

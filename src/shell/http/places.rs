@@ -29,16 +29,16 @@ impl<I: Io> Shell<I> {
     /// Makes room for reading one more connection. False if there is none.
     pub(in crate::shell) fn make_room_for_http(&mut self, now: Moment, source: Source) -> bool {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        if connections.crowd.has_room(Purpose::Mcp) {
+        if connections.crowd.has_room(Purpose::Requests) {
             return true;
         }
-        let most = connections.crowd.count(Purpose::Mcp);
-        let (goes, shares) = connections.first_to_go(now, most, Some(source), |_, it| it.purpose == Purpose::Mcp);
+        let most = connections.crowd.count(Purpose::Requests);
+        let (goes, shares) = connections.first_to_go(now, most, Some(source), |_, it| it.purpose == Purpose::Requests);
         let Some(slot) = goes else {
             if http.throttle.may_tell(now) {
                 tracing::warn!(
                     reason = "accept_paused",
-                    "all {most} connections of MCP over HTTP wait for answers or hold streams; new ones are closed"
+                    "all {most} connections over HTTP wait for answers or hold streams; new ones are closed"
                 );
             }
             return false;
@@ -86,7 +86,7 @@ impl<I: Io> Shell<I> {
         }
         if self.reactor.connections.crowd.has_no_place() {
             let places = self.reactor.connections.crowd.places();
-            self.make_place(now, places, " of MCP over HTTP", source, is_other)?;
+            self.make_place(now, places, " over HTTP", source, is_other)?;
         }
         self.reactor.connections.give_place(slot);
         Ok(())
@@ -122,9 +122,9 @@ impl<I: Io> Shell<I> {
             State::Header | State::Reading if connection.incoming.asked.is_some() => self.fail_http(now, slot, fault),
             // Its descriptor is needed at once: while there is no room to read heads, they are not answered.
             State::Header | State::Reading if !connection.is_silent() => {
-                let place = connection.origin.place;
+                let (place, protocol) = (connection.origin.place, self.reactor.protocol(slot).name());
                 let text =
-                    format!("a connection to an MCP listener is closed before its request was complete: {}", fault.why);
+                    format!("a connection for {protocol} is closed before its request was complete: {}", fault.why);
                 self.reactor.tell(now, Input::Stranger { place, reason: fault.reason(), text });
                 self.reactor.leave_http(now, slot);
             }
@@ -170,7 +170,8 @@ impl<I: Io> Shell<I> {
         let (ids, has_left) = member.role.give_up(slot, stream, asks.as_ref());
         let reactor = &mut self.reactor;
         let place = reactor.connections[AsHttp(slot)].origin.place;
-        let text = format!("a request for MCP is given up: {} ({})", fault.why, fault.status.code());
+        let protocol = reactor.protocol(slot).name();
+        let text = format!("a request for {protocol} is given up: {} ({})", fault.why, fault.status.code());
         reactor.tell(now, Input::Stranger { place, reason: fault.reason(), text });
         reactor.fail_exchange(now, slot, &fault, &ids);
         reactor.tell_sent(now, client, owed);

@@ -6,9 +6,10 @@ use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
 use super::members::{Member, Waiting};
 use super::protocols;
+use super::service::Service;
 use crate::access::{Caller, Refusal};
-use crate::bus::port::{ClientKey, Moment, Next, Peer};
-use crate::http1::{Framing, Method, Request, Status};
+use crate::bus::port::{ClientKey, Moment, Next, Peer, Reason};
+use crate::http1::{Error, Framing, Method, Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::{Verb, is_discovery};
 use crate::mcp::write::{self, Manner};
@@ -25,14 +26,60 @@ const LONGEST_ID: usize = 1024;
 /// How many bytes of a client's messages are passed to the core in a turn.
 const SHARE: usize = 256 * 1024;
 
+/// The refusal while memory is short.
+pub(super) const SHORT: &str = "memory is short; try again later";
+/// The refusal of whoever holds most of it.
+const MOST_MEMORY: &str = "memory is short, and your source sends more at once than its share of it: send less at once";
+
+/// The requests of clients, as a service.
+pub(super) struct ClientRequests;
+
+impl Service for ClientRequests {
+    fn head<I: Io>(
+        shell: &mut Shell<I>,
+        now: Moment,
+        slot: usize,
+        head: &Request<'_>,
+        begun: &[u8],
+    ) -> Result<(), Fault> {
+        let Reactor { connections, listeners, .. } = &shell.reactor;
+        if listeners.takes_websockets(connections[AsHttp(slot)].listener) && head.fields.has("upgrade", "websocket") {
+            shell.reactor.visit(now, slot, None);
+            if let Err(fault) = shell.upgrade(now, slot, head, begun) {
+                shell.reactor.refuse_handshake(now, slot, &fault);
+            }
+            return Ok(());
+        }
+        if shell.answers_health(now, slot, head) { Ok(()) } else { shell.http_head(slot, head) }
+    }
+
+    fn body<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, data: &[u8]) -> Result<(), Fault> {
+        shell.http_body(now, slot, data)
+    }
+
+    fn request<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize) {
+        shell.http_request(now, slot);
+    }
+
+    fn malformed(error: Error, longest: usize) -> Fault {
+        match error.status {
+            Status::ContentTooLarge => Fault::new(
+                error.status,
+                format!("the body is longer than limits.max_input_buffer, {longest} bytes: raise that"),
+            ),
+            _ => Fault::new(error.status, error.why),
+        }
+    }
+
+    fn fail<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, fault: &Fault) {
+        shell.reactor.refuse_http(now, slot, fault, None);
+    }
+}
+
 impl<I: Io> Shell<I> {
     /// The head of a request is complete.
-    pub(super) fn http_head(&mut self, slot: usize, head: &Request<'_>) -> Result<(), Fault> {
-        let connection = &mut self.reactor.connections[AsHttp(slot)];
-        if connection.is_operators() {
-            return self.operator_asks(slot, head).map_err(|error| Fault::new(error.status, error.why));
-        }
-        let listener = connection.listener;
+    fn http_head(&mut self, slot: usize, head: &Request<'_>) -> Result<(), Fault> {
+        let listener = self.reactor.connections[AsHttp(slot)].listener;
         let protocol = self.reactor.protocol(slot);
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
@@ -88,11 +135,45 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
-    /// A request is complete.
-    pub(super) fn http_request(&mut self, now: Moment, slot: usize) {
-        if self.reactor.connections[AsHttp(slot)].is_operators() {
-            return self.answer_operator(now, slot);
+    /// Why a body finds no room for `more` bytes: its source has more than its share of the memory for what is sent here,
+    /// or there is none for anybody.
+    fn has_no_memory(&self, slot: usize, more: usize) -> Fault {
+        let Reactor { connections, http, .. } = &self.reactor;
+        let waiting = http.members.iter().map(|member| (member.source, member.waiting()));
+        match connections.uploads_too_much(slot, more, http.memory.most, waiting) {
+            true => Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY),
+            false => Fault::busy(SHORT),
         }
+    }
+
+    /// A piece of a body was received. What a request may not have by its head alone is not taken apart.
+    fn http_body(&mut self, now: Moment, slot: usize, data: &[u8]) -> Result<(), Fault> {
+        while self.reactor.http.memory.held + data.len() > self.reactor.http.memory.most {
+            // The source that holds most gives way to the others.
+            let Some(goes) = self.reactor.connections.heaviest_upload(slot, data.len()) else {
+                return Err(self.has_no_memory(slot, data.len()));
+            };
+            self.fail_http(now, goes, &Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY));
+        }
+        let mut upload = self.reactor.connections[AsHttp(slot)].incoming.body.take().unwrap_or_default();
+        let before = upload.weight();
+        if upload.begins_batch(data)
+            && let Err(fault) = self.may_batch(slot)
+        {
+            upload.refuse(fault);
+        }
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        upload.push(data, &mut http.lines);
+        http.memory.held = http.memory.held - before + upload.weight();
+        if upload.is_behind() {
+            http.behind.push(slot);
+        }
+        connections[AsHttp(slot)].incoming.body = Some(upload);
+        Ok(())
+    }
+
+    /// A request is complete.
+    fn http_request(&mut self, now: Moment, slot: usize) {
         let Reactor { connections, http, .. } = &mut self.reactor;
         let incoming = &mut connections[AsHttp(slot)].incoming;
         // It was answered by its head alone.
@@ -120,7 +201,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Whether a request may have a batch, by its head. Most may not, so that is checked before one is taken apart.
-    pub(super) fn may_batch(&mut self, slot: usize) -> Result<(), Fault> {
+    fn may_batch(&mut self, slot: usize) -> Result<(), Fault> {
         self.still_admits(slot)?;
         self.may_batch_by_protocol(slot)
     }

@@ -1,26 +1,27 @@
-//! Moves the bytes of MCP connections: reads complete requests, sends queued output, and closes.
+//! Moves the bytes of connections that speak HTTP: reads requests for their services, sends queued output, and closes.
 
 use std::os::fd::AsRawFd;
 
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::exchange::{Accepted, Exchange, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State, limits};
-use crate::access::Refusal;
-use crate::bus::port::{Input, Moment, Reason};
-use crate::http1::{CONTINUE, Event, Method, Request, Status};
+use super::requests::{ClientRequests, SHORT};
+use super::service::Service;
+use crate::bus::port::{Input, Moment};
+use crate::http1::{CONTINUE, Event, Method, Request};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
 use crate::mcp::write::Manner;
 use crate::mcp::{Fault, write};
+use crate::shell::admin::serve::OperatorRequests;
 use crate::shell::connections::AsHttp;
 use crate::shell::crowd::Purpose;
-use crate::shell::handshakes::health::health;
+use crate::shell::handshakes::Handshakes;
 use crate::shell::liveness::{DOUBT, provoke_reset};
 use crate::shell::operation::Operation;
 use crate::shell::reactor::Reactor;
 use crate::shell::transport::{self, Drain, Flight, HalfClose};
 use crate::shell::turn::Shell;
-use crate::websocket::HEALTH;
 
 /// Size of the first receive on a new connection: most requests are shorter.
 const FIRST: usize = 4096;
@@ -32,13 +33,19 @@ const USUAL_HEAD: usize = 8 * 1024;
 /// Everything was sent, and the connection ends as soon as its receive is cancelled.
 const DRAINED: transport::State = transport::State::Draining(Drain::Receive);
 
-/// The refusal while memory is short.
-const SHORT: &str = "memory is short; try again later";
-/// The refusal of whoever holds most of it.
-const MOST_MEMORY: &str = "memory is short, and your source sends more at once than its share of it: send less at once";
+/// Calls a function of the service that a connection is for.
+macro_rules! by_service {
+    ($purpose:expr, $function:ident($($argument:expr),*)) => {
+        match $purpose {
+            Purpose::Requests => <ClientRequests as Service>::$function($($argument),*),
+            Purpose::Admin => <OperatorRequests as Service>::$function($($argument),*),
+            Purpose::Handshake => <Handshakes as Service>::$function($($argument),*),
+        }
+    };
+}
 
 impl<I: Io> Shell<I> {
-    /// A connection to an MCP listener was accepted.
+    /// A connection to a listener whose clients are requests was accepted.
     pub(in crate::shell) fn http_connected(&mut self, now: Moment, accepted: Accepted) {
         let (listener, place) = (accepted.listener, accepted.place);
         if !self.make_room_for_http(now, place.source()) {
@@ -47,7 +54,7 @@ impl<I: Io> Shell<I> {
         }
         let reactor = &mut self.reactor;
         let limits = limits(reactor.connections.longest_client_line);
-        let slot = reactor.connections.begin_http(now, accepted, Purpose::Mcp, limits);
+        let slot = reactor.connections.begin_http(now, accepted, Purpose::Requests, limits);
         self.receive_first(now, slot);
         self.share_out(now, listener, place);
     }
@@ -79,9 +86,7 @@ impl<I: Io> Shell<I> {
             (State::Answering, ..0) if transport.is_draining() => {}
             (_, error) if error == -libc::ENOBUFS => reactor.connections.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
-            (State::Header | State::Reading, _) if exchange.purpose == Purpose::Handshake => {
-                reactor.end_handshake(now, slot);
-            }
+            (State::Header | State::Reading, _) => by_service!(exchange.purpose, ended(self, now, slot)),
             (_, ..0) => self.reactor.leave_http(now, slot),
             _ => self.http_ended(now, slot),
         }
@@ -146,26 +151,17 @@ impl<I: Io> Shell<I> {
                 }
                 Event::Data { data, length } => {
                     at += length;
-                    self.http_body(now, slot, data)
+                    by_service!(connection.purpose, body(self, now, slot, data))
                 }
                 Event::End(length) => {
                     at += length;
-                    self.http_request(now, slot);
+                    by_service!(connection.purpose, request(self, now, slot));
                     Ok(())
                 }
                 Event::Wrong(error) => {
                     connection.incoming.is_head = false;
-                    match connection.purpose {
-                        Purpose::Handshake => Err(Refusal::from(error).into()),
-                        Purpose::Mcp if error.status == Status::ContentTooLarge => {
-                            let most = self.reactor.connections.longest_client_line;
-                            Err(Fault::new(
-                                error.status,
-                                format!("the body is longer than limits.max_input_buffer, {most} bytes: raise that"),
-                            ))
-                        }
-                        _ => Err(Fault::new(error.status, error.why)),
-                    }
+                    let purpose = connection.purpose;
+                    Err(by_service!(purpose, malformed(error, self.reactor.connections.longest_client_line)))
                 }
             };
             if let Err(fault) = result {
@@ -202,47 +198,6 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Why a body finds no room for `more` bytes: its source has more than its share of the memory for what is sent here,
-    /// or there is none for anybody.
-    fn has_no_memory(&self, slot: usize, more: usize) -> Fault {
-        let Reactor { connections, http, .. } = &self.reactor;
-        let waiting = http.members.iter().map(|member| (member.source, member.waiting()));
-        match connections.uploads_too_much(slot, more, http.memory.most, waiting) {
-            true => Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY),
-            false => Fault::busy(SHORT),
-        }
-    }
-
-    /// A piece of a body was received. What a request may not have by its head alone is not taken apart.
-    fn http_body(&mut self, now: Moment, slot: usize, data: &[u8]) -> Result<(), Fault> {
-        if self.reactor.connections[AsHttp(slot)].is_operators() {
-            // The head has all that is asked for.
-            return Ok(());
-        }
-        while self.reactor.http.memory.held + data.len() > self.reactor.http.memory.most {
-            // The source that holds most gives way to the others.
-            let Some(goes) = self.reactor.connections.heaviest_upload(slot, data.len()) else {
-                return Err(self.has_no_memory(slot, data.len()));
-            };
-            self.fail_http(now, goes, &Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY));
-        }
-        let mut upload = self.reactor.connections[AsHttp(slot)].incoming.body.take().unwrap_or_default();
-        let before = upload.weight();
-        if upload.begins_batch(data)
-            && let Err(fault) = self.may_batch(slot)
-        {
-            upload.refuse(fault);
-        }
-        let Reactor { connections, http, .. } = &mut self.reactor;
-        upload.push(data, &mut http.lines);
-        http.memory.held = http.memory.held - before + upload.weight();
-        if upload.is_behind() {
-            http.behind.push(slot);
-        }
-        connections[AsHttp(slot)].incoming.body = Some(upload);
-        Ok(())
-    }
-
     /// Lets the scanner read a share of a body that it is behind with. What comes after it waits.
     pub(super) fn go_on_with_body(&mut self, now: Moment, slot: usize) {
         let Reactor { connections, http, .. } = &mut self.reactor;
@@ -255,38 +210,17 @@ impl<I: Io> Shell<I> {
             return http.behind.push(slot);
         }
         if upload.is_ended() {
-            self.http_request(now, slot);
+            by_service!(connection.purpose, request(self, now, slot));
         }
         self.read_http(now, slot, &[]);
     }
 
     /// Takes the head of a request; `begun` follows it.
     fn take_head(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
-        let Reactor { connections, listeners, .. } = &mut self.reactor;
-        let connection = &mut connections[AsHttp(slot)];
-        let incoming = &mut connection.incoming;
+        let Exchange { incoming, purpose, .. } = &mut self.reactor.connections[AsHttp(slot)];
         (incoming.is_old, incoming.is_last) = (head.is_old, !head.keeps_alive);
         incoming.is_head = head.method == Method::Head;
-        let is_upgrade = listeners.takes_websockets(connection.listener) && head.fields.has("upgrade", "websocket");
-        let is_check = head.path == HEALTH && matches!(head.method, Method::Get | Method::Head) && !is_upgrade;
-        match connection.purpose {
-            Purpose::Mcp | Purpose::Handshake if is_check => {
-                incoming.is_last = true;
-                let answer = health(&self.bus, connection.listener, head.method);
-                connection.outgoing.queue().extend_from_slice(answer.as_bytes());
-                self.reactor.begin_http_answer(now, slot);
-                return Ok(());
-            }
-            Purpose::Mcp if is_upgrade => {
-                self.reactor.visit(now, slot, None);
-                if let Err(fault) = self.upgrade(now, slot, head, begun) {
-                    self.reactor.refuse_handshake(now, slot, &fault);
-                }
-                return Ok(());
-            }
-            Purpose::Handshake => return self.upgrade(now, slot, head, begun),
-            _ => self.http_head(slot, head)?,
-        }
+        by_service!(*purpose, head(self, now, slot, head, begun))?;
         // The head alone answers some requests.
         if head.expects_continue()
             && let Some(connection) = self.reactor.connections.http_mut(slot)
@@ -302,11 +236,7 @@ impl<I: Io> Shell<I> {
     pub(super) fn fail_http(&mut self, now: Moment, slot: usize, fault: &Fault) {
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         connection.incoming.is_last = true;
-        match connection.purpose {
-            Purpose::Admin => self.fail_operator(now, slot, fault.status, &fault.why),
-            Purpose::Handshake => self.reactor.refuse_handshake(now, slot, fault),
-            Purpose::Mcp => self.reactor.refuse_http(now, slot, fault, None),
-        }
+        by_service!(connection.purpose, fail(self, now, slot, fault));
     }
 
     /// A send has completed.
@@ -416,11 +346,8 @@ impl<I: Io> Shell<I> {
             State::Reading if connection.incoming.is_behind() => {
                 self.reactor.set_deadline(slot, now.after(REQUEST_TIME));
             }
-            State::Header => self.reactor.handshake_is_late(now, slot),
-            State::Reading if connection.purpose == Purpose::Handshake => self.reactor.handshake_is_late(now, slot),
-            State::Reading if !connection.is_idle(transport) => {
-                let fault = Fault::new(Status::RequestTimeout, "the request took too long to come");
-                self.fail_http(now, slot, &fault);
+            State::Header | State::Reading if !connection.is_idle(transport) => {
+                by_service!(connection.purpose, late(self, now, slot));
             }
             State::Waiting | State::Events if connection.outgoing.is_empty() => {
                 let has_ended = transport.is_half_closed();

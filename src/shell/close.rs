@@ -1,55 +1,16 @@
-//! Closes connections: shut down or cancel, wait until the kernel holds no operation of them, then close.
+//! Closes connections of peers of the core, in order or at once. `life.rs` cancels what is in flight and removes them.
 
 use rustix::net::{Shutdown, shutdown};
 
-use super::connections::{AsPeer, Connection};
+use super::connections::AsPeer;
 use super::operation::Operation;
-use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::transport::{Ends, Flight, State};
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
-use crate::io::{Io, Submission, tells_half_closed};
+use crate::io::{Io, tells_half_closed};
 
 impl<I: Io> Reactor<I> {
-    /// Watches for the departure of a peer where no read would show it: a paused or half-closed client, and a worker's
-    /// stdin.
-    pub(super) fn watch(&mut self, slot: usize) {
-        let is_wanted = match self.connections.get(slot) {
-            Some(Connection { transport, protocol: Protocol::Http(_) }) => !transport.is_closing(),
-            Some(Connection { transport, protocol: Protocol::Lines(endpoint) | Protocol::WebSocket(endpoint, _) }) => {
-                endpoint.is_to_be_watched(transport)
-            }
-            None => false,
-        };
-        if !is_wanted {
-            return;
-        }
-        let transport = &mut self.connections[slot];
-        let Some(descriptor) = transport.ends.raw_output() else { return };
-        if !transport.in_flight.add(Flight::Watch) {
-            return;
-        }
-        let half_closed = transport.is_half_closed();
-        // SAFETY: the descriptor stays open while this is in flight.
-        unsafe { self.io.submit(Submission::Watch { descriptor, half_closed }, Operation::Watch.token(slot)) };
-    }
-
-    /// A watched peer has gone or half-closed, or it is not watched any more.
-    pub(super) fn watched(&mut self, now: Moment, slot: usize, result: i32) {
-        self.connections[slot].in_flight.end(Flight::Watch);
-        if self.remove_if_idle(slot) {
-            return;
-        }
-        if tells_half_closed(result) {
-            self.connections[slot].half_closes();
-        }
-        match self.connections.http(slot) {
-            None => self.peer_watched(now, slot, result),
-            Some(_) => self.http_watched(now, slot, result),
-        }
-    }
-
-    fn peer_watched(&mut self, now: Moment, slot: usize, result: i32) {
+    pub(super) fn peer_watched(&mut self, now: Moment, slot: usize, result: i32) {
         let (transport, endpoint) = self.connections.peer_parts(slot);
         if result < 0 || transport.state >= State::Lingering {
             return self.close_stdin_when_idle(slot);
@@ -165,70 +126,5 @@ impl<I: Io> Reactor<I> {
             self.read_stderr(slot);
         }
         self.remove_if_idle(slot);
-    }
-
-    /// Cancels all operations of a connection, which is removed when the last of them has completed.
-    pub(super) fn cancel_all(&mut self, slot: usize) {
-        let transport = &mut self.connections[slot];
-        transport.state = State::Closing;
-        let (is_socket, in_flight) = (transport.ends.is_socket(), transport.in_flight);
-        if is_socket
-            && !in_flight.is_empty()
-            && let Some(socket) = transport.ends.input()
-        {
-            // All reads and writes of the socket complete after this.
-            let _ = shutdown(socket, Shutdown::Both);
-        }
-        let operations = [
-            (Flight::Read, Operation::Read, !is_socket),
-            (Flight::Write, Operation::Write, !is_socket),
-            (Flight::Watch, Operation::Watch, true),
-            (Flight::Stderr, Operation::ReadStderr, true),
-        ];
-        for (flight, operation, needs_it) in operations {
-            if needs_it && in_flight.has(flight) {
-                self.cancel(operation, slot);
-            }
-        }
-    }
-
-    /// Removes a connection that is closing and has nothing in flight. Returns whether it is closing.
-    pub(super) fn remove_if_idle(&mut self, slot: usize) -> bool {
-        let transport = &self.connections[slot];
-        if !transport.is_closing() {
-            return false;
-        }
-        let is_over = transport.is_over();
-        // Operations on an inherited descriptor may never complete, so they are not waited for.
-        let is_told = is_over || transport.ends.is_stdio();
-        let client = match self.connections.peer(slot).map(|endpoint| endpoint.peer) {
-            Some(Peer::Client(client)) if is_told => Some(client),
-            _ => None,
-        };
-        if is_over {
-            self.remove(slot);
-        }
-        if let Some(client) = client
-            && self.connections.release_client(client, slot)
-        {
-            self.listeners.grants.forget(client);
-            self.notify.changed();
-            self.tell(self.clock.now(), Input::Closed(client));
-        }
-        true
-    }
-
-    /// Removes a connection that the kernel holds no operation of.
-    pub(super) fn remove(&mut self, slot: usize) {
-        let Connection { mut transport, protocol } = self.connections.remove(slot);
-        if transport.ends.is_stdio() {
-            self.stdio.count_unwritten(transport.outbox.lines());
-        }
-        transport.release(self.io.buffers());
-        if let Protocol::Http(mut exchange) = protocol {
-            exchange.outgoing.let_go(self.io.buffers());
-            self.http.forget(&mut exchange);
-        }
-        self.free_descriptor();
     }
 }

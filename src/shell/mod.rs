@@ -9,7 +9,8 @@
 //! what they speak: lines, WebSocket (`websocket.rs`, `framing.rs`) or HTTP (`http/exchange.rs`). `endpoint.rs` and
 //! `stderr.rs` are what is known of a peer of the core.
 //! Besides, `crowd.rs`, `listeners.rs`, `budget.rs`, `stdio.rs`, `timers.rs`. Operations: `accept.rs` accepts
-//! connections, `read.rs` and `write.rs` move bytes, `close.rs` closes connections, `eviction.rs` says which of them goes
+//! connections, `life.rs` has their lives in order, whatever they speak; those of peers of the core are read in `read.rs`, written in
+//! `write.rs` and closed in `close.rs`; `eviction.rs` says which of them goes
 //! when there is no room, `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `frames.rs`
 //! WebSocket control frames, `liveness.rs` failed networks, `workers` processes, `reload` changed configurations and tokens,
 //! `memory.rs` memory pressure, and `effects.rs` carries out the core's effects, on what `receivers.rs` finds for the peer
@@ -38,6 +39,7 @@ mod handshakes;
 mod http;
 mod inbox;
 mod inherited;
+mod life;
 mod listen;
 mod listeners;
 mod liveness;

@@ -10,14 +10,14 @@ use rustix::process::Rlimit;
 
 use super::budget::Budget;
 use super::clock::Clock;
-use super::connections::{AsPeer, Connection, Connections};
+use super::connections::{AsPeer, Connections};
 use super::http::Http;
 use super::listeners::Listeners;
 use super::notify::Notify;
 use super::operation::Operation;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
-use super::timers::{Timer, Timers};
+use super::timers::Timers;
 use super::workers::memories::Question;
 use super::workers::processes::Processes;
 use crate::bus::port::{Input, Moment, WorkerKey};
@@ -92,14 +92,6 @@ impl<I: Io> Reactor<I> {
     /// Queues an input for the core.
     pub(super) fn tell(&mut self, now: Moment, input: Input) {
         self.inputs.push_back((now, input));
-    }
-
-    /// Sets the timer of a connection. It may expire earlier, and keeps running when a connection has gone: usually the next
-    /// one in its slot can use it.
-    pub(super) fn schedule(&mut self, slot: usize) {
-        if let Some(due) = self.connections.get(slot).and_then(Connection::due) {
-            self.timers.set_at_latest(Timer::Connection(slot), due);
-        }
     }
 
     /// Handles the expired timer of the connection of a peer of the core.

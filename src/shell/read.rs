@@ -1,4 +1,5 @@
-//! Reading: submits reads and receives, presents the bytes to the core in place, and buffers what it does not consume.
+//! Reading from peers of the core: submits reads and receives, presents the bytes to the core in place, and buffers what it
+//! does not consume.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -51,16 +52,7 @@ impl<I: Io> Shell<I> {
         if result > 0 { reactor.arm_read(slot) } else { reactor.input_over(now, slot, result) }
     }
 
-    /// A receive into a provided buffer has completed.
-    pub(super) fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
-        self.reactor.connections[slot].in_flight.end(Flight::Read);
-        match self.reactor.connections.http(slot) {
-            None => self.peer_received(now, slot, completion),
-            Some(_) => self.http_received(now, slot, completion),
-        }
-    }
-
-    fn peer_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
+    pub(super) fn peer_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
         let (transport, endpoint) = self.reactor.connections.peer_parts(slot);
         endpoint.incoming.has_more = completion.more_to_read();
         let buffer = completion.buffer();
@@ -196,15 +188,6 @@ impl<I: Io> Reactor<I> {
     pub(super) fn keep(&mut self, slot: usize, data: &[u8]) -> bool {
         let limit = self.connections.longest_line(slot);
         self.connections[slot].inbox.append(data, limit, self.io.buffers())
-    }
-
-    /// Receives again on a connection whose receive found no buffer.
-    pub(super) fn receive_again(&mut self, slot: usize) {
-        match self.connections.get(slot).map(|connection| &connection.protocol) {
-            Some(Protocol::Lines(_) | Protocol::WebSocket(..)) => self.arm_read(slot),
-            Some(Protocol::Http(_)) => self.arm_http_receive(slot),
-            None => {}
-        }
     }
 
     /// Submits the next read of a connection, if its bytes are wanted. If memory is short, a client's line grows only

@@ -27,7 +27,8 @@ impl Stdio {
     }
 }
 
-/// The log's output to stderr.
+/// The log's output to stderr. It is no connection: it is only written, by the thread of the loop and before and after the
+/// loop by whoever logs; and where it has no room, lines are dropped and counted, since nobody may wait for a log.
 #[derive(Default)]
 pub(super) struct LogOutput {
     /// The batch being written.

@@ -246,21 +246,6 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Handles the expired timer of a connection.
-    fn connection_due(&mut self, now: Moment, slot: usize) {
-        let reactor = &mut self.reactor;
-        if reactor.connections.get(slot).is_none() {
-            return;
-        }
-        if reactor.connections[slot].room.take_due(now) {
-            reactor.retry_sending(slot);
-        }
-        match reactor.connections.http(slot) {
-            None => reactor.lines_due(now, slot),
-            Some(_) => self.http_due(now, slot),
-        }
-    }
-
     /// Logs finished requests.
     #[inline]
     fn log_requests(&mut self) {

@@ -1,4 +1,4 @@
-//! Writing: one write at a time for each output.
+//! Writing to peers of the core: one write at a time for each output.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -8,43 +8,15 @@ use rustix::io::ioctl_fionread;
 use super::connections::{AsPeer, Connection};
 use super::inherited;
 use super::operation::Operation;
-use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::transport::{Ends, Flight, State};
-use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
-use crate::io::{Io, Submission, tells_half_closed};
-
-impl<I: Io> Shell<I> {
-    /// Starts the next write of an idle output, if it has something to write.
-    pub(super) fn write(&mut self, now: Moment, slot: usize) {
-        match self.reactor.connections.get(slot).map(|connection| &connection.protocol) {
-            Some(Protocol::Lines(_) | Protocol::WebSocket(..)) => self.reactor.write_to_peer(now, slot),
-            Some(Protocol::Http(_)) => self.send_http(now, slot),
-            None => {}
-        }
-    }
-
-    /// A write, or a wait for room, has completed.
-    pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
-        let reactor = &mut self.reactor;
-        let transport = &mut reactor.connections[slot];
-        transport.in_flight.end(Flight::Write);
-        debug_assert!(transport.ends.output().is_some(), "it was closed under the kernel");
-        if transport.in_flight.remove(Flight::Room) {
-            return reactor.awaited_room(now, slot, result);
-        }
-        match reactor.connections.http(slot) {
-            None => reactor.peer_written(now, slot, result),
-            Some(_) => self.http_sent(now, slot, result),
-        }
-    }
-}
+use crate::io::{Io, Submission};
 
 impl<I: Io> Reactor<I> {
     /// Starts the next write to a peer of the core. If it is not being read, also watches it.
-    fn write_to_peer(&mut self, now: Moment, slot: usize) {
+    pub(super) fn write_to_peer(&mut self, now: Moment, slot: usize) {
         if self.connections[slot].has_ended() {
             self.watch(slot);
         }
@@ -80,7 +52,7 @@ impl<I: Io> Reactor<I> {
         unsafe { self.io.submit(submission, Operation::Write.token(slot)) };
     }
 
-    fn peer_written(&mut self, now: Moment, slot: usize, result: i32) {
+    pub(super) fn peer_written(&mut self, now: Moment, slot: usize, result: i32) {
         let bytes = match result {
             // An output that accepts nothing will accept nothing the next time.
             0 => return self.not_written(now, slot, libc::EIO),
@@ -124,46 +96,6 @@ impl<I: Io> Reactor<I> {
                 let peer = self.connections[AsPeer(slot)].peer;
                 self.broken(now, slot, peer, io::Error::from_raw_os_error(error).to_string());
             }
-        }
-    }
-
-    /// A socket is full; or another process has made our stdout non-blocking, in which case the ring does not wait. The
-    /// kernel reports room only after much of the client's data was acknowledged, between a quarter and three quarters:
-    /// a slow reader would seem not to read at all, so the write is also retried on a timer.
-    pub(super) fn await_room(&mut self, now: Moment, slot: usize) {
-        self.connections[slot].room.none(now);
-        self.schedule(slot);
-        let transport = &mut self.connections[slot];
-        let Some(descriptor) = transport.ends.raw_output() else { return };
-        transport.in_flight.add(Flight::Write);
-        transport.in_flight.add(Flight::Room);
-        let half_closed = transport.is_half_closed();
-        // SAFETY: the descriptor stays open while this is in flight.
-        unsafe { self.io.submit(Submission::AwaitRoom { descriptor, half_closed }, Operation::Write.token(slot)) };
-    }
-
-    fn awaited_room(&mut self, now: Moment, slot: usize, result: i32) {
-        if self.remove_if_idle(slot) {
-            return;
-        }
-        let transport = &mut self.connections[slot];
-        if tells_half_closed(result) {
-            transport.half_closes();
-            return self.await_room(now, slot);
-        }
-        // If no notification can come, only the timer is left.
-        if result != 0 || !transport.room.waits() {
-            self.connections.mark_dirty(slot);
-        }
-    }
-
-    /// Retries a socket that had no room.
-    pub(super) fn retry_sending(&mut self, slot: usize) {
-        let in_flight = self.connections[slot].in_flight;
-        if in_flight.has(Flight::Room) {
-            self.cancel(Operation::Write, slot);
-        } else if !in_flight.has(Flight::Write) {
-            self.connections.mark_dirty(slot);
         }
     }
 

@@ -1,7 +1,7 @@
-"""Clients on every kind of listener that all count ids and progress tokens from 0, on shared workers that speak late: of
-what is answered they send progress, questions, updates, cancellations and second answers. Workers are killed and
-replaced, the configuration is reloaded, and clients break off. Nobody is given what is another's, and no answer is lost.
-STDIO_BUS_MCP_CHAOS is the duration in seconds.
+"""Clients on every kind of listener, ACP over HTTP among them, that all count ids and progress tokens from 0, on shared
+workers that speak late: of what is answered they send progress, questions, updates, cancellations and second answers.
+Workers are killed and replaced, the configuration is reloaded, and clients break off. Nobody is given what is another's,
+and no answer is lost. STDIO_BUS_MCP_CHAOS is the duration in seconds.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ import urllib.parse
 
 from chaos import SECONDS, SEED, Tally, kill
 from mcp_site import Site
-from wire import LEGACY, META, MODERN, PATIENCE, Client, Cut, Refused, Told, until, within
+from wire import BOTH, LEGACY, META, MODERN, PATIENCE, Address, Client, Connection, Cut, Refused, Told, until, within
 
 # What a client may get whose worker has died, was replaced or does not exist, or whose request it has cancelled itself.
 CODES = {-32010, -32011, -32026, -32800, -32001, -32000}
@@ -218,6 +218,77 @@ class Wire:
         self.writer.transport.abort() if abruptly else self.writer.close()
 
 
+class Acp:
+    """The same over ACP's Streamable HTTP: messages are posted, and come on a stream that is broken and opened again."""
+
+    def __init__(self, url):
+        self.address, self.id, self.posts, self.stream, self.reading = Address(url), None, None, None, None
+        self.came, self.turn = asyncio.Queue(), asyncio.Lock()
+
+    def head(self, method, **fields):
+        its = {"Acp-Connection-Id": self.id} if self.id else {}
+        return self.address.head(method, {"Accept": BOTH} | its | fields)
+
+    async def send(self, message):
+        body = json.dumps(message).encode()
+        async with self.turn:
+            self.posts = self.posts or await Connection.open(self.address)
+            head = self.head("POST", **{"Content-Type": "application/json", "Content-Length": len(body)})
+            await self.posts.send(head + body)
+            status, fields = await self.posts.head(f"whether it is taken: {message}")
+            said = await self.posts.body(fields)
+            if status not in (200, 202):
+                raise Refused(status, fields, said)
+            if status == 200:
+                if "acp-connection-id" not in fields:
+                    raise Told(json.loads(said)["error"])
+                self.id = fields["acp-connection-id"]
+                await self.listen()
+                self.came.put_nowait(json.loads(said))
+
+    async def listen(self):
+        async with within("a stream that has no other reader"):
+            while True:
+                self.stream = await Connection.open(self.address)
+                await self.stream.send(self.head("GET"))
+                status, fields = await self.stream.head("the head of a stream")
+                if status == 200:
+                    break
+                self.stream.abort()
+                if status != 409:
+                    raise Refused(status, fields, b"")
+        self.reading = asyncio.create_task(self.read(self.stream, fields))
+
+    async def read(self, stream, fields):
+        try:
+            async for event in stream.events(fields):
+                if event.get("data"):
+                    self.came.put_nowait(json.loads(event["data"]))
+        except Cut:
+            pass
+        if stream is self.stream:
+            self.came.put_nowait(None)
+
+    async def breaks(self):
+        """Breaks its stream, and opens it again. What was under way is lost."""
+        broken, self.stream = self.stream, None
+        broken.abort()
+        await self.listen()
+
+    async def receive(self):
+        return await self.came.get()
+
+    def leave(self, abruptly):
+        if self.posts and self.id and not abruptly:
+            self.posts.writer.write(self.head("DELETE"))
+            self.posts.close()
+        elif self.posts:
+            self.posts.abort()
+        if self.stream:
+            self.stream.abort()
+        self.came.put_nowait(None)
+
+
 class Guest:
     """A client that connects, asks and breaks off, again and again."""
 
@@ -249,7 +320,7 @@ class Guest:
                 self.tally.fail("lost", f"{its.name}: {error!r}")
 
     async def visit_lines(self, running, visit):
-        wire = await Wire.open(self.url)
+        wire = Acp(self.url) if self.kind == "acp" else await Wire.open(self.url)
         is_left = False
 
         async def listen():
@@ -291,6 +362,9 @@ class Guest:
                         await wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
                         visit.cancel(id)
                 await room(self.random.choice([0, 1, 4]))
+                if self.kind == "acp" and not visit.open and self.random.random() < 0.1:
+                    await wire.breaks()
+                    self.tally["broken"] += 1
             if self.random.random() < 0.5:
                 await room(0)
         finally:
@@ -402,13 +476,14 @@ async def late_words_reach_nobody_whatever_happens_to_clients_and_workers():
             given = json.load(file)
         for name in ("shared", "turns"):
             given["listeners"] += [{"tcp": "127.0.0.1:0", "pool": name}, {"unix": f"{folder}/{name}", "pool": name},
-                                   {"ws": "127.0.0.1:0", "pool": name}]
+                                   {"ws": "127.0.0.1:0", "pool": name}, {"acp": "127.0.0.1:0", "pool": name}]
         with open(config, "w") as file:
             json.dump(given, file)
         site.daemon.process.send_signal(signal.SIGHUP)
         urls = {name: {} for name in ("shared", "turns")}
-        for name, scheme in itertools.product(urls, ("tcp", "unix", "ws")):
-            urls[name][scheme] = site.daemon.logs(f"listening on {scheme}:").split("listening on ")[1].split()[0]
+        for name, kind in itertools.product(urls, ("tcp", "unix", "ws", "acp")):
+            scheme = "http" if kind == "acp" else kind
+            urls[name][kind] = site.daemon.logs(f"listening on {scheme}:").split("listening on ")[1].split()[0]
         await site.ready()
         tally, running = Tally(), asyncio.Event()
         running.set()

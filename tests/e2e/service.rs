@@ -408,6 +408,8 @@ fn systemd_takes_the_units_as_they_are() {
     }
     let output = Command::new("systemd-analyze").arg("verify").args(["--man=no"]).args(&paths).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    let ours: Vec<&str> = said.lines().filter(|line| line.contains("stdio_bus")).collect();
+    // Keys of systemd 254, which earlier ones ignore: there the pause between crashes does not grow.
+    let is_newer = |line: &str| line.contains("'RestartSteps'") || line.contains("'RestartMaxDelaySec'");
+    let ours: Vec<&str> = said.lines().filter(|line| line.contains("stdio_bus") && !is_newer(line)).collect();
     assert!(output.status.success() && ours.is_empty(), "{said}");
 }

@@ -1,0 +1,415 @@
+"""The units, the drop-ins and the Debian package under a real systemd: a Debian, made by mmdebstrap, is booted by
+systemd-nspawn(1), and is an administrator's machine: sockets start the daemon, it is reloaded, restarted under load, killed,
+hung, given a broken configuration, upgraded and purged.
+
+    tests/systemd.py FILE.deb            Debian of this machine's release
+    tests/systemd.py FILE.deb trixie     another release
+
+Needs root, mmdebstrap, systemd-nspawn and a mirror of Debian; without them it says so and is skipped. The made system is
+kept in target/hosts; what a run changes in it is thrown away.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import cases
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+# A wait for what has to happen: no test judges by the clock, but each wait has an end.
+PATIENCE = 180
+PACKAGES = "systemd,systemd-sysv,dbus,passwd,procps,python3-minimal,bubblewrap"
+CONFIG = "/etc/stdio-bus/bus.json"
+SOCKET = "/run/stdio_bus.sock"
+UNITS = ["stdio_bus.service", "stdio_bus.socket"]
+
+# Connects COUNT times, asks once on each connection, and prints how many were answered and how many refused.
+ASK = """
+import socket, sys
+answered, refused = 0, 0
+for _ in range(int(sys.argv[1])):
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(%d)
+        try:
+            client.connect("%s")
+        except OSError:
+            refused += 1
+            continue
+        try:
+            client.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello"}\\n')
+            answered += b'"result"' in client.makefile("rb").readline()
+        except ConnectionError:
+            pass
+print(answered, refused)
+""" % (PATIENCE, SOCKET)
+
+
+class Machine:
+    """A booted Debian. Its commands run as root, and fail loudly."""
+
+    def __init__(self, system, package):
+        self.nspawn = subprocess.Popen(
+            ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--volatile=overlay", "--private-network",
+             f"--bind-ro={package}:/root/stdio-bus.deb", f"--directory={system}",
+             "--console=read-only"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        self.said = []
+        threading.Thread(target=lambda: self.said.extend(self.nspawn.stdout), daemon=True).start()
+
+    def boots(self):
+        """Whether its systemd has started everything."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and self.nspawn.poll() is None:
+            found = subprocess.run(["pgrep", "--parent", str(self.nspawn.pid)], capture_output=True, text=True).stdout.split()
+            if found:
+                self.leader = found[0]
+                state = self.tries("systemctl", "is-system-running").stdout.strip()
+                if state in ("running", "degraded"):
+                    return True
+            time.sleep(0.2)
+        return False
+
+    def tries(self, *command, timeout=PATIENCE, **options):
+        inside = ["nsenter", "--target", self.leader, "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--",
+                  "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C"]
+        return subprocess.run([*inside, *command], capture_output=True, text=True, timeout=timeout, **options)
+
+    def run(self, *command, **options):
+        done = self.tries(*command, **options)
+        assert done.returncode == 0, (command, done.returncode, done.stdout, done.stderr, self.journal())
+        return done.stdout.strip()
+
+    def journal(self):
+        done = self.tries("journalctl", "--no-pager", "--lines=30", *[f"--unit={unit}" for unit in UNITS])
+        return done.stdout
+
+    def write(self, path, text):
+        self.run("sh", "-c", f'mkdir -p "$(dirname {path})" && cat >{path}', input=text)
+
+    def states(self):
+        return self.tries("systemctl", "is-active", *UNITS).stdout.split()
+
+    def becomes(self, *states):
+        """Waits until service and socket are in these states."""
+        waits_for(lambda: self.states() == list(states), lambda: f"{self.states()} instead of {states}\n{self.journal()}")
+
+    def pid(self):
+        return int(self.run("systemctl", "show", "--property=MainPID", "--value", UNITS[0]))
+
+    def asks(self, count):
+        """How many of so many new clients were answered, and how many could not connect."""
+        return tuple(map(int, self.run("python3", "-c", ASK, str(count)).split()))
+
+    def shutdown(self):
+        self.nspawn.send_signal(signal.SIGTERM)
+        try:
+            self.nspawn.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.nspawn.kill()
+
+
+class Load:
+    """Clients of a machine, one after the other, until `end`."""
+
+    def __init__(self, machine):
+        self.machine, self.ends, self.counts = machine, False, [0, 0, 0]
+        self.thread = threading.Thread(target=self.go)
+        self.thread.start()
+
+    def go(self):
+        while not self.ends:
+            answered, refused = self.machine.asks(10)
+            self.counts = [self.counts[0] + 10, self.counts[1] + answered, self.counts[2] + refused]
+
+    def end(self):
+        """How many connected, were answered and were refused."""
+        self.ends = True
+        self.thread.join(2 * PATIENCE)
+        assert not self.thread.is_alive(), "clients hang"
+        return self.counts
+
+
+def waits_for(happened, what):
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end, what() if callable(what) else what
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def drop_in(machine, name, text):
+    """The service has this drop-in meanwhile."""
+    path = f"/etc/systemd/system/{UNITS[0]}.d/{name}"
+    machine.write(path, text)
+    machine.run("systemctl", "daemon-reload")
+    try:
+        yield
+    finally:
+        machine.run("rm", path)
+        machine.run("systemctl", "daemon-reload")
+
+
+def shipped(name):
+    with open(f"{ROOT}/config/systemd/{name}") as file:
+        return file.read()
+
+
+def config(*pools, **more):
+    pools = list(pools) or [{"id": "echo", "command": "/usr/bin/stdio_bus", "args": ["worker", "echo"], "instances": 2}]
+    return json.dumps({"pools": pools, "listeners": [{"unix": SOCKET}], **more})
+
+
+def a_client_starts_the_daemon_that_it_connects_to(machine):
+    machine.run("dpkg", "--install", "/root/stdio-bus.deb")
+    machine.run("systemctl", "enable", "--now", UNITS[1])
+    assert machine.states() == ["inactive", "active"], machine.states()
+    assert machine.asks(3) == (3, 0)
+    assert machine.states() == ["active", "active"], machine.states()
+    waits_for(lambda: "2 of 2 workers run" in machine.run("systemctl", "status", "--no-pager", UNITS[0]), machine.journal)
+
+
+def systemd_finds_nothing_wrong_in_the_units(machine):
+    said = machine.tries("systemd-analyze", "verify", "--man=no", *[f"/usr/lib/systemd/system/{unit}" for unit in UNITS]).stderr
+    # Keys of systemd 254, which others ignore: there the pause between crashes does not grow.
+    said = [line for line in said.splitlines() if "stdio_bus" in line and not re.search("'Restart(Steps|MaxDelaySec)'", line)]
+    assert not said, said
+    exposed = machine.run("systemd-analyze", "security", "--no-pager", UNITS[0]).splitlines()[-1]
+    assert float(re.search(r"([0-9.]+) \w+", exposed)[1]) <= 1.5, exposed
+
+
+def a_reload_applies_a_right_configuration_and_names_the_faults_of_a_wrong_one(machine):
+    before = machine.pid()
+    machine.write(CONFIG, config()[:-1])
+    failed = machine.tries("systemctl", "reload", UNITS[0])
+    assert failed.returncode != 0 and "is not valid JSON" in machine.journal(), machine.journal()
+    assert machine.asks(1) == (1, 0)
+    machine.write(CONFIG, config().replace('"instances": 2', '"instances": 3'))
+    machine.run("systemctl", "reload", UNITS[0])
+    waits_for(lambda: "3 of 3 workers run" in machine.run("systemctl", "status", "--no-pager", UNITS[0]), machine.journal)
+    assert machine.pid() == before
+
+
+def no_connection_is_refused_while_the_daemon_restarts(machine):
+    load = Load(machine)
+    for _ in range(3):
+        machine.run("systemctl", "restart", UNITS[0])
+    connected, answered, refused = load.end()
+    assert refused == 0 and machine.asks(3) == (3, 0), (connected, answered, refused)
+
+
+def a_killed_daemon_is_started_again_however_often(machine):
+    for _ in range(8):
+        before = machine.pid()
+        machine.run("systemctl", "kill", "--signal=KILL", UNITS[0])
+        waits_for(lambda: machine.pid() not in (0, before), machine.journal)
+    assert machine.asks(3) == (3, 0)
+    machine.becomes("active", "active")
+
+
+def a_daemon_that_hangs_is_started_again(machine):
+    with drop_in(machine, "hasty.conf", "[Service]\nWatchdogSec=5\n"):
+        machine.run("systemctl", "restart", UNITS[0])
+        before = machine.pid()
+        machine.run("kill", "-STOP", str(before))
+        waits_for(lambda: machine.pid() not in (0, before), machine.journal)
+        assert machine.asks(3) == (3, 0)
+
+
+def a_broken_configuration_never_costs_the_socket_and_its_repair_serves_who_waits(machine):
+    machine.write(CONFIG, config()[:-1])
+    assert machine.tries("systemctl", "restart", UNITS[0]).returncode != 0
+    waiting = [subprocess.Popen(
+        ["nsenter", "--target", machine.leader, "--mount", "--pid", "--", "/usr/bin/python3", "-c", ASK, "10"],
+        stdout=subprocess.PIPE, text=True) for _ in range(10)]
+    # A start for each of them in the shortest time is what ends a socket that has a limit.
+    waits_for(lambda: machine.journal().count("is not valid JSON") >= 3, machine.journal)
+    assert machine.states()[1] == "active", machine.journal()
+    machine.write(CONFIG, config())
+    for clients in waiting:
+        said, _ = clients.communicate(timeout=PATIENCE)
+        assert said.split() == ["10", "0"], (said, machine.journal())
+    machine.becomes("active", "active")
+
+
+def an_address_that_comes_late_is_taken_when_it_is_there(machine):
+    machine.write(CONFIG, json.dumps({**json.loads(config()), "listeners": [{"unix": SOCKET}, {"tcp": "192.0.2.7:9000"}]}))
+    assert machine.tries("systemctl", "restart", UNITS[0]).returncode != 0
+    restarts = lambda: int(machine.run("systemctl", "show", "--property=NRestarts", "--value", UNITS[0]))
+    waits_for(lambda: restarts() >= 3, machine.journal)
+    machine.run("python3", "-c", ADD_ADDRESS)
+    machine.becomes("active", "active")
+    machine.write(CONFIG, config())
+    machine.run("systemctl", "restart", UNITS[0])
+
+
+# As `ip address add 192.0.2.7/32 dev lo` does, by rtnetlink(7): the small system has no iproute2.
+ADD_ADDRESS = """
+import socket, struct
+address = socket.inet_aton("192.0.2.7")
+attributes = b"".join(struct.pack("HH", 8, kind) + address for kind in (1, 2))
+body = struct.pack("BBBBI", socket.AF_INET, 32, 0, 0, socket.if_nametoindex("lo")) + attributes
+link = struct.pack("BxHiII", 0, 0, socket.if_nametoindex("lo"), 1, 1)
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as route:
+    for kind, flags, message in [(20, 0x605, body), (16, 5, link)]:
+        route.send(struct.pack("IHHII", 16 + len(message), kind, flags, 1, 0) + message)
+        answer = route.recv(4096)
+        assert struct.unpack_from("i", answer, 16)[0] in (0, -17), answer
+"""
+
+
+def tokens_of_root_are_read_as_a_credential(machine):
+    machine.write("/root/tokens", "alice:0123456789abcdef0123456789abcdef\n")
+    machine.run("chmod", "600", "/root/tokens")
+    listeners = [{"unix": SOCKET}, {"ws": "127.0.0.1:9000", "tokens_file": "/run/credentials/stdio_bus.service/tokens"}]
+    machine.write(CONFIG, config(listeners=listeners))
+    with drop_in(machine, "tokens.conf", "[Service]\nLoadCredential=tokens:/root/tokens\n"):
+        machine.run("systemctl", "restart", UNITS[0])
+        assert machine.asks(1) == (1, 0), machine.journal()
+    machine.write(CONFIG, config())
+    machine.run("systemctl", "restart", UNITS[0])
+
+
+def workers_of_other_users_run_with_the_drop_in(machine):
+    machine.run("useradd", "--system", "--no-create-home", "agent")
+    whose = {"id": "whose", "command": "/bin/sh", "user": "agent", "cwd": "/", "instances": 1, "args": [
+        "-c", 'while read -r line; do echo "{\\"jsonrpc\\":\\"2.0\\",\\"id\\":1,\\"result\\":\\"$(id -un)\\"}"; done']}
+    machine.write(CONFIG, config(whose))
+    with drop_in(machine, "users.conf", shipped("users.conf")):
+        machine.run("systemctl", "restart", UNITS[0])
+        assert asks_once(machine) == "agent", machine.journal()
+
+
+def asks_once(machine):
+    answer = machine.run("stdio_bus", "acp", "--connect", f"unix:{SOCKET}", input='{"jsonrpc":"2.0","id":1,"method":"hello"}\n')
+    return json.loads(answer).get("result", answer)
+
+
+def sandboxed_workers_run_with_the_drop_in(machine):
+    # A sandbox is made of a user namespace, which not every host lets a container have.
+    if machine.tries("setpriv", "--reuid=65534", "--clear-groups", "bwrap", "--ro-bind", "/", "/", "true").returncode != 0:
+        return cases.tell_skipped("workers in bubblewrap under systemd: no user namespace in this container")
+    boxed = {"id": "boxed", "command": "bwrap", "instances": 1, "args": [
+        "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin",
+        "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--dev", "/dev",
+        "/usr/bin/stdio_bus", "worker", "echo"]}
+    machine.write(CONFIG, config(boxed))
+    with drop_in(machine, "sandbox.conf", shipped("sandbox.conf")):
+        machine.run("systemctl", "restart", UNITS[0])
+        assert machine.asks(1) == (1, 0), machine.journal()
+
+
+def workers_under_a_dynamic_user_run_programs_that_they_have_put_into_their_home(machine):
+    # What npx and uvx do with what they download.
+    for unit in UNITS:
+        machine.write(f"/etc/systemd/system/{unit}", shipped(unit).replace("/usr/local/bin/", "/usr/bin/").replace("/etc/stdio_bus.json", CONFIG))
+    machine.run("systemctl", "daemon-reload")
+    machine.write(CONFIG, config({"id": "npx", "command": "/bin/sh", "instances": 1, "args": [
+        "-c", 'cp /usr/bin/stdio_bus "$HOME/downloaded" && exec "$HOME/downloaded" worker echo']}))
+    # The state directory becomes another user's, on a file system of which mounts with other users can be made: only then
+    # systemd 257 forbids to run what is in it.
+    machine.run("systemctl", "stop", *UNITS)
+    machine.run("rm", "-rf", "/var/lib/stdio_bus")
+    machine.run("mkdir", "-p", "/var/lib/private")
+    machine.run("mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", "/var/lib/private")
+    machine.run("systemctl", "start", UNITS[1])
+    assert "DynamicUser=yes" in machine.run("systemctl", "show", "--property=DynamicUser", UNITS[0])
+    assert machine.asks(1) == (1, 0), machine.journal()
+    machine.run("systemctl", "stop", *UNITS)
+    machine.run("rm", "-rf", *[f"/etc/systemd/system/{unit}" for unit in UNITS], "/var/lib/stdio_bus")
+    machine.run("umount", "/var/lib/private")
+    machine.run("systemctl", "daemon-reload")
+    machine.write(CONFIG, config())
+    machine.run("systemctl", "start", UNITS[1])
+    assert machine.asks(1) == (1, 0), machine.journal()
+
+
+def an_upgrade_under_load_refuses_no_connection(machine):
+    before, load = machine.pid(), Load(machine)
+    machine.run("dpkg", "--install", "--force-confold", "/root/stdio-bus.deb")
+    connected, answered, refused = load.end()
+    assert refused == 0 and machine.pid() != before, (connected, answered, refused)
+
+
+def an_upgrade_over_a_broken_configuration_is_refused_and_the_old_daemon_goes_on(machine):
+    before = machine.pid()
+    machine.write(CONFIG, config()[:-1])
+    refused = machine.tries("dpkg", "--install", "--force-confold", "/root/stdio-bus.deb")
+    assert refused.returncode != 0 and "is not valid JSON" in refused.stderr, refused
+    assert machine.pid() == before and machine.asks(3) == (3, 0)
+    machine.write(CONFIG, config())
+    machine.run("dpkg", "--configure", "stdio-bus")
+    assert machine.pid() != before and machine.asks(3) == (3, 0)
+
+
+def a_purged_package_leaves_nothing(machine):
+    machine.run("dpkg", "--purge", "stdio-bus")
+    left = [path for path in ["/etc/stdio-bus", SOCKET, "/run/stdio_bus", "/var/lib/stdio_bus", "/usr/bin/stdio_bus"]
+            if machine.tries("test", "-e", path).returncode == 0]
+    assert not left, left
+    assert not machine.tries("pgrep", "stdio_bus").stdout
+
+
+TESTS = [
+    a_client_starts_the_daemon_that_it_connects_to,
+    systemd_finds_nothing_wrong_in_the_units,
+    a_reload_applies_a_right_configuration_and_names_the_faults_of_a_wrong_one,
+    no_connection_is_refused_while_the_daemon_restarts,
+    a_killed_daemon_is_started_again_however_often,
+    a_daemon_that_hangs_is_started_again,
+    a_broken_configuration_never_costs_the_socket_and_its_repair_serves_who_waits,
+    an_address_that_comes_late_is_taken_when_it_is_there,
+    tokens_of_root_are_read_as_a_credential,
+    workers_of_other_users_run_with_the_drop_in,
+    sandboxed_workers_run_with_the_drop_in,
+    workers_under_a_dynamic_user_run_programs_that_they_have_put_into_their_home,
+    an_upgrade_under_load_refuses_no_connection,
+    an_upgrade_over_a_broken_configuration_is_refused_and_the_old_daemon_goes_on,
+    a_purged_package_leaves_nothing,
+]
+
+
+def this_release():
+    with open("/etc/os-release") as file:
+        return dict(line.strip().split("=", 1) for line in file if "=" in line).get("VERSION_CODENAME", "stable")
+
+
+def debian(release):
+    """The directory of a Debian of this release; it is made once."""
+    system = os.path.join(TARGET, "hosts", release)
+    if not os.path.exists(f"{system}/made"):
+        os.makedirs(os.path.dirname(system), exist_ok=True)
+        subprocess.run(["rm", "-rf", system], check=True)
+        subprocess.run(["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", release, system], check=True, timeout=1800,
+                       capture_output=True, text=True)
+        open(f"{system}/made", "w").close()
+    return system
+
+
+def main(package, release):
+    if os.geteuid() != 0:
+        return cases.skip("systemd as PID 1: only root can boot a system")
+    try:
+        system = debian(release)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        return cases.skip(f"systemd as PID 1: no Debian could be made: {getattr(error, 'stderr', error)}")
+    try:
+        machine = Machine(system, os.path.abspath(package))
+    except FileNotFoundError as error:
+        return cases.skip(f"systemd as PID 1: {error}")
+    try:
+        if not machine.boots():
+            return cases.skip(f"systemd as PID 1: it does not boot here: {''.join(machine.said[-5:])}")
+        print(machine.run("systemctl", "--version").splitlines()[0])
+        cases.run(TESTS, machine)
+    finally:
+        machine.shutdown()
+
+
+main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else this_release())

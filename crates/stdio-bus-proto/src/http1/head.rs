@@ -86,8 +86,8 @@ pub struct Response<'b> {
 pub(super) enum Found<'b> {
     /// The beginning of a head.
     More,
-    /// A complete head, which is all of these bytes.
-    Whole(&'b [u8]),
+    /// A complete head, which is all of these bytes. A newline alone may end a line of it, which is refused.
+    Whole { head: &'b [u8], has_newline_alone: bool },
     /// More bytes than a head may have, without its end.
     Endless(&'b [u8]),
 }
@@ -97,13 +97,17 @@ pub(super) enum Found<'b> {
 pub(super) struct Search {
     /// The end does not begin before this offset.
     from: usize,
+    /// A newline before that follows anything but a carriage return.
+    has_newline_alone: bool,
 }
 
 impl Search {
     pub(super) fn look<'b>(&mut self, bytes: &'b [u8], most: usize) -> Found<'b> {
         let bytes = &bytes[..bytes.len().min(most)];
-        match end_of_head(bytes, self.from) {
-            Some(end) => Found::Whole(&bytes[..end]),
+        let (end, has_newline_alone) = end_of_head(bytes, self.from);
+        self.has_newline_alone |= has_newline_alone;
+        match end {
+            Some(end) => Found::Whole { head: &bytes[..end], has_newline_alone: self.has_newline_alone },
             None if bytes.len() < most => {
                 self.from = bytes.len().saturating_sub(2);
                 Found::More
@@ -113,27 +117,24 @@ impl Search {
     }
 }
 
-/// The length of the head at the front, if its end is present. It is known not to begin before `from`.
-fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
-    memchr::memchr_iter(b'\n', &bytes[from..]).find_map(|newline| {
-        let next = from + newline + 1;
-        match bytes[next..] {
-            [b'\r', b'\n', ..] => Some(next + 2),
-            // A bare newline is refused, and ends the head as its sender intended.
-            [b'\n', ..] => Some(next + 1),
+/// The length of the head at the front, if its end is present, which is known not to begin before `from`; and whether a
+/// newline up to there, or up to the end of the bytes, follows anything but a carriage return.
+fn end_of_head(bytes: &[u8], from: usize) -> (Option<usize>, bool) {
+    let mut has_newline_alone = false;
+    let end = memchr::memchr_iter(b'\n', &bytes[from..]).find_map(|newline| {
+        let (before, behind) = bytes.split_at(from + newline);
+        has_newline_alone |= !before.ends_with(b"\r");
+        match behind[1..] {
+            [b'\r', b'\n', ..] => Some(before.len() + 3),
+            // It ends the head as its sender intended.
+            [b'\n', ..] => {
+                has_newline_alone = true;
+                Some(before.len() + 2)
+            }
             _ => None,
         }
-    })
-}
-
-/// Whether a newline follows anything but a carriage return.
-fn has_newline_alone(bytes: &[u8]) -> bool {
-    memchr::memchr_iter(b'\n', bytes).any(|newline| !bytes[..newline].ends_with(b"\r"))
-}
-
-/// Checks that every newline follows a carriage return; the parser checks the reverse.
-fn check_line_ends(bytes: &[u8]) -> Result<(), Error> {
-    if has_newline_alone(bytes) { Err(Error::LINE_END) } else { Ok(()) }
+    });
+    (end, has_newline_alone)
 }
 
 fn malformed(error: httparse::Error) -> Error {
@@ -145,8 +146,13 @@ fn malformed(error: httparse::Error) -> Error {
 }
 
 impl<'b> Request<'b> {
-    /// Parses a head, which is all of `bytes` if `is_whole`, and otherwise the beginning of one that is too long.
-    pub(super) fn read(bytes: &'b [u8], most_fields: usize, is_whole: bool) -> Result<Self, Error> {
+    /// Parses what was found, if it is not only the beginning of a head.
+    pub(super) fn read(found: Found<'b>, most_fields: usize) -> Result<Option<Self>, Error> {
+        let (bytes, is_whole, has_newline_alone) = match found {
+            Found::More => return Ok(None),
+            Found::Whole { head, has_newline_alone } => (head, true, has_newline_alone),
+            Found::Endless(begin) => (begin, false, false),
+        };
         let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
         let mut head = httparse::Request::new(&mut []);
         let fields = &mut fields[..most_fields.min(MOST_FIELDS)];
@@ -155,7 +161,10 @@ impl<'b> Request<'b> {
             let is_target = memchr::memchr(b'\n', bytes).is_none();
             return Err(if is_target { Error::LONG_TARGET } else { Error::LONG_HEAD });
         }
-        check_line_ends(bytes)?;
+        // The parser checks the reverse.
+        if has_newline_alone {
+            return Err(Error::LINE_END);
+        }
         let (verb, target) = (head.method.unwrap_or_default(), head.path.unwrap_or_default());
         let is_old = head.version == Some(0);
         let fields = Fields::of(head.headers);
@@ -164,7 +173,7 @@ impl<'b> Request<'b> {
             return Err(Error::bad("HTTP/1.1 needs a Host"));
         }
         let (path, query) = read_target(verb, target, host)?;
-        Ok(Self {
+        Ok(Some(Self {
             length: bytes.len(),
             method: Method::named(verb),
             path,
@@ -174,7 +183,7 @@ impl<'b> Request<'b> {
             host,
             body: Framing::told_by(&fields, is_old)?.unwrap_or(Framing::Length(0)),
             fields,
-        })
+        }))
     }
 }
 
@@ -189,13 +198,15 @@ impl Request<'_> {
 
 impl<'b> Response<'b> {
     /// Parses a head, which is all of `bytes`, if it is complete. It answers a request with this method.
-    pub(super) fn read(bytes: &'b [u8], to: Method) -> Result<Self, Error> {
+    pub(super) fn read(bytes: &'b [u8], has_newline_alone: bool, to: Method) -> Result<Self, Error> {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
         let mut head = httparse::Response::new(&mut fields);
         if head.parse(bytes).map_err(malformed)?.is_partial() {
             return Err(Error::CUT_OFF);
         }
-        check_line_ends(bytes)?;
+        if has_newline_alone {
+            return Err(Error::LINE_END);
+        }
         let (status, fields) = (head.code.unwrap_or_default(), Fields::of(head.headers));
         let body = match status {
             100..200 | 204 | 304 => Framing::Length(0),
@@ -256,11 +267,18 @@ mod tests {
 
     #[test]
     fn the_end_of_a_head_is_found_wherever_the_search_resumes() {
-        for (bytes, end) in [(&b"a\r\n\r\nrest\r\n\r\n"[..], 5), (b"a\n\nb", 3), (b"a\r\nb\r\n\r\n", 8)] {
-            assert_eq!(end_of_head(bytes, 0), Some(end));
+        for (bytes, end) in
+            [(&b"a\r\n\r\nrest\r\n\r\n"[..], 5), (b"a\n\nb", 3), (b"a\r\nb\r\n\r\n", 8), (b"a\nbcdefgh\r\n\r\n", 13)]
+        {
+            let is_strict = !bytes.starts_with(b"a\n");
+            assert_eq!(end_of_head(bytes, 0), (Some(end), !is_strict));
             for cut in 0..end {
-                assert_eq!(end_of_head(&bytes[..cut], 0), None);
-                assert_eq!(end_of_head(bytes, cut.saturating_sub(2)), Some(end), "cut at {cut}");
+                assert_eq!(end_of_head(&bytes[..cut], 0).0, None);
+                assert_eq!(end_of_head(bytes, cut.saturating_sub(2)).0, Some(end), "cut at {cut}");
+                let mut search = Search::default();
+                assert_eq!(search.look(&bytes[..cut], 99), Found::More);
+                let whole = Found::Whole { head: &bytes[..end], has_newline_alone: !is_strict };
+                assert_eq!(search.look(bytes, 99), whole, "cut at {cut}");
             }
         }
     }

@@ -64,11 +64,7 @@ impl HeadReader {
         if bytes.first().is_some_and(|first| !first.is_ascii_uppercase()) {
             return Err(Error::NOT_HTTP);
         }
-        match self.search.look(bytes, LONGEST_HEAD) {
-            Found::More => Ok(None),
-            Found::Whole(head) => Request::read(head, MOST_FIELDS, true).map(Some),
-            Found::Endless(begin) => Request::read(begin, MOST_FIELDS, false).map(Some),
-        }
+        Request::read(self.search.look(bytes, LONGEST_HEAD), MOST_FIELDS)
     }
 }
 
@@ -221,16 +217,17 @@ impl ResponseReader {
         if bytes.first().is_some_and(|first| *first != b'H') {
             return Event::Wrong(Error::NOT_HTTP);
         }
-        let head = match self.search.look(bytes, LONGEST_ANSWER) {
-            Found::Whole(head) => head,
+        let (head, has_newline_alone) = match self.search.look(bytes, LONGEST_ANSWER) {
+            Found::Whole { head, has_newline_alone } => (head, has_newline_alone),
             Found::More if !has_ended => return Event::More(0),
             Found::More if bytes.is_empty() => return Event::Wrong(Error::NOTHING),
             Found::More | Found::Endless(_) => {
-                let is_none = Response::read(bytes, self.to).is_err_and(|error| error != Error::CUT_OFF);
+                let is_none = Response::read(bytes, false, self.to).is_err_and(|error| error != Error::CUT_OFF);
                 return Event::Wrong(if is_none { Error::NOT_HTTP } else { Error::CUT_OFF });
             }
         };
-        let read = Response::read(head, self.to).and_then(|head| Ok((Body::new(head.body, self.most)?, head)));
+        let read = Response::read(head, has_newline_alone, self.to)
+            .and_then(|head| Ok((Body::new(head.body, self.most)?, head)));
         match read {
             Ok((body, head)) => {
                 self.search = Search::default();

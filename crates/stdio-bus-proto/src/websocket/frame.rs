@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use super::Role;
 use super::close::{self, Fault};
-use super::header::{Header, LONGEST, LONGEST_CONTROL, Opcode};
+use super::header::{Header, LONGEST, Opcode};
 use super::mask::Mask;
 
 /// Maximum number of empty frames in a message. They cost their sender little, and no limit on bytes stops them.
@@ -146,9 +146,8 @@ pub struct Decoder {
     head_length: usize,
     frame: Option<Frame>,
     message: Option<Message>,
-    /// The payload of a control frame so far.
-    control: [u8; LONGEST_CONTROL],
-    control_length: usize,
+    /// The payload of a control frame so far. It takes no memory before the first one: a thousand connections may be idle.
+    control: Vec<u8>,
     is_over: bool,
 }
 
@@ -170,8 +169,7 @@ impl Decoder {
             head_length: 0,
             frame: None,
             message: None,
-            control: [0; LONGEST_CONTROL],
-            control_length: 0,
+            control: Vec::new(),
             is_over: false,
         }
     }
@@ -199,7 +197,7 @@ impl Decoder {
             Ok(Some(Found::Text { piece, is_last })) => Ok(Event::Text { piece, is_last }),
             Ok(Some(Found::Binary { bytes })) => Ok(Event::Binary { bytes }),
             Ok(Some(Found::Control(opcode))) => {
-                let payload = &self.control[..self.control_length];
+                let payload = &self.control[..];
                 match opcode {
                     Opcode::Ping => Ok(Event::Ping(payload)),
                     Opcode::Pong => Ok(Event::Pong(payload)),
@@ -229,11 +227,9 @@ impl Decoder {
             let Frame { opcode, is_final, .. } = *frame;
             match (opcode, &self.message) {
                 (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => {
-                    let begin = self.control_length;
-                    self.control_length += bytes;
-                    let payload = &mut self.control[begin..self.control_length];
-                    payload.copy_from_slice(&received.rest()[..bytes]);
-                    frame.mask = frame.mask.apply(payload);
+                    let begin = self.control.len();
+                    self.control.extend_from_slice(&received.rest()[..bytes]);
+                    frame.mask = frame.mask.apply(&mut self.control[begin..]);
                     received.advance(bytes);
                     if is_whole {
                         self.frame = None;
@@ -306,7 +302,7 @@ impl Decoder {
             (Opcode::Binary, None) => Some(begun(Kind::Binary)),
             (Opcode::Continuation, Some(message)) => Some(message),
             (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => {
-                self.control_length = 0;
+                self.control.clear();
                 None
             }
         };

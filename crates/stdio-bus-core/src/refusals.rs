@@ -296,6 +296,11 @@ pub(super) fn report_line(ctx: &mut Ctx, reason: Reason, from: Peer, line: Parse
     {
         worker.useless_mut().count_line();
     }
+    report_with_id(ctx, reason, from, line, text);
+}
+
+/// Reports something about a line of `from`, with its id.
+pub(super) fn report_with_id(ctx: &mut Ctx, reason: Reason, from: Peer, line: Parsed<'_>, text: &str) {
     let id = line.id.is_some().then(|| line.get(line.id));
     ctx.report_request(reason, [Some(from), None], || {
         let id =

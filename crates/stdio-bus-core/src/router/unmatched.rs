@@ -12,7 +12,7 @@ use crate::ctx::Ctx;
 use crate::id::Id;
 use crate::message::{Edit, Parsed};
 use crate::peer::{Peer, RequestKey, WorkerKey};
-use crate::refusals::report_line;
+use crate::refusals::report_with_id;
 use crate::report::Reason;
 use crate::requests::Requests;
 
@@ -126,7 +126,7 @@ pub(crate) fn report_spelling(ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>
     let Some(how) = &misspelled.how else { return };
     if ctx.workers.get_mut(worker).is_some_and(|at| at.unmatched_mut().note_spelling()) {
         let text = format!("{how}, which it is taken for; a worker answers with the id as it came");
-        report_line(ctx, Reason::UnknownId, Peer::Worker(worker), line, &text);
+        report_with_id(ctx, Reason::UnknownId, Peer::Worker(worker), line, &text);
     }
 }
 

@@ -102,3 +102,25 @@ fn a_burst_without_a_receiver_pauses_nothing() {
     }
     assert_eq!(bench.count(Reason::WorkerFloods), 0);
 }
+
+#[test]
+fn an_answer_under_a_misspelled_id_has_a_receiver() {
+    let asked = || {
+        let mut bench = bench(1);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        (bench, client, worker)
+    };
+    let useless = r#"{"id":"nobody's","result":{}}"#;
+    let (mut bench, _, worker) = asked();
+    let too_many = (1..).find(|_| {
+        bench.write(worker, useless);
+        bench.is_paused(worker)
+    });
+    let (mut bench, client, worker) = asked();
+    (1..too_many.unwrap()).for_each(|_| bench.write(worker, useless));
+    assert!(!bench.is_paused(worker));
+    bench.write(worker, r#"{"id":"1","result":"it"}"#);
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":"it"}"#);
+    assert!(!bench.is_paused(worker));
+}

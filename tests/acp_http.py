@@ -52,6 +52,12 @@ def typescript_alone(assignment):
             run("node", "acp_http.js", daemon.urls[0], scenario)
 
 
+def python_broken(assignment):
+    """The stream of a session breaks and is opened again: what was said meanwhile comes on the new one."""
+    with site(assignment) as daemon:
+        run(sys.executable, "acp_http.py", daemon.urls[0], "broken")
+
+
 def turns(assignment, instances, count):
     """Prompts, permissions, files and cancellations of this many clients of each SDK at once."""
     with Daemon([pool("ts2", instances, assignment)], [{"acp": "127.0.0.1:0", "pool": "ts2"}]) as daemon:
@@ -146,6 +152,7 @@ def behind_haproxy():
     with Front(False) as front:
         for scenario in SCENARIOS:
             run("node", "acp_http.js", front.url, scenario, env=front.trust)
+        run(sys.executable, "acp_http.py", front.url, "broken", env=front.trust)
         message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
         began = [status(front, message) for _ in range(8)]
         assert all(code == 200 for code, _ in began), began
@@ -155,6 +162,13 @@ def behind_haproxy():
             listed = {"jsonrpc": "2.0", "id": 1, "method": "session/list", "params": {}}
             assert status(front, listed, **{"Acp-Connection-Id": id})[0] == 202, id
         assert status(front, listed, **{"Acp-Connection-Id": "bus3.AAAAAAAAAAAAAAAAAAAAAA"})[0] == 404
+
+
+def rust_behind_haproxy():
+    """It speaks HTTP/1.1 over TLS. Its parser of events reads a message anew with each piece that comes, which over TLS are
+    short, so one of 5 MiB would take minutes."""
+    with Front(False) as front:
+        run(RUST, front.url, 8, 256, env=front.trust)
 
 
 def behind_haproxy_with_http_2():
@@ -171,11 +185,14 @@ def cases():
         yield f"typescript_{assignment}", lambda a=assignment: typescript_alone(a)
         if RUST:
             yield f"rust_{assignment}", lambda a=assignment: rust_alone(a, 16)
+        yield f"python_broken_{assignment}", lambda a=assignment: python_broken(a)
     yield "turns_of_16_clients_on_one_worker", lambda: turns("client", 1, 16)
     yield "turns_of_4_clients_on_their_own_workers", lambda: turns("dedicated", 4, 4)
     yield "a_worker_crashes", a_worker_crashes
     yield "a_client_vanishes", a_client_vanishes
     yield "behind_haproxy", behind_haproxy
+    if RUST:
+        yield "rust_behind_haproxy", rust_behind_haproxy
     yield "behind_haproxy_with_http_2", behind_haproxy_with_http_2
 
 

@@ -195,7 +195,11 @@ def certificates(folder):
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
     for name in ["localhost", "alice"]:
         openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-out", f"{name}.crt")
+        # Some clients take the name from there alone.
+        with open(os.path.join(folder, f"{name}.ext"), "w") as extensions:
+            extensions.write(f"subjectAltName=DNS:{name}\n")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-extfile", f"{name}.ext", "-out", f"{name}.crt")
         with open(os.path.join(folder, f"{name}.pem"), "w") as both:
             for part in ["crt", "key"]:
                 with open(os.path.join(folder, f"{name}.{part}")) as file:

@@ -25,6 +25,9 @@ for line in sys.stdin:
         say(method="session/update", params={"sessionId": session, "update": {
             "sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "replayed"}}})
         say(id=id, result={})
+    elif method == "_names":
+        # A message on the stream of the connection that names a session.
+        say(id=id, result={"sessionId": params["session"]})
     elif method == "session/prompt":
         text = params["prompt"][0]["text"]
         say(method="session/update", params={"sessionId": session, "update": {

@@ -1,5 +1,6 @@
-//! The official Rust client of ACP's Streamable HTTP, unmodified: `acp-http URL COUNT [ws]`. COUNT of them at once, each
-//! with two sessions on one connection; the agent is agent_http.py.
+//! The official Rust client of ACP's Streamable HTTP, unmodified: `acp-http URL COUNT [KIB]`. COUNT of them at once, each
+//! with two sessions on one connection, and one with a prompt of this length, 5 MiB unless given; the agent is
+//! agent_http.py.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,7 +29,7 @@ async fn until(heard: &Heard, session: &str, text: &str) {
     panic!("{session} has not said {} bytes", text.len());
 }
 
-async fn client(url: String, number: usize) {
+async fn client(url: String, number: usize, long: usize) {
     let heard = Heard::default();
     let (hears, tells) = (heard.clone(), heard);
     Client
@@ -76,7 +77,7 @@ async fn client(url: String, number: usize) {
             connection.send_notification(CancelNotification::new(sessions[0].clone()))?;
             assert_eq!(waiting.await?.stop_reason, StopReason::Cancelled);
             if number == 0 {
-                let long = "x".repeat(5 << 20);
+                let long = "x".repeat(long);
                 assert_eq!(prompt(0, &long).await?.stop_reason, StopReason::EndTurn);
                 until(&tells, &sessions[0].to_string(), &format!("heard {long}")).await;
             }
@@ -91,8 +92,9 @@ async fn main() {
     let mut arguments = std::env::args().skip(1);
     let url = arguments.next().expect("a URL");
     let count: usize = arguments.next().and_then(|count| count.parse().ok()).expect("how many clients");
+    let long = arguments.next().map_or(5 << 20, |kib| kib.parse::<usize>().expect("a length") << 10);
     let local = tokio::task::LocalSet::new();
-    let all: Vec<_> = (0..count).map(|number| local.spawn_local(client(url.clone(), number))).collect();
+    let all: Vec<_> = (0..count).map(|number| local.spawn_local(client(url.clone(), number, long))).collect();
     local
         .run_until(async {
             for one in all {

@@ -1,36 +1,26 @@
-//! Delivers the core's output to MCP clients: lines go to the connection that waits for them, or are kept; and clients
-//! are paused, resumed and closed.
+//! Delivers the core's output to clients whose messages are requests: finds its lines, which their protocol takes
+//! (`protocols`), and writes answers and events for it; and clients are paused, resumed and closed.
 
 use std::borrow::Cow;
 use std::rc::Rc;
 
 use super::Http;
-use super::exchange::{Exchange, KEEP_ALIVE, Replay, State};
+use super::exchange::{KEEP_ALIVE, State};
 use super::in_place::{Answer, Blocks};
 use super::members::Member;
-use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
 use crate::http1::Status;
 use crate::io::Io;
-use crate::mcp::asked::Takes;
+use crate::mcp::Fault;
 use crate::mcp::fault::status_of;
-use crate::mcp::log::{Data, Event};
-use crate::mcp::session::{self, Delivery, Resumed};
+use crate::mcp::log::Data;
 use crate::mcp::write::{self, EventId};
-use crate::mcp::{Fault, Session};
-use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, decoded, member, members, string_in};
+use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, member, members};
 use crate::shell::connections::AsHttp;
 use crate::shell::outbox::{Storage, are_held};
 use crate::shell::reactor::Reactor;
 use crate::shell::receivers::Source;
 use crate::shell::timers::Timer;
-
-/// Maximum bytes of events that a session keeps, besides answers.
-const MOST_KEPT: usize = 512 * 1024;
-
-/// An answer of such a length is sent as an event, if its client can resume a stream before its first event. A connection
-/// may break amid it, and no client can ask for a part of JSON again. Python's `mcp` 2 refuses an event above 1 MiB.
-const SENT_AS_EVENT: std::ops::Range<usize> = 128 * 1024..1_000_000;
 
 /// A line from this length on is not scanned for its delivery.
 const LONG: usize = 64 * 1024;
@@ -38,21 +28,21 @@ const LONG: usize = 64 * 1024;
 /// A line from the core, and its routing fields.
 pub(super) struct Said<'a> {
     /// What precedes `text`, if the id was replaced in a line that is not copied.
-    head: &'a [u8],
-    text: &'a [u8],
+    pub head: &'a [u8],
+    pub text: &'a [u8],
     /// Where `text` lies if it is long: it can be sent from there.
-    place: Option<(&'a Storage, usize)>,
+    pub place: Option<(&'a Storage, usize)>,
     /// It has carriage returns, which would end a line in an event.
     has_returns: bool,
-    id: Option<&'a [u8]>,
+    pub id: Option<&'a [u8]>,
     /// None if it has none, or one that is no string.
-    method: Option<&'a [u8]>,
-    answers: bool,
-    is_error: bool,
+    pub method: Option<&'a [u8]>,
+    pub answers: bool,
+    pub is_error: bool,
 }
 
 /// The message of an event.
-enum Text<'a> {
+pub(super) enum Text<'a> {
     /// It is for its connection alone.
     Own(&'a [u8]),
     /// Its session keeps it, too, or it is long.
@@ -76,11 +66,6 @@ impl Text<'_> {
 }
 
 impl Http {
-    /// How many bytes of events each session may keep, besides answers.
-    pub(super) fn most_kept(&self) -> usize {
-        MOST_KEPT.min(self.memory.most / self.members.sessions.len().max(1))
-    }
-
     /// Scans a line that the core has made or forwarded.
     fn read_line<'a>(&mut self, line: &'a [u8], padded: &'a mut Vec<u8>) -> Option<Said<'a>> {
         let is_long = line.len() >= LONG;
@@ -134,40 +119,9 @@ impl<'a> Said<'a> {
 }
 
 impl Said<'_> {
-    /// What it says, without what stands before a replaced id.
-    pub(super) fn text(&self) -> &[u8] {
-        self.text
-    }
-
     /// The id that it answers, if it is an answer. One without an id answers nothing that is known.
     pub(super) fn answers(&self) -> Option<&[u8]> {
         self.answers.then(|| self.id.unwrap_or(b"null"))
-    }
-
-    /// Whether it is an error.
-    pub(super) fn is_error(&self) -> bool {
-        self.is_error
-    }
-
-    /// Its kind for a session.
-    fn kind(&self) -> session::Line<'_> {
-        match (self.answers, self.id) {
-            (true, Some(id)) => return session::Line::Answer(id),
-            (true, None) => return session::Line::Other,
-            _ => {}
-        }
-        let method = self.method.and_then(decoded).unwrap_or_default();
-        match &*method {
-            b"notifications/progress" => {
-                let token = member(self.text, b"params").and_then(|params| member(params, b"progressToken"));
-                token.map_or(session::Line::Other, session::Line::Progress)
-            }
-            b"notifications/tools/list_changed"
-            | b"notifications/prompts/list_changed"
-            | b"notifications/resources/list_changed"
-            | b"notifications/resources/updated" => session::Line::Unrelated,
-            _ => session::Line::Other,
-        }
     }
 
     /// Its error code, if it is an error.
@@ -177,7 +131,7 @@ impl Said<'_> {
     }
 
     /// Its length.
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.head.len() + self.text.len()
     }
 
@@ -201,13 +155,13 @@ impl Said<'_> {
     }
 
     /// The HTTP status for it, if it is an answer.
-    fn status(&self) -> Status {
+    pub(super) fn status(&self) -> Status {
         self.code().map_or(Status::Ok, status_of)
     }
 }
 
 impl<I: Io> Reactor<I> {
-    /// Takes the core's output for an MCP client: whole lines, or pieces of one.
+    /// Takes the core's output for such a client: whole lines, or pieces of one.
     pub(in crate::shell) fn push_to_member(&mut self, to: ClientKey, bytes: &[u8]) {
         if self.http.members.get(to).is_none() {
             return;
@@ -238,7 +192,7 @@ impl<I: Io> Reactor<I> {
         (self.http.members.begun, self.http.padded) = (begun, padded);
     }
 
-    /// Takes bytes of a window for an MCP client.
+    /// Takes bytes of a window for such a client.
     pub(in crate::shell) fn copy_to_member(&mut self, to: ClientKey, source: &Source<'_>, lines: &[Line], span: Span) {
         let mut rest = span;
         let first = lines.partition_point(|line| line.span.end < span.start);
@@ -318,111 +272,15 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Delivers a line for a self-contained request. False if no connection waits for it.
-    pub(super) fn deliver_modern(
+    /// Answers with a body that is not an event.
+    pub(super) fn answer_whole(
         &mut self,
         now: Moment,
-        connection: usize,
-        client: ClientKey,
+        slot: usize,
+        status: Status,
         said: &Said<'_>,
-    ) -> bool {
-        let its = self.connections.http(connection).filter(|it| it.member == Some(client));
-        let state = its.map(|it| it.state);
-        let is_answer = said.answers && said.id.is_some();
-        let takes = its.map_or(Takes::Either, Exchange::takes);
-        // An error has a status of its own, which no stream of events has.
-        let is_whole = is_answer && (takes != Takes::Events || said.status() != Status::Ok);
-        match state {
-            Some(State::Waiting) if is_whole => self.answer_whole(now, connection, said.status(), said, None),
-            Some(State::Waiting) if takes == Takes::JsonAlone => {
-                tracing::debug!("a message ahead of its answer is dropped: its client refuses text/event-stream (q=0)");
-                return false;
-            }
-            Some(State::Waiting | State::Events) => {
-                if state == Some(State::Waiting) {
-                    self.begin_http_events(now, connection, 0);
-                }
-                let text = match said.place {
-                    Some(_) => Text::Shared(said.data(&self.http.memory.in_place)),
-                    None => Text::Own(said.text),
-                };
-                self.queue_event(now, connection, None, text, is_answer);
-            }
-            _ => return false,
-        }
-        let has_state = |text| memchr::memmem::find(text, b"requestState").is_some();
-        if is_answer && [said.head, said.text].into_iter().any(has_state) {
-            let text = said.whole();
-            let result = member(&text, b"result");
-            if let Some(request_state) = result.and_then(|result| string_in(result, b"requestState")) {
-                let hash = self.http.members.hash_of(&request_state);
-                self.http.members.answered.push((client, hash));
-            }
-        }
-        true
-    }
-
-    /// Delivers a line for a session. None if nothing of it is in flight.
-    pub(super) fn deliver_to_session(&mut self, now: Moment, client: ClientKey, said: &Said<'_>) -> Option<bool> {
-        if said.answers && said.id.is_none() {
-            // The core says why it closes the session. No stream may carry a response but those of its request, and
-            // each pending request gets an error of its own.
-            return None;
-        }
-        let (most, blocks) = (self.http.most_kept(), Rc::clone(&self.http.memory.in_place));
-        let session = self.http.members.get_mut(client)?.session()?;
-        let kind = said.kind();
-        let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
-        let is_first = answered.is_some() && session.initialize == answered;
-        let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
-        let is_sent_whole = match connection.map_or(Takes::Either, |at| self.connections[AsHttp(at)].takes()) {
-            Takes::Either => !(session.primes() && SENT_AS_EVENT.contains(&said.len())),
-            Takes::Json | Takes::JsonAlone => true,
-            Takes::Events => false,
-        };
-        let is_whole = is_whole && is_sent_whole;
-        // A half-closed client may have gone, or wait for this.
-        let may_be_gone = connection.is_some_and(|at| self.connections[at].has_ended());
-        let header = is_first.then(|| session.id.clone());
-        if is_first {
-            session.initialize = None;
-            let text = said.whole();
-            let version = member(&text, b"result").and_then(|result| string_in(result, b"protocolVersion"));
-            if let Some(version) = version {
-                session.agree(&version);
-            }
-        }
-        let before = session.weight();
-        let is_event = connection.is_none() || !is_whole;
-        let event = is_event.then(|| said.data(&blocks));
-        let lost = match event.clone() {
-            None => 0,
-            Some(event) if connection.is_some() && !may_be_gone => session.keep(id, event, kind.carries(), most),
-            Some(event) => session.keep_untaken(id, event, kind.carries(), is_nameless, most),
-        };
-        self.http.memory.keep_log(before, session.weight());
-        self.count_lost_events(client, lost);
-        self.give_up_answers();
-        let connection = connection?;
-        if is_whole {
-            let header = header.as_deref().filter(|_| !said.is_error);
-            self.answer_whole(now, connection, Status::Ok, said, header);
-            self.connections[AsHttp(connection)].outgoing.whole = Some(id);
-        } else if let Some(event) = event {
-            if self.connections[AsHttp(connection)].state == State::Waiting {
-                self.begin_http_events(now, connection, id.place - 1);
-            }
-            self.queue_event(now, connection, Some(id), Text::Shared(event), is_last);
-        }
-        if is_first && said.is_error {
-            // No client knows its id.
-            self.tell(now, Input::Left(client));
-        }
-        Some(true)
-    }
-
-    /// Answers with a body that is not an event.
-    fn answer_whole(&mut self, now: Moment, slot: usize, status: Status, said: &Said<'_>, session: Option<&str>) {
+        session: Option<&str>,
+    ) {
         let connection = &mut self.connections[AsHttp(slot)];
         let manner = connection.manner(session);
         match said.place.filter(|_| !manner.is_head) {
@@ -465,7 +323,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Queues an event, and the end of its stream after the last one.
-    fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, text: Text<'_>, is_last: bool) {
+    pub(super) fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, text: Text<'_>, is_last: bool) {
         let connection = &mut self.connections[AsHttp(slot)];
         if connection.outgoing.is_empty() {
             connection.since = now;
@@ -490,79 +348,6 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// A GET opens a session's stream, or resumes one.
-    pub(super) fn open_stream(
-        &mut self,
-        now: Moment,
-        slot: usize,
-        client: ClientKey,
-        behind: Option<EventId>,
-    ) -> Result<(), Fault> {
-        let session = self.http.members.get_mut(client).and_then(Member::session);
-        let session = session.ok_or_else(Fault::no_session)?;
-        let old = match behind.map(|id| session.resume(slot, id)).transpose()? {
-            Some(Resumed::Events(old)) => old,
-            // A client that reads this does not try again.
-            Some(Resumed::Nothing) => {
-                self.answer_empty(now, slot, Status::NoContent);
-                return Ok(());
-            }
-            None => session.open(slot),
-        };
-        let stream = behind.map_or(0, |id| id.stream);
-        let place = behind.map_or_else(|| session.place(0), |id| id.place);
-        self.cut_replays(now, slot, client, stream);
-        if let Some(old) = old.filter(|old| *old != slot) {
-            self.end_stream(now, old);
-        }
-        let connection = &mut self.connections[AsHttp(slot)];
-        (connection.member, connection.stream) = (Some(client), stream);
-        self.begin_http_events(now, slot, place);
-        let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return Ok(()) };
-        let mut replay = Replay::default();
-        if let Some(id) = behind {
-            session.events_behind(id).map(Event::shared).for_each(|(id, data)| replay.push(Some(id), data, false));
-        }
-        if stream == 0 {
-            // Those of other streams get their places behind the last one here.
-            let last = session.place(0);
-            let is_behind = |id: EventId| behind.is_some_and(|behind| id.place > behind.place && id.place <= last);
-            let untaken = session.untaken(behind.is_none()).filter(|event| !is_behind(event.id));
-            untaken.map(Event::shared).for_each(|(id, data)| replay.push(Some(id), data, false));
-        }
-        let goes_on = session.goes_on(stream);
-        if !replay.is_empty() {
-            self.connections[AsHttp(slot)].outgoing.replay = Some(Box::new(replay));
-        }
-        if !goes_on {
-            self.end_http_events(now, slot);
-        }
-        Ok(())
-    }
-
-    /// Other connections that are sent kept events of this stream end: the stream goes on at a new one. One in the middle
-    /// of an event, whose length it has said, cannot end properly; to let it finish the event would keep that for a
-    /// reader that has probably gone.
-    fn cut_replays(&mut self, now: Moment, but: usize, client: ClientKey, stream: u32) {
-        let is_one = |slot: usize, it: &Exchange| {
-            slot != but && it.member == Some(client) && it.stream == stream && it.outgoing.replay.is_some()
-        };
-        let cut: Vec<usize> =
-            self.connections.all_http().filter(|(slot, _, it)| is_one(*slot, it)).map(|(slot, ..)| slot).collect();
-        for slot in cut {
-            let replay = &mut self.connections[AsHttp(slot)].outgoing.replay;
-            let Some(replay) = replay.take_if(|replay| !replay.is_amid_event()) else {
-                self.leave_http(now, slot);
-                continue;
-            };
-            let (came, owed) = replay.give_up();
-            let lost = self.http.session_of(&self.connections, slot).map_or(0, |session| session.detach(slot, &came));
-            self.count_lost_events(client, lost);
-            self.end_http_events(now, slot);
-            self.tell_sent(now, client, owed);
-        }
-    }
-
     /// Queues the next page of what is replayed, if there is room for it.
     pub(super) fn refill_http(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[AsHttp(slot)];
@@ -580,44 +365,8 @@ impl<I: Io> Reactor<I> {
         self.http.weigh(&mut self.connections, slot);
     }
 
-    /// The client of a stream has half-closed: only what is queued is sent.
-    pub(super) fn leave_stream(&mut self, now: Moment, slot: usize) {
-        if let Some(session) = self.http.session_of(&self.connections, slot) {
-            session.detach(slot, &[]);
-        }
-        self.end_stream(now, slot);
-    }
-
-    /// Another connection has taken over a stream.
-    fn end_stream(&mut self, now: Moment, slot: usize) {
-        if self.connections.http(slot).is_some_and(|connection| connection.state == State::Waiting) {
-            self.begin_http_events(now, slot, 0);
-        }
-        if self.connections.http(slot).is_some_and(|connection| connection.state == State::Events) {
-            self.end_http_events(now, slot);
-        }
-    }
-
-    /// The response to requests that their client has cancelled ends without an answer (MCP, "Cancellation").
-    pub(super) fn end_unanswered(&mut self, now: Moment, slot: usize) {
-        let Some(connection) = self.connections.http_mut(slot) else { return };
-        if connection.state == State::Waiting && !connection.takes().prefers_events() {
-            return self.answer_empty(now, slot, Status::Accepted);
-        }
-        if connection.state == State::Waiting {
-            // No event begins it: nothing will come that it could be resumed for.
-            connection.incoming.is_last |= connection.incoming.is_old;
-            let manner = connection.manner(None);
-            write::begin_events(connection.outgoing.queue(), &manner, None);
-            connection.state = State::Events;
-        }
-        if connection.state == State::Events {
-            self.end_http_events(now, slot);
-        }
-    }
-
     /// Queues the end of a stream.
-    fn end_http_events(&mut self, now: Moment, slot: usize) {
+    pub(super) fn end_http_events(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[AsHttp(slot)];
         if let Some(replay) = &mut connection.outgoing.replay {
             replay.ends = true;
@@ -721,19 +470,6 @@ impl<I: Io> Reactor<I> {
                 self.end_http_events(now, slot);
             }
             _ => {}
-        }
-    }
-
-    /// While sessions keep more than they may, the one that keeps most gives up an answer, and its client gets an error in
-    /// its place.
-    pub(super) fn give_up_answers(&mut self) {
-        while self.http.memory.logs > 2 * self.http.memory.most {
-            let Some(member) = self.http.members.largest_log() else { return };
-            let (client, before) = (member.client, member.kept());
-            let Some(lost) = member.session().and_then(Session::give_up_answer) else { return };
-            let now = member.kept();
-            self.http.memory.keep_log(before, now);
-            self.count_lost_events(client, lost);
         }
     }
 

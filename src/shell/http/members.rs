@@ -231,10 +231,8 @@ impl Members {
         self.table.iter().filter_map(Option::as_deref)
     }
 
-    /// The session that keeps most events.
-    pub(super) fn largest_log(&mut self) -> Option<&mut Member> {
-        let members = self.table.iter_mut().filter_map(Option::as_deref_mut);
-        members.filter(|member| member.is_session()).max_by_key(|member| member.kept())
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.table.iter_mut().filter_map(Option::as_deref_mut)
     }
 
     /// Queues a member whose messages are to be passed on.

@@ -178,13 +178,13 @@ impl<I: Io> Reactor<I> {
     fn begin_with_answer(&mut self, now: Moment, slot: usize, client: ClientKey, said: &Said<'_>, length: usize) {
         let Some(id) = self.http.streams(client).map(|streams| streams.id.clone()) else { return };
         let connection = &mut self.connections[AsHttp(slot)];
-        let (id, whole) = ((!said.is_error()).then_some(&*id), said.whole());
+        let (id, whole) = ((!said.is_error).then_some(&*id), said.whole());
         let manner = Manner { fields: &asked::FIELDS, ..connection.manner(id) };
         write::json_head(connection.outgoing.queue(), Status::Ok, &manner, whole.len());
         connection.outgoing.queue().extend_from_slice(&whole);
         connection.outgoing.owe(length, None);
         self.begin_http_answer(now, slot);
-        if said.is_error() {
+        if said.is_error {
             self.tell(now, Input::Left(client));
         }
     }
@@ -288,7 +288,7 @@ impl Keeps for Streams {
 
 impl Client for Streams {
     fn deliver<I: Io>(reactor: &mut Reactor<I>, now: Moment, client: ClientKey, said: &Said<'_>, bytes: usize) -> bool {
-        let text = said.text();
+        let text = said.text;
         let gives = || string_in(member(text, b"result").filter(|_| text.len() < LONG)?, b"sessionId");
         let session = if said.answers().is_some() { gives() } else { session_said(text) };
         let line = match said.answers() {

@@ -1,0 +1,493 @@
+//! Sessions: each is a client of the core, whose requests any connection may bring, and which keeps what it did not
+//! deliver (`mcp/session.rs`).
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use super::{Client, needs_events, no_batches, says_batches, too_long};
+use crate::bus::eras::protocol::INVALID_REQUEST;
+use crate::bus::id::Id;
+use crate::bus::port::{ClientKey, Input, Moment, Reason};
+use crate::bus::settings::Era;
+use crate::http1::Status;
+use crate::io::Io;
+use crate::mcp::asked::{Takes, Verb};
+use crate::mcp::log::Event;
+use crate::mcp::session::{self, Delivery, MOST_REQUESTS, Resumed};
+use crate::mcp::write::{self, EventId};
+use crate::mcp::{Body, Fault, Kind, Message, Session};
+use crate::scan::{decoded, member, string_in};
+use crate::shell::connections::AsHttp;
+use crate::shell::http::Http;
+use crate::shell::http::deliver::{Said, Text};
+use crate::shell::http::exchange::{Exchange, Replay, State, Unsent};
+use crate::shell::http::members::{Keeps, Member, Role};
+use crate::shell::reactor::Reactor;
+use crate::shell::timers::Timer;
+use crate::shell::turn::Shell;
+
+/// Maximum bytes of events that a session keeps, besides answers.
+const MOST_KEPT: usize = 512 * 1024;
+
+/// An answer of such a length is sent as an event, if its client can resume a stream before its first event. A connection
+/// may break amid it, and no client can ask for a part of JSON again. Python's `mcp` 2 refuses an event above 1 MiB.
+const SENT_AS_EVENT: std::ops::Range<usize> = 128 * 1024..1_000_000;
+
+impl Http {
+    /// The session that keeps most events.
+    fn largest_log(&mut self) -> Option<&mut Member> {
+        self.members.iter_mut().filter(|member| member.is_session()).max_by_key(|member| member.kept())
+    }
+
+    /// How many bytes of events each session may keep, besides answers.
+    fn most_kept(&self) -> usize {
+        MOST_KEPT.min(self.memory.most / self.members.sessions.len().max(1))
+    }
+}
+
+/// The kind of a line for a session.
+fn kind_of<'a>(said: &'a Said<'_>) -> session::Line<'a> {
+    match (said.answers, said.id) {
+        (true, Some(id)) => return session::Line::Answer(id),
+        (true, None) => return session::Line::Other,
+        _ => {}
+    }
+    let method = said.method.and_then(decoded).unwrap_or_default();
+    match &*method {
+        b"notifications/progress" => {
+            let token = member(said.text, b"params").and_then(|params| member(params, b"progressToken"));
+            token.map_or(session::Line::Other, session::Line::Progress)
+        }
+        b"notifications/tools/list_changed"
+        | b"notifications/prompts/list_changed"
+        | b"notifications/resources/list_changed"
+        | b"notifications/resources/updated" => session::Line::Unrelated,
+        _ => session::Line::Other,
+    }
+}
+
+impl<I: Io> Shell<I> {
+    /// Starts a session with a connection's request, which has this id.
+    fn begin_session(&mut self, now: Moment, slot: usize, pool: usize, id: Id) -> Result<ClientKey, Fault> {
+        self.reactor.release_modern(slot);
+        let listener = self.reactor.connections[AsHttp(slot)].listener;
+        let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
+        let session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
+        let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
+        self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
+        self.reactor.visit(now, slot, Some(client));
+        Ok(client)
+    }
+
+    /// Handles messages of a session, or the one that starts it.
+    pub(super) fn post_legacy(&mut self, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
+        let (messages, is_array) = match &body {
+            Body::One(message) => (std::slice::from_ref(message), false),
+            Body::Batch(messages) => (&messages[..], true),
+        };
+        let begins = !is_array && messages[0].kind() == Kind::Request && *messages[0].method() == *b"initialize";
+        let client = match begins {
+            true => {
+                let pool = self.pool_asked(slot)?;
+                let id = messages[0].id().and_then(|id| Id::parse(id).ok());
+                self.begin_session(now, slot, pool, id.ok_or_else(too_long)?)?
+            }
+            false => self.session_asked(slot)?,
+        };
+        let Reactor { connections, http, .. } = &mut self.reactor;
+        let connection = &mut connections[AsHttp(slot)];
+        let version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.as_deref());
+        let Some(at) = http.members.get_mut(client) else { return Err(Fault::no_session()) };
+        at.since = now;
+        let Some(session) = at.session() else { return Err(Fault::no_session()) };
+        if is_array && !session.takes_batches() && !says_batches(version) {
+            return Err(no_batches());
+        }
+        let takes = connection.takes();
+        if is_array && takes == Takes::JsonAlone {
+            return Err(needs_events("a batch"));
+        }
+        let (first, others) = requests_of(session, messages)?;
+        connection.member = Some(client);
+        let (has_requests, is_batch) = (first.is_some(), !others.is_empty());
+        if has_requests {
+            connection.stream =
+                session.begin(slot, first.into_iter().chain(others), is_batch, takes == Takes::JsonAlone);
+        }
+        let cancelled: Vec<usize> =
+            messages.iter().filter_map(|message| session.cancel(&cancelled_by(message)?)).collect();
+        self.await_answer(now, slot);
+        cancelled.into_iter().for_each(|slot| self.reactor.end_unanswered(now, slot));
+        let tells = (!has_requests).then_some(slot);
+        match body {
+            Body::One(message) => self.hand_over(now, client, message, tells),
+            Body::Batch(mut messages) => {
+                let last = messages.pop();
+                messages.into_iter().for_each(|message| self.reactor.http.queue_message(client, message, None));
+                last.into_iter().for_each(|message| self.hand_over(now, client, message, tells));
+            }
+        }
+        Ok(())
+    }
+
+    /// The session that a request names, if it belongs to its sender.
+    pub(super) fn session_asked(&mut self, slot: usize) -> Result<ClientKey, Fault> {
+        let connection = &self.reactor.connections[AsHttp(slot)];
+        let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
+        let missing = "the request names no session (Mcp-Session-Id); begin with initialize";
+        let id = id.ok_or_else(|| Fault::new(Status::BadRequest, missing))?;
+        let unknown = |is_of_another_node| match is_of_another_node {
+            true => Fault::session_of_another_node(),
+            false => Fault::no_session(),
+        };
+        let at = self.member_named(slot, id, unknown)?;
+        // Another token of its owner may be good for other pools.
+        let pools = connection.incoming.sender.origin.pools.as_ref();
+        let at = Some(at).filter(|at| pools.is_none_or(|pools| pools.contains(&at.pool)));
+        let at = at.ok_or_else(Fault::no_session)?;
+        let named = connection.incoming.asked.as_ref().and_then(|asked| asked.pool.as_deref());
+        if named.is_some_and(|name| self.reactor.workers.pools[at.pool].core.id != name) {
+            return Err(Fault::no_session());
+        }
+        let client = at.client;
+        if connection.member.is_some_and(|other| other != client) {
+            self.reactor.release_modern(slot);
+        }
+        Ok(client)
+    }
+
+    /// Opens or resumes the stream of a session.
+    pub(super) fn http_get(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
+        let client = self.session_asked(slot)?;
+        let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
+        let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is none that was given out");
+        // A client that has received no event may send an empty id.
+        let last_event = asked.and_then(|asked| asked.last_event.as_deref()).filter(|text| !text.is_empty());
+        let behind = last_event.map(|text| EventId::parse(text).ok_or_else(bad)).transpose()?;
+        self.reactor.open_stream(now, slot, client, behind)
+    }
+
+    /// Ends a session.
+    pub(super) fn http_delete(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
+        let client = self.session_asked(slot)?;
+        self.reactor.tell(now, Input::Left(client));
+        self.reactor.answer_empty(now, slot, Status::NoContent);
+        Ok(())
+    }
+}
+
+impl<I: Io> Reactor<I> {
+    /// Delivers a line for a session. None if nothing of it is in flight.
+    fn deliver_to_session(&mut self, now: Moment, client: ClientKey, said: &Said<'_>) -> Option<bool> {
+        if said.answers && said.id.is_none() {
+            // The core says why it closes the session. No stream may carry a response but those of its request, and
+            // each pending request gets an error of its own.
+            return None;
+        }
+        let (most, blocks) = (self.http.most_kept(), Rc::clone(&self.http.memory.in_place));
+        let session = self.http.members.get_mut(client)?.session()?;
+        let kind = kind_of(said);
+        let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
+        let is_first = answered.is_some() && session.initialize == answered;
+        let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
+        let is_sent_whole = match connection.map_or(Takes::Either, |at| self.connections[AsHttp(at)].takes()) {
+            Takes::Either => !(session.primes() && SENT_AS_EVENT.contains(&said.len())),
+            Takes::Json | Takes::JsonAlone => true,
+            Takes::Events => false,
+        };
+        let is_whole = is_whole && is_sent_whole;
+        // A half-closed client may have gone, or wait for this.
+        let may_be_gone = connection.is_some_and(|at| self.connections[at].has_ended());
+        let header = is_first.then(|| session.id.clone());
+        if is_first {
+            session.initialize = None;
+            let text = said.whole();
+            let version = member(&text, b"result").and_then(|result| string_in(result, b"protocolVersion"));
+            if let Some(version) = version {
+                session.agree(&version);
+            }
+        }
+        let before = session.weight();
+        let is_event = connection.is_none() || !is_whole;
+        let event = is_event.then(|| said.data(&blocks));
+        let lost = match event.clone() {
+            None => 0,
+            Some(event) if connection.is_some() && !may_be_gone => session.keep(id, event, kind.carries(), most),
+            Some(event) => session.keep_untaken(id, event, kind.carries(), is_nameless, most),
+        };
+        self.http.memory.keep_log(before, session.weight());
+        self.count_lost_events(client, lost);
+        self.give_up_answers();
+        let connection = connection?;
+        if is_whole {
+            let header = header.as_deref().filter(|_| !said.is_error);
+            self.answer_whole(now, connection, Status::Ok, said, header);
+            self.connections[AsHttp(connection)].outgoing.whole = Some(id);
+        } else if let Some(event) = event {
+            if self.connections[AsHttp(connection)].state == State::Waiting {
+                self.begin_http_events(now, connection, id.place - 1);
+            }
+            self.queue_event(now, connection, Some(id), Text::Shared(event), is_last);
+        }
+        if is_first && said.is_error {
+            // No client knows its id.
+            self.tell(now, Input::Left(client));
+        }
+        Some(true)
+    }
+
+    /// While sessions keep more than they may, the one that keeps most gives up an answer, and its client gets an error in
+    /// its place.
+    fn give_up_answers(&mut self) {
+        while self.http.memory.logs > 2 * self.http.memory.most {
+            let Some(member) = self.http.largest_log() else { return };
+            let (client, before) = (member.client, member.kept());
+            let Some(lost) = member.session().and_then(Session::give_up_answer) else { return };
+            let now = member.kept();
+            self.http.memory.keep_log(before, now);
+            self.count_lost_events(client, lost);
+        }
+    }
+
+    /// A GET opens a session's stream, or resumes one.
+    fn open_stream(
+        &mut self,
+        now: Moment,
+        slot: usize,
+        client: ClientKey,
+        behind: Option<EventId>,
+    ) -> Result<(), Fault> {
+        let session = self.http.members.get_mut(client).and_then(Member::session);
+        let session = session.ok_or_else(Fault::no_session)?;
+        let old = match behind.map(|id| session.resume(slot, id)).transpose()? {
+            Some(Resumed::Events(old)) => old,
+            // A client that reads this does not try again.
+            Some(Resumed::Nothing) => {
+                self.answer_empty(now, slot, Status::NoContent);
+                return Ok(());
+            }
+            None => session.open(slot),
+        };
+        let stream = behind.map_or(0, |id| id.stream);
+        let place = behind.map_or_else(|| session.place(0), |id| id.place);
+        self.cut_replays(now, slot, client, stream);
+        if let Some(old) = old.filter(|old| *old != slot) {
+            self.end_stream(now, old);
+        }
+        let connection = &mut self.connections[AsHttp(slot)];
+        (connection.member, connection.stream) = (Some(client), stream);
+        self.begin_http_events(now, slot, place);
+        let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return Ok(()) };
+        let mut replay = Replay::default();
+        if let Some(id) = behind {
+            session.events_behind(id).map(Event::shared).for_each(|(id, data)| replay.push(Some(id), data, false));
+        }
+        if stream == 0 {
+            // Those of other streams get their places behind the last one here.
+            let last = session.place(0);
+            let is_behind = |id: EventId| behind.is_some_and(|behind| id.place > behind.place && id.place <= last);
+            let untaken = session.untaken(behind.is_none()).filter(|event| !is_behind(event.id));
+            untaken.map(Event::shared).for_each(|(id, data)| replay.push(Some(id), data, false));
+        }
+        let goes_on = session.goes_on(stream);
+        if !replay.is_empty() {
+            self.connections[AsHttp(slot)].outgoing.replay = Some(Box::new(replay));
+        }
+        if !goes_on {
+            self.end_http_events(now, slot);
+        }
+        Ok(())
+    }
+
+    /// Other connections that are sent kept events of this stream end: the stream goes on at a new one. One in the middle
+    /// of an event, whose length it has said, cannot end properly; to let it finish the event would keep that for a
+    /// reader that has probably gone.
+    fn cut_replays(&mut self, now: Moment, but: usize, client: ClientKey, stream: u32) {
+        let is_one = |slot: usize, it: &Exchange| {
+            slot != but && it.member == Some(client) && it.stream == stream && it.outgoing.replay.is_some()
+        };
+        let cut: Vec<usize> =
+            self.connections.all_http().filter(|(slot, _, it)| is_one(*slot, it)).map(|(slot, ..)| slot).collect();
+        for slot in cut {
+            let replay = &mut self.connections[AsHttp(slot)].outgoing.replay;
+            let Some(replay) = replay.take_if(|replay| !replay.is_amid_event()) else {
+                self.leave_http(now, slot);
+                continue;
+            };
+            let (came, owed) = replay.give_up();
+            let lost = self.http.session_of(&self.connections, slot).map_or(0, |session| session.detach(slot, &came));
+            self.count_lost_events(client, lost);
+            self.end_http_events(now, slot);
+            self.tell_sent(now, client, owed);
+        }
+    }
+
+    /// The client of a stream has half-closed: only what is queued is sent.
+    fn leave_stream(&mut self, now: Moment, slot: usize) {
+        if let Some(session) = self.http.session_of(&self.connections, slot) {
+            session.detach(slot, &[]);
+        }
+        self.end_stream(now, slot);
+    }
+
+    /// Another connection has taken over a stream.
+    fn end_stream(&mut self, now: Moment, slot: usize) {
+        if self.connections.http(slot).is_some_and(|connection| connection.state == State::Waiting) {
+            self.begin_http_events(now, slot, 0);
+        }
+        if self.connections.http(slot).is_some_and(|connection| connection.state == State::Events) {
+            self.end_http_events(now, slot);
+        }
+    }
+
+    /// The response to requests that their client has cancelled ends without an answer (MCP, "Cancellation").
+    fn end_unanswered(&mut self, now: Moment, slot: usize) {
+        let Some(connection) = self.connections.http_mut(slot) else { return };
+        if connection.state == State::Waiting && !connection.takes().prefers_events() {
+            return self.answer_empty(now, slot, Status::Accepted);
+        }
+        if connection.state == State::Waiting {
+            // No event begins it: nothing will come that it could be resumed for.
+            connection.incoming.is_last |= connection.incoming.is_old;
+            let manner = connection.manner(None);
+            write::begin_events(connection.outgoing.queue(), &manner, None);
+            connection.state = State::Events;
+        }
+        if connection.state == State::Events {
+            self.end_http_events(now, slot);
+        }
+    }
+}
+
+impl Keeps for Session {
+    fn id(&self) -> Option<&str> {
+        Some(&self.id)
+    }
+
+    fn connections(&self) -> Vec<usize> {
+        Self::connections(self)
+    }
+
+    fn uses(&self) -> (bool, bool) {
+        (self.is_in_use(), self.has_requests())
+    }
+
+    fn weight(&self) -> usize {
+        Self::weight(self)
+    }
+
+    fn forget(&mut self) -> usize {
+        Self::forget(self)
+    }
+
+    fn era(&self) -> Option<Era> {
+        Some(Era::Legacy)
+    }
+
+    fn unanswered_on(&self, stream: u32) -> Vec<Vec<u8>> {
+        Self::unanswered_on(self, stream).map(Id::token).collect()
+    }
+}
+
+impl Client for Session {
+    fn deliver<I: Io>(
+        reactor: &mut Reactor<I>,
+        now: Moment,
+        client: ClientKey,
+        said: &Said<'_>,
+        _bytes: usize,
+    ) -> bool {
+        reactor.deliver_to_session(now, client, said) == Some(true)
+    }
+
+    /// It still gets its answers; but the client of a GET stream has gone, and will return for undelivered events.
+    fn half_closed<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize) {
+        let connection = &reactor.connections[AsHttp(slot)];
+        let is_get = connection.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
+        match connection.state {
+            State::Events if is_get => reactor.leave_stream(now, slot),
+            _ => reactor.doubt_http(now, slot),
+        }
+    }
+
+    fn answered<I: Io>(reactor: &mut Reactor<I>, _now: Moment, slot: usize, client: ClientKey) {
+        if let Some(session) = reactor.http.members.get_mut(client).and_then(Member::session) {
+            session.detach(slot, &[]);
+        }
+    }
+
+    /// What was not sent is kept for another connection.
+    fn left<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, client: ClientKey, unsent: Unsent) {
+        let Unsent { owed, events, whole, is_begun } = unsent;
+        let Some(member) = reactor.http.members.get_mut(client) else { return };
+        member.since = now;
+        let Some(session) = member.session() else { return };
+        let dropped = session.detach(slot, &events);
+        // No client knows its id, nor ever will.
+        let is_unknown = session.is_unheard() || whole.is_some_and(|id| id.stream == Self::FIRST) && !is_begun;
+        // No client can ask for an answer that is no event.
+        let lost = dropped + usize::from(whole.is_some() && !is_unknown);
+        reactor.end_delivery(now, client, lost, owed, is_unknown);
+    }
+
+    fn give_up(&mut self, slot: usize, stream: u32, _asks: Option<&Id>) -> (Vec<Vec<u8>>, bool) {
+        self.detach(slot, &[]);
+        // Without the answer to its first request nobody knows its id.
+        (Keeps::unanswered_on(self, stream), self.begins_on(stream))
+    }
+
+    /// Checks whether a session is idle.
+    fn due<I: Io>(shell: &mut Shell<I>, now: Moment, client: ClientKey) {
+        let idle = shell.reactor.http.session_idle;
+        let Some(member) = shell.reactor.http.members.get_mut(client) else { return };
+        let since = member.since;
+        let is_in_use = member.session().is_some_and(|session| session.is_in_use());
+        let at = if is_in_use { now.after(idle) } else { since.after(idle) };
+        let limit = shell.reactor.http.session_detached;
+        let detached = member.detached.zip(limit).map(|(since, limit)| since.after(limit));
+        let at = detached.map_or(at, |detached| at.min(detached));
+        if at > now {
+            return shell.reactor.timers.set(Timer::Session(client), Some(at));
+        }
+        shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionIdle });
+    }
+
+    fn removed<I: Io>(reactor: &mut Reactor<I>, _now: Moment, member: &Member) {
+        reactor.http.memory.keep_log(member.kept(), 0);
+    }
+}
+
+/// The id of a request, and its progress token.
+type Asks<'a> = (Id, Option<&'a [u8]>);
+
+/// The requests among messages: the first one, usually the only one, and the others.
+fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option<Asks<'a>>, Vec<Asks<'a>>), Fault> {
+    let (mut first, mut others) = (None, Vec::new());
+    let requests = || messages.iter().filter(|message| message.kind() == Kind::Request);
+    if !session.has_room_for(requests().count()) {
+        return Err(Fault::too_many(
+            Reason::PendingLimit,
+            format!("a session may wait for {MOST_REQUESTS} answers at once: post fewer requests, or later"),
+        ));
+    }
+    let mut ids = HashSet::new();
+    for message in requests() {
+        let id = message.id().and_then(|id| Id::parse(id).ok()).ok_or_else(too_long)?;
+        let is_twice = messages.len() > 1 && !ids.insert(id.token());
+        if is_twice || session.waits_for(&id) {
+            return Err(Fault::bad(INVALID_REQUEST, "a request with this id waits for its answer already"));
+        }
+        let asks = (id, message.progress_token());
+        match first {
+            None => first = Some(asks),
+            Some(_) => others.push(asks),
+        }
+    }
+    Ok((first, others))
+}
+
+/// The request that a message cancels.
+fn cancelled_by(message: &Message) -> Option<Id> {
+    let cancels = message.kind() == Kind::Notification && *message.method() == *b"notifications/cancelled";
+    Id::parse(message.request_id().filter(|_| cancels)?).ok()
+}

@@ -18,7 +18,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use super::entry::{self, Entry, Look};
 use super::inherited;
 use super::stderr::{LINES_PER_SEC, Said};
-use crate::bus::port::{Origin, Place};
+use crate::bus::port::{Origin, Place, Reason};
 use crate::bus::report::{Report, WorkerName};
 use crate::bus::stats::Account;
 use crate::config::{self, Log, LogFormat, LogLevel};
@@ -28,7 +28,7 @@ use crate::error::StartError;
 const BUFFER: usize = 256 * 1024;
 /// How many of them may be lines of workers and requests.
 const OTHERS_PART: usize = BUFFER / 2;
-/// Minimum size of a write of request lines, since each write costs as much as several of them.
+/// Minimum size of a write of lines that wait for more, since each write costs as much as several of them.
 const ENOUGH: usize = 32 * 1024;
 /// The level of workers' stderr.
 pub(super) const OF_WORKERS: LogLevel = LogLevel::Info;
@@ -69,11 +69,11 @@ impl Buffered {
     const EMPTY: Self = Self { bytes: Vec::new(), dropped: [0; 3], are_due: false };
 
     fn push(&mut self, line: &[u8], source: LineSource) {
-        self.push_with(source, || line);
+        self.push_with(source, false, || line);
     }
 
-    /// Adds a line, which is formatted only if it may fit.
-    pub(super) fn push_with<'l>(&mut self, source: LineSource, line: impl FnOnce() -> &'l [u8]) {
+    /// Adds a line, which is formatted only if it may fit. It may wait for others, to be written with them.
+    pub(super) fn push_with<'l>(&mut self, source: LineSource, may_wait: bool, line: impl FnOnce() -> &'l [u8]) {
         // After a gap no line may be added before the gap is reported. Gaps of others do not affect the daemon's own
         // lines.
         let is_own = source == LineSource::Daemon;
@@ -86,7 +86,7 @@ impl Buffered {
                     BEGUN.fetch_add(1, Ordering::Relaxed);
                 }
                 self.bytes.extend_from_slice(line);
-                self.are_due |= source != LineSource::Requests || self.bytes.len() >= ENOUGH;
+                self.are_due |= !may_wait || self.bytes.len() >= ENOUGH;
                 return;
             }
         }
@@ -262,7 +262,7 @@ pub(super) fn lost() -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     Nothing,
-    /// There are only request lines, which wait for more.
+    /// There are only lines that wait for more: of requests, and of clients who come and go.
     Waits,
     Ready,
 }
@@ -373,7 +373,10 @@ pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
     if report.suppressed > 0 {
         entry.plain("suppressed", report.suppressed);
     }
-    buffered().push(&entry.line(), LineSource::Daemon);
+    let line = entry.line();
+    // Thousands may come and go in a second, and a write to a file takes a thread.
+    let may_wait = matches!(report.reason, Reason::ClientOpened | Reason::ClientClosed);
+    buffered().push_with(LineSource::Daemon, may_wait, || &line);
 }
 
 /// Adds a client's identity.
@@ -498,6 +501,24 @@ mod tests {
         );
         batch.advance(text.len());
         assert_eq!(filled(&mut batch, "nine\n", 0), "nine\n");
+    }
+
+    #[test]
+    fn lines_that_may_wait_are_written_with_the_next_other_one_or_once_there_are_enough() {
+        let (mut buffer, mut batch) = (Buffered::EMPTY, Batch::default());
+        let wait = |buffer: &mut Buffered| {
+            buffer.push_with(LineSource::Daemon, true, || b"a client connected\n");
+            buffer.are_due
+        };
+        assert!(!wait(&mut buffer));
+        buffer.push(b"a worker ended\n", LineSource::Daemon);
+        assert!(buffer.are_due);
+        batch.fill(&mut buffer);
+        assert_eq!(batch.rest(), b"a client connected\na worker ended\n");
+        while !wait(&mut buffer) {
+            assert!(buffer.bytes.len() < ENOUGH);
+        }
+        assert!(buffer.bytes.len() >= ENOUGH);
     }
 
     #[test]

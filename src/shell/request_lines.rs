@@ -36,7 +36,7 @@ impl RequestLines {
         let mut output = None;
         self.lost += bus.take_ended(|ended| {
             let (output, look) = output.get_or_insert_with(|| (log::buffered(), self.begin(now)));
-            output.push_with(LineSource::Requests, || {
+            output.push_with(LineSource::Requests, true, || {
                 self.write_one(*look, &ended, pools);
                 self.line.as_bytes()
             });

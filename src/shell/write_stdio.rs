@@ -19,7 +19,7 @@ use crate::io::{Io, Submission, tells_half_closed};
 /// Delay of a retry after the kernel could create no thread for stdout or stderr, or cannot report room.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long request lines wait for more.
+/// How long lines of requests, and of clients who come and go, wait for more.
 const WAITS: Duration = Duration::from_millis(100);
 
 impl<I: Io> Reactor<I> {

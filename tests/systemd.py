@@ -188,7 +188,8 @@ def a_reload_applies_a_right_configuration_and_names_the_faults_of_a_wrong_one(m
     before = machine.pid()
     machine.write(CONFIG, config()[:-1])
     failed = machine.tries("systemctl", "reload", UNITS[0])
-    assert failed.returncode != 0 and "is not valid JSON" in machine.journal(), machine.journal()
+    assert failed.returncode != 0, failed
+    waits_for(lambda: "is not valid JSON" in machine.journal(), machine.journal)
     assert machine.asks(1) == (1, 0)
     machine.write(CONFIG, config().replace('"instances": 2', '"instances": 3'))
     machine.run("systemctl", "reload", UNITS[0])

@@ -7,12 +7,15 @@
 //! except for ids on their way to a worker, and in order. No client is closed for a reason that the simulated world
 //! cannot cause. No timeout expires early; at the end nothing is open and no memory is lent.
 
+mod agents;
+mod callers;
 mod clients;
 mod door;
 mod lines;
 mod machine;
 mod operators;
 mod visitors;
+mod wire;
 mod workers;
 
 use std::collections::VecDeque;
@@ -205,7 +208,7 @@ impl Simulation {
     }
 
     fn connects(&mut self) {
-        let (ours, inode) = self.machine.connects(self.machine.door);
+        let (ours, inode) = self.machine.connects(self.machine.doors[0]);
         let speaks = ours.try_clone().expect("there are descriptors");
         let mut client = Client::new(self.clients.len(), self.seed, ours.into(), speaks.into());
         (client.wire.inode, client.came_in, client.empty_at) = (Some(inode), self.turns, self.now());

@@ -155,6 +155,21 @@ impl Http {
         connections.all_http().next().is_none() && self.members.iter().next().is_none() && self.held() == 0
     }
 
+    /// What is left of clients, for a test that expects none.
+    #[cfg(test)]
+    pub(super) fn left(&self) -> Vec<String> {
+        let show = |member: &members::Member| {
+            let kind = match &member.role {
+                members::Role::Session(_) => "a session of MCP",
+                members::Role::Modern { .. } => "requests of MCP",
+                members::Role::Acp(_) => "a connection of ACP",
+            };
+            let members::Member { client, since, is_closing, visitors, .. } = member;
+            format!("{kind} ({client:?}) since {since:?}, closing {is_closing}, {visitors} visitors")
+        };
+        self.members.iter().map(show).collect()
+    }
+
     /// How much of that, and of what is kept or queued for sending, each client holds.
     pub(super) fn holders(&self, connections: &Connections) -> impl Iterator<Item = (Peer, usize)> {
         let mut of_connections: HashMap<usize, usize> = HashMap::new();

@@ -1,18 +1,21 @@
 //! Simulates an MCP listener on a seeded kernel: visitors of both eras, whose connections break anywhere, and workers
-//! that answer in any order, report progress, die, or exit when asked for their protocol.
+//! that answer in any order, report progress, die, or exit when asked for their protocol. In some worlds there is a
+//! listener for ACP beside it, with clients and workers of its own.
 //!
 //! No client gets another's messages. Every request is answered once, or the visitor knows that its connection or
 //! session has gone; what was cut off when a session's connection broke can be fetched. A worker serves one era, and in
 //! a dedicated pool one session. Held and kept memory is accounted for, and at the end there are no connections, and no
 //! sessions that no client knows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rustix::io::write;
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
+use super::agents::Agent;
+use super::callers::Caller;
 use super::lines::Pulled;
 use super::machine::Machine;
 use super::visitors::Visitor;
@@ -23,6 +26,7 @@ use crate::config::Config;
 use crate::io::Io;
 use crate::shell::crowd::MOST_CONNECTIONS;
 use crate::shell::descriptors::Allowance;
+use crate::shell::turn::Shell;
 use crate::testing::{Draws, Random};
 
 /// What the pool's command does when asked for its protocol.
@@ -55,6 +59,10 @@ struct Door {
     is_kind: bool,
     desks: Vec<Desk>,
     visitors: Vec<Visitor>,
+    /// The clients of ACP, if there is a listener for them, the assignment of its pool, and the workers' work.
+    callers: Vec<Caller>,
+    acp: Option<&'static str>,
+    agents: BTreeMap<usize, Agent>,
     /// How many connections' ends are explained by a shortage of memory.
     explained: u64,
 }
@@ -78,7 +86,24 @@ impl Door {
             "dedicated" => dedicated,
             _ => json!({ "id": pool, "command": program, "args": [], "instances": 2, "assignment": assignment }),
         };
-        let text = json!({ "pools": [pool], "listeners": [{ "http": "127.0.0.1:0" }], "limits": limits });
+        let acp = draws.of("acp").one_in(2).then(|| *draws.of("acp_assignment").pick(&["dedicated", "client"]));
+        let (mut pools, mut listeners) = (vec![pool], vec![json!({ "http": "127.0.0.1:0" })]);
+        if let Some(assignment) = acp {
+            let mut pool = json!({
+                "id": AGENTS, "command": program, "args": [], "instances": 2, "assignment": assignment
+            });
+            if assignment == "dedicated" {
+                pool["max_instances"] = json!(16);
+            }
+            listeners[0]["pool"] = pools[0]["id"].clone();
+            listeners.push(json!({ "acp": "127.0.0.1:0", "pool": AGENTS }));
+            pools.push(pool);
+            let detached = draws.of("session_detached_sec");
+            if detached.one_in(3) {
+                limits["session_detached_sec"] = json!(detached.range(2..10));
+            }
+        }
+        let text = json!({ "pools": pools, "listeners": listeners, "limits": limits });
         let mut config = Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid");
         let memory = draws.of("max_memory");
         if memory.one_in(4) {
@@ -96,17 +121,23 @@ impl Door {
             is_kind: false,
             desks: Vec::new(),
             visitors: Vec::new(),
+            callers: Vec::new(),
+            acp,
+            agents: BTreeMap::new(),
             explained: 0,
         }
     }
 
     fn connects(&mut self, visitor: usize) {
-        let (ours, inode) = self.machine.connects(self.machine.door);
+        let (ours, inode) = self.machine.connects(self.machine.doors[0]);
         self.visitors[visitor].connects(ours.into(), inode, &mut self.random);
     }
 
     fn acts(&mut self) -> bool {
-        let at = self.random.range(0..self.visitors.len());
+        let at = self.random.range(0..self.visitors.len() + self.callers.len());
+        if let Some(at) = at.checked_sub(self.visitors.len()) {
+            return self.caller_acts(at);
+        }
         if self.random.one_in(3) {
             if self.visitors[at].needs_wire(&mut self.random) {
                 self.connects(at);
@@ -149,6 +180,78 @@ impl Door {
         pulled != Pulled::Nothing
     }
 
+    fn caller_connects(&mut self, caller: usize) {
+        let (ours, inode) = self.machine.connects(self.machine.doors[1]);
+        self.callers[caller].connects(ours.into(), inode, &mut self.random);
+    }
+
+    fn caller_acts(&mut self, at: usize) -> bool {
+        if self.random.one_in(3) {
+            if self.callers[at].needs_wire(&mut self.random) {
+                self.caller_connects(at);
+            }
+            return self.callers[at].asks(&mut self.random);
+        }
+        let wires = self.callers[at].wires.len();
+        if wires == 0 {
+            return false;
+        }
+        let wire = self.random.range(0..wires);
+        let most = *self.random.pick(&[1, 30, 2000, 100_000]);
+        match self.random.range(0..60) {
+            0 => {
+                let throws_away = self.random.one_in(3);
+                self.marks_broken(at);
+                self.callers[at].loses(wire, throws_away, || true);
+                true
+            }
+            ..25 => self.callers[at].writes(wire, most),
+            _ => self.caller_reads(at, wire, most),
+        }
+    }
+
+    fn marks_broken(&mut self, caller: usize) {
+        let broken = &self.machine.wires.borrow().broken;
+        self.callers[caller].wires.iter_mut().for_each(|wire| wire.is_broken = broken.contains(&wire.inode));
+    }
+
+    fn caller_reads(&mut self, caller: usize, wire: usize, most: usize) -> bool {
+        self.marks_broken(caller);
+        let pulled = self.callers[caller].reads(wire, most);
+        if pulled == Pulled::End {
+            let is_broken = self.callers[caller].wires[wire].is_broken;
+            let closed = self.machine.shell.bus.view().count(Reason::MemoryLimit);
+            let explained = &mut self.explained;
+            self.callers[caller].loses(wire, false, || {
+                let is_short = !is_broken && *explained < closed;
+                *explained += u64::from(is_short);
+                is_broken || is_short
+            });
+        } else if self.callers[caller].is_done_with(wire) && self.random.one_in(2) {
+            self.callers[caller].loses(wire, false, || true);
+        }
+        pulled != Pulled::Nothing
+    }
+
+    /// A client of ACP answers what it is asked, and opens the streams that nobody reads.
+    fn caller_keeps_up(&mut self, at: usize) -> bool {
+        if !self.callers[at].has_duty() {
+            return false;
+        }
+        if self.callers[at].needs_wire(&mut self.random) {
+            self.caller_connects(at);
+        }
+        self.callers[at].does_its_duty(&mut self.random)
+    }
+
+    /// No connection of ACP ends for a reason that is not counted.
+    fn check_callers(&self) {
+        let ended: usize = self.callers.iter().map(Caller::ended).sum();
+        let view = self.machine.shell.bus.view();
+        let counted: u64 = ENDS.iter().map(|reason| view.count(*reason)).sum();
+        assert!(ended as u64 <= counted, "{ended} connections of ACP have ended, and {counted} are counted");
+    }
+
     /// A worker reads, and does some of its work.
     fn works(&mut self, at: usize, most: usize) -> bool {
         while self.desks.len() <= at {
@@ -164,7 +267,12 @@ impl Door {
                 return true;
             }
         }
-        let does = !self.desks[at].work.is_empty() && (self.is_kind || self.random.one_in(2));
+        let is_agent = self.machine.children.borrow().workers[at].pool == AGENTS;
+        let has_work = match is_agent {
+            true => self.agents.get(&at).is_some_and(Agent::has_work),
+            false => !self.desks[at].work.is_empty(),
+        };
+        let does = has_work && (self.is_kind || self.random.one_in(2));
         let line = does.then(|| self.does_some(at));
         let mut children = self.machine.children.borrow_mut();
         let goes = &mut children.workers[at].goes;
@@ -174,6 +282,13 @@ impl Door {
 
     /// A worker has read a line; returns whether it lives on.
     fn takes_in(&mut self, at: usize, line: &Value) -> bool {
+        if self.machine.children.borrow().workers[at].pool == AGENTS {
+            let is_alone = self.acp == Some("dedicated");
+            let reply = self.agents.entry(at).or_default().takes_in(at, line, is_alone);
+            let goes = &mut self.machine.children.borrow_mut().workers[at].goes;
+            reply.into_iter().for_each(|reply| goes.extend(format!("{reply}\n").into_bytes()));
+            return true;
+        }
         let (desk, params) = (&mut self.desks[at], &line["params"]);
         let reply = match line["method"].as_str() {
             Some("server/discover") if line["id"].as_str().is_some_and(|id| id.starts_with("stdio-bus/")) => {
@@ -210,6 +325,9 @@ impl Door {
 
     /// A worker reports progress on one of its requests, or answers it.
     fn does_some(&mut self, at: usize) -> Value {
+        if let Some(agent) = self.agents.get_mut(&at) {
+            return agent.says(at, &mut self.random).expect("it has work");
+        }
         let desk = &mut self.desks[at];
         let next = self.random.range(0..desk.work.len());
         let work = &mut desk.work[next];
@@ -254,6 +372,13 @@ impl Door {
                 moved |= self.reads(at, wire, 1 << 16);
             }
         }
+        for at in 0..self.callers.len() {
+            for wire in (0..self.callers[at].wires.len()).rev() {
+                moved |= self.callers[at].writes(wire, 1 << 16);
+                moved |= self.caller_reads(at, wire, 1 << 16);
+            }
+            moved |= self.caller_keeps_up(at);
+        }
         moved
     }
 
@@ -281,12 +406,13 @@ impl Door {
         );
     }
 
-    /// Returns the number of results, the number of fetched answers, and the trace.
-    fn lives(mut self, most_steps: usize) -> (usize, usize, u64) {
+    fn lives(mut self, most_steps: usize) -> Lived {
         for name in 0..self.random.range(1..6) {
             let is_modern = self.random.one_in(2);
             self.visitors.push(Visitor::new(name, is_modern, &mut self.random));
         }
+        let callers = if self.acp.is_some() { self.random.range(1..4) } else { 0 };
+        self.callers.extend((0..callers).map(|name| Caller::new(100 + name)));
         let mut steps = self.random.range(200..STEPS).min(most_steps).max(1);
         self.runs("the beginning", true, |_| {
             steps -= 1;
@@ -295,12 +421,15 @@ impl Door {
         self.is_kind = true;
         self.machine.wires.borrow_mut().is_kind = true;
         self.machine.children.borrow_mut().is_kind = true;
-        let is_content = |door: &mut Self| door.visitors.iter().all(Visitor::is_content);
+        let is_content = |door: &mut Self| {
+            door.visitors.iter().all(Visitor::is_content) && door.callers.iter().all(Caller::is_content)
+        };
         self.runs("answers", false, is_content);
         // Again for each visitor, until broken streams are fetched, and something is answered.
         for round in 0..40 {
             let is_served = |visitor: &Visitor| visitor.results > 0 || visitor.has_legacy_server;
-            if round > 5 && self.visitors.iter().all(is_served) {
+            let are_answered = self.callers.iter().all(|caller| caller.results > 0);
+            if round > 5 && self.visitors.iter().all(is_served) && are_answered {
                 break;
             }
             if round > 5 && round % 4 == 0 {
@@ -312,6 +441,10 @@ impl Door {
                 self.connects(at);
                 self.visitors[at].goes_on(&mut self.random);
             }
+            for at in 0..self.callers.len() {
+                self.caller_connects(at);
+                self.callers[at].goes_on(&mut self.random);
+            }
             self.runs("answers in peace", false, is_content);
         }
         let results = self.visitors.iter().map(|visitor| visitor.results).sum();
@@ -319,18 +452,35 @@ impl Door {
             let world = (self.manner, self.assignment, self.machine.shell.reactor.memory.most);
             assert!(visitor.results > 0, "{} has no answer: {:?}, {world:?}", visitor.name, visitor.last);
         }
+        for caller in &self.callers {
+            assert!(caller.results > 0, "{} has no answer: {:?}, {:?}", caller.name, caller.last, self.acp);
+        }
+        self.check_callers();
         let fetched = self.visitors.iter().map(|visitor| visitor.fetched).sum();
+        let prompted = self.callers.iter().map(|caller| caller.results).sum();
+        let reopened = self.callers.iter().map(|caller| caller.reopened).sum();
+        for caller in &mut self.callers {
+            (0..caller.wires.len()).rev().for_each(|wire| caller.loses(wire, false, || true));
+            caller.leaves(false);
+        }
         for visitor in &mut self.visitors {
             (0..visitor.wires.len()).rev().for_each(|wire| visitor.loses(wire, || true));
         }
         let known: usize = self.visitors.iter().map(|visitor| visitor.sessions).sum();
-        // Unused sessions end after 10 s, or stay for the whole test.
-        let ends = self.machine.wires.borrow().awake + Duration::from_secs(30);
-        let is_over = |door: &mut Self| door.machine.wires.borrow().awake >= ends;
+        // Unused sessions end after 10 s, or stay for the whole test; connections of ACP without a stream end after 60 s.
+        let most = Duration::from_secs(if self.acp.is_some() { 90 } else { 30 });
+        let ends = self.machine.wires.borrow().awake + most;
+        let is_over = |door: &mut Self| {
+            let Shell { bus, reactor, .. } = &door.machine.shell;
+            // A daemon without anything to wait for lets time pass slowly.
+            let is_empty = bus.view().stats().clients == 0 && reactor.http.is_deserted(&reactor.connections);
+            door.machine.wires.borrow().awake >= ends || door.acp.is_some() && is_empty
+        };
         self.runs("the end of unused sessions", false, is_over);
         let shell = &self.machine.shell;
         let (clients, pending) = (shell.bus.view().stats().clients, shell.bus.view().stats().pending);
-        assert!(clients <= known, "{clients} sessions are there, and {known} are known to clients");
+        let left = shell.reactor.http.left();
+        assert!(clients <= known, "{clients} clients are there, and {known} sessions are known to them: {left:#?}");
         assert!(clients > 0 || shell.reactor.listeners.grants.is_empty(), "who has gone has no token here");
         assert!(clients > 0 || shell.reactor.http.is_deserted(&shell.reactor.connections), "something is left");
         assert_eq!(pending, 0, "requests are pending without a waiting client");
@@ -344,22 +494,54 @@ impl Door {
         );
         assert_eq!(self.machine.shell.reactor.io.lent(), 0, "memory is lent");
         let trace = self.machine.wires.borrow().trace;
-        (results, fetched, trace)
+        Lived { results, fetched, prompted, reopened, trace }
     }
 }
 
+/// What came of a world.
+#[derive(Debug)]
+struct Lived {
+    /// Results that visitors had, and answers that they fetched behind broken connections.
+    results: usize,
+    fetched: usize,
+    /// Results that clients of ACP had, and streams that they opened again.
+    prompted: usize,
+    reopened: usize,
+    trace: u64,
+}
+
+/// The pool of ACP.
+const AGENTS: &str = "agents";
+
+/// Why a connection of ACP may end without its client's doing.
+const ENDS: [Reason; 9] = [
+    Reason::MemoryLimit,
+    Reason::ClientStalled,
+    Reason::ClientSlow,
+    Reason::ClientOverdue,
+    Reason::OwnWorkerEnded,
+    Reason::OwnWorkerReplaced,
+    Reason::SessionIdle,
+    Reason::SessionEvicted,
+    Reason::CrashSuspect,
+];
+
 #[test]
-fn mcp_visitors_get_their_own_answers_whatever_the_kernel_does() {
+fn clients_over_http_get_their_own_answers_whatever_the_kernel_does() {
     let lived = for_each_seed("door", 12, |seed, steps| Door::new(seed, "p").lives(steps));
-    let (results, fetched) = lived.iter().fold((0, 0), |sum, (more, again, _)| (sum.0 + more, sum.1 + again));
-    assert!(lived.len() < 48 || results > 400 && fetched > 4, "{results} answers, {fetched} fetched");
+    let sum = |of: fn(&Lived) -> usize| lived.iter().map(of).sum::<usize>();
+    let (results, fetched) = (sum(|it| it.results), sum(|it| it.fetched));
+    let (prompted, reopened) = (sum(|it| it.prompted), sum(|it| it.reopened));
+    let all = format!("{results} answers, {fetched} fetched, {prompted} of ACP, {reopened} streams opened again");
+    assert!(lived.len() < 48 || results > 400 && fetched > 4 && prompted > 200 && reopened > 20, "{all}");
+    println!("{all}");
 }
 
 #[test]
 fn an_mcp_seed_repeats_exactly_beside_others_and_with_any_log() {
     let _nothing_starts = crate::testing::STARTS.read();
     for seed in 1..3 {
-        let traces = ["p", "a_pool_with_a_longer_name"].map(|pool| Door::new(seed, pool).lives(150).2);
+        let traces = ["p", "a_pool_with_a_longer_name"].map(|pool| Door::new(seed, pool).lives(150).trace);
         assert_eq!(traces[0], traces[1], "the seed {seed} does not repeat itself");
     }
 }

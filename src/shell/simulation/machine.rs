@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::workers::Children;
-use crate::config::Config;
+use crate::config::{Config, Listen};
 use crate::shell::admin::Admin;
 use crate::shell::descriptors::Allowance;
 use crate::shell::http::exchange::OPERATORS;
@@ -27,8 +27,8 @@ pub(super) struct Machine {
     pub(super) shell: Shell<Kernel>,
     pub(super) wires: Rc<RefCell<Wires>>,
     pub(super) children: Rc<RefCell<Children>>,
-    /// The listening sockets for clients, and for operators, if there is one.
-    pub(super) door: i32,
+    /// The listening sockets for clients by listener, and for operators, if there is one.
+    pub(super) doors: Vec<i32>,
     pub(super) admin_door: Option<i32>,
     pub(super) stop: UnixStream,
 }
@@ -59,30 +59,37 @@ impl Machine {
             next_pid: 1000,
             is_kind: false,
         }));
-        let socket: OwnedFd = pair().0.into();
-        let door = socket.as_raw_fd();
-        let mut listening = Listening::nowhere(socket, "a seed", 0);
-        listening.is_inherited = seed.is_multiple_of(3);
-        let acceptor = Acceptor::new(listening, &config.listeners);
+        let listens = config.listeners.iter().take_while(|listener| !matches!(listener.listen, Listen::Stdio));
+        let sockets: Vec<OwnedFd> = listens.map(|_| pair().0.into()).collect();
+        let doors: Vec<i32> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
+        let of_clients: Vec<_> = sockets
+            .into_iter()
+            .enumerate()
+            .map(|(at, socket)| {
+                let mut listening = Listening::nowhere(socket, "a seed", at);
+                listening.is_inherited = seed.is_multiple_of(3);
+                Acceptor::new(listening, &config.listeners)
+            })
+            .collect();
         let (teller, news) = Teller::new(pair().0.into());
         let [children_bell, stop_bell] = [children_ours, stop_ours].map(|pipe| Bell::new(pipe.into()));
         let signals =
             Signals { children: children_bell, news, teller, stop: stop_bell, hangup: None, has_terminal: false };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
-        wires.borrow_mut().most_open.extend(descriptors.map(|most| (door, most)));
+        wires.borrow_mut().most_open.extend(descriptors.map(|most| (doors[0], most)));
         wires.borrow_mut().steady = vec![signals.children.pipe.as_raw_fd(), signals.stop.pipe.as_raw_fd()];
         let of_admin: Option<OwnedFd> = has_admin.then(|| pair().0.into());
         let admin_door = of_admin.as_ref().map(AsRawFd::as_raw_fd);
         let of_admin = of_admin.map(|socket| Listening::nowhere(socket, "a seed", OPERATORS));
         let of_admin = of_admin.map(|listening| Acceptor::new(listening, &config.listeners));
-        let acceptors: Vec<_> = [acceptor].into_iter().chain(of_admin).collect();
+        let acceptors: Vec<_> = of_clients.into_iter().chain(of_admin).collect();
         let admin = Admin::new(&config, &acceptors);
         let children_of_shell = Box::new(Rc::clone(&children));
         let source = Source { again: None, inherited: Arc::default() };
         let reloads = Reloads::new(source, Arc::new(config));
         let mut shell = Shell::new(reloads, kernel, children_of_shell, signals, allowance, acceptors, admin);
         shell.start_listening(None);
-        Self { shell, wires, children, door, admin_door, stop }
+        Self { shell, wires, children, doors, admin_door, stop }
     }
 
     /// Connects to a listening socket: the peer's end, and the inode of the daemon's.

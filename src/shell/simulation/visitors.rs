@@ -2,13 +2,14 @@
 //! their sessions, read slowly, break connections anywhere, and check the responses. Some keep their connections, some
 //! open one for each request, and some do either.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use serde_json::{Value, json};
 
-use super::lines::{Pulled, pull, push};
-use crate::http1::{Event, Method, ResponseReader};
+use super::lines::Pulled;
+use super::wire::shown;
+use crate::http1::Method;
 use crate::mcp::head::Repeated;
 use crate::testing::Random;
 
@@ -24,37 +25,8 @@ pub(super) enum What {
     Nonsense,
 }
 
-/// The head of a response.
-#[derive(Debug)]
-struct Told {
-    status: u16,
-    is_stream: bool,
-    closes: bool,
-}
-
-/// One connection.
-pub(super) struct Wire {
-    end: OwnedFd,
-    pub(super) inode: u64,
-    number: usize,
-    todo: VecDeque<u8>,
-    came: Vec<u8>,
-    /// Unanswered requests, and the sessions that they were sent in.
-    waits: VecDeque<(What, Option<String>)>,
-    reader: Option<ResponseReader>,
-    told: Option<Told>,
-    body: Vec<u8>,
-    /// The daemon has announced that it closes the connection.
-    is_closing: bool,
-    /// The visitor sends nothing more on it, whether it has announced that or not.
-    is_over: bool,
-    /// It is read in small steps.
-    is_slow: bool,
-    /// A request was sent on it.
-    is_used: bool,
-    /// The simulation has broken it, though the visitor may not have noticed.
-    pub(super) is_broken: bool,
-}
+/// Its connections remember the requests, and the sessions that they were sent in.
+type Wire = super::wire::Wire<(What, Option<String>)>;
 
 /// An unanswered request.
 #[derive(Debug)]
@@ -155,22 +127,7 @@ impl Visitor {
 
     pub(super) fn connects(&mut self, end: OwnedFd, inode: u64, random: &mut Random) {
         self.count += 1;
-        self.wires.push(Wire {
-            end,
-            inode,
-            number: self.count,
-            todo: VecDeque::new(),
-            came: Vec::new(),
-            waits: VecDeque::new(),
-            reader: None,
-            told: None,
-            body: Vec::new(),
-            is_closing: false,
-            is_over: false,
-            is_slow: random.one_in(4),
-            is_used: false,
-            is_broken: false,
-        });
+        self.wires.push(Wire::new(end, inode, self.count, random));
     }
 
     /// Whether it keeps the connection for its next request.
@@ -180,16 +137,8 @@ impl Visitor {
 
     /// A connection for a request: a new one, or a kept one, where other requests may be outstanding.
     fn usable(&self, keeps: bool, random: &mut Random) -> Option<usize> {
-        let may = |wire: &Wire| {
-            let is_open = !wire.waits.iter().any(|(what, _)| matches!(what, What::Get(_) | What::Nonsense));
-            let may_ask = !wire.is_used || keeps;
-            may_ask
-                && is_open
-                && !wire.is_closing
-                && !wire.is_over
-                && wire.waits.len() < 4
-                && wire.told.as_ref().is_none_or(|told| !told.closes)
-        };
+        let is_last = |(what, _): &(What, _)| matches!(what, What::Get(_) | What::Nonsense);
+        let may = |wire: &Wire| wire.may_ask(keeps, is_last);
         let usable: Vec<usize> = (0..self.wires.len()).filter(|at| may(&self.wires[*at])).collect();
         (!usable.is_empty()).then(|| *random.pick(&usable))
     }
@@ -319,15 +268,12 @@ impl Visitor {
     }
 
     pub(super) fn writes(&mut self, at: usize, most: usize) -> bool {
-        let wire = &mut self.wires[at];
-        push(&wire.end, &mut wire.todo, most) > 0
+        self.wires[at].writes(most)
     }
 
     /// Reads what is available. The result is [`Pulled::End`] if the daemon has closed the connection.
     pub(super) fn reads(&mut self, at: usize, most: usize) -> Pulled {
-        let most = if self.wires[at].is_slow { most.min(200) } else { most };
-        let wire = &mut self.wires[at];
-        let pulled = pull(&wire.end, &mut wire.came, most);
+        let pulled = self.wires[at].pulls(most);
         while self.takes(at) {}
         pulled
     }
@@ -336,7 +282,7 @@ impl Visitor {
     fn takes(&mut self, at: usize) -> bool {
         let wire = &mut self.wires[at];
         let Some((what, session)) = wire.waits.front().cloned() else {
-            assert!(wire.came.is_empty(), "{} is told what it has not asked: {:?}", self.name, text(&wire.came));
+            assert!(wire.came.is_empty(), "{} is told what it has not asked: {:?}", self.name, shown(&wire.came));
             return false;
         };
         let method = match what {
@@ -344,51 +290,23 @@ impl Visitor {
             What::Delete => Method::Delete,
             _ => Method::Post,
         };
-        let reader = wire.reader.get_or_insert_with(|| ResponseReader::new(method, 1 << 24));
-        let came = std::mem::take(&mut wire.came);
-        let mut begun = None;
-        let (length, is_over) = match reader.next(&came, false) {
-            Event::More(length) => (length, None),
-            Event::Head(head) => {
-                let field = |name: &str| head.fields.values(name).next().and_then(|value| str::from_utf8(value).ok());
-                let is_stream = field("content-type") == Some("text/event-stream");
-                wire.told = Some(Told { status: head.status, is_stream, closes: field("connection") == Some("close") });
-                begun = field("mcp-session-id").map(str::to_owned);
-                (head.length, Some(false))
-            }
-            Event::Data { data, length } => {
-                wire.body.extend_from_slice(data);
-                (length, Some(false))
-            }
-            Event::End(length) => (length, Some(true)),
-            Event::Wrong(error) => panic!("{} is told no HTTP: {error:?} {:?}", self.name, text(&came)),
-        };
-        wire.came = came[length..].to_vec();
-        if let Some(id) = begun {
+        let Some(taken) = wire.takes(self.name, method, "mcp-session-id") else { return false };
+        if let Some(id) = taken.id {
             assert!(matches!(what, What::Begin), "{what:?} has begun a session");
             if self.session.replace(id).is_none() {
                 self.sessions += 1;
             }
         }
         self.takes_events(at);
-        match is_over {
-            None => false,
-            Some(true) => {
-                self.ends(at, &what, session.as_ref());
-                true
-            }
-            Some(false) => true,
+        if taken.is_over {
+            self.ends(at, &what, session.as_ref());
         }
+        true
     }
 
     /// Takes the complete events.
     fn takes_events(&mut self, at: usize) {
-        if !self.wires[at].told.as_ref().is_some_and(|told| told.is_stream) {
-            return;
-        }
-        while let Some(end) = memchr::memmem::find(&self.wires[at].body, b"\n\n") {
-            let event: Vec<u8> = self.wires[at].body.drain(..end + 2).collect();
-            let event = String::from_utf8(event).expect("an event is text");
+        while let Some(event) = self.wires[at].next_event() {
             let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
             let id = field("id: ").map(str::to_owned);
             let message: Option<Value> = field("data: ")
@@ -474,7 +392,7 @@ impl Visitor {
     /// A response has ended.
     fn ends(&mut self, at: usize, what: &What, session: Option<&String>) {
         let wire = &mut self.wires[at];
-        (wire.reader, _) = (None, wire.waits.pop_front());
+        wire.waits.pop_front();
         let told = wire.told.take().expect("an answer has a head");
         let body = std::mem::take(&mut wire.body);
         let number = wire.number;
@@ -575,7 +493,7 @@ impl Visitor {
     /// A connection ends. If something is outstanding on it, the simulation has to know why (`is_known`).
     pub(super) fn loses(&mut self, at: usize, is_known: impl FnOnce() -> bool) {
         let mut wire = self.wires.remove(at);
-        while pull(&wire.end, &mut wire.came, 1 << 16) == Pulled::Something {}
+        wire.drains();
         let owed = wire.waits.iter().any(|(what, session)| match what {
             What::Nonsense => false,
             // A stream goes on where it was resumed last: another connection in the middle of an event ends there, and
@@ -583,15 +501,14 @@ impl Visitor {
             What::Get(Some(last)) => self.resumed.get(&(session.clone(), stream_of(last).to_owned())) == Some(&1),
             _ => true,
         });
-        let is_told = wire.is_closing || wire.told.as_ref().is_some_and(|told| told.closes);
+        let is_told = wire.is_closing || wire.closes();
         assert!(is_told || !owed || is_known(), "{} is left without an answer to {:?}", self.name, wire.waits);
         wire.waits.iter().for_each(|(what, _)| self.cut_off(wire.number, what));
     }
 
     /// Whether a connection has served its purpose.
     pub(super) fn is_done_with(&self, at: usize) -> bool {
-        let wire = &self.wires[at];
-        wire.is_over && wire.todo.is_empty() && wire.waits.is_empty()
+        self.wires[at].is_done()
     }
 
     /// Whether nothing that it could still get is outstanding.
@@ -617,8 +534,4 @@ impl Visitor {
             Stage::Begins => {}
         }
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned()
 }

@@ -22,6 +22,8 @@ use crate::testing::Random;
 
 pub(super) struct Worker {
     pub(super) key: WorkerKey,
+    /// The pool that it belongs to.
+    pub(super) pool: String,
     pub(super) stdin: OwnedFd,
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
@@ -91,7 +93,7 @@ impl Children {
         }
     }
 
-    pub(super) fn start(&mut self, worker: WorkerKey) -> io::Result<Spawned> {
+    pub(super) fn start(&mut self, worker: WorkerKey, pool: &str) -> io::Result<Spawned> {
         if !self.is_kind && self.random.one_in(6) {
             return Err(io::Error::from_raw_os_error(*self.random.pick(&[libc::EAGAIN, libc::EMFILE])));
         }
@@ -102,6 +104,7 @@ impl Children {
         let pid = self.next_pid;
         self.workers.push(Worker {
             key: worker,
+            pool: pool.to_owned(),
             stdin: stdin_theirs,
             stdout: Some(stdout_theirs),
             stderr: Some(stderr_theirs),
@@ -116,12 +119,12 @@ impl Children {
 }
 
 impl Processes for Rc<RefCell<Children>> {
-    fn begin(&mut self, worker: WorkerKey, _: &Pool, _: &Rlimit) -> io::Result<()> {
+    fn begin(&mut self, worker: WorkerKey, pool: &Pool, _: &Rlimit) -> io::Result<()> {
         let mut children = self.borrow_mut();
         if !children.is_kind && children.random.one_in(12) {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
-        let started = children.start(worker);
+        let started = children.start(worker, &pool.core.id);
         children.started.push_back((worker, started.map_err(Into::into)));
         let _ = write(&children.bell, b"s");
         Ok(())

@@ -318,7 +318,8 @@ impl Connection {
         let mut readers: Vec<_> = self.streams.sockets().collect();
         let mut known: Vec<_> =
             self.model.values().filter_map(|stream| Some((stream.reader?, stream.number?))).collect();
-        (readers.sort_unstable(), known.sort_unstable());
+        readers.sort_unstable();
+        known.sort_unstable();
         assert_eq!(readers, known);
         assert_eq!(self.streams.is_in_use(), !readers.is_empty());
         let bytes: usize = self.model.values().flat_map(|stream| &stream.waiting).map(String::len).sum();

@@ -30,7 +30,7 @@ class Tally(collections.Counter):
 
     def fail(self, kind, what):
         self[kind] += 1
-        if len(self.failed) < 20:
+        if self[kind] <= 20:
             self.failed.append(f"{kind}: {what}")
 
 

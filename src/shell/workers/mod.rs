@@ -1,5 +1,6 @@
 //! Workers as processes: starts them, logs their stderr, and handles their deaths and our signals.
 
+mod child;
 pub(super) mod memories;
 pub(super) mod processes;
 pub(super) mod reap;

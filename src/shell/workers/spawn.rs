@@ -1,33 +1,24 @@
 //! Starts a worker: three pipes, a process group of its own, and nothing inherited that it did not ask for (spec 3.3,
-//! 5.1).
-//!
-//! The child borrows our memory until its exec, so that no page table is copied and no page is written twice; only the
-//! calling thread waits for that exec (clone(2), CLONE_VFORK).
+//! 5.1). What its process does until it is the worker is in `child.rs`.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::ptr;
 use std::sync::atomic::AtomicI32;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::{
-    Gid, Pid, Resource, Rlimit, Uid, WaitId, WaitIdOptions, WaitOptions, setrlimit, waitid, waitpid,
-};
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, sched_setaffinity, set_capabilities, set_no_new_privs,
-    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
-};
+use rustix::process::{Gid, Pid, Rlimit, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
+use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::config::{Identity, Pool, Rights};
+pub(crate) use super::child::Job;
+use super::child::{Child, LONGEST_START};
+use crate::config::{Identity, Pool};
 
 /// Capacity of the pipes that messages pass through in bytes: large messages need fewer turns than with the kernel's
 /// 64 KiB.
@@ -116,9 +107,6 @@ fn is_our_own(name: &OsStr) -> bool {
 /// proc_pid_oom_score_adj(5)): a worker is replaced, but without the daemon all of them would end.
 const KILLED_BEFORE_US: i32 = 500;
 
-/// Stack size of a child before its exec; the C library may copy the arguments there.
-const STACK: usize = 64 * 1024;
-
 /// Why a worker was not started.
 #[derive(Debug)]
 pub(crate) struct NotStarted {
@@ -157,26 +145,6 @@ impl fmt::Display for NotStarted {
             _ => Ok(()),
         }
     }
-}
-
-/// Time limit for starting another user's worker. That user can stop the child between the change of user and its exec,
-/// or delay the exec with a file system of its own, and we would wait for ever.
-const LONGEST_START: Duration = Duration::from_secs(10);
-
-/// Everything that starting a worker needs. Nothing is allocated between clone and exec.
-pub(crate) struct Job {
-    program: CString,
-    arguments: Vec<CString>,
-    environment: Vec<CString>,
-    cwd: Option<CString>,
-    descriptors: Rlimit,
-    rights: Rights,
-    /// The supplementary groups of its user.
-    groups: Vec<Gid>,
-    /// Its oom_score_adj, if that is higher than ours.
-    memory_score: Option<String>,
-    /// Its pipes are larger than usual.
-    has_large_pipes: bool,
 }
 
 impl Job {
@@ -224,7 +192,7 @@ impl Job {
     }
 
     /// Starts the worker, and waits for its exec. `pid` is set to its process id before the child runs. All signals
-    /// have to be blocked in the calling thread: a handler in the child would run in our memory.
+    /// have to be blocked in the calling thread (`child.rs`).
     ///
     /// # Errors
     /// The error of pipe2(2), clone(2) or a system call of the child.
@@ -237,41 +205,19 @@ impl Job {
         for ours in [&stdin, &stdout, &stderr] {
             fcntl_setfl(ours, fcntl_getfl(ours)? | OFlags::NONBLOCK)?;
         }
-        let pointers = |texts: &[CString]| -> Vec<*const c_char> {
-            texts.iter().map(|text| text.as_ptr()).chain([ptr::null()]).collect()
-        };
-        let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
-        let child = Child {
-            job: self,
-            pipes: [&stdin_theirs, &stdout_theirs, &stderr_theirs].map(|pipe| pipe.as_raw_fd()),
-            arguments: arguments.as_ptr(),
-            environment: environment.as_ptr(),
-            parent: std::process::id() as libc::pid_t,
-            failure: Cell::new(None),
-        };
+        let child = Child::new(self, [&stdin_theirs, &stdout_theirs, &stderr_theirs]);
         let began = Instant::now();
-        // Aligned like every stack.
-        let mut stack = Vec::<u128>::with_capacity(STACK / 16 + self.arguments.len());
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
-        // SAFETY: the stack, and what `child` points to, live until the child's exec or end, for which this call waits.
-        // The child only makes async-signal-safe calls, and writes only to its stack, to `failure` and to our errno.
-        let number = unsafe {
-            let top = stack.as_mut_ptr().add(stack.capacity());
-            let child = ptr::from_ref(&child).cast_mut();
-            libc::clone(prepare_child, top.cast::<c_void>(), flags, child.cast::<c_void>(), pid.as_ptr())
-        };
-        if number < 0 {
-            return Err(io::Error::last_os_error().into());
-        }
-        match child.failure.get() {
-            None if self.rights.identity.is_some() && began.elapsed() >= LONGEST_START && was_killed(number) => {
+        match child.run(pid)? {
+            (child, None)
+                if self.rights.identity.is_some() && began.elapsed() >= LONGEST_START && was_killed(child) =>
+            {
                 let why = format!("not done within {} s, and given up", LONGEST_START.as_secs());
                 Err(NotStarted { step: Some("execve"), error: io::Error::new(io::ErrorKind::TimedOut, why) })
             }
-            None => Ok(Spawned { pid: number as u32, stdin, stdout, stderr }),
-            Some((step, error)) => {
-                // SAFETY: it is our child, which is reaped only here; the status may be a null pointer.
-                unsafe { libc::waitpid(number, ptr::null_mut(), 0) };
+            (child, None) => Ok(Spawned { pid: child.as_raw_nonzero().get().cast_unsigned(), stdin, stdout, stderr }),
+            (child, Some((step, error))) => {
+                // It is our child, which is reaped only here.
+                let _ = waitpid(Some(child), WaitOptions::empty());
                 Err(NotStarted { step: Some(step), error: error.into() })
             }
         }
@@ -310,149 +256,9 @@ pub(crate) fn memory_score() -> Option<String> {
     (ours < 1000).then(|| (ours + KILLED_BEFORE_US).min(1000).to_string())
 }
 
-type Failure = (&'static str, Errno);
-
-/// The child's view of our memory.
-struct Child<'a> {
-    job: &'a Job,
-    /// The future stdin, stdout and stderr.
-    pipes: [RawFd; 3],
-    arguments: *const *const c_char,
-    environment: *const *const c_char,
-    parent: libc::pid_t,
-    /// Why it was not started: a system call and its error.
-    failure: Cell<Option<Failure>>,
-}
-
-/// Runs in the child until the exec.
-extern "C" fn prepare_child(child: *mut c_void) -> c_int {
-    // SAFETY: `Job::start` passes a `Child`, and waits.
-    let child = unsafe { &*child.cast::<Child<'_>>() };
-    let Err(failure) = child.exec();
-    child.failure.set(Some(failure));
-    // SAFETY: this exit runs none of our handlers.
-    unsafe { libc::_exit(127) }
-}
-
-impl Child<'_> {
-    /// Becomes the worker: it dies with us, and starts with the signals and limits of a fresh login.
-    fn exec(&self) -> Result<Infallible, Failure> {
-        let job = self.job;
-        self.leave()?;
-        // SAFETY: plain system calls on values that live until the exec.
-        unsafe {
-            for (number, pipe) in self.pipes.iter().enumerate() {
-                // Ours are above 2, so none of them is overwritten.
-                done("dup2", libc::dup2(*pipe, number as c_int))?;
-            }
-            if let Some(score) = &job.memory_score {
-                let file = libc::open(SCORE.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-                if file >= 0 {
-                    libc::write(file, score.as_ptr().cast::<c_void>(), score.len());
-                    libc::close(file);
-                }
-            }
-            for signal in 1..=64 {
-                libc::signal(signal, libc::SIG_DFL);
-            }
-            let mut none = std::mem::zeroed();
-            libc::sigemptyset(&mut none);
-            libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
-        }
-        self.take_rights()?;
-        // SAFETY: the same.
-        unsafe {
-            // After the change of user, which clears it (prctl(2)).
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            if libc::getppid() != self.parent {
-                return Err(("getppid", Errno::SRCH));
-            }
-            if let Some(cwd) = &job.cwd {
-                done("chdir", libc::chdir(cwd.as_ptr()))?;
-            }
-            // Like a shell, it runs a script without an interpreter line with sh.
-            done("execve", libc::execvpe(job.program.as_ptr(), self.arguments.cast(), self.environment.cast()))?;
-        }
-        Err(("execve", Errno::INVAL))
-    }
-
-    /// Leaves our process group, and for another user also our terminal: its holder can type into it (TIOCSTI).
-    fn leave(&self) -> Result<(), Failure> {
-        // SAFETY: the calls take numbers.
-        unsafe {
-            match self.job.rights.identity {
-                Some(_) => done("setsid", libc::setsid()),
-                None => {
-                    libc::setpgid(0, 0);
-                    Ok(())
-                }
-            }
-        }
-    }
-
-    /// Sets the limits first, which may be above ours, and then the user. These system calls affect only this thread:
-    /// the C library's functions would change all of ours, too. That user cannot access our memory meanwhile: on the
-    /// change of user the kernel forbids tracing of the address space, which is also ours from then on (PR_SET_DUMPABLE
-    /// in prctl(2)).
-    fn take_rights(&self) -> Result<(), Failure> {
-        let rights = &self.job.rights;
-        let _ = setrlimit(Resource::Nofile, self.job.descriptors);
-        for limit in &rights.limits {
-            setrlimit(limit.resource, limit.most).map_err(|error| (limit.call, error))?;
-        }
-        if let Some(cpus) = &rights.cpus {
-            sched_setaffinity(None, cpus).map_err(|error| ("sched_setaffinity", error))?;
-        }
-        if let Some(umask) = rights.umask {
-            // SAFETY: the call takes a number.
-            unsafe { libc::umask(umask as libc::mode_t) };
-        }
-        if let Some(identity) = &rights.identity {
-            let (user, group) = (Uid::from_raw(identity.user), Gid::from_raw(identity.group));
-            limit_start();
-            set_thread_groups(&self.job.groups).map_err(|error| ("setgroups", error))?;
-            set_thread_res_gid(group, group, group).map_err(|error| ("setresgid", error))?;
-            set_thread_res_uid(user, user, user).map_err(|error| ("setresuid", error))?;
-            if !user.is_root() {
-                // They are lost with root, but not with another user who had them.
-                set_capabilities(None, NONE).map_err(|error| ("capset", error))?;
-            }
-        }
-        if rights.no_new_privs {
-            set_no_new_privs(true).map_err(|error| ("prctl", error))?;
-        }
-        Ok(())
-    }
-}
-
-const NONE: CapabilitySets = CapabilitySets {
-    effective: CapabilitySet::empty(),
-    permitted: CapabilitySet::empty(),
-    inheritable: CapabilitySet::empty(),
-};
-
-const SCORE: &CStr = c"/proc/self/oom_score_adj";
-
-/// Makes the kernel kill this process unless it soon calls execve(2), which ends all timers (timer_create(2)); that
-/// also kills a stopped process.
-fn limit_start() {
-    // SAFETY: all of these live during the calls, and any value of their fields is valid.
-    unsafe {
-        let mut event: libc::sigevent = std::mem::zeroed();
-        (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGKILL);
-        let mut timer: libc::timer_t = std::mem::zeroed();
-        let mut time: libc::itimerspec = std::mem::zeroed();
-        time.it_value.tv_sec = LONGEST_START.as_secs() as _;
-        if libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) == 0 {
-            libc::timer_settime(timer, 0, &raw const time, ptr::null_mut());
-        }
-    }
-}
-
 /// Whether a child that took too long to start was killed for it, and reaped. If it was executed after all, it is left
 /// to the reaper.
-fn was_killed(child: libc::pid_t) -> bool {
-    let Some(child) = Pid::from_raw(child) else { return false };
+fn was_killed(child: Pid) -> bool {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     // This thread continues a moment before the child can be reaped.
     for _ in 0..100 {
@@ -465,15 +271,137 @@ fn was_killed(child: libc::pid_t) -> bool {
     false
 }
 
-/// Converts the result of a C library call.
-fn done(step: &'static str, result: c_int) -> Result<(), Failure> {
-    // SAFETY: the C library's errno of this thread, which waits while its child uses it.
-    if result < 0 { Err((step, Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))) } else { Ok(()) }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::path::Path;
+    use std::process::Command;
+    use std::ptr;
+    use std::sync::atomic::Ordering;
+    use std::thread;
+
+    use rustix::process::{Resource, getrlimit};
+    use rustix::thread::{CapabilitySets, CpuSet, set_capabilities};
+
     use super::*;
+    use crate::config::{Config, Limit};
+
+    /// A user without an account.
+    const SOMEBODY: u32 = 1_999_999_001;
+
+    /// A job of a pool that runs `program`.
+    fn job(program: &str, arguments: &[&str], change: impl FnOnce(&mut Pool)) -> Job {
+        let mut pool = Config::embedded(Path::new(program)).pools.remove(0);
+        pool.args = arguments.iter().copied().map(str::to_owned).collect();
+        change(&mut pool);
+        Job::new(&pool, &getrlimit(Resource::Nofile), None, false).expect("no zero bytes")
+    }
+
+    /// Starts it in a thread whose signals are blocked, perhaps with these capabilities alone, and looks at the result
+    /// there: the worker would not outlive the thread.
+    fn started<T: Send>(
+        job: &Job,
+        left: Option<CapabilitySet>,
+        look: impl FnOnce(i32, Result<Spawned, NotStarted>) -> T + Send,
+    ) -> T {
+        let run = || {
+            // SAFETY: any set is valid, and the mask is that of this thread.
+            unsafe {
+                let mut all = std::mem::zeroed();
+                libc::sigfillset(&mut all);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &all, ptr::null_mut());
+            }
+            if let Some(left) = left {
+                let ours = capabilities(None).expect("they are ours");
+                let fewer = CapabilitySets { effective: ours.permitted & left, ..ours };
+                set_capabilities(None, fewer).expect("fewer may always be had");
+            }
+            let pid = AtomicI32::new(0);
+            let result = job.start(&pid);
+            look(pid.load(Ordering::Acquire), result)
+        };
+        thread::scope(|scope| scope.spawn(run).join().expect("it does not panic"))
+    }
+
+    /// What a worker writes to stdout until its end.
+    fn said(job: &Job) -> String {
+        started(job, None, |_, result| {
+            let spawned = result.expect("it is started");
+            drop(spawned.stdin);
+            fcntl_setfl(&spawned.stdout, OFlags::empty()).expect("it is open");
+            let mut said = String::new();
+            File::from(spawned.stdout).read_to_string(&mut said).expect("it is text");
+            waitpid(Pid::from_raw(spawned.pid as i32), WaitOptions::empty()).expect("it is our child");
+            said
+        })
+    }
+
+    /// The failed step and its error; no process is left.
+    fn failure(job: &Job, left: Option<CapabilitySet>) -> (&'static str, Errno) {
+        started(job, left, |pid, result| {
+            let NotStarted { step, error } = result.err().expect("it is not started");
+            let left = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
+            assert_eq!(left.err(), Some(Errno::CHILD), "the child is reaped");
+            let error = Errno::from_io_error(&error).expect("an error of the kernel");
+            (step.expect("a call of the child has failed"), error)
+        })
+    }
+
+    #[test]
+    fn each_step_that_can_fail_is_named_with_its_error_and_leaves_no_process() {
+        let limit = |pool: &mut Pool| {
+            let most = Rlimit { current: Some(2), maximum: Some(1) };
+            pool.rights.limits = vec![Limit { call: "setrlimit(RLIMIT_CORE)", resource: Resource::Core, most }];
+        };
+        assert_eq!(failure(&job("/bin/cat", &[], limit), None), ("setrlimit(RLIMIT_CORE)", Errno::INVAL));
+        let cpus = |pool: &mut Pool| {
+            let mut last = CpuSet::new();
+            last.set(CpuSet::MAX_CPU - 1);
+            pool.rights.cpus = Some(last);
+        };
+        assert_eq!(failure(&job("/bin/cat", &[], cpus), None), ("sched_setaffinity", Errno::INVAL));
+        let nowhere = |pool: &mut Pool| pool.cwd = Some("/nowhere".into());
+        assert_eq!(failure(&job("/bin/cat", &[], nowhere), None), ("chdir", Errno::NOENT));
+        assert_eq!(failure(&job("/nowhere", &[], |_| ()), None), ("execve", Errno::NOENT));
+        assert_eq!(failure(&job("/etc/passwd", &[], |_| ()), None), ("execve", Errno::ACCESS));
+    }
+
+    #[test]
+    fn a_daemon_that_may_not_change_users_says_which_call_has_failed() {
+        let job = job("/bin/cat", &[], |pool| {
+            let (user, group, home) = (SOMEBODY, SOMEBODY, "/".into());
+            pool.rights.identity = Some(Identity { user, group, groups: Vec::new(), name: None, home });
+        });
+        let nothing = CapabilitySet::empty();
+        assert_eq!(failure(&job, Some(nothing)), ("setgroups", Errno::PERM));
+        let groups = CapabilitySet::SETGID;
+        if capabilities(None).is_ok_and(|ours| ours.permitted.contains(groups)) {
+            assert_eq!(failure(&job, Some(groups)), ("setresuid", Errno::PERM));
+        }
+    }
+
+    #[test]
+    fn a_script_without_an_interpreter_line_is_run_by_sh_with_its_arguments() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("script").display().to_string();
+        // Another process writes it: ours may have a child meanwhile that would keep it open for writing (ETXTBSY).
+        let write = r#"printf '%s' 'printf "%s." "$0" "$@"' > "$0" && chmod +x "$0""#;
+        assert!(Command::new("sh").args(["-c", write, &path]).status().expect("it is there").success());
+        assert_eq!(said(&job(&path, &["one", "and two"], |_| ())), format!("{path}.one.and two."));
+    }
+
+    #[test]
+    fn a_worker_begins_with_default_actions_of_all_signals_and_none_blocked() {
+        /// The numbers 32 to 34, which C libraries keep for themselves and refuse to change.
+        const OF_LIBRARIES: u64 = 0b111 << 31;
+        let status = said(&job("/bin/cat", &["/proc/self/status"], |_| ()));
+        let mask = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("it is in proc_pid_status(5)");
+            u64::from_str_radix(line.trim(), 16).expect("a mask") & !OF_LIBRARIES
+        };
+        assert_eq!(["SigBlk:", "SigIgn:", "SigCgt:"].map(mask), [0; 3], "{status}");
+    }
 
     #[test]
     fn many_workers_leave_pipes_of_the_usual_size_for_their_children() {

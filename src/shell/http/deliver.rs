@@ -230,7 +230,7 @@ impl<I: Io> Reactor<I> {
         let mut begun = std::mem::take(&mut self.http.members.begun);
         let before = source.window.get(Span { end: line.id.start, ..line.span });
         let id = match begun.is_empty() {
-            true if part.start == line.span.start => before.len()..before.len() + line.id.len() as usize,
+            true if part.start == line.span.start => before.len()..before.len() + line.id.len(),
             false if part.start == line.id.end && begun.starts_with(before) => before.len()..begun.len(),
             _ => {
                 self.http.members.begun = begun;

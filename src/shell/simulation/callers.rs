@@ -534,11 +534,9 @@ impl Caller {
         }
         match what {
             What::Begin if self.stage == Stage::Begins => self.leaves(false),
-            What::Ask(number) => {
-                // It may have been taken, or not.
-                if self.asked.remove(number).is_some() {
-                    self.given_up.insert(*number);
-                }
+            // It may have been taken, or not.
+            What::Ask(number) if self.asked.remove(number).is_some() => {
+                self.given_up.insert(*number);
             }
             What::Reply(id, session) => self.questions.push_back((id.clone(), session.clone())),
             What::Open(name) => self.closes_stream(name, is_torn, is_broken),

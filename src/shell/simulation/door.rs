@@ -205,7 +205,7 @@ impl Door {
                 self.callers[at].loses(wire, throws_away, || true);
                 true
             }
-            ..25 => self.callers[at].writes(wire, most),
+            1..25 => self.callers[at].writes(wire, most),
             _ => self.caller_reads(at, wire, most),
         }
     }

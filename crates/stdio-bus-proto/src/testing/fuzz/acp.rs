@@ -185,7 +185,7 @@ fn live(first: u8, bytes: &[u8]) {
 impl Connection {
     /// One of a few sessions, or none.
     fn session(which: usize) -> Option<String> {
-        (which % 32 != 0).then(|| format!("s{}", which % 32))
+        (!which.is_multiple_of(32)).then(|| format!("s{}", which % 32))
     }
 
     fn step(&mut self, number: usize, [what, which, more]: [usize; 3]) {

@@ -159,7 +159,7 @@ fn files(folders: &[&str]) -> Vec<PathBuf> {
 /// Calls `look` with every source file of the daemon.
 fn look_at_the_daemon(look: impl Fn(&Path, &str)) {
     for path in files(&["crates/ndjson-scan/src", "crates/stdio-bus-core/src", "src/io", "src/shell"]) {
-        look(&path, &fs::read_to_string(&path).unwrap());
+        look(&path, &code_of(&path));
     }
 }
 

@@ -37,6 +37,7 @@ use thiserror::Error;
 
 use crate::access::{Policy, Secret};
 use crate::address::{Address, is_abstract, is_loopback};
+use crate::bus::index::PoolId;
 use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Routing, Settings};
 
 pub use crate::bus::report::Level as LogLevel;
@@ -560,9 +561,9 @@ impl Config {
     /// The core's settings.
     pub fn settings(&self) -> Settings {
         let listener = |one: &Listener| settings::Listener {
-            pool: one.pool,
+            pool: one.pool.map(PoolId::at),
             stdio: matches!(one.listen, Listen::Stdio),
-            pools: one.pools.clone(),
+            pools: one.pools.as_ref().map(|pools| pools.iter().copied().map(PoolId::at).collect()),
             max_connections: one.max_connections,
             idle_timeout: one.idle_timeout,
             entry: one.entry.clone(),

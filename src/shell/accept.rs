@@ -18,7 +18,7 @@ use super::source;
 use super::timers::Timer;
 use super::transport::Transport;
 use super::turn::Shell;
-use crate::bus::port::{ClientKey, Input, Moment, Origin, Peer, Place};
+use crate::bus::port::{ClientKey, Input, ListenerId, Moment, Origin, Peer, Place};
 use crate::io::{Io, Submission};
 
 /// Maximum number of connections accepted from one socket in a turn; the others wait in the backlog.
@@ -26,7 +26,12 @@ const AT_ONCE: usize = 16;
 
 impl<I: Io> Shell<I> {
     /// Makes a new connection a client.
-    pub(super) fn add_client(&mut self, listener: usize, origin: Origin, transport: Transport) -> Option<ClientKey> {
+    pub(super) fn add_client(
+        &mut self,
+        listener: ListenerId,
+        origin: Origin,
+        transport: Transport,
+    ) -> Option<ClientKey> {
         self.connect(listener, origin, &[], |connections, client| {
             connections.add(transport, Endpoint::of(Peer::Client(client)))
         })
@@ -35,7 +40,7 @@ impl<I: Io> Shell<I> {
     /// Makes a connection a client, which `add` puts into the table. `begun` was received from it already.
     pub(super) fn connect(
         &mut self,
-        listener: usize,
+        listener: ListenerId,
         origin: Origin,
         begun: &[u8],
         add: impl FnOnce(&mut Connections, ClientKey) -> usize,
@@ -240,7 +245,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Listens again at a listener that was closed.
-    pub(super) fn open_listener(&mut self, listener: usize) {
+    pub(super) fn open_listener(&mut self, listener: ListenerId) {
         let now = self.clock.now();
         for index in 0..self.listeners.acceptors.len() {
             let acceptor = &mut self.listeners.acceptors[index];

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::access::{Bearer, Caller, Entrance, RETRY_AFTER, Reach, Refusal, Tokens};
 use crate::bus::Bus;
-use crate::bus::port::{ClientKey, Origin, Place};
+use crate::bus::port::{ClientKey, ListenerId, Origin, Place};
 use crate::config::{Config, Listener, Web};
 use crate::http1::Status;
 use crate::random;
@@ -44,11 +44,11 @@ impl Sender {
 
 /// The bearers of clients that were admitted by tokens, which may be revoked, with their listeners.
 #[derive(Default)]
-pub(super) struct Grants(BTreeMap<ClientKey, (usize, Bearer)>);
+pub(super) struct Grants(BTreeMap<ClientKey, (ListenerId, Bearer)>);
 
 impl Grants {
     /// A listener has admitted a client.
-    pub(super) fn keep(&mut self, client: ClientKey, listener: usize, sender: &Sender) {
+    pub(super) fn keep(&mut self, client: ClientKey, listener: ListenerId, sender: &Sender) {
         if let Some(bearer) = &sender.bearer {
             self.0.insert(client, (listener, bearer.clone()));
         }
@@ -60,7 +60,7 @@ impl Grants {
     }
 
     /// The clients of a listener whose tokens are no longer valid, or good for none of its pools.
-    pub(super) fn revoked(&self, bus: &Bus, listener: usize, access: &Access) -> impl Iterator<Item = ClientKey> {
+    pub(super) fn revoked(&self, bus: &Bus, listener: ListenerId, access: &Access) -> impl Iterator<Item = ClientKey> {
         let is_known = move |bearer: &Bearer| {
             let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
             access.terms.access.knows(bearer) && bus.view().offers_any(listener, &origin)
@@ -125,7 +125,7 @@ impl Access {
     pub(super) fn admit(
         &self,
         bus: &Bus,
-        listener: usize,
+        listener: ListenerId,
         origin: Origin,
         request: &Request<'_>,
     ) -> Result<(Sender, String), Refusal> {

@@ -357,7 +357,7 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bus::port::Place;
+    use crate::bus::port::{ListenerId, Place};
     use crate::http1::Limits;
     use crate::shell::crowd::Purpose;
     use crate::shell::http::exchange::Accepted;
@@ -372,7 +372,8 @@ pub(super) mod tests {
     /// Adds a connection that speaks HTTP, and returns its slot.
     pub(in crate::shell) fn add(connections: &mut Connections, purpose: Purpose, since: u64) -> usize {
         let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
-        let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
+        let accepted =
+            Accepted { socket: socket.into(), acceptor: 0, listener: ListenerId::at(0), place: Place::Inherited };
         connections.begin_http(Moment(since), accepted, purpose, LIMITS)
     }
 

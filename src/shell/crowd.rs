@@ -3,7 +3,7 @@
 
 use hashbrown::HashMap;
 
-use crate::bus::port::Source;
+use crate::bus::port::{ListenerId, Source};
 
 /// Maximum number of connections for requests that have sent one, answered or not.
 pub(super) const MOST_CONNECTIONS: usize = 2048;
@@ -29,7 +29,7 @@ pub(super) enum Purpose {
 /// What a connection is counted as. The counts follow, since only [`Crowd`] changes it.
 #[derive(Debug)]
 pub(super) struct Seat {
-    listener: usize,
+    listener: ListenerId,
     source: Source,
     has_place: bool,
 }
@@ -65,7 +65,7 @@ impl Counts {
 #[derive(Default)]
 pub(super) struct Crowd {
     /// Those of each listener: of each of its sources, and of all.
-    seats: HashMap<(usize, Option<Source>), Counts>,
+    seats: HashMap<(ListenerId, Option<Source>), Counts>,
     /// The number of connections of each purpose, and its maximum.
     counts: [usize; 3],
     most: [usize; 3],
@@ -87,7 +87,7 @@ impl Crowd {
     }
 
     /// A connection of this purpose comes to a listener. Returns its number, and what it is counted as.
-    pub(super) fn comes(&mut self, purpose: Purpose, listener: usize, source: Source) -> (u64, Seat) {
+    pub(super) fn comes(&mut self, purpose: Purpose, listener: ListenerId, source: Source) -> (u64, Seat) {
         self.counts[purpose as usize] += 1;
         self.count += 1;
         let seat = Seat { listener, source, has_place: false };
@@ -142,7 +142,7 @@ impl Crowd {
     }
 
     /// How many connections a listener has, in total or of one source.
-    pub(super) fn at(&self, listener: usize, source: Option<Source>) -> Counts {
+    pub(super) fn at(&self, listener: ListenerId, source: Option<Source>) -> Counts {
         self.seats.get(&(listener, source)).copied().unwrap_or_default()
     }
 

@@ -7,7 +7,7 @@ use super::connections::{AsHttp, Connections};
 use super::crowd::{Counts, Purpose};
 use super::http::exchange::{Accepted, Exchange, State};
 use super::transport::Transport;
-use crate::bus::port::{Moment, Source};
+use crate::bus::port::{ListenerId, Moment, Source};
 use crate::bus::shares::{Shares, Turn};
 use crate::http1::Limits;
 
@@ -28,7 +28,7 @@ impl Connections {
     }
 
     /// Whether a listener has accepted one of the connections.
-    pub(super) fn is_connected_to(&self, listener: usize) -> bool {
+    pub(super) fn is_connected_to(&self, listener: ListenerId) -> bool {
         self.crowd.at(listener, None) != Counts::default()
     }
 
@@ -156,7 +156,7 @@ mod tests {
             for source in (0..3).map(Source::User) {
                 let is_of = |it: &Exchange| it.seat.source() == source && it.seat.has_place();
                 let walked = connections.all_http().filter(|(_, _, it)| is_of(it)).count();
-                assert_eq!(connections.crowd.at(0, Some(source)).placed, walked);
+                assert_eq!(connections.crowd.at(ListenerId::at(0), Some(source)).placed, walked);
             }
         }
     }

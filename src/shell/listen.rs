@@ -21,6 +21,7 @@ use super::source;
 use crate::activation::Inherited;
 use crate::address::{self, Address};
 use crate::bus::port;
+use crate::bus::port::ListenerId;
 use crate::config::{Config, Listen, Owner};
 use crate::error::StartError;
 
@@ -51,7 +52,7 @@ pub(super) struct Listening {
     /// Its address, for display.
     pub address: String,
     /// Index of the listener in the configuration.
-    pub listener: usize,
+    pub listener: ListenerId,
     /// A service manager holds it, too, and keeps it when we end.
     pub is_inherited: bool,
 }
@@ -97,7 +98,7 @@ impl Place {
 impl Listening {
     /// An unbound socket; its clients are local.
     #[cfg(test)]
-    pub(super) fn nowhere(socket: OwnedFd, address: &str, listener: usize) -> Self {
+    pub(super) fn nowhere(socket: OwnedFd, address: &str, listener: ListenerId) -> Self {
         let place = Place::Unix { path: address.into(), mode: 0o600, owner: Owner::default(), file: None };
         Self { socket, address: address.to_owned(), listener, is_inherited: false, place }
     }
@@ -154,13 +155,13 @@ impl Listening {
         }
     }
 
-    fn tcp(socket: OwnedFd, address: SocketAddr, listener: usize) -> Self {
+    fn tcp(socket: OwnedFd, address: SocketAddr, listener: ListenerId) -> Self {
         let place = Place::Tcp(address);
         Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, place }
     }
 
     /// A service manager's socket at this address.
-    fn inherited(inherited: &Inherited, place: Place, listener: usize) -> Result<Self, StartError> {
+    fn inherited(inherited: &Inherited, place: Place, listener: ListenerId) -> Result<Self, StartError> {
         let failed = |error: io::Error| StartError::Bind { address: inherited.address.clone(), source: error };
         let socket = inherited.socket.try_clone().map_err(failed)?;
         // Another process may take a connection before it is accepted here. Processes that share the socket see the
@@ -207,7 +208,7 @@ fn lock_directory(path: &Path, until: Instant) -> Option<OwnedFd> {
 }
 
 /// One of our TCP sockets, and the client listener that it belongs to; none for the admin listener.
-pub(super) type OwnSocket = (Option<usize>, OwnedFd);
+pub(super) type OwnSocket = (Option<ListenerId>, OwnedFd);
 
 /// Opens the sockets of a start or a reload.
 pub(super) struct Opening<'a> {
@@ -247,7 +248,7 @@ impl<'a> Opening<'a> {
     ///
     /// The kernel closes a killed daemon's sockets some time after it was reaped, since its ring still holds them: an
     /// address in use is retried for a while.
-    fn open(&mut self, listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+    fn open(&mut self, listen: &Listen, listener: ListenerId) -> Result<Vec<Listening>, StartError> {
         let until = Instant::now() + LAST_HOLDER;
         let mut pause = FIRST_PAUSE;
         loop {
@@ -263,12 +264,12 @@ impl<'a> Opening<'a> {
     pub(super) fn open_all(
         &mut self,
         config: &Config,
-        listeners: impl IntoIterator<Item = usize>,
+        listeners: impl IntoIterator<Item = ListenerId>,
         with_admin: bool,
     ) -> Result<Vec<Listening>, StartError> {
         let mut opened = Vec::new();
         for index in listeners {
-            opened.extend(self.open(&config.listeners[index].listen, index)?);
+            opened.extend(self.open(&config.listeners[index.index()].listen, index)?);
         }
         if let Some(admin) = config.admin.as_ref().filter(|_| with_admin) {
             opened.extend(self.open(&admin.listen, OPERATORS)?.into_iter().take(MOST_OPERATOR_SOCKETS));
@@ -276,7 +277,7 @@ impl<'a> Opening<'a> {
         Ok(opened)
     }
 
-    fn open_now(&mut self, listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+    fn open_now(&mut self, listen: &Listen, listener: ListenerId) -> Result<Vec<Listening>, StartError> {
         let mut passed_on = |address: Address, place: Place| {
             let at = self.inherited.iter().position(|inherited| inherited.address == address)?;
             self.used[at] = true;
@@ -318,7 +319,7 @@ fn is_in_use(error: &StartError) -> bool {
 fn open_tcp(
     host: &str,
     port: u16,
-    listener: usize,
+    listener: ListenerId,
     shares: bool,
     mut passed_on: impl FnMut(SocketAddr) -> Option<Result<Listening, StartError>>,
 ) -> Result<Vec<Listening>, StartError> {
@@ -409,7 +410,7 @@ fn open_unix(
     path: &Path,
     mode: u32,
     owner: Owner,
-    listener: usize,
+    listener: ListenerId,
     others_until: Instant,
 ) -> Result<Listening, StartError> {
     let _lock = lock_directory(path, others_until);

@@ -9,7 +9,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::access::{Access, Grants};
 use super::listen::{Listening, OwnSocket};
-use crate::bus::port::Moment;
+use crate::bus::port::{ListenerId, Moment};
 use crate::config::{Config, Listener};
 use crate::kinds::Requests;
 
@@ -78,7 +78,7 @@ fn display_name(listening: &Listening, listener: Option<&Listener>) -> String {
 impl Acceptor {
     /// An acceptor that is not armed yet.
     pub(super) fn new(listening: Listening, listeners: &[Listener]) -> Self {
-        let listener = listeners.get(listening.listener);
+        let listener = listeners.get(listening.listener.index());
         Self {
             address: display_name(&listening, listener),
             listening: Some(listening),
@@ -92,16 +92,16 @@ impl Acceptor {
         }
     }
 
-    /// Assigns it to this listener, which has the index `at`.
-    pub(super) fn belong_to(&mut self, at: usize, listener: &Listener) {
+    /// Assigns it to this listener, which has the id `at`.
+    pub(super) fn belong_to(&mut self, at: ListenerId, listener: &Listener) {
         if let Some(listening) = &mut self.listening {
             listening.listener = at;
             self.address = display_name(listening, Some(listener));
         }
     }
 
-    /// The index of its client listener, while it listens.
-    pub(super) fn listener(&self) -> Option<usize> {
+    /// Its client listener, while it listens.
+    pub(super) fn listener(&self) -> Option<ListenerId> {
         self.listening.as_ref().filter(|_| !self.for_admin).map(|listening| listening.listener)
     }
 
@@ -227,29 +227,29 @@ impl Listeners {
     }
 
     /// Whether a listener's clients speak WebSocket.
-    pub(super) fn speaks_web(&self, listener: usize) -> bool {
+    pub(super) fn speaks_web(&self, listener: ListenerId) -> bool {
         self.policy(listener).is_some()
     }
 
     /// Whether a listener serves requests over connections that come and go, so that its clients are no connections.
-    pub(super) fn takes_requests(&self, listener: usize) -> bool {
+    pub(super) fn takes_requests(&self, listener: ListenerId) -> bool {
         self.requests(listener).is_some()
     }
 
     /// The protocol of those requests.
-    pub(super) fn requests(&self, listener: usize) -> Option<Requests> {
+    pub(super) fn requests(&self, listener: ListenerId) -> Option<Requests> {
         self.policy(listener)?.terms.kind.requests()
     }
 
     /// Whether a request to a listener may ask for a WebSocket.
-    pub(super) fn takes_websockets(&self, listener: usize) -> bool {
+    pub(super) fn takes_websockets(&self, listener: ListenerId) -> bool {
         let web = self.policy(listener).and_then(|policy| policy.terms.kind.web());
         web.is_some_and(|web| web.has_websockets)
     }
 
     /// The access policy of a listener over HTTP.
-    pub(super) fn policy(&self, listener: usize) -> Option<&Access> {
-        self.terms.get(listener)?.policy.as_ref()
+    pub(super) fn policy(&self, listener: ListenerId) -> Option<&Access> {
+        self.terms.get(listener.index())?.policy.as_ref()
     }
 
     /// Whether accepting from a socket is paused. WebSocket listeners still answer that they are full, and health
@@ -286,7 +286,7 @@ impl Listeners {
     }
 
     /// Refuses new connections to a listener. Its sockets keep their addresses.
-    pub(super) fn close_listener(&mut self, listener: usize) {
+    pub(super) fn close_listener(&mut self, listener: ListenerId) {
         self.acceptors.iter_mut().filter(|acceptor| acceptor.listener() == Some(listener)).for_each(Acceptor::shut);
     }
 }

@@ -19,7 +19,7 @@ use super::connections::Connection;
 use super::listen::KEEPALIVE;
 use super::reactor::Reactor;
 use super::transport::{Flight, State};
-use crate::bus::port::Moment;
+use crate::bus::port::{ListenerId, Moment};
 use crate::io::Io;
 
 /// How long a client may show no sign of life: it is probed three times.
@@ -69,8 +69,8 @@ pub(super) fn provoke_reset(socket: impl AsFd) {
 
 impl<I: Io> Reactor<I> {
     /// Starts monitoring a client of this listener.
-    pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
-        let is_tcp = self.listeners.terms.get(listener).is_some_and(|terms| terms.is_tcp);
+    pub(super) fn track_liveness(&mut self, now: Moment, listener: ListenerId, slot: usize) {
+        let is_tcp = self.listeners.terms.get(listener.index()).is_some_and(|terms| terms.is_tcp);
         self.connections[slot].deadline = is_tcp.then(|| next_look(now, LOOK_EVERY));
         self.schedule(slot);
     }

@@ -9,7 +9,7 @@ use std::thread;
 use rustix::net::{SendFlags, send};
 
 use super::reload::prepare::Prepared;
-use crate::bus::port::WorkerKey;
+use crate::bus::port::{ListenerId, WorkerKey};
 use crate::error::StartError;
 use crate::io::leave_signals_to_the_loop;
 
@@ -26,7 +26,7 @@ pub(super) enum News {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileOwner {
     /// The listener with this index, for its clients' tokens.
-    Listener(usize),
+    Listener(ListenerId),
     /// The admin listener, for the operators' token.
     Admin,
 }

@@ -20,7 +20,7 @@ use super::stdio::{LogOutput, Stdio};
 use super::timers::Timers;
 use super::workers::memories::Question;
 use super::workers::processes::Processes;
-use crate::bus::port::{Input, Moment, WorkerKey};
+use crate::bus::port::{Input, Moment, PoolId, WorkerKey};
 use crate::config::{Config, Pool};
 use crate::io::Io;
 
@@ -72,17 +72,18 @@ impl Workers {
     }
 
     /// Replaces the pools. Of the old ones, those are kept whose commands satisfy `may_start`.
-    pub(super) fn configure(&mut self, config: &Config, may_start: impl Fn(usize, u32) -> bool) {
+    pub(super) fn configure(&mut self, config: &Config, may_start: impl Fn(PoolId, u32) -> bool) {
         let before = std::mem::replace(&mut self.pools, config.pools.clone());
         self.former.extend(before.into_iter().enumerate());
-        self.former
-            .retain(|(at, pool)| may_start(*at, pool.core.generation) && pool.core.id == self.pools[*at].core.id);
+        self.former.retain(|(at, pool)| {
+            may_start(PoolId::at(*at), pool.core.generation) && pool.core.id == self.pools[*at].core.id
+        });
     }
 
     /// Begins to start a worker of a pool with one of its commands.
-    pub(super) fn begin(&mut self, worker: WorkerKey, pool: usize, generation: u32) -> io::Result<()> {
-        let is_meant = |former: &&(usize, Pool)| former.0 == pool && former.1.core.generation == generation;
-        let newest = &self.pools[pool];
+    pub(super) fn begin(&mut self, worker: WorkerKey, pool: PoolId, generation: u32) -> io::Result<()> {
+        let is_meant = |former: &&(usize, Pool)| former.0 == pool.index() && former.1.core.generation == generation;
+        let newest = &self.pools[pool.index()];
         let former = self.former.iter().filter(|_| newest.core.generation != generation).find(is_meant);
         self.processes.begin(worker, former.map_or(newest, |(_, pool)| pool), &self.descriptors)
     }

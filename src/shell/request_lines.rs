@@ -75,7 +75,7 @@ impl RequestLines {
         add_chosen(&mut entry, "method", ended.method.as_bytes());
         entry.token("id", &text(ended.id.as_bytes()));
         if let Some(pool) =
-            ended.worker.map(|worker| worker.pool.index()).or(ended.pool).and_then(|pool| pools.get(pool))
+            ended.worker.map(|worker| worker.pool).or(ended.pool).and_then(|pool| pools.get(pool.index()))
         {
             entry.chosen("pool", &pool.core.id);
             if let Some(worker) = ended.worker {

@@ -31,7 +31,7 @@ use super::descriptors::Allowance;
 use super::transport::Transport;
 use crate::access::{Policy, Tokens};
 use crate::address::Address;
-use crate::bus::port::{Exit, Origin, Reason};
+use crate::bus::port::{Exit, ListenerId, Origin, Reason};
 use crate::bus::settings::Proxies;
 use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, Listener, Web};
@@ -154,6 +154,7 @@ impl Simulation {
         let scarcity = Scarcity::new(&mut draws);
         let config = config(&mut draws, scarcity);
         let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
+        let stdio = stdio.map(ListenerId::at);
         let needs_header = config.listeners[0].entry.proxy.is_some();
         let web = config.listeners[0].web.as_ref();
         let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.access.tokens.is_some()));
@@ -187,7 +188,7 @@ impl Simulation {
     }
 
     /// Puts one client on the daemon's stdin and stdout.
-    fn serves_stdio(&mut self, listener: usize) {
+    fn serves_stdio(&mut self, listener: ListenerId) {
         let ((stdin, speaks), (hears, stdout)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
         // SAFETY: `stdio` is closed after the shell.
         let lent = |end: &OwnedFd| unsafe { BorrowedFd::borrow_raw(end.as_raw_fd()) };

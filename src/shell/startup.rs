@@ -16,6 +16,7 @@ use super::turn::Shell;
 use super::workers::reap::Reaper;
 use super::workers::spawn;
 use crate::activation::Inherited;
+use crate::bus::port::ListenerId;
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::cgroup;
 use crate::config::{Config, Listen};
@@ -60,6 +61,7 @@ pub(super) fn start<I: Io>(
     source: Source,
 ) -> Result<Shell<I>, StartError> {
     let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
+    let stdio = stdio.map(ListenerId::at);
     let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
     for output in [stdio.map(|_| stdout), Some(stderr)].into_iter().flatten().filter(|output| may_block(*output)) {
         io.prepare_aside(output.as_raw_fd());
@@ -82,7 +84,7 @@ pub(super) fn start<I: Io>(
 /// Opens the sockets for clients, and after them those for operators.
 fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Acceptor>, StartError> {
     let mut opening = Opening::new(inherited, Vec::new());
-    let opened = opening.open_all(config, 0..config.listeners.len(), true)?;
+    let opened = opening.open_all(config, (0..config.listeners.len()).map(ListenerId::at), true)?;
     if let Some(Inherited { number, address, .. }) = opening.unused() {
         // Its clients would wait for ever.
         let why =

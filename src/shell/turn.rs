@@ -30,7 +30,7 @@ use super::timers::{Timer, Timers, earlier};
 use super::transport::Transport;
 use super::workers::processes::Processes;
 use crate::bus::Bus;
-use crate::bus::port::{Input, Moment, Origin};
+use crate::bus::port::{Input, ListenerId, Moment, Origin};
 use crate::bus::shutdown::Stage;
 use crate::io::Io;
 use crate::io::ring::Completion;
@@ -105,7 +105,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// `stdio` is the listener on the process's stdin and stdout.
-    pub(super) fn start_listening(&mut self, stdio: Option<usize>) {
+    pub(super) fn start_listening(&mut self, stdio: Option<ListenerId>) {
         let now = self.reactor.clock.now();
         let Reactor { io, signals, .. } = &mut self.reactor;
         signals.children.arm(io, Operation::Children);

@@ -81,7 +81,7 @@ pub struct Ended {
     /// The client's origin.
     pub origin: Rc<Origin>,
     /// The pool that it was for, if it reached no worker and the pool is known.
-    pub pool: Option<usize>,
+    pub pool: Option<PoolId>,
     /// The worker that got it.
     pub worker: Option<WorkerName>,
     /// How it ended.
@@ -192,7 +192,7 @@ pub(super) fn record_refusal(
     reason: Reason,
     said: Option<&Said>,
 ) {
-    let pool = pool_meant(fleets, ctx, sessions, from, line).map(PoolId::index);
+    let pool = pool_meant(fleets, ctx, sessions, from, line);
     let now = ctx.time.now();
     if !ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
         return;

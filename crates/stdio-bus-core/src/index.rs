@@ -38,8 +38,8 @@ pub struct ListenerId(u32);
 
 impl ListenerId {
     /// The listener at this place.
-    pub fn at(index: usize) -> Self {
-        Self(u32::try_from(index).unwrap_or(u32::MAX))
+    pub const fn at(index: usize) -> Self {
+        Self(if index < u32::MAX as usize { index as u32 } else { u32::MAX })
     }
 
     /// Its place.

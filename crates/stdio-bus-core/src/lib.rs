@@ -75,7 +75,6 @@ mod withdrawal;
 use crate::ended::{Ended, Records};
 use crate::eviction::on_detached;
 use crate::fleet::life::stop_for_operator;
-use crate::index::PoolId;
 use alloc::rc::Rc;
 
 use ctx::Ctx;
@@ -197,7 +196,7 @@ impl Bus {
             Input::TokenRemoved(client) => self.on_token_removed(client),
             Input::RestartWorker { worker, at_once: true } => stop_for_operator(&mut self.ctx, worker),
             Input::RestartWorker { worker, at_once: false } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Operator),
-            Input::RestartPool(pool) => self.fleets.pools_mut().on_restart_pool(&mut self.ctx, PoolId::at(pool)),
+            Input::RestartPool(pool) => self.fleets.pools_mut().on_restart_pool(&mut self.ctx, pool),
             Input::Grown { worker, mib } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Memory(mib)),
             Input::Gap { held_up, suspended } => self.ctx.on_gap(held_up, suspended),
             Input::ConnectionWaits => self.on_connection_waits(),

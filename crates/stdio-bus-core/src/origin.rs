@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 
+use super::index::PoolId;
 use super::networks::Network;
 use super::peer::{Source, hash_of_name};
 use super::seldom::{Seldom, blank};
@@ -82,8 +83,8 @@ pub struct Origin {
     /// It is the proxy itself, not a client of it: a health check.
     pub is_proxy: bool,
     pub names: Seldom<Names>,
-    /// Indexes of the pools that its token is valid for, the first one preferred; none means all of its listener.
-    pub pools: Option<Arc<[usize]>>,
+    /// The pools that its token is valid for, the first one preferred; none means all of its listener.
+    pub pools: Option<Arc<[PoolId]>>,
 }
 
 impl Origin {

@@ -15,7 +15,7 @@ use super::tally::{Counts, Tally};
 use super::worker::{State, Worker};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::index::PoolId;
+use crate::index::{ListenerId, PoolId};
 use crate::peers::{Client, Endpoint, Phase};
 use crate::view::View;
 
@@ -25,8 +25,8 @@ pub enum Name {
     /// A client by its number.
     Client(u32),
     Worker(WorkerName),
-    /// The pool with this index, whose next worker is awaited.
-    Pool(usize),
+    /// This pool, whose next worker is awaited.
+    Pool(PoolId),
 }
 
 /// What a client and a worker have in common.
@@ -64,8 +64,8 @@ pub struct WaitsFor {
 pub struct ClientRow {
     /// Its number for people, as in reports.
     pub number: u32,
-    /// Index of its listener.
-    pub listener: usize,
+    /// Its listener.
+    pub listener: ListenerId,
     pub origin: Rc<Origin>,
     /// Its traffic so far.
     pub account: Account,
@@ -174,7 +174,7 @@ pub struct Levels {
 fn wait_for_own_worker(fleets: &Fleets, ctx: &Ctx, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
     if let Some((group, since)) = fleets.queue().awaits_turn(key) {
         let fleet = fleets.balancer()[group].fleets().next()?;
-        let whom = Name::Pool(fleet.pool.index());
+        let whom = Name::Pool(fleet.pool);
         return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
     }
     let starts = |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
@@ -228,7 +228,7 @@ impl<'a> View<'a> {
             link.waits_for.or_else(|| wait_for_own_worker(&self.bus.fleets, &self.bus.ctx, now, key, client));
         Some(ClientRow {
             number: client.identity().number,
-            listener: client.identity().listener.index(),
+            listener: client.identity().listener,
             origin: Rc::clone(&client.identity().origin),
             account: client.account(self.lasted(now, client.identity().opened)),
             state: match client.phase() {

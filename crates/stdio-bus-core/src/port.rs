@@ -9,6 +9,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+pub use super::index::{ListenerId, PoolId};
 pub use super::origin::{Names, Origin, Place};
 pub use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, Text, WorkerKey};
 use super::report::Report;
@@ -127,8 +128,8 @@ pub enum Input {
         /// Whether it is told to stop at once.
         at_once: bool,
     },
-    /// The operator has all workers of the pool with this index replaced in turn.
-    RestartPool(usize),
+    /// The operator has all workers of this pool replaced in turn.
+    RestartPool(PoolId),
     /// The processes of a worker hold this many MiB, more than allowed.
     Grown {
         worker: WorkerKey,
@@ -229,15 +230,14 @@ pub enum Effect {
     PauseAccept,
     ResumeAccept,
     /// Close the sockets of this listener until [`Effect::OpenListener`]: the kernel refuses connections.
-    CloseListener(usize),
+    CloseListener(ListenerId),
     /// Listen again.
-    OpenListener(usize),
+    OpenListener(ListenerId),
     /// Close the listening sockets for good (spec 10.2.1).
     StopAccept,
     /// The era of a pool's command is known ([`View::pool_era`](super::View::pool_era)).
     Discovered {
-        /// Its index in the configuration.
-        pool: usize,
+        pool: PoolId,
     },
     /// A report for people.
     Report(Box<Report>),

@@ -62,7 +62,7 @@ impl View<'_> {
         !settings.is_gone
             || self.bus.ctx.workers.iter().any(|(_, worker)| worker.name().pool == pool)
             || self.bus.ctx.clients.iter().any(|(_, client)| {
-                let named = client.identity().origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool.index()));
+                let named = client.identity().origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool));
                 let mut fleets = self.bus.fleets.balancer()[client.group()].fleets();
                 named || fleets.any(|fleet| fleet.pool == pool)
             })

@@ -216,11 +216,11 @@ pub enum Assignment {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listener {
     /// The pool that its clients use, unless a message names another; none means all pools.
-    pub pool: Option<usize>,
+    pub pool: Option<PoolId>,
     /// The one client of `--stdio`: its end of file starts the drain.
     pub stdio: bool,
     /// The pools that a message of its clients may name; none means all.
-    pub pools: Option<Vec<usize>>,
+    pub pools: Option<Vec<PoolId>>,
     /// How many connections it takes at once, in total and per source.
     pub max_connections: MaxConnections,
     /// How long a client without sessions may be idle.
@@ -238,7 +238,7 @@ pub struct Listener {
 impl Listener {
     /// Whether its clients use this pool, or may name it.
     fn knows(&self, pool: PoolId) -> bool {
-        self.pools.as_ref().is_none_or(|pools| pools.contains(&pool.index())) || self.pool == Some(pool.index())
+        self.pools.as_ref().is_none_or(|pools| pools.contains(&pool)) || self.pool == Some(pool)
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{Draws, Random};
+use crate::bus::port::PoolId;
 use crate::bus::settings::{
     Assignment, BadOutput, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
 };
@@ -84,14 +85,14 @@ pub fn settings(draws: &mut Draws<'_>) -> Settings {
     let pools: Vec<Pool> = (0..count).map(|number| pool(number, &mut draws.each("pool", number))).collect();
     let stdio = draws.of("stdio").one_in(8);
     let first = draws.of("first pool of the listener").range(0..count);
-    let some = draws.of("listener offers some pools").one_in(6).then(|| (first..count).collect());
+    let some = draws.of("listener offers some pools").one_in(6).then(|| (first..count).map(PoolId::at).collect());
     let mut listeners = vec![Listener { stdio, pools: some, ..Listener::default() }];
     if !stdio {
         for pool in 0..count {
             let draws = &mut draws.each("listener of pool", pool);
             if draws.of("exists").one_in(2) {
-                let only = draws.of("offers no other").one_in(2).then(|| vec![pool]);
-                listeners.push(Listener { pool: Some(pool), pools: only, ..Listener::default() });
+                let only = draws.of("offers no other").one_in(2).then(|| vec![PoolId::at(pool)]);
+                listeners.push(Listener { pool: Some(PoolId::at(pool)), pools: only, ..Listener::default() });
             }
         }
     }
@@ -167,9 +168,9 @@ pub fn reload(draws: &mut Draws<'_>, first: &Settings, now: &Settings) -> Settin
     for number in 0..draws.of("number of changes").range(1..4) {
         change(&mut next, &mut draws.each("change", number));
     }
-    let is_there = |pool: &usize| !next.pools[*pool].is_gone;
+    let is_there = |pool: &PoolId| !next.pools[*pool].is_gone;
     for (listener, first) in next.listeners.iter_mut().zip(&first.listeners) {
-        let offered: Option<Vec<usize>> =
+        let offered: Option<Vec<PoolId>> =
             first.pools.as_ref().map(|pools| pools.iter().copied().filter(is_there).collect());
         let has_none = offered.as_ref().is_some_and(|offered| offered.is_empty());
         if !listener.is_gone && !has_none && listener.pool.as_ref().is_none_or(is_there) {

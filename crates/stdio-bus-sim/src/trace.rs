@@ -152,10 +152,10 @@ impl Trace {
             }
             Effect::PauseAccept => hash.bytes(b"P"),
             Effect::ResumeAccept => hash.bytes(b"R"),
-            Effect::CloseListener(listener) => hash.text(format!("close {listener}").as_bytes()),
-            Effect::OpenListener(listener) => hash.text(format!("open {listener}").as_bytes()),
+            Effect::CloseListener(listener) => hash.text(format!("close {}", listener.index()).as_bytes()),
+            Effect::OpenListener(listener) => hash.text(format!("open {}", listener.index()).as_bytes()),
             Effect::StopAccept => hash.bytes(b"S"),
-            Effect::Discovered { pool } => hash.text(format!("discovered {pool}").as_bytes()),
+            Effect::Discovered { pool } => hash.text(format!("discovered {}", pool.index()).as_bytes()),
             Effect::Report(report) => hash.report(report),
             Effect::Stray { line, length, .. } => {
                 hash.text(b"stray");

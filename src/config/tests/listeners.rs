@@ -371,7 +371,10 @@ fn a_listener_without_a_preferred_pool_is_reported() {
     let two = r#""pools":[{"id":"a","command":"sh","instances":1},{"id":"b","command":"sh","instances":1}]"#;
     let listeners = r#""listeners":[{"tcp":"[::1]:1"},{"tcp":"[::1]:2","pool":"a"},{"tcp":"[::1]:3","pools":["a"]}]"#;
     let config = good(&format!("{{{two},{listeners}}}"));
-    assert_eq!(config.settings().listeners.iter().map(|one| one.pool).collect::<Vec<_>>(), [None, Some(0), None]);
+    assert_eq!(
+        config.settings().listeners.iter().map(|one| one.pool).collect::<Vec<_>>(),
+        [None, Some(PoolId::at(0)), None]
+    );
     let [told] = &config.mixed_listeners()[..] else { panic!("one listener mixes") };
     assert!(
         told.starts_with("tcp://[::1]:1: a message that names no pool") && told.contains("listeners[].pool"),
@@ -415,6 +418,9 @@ fn every_key_of_a_listener_arrives() {
     assert_eq!(config.listeners, [tcp, bounded, proxied]);
     assert_eq!(config.settings().listeners[1].entry, config.listeners[1].entry);
     let core = config.settings().listeners;
-    assert_eq!((core.len(), core[0].pool, core[0].pools.as_deref()), (3, Some(0), Some(&[1, 0][..])));
+    assert_eq!(
+        (core.len(), core[0].pool, core[0].pools.as_deref()),
+        (3, Some(PoolId::at(0)), Some(&[PoolId::at(1), PoolId::at(0)][..]))
+    );
     assert_eq!(core[0].max_connections, MaxConnections { total: Some(9), per_source: Some(2) });
 }

@@ -52,7 +52,7 @@ impl Metrics {
         match table {
             0 => {
                 let Some(row) = view.bus.view().client_row(view.now, slot) else { return true };
-                if let Some(clients) = gathered.clients.get_mut(row.listener) {
+                if let Some(clients) = gathered.clients.get_mut(row.listener.index()) {
                     *clients += 1;
                 }
                 gathered.client_queued += row.link.queued;

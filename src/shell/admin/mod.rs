@@ -36,7 +36,7 @@ use std::time::Duration;
 use super::listeners::{Acceptor, Throttle};
 use crate::access::Secret;
 use crate::bus::histogram::Histogram;
-use crate::bus::port::Moment;
+use crate::bus::port::{ListenerId, Moment};
 use crate::config::Config;
 use crate::small_file;
 use access::Origin;
@@ -88,7 +88,7 @@ impl Admin {
     /// Applies a new configuration.
     pub(super) fn configure<'a>(&mut self, config: &Config, acceptors: impl Iterator<Item = &'a Acceptor> + Clone) {
         let place = |(at, listener): (usize, &crate::config::Listener)| {
-            let ours = acceptors.clone().filter(|acceptor| acceptor.listener() == Some(at));
+            let ours = acceptors.clone().filter(|acceptor| acceptor.listener() == Some(ListenerId::at(at)));
             let path = listener.web.as_ref().map(|web| web.path.clone());
             Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
         };

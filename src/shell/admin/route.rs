@@ -10,7 +10,7 @@ use super::tables::{self, Object, Table};
 use super::view::View;
 use super::{health, page, status};
 use crate::access::Secret;
-use crate::bus::port::Input;
+use crate::bus::port::{Input, PoolId};
 use crate::bus::readiness::Readiness;
 use crate::config::{LEVELS, LogLevel};
 use crate::http1::{Method, Status};
@@ -251,7 +251,7 @@ fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, R
     let pool = found.ok_or_else(|| not_found(&format!("there is no pool {id:?}; see show pools")))?;
     starts_workers(view)?;
     let done = format!("the workers of pool {id} are replaced in turn, and those that are missing started");
-    Ok((Act::Tell(Input::RestartPool(pool)), done))
+    Ok((Act::Tell(Input::RestartPool(PoolId::at(pool))), done))
 }
 
 fn set_log_level(_: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {

@@ -77,7 +77,7 @@ tables! {
     {
         "client": client.number,
         "source": client.origin.place.to_string(),
-        "listener": view.places.get(client.listener).map_or("", |place| place.label()),
+        "listener": view.places.get(client.listener.index()).map_or("", |place| place.label()),
         "state": client.state,
         "age_seconds": seconds(client.account.lasted),
         "idle_seconds": seconds(client.link.idle),
@@ -324,7 +324,10 @@ fn name(view: &View<'_>, name: Name) -> String {
         Name::Client(number) => format!("client {number}"),
         Name::Worker(worker) => format!("worker {}", worker_name(view, worker)),
         Name::Pool(pool) => {
-            format!("the next worker of {}", view.workers.pools.get(pool).map_or("", |pool| pool.core.id.as_str()))
+            format!(
+                "the next worker of {}",
+                view.workers.pools.get(pool.index()).map_or("", |pool| pool.core.id.as_str())
+            )
         }
     }
 }

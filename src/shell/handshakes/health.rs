@@ -3,11 +3,12 @@
 use serde_json::json;
 
 use crate::bus::Bus;
+use crate::bus::port::ListenerId;
 use crate::bus::readiness::Readiness;
 use crate::http1::{Head, Method, Status};
 
 /// The response to a listener's health check, after which the connection is closed.
-pub(in crate::shell) fn health(bus: &Bus, listener: usize, method: Method) -> String {
+pub(in crate::shell) fn health(bus: &Bus, listener: ListenerId, method: Method) -> String {
     let readiness = bus.view().listener_readiness(listener);
     let (status, body) = match readiness {
         Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),

@@ -23,7 +23,7 @@ use super::reactor::Reactor;
 use super::turn::Shell;
 use super::websocket::WebSocket;
 use crate::access::Refusal;
-use crate::bus::port::{Input, Moment, Origin, Peer, Place, Reason};
+use crate::bus::port::{Input, ListenerId, Moment, Origin, Peer, Place, Reason};
 use crate::http1::{Error, Limits, Method, Request, RequestReader, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
@@ -113,7 +113,7 @@ impl<I: Io> Shell<I> {
 
     /// When one more handshake of a source has started, evicts those beyond the number of connections that a listener
     /// accepts from it. One is always heard, so that it can be told why it is refused.
-    pub(super) fn share_out(&mut self, now: Moment, listener: usize, place: Place) {
+    pub(super) fn share_out(&mut self, now: Moment, listener: ListenerId, place: Place) {
         let (reactor, source) = (&mut self.reactor, place.source());
         // A source named by a token or a trusted proxy is counted once it is known.
         if reactor.listeners.policy(listener).is_none_or(|policy| policy.names_sources(place)) {

@@ -7,7 +7,7 @@ use super::members::{Member, Role};
 use super::places::gives_way;
 use crate::access::Refusal;
 use crate::bus::origin::Names;
-use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
+use crate::bus::port::{ClientKey, Input, Moment, Peer, PoolId, Reason};
 use crate::bus::shares::Shares;
 use crate::io::Io;
 use crate::mcp::Fault;
@@ -18,7 +18,13 @@ use crate::shell::turn::Shell;
 
 impl<I: Io> Shell<I> {
     /// Adds a client of the core for the sender of a connection's request.
-    pub(super) fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<ClientKey, Fault> {
+    pub(super) fn add_member(
+        &mut self,
+        now: Moment,
+        slot: usize,
+        pool: PoolId,
+        role: Role,
+    ) -> Result<ClientKey, Fault> {
         let connection = &self.reactor.connections[AsHttp(slot)];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
         if self.bus.view().free_slots() == 0 && self.bus.view().would_take_in_a_slot(listener, &sender.origin) {

@@ -9,7 +9,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::bus::id::Id;
-use crate::bus::port::{ClientKey, Moment, Origin, Place, Source};
+use crate::bus::port::{ClientKey, ListenerId, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};
 use crate::io::Submission;
 use crate::io::buffers::Buffers;
@@ -53,7 +53,7 @@ pub(in crate::shell) fn limits(body: usize) -> Limits {
 }
 
 /// The listener of admin connections, which are not among those of the configuration.
-pub(in crate::shell) const OPERATORS: usize = usize::MAX;
+pub(in crate::shell) const OPERATORS: ListenerId = ListenerId::at(usize::MAX);
 
 /// A socket that has just been accepted.
 pub(in crate::shell) struct Accepted {
@@ -61,7 +61,7 @@ pub(in crate::shell) struct Accepted {
     /// Index of its acceptor.
     pub acceptor: usize,
     /// Index of its listener in the configuration.
-    pub listener: usize,
+    pub listener: ListenerId,
     /// The peer's address.
     pub place: Place,
 }
@@ -386,7 +386,7 @@ impl Outgoing {
 pub(in crate::shell) struct Exchange {
     /// Indexes of its acceptor and of its listener.
     pub acceptor: usize,
-    pub listener: usize,
+    pub listener: ListenerId,
     pub purpose: Purpose,
     /// Its origin, as far as known.
     pub origin: Origin,
@@ -543,9 +543,10 @@ mod tests {
     #[test]
     fn an_answer_without_room_is_tried_again_long_before_its_reader_counts_as_stuck() {
         let (socket, _peer) = UnixStream::pair().expect("there are descriptors");
-        let accepted = Accepted { socket: socket.into(), acceptor: 0, listener: 0, place: Place::Inherited };
+        let accepted =
+            Accepted { socket: socket.into(), acceptor: 0, listener: ListenerId::at(0), place: Place::Inherited };
         let now = Moment(1_000_000_000);
-        let (serial, seat) = Crowd::default().comes(Purpose::Requests, 0, Source::Inherited);
+        let (serial, seat) = Crowd::default().comes(Purpose::Requests, ListenerId::at(0), Source::Inherited);
         let (mut transport, _) = Exchange::new(now, accepted, Purpose::Requests, limits(0), serial, seat);
         transport.deadline = Some(now.after(SEND_TIME));
         assert_eq!(transport.due(), transport.deadline);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hashbrown::HashMap as Table;
 
 use crate::acp::Streams;
-use crate::bus::port::{ClientKey, Moment, Names, Source, WorkerKey};
+use crate::bus::port::{ClientKey, ListenerId, Moment, Names, PoolId, Source, WorkerKey};
 use crate::bus::settings::Era;
 use crate::mcp::{Message, Session};
 
@@ -112,14 +112,14 @@ pub(super) trait Keeps {
 pub(super) struct Member {
     pub client: ClientKey,
     pub role: Role,
-    pub pool: usize,
-    pub listener: usize,
+    pub pool: PoolId,
+    pub listener: ListenerId,
     /// What it is counted by.
     pub source: Source,
     /// Its owner.
     pub names: Names,
     /// The pools that its token was good for when it began.
-    pub pools: Option<Arc<[usize]>>,
+    pub pools: Option<Arc<[PoolId]>>,
     /// Messages that the core has not accepted yet.
     pub inbox: VecDeque<Waiting>,
     /// It is among those that are resumed.

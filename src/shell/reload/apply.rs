@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::prepare::Prepared;
-use crate::bus::port::{Input, Moment};
+use crate::bus::port::{Input, ListenerId, Moment, PoolId};
 use crate::bus::shutdown::Stage;
 use crate::config::plan::{InUse, Plan};
 use crate::error::{StartError, exit};
@@ -61,6 +61,7 @@ impl<I: Io> Shell<I> {
             pools: (0..running.pools.len()).map(|pool| self.bus.view().pool_in_use(pool)).collect(),
             // Connections without a client would pass on to the listener that gets the place next.
             listeners: (0..running.listeners.len())
+                .map(ListenerId::at)
                 .map(|listener| {
                     self.bus.view().listener_in_use(listener) || self.reactor.connections.is_connected_to(listener)
                 })
@@ -118,9 +119,8 @@ impl<I: Io> Shell<I> {
         log::set_format(config.log.format);
         self.bus.record_requests(config.log.requests);
         let moved = self.leave_listeners(now, &plan, &opened);
-        let settled = |pool: usize, generation| {
-            self.bus.view().settled_commands(pool.into()).any(|settled| settled == generation)
-        };
+        let settled =
+            |pool: PoolId, generation| self.bus.view().settled_commands(pool).any(|settled| settled == generation);
         self.reactor.workers.configure(config, settled);
         let reactor = &mut self.reactor;
         reactor.connections.configure(config);
@@ -142,7 +142,7 @@ impl<I: Io> Shell<I> {
             self.reactor.arm_accept(index);
         }
         for (index, to) in moved {
-            self.reactor.listeners.acceptors[index].belong_to(to, &config.listeners[to]);
+            self.reactor.listeners.acceptors[index].belong_to(to, &config.listeners[to.index()]);
             self.step(|shell| shell.empty_backlog(now, index));
             self.give_up_acceptor(index);
         }
@@ -151,7 +151,7 @@ impl<I: Io> Shell<I> {
             tracing::error!("files of tokens are not read again when they change: {error}");
         }
         self.watch_memories(now);
-        for listener in 0..config.listeners.len() {
+        for listener in (0..config.listeners.len()).map(ListenerId::at) {
             self.step(|shell| shell.end_unknown_bearers(now, listener));
         }
         config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
@@ -160,7 +160,7 @@ impl<I: Io> Shell<I> {
 
     /// Closes the sockets of removed listeners, and renames the others. Returns those that another client socket
     /// replaces, with its listener: their pending connections are to be accepted there.
-    fn leave_listeners(&mut self, now: Moment, plan: &Plan, opened: &[Listening]) -> Vec<(usize, usize)> {
+    fn leave_listeners(&mut self, now: Moment, plan: &Plan, opened: &[Listening]) -> Vec<(usize, ListenerId)> {
         let mut moved = Vec::new();
         for index in 0..self.reactor.listeners.acceptors.len() {
             let acceptor = &mut self.reactor.listeners.acceptors[index];
@@ -170,14 +170,14 @@ impl<I: Io> Shell<I> {
                 }
                 continue;
             };
-            let after = plan.place_of(before);
+            let after = plan.place_of(before.index());
             let listener = &plan.config.listeners[after];
             if listener.is_gone {
                 tracing::info!("stopped listening on {}", self.reactor.listeners.acceptors[index].address);
                 let acceptor = &mut self.reactor.listeners.acceptors[index];
                 let covers = |own: &Listening| opened.iter().find(|other| other.covers(own));
                 let to = acceptor.listening.as_ref().and_then(covers).map(|listening| listening.listener);
-                if let Some(to) = to.filter(|to| *to < plan.config.listeners.len()) {
+                if let Some(to) = to.filter(|to| to.index() < plan.config.listeners.len()) {
                     moved.push((index, to));
                     continue;
                 }
@@ -185,7 +185,7 @@ impl<I: Io> Shell<I> {
                 self.give_up_acceptor(index);
             } else {
                 let acceptor = &mut self.reactor.listeners.acceptors[index];
-                acceptor.belong_to(after, listener);
+                acceptor.belong_to(ListenerId::at(after), listener);
                 if let Some((mode, owner)) = listener.listen.file()
                     && let Some(Err(error)) = acceptor.listening.as_mut().map(|own| own.set_access(mode, owner))
                 {
@@ -205,12 +205,12 @@ impl<I: Io> Shell<I> {
     /// Ends a reload once new commands have proved themselves or failed.
     pub(in crate::shell) fn check_reload(&mut self, now: Moment) {
         let Some(until) = self.reloads.settles_by else { return };
-        let pools = 0..self.reloads.running.pools.len();
-        let unsettled: Vec<usize> = pools.clone().filter(|pool| self.bus.view().is_unsettled(*pool)).collect();
+        let pools = (0..self.reloads.running.pools.len()).map(PoolId::at);
+        let unsettled: Vec<PoolId> = pools.clone().filter(|pool| self.bus.view().is_unsettled(*pool)).collect();
         if !unsettled.is_empty() && until > now && self.bus.view().stage() == Stage::Running {
             return;
         }
-        let id = |pool: usize| &self.reloads.running.pools[pool].core.id;
+        let id = |pool: PoolId| &self.reloads.running.pools[pool.index()].core.id;
         let late = unsettled.iter().map(|pool| format!("pool {:?}: its new command is still starting", id(*pool)));
         let failures: Vec<String> =
             pools.filter_map(|pool| self.bus.view().roll_failure(pool)).map(str::to_owned).collect();

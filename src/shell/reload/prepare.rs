@@ -2,6 +2,7 @@
 
 use super::Again;
 use crate::activation::Inherited;
+use crate::bus::port::ListenerId;
 use crate::config::Config;
 use crate::config::plan::{InUse, Plan};
 use crate::error::StartError;
@@ -33,8 +34,9 @@ pub(super) fn prepare(
         return Ok(Prepared { plan, opened: Vec::new(), allowance: None });
     }
     let allowance = Some(descriptors::allow(Need::of(&plan.config))?);
-    let leaving = own.into_iter().filter(|(listener, _)| listener.map_or(plan.moves_admin, |at| plan.closes(at)));
+    let leaving =
+        own.into_iter().filter(|(listener, _)| listener.map_or(plan.moves_admin, |at| plan.closes(at.index())));
     let mut opening = Opening::new(inherited, leaving.map(|(_, socket)| socket).collect());
-    let opened = opening.open_all(&plan.config, plan.opens.iter().copied(), plan.moves_admin)?;
+    let opened = opening.open_all(&plan.config, plan.opens.iter().copied().map(ListenerId::at), plan.moves_admin)?;
     Ok(Prepared { plan, opened, allowance })
 }

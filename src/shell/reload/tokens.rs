@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::bus::port::{Input, Moment};
+use crate::bus::port::{Input, ListenerId, Moment};
 use crate::io::Io;
 use crate::shell::news::FileOwner;
 use crate::shell::turn::Shell;
@@ -18,8 +18,8 @@ impl<I: Io> Shell<I> {
     }
 
     /// Replaces the tokens of a listener, and closes clients whose tokens were revoked.
-    fn take_tokens(&mut self, now: Moment, listener: usize, content: io::Result<Vec<u8>>) {
-        let terms = self.reactor.listeners.terms.get_mut(listener);
+    fn take_tokens(&mut self, now: Moment, listener: ListenerId, content: io::Result<Vec<u8>>) {
+        let terms = self.reactor.listeners.terms.get_mut(listener.index());
         let Some(policy) = terms.and_then(|terms| terms.policy.as_mut()) else { return };
         if policy.take_tokens(content) {
             self.end_unknown_bearers(now, listener);
@@ -27,7 +27,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Closes clients of a listener whose tokens are no longer valid, or good for none of its pools.
-    pub(super) fn end_unknown_bearers(&mut self, now: Moment, listener: usize) {
+    pub(super) fn end_unknown_bearers(&mut self, now: Moment, listener: ListenerId) {
         let listeners = &self.reactor.listeners;
         let Some(access) = listeners.policy(listener) else { return };
         let revoked = listeners.grants.revoked(&self.bus, listener, access);

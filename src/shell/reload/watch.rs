@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::bus::port::ListenerId;
 use crate::config::{Config, Listener};
 use crate::shell::news::{FileOwner, News, Teller};
 use crate::small_file;
@@ -19,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 fn files(config: &Config) -> Vec<(FileOwner, PathBuf)> {
     let tokens_of = |(at, listener): (usize, &Listener)| {
         let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
-        Some((FileOwner::Listener(at), path))
+        Some((FileOwner::Listener(ListenerId::at(at)), path))
     };
     let of_admin =
         config.admin.as_ref().and_then(|admin| admin.token_file.clone()).map(|path| (FileOwner::Admin, path));

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::workers::Children;
+use crate::bus::port::ListenerId;
 use crate::config::{Config, Listen};
 use crate::shell::admin::Admin;
 use crate::shell::descriptors::Allowance;
@@ -66,7 +67,7 @@ impl Machine {
             .into_iter()
             .enumerate()
             .map(|(at, socket)| {
-                let mut listening = Listening::nowhere(socket, "a seed", at);
+                let mut listening = Listening::nowhere(socket, "a seed", ListenerId::at(at));
                 listening.is_inherited = seed.is_multiple_of(3);
                 Acceptor::new(listening, &config.listeners)
             })

@@ -35,7 +35,7 @@ impl<I: Io> Reactor<I> {
     /// Begins to start a worker. Its input is queued in its outbox meanwhile.
     pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32) {
         self.connections.add(Transport::of_worker(), Endpoint::of_worker(worker, name));
-        if let Err(error) = self.workers.begin(worker, name.pool.index(), generation) {
+        if let Err(error) = self.workers.begin(worker, name.pool, generation) {
             self.not_started(self.clock.now(), worker, name, &error.into());
         }
     }

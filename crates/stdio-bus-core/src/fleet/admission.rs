@@ -128,7 +128,7 @@ impl Admission {
             ctx.timers.arm(Timer::Listeners, state.ends);
             if state.is_closed && !listener.closes_when_not_ready {
                 *state = Default::default();
-                ctx.out.push(Effect::OpenListener(index));
+                ctx.out.push(Effect::OpenListener(ListenerId::at(index)));
             }
         }
     }

@@ -235,9 +235,9 @@ impl Balancer {
         let of_listener = |(index, listener): (usize, &settings::Listener)| {
             groups.of_listeners.push(Group::default());
             if let Some(pool) = listener.pool {
-                return GroupId::Fleet(PoolId::at(pool).of(Era::Legacy));
+                return GroupId::Fleet(pool.of(Era::Legacy));
             }
-            let offered = listener.pools.as_ref().map(|pools| pools.iter().map(|pool| PoolId::at(*pool)).collect());
+            let offered = listener.pools.clone();
             let group = Group::new(settings, offered.unwrap_or_else(|| all.clone()), Era::Legacy);
             match group.only_fleet() {
                 Some(fleet) => GroupId::Fleet(fleet),
@@ -410,9 +410,8 @@ impl Balancer {
     pub(crate) fn group_of_client(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin) -> GroupId {
         let group = self.of_listener(listener);
         let Some(pools) = &origin.pools else { return group };
-        let all_are_good = self.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool.index()));
-        let preferred =
-            pools.iter().map(|pool| PoolId::at(*pool)).find(|pool| ctx.settings.offers(listener, origin, *pool));
+        let all_are_good = self.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool));
+        let preferred = pools.iter().copied().find(|pool| ctx.settings.offers(listener, origin, *pool));
         if all_are_good { group } else { preferred.map_or(group, |pool| GroupId::Fleet(pool.of(Era::Legacy))) }
     }
 
@@ -462,24 +461,23 @@ fn how_given_up(ctx: &Ctx, due: Option<Moment>) -> String {
 impl Settings {
     /// Whether a client of this origin may use a pool of its listener.
     pub(crate) fn offers(&self, listener: ListenerId, origin: &Origin, pool: PoolId) -> bool {
-        let pool = pool.index();
         let offered = self.listener(listener).and_then(|listener| listener.pools.as_deref());
-        let is_gone = self.pools.get(pool).is_none_or(|pool| pool.is_gone);
+        let is_gone = self.pools.get(pool.index()).is_none_or(|pool| pool.is_gone);
         !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }
 
     /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
     pub(crate) fn offers_any(&self, listener: ListenerId, origin: &Origin) -> bool {
         let is_gone = self.listener(listener).is_some_and(|listener| listener.is_gone);
-        is_gone || (0..self.pools.len()).any(|pool| self.offers(listener, origin, PoolId::at(pool)))
+        is_gone || self.places_of_pools().any(|pool| self.offers(listener, origin, pool))
     }
 }
 
 impl View<'_> {
     /// The pool that a client of this origin uses if it names none; none if there are several to choose from.
-    pub fn default_pool(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Option<usize> {
+    pub fn default_pool(&self, listener: impl Into<ListenerId>, origin: &Origin) -> Option<PoolId> {
         let listener = listener.into();
         let group = self.bus.fleets.balancer.group_of_client(&self.bus.ctx, listener, origin);
-        self.bus.fleets.balancer[group].only_fleet().map(|fleet| fleet.pool.index())
+        self.bus.fleets.balancer[group].only_fleet().map(|fleet| fleet.pool)
     }
 }

@@ -187,8 +187,8 @@ pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
         let is_news = state.has_opened;
         state.has_opened |= runs;
         let (effect, reason, what) = match runs {
-            true => (Effect::OpenListener(listener.index()), Reason::ListenerOpened, "open: a worker"),
-            false => (Effect::CloseListener(listener.index()), Reason::ListenerClosed, "closed: no worker"),
+            true => (Effect::OpenListener(listener), Reason::ListenerOpened, "open: a worker"),
+            false => (Effect::CloseListener(listener), Reason::ListenerClosed, "closed: no worker"),
         };
         ctx.out.push(effect);
         ctx.tell(reason, || {

@@ -187,7 +187,7 @@ fn a_worker_that_asks_the_same_client_again_under_the_same_elicitation_completes
 fn a_session_outside_of_the_clients_pool_is_not_opened_by_an_own_one_beside_it() {
     let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let mut both = settings(vec![of("a"), of("b")]);
-    both.listeners[0].pool = Some(0);
+    both.listeners[0].pool = Some(PoolId::at(0));
     let mut bench = Bench::new(both);
     let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(1));
     bench.write(owner, r#"{"method":"x","pool":"b","sessionId":"theirs"}"#);
@@ -477,10 +477,10 @@ fn a_session_that_is_taken_over_ends_only_the_requests_in_it() {
 fn a_client_whose_token_is_good_for_some_pools_uses_the_first_of_them_that_its_listener_offers() {
     let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let mut three = settings(vec![of("a"), of("b"), of("c")]);
-    three.listeners[0].pools = Some(vec![1, 2]);
+    three.listeners[0].pools = Some(places(&[1, 2]));
     for (pools, reader) in [(&[0, 2][..], 2), (&[0, 1], 1)] {
         let mut bench = Bench::new(three.clone());
-        let origin = Origin { pools: Some(std::sync::Arc::from(pools)), ..Origin::default() };
+        let origin = Origin { pools: Some(places(pools).into()), ..Origin::default() };
         let client = Peer::Client(bench.connect(0, origin).expect("there is room"));
         for _ in 0..2 {
             bench.write(client, r#"{"method":"x"}"#);

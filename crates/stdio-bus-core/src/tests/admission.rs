@@ -307,12 +307,12 @@ fn a_client_is_told_before_its_handshake_that_its_listener_is_removed_or_that_th
 fn a_client_of_a_removed_listener_goes_on_although_its_pools_are_removed_as_well() {
     let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let mut settings = settings(vec![of("a"), of("b")]);
-    settings.listeners.push(Listener { pools: Some(vec![1]), ..Listener::default() });
+    settings.listeners.push(Listener { pools: Some(places(&[1])), ..Listener::default() });
     let mut bench = Bench::new(settings.clone());
     settings.listeners[1].is_gone = true;
     settings.pools[1].is_gone = true;
     bench.reload(&settings);
-    let of_one = Origin { pools: Some(std::sync::Arc::from([1])), ..Origin::default() };
+    let of_one = Origin { pools: Some(places(&[1]).into()), ..Origin::default() };
     let asks = |listener: usize, origin: &Origin| bench.bus.view().may_ask(listener, origin);
     assert_eq!((asks(1, &Origin::default()), asks(1, &of_one)), (Ok(()), Ok(())));
     assert!(asks(0, &of_one).is_err(), "at another listener its token is good for nothing now");

@@ -164,7 +164,7 @@ fn a_spare_of_a_dedicated_pool_has_no_addressee() {
 fn only_a_client_that_may_use_a_worker_is_the_only_one_that_it_may_mean() {
     let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let mut bench = Bench::new(settings(vec![of("a"), of("b")]));
-    let origin = Origin { pools: Some(std::sync::Arc::from([1])), ..Origin::default() };
+    let origin = Origin { pools: Some(places(&[1]).into()), ..Origin::default() };
     let stranger = Peer::Client(bench.connect(0, origin).expect("there is room"));
     let worker = bench.worker(0);
     bench.write(worker, NOTE);

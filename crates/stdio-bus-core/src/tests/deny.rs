@@ -97,7 +97,7 @@ fn a_new_name_for_a_session_of_another_pool_leaves_the_method_to_that_pool() {
         Pool { deny_methods: vec!["session/list".into()], ..pool(1, Assignment::RoundRobin) },
         Pool { id: "open".into(), ..pool(1, Assignment::RoundRobin) },
     ]);
-    both.listeners[0].pool = Some(0);
+    both.listeners[0].pool = Some(PoolId::at(0));
     let mut bench = Bench::new(both);
     let (client, worker, open) = (bench.client(), bench.worker(0), bench.worker(1));
     bench.write(client, r#"{"id":1,"method":"x","pool":"open","params":{"sessionId":"s"}}"#);

@@ -27,7 +27,7 @@ fn the_first_worker_of_a_pool_that_an_mcp_listener_offers_is_asked_once_for_its_
     assert!(bench.read(second).is_empty(), "one of them is asked");
     assert_eq!(bench.bus.view().pool_era(0), None);
     bench.write(first, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
-    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Modern), vec![0]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Modern), places(&[0])));
     assert_eq!(bench.count(Reason::UnknownId) + bench.count(Reason::LateAnswer), 0, "the answer is the bus' own");
     bench.dies(first);
     bench.pass(seconds(1));
@@ -38,7 +38,7 @@ fn the_first_worker_of_a_pool_that_an_mcp_listener_offers_is_asked_once_for_its_
 #[test]
 fn a_pool_that_no_mcp_listener_offers_is_not_asked() {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
-    let mcp = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
+    let mcp = Listener { mcp: true, pools: Some(places(&[1])), ..Listener::default() };
     let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), mcp], ..settings(pools) });
     assert_eq!(bench.busy(), [false, true]);
 }
@@ -69,7 +69,7 @@ fn a_late_answer_is_taken_all_the_same() {
     bench.pass(seconds(6));
     let worker = bench.worker(0);
     bench.write(worker, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
-    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Modern), vec![0, 0]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Modern), places(&[0, 0])));
     let client = bench.mcp(Era::Modern);
     bench.write(client, CALL);
     assert_eq!(bench.read_one(worker), CALL);
@@ -184,7 +184,7 @@ fn a_command_whose_workers_exit_when_asked_is_for_sessions_and_the_third_one_is_
     let mut bench = Bench::new(never_restarted());
     bench.dies_asked();
     bench.dies_asked();
-    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Legacy), vec![0]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Legacy), places(&[0])));
     let (third, session) = (bench.worker(0), bench.mcp(Era::Legacy));
     bench.write(session, r#"{"id":1,"method":"initialize"}"#);
     assert_eq!(bench.answers(third)["method"], "initialize");
@@ -209,7 +209,7 @@ fn a_command_that_ends_without_a_question_as_well_is_asked_once_more_each_time()
     let last = bench.worker(0);
     let question = bench.read_json(last);
     bench.write(last, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
-    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Modern), vec![0, 0]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.discovered.clone()), (Some(Era::Modern), places(&[0, 0])));
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn a_pool_with_workers_for_both_eras_may_have_twice_as_many() {
     let pools = vec![pool(2, Assignment::RoundRobin), Pool { max_instances: 5, ..pool(1, Assignment::Dedicated) }];
     let count = |listeners: Vec<Listener>| Settings { listeners, ..settings(pools.clone()) }.most_workers();
     let mcp = Listener { mcp: true, ..Listener::default() };
-    let of_one = Listener { pools: Some(vec![1]), ..mcp.clone() };
+    let of_one = Listener { pools: Some(places(&[1])), ..mcp.clone() };
     assert_eq!([count(vec![Listener::default()]), count(vec![of_one]), count(vec![mcp])], [7, 12, 14]);
 }
 
@@ -639,10 +639,10 @@ fn a_continued_request_gets_another_worker_if_the_one_that_began_it_ends() {
 #[test]
 fn no_client_reaches_a_pool_that_its_listener_or_its_token_does_not_offer() {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
-    let mcp = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
+    let mcp = Listener { mcp: true, pools: Some(places(&[1])), ..Listener::default() };
     let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), mcp], ..settings(pools) });
     let mut comes = |pool: usize, pools: Option<Vec<usize>>| {
-        let origin = Origin { pools: pools.map(Into::into), ..Origin::from(Source::User(1)) };
+        let origin = Origin { pools: pools.map(|pools| places(&pools).into()), ..Origin::from(Source::User(1)) };
         let (client, effects) = bench.bus.connect_mcp(bench.now, 1, origin, pool, Era::Modern);
         effects.for_each(drop);
         client.is_some()

@@ -56,7 +56,7 @@ use ndjson_scan::{PAD, Window};
 use serde_json::{Value, json};
 
 use super::Bus;
-use super::index::PoolId;
+use super::index::{ListenerId, PoolId};
 use super::overview::{Questions, RequestRow};
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
@@ -85,7 +85,7 @@ struct Bench {
     released: Vec<WorkerKey>,
     listeners: Listeners,
     /// Pools whose era is known.
-    discovered: Vec<usize>,
+    discovered: Vec<PoolId>,
     done: bool,
 }
 
@@ -94,7 +94,7 @@ struct Listeners {
     accepting: bool,
     listening: bool,
     /// Listeners that are closed for lack of workers.
-    closed: Vec<usize>,
+    closed: Vec<ListenerId>,
 }
 
 #[derive(Default)]
@@ -111,6 +111,11 @@ struct Wire {
     is_late: bool,
     /// It accepts no bytes.
     stalls: bool,
+}
+
+/// The pools at these places.
+fn places(of: &[usize]) -> Vec<PoolId> {
+    of.iter().copied().map(PoolId::at).collect()
 }
 
 fn pool(instances: usize, assignment: Assignment) -> Pool {

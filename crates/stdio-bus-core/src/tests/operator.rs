@@ -82,7 +82,7 @@ fn workers_in_backoff_or_given_up_start_at_once_when_the_operator_restarts_the_p
             bench.dies(worker);
         }
         assert_eq!(bench.workers.len(), 0);
-        bench.handle(Input::RestartPool(0));
+        bench.handle(Input::RestartPool(PoolId::at(0)));
         assert_eq!(bench.workers.len(), 2, "at once, and of that pool alone");
     }
 }

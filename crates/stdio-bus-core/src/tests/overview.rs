@@ -27,7 +27,7 @@ fn the_rows_of_a_client_and_a_worker_have_their_requests_and_sessions() {
     bench.write(client, r#"{"id":"a","method":"m","sessionId":"s"}"#);
     bench.pass(seconds(1));
     let row = bench.bus.view().client_row(bench.now, 0).expect("it is there");
-    assert_eq!((row.number, row.listener, row.state, row.account.lasted), (0, 0, "open", seconds(3)));
+    assert_eq!((row.number, row.listener, row.state, row.account.lasted), (0, ListenerId::at(0), "open", seconds(3)));
     assert_eq!((row.link.asked, row.link.sessions, row.link.queued, row.link.waits_for), (1, 1, 0, None));
     assert_eq!(row.link.idle, seconds(1));
     let row = bench.bus.view().worker_row(bench.now, 0).expect("it is there");

@@ -271,7 +271,7 @@ fn a_message_chooses_its_pool_by_name_then_by_listener_then_any() {
         named("b", 1, Assignment::RoundRobin),
         named("c", 1, Assignment::Dedicated),
     ]);
-    three.listeners.push(Listener { pool: Some(1), ..Listener::default() });
+    three.listeners.push(Listener { pool: Some(PoolId::at(1)), ..Listener::default() });
     let mut bench = Bench::new(three);
     let (any, bound) = (bench.client(), bench.client_of(1));
     asks(&mut bench, any, 4);
@@ -290,7 +290,7 @@ fn a_pool_that_the_listener_does_not_offer_is_answered_like_one_that_does_not_ex
         named("b", 1, Assignment::RoundRobin),
         named("c", 1, Assignment::RoundRobin),
     ]);
-    three.listeners[0] = Listener { pool: Some(0), pools: Some(vec![0, 1]), ..Listener::default() };
+    three.listeners[0] = Listener { pool: Some(PoolId::at(0)), pools: Some(places(&[0, 1])), ..Listener::default() };
     let mut bench = Bench::new(three);
     let client = bench.client();
     for line in [r#"{"id":1,"method":"x","pool":"NAME"}"#, r#"{"id":1,"method":"x","pool":"NAME","sessionId":"s"}"#] {
@@ -316,7 +316,7 @@ fn a_listener_that_offers_some_pools_uses_these_for_messages_that_name_none() {
         named("d", 1, Assignment::Dedicated),
     ]);
     four.pools[3].max_instances = 2;
-    let offers = |pools: &[usize]| Listener { pools: Some(pools.to_vec()), ..Listener::default() };
+    let offers = |pools: &[usize]| Listener { pools: Some(places(pools)), ..Listener::default() };
     four.listeners = vec![offers(&[0, 2, 3]), offers(&[1]), offers(&[3])];
     let mut bench = Bench::new(four);
     let (some, one, own) = (bench.client_of(0), bench.client_of(1), bench.client_of(2));
@@ -350,7 +350,7 @@ fn where_one_pool_is_left_to_choose_a_client_has_one_worker_there_whether_it_nam
 #[test]
 fn a_session_stays_where_it_is_whatever_pool_its_next_message_could_choose() {
     let mut two = settings(vec![named("a", 1, Assignment::RoundRobin), named("b", 1, Assignment::RoundRobin)]);
-    two.listeners[0].pool = Some(1);
+    two.listeners[0].pool = Some(PoolId::at(1));
     let mut bench = Bench::new(two);
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"x","sessionId":"s","pool":"a"}"#);

@@ -22,8 +22,8 @@ fn two_pools() -> Bench {
     let mut settings = settings(pools);
     settings.limits.max_restarts = 0;
     settings.listeners = vec![
-        Listener { pool: Some(0), pools: Some(vec![0, 1]), ..Listener::default() },
-        Listener { pool: Some(1), ..Listener::default() },
+        Listener { pool: Some(PoolId::at(0)), pools: Some(places(&[0, 1])), ..Listener::default() },
+        Listener { pool: Some(PoolId::at(1)), ..Listener::default() },
         Listener::default(),
     ];
     Bench::new(settings)
@@ -120,7 +120,7 @@ fn what_serves_nobody_is_worse_than_what_is_full() {
         Pool { id: "broken".into(), ..pool(1, Assignment::RoundRobin) },
     ]);
     settings.limits.max_restarts = 0;
-    settings.listeners = [0, 1].map(|pool| Listener { pool: Some(pool), ..Listener::default() }).into();
+    settings.listeners = [0, 1].map(|pool| Listener { pool: Some(PoolId::at(pool)), ..Listener::default() }).into();
     let mut bench = Bench::new(settings);
     let (client, broken) = (bench.client(), bench.worker(1));
     bench.write(client, r#"{"id":1,"method":"m"}"#);
@@ -165,7 +165,7 @@ fn a_listener_that_is_to_be_closed_while_no_worker_runs_is_and_the_others_are_no
     let mut settings = settings(vec![pool(2, Assignment::RoundRobin)]);
     settings.listeners = vec![Listener::default(), Listener { closes_when_not_ready: true, ..Listener::default() }];
     let mut bench = Bench::starting(settings);
-    assert_eq!(bench.listeners.closed, [1], "no worker runs yet");
+    assert_eq!(bench.listeners.closed, [ListenerId::at(1)], "no worker runs yet");
     assert!(bench.reports.iter().all(|report| report.level < Level::Info), "which is the ordinary course");
     bench.spawn_all();
     assert!(bench.listeners.closed.is_empty());
@@ -173,7 +173,7 @@ fn a_listener_that_is_to_be_closed_while_no_worker_runs_is_and_the_others_are_no
     bench.dies(one);
     assert!(bench.listeners.closed.is_empty(), "one is left");
     bench.write(other, "not JSON");
-    assert_eq!(bench.listeners.closed, [1], "it is told to stop");
+    assert_eq!(bench.listeners.closed, [ListenerId::at(1)], "it is told to stop");
     bench.spawns = true;
     bench.pass(seconds(1));
     assert_eq!((bench.listeners.closed.len(), bench.count(Reason::ListenerOpened)), (0, 2));

@@ -449,7 +449,7 @@ fn a_new_pool_serves_at_once_and_a_removed_one_ends_with_its_sessions() {
 fn a_removed_pool_serves_the_clients_of_its_listener_as_long_as_they_are_connected() {
     let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let mut before = settings(vec![named("a"), named("b")]);
-    before.listeners.push(Listener { pool: Some(1), ..Listener::default() });
+    before.listeners.push(Listener { pool: Some(PoolId::at(1)), ..Listener::default() });
     let mut bench = Bench::new(before.clone());
     let (client, of_b) = (bench.client_of(1), bench.worker(1));
     let mut after = before.clone();
@@ -760,9 +760,9 @@ fn a_removed_pool_is_in_use_while_a_client_may_still_name_it_or_would_be_given_t
         let mut before = settings(vec![of("a"), of("b")]);
         let mut origin = Origin::default();
         if is_by_token {
-            origin.pools = Some(std::sync::Arc::from([1, 0]));
+            origin.pools = Some(places(&[1, 0]).into());
         } else {
-            before.listeners.push(Listener { pool: Some(0), ..Listener::default() });
+            before.listeners.push(Listener { pool: Some(PoolId::at(0)), ..Listener::default() });
         }
         let mut bench = Bench::new(before.clone());
         let (client, worker) = (bench.connect(usize::from(!is_by_token), origin).expect("room"), bench.worker(0));
@@ -783,7 +783,7 @@ fn a_reload_behind_the_last_stage_of_a_shutdown_starts_no_worker_and_opens_no_li
     let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
     before.listeners.push(Listener { closes_when_not_ready: true, ..Listener::default() });
     let mut bench = Bench::starting(before.clone());
-    assert_eq!(bench.listeners.closed, [1]);
+    assert_eq!(bench.listeners.closed, [ListenerId::at(1)]);
     bench.shutdown();
     bench.pass(seconds(60));
     let mut after = changed(&before);
@@ -791,7 +791,7 @@ fn a_reload_behind_the_last_stage_of_a_shutdown_starts_no_worker_and_opens_no_li
     after.listeners[1].closes_when_not_ready = false;
     bench.reload(&after);
     bench.pass(seconds(60));
-    assert_eq!((bench.commands.len(), bench.listeners.closed), (1, vec![1]));
+    assert_eq!((bench.commands.len(), bench.listeners.closed), (1, vec![ListenerId::at(1)]));
 }
 
 #[test]
@@ -811,9 +811,9 @@ fn a_listener_that_is_closed_for_lack_of_workers_opens_when_it_is_not_to_close_a
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.listeners.push(Listener { closes_when_not_ready: true, ..Listener::default() });
     let mut bench = Bench::starting(settings.clone());
-    assert_eq!(bench.listeners.closed, [1]);
+    assert_eq!(bench.listeners.closed, [ListenerId::at(1)]);
     bench.reload(&settings);
-    assert_eq!(bench.listeners.closed, [1]);
+    assert_eq!(bench.listeners.closed, [ListenerId::at(1)]);
     settings.listeners[1].closes_when_not_ready = false;
     bench.reload(&settings);
     assert!(bench.listeners.closed.is_empty());
@@ -911,7 +911,7 @@ fn workers_that_the_operator_has_replaced_are_replaced_though_a_reload_changes_t
     let before = settings(vec![pool(2, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());
     let old = [bench.worker(0), bench.worker(1)];
-    bench.handle(Input::RestartPool(0));
+    bench.handle(Input::RestartPool(PoolId::at(0)));
     let mut after = before.clone();
     after.pools[0].max_age = Some(seconds(1_000_000));
     bench.reload(&after);

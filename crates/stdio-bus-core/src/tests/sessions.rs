@@ -8,7 +8,7 @@ fn a_second_session_of_the_same_name_is_found_when_the_first_one_is_closed() {
         Pool { id: "left".into(), ..pool(1, Assignment::RoundRobin) },
         Pool { id: "right".into(), ..pool(1, Assignment::RoundRobin) },
     ]);
-    both.listeners[0].pool = Some(0);
+    both.listeners[0].pool = Some(PoolId::at(0));
     let mut bench = Bench::new(both);
     let (client, left, right) = (bench.client(), bench.worker(0), bench.worker(1));
     bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
@@ -215,7 +215,7 @@ fn shared_sessions_may_lead_to_one_of_the_senders_own_in_any_pool() {
     let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let mut shared = settings(vec![named("a"), named("b")]);
     shared.routing.session_access = SessionAccess::Shared;
-    shared.listeners[0].pool = Some(0);
+    shared.listeners[0].pool = Some(PoolId::at(0));
     let mut bench = Bench::new(shared);
     let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(1));
     bench.write(owner, r#"{"method":"x","pool":"b","sessionId":"theirs"}"#);

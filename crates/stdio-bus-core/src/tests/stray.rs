@@ -242,7 +242,7 @@ fn the_error_of_a_worker_that_is_replaced_names_the_key() {
 #[test]
 fn bad_output_is_passed_over_by_default_where_http_listeners_alone_offer_the_pool() {
     let http = || Listener { mcp: true, ..Listener::default() };
-    let first = |listener: Listener| Listener { pools: Some(vec![0]), ..listener };
+    let first = |listener: Listener| Listener { pools: Some(places(&[0])), ..listener };
     for (listeners, expected) in [
         (vec![http()], BadOutput::Skip),
         (vec![http(), Listener::default()], BadOutput::Restart),

@@ -169,6 +169,7 @@ mod tests {
 
     use super::*;
     use crate::http1::HeadReader;
+    use stdio_bus_core::port::PoolId;
 
     const LOCAL: Entrance = Entrance { reach: Reach::ThisMachine, takes_subprotocols: true };
     const OPEN: Entrance = Entrance { reach: Reach::AnyName, takes_subprotocols: true };
@@ -264,7 +265,7 @@ mod tests {
         let (wrong, why) = ask(OPEN, "\r\nAuthorization: Bearer 0123456789abcdeg").expect_err("it is wrong");
         assert_eq!((wrong, &*why), (401, "this token is not valid"));
         let alice = ask(OPEN, "\r\nAuthorization: Bearer 0123456789abcdef").expect("it is hers");
-        assert_eq!((alice.names.token.as_deref(), alice.pools.as_deref()), (Some("alice"), Some(&[1][..])));
+        assert_eq!((alice.names.token.as_deref(), alice.pools.as_deref()), (Some("alice"), Some(&[PoolId::at(1)][..])));
     }
 
     #[test]

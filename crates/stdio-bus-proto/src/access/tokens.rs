@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use stdio_bus_core::port::PoolId;
 
 /// Minimum length of a token in bytes, so that it cannot be guessed.
 pub const SHORTEST_TOKEN: usize = 16;
@@ -22,8 +23,8 @@ const SHA256: &str = "sha256:";
 pub struct Bearer {
     /// The name of its clients in logs, limits and sessions.
     pub name: Arc<str>,
-    /// Indexes of the pools that it grants, the preferred one first; none means all.
-    pub pools: Option<Arc<[usize]>>,
+    /// The pools that it grants, the preferred one first; none means all.
+    pub pools: Option<Arc<[PoolId]>>,
     digest: [u8; 32],
 }
 
@@ -62,10 +63,13 @@ impl Tokens {
         Ok(Self(bearers))
     }
 
-    /// The same tokens with new pool indexes: `places` maps the old ones.
+    /// The same tokens, with the pools at other places: `places` maps the old ones.
     pub fn moved(mut self, places: &[usize]) -> Self {
         for bearer in self.0.values_mut() {
-            let pools = bearer.pools.as_deref().map(|pools| pools.iter().map(|pool| places[*pool]).collect());
+            let pools = bearer
+                .pools
+                .as_deref()
+                .map(|pools| pools.iter().map(|pool| PoolId::at(places[pool.index()])).collect());
             bearer.pools = pools;
         }
         self
@@ -152,10 +156,10 @@ fn bearer(line: &str, pools: &[&str]) -> Result<Bearer, String> {
     }
 }
 
-fn indexes(names: &str, pools: &[&str]) -> Result<Arc<[usize]>, String> {
+fn indexes(names: &str, pools: &[&str]) -> Result<Arc<[PoolId]>, String> {
     let index = |name: &str| {
         let found = pools.iter().position(|pool| *pool == name);
-        found.ok_or_else(|| format!("there is no pool {name:?}; the pools are {}", pools.join(", ")))
+        found.map(PoolId::at).ok_or_else(|| format!("there is no pool {name:?}; the pools are {}", pools.join(", ")))
     };
     names.split(',').map(index).collect()
 }
@@ -209,7 +213,10 @@ mod tests {
     fn a_token_may_grant_only_some_pools() {
         let tokens =
             Tokens::parse("a:0123456789abcdef tools,agents\nb:0123456789abcdeg\n", &POOLS).expect("good lines");
-        assert_eq!(tokens.find("0123456789abcdef").and_then(|bearer| bearer.pools.as_deref()), Some(&[1, 0][..]));
+        assert_eq!(
+            tokens.find("0123456789abcdef").and_then(|bearer| bearer.pools.as_deref()),
+            Some(&[PoolId::at(1), PoolId::at(0)][..])
+        );
         assert_eq!(tokens.find("0123456789abcdeg").map(|bearer| bearer.pools.is_none()), Some(true));
     }
 
@@ -225,7 +232,7 @@ mod tests {
         let twice =
             Tokens::parse("alice:0123456789abcdef\nalice:0123456789abcdef tools\n", &POOLS).expect("it is the same");
         let pools = twice.find("0123456789abcdef").and_then(|bearer| bearer.pools.as_deref());
-        assert_eq!(pools, Some(&[1][..]), "its last line counts");
+        assert_eq!(pools, Some(&[PoolId::at(1)][..]), "its last line counts");
     }
 
     #[test]

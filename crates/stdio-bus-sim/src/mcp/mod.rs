@@ -599,6 +599,7 @@ impl SmallWorld for World {
                 }
             }
             Effect::Discovered { pool } => {
+                let pool = pool.index();
                 assert_eq!(self.ground.bus.view().pool_era(pool), self.eras[pool], "of pool {pool}");
                 self.note(format!("pool {pool} is {:?}", self.eras[pool]));
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Client, Fate, Model, Penalty, Request, Retired};
 use crate::bus::port::{Close, Moment, Source};
 use crate::bus::report::Reason;
-use crate::bus::settings::Assignment;
+use crate::bus::settings::{Assignment, Listener};
 use crate::line::{Kind, Line, Party};
 
 impl Model {
@@ -35,7 +35,7 @@ impl Model {
     /// The pools that clients of a listener may use.
     fn offered(&self, listener: usize) -> Vec<usize> {
         let all = || (0..self.settings.pools.len()).filter(|pool| !self.settings.pools[*pool].is_gone);
-        self.settings.listeners[listener].pools.clone().unwrap_or_else(|| all().collect())
+        places(&self.settings.listeners[listener]).unwrap_or_else(|| all().collect())
     }
 
     pub(super) fn group_of_listener(&self, at: usize) -> usize {
@@ -44,7 +44,8 @@ impl Model {
         let shared: Vec<usize> = offered.iter().copied().filter(|pool| !self.is_dedicated(*pool)).collect();
         match (listener.pool, &shared[..], &listener.pools) {
             // If only one pool is left to choose, it does not matter whether it is named.
-            (Some(pool), ..) | (None, &[pool], _) => pool,
+            (Some(pool), ..) => pool.index(),
+            (None, &[pool], _) => pool,
             (None, [], _) => offered[0],
             (None, _, None) => self.settings.pools.len(),
             (None, _, Some(_)) => self.settings.pools.len() + 1 + at,
@@ -56,7 +57,7 @@ impl Model {
         if group < pools.len() {
             return (vec![group], pools[group].assignment);
         }
-        let of_listener = group.checked_sub(pools.len() + 1).and_then(|at| self.settings.listeners[at].pools.clone());
+        let of_listener = group.checked_sub(pools.len() + 1).and_then(|at| places(&self.settings.listeners[at]));
         let is_there = |pool: &usize| !pools[*pool].is_gone;
         let all = of_listener.unwrap_or_else(|| (0..pools.len()).filter(is_there).collect());
         let is_shared = |pool: &usize| pools[*pool].assignment != Assignment::Dedicated;
@@ -76,8 +77,8 @@ impl Model {
 
     /// Whether messages of a client may name a pool.
     pub(super) fn may_name(&self, client: usize, pool: usize) -> bool {
-        let offered = &self.settings.listeners[self.clients[client].listener].pools;
-        !self.settings.pools[pool].is_gone && offered.as_ref().is_none_or(|pools| pools.contains(&pool))
+        let offered = places(&self.settings.listeners[self.clients[client].listener]);
+        !self.settings.pools[pool].is_gone && offered.is_none_or(|pools| pools.contains(&pool))
     }
 
     /// A client was assigned a worker by one of the lines `numbers`, which was not delivered.
@@ -272,4 +273,9 @@ impl Model {
             }
         }
     }
+}
+
+/// The places of the pools that a listener offers, if they are not all.
+fn places(listener: &Listener) -> Option<Vec<usize>> {
+    listener.pools.as_ref().map(|pools| pools.iter().map(|pool| pool.index()).collect())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Pace, Reaction, World};
 use crate::Draws;
-use crate::bus::port::{Close, Exit, Input, Peer};
+use crate::bus::port::{Close, Exit, Input, Peer, PoolId};
 use crate::bus::shutdown::Stage;
 use crate::faults;
 use crate::faults::Action;
@@ -110,7 +110,7 @@ impl World {
         self.model.replaces();
         let (pool, worker) = (self.random.range(0..self.settings.pools.len()), self.any_worker());
         match (self.random.range(0..5), worker) {
-            (0, _) => self.handle("is to be replaced", None, Input::RestartPool(pool)),
+            (0, _) => self.handle("is to be replaced", None, Input::RestartPool(PoolId::at(pool))),
             (1, Some(at)) => {
                 let worker = self.workers[at].key;
                 let input = if self.random.one_in(2) {

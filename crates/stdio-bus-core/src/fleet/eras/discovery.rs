@@ -188,7 +188,7 @@ impl Fleets {
         if before == Some(Era::Modern) {
             self.end_modern_fleet(ctx, pool);
         }
-        ctx.out.push(Effect::Discovered { pool: pool.index() });
+        ctx.out.push(Effect::Discovered { pool });
         let id = &ctx.settings.pools[pool].id;
         let text = match (era, known) {
             (Era::Modern, _) => format!("the command of pool \"{id}\" serves clients of MCP {MODERN}"),

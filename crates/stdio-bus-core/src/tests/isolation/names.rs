@@ -5,7 +5,7 @@ use super::*;
 /// A client with a token of this name, valid for some pools or for all.
 fn named(bench: &mut Bench, name: Option<&str>, pools: Option<&[usize]>) -> Peer {
     let names = Names { token: name.map(Into::into), ..Names::default() };
-    let origin = Origin { names: names.into(), pools: pools.map(Into::into), ..Origin::default() };
+    let origin = Origin { names: names.into(), pools: pools.map(|pools| places(pools).into()), ..Origin::default() };
     Peer::Client(bench.connect(0, origin).expect("there is room"))
 }
 

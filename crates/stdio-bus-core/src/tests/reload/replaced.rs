@@ -14,7 +14,7 @@ fn the_operator_has_a_worker_or_a_pool_replaced_without_a_lost_request() {
     bench.write(old[0], r#"{"id":1,"result":{}}"#);
     bench.stops(old[0]);
     assert_eq!((bench.read(client).len(), bench.signals_to(old[1])), (1, vec![]));
-    bench.handle(Input::RestartPool(0));
+    bench.handle(Input::RestartPool(PoolId::at(0)));
     for _ in 0..2 {
         bench.pass(SETTLED);
     }

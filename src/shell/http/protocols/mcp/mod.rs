@@ -6,7 +6,7 @@ mod session;
 
 use super::{Client, Protocol};
 use crate::bus::eras::protocol::{INVALID_REQUEST, MODERN, REVISIONS, revision};
-use crate::bus::port::{ClientKey, Input, Moment};
+use crate::bus::port::{ClientKey, Input, Moment, PoolId};
 use crate::http1::{Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::Verb;
@@ -74,19 +74,20 @@ impl Protocol for Mcp {
 
 impl<I: Io> Shell<I> {
     /// The pool that a request is for.
-    fn pool_asked(&self, slot: usize) -> Result<usize, Fault> {
+    fn pool_asked(&self, slot: usize) -> Result<PoolId, Fault> {
         let connection = &self.reactor.connections[AsHttp(slot)];
         let (incoming, listener) = (&connection.incoming, connection.listener);
         let origin = &incoming.sender.origin;
         let pools = &self.reactor.workers.pools;
-        let may_use = |pool: &usize| self.bus.view().offers(listener, origin, *pool);
+        let may_use = |pool: &PoolId| self.bus.view().offers(listener, origin, *pool);
         let named = incoming.asked.as_ref().and_then(|asked| asked.pool.as_deref());
         let found = match named {
-            Some(name) => pools.iter().position(|pool| pool.core.id == name).filter(may_use),
+            Some(name) => pools.iter().position(|pool| pool.core.id == name).map(PoolId::at).filter(may_use),
             None => self.bus.view().default_pool(listener, origin),
         };
         found.ok_or_else(|| {
-            let names: Vec<&str> = (0..pools.len()).filter(may_use).map(|pool| pools[pool].core.id.as_str()).collect();
+            let of_client = (0..pools.len()).map(PoolId::at).filter(may_use);
+            let names: Vec<&str> = of_client.map(|pool| pools[pool.index()].core.id.as_str()).collect();
             let path = self.reactor.listeners.policy(listener).map_or("/mcp", |policy| &policy.terms.path);
             let offered = names.join(&format!(", {path}/"));
             let why = match named {

@@ -5,7 +5,7 @@ use super::{Client, needs_events};
 use crate::bus::Known;
 use crate::bus::eras::protocol::{LEGACY, MODERN};
 use crate::bus::id::Id;
-use crate::bus::port::{ClientKey, Moment};
+use crate::bus::port::{ClientKey, Moment, PoolId};
 use crate::bus::settings::Era;
 use crate::http1::Status;
 use crate::io::Io;
@@ -42,7 +42,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Passes a message of 2026-07-28 to the core.
-    fn give_modern(&mut self, now: Moment, slot: usize, pool: usize, message: Message) -> Result<(), Fault> {
+    fn give_modern(&mut self, now: Moment, slot: usize, pool: PoolId, message: Message) -> Result<(), Fault> {
         if self.reactor.connections[AsHttp(slot)].takes() == Takes::JsonAlone
             && *message.method() == *b"subscriptions/listen"
         {
@@ -61,7 +61,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// The client for a connection's self-contained requests.
-    fn modern_member(&mut self, now: Moment, slot: usize, pool: usize) -> Result<ClientKey, Fault> {
+    fn modern_member(&mut self, now: Moment, slot: usize, pool: PoolId) -> Result<ClientKey, Fault> {
         let Reactor { connections, http, .. } = &mut self.reactor;
         let connection = &connections[AsHttp(slot)];
         let names = &connection.incoming.sender.origin.names;
@@ -122,9 +122,13 @@ impl<I: Io> Shell<I> {
     }
 
     /// The refusal of a message of 2026-07-28 for a pool whose command does not serve that, or does not work at all.
-    fn legacy_server(&self, pool: usize, message: &Message) -> Fault {
-        let said =
-            self.reactor.workers.said.get(&pool).map_or_else(String::new, |line| format!("; its stderr ends: {line}"));
+    fn legacy_server(&self, pool: PoolId, message: &Message) -> Fault {
+        let said = self
+            .reactor
+            .workers
+            .said
+            .get(&pool.index())
+            .map_or_else(String::new, |line| format!("; its stderr ends: {line}"));
         let why = match self.bus.view().era_known(pool) {
             Known::Answered => format!("this server speaks MCP up to {LEGACY}; begin with initialize"),
             Known::Silent => format!(

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::{Client, needs_events, no_batches, says_batches, too_long};
 use crate::bus::eras::protocol::INVALID_REQUEST;
 use crate::bus::id::Id;
-use crate::bus::port::{ClientKey, Input, Moment, Reason};
+use crate::bus::port::{ClientKey, Input, Moment, PoolId, Reason};
 use crate::bus::settings::Era;
 use crate::http1::Status;
 use crate::io::Io;
@@ -68,7 +68,7 @@ fn kind_of<'a>(said: &'a Said<'_>) -> session::Line<'a> {
 
 impl<I: Io> Shell<I> {
     /// Starts a session with a connection's request, which has this id.
-    fn begin_session(&mut self, now: Moment, slot: usize, pool: usize, id: Id) -> Result<ClientKey, Fault> {
+    fn begin_session(&mut self, now: Moment, slot: usize, pool: PoolId, id: Id) -> Result<ClientKey, Fault> {
         self.reactor.release_modern(slot);
         let listener = self.reactor.connections[AsHttp(slot)].listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
@@ -146,7 +146,7 @@ impl<I: Io> Shell<I> {
         let at = Some(at).filter(|at| pools.is_none_or(|pools| pools.contains(&at.pool)));
         let at = at.ok_or_else(Fault::no_session)?;
         let named = connection.incoming.asked.as_ref().and_then(|asked| asked.pool.as_deref());
-        if named.is_some_and(|name| self.reactor.workers.pools[at.pool].core.id != name) {
+        if named.is_some_and(|name| self.reactor.workers.pools[at.pool.index()].core.id != name) {
             return Err(Fault::no_session());
         }
         let client = at.client;

@@ -92,7 +92,7 @@ fn no_files_of_a_crate_import_from_one_another_in_a_circle() {
 
 #[test]
 fn the_cores_port_imports_only_what_passes_through_it() {
-    assert!(read("crates/stdio-bus-core/src").0["port"].iter().eq(["origin", "peer", "report"]));
+    assert!(read("crates/stdio-bus-core/src").0["port"].iter().eq(["index", "origin", "peer", "report"]));
 }
 
 #[test]

@@ -561,7 +561,7 @@ fn behind_a_proxy_that_sends_headers_both_transports_work() {
     socket.send_bytes(format!("{header}{UPGRADE}\r\n").as_bytes());
     assert_eq!(socket.head().status, 101);
     daemon.until("both are clients", || clients(&daemon) == 2);
-    assert_eq!(daemon.log().matches("from=192.0.2.7:1234").count(), 2, "{}", daemon.log());
+    daemon.logs_times("from=192.0.2.7:1234", 2);
     daemon.stop();
 }
 

@@ -472,8 +472,9 @@ impl Door {
         let ends = self.machine.wires.borrow().awake + most;
         let is_over = |door: &mut Self| {
             let Shell { bus, reactor, .. } = &door.machine.shell;
-            // A daemon without anything to wait for lets time pass slowly.
-            let is_empty = bus.view().stats().clients == 0 && reactor.http.is_deserted(&reactor.connections);
+            // A daemon without anything to wait for lets time pass slowly. Whose client has gone keeps its slot for a while.
+            let stats = bus.view().stats();
+            let is_empty = stats.clients == 0 && stats.pending == 0 && reactor.http.is_deserted(&reactor.connections);
             door.machine.wires.borrow().awake >= ends || door.acp.is_some() && is_empty
         };
         self.runs("the end of unused sessions", false, is_over);

@@ -158,10 +158,10 @@ impl<'a> Child<'a> {
             let child = ptr::from_ref(self).cast_mut();
             libc::clone(enter_child, top.cast::<c_void>(), flags, child.cast::<c_void>(), pid.as_ptr())
         };
-        match Pid::from_raw(number).filter(|_| number > 0) {
-            Some(child) => Ok((child, self.failure.take())),
-            None => Err(io::Error::last_os_error()),
-        }
+        // No process has a negative number, and none may be asked for.
+        let child = if number > 0 { Pid::from_raw(number) } else { None };
+        let child = child.ok_or_else(io::Error::last_os_error)?;
+        Ok((child, self.failure.take()))
     }
 
     /// Becomes the worker: it dies with us, and starts with the signals and limits of a fresh login.

@@ -19,9 +19,12 @@ from chaos import SECONDS, SEED, Tally, kill
 from mcp_site import Site
 from wire import BOTH, LEGACY, META, MODERN, PATIENCE, Address, Client, Connection, Cut, Refused, Told, until, within
 
-# What a client may get whose worker has died, was replaced or does not exist, or whose request it has cancelled itself.
-CODES = {-32010, -32011, -32026, -32800, -32001, -32000}
+# What a client may get whose worker has died, was replaced or does not exist, whose initialize has ended several workers
+# that were killed meanwhile, or whose request it has cancelled itself.
+CODES = {-32010, -32011, -32026, -32031, -32800, -32001, -32000}
 STATUSES = {404, 429, 503}
+# The command has not said yet whether it serves MCP 2026-07-28: where workers get hardly any time they are killed first.
+NOT_YET = -32022
 
 # Each message carries `whose`: the client, and its request. What is found to be another's is told on stderr.
 WORKER = r"""
@@ -311,7 +314,7 @@ class Guest:
                 self.tally[f"not begun {told.error['code']}"] += 1
                 await asyncio.sleep(0.05)
             except Refused as refused:
-                if refused.status in STATUSES:
+                if refused.status in STATUSES or refused.error().get("code") == NOT_YET:
                     self.tally[f"refused {refused.status}"] += 1
                     await asyncio.sleep(0.05)
                 else:

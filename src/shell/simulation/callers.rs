@@ -520,7 +520,6 @@ impl Caller {
         stream.again.extend(heard.into_iter().rev().take(kept).collect::<Vec<_>>().into_iter().rev());
         if is_torn {
             stream.is_torn = true;
-            stream.again.clear();
             let lost: Vec<u64> = self.asked.iter().filter(|(_, on)| *on == name).map(|(number, _)| *number).collect();
             lost.iter().for_each(|number| _ = self.asked.remove(number));
             self.given_up.extend(lost);

@@ -6,6 +6,7 @@ STDIO_BUS is the daemon's program.
 """
 
 import ctypes
+import hashlib
 import http.client
 import json
 import os
@@ -24,6 +25,7 @@ import cases
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUS = os.environ["STDIO_BUS"]
 PATIENCE = 60
+KUBERNETES = ["1.29", "1.33", "1.37"]
 
 NODE = r"""
 require("node:readline").createInterface({ input: process.stdin }).on("line", (line) => {
@@ -144,10 +146,30 @@ def the_manifests_are_valid_and_give_a_drain_its_time():
         documents = manifest(name)
         assert set(documents) == common | {workload}, name
         for one in documents.values():
-            kubernetes_validate.validate(one, "1.29", strict=True)
-        config = checked(documents["ConfigMap"]["data"]["bus.json"])
+            for version in KUBERNETES:
+                kubernetes_validate.validate(one, version, strict=True)
+        text = documents["ConfigMap"]["data"]["bus.json"]
+        config = checked(text)
+        annotations = documents[workload]["spec"]["template"]["metadata"]["annotations"]
+        assert annotations["stdio-bus/configuration"] == hashlib.sha256(text.encode()).hexdigest()[:16], name
+        patched(documents[workload])
         fits(documents, workload, config, key)
         scales(documents, workload, config)
+
+
+def patched(workload):
+    """The workload that the patch for io_uring makes is valid, and has our profile."""
+    with open(os.path.join(ROOT, "config", "kubernetes", "io_uring.yaml")) as file:
+        patch = yaml.safe_load(file)
+
+    def merged(old, new):
+        return {**old, **{key: merged(old[key], one) if isinstance(one, dict) else one for key, one in new.items()}}
+
+    # A strategic merge replaces a value of another type by keeping its other fields; the two of a profile fit together.
+    workload = merged(workload, patch)
+    kubernetes_validate.validate(workload, KUBERNETES[0], strict=True)
+    assert workload["spec"]["template"]["spec"]["securityContext"]["seccompProfile"]["type"] == "Localhost"
+    assert workload["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"] is True
 
 
 def checked(text):
@@ -323,6 +345,17 @@ def the_recipes_of_the_book_answer():
         assert answers == {"clean": "python"}, (answers, done.stderr)
 
 
+def haproxy_takes_the_lines_of_the_book_for_pods():
+    with open(os.path.join(ROOT, "docs", "operations.md")) as file:
+        lines = next(block for block in file.read().split("```\n") if block.startswith("resolvers cluster"))
+    with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
+        file.write("defaults\n    timeout connect 3s\n    timeout client 1h\n    timeout server 1h\n" + lines)
+        file.write("frontend all\n    bind 127.0.0.1:1\n    default_backend daemons\n")
+        file.flush()
+        done = subprocess.run(["haproxy", "-c", "-f", file.name], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stdout + done.stderr
+
+
 TESTS = [
     the_daemon_and_its_workers_live_under_the_profile,
     without_io_uring_in_the_profile_epoll_serves_and_the_daemon_says_what_to_do,
@@ -330,6 +363,7 @@ TESTS = [
     the_manifests_are_valid_and_give_a_drain_its_time,
     a_drain_that_scales_down_kills_no_session_that_ends_within_its_grace,
     the_recipes_of_the_book_answer,
+    haproxy_takes_the_lines_of_the_book_for_pods,
 ]
 
 cases.run(TESTS)

@@ -20,12 +20,11 @@ import threading
 import time
 
 import cases
+import debian
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 # A wait for what has to happen: no test judges by the clock, but each wait has an end.
 PATIENCE = 180
-PACKAGES = "systemd,systemd-sysv,dbus,passwd,procps,python3-minimal,bubblewrap"
 CONFIG = "/etc/stdio-bus/bus.json"
 SOCKET = "/run/stdio_bus.sock"
 UNITS = ["stdio_bus.service", "stdio_bus.socket"]
@@ -244,25 +243,10 @@ def an_address_that_comes_late_is_taken_when_it_is_there(machine):
     assert machine.tries("systemctl", "restart", UNITS[0]).returncode != 0
     restarts = lambda: int(machine.run("systemctl", "show", "--property=NRestarts", "--value", UNITS[0]))
     waits_for(lambda: restarts() >= 3, machine.journal)
-    machine.run("python3", "-c", ADD_ADDRESS)
+    machine.run("ip", "address", "add", "192.0.2.7/32", "dev", "lo")
     machine.becomes("active", "active")
     machine.write(CONFIG, config())
     machine.run("systemctl", "restart", UNITS[0])
-
-
-# As `ip address add 192.0.2.7/32 dev lo` does, by rtnetlink(7): the small system has no iproute2.
-ADD_ADDRESS = """
-import socket, struct
-address = socket.inet_aton("192.0.2.7")
-attributes = b"".join(struct.pack("HH", 8, kind) + address for kind in (1, 2))
-body = struct.pack("BBBBI", socket.AF_INET, 32, 0, 0, socket.if_nametoindex("lo")) + attributes
-link = struct.pack("BxHiII", 0, 0, socket.if_nametoindex("lo"), 1, 1)
-with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as route:
-    for kind, flags, message in [(20, 0x605, body), (16, 5, link)]:
-        route.send(struct.pack("IHHII", 16 + len(message), kind, flags, 1, 0) + message)
-        answer = route.recv(4096)
-        assert struct.unpack_from("i", answer, 16)[0] in (0, -17), answer
-"""
 
 
 def tokens_of_root_are_read_as_a_credential(machine):
@@ -376,28 +360,11 @@ TESTS = [
 ]
 
 
-def this_release():
-    with open("/etc/os-release") as file:
-        return dict(line.strip().split("=", 1) for line in file if "=" in line).get("VERSION_CODENAME", "stable")
-
-
-def debian(release):
-    """The directory of a Debian of this release; it is made once."""
-    system = os.path.join(TARGET, "hosts", release)
-    if not os.path.exists(f"{system}/made"):
-        os.makedirs(os.path.dirname(system), exist_ok=True)
-        subprocess.run(["rm", "-rf", system], check=True)
-        subprocess.run(["mmdebstrap", "--variant=minbase", f"--include={PACKAGES}", release, system], check=True, timeout=1800,
-                       capture_output=True, text=True)
-        open(f"{system}/made", "w").close()
-    return system
-
-
 def main(package, release):
     if os.geteuid() != 0:
         return cases.skip("systemd as PID 1: only root can boot a system")
     try:
-        system = debian(release)
+        system = debian.made(release)
     except (FileNotFoundError, subprocess.CalledProcessError) as error:
         return cases.skip(f"systemd as PID 1: no Debian could be made: {getattr(error, 'stderr', error)}")
     try:
@@ -413,4 +380,4 @@ def main(package, release):
         machine.shutdown()
 
 
-main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else this_release())
+main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else debian.this_release())

@@ -1,0 +1,190 @@
+"""The image of config/docker: buildah builds it from what Dockerfile.dockerignore leaves, and podman runs it as
+docs/operations.md says: read-only, as nobody, as the first process, under the default seccomp profile and under ours, with a
+limit of memory, and is stopped.
+
+    tests/image.py
+
+The base images cannot be pulled on every machine, so a Debian that mmdebstrap makes stands in for both, with this machine's
+Rust mounted into it, and the programs are built without optimization. Needs root, mmdebstrap, buildah, podman and runc; without
+them it says so and is skipped.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+
+import cases
+import debian
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PATIENCE = 180
+RELEASE = "bookworm"
+# The command of docs/operations.md, without the port that is published: the machine may have no bridge.
+LIMITS = ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--tmpfs", "/tmp", "--network", "none"]
+OURS = ["--security-opt", f"seccomp={ROOT}/config/docker/seccomp.json"]
+
+
+class Podman:
+    """buildah and podman with a storage of their own, which goes with the folder."""
+
+    def __init__(self, folder):
+        self.storage = ["--root", f"{folder}/storage", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
+        self.environment = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
+
+    def tries(self, program, *arguments, timeout=PATIENCE, **options):
+        # runc takes cgroups of both versions at once, which crun does not.
+        runtime = ["--runtime", "runc", "--cgroup-manager", "cgroupfs", "--log-level", "error"] if program == "podman" else []
+        return subprocess.run([program, *self.storage, *runtime, *arguments], capture_output=True, text=True, timeout=timeout,
+                              env=self.environment, cwd=ROOT, stdin=subprocess.DEVNULL, **options)
+
+    def __call__(self, *command, **options):
+        done = self.tries(*command, **options)
+        assert done.returncode == 0, (command, done.returncode, done.stdout[-2000:], done.stderr[-4000:])
+        return done.stdout.strip()
+
+    def base(self, name, system, *config):
+        """An image of this name, of a directory."""
+        container = self("buildah", "from", "scratch")
+        self("buildah", "copy", "--quiet", container, system, "/", timeout=900)
+        self("buildah", "config", *config, container)
+        self("buildah", "commit", "--quiet", container, name, timeout=900)
+        self("buildah", "rm", container)
+
+    @contextlib.contextmanager
+    def running(self, *options, command=("--tcp", ":9000", "--admin", "/tmp/admin.sock")):
+        """A container of the image, until it answers, and its removal."""
+        # Podman asks for more than a container's own limits may allow.
+        name = self("podman", "run", "--detach", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", *LIMITS, *options,
+                    "stdio_bus", *command)
+        try:
+            waits_for(lambda: self.tries("podman", "exec", name, "stdio_bus", "status").returncode == 0, lambda: self.log(name))
+            yield name
+        finally:
+            self.tries("podman", "rm", "--force", "--time", "0", name)
+
+    def log(self, name):
+        done = self.tries("podman", "logs", name)
+        return done.stdout + done.stderr
+
+    def calls(self, name):
+        """The result of a request."""
+        answer = self("podman", "exec", name, "stdio_bus", "call", "--connect", "tcp://127.0.0.1:9000", "hello")
+        return json.loads(answer)["result"]
+
+    def states(self, name):
+        """Name and state of each process in the container."""
+        return self("podman", "exec", name, "sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null | cut -d' ' -f2,3 | tr -d '()' || true").split()
+
+
+def waits_for(happened, what):
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end, what()
+        time.sleep(0.2)
+
+
+def built(podman, system):
+    """Builds the image as its first lines say."""
+    home = os.environ.get("CARGO_HOME", os.path.expanduser("~/.cargo"))
+    toolchain = subprocess.run(["rustc", "--print", "sysroot"], capture_output=True, text=True, check=True).stdout.strip()
+    podman.base("docker.io/library/debian:bookworm-slim", system, "--env", "PATH=/usr/local/bin:/usr/bin:/bin")
+    container = podman("buildah", "from", "docker.io/library/debian:bookworm-slim")
+    fast = {"LTO": "off", "OPT_LEVEL": "0", "CODEGEN_UNITS": "16", "DEBUG": "none"}
+    variables = {"PATH": "/toolchain/bin:/usr/bin:/bin", "CARGO_HOME": "/cargo", "CARGO_INCREMENTAL": "0",
+                 **{f"CARGO_PROFILE_RELEASE_{key}": value for key, value in fast.items()}}
+    podman("buildah", "config", *[f"--env={key}={value}" for key, value in variables.items()], container)
+    podman("buildah", "commit", "--quiet", container, "docker.io/library/rust:1-bookworm", timeout=900)
+    podman("buildah", "rm", container)
+    podman("buildah", "build", "--format", "docker", "--pull-never", "--network", "host", f"--volume={toolchain}:/toolchain:ro",
+           f"--volume={home}:/cargo", "--file", "config/docker/Dockerfile", "--tag", "stdio_bus", ".", timeout=1800)
+
+    for language, base in (("node", "node:22-bookworm-slim"), ("python", "python:3.13-slim-bookworm")):
+        podman("buildah", "tag", "docker.io/library/debian:bookworm-slim", f"docker.io/library/{base}")
+        podman("buildah", "build", "--format", "docker", "--pull-never", "--file", f"config/docker/Dockerfile.{language}", "--tag",
+               f"agents-{language}", ".", timeout=900)
+
+
+def the_image_runs_read_only_as_nobody_and_as_the_first_process(podman):
+    with podman.running() as name:
+        assert podman.calls(name)["method"] == "hello"
+        status = podman("podman", "exec", name, "cat", "/proc/1/status")
+        assert "Name:\tstdio_bus" in status and re.search(r"Uid:\s+65532\s", status), status
+        assert re.search(r"Seccomp:\s+2", status), status
+        assert podman.tries("podman", "exec", name, "touch", "/usr/local/bin/new").returncode != 0
+        # The check of the image, which only its format of Docker has.
+        podman("podman", "healthcheck", "run", name)
+
+
+def under_our_profile_io_uring_is_used(podman):
+    with podman.running(*OURS) as name:
+        assert podman.calls(name)["method"] == "hello"
+        assert "io_uring" in podman("podman", "exec", name, "stdio_bus", "status"), podman.log(name)
+
+
+def a_container_that_is_stopped_ends_by_itself(podman):
+    with podman.running() as name:
+        podman("podman", "stop", "--time", "60", name)
+        assert podman("podman", "inspect", "--format", "{{.State.ExitCode}}", name) == "0", podman.log(name)
+
+
+def what_workers_leave_is_reaped_by_the_first_process(podman):
+    # A worker that starts a process for each line and never waits for it: sh's own child ends, and leaves its child behind.
+    worker = """while read -r line; do
+        sh -c 'sleep 0.1 & exit'
+        echo "$line" | sed 's/"method".*/"result":true}/'
+    done"""
+    with podman.running(command=("--tcp", ":9000", "--admin", "/tmp/admin.sock", "--", "sh", "-c", worker)) as name:
+        for _ in range(5):
+            assert podman.calls(name) is True
+        waits_for(lambda: "Z" not in podman.states(name) and "sleep" not in podman.states(name), lambda: podman.states(name))
+
+
+def a_worker_beyond_the_limit_of_memory_ends_alone(podman):
+    hungry = """import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["method"] == "eat":
+        held = bytearray(1 << 30)
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": True}), flush=True)
+"""
+    command = ("--tcp", ":9000", "--admin", "/tmp/admin.sock", "--", "python3", "-c", hungry)
+    with podman.running("--memory", "256m", "--memory-swap", "256m", command=command) as name:
+        error = podman.tries("podman", "exec", name, "stdio_bus", "call", "--connect", "tcp://127.0.0.1:9000", "eat")
+        assert error.returncode == 1 and "signal 9" in podman.log(name), (error, podman.log(name))
+        assert podman.calls(name) is True
+
+
+TESTS = [
+    the_image_runs_read_only_as_nobody_and_as_the_first_process,
+    under_our_profile_io_uring_is_used,
+    a_container_that_is_stopped_ends_by_itself,
+    what_workers_leave_is_reaped_by_the_first_process,
+    a_worker_beyond_the_limit_of_memory_ends_alone,
+]
+
+
+def main():
+    missing = [program for program in ("mmdebstrap", "buildah", "podman", "runc") if not shutil.which(program)]
+    if missing or os.geteuid() != 0:
+        return cases.skip(f"the image: {', '.join(missing) or 'root'} is missing")
+    try:
+        system = debian.made(RELEASE)
+    except subprocess.CalledProcessError as error:
+        return cases.skip(f"the image: no Debian could be made: {error.stderr}")
+    with tempfile.TemporaryDirectory() as folder:
+        podman = Podman(folder)
+        built(podman, system)
+        tried = podman.tries("podman", "run", "--rm", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--network",
+                             "none", "--entrypoint", "/bin/true", "stdio_bus")
+        if tried.returncode != 0:
+            return cases.skip(f"the image was built; it cannot be run here: {tried.stderr}")
+        print(podman("podman", "--version"), podman("buildah", "--version"), sep="\n")
+        cases.run(TESTS, podman)
+
+
+main()

@@ -32,6 +32,8 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this many workers in a row that exit on `server/discover` the command counts as one for sessions.
 const MOST_ENDS: usize = 2;
+/// After this many workers that have ended before they answered it, an `initialize` is not sent again.
+const MOST_OPENINGS_LOST: usize = 2;
 /// Its draws are not those of other worlds.
 const SALT: u64 = 0xd00f;
 /// Number of actions of a seed.
@@ -69,8 +71,8 @@ struct SimClient {
     detached: Option<Moment>,
     /// What its `initialize` asks for, if it has said it, and whether it has the answer.
     greeting: Option<(usize, bool)>,
-    /// Its `initialize` is not kept any more, since it has ended two workers: a request had that answer.
-    has_lost_initialize: bool,
+    /// How many workers have ended before they answered its `initialize`, which the bus had sent them again.
+    openings_lost: usize,
     /// The worker that its next line must go to while that takes any.
     bound: Option<usize>,
     closing: bool,
@@ -80,6 +82,11 @@ struct SimClient {
 impl SimClient {
     fn speaks(&self) -> Era {
         self.era.unwrap_or(Era::Legacy)
+    }
+
+    /// Whether its `initialize` is not kept any more.
+    fn has_lost_initialize(&self) -> bool {
+        self.openings_lost >= MOST_OPENINGS_LOST
     }
 
     fn listener(&self) -> usize {
@@ -266,7 +273,7 @@ impl World {
             naming: BTreeMap::new(),
             detached: None,
             greeting: None,
-            has_lost_initialize: false,
+            openings_lost: 0,
             bound: None,
             closing: false,
             closed: false,
@@ -581,8 +588,12 @@ impl SmallWorld for World {
             }
             Effect::Release(worker) => {
                 let at = self.worker(worker);
-                self.workers[at].released = true;
-                self.workers[at].goes();
+                let worker = &mut self.workers[at];
+                worker.released = true;
+                worker.goes();
+                for (client, ..) in worker.greeted.iter().filter(|(.., is_answered)| !is_answered) {
+                    self.clients[*client].openings_lost += 1;
+                }
             }
             Effect::Close { client, how, why } => {
                 let at = self.client(client);

@@ -112,7 +112,7 @@ impl World {
             *of == client && *is_answered || self.ground.now.since(*since) >= PATIENCE
         };
         let takes_no_more = self.take_one[worker.pool] && !worker.accepted.is_empty();
-        let cannot_be_sent = self.clients[client].has_lost_initialize && !worker.accepted.is_empty();
+        let cannot_be_sent = self.clients[client].has_lost_initialize() && !worker.accepted.is_empty();
         let goes_on = takes_no_more || cannot_be_sent;
         let knows = worker.accepted.contains(&kind) || goes_on || worker.greeted.iter().any(was_asked);
         assert!(knows, "worker {at} knows nothing of client {client}");
@@ -166,7 +166,7 @@ impl World {
             if reason == "session_denied" {
                 self.check_refused_task(at, self.clients[at].naming.get(&number));
             }
-            self.clients[at].has_lost_initialize |= reason == "initialize_lost";
+            assert!(reason != "initialize_lost" || self.clients[at].has_lost_initialize(), "{line}");
             let is_unsupported = reason == "unsupported_protocol_version";
             let era = self.eras[self.clients[at].pool];
             assert!(!is_unsupported || modern && era == Some(Era::Legacy), "{line}");

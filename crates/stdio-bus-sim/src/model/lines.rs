@@ -48,6 +48,7 @@ impl Model {
             (Party::Client(_), Party::Worker(_)) => {
                 let request = self.answered_by(number, false);
                 self.question_ends(now, &request);
+                self.let_go();
                 let expected = if request.replaced { Some(&request.token) } else { line.ids.id.as_ref() };
                 assert_eq!(ids.id.as_ref(), expected, "the id of a worker was not restored");
             }

@@ -255,11 +255,11 @@ impl Model {
                 self.workers[worker].retired.answered(&id);
                 self.holds_late(number, &[]);
             }
-            self.let_go();
         } else {
             let question = self.answered_by(number, false);
             self.question_ends(now, &question);
         }
+        self.let_go();
     }
 
     /// A peer is told that nobody waits for its answer to this request any more.

@@ -22,7 +22,7 @@ use crate::fleet::eras::discovery::Question;
 use crate::fleet::life::stop_worker;
 use crate::fleet::pool::{Fleet, Pools};
 use crate::index::{FleetId, GroupId, PoolId};
-use crate::peer::{Moment, Peer, WorkerKey};
+use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::peers::Workers;
 use crate::report::{Level, Reason, Report};
 use crate::session::table::{Session, Sessions};
@@ -420,11 +420,14 @@ pub(crate) fn notice_leaving(ctx: &mut Ctx, key: WorkerKey) {
 }
 
 impl Workers {
-    /// The leaving workers of a pool that are not dedicated to a client.
-    pub(crate) fn leaving_workers(&self, fleet: FleetId) -> impl Iterator<Item = WorkerKey> {
-        let leaves =
-            move |worker: &Worker| worker.fleet == fleet && worker.tenure.is_leaving() && worker.owner().is_none();
-        self.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
+    /// The workers of a fleet without a slot that may have sessions for a client: those that leave and that clients share,
+    /// and its own, which it keeps where its pool is shared from a reload on.
+    pub(crate) fn beside_slots(&self, fleet: FleetId, client: ClientKey) -> impl Iterator<Item = WorkerKey> {
+        let is_open = move |worker: &Worker| match worker.owner() {
+            None => worker.tenure.is_leaving(),
+            owner => owner == Some(client),
+        };
+        self.iter().filter(move |(_, worker)| worker.fleet == fleet && is_open(worker)).map(|(key, _)| key)
     }
 }
 

@@ -372,7 +372,7 @@ fn first_session(
 }
 
 /// The session `name` on the workers of a group: the client's own first, then one of another client, then a
-/// reserved name; of several the one on the first worker. Leaving workers come last.
+/// reserved name; of several the one on the first worker. Workers without a slot come last.
 fn session_in_group(
     fleets: &Fleets,
     ctx: &Ctx,
@@ -383,8 +383,8 @@ fn session_in_group(
 ) -> Option<(WorkerKey, SessionKey)> {
     let group = &fleets.balancer()[group];
     let in_slots = group.slots().iter().filter_map(|slot| fleets.pools()[*slot].worker());
-    let leaving = group.fleets().flat_map(|fleet| ctx.workers.leaving_workers(fleet));
-    let found = in_slots.chain(leaving).filter_map(|worker| {
+    let others = group.fleets().flat_map(|fleet| ctx.workers.beside_slots(fleet, client));
+    let found = in_slots.chain(others).filter_map(|worker| {
         let key = sessions.of_worker(worker, name)?;
         let owner = sessions.get(key)?.owner();
         Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))

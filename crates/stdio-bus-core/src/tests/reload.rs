@@ -566,6 +566,32 @@ fn workers_of_a_pool_that_assigns_otherwise_are_not_handed_to_one_client_alone()
 }
 
 #[test]
+fn a_session_on_a_connections_own_worker_stays_there_where_its_pool_is_shared_from_a_reload_on() {
+    let before = settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]);
+    let mut bench = Bench::new(before.clone());
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    let own = bench.busy_worker();
+    bench.write(own, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.read(client);
+    bench.reload(&settings(vec![pool(1, Assignment::RoundRobin)]));
+    bench.pass(SETTLED);
+    let asks = |bench: &mut Bench, method: &str| {
+        let named = r#""pool":"agents","params":{"sessionId":"s"}"#;
+        bench.write(client, &format!(r#"{{"id":2,"method":"{method}",{named}}}"#));
+    };
+    for method in ["session/prompt", "session/load"] {
+        asks(&mut bench, method);
+        assert_eq!(bench.busy_worker(), own, "{method}");
+        bench.write(own, r#"{"id":2,"result":{}}"#);
+        bench.read(client);
+    }
+    bench.exits(own, Exit::Code(0));
+    asks(&mut bench, "session/load");
+    assert_eq!(bench.read_error(client).0, "worker_exited", "no other worker has it");
+}
+
+#[test]
 fn shared_workers_stay_where_only_the_way_to_choose_among_them_changes() {
     let before = settings(vec![pool(2, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());

@@ -33,7 +33,7 @@ class Podman:
     """buildah and podman with a storage of their own, which goes with the folder."""
 
     def __init__(self, folder):
-        self.environment = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
+        self.folder, self.environment = folder, {**os.environ, "BUILDAH_ISOLATION": "chroot"}
         # vfs copies every layer, and works where the folder is on an overlay itself.
         for driver in ("overlay", "vfs"):
             self.storage = ["--root", f"{folder}/{driver}", "--runroot", f"{folder}/run-{driver}", "--storage-driver", driver]
@@ -45,8 +45,10 @@ class Podman:
     def tries(self, program, *arguments, timeout=PATIENCE, **options):
         # runc takes cgroups of both versions at once, which crun does not.
         runtime = ["--runtime", "runc", "--cgroup-manager", "cgroupfs", "--log-level", "error"] if program == "podman" else []
+        # conmon leaves a file where podman is started when a container has used up its memory.
+        where = ROOT if program == "buildah" else self.folder
         return subprocess.run([program, *self.storage, *runtime, *arguments], capture_output=True, text=True, timeout=timeout,
-                              env=self.environment, cwd=ROOT, stdin=subprocess.DEVNULL, **options)
+                              env=self.environment, cwd=where, stdin=subprocess.DEVNULL, **options)
 
     def __call__(self, *command, **options):
         done = self.tries(*command, **options)

@@ -8,7 +8,7 @@ use std::ops::{Index, IndexMut};
 
 use slab::Slab;
 
-use super::crowd::{Crowd, Seat};
+use super::crowd::{Crowd, Purpose, Seat};
 use super::endpoint::Endpoint;
 use super::http::exchange::Exchange;
 use super::protocol::Protocol;
@@ -231,6 +231,17 @@ impl Connections {
             Protocol::Http(exchange) => Some((slot, &connection.transport, &**exchange)),
             Protocol::Lines(_) | Protocol::WebSocket(..) => None,
         })
+    }
+
+    /// Connections that bring requests of clients end with the answers that they wait for.
+    pub(super) fn end_with_answers(&mut self) {
+        for (_, connection) in self.table.iter_mut() {
+            if let Protocol::Http(exchange) = &mut connection.protocol
+                && exchange.purpose == Purpose::Requests
+            {
+                exchange.incoming.is_last = true;
+            }
+        }
     }
 
     /// The slot of a peer, if it exists.

@@ -44,7 +44,10 @@ impl<I: Io> Reactor<I> {
                 }
                 Effect::CloseListener(listener) => self.listeners.close_listener(listener),
                 Effect::OpenListener(listener) => self.open_listener(listener),
-                Effect::StopAccept => self.stop_accepting(),
+                Effect::StopAccept => {
+                    self.stop_accepting();
+                    self.connections.end_with_answers();
+                }
                 Effect::Discovered { .. } => self.http.has_discovered = true,
                 Effect::Report(report) => self.log.report(report, &self.workers.pools),
                 Effect::Stray { worker, line, length } => self.log_stray(worker, &line, length),

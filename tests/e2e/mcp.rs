@@ -608,13 +608,52 @@ fn a_drain_answers_what_is_pending_and_takes_nothing_new() {
     let daemon = door_of(setup, json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
     let mut other = client.again();
+    let mut third = client.again();
     client.post(&request(1, "hold", json!({})));
     daemon.until("it is with the worker", || other.call(2, "kept", json!({})).to_string().contains("hold"));
     daemon.signal(rustix::process::Signal::TERM);
     daemon.logs(&["shutting down"]);
+    let refused = other.ask(&request(3, "kept", json!({})));
+    assert_eq!((refused.status, &refused.json()["id"]), (200, &json!(3)), "the session waits for an answer");
+    assert_eq!(refused.json()["error"]["data"], json!({ "reason": "shutting_down", "delivered": false }));
+    assert!(other.is_closed(), "each connection ends with its answer");
+    third.post(&notification("release", json!({})));
+    assert_eq!(third.answer().fields["connection"], "close");
+    let answer = client.answer();
+    assert_eq!(
+        (&answer.json()["id"], &*answer.fields["connection"]),
+        (&json!(1), "close"),
+        "it comes during the drain"
+    );
+    drop((client, other, third));
+    daemon.ends_well();
+}
+
+#[test]
+fn requests_that_a_draining_daemon_does_not_take_say_how_clients_go_on() {
+    let pool = with(worker("tools", 1, &["--keep"]), "assignment", "client");
+    let setup = Setup::new([pool]).limit("quiesce_sec", 600);
+    let daemon = door_of(setup, json!({}));
+    let mut busy = Http::session(daemon.address(), VERSION);
+    let mut idle = Http::session(daemon.address(), VERSION);
+    let mut new = Http::connect(daemon.address());
+    post_modern(&mut new, &modern(4, "tools/list", json!({})));
+    new.answer();
+    busy.post(&request(1, "hold", json!({})));
+    let mut other = busy.again();
+    daemon.until("it is with the worker", || other.call(2, "kept", json!({})).to_string().contains("hold"));
+    daemon.signal(rustix::process::Signal::TERM);
+    daemon.logs(&["shutting down"]);
+    let gone = idle.ask(&request(5, "kept", json!({})));
+    assert_eq!((gone.status, &gone.json()["id"]), (404, &json!(5)), "the session has no further use");
+    assert_eq!(gone.json()["error"]["data"], json!({ "reason": "shutting_down", "delivered": false }));
+    post_modern(&mut new, &modern(6, "tools/list", json!({})));
+    let refused = new.answer();
+    assert_eq!((refused.status, &refused.json()["id"], &*refused.fields["retry-after"]), (503, &json!(6), "1"));
+    assert_eq!(refused.json()["error"]["data"], json!({ "reason": "shutting_down", "delivered": false }));
     other.post(&notification("release", json!({})));
-    assert_eq!(client.answer().json()["id"], 1, "the answer comes during the drain");
-    drop((client, other));
+    assert_eq!(busy.answer().json()["id"], 1);
+    drop((busy, idle, new, other));
     daemon.ends_well();
 }
 

@@ -162,6 +162,43 @@ fn with_quiesce_pending_requests_may_finish_first_and_new_ones_are_refused() {
 }
 
 #[test]
+fn a_client_that_asks_on_does_not_hold_up_the_drain() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 600).limit("drain_timeout_sec", 600);
+    let mut daemon = setup.start();
+    let mut client = daemon.connect();
+    client.request(1, "who", json!({}));
+    daemon.signal(Signal::TERM);
+    daemon.logs(&["shutting down"]);
+    let asks = |client: &mut Client, id: u64| {
+        client.try_send(format!("{}\n", json!({ "jsonrpc": "2.0", "id": id, "method": "who" })).as_bytes())
+    };
+    asks(&mut client, 2).expect("it is not closed yet");
+    let refused = client.answer(2);
+    assert_eq!(refused["error"]["data"], json!({ "reason": "shutting_down", "delivered": false }));
+    // Until it sees the end of its connection.
+    let mut id = 3;
+    daemon.until("it is closed", || {
+        id += 1;
+        client.is_over() || asks(&mut client, id).is_err()
+    });
+    drop(client);
+    daemon.ends_well();
+}
+
+#[test]
+fn a_lame_duck_without_clients_ends_at_once() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("lame_duck_sec", 600).start();
+    let mut client = daemon.connect();
+    client.request(1, "who", json!({}));
+    daemon.signal(Signal::TERM);
+    daemon.logs(&["shutting down in 600 s"]);
+    client.request(2, "who", json!({}));
+    drop(client);
+    daemon.logs(&["shutting down: no client is left"]);
+    daemon.ends_well();
+}
+
+#[test]
 fn a_connection_in_the_backlog_at_shutdown_gets_an_answer() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 60).start();
     let mut busy = daemon.connect();

@@ -338,7 +338,9 @@ impl Bus {
         }
         let due = [self.tick_idle(key), self.tick_refusing(key)];
         let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase() < Phase::Closing) else { return };
-        let (end, deadline) = (client.end(), client.closing().deadline());
+        // While its input is refused, its deadline may not hold (`due`).
+        let deadline = client.closing().deadline().filter(|_| client.phase() != Phase::Refusing);
+        let end = client.end();
         let own = [deadline, end.output.stalls_at(timeout), end.gate.throttled_until(), end.cold.first_line_expires()];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.ctx.wake_at(key.into(), next);
@@ -468,11 +470,14 @@ impl Bus {
     pub(crate) fn tick_refusing(&mut self, key: ClientKey) -> Option<Moment> {
         let client = self.ctx.clients.get(key).filter(|client| client.phase() == Phase::Refusing)?;
         // A client that is not read, because it does not take its errors, is not silent.
-        let is_silent = (!client.end().gate.waits() && !client.end().stream.waits()).then(|| {
+        let is_read = !client.end().gate.waits() && !client.end().stream.waits();
+        let is_silent = is_read.then(|| {
             let is_amid_a_line = client.closing().skips_line() || client.end().stream.is_amid();
             client.heard().max(client.closing().since()).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });
-        let due = [is_silent, client.closing().deadline()].into_iter().flatten().min()?;
+        // One that is slow to take its errors has the time that the shutdown gives to all.
+        let deadline = client.closing().deadline().filter(|_| is_read || !self.ctx.shutdown.has_deadline_for_clients());
+        let due = [is_silent, deadline].into_iter().flatten().min()?;
         if due > self.ctx.time.now() {
             return Some(due);
         }

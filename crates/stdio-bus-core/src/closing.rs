@@ -20,10 +20,9 @@ const MOST_BYTES: usize = 32 << 20;
 
 /// Refuses a client's input from now on: nothing else keeps it from being read.
 pub(super) fn begin_refusing(ctx: &mut Ctx, key: ClientKey) {
-    // The shutdown of the daemon has a deadline for all.
-    let longest = if ctx.shutdown.has_deadline_for_clients() { None } else { Some(ctx.time.now().after(LONGEST)) };
+    let longest = ctx.time.now().after(LONGEST);
     let Some(client) = ctx.clients.refused(key) else { return };
-    client.closing_mut().set_deadline(longest);
+    client.closing_mut().set_deadline(Some(longest));
     let end = client.end_mut();
     end.gate = Default::default();
     end.cold.forget_turn_and_throttle();

@@ -201,6 +201,7 @@ impl Bus {
         if client.phase() != Phase::Open {
             return self.refuse_lines(key, window);
         }
+        let refused = client.end().traffic.refused;
         if !client.end().gate.lets_through() {
             self.ctx.is_throttled(key);
             return Received { consumed: 0, next: Next::Wait };
@@ -225,7 +226,12 @@ impl Bus {
             received = self.intake.finish(end, now, bytes, found, lines, limit);
         }
         client.put_end(taken);
-        received.unwrap_or_else(|| self.route_lines(key.into(), window, found, lines))
+        let mut received = received.unwrap_or_else(|| self.route_lines(key.into(), window, found, lines));
+        // What it had to wait with is refused, too.
+        if !takes_fast_path && self.close_refused(key, refused) && received.next == Next::Wait {
+            received.next = Next::Again;
+        }
+        received
     }
 
     fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {

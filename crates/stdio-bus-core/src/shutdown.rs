@@ -1,12 +1,13 @@
 //! The shutdown of the daemon: Running → LameDuck → Quiescing → Terminating → Killing → Flushing → Done (spec 10,
 //! decision 14). It only moves forward. From Quiescing on new requests are refused, from Terminating on all client
-//! input; and before a client is closed it is read until it is silent: everything received is answered or refused.
+//! input. A client that waits for nothing is closed with its first refusal, or when it is silent; and before it is closed
+//! it is read until it is silent, for a second at most: everything received is answered or refused.
 
 use alloc::string::String;
 use core::time::Duration;
 
 use super::message::Verb;
-use super::peer::{Moment, SessionKey};
+use super::peer::{ClientKey, Moment, SessionKey};
 use super::port::{Close, Effect};
 use super::report::Reason;
 use super::session::table::Session;
@@ -20,6 +21,10 @@ use crate::requests::Request;
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain timeout.
 const LAST_GRACE: Duration = Duration::from_secs(1);
+
+/// A daemon without clients and sessions is a lame duck for this long at most: whoever comes by a balancer that has not
+/// noticed yet comes again within it.
+const ALONE: Duration = Duration::from_secs(1);
 
 /// Two signals within this time count as one: timeout(1), systemd and containers signal us and our group.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
@@ -59,6 +64,8 @@ pub struct Shutdown {
     signalled: Option<Moment>,
     /// When new requests began to be refused.
     quiesces_from: Moment,
+    /// Since when a lame duck has had no client, and the number that the next one gets.
+    alone: Option<(Moment, u32)>,
 }
 
 impl Shutdown {
@@ -136,8 +143,13 @@ impl Bus {
         let until = self.ctx.time.now().after(lame_duck);
         enter_stage(&mut self.ctx, Stage::LameDuck, until);
         self.ctx.report(Reason::Draining, None, || {
-            format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
+            let seconds = lame_duck.as_secs();
+            format!(
+                "shutting down in {seconds} s (lame_duck_sec), or when the last client has left: {why}; until then clients \
+                 are taken"
+            )
         });
+        self.advance_shutdown();
     }
 
     /// Starts the drain itself, once.
@@ -173,6 +185,7 @@ impl Bus {
         let over = self.ctx.shutdown.deadline <= self.ctx.time.now();
         match self.ctx.shutdown.stage {
             Stage::LameDuck if over => self.begin_shutdown("lame_duck_sec is over"),
+            Stage::LameDuck => self.recheck_alone(),
             Stage::Quiescing if over => self.terminate(),
             Stage::Quiescing => {
                 self.close_silent();
@@ -244,11 +257,10 @@ impl Bus {
             let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase() == Phase::Open) else {
                 continue;
             };
-            let end = client.end();
-            let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(|session| session.is_working());
-            if !end.asked.is_empty() || end.sessions.iter().any(works) {
+            if self.waits_for_something(client) {
                 continue;
             }
+            let end = client.end();
             let silent_at = client.active_at().max(self.ctx.shutdown.quiesces_from).after(grace);
             // In the middle of a line, or with output to take, it is not done.
             let is_busy = end.stream.is_amid() || end.output.queued() > 0 || !end.gate.is_open();
@@ -258,6 +270,44 @@ impl Bus {
                 false => self.close_client(key, Close::Flush, Reason::ShuttingDown),
             }
         }
+    }
+
+    /// Whether a client has pending requests, or a session that works for it without one.
+    fn waits_for_something(&self, client: &Client) -> bool {
+        let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(|session| session.is_working());
+        !client.end().asked.is_empty() || client.end().sessions.iter().any(works)
+    }
+
+    /// Lines of a client were read, before which `refused` of its requests had been refused. If there are more now, and it
+    /// waits for nothing, it is closed: each further request would be refused, too, and it is served elsewhere. Returns
+    /// whether it is.
+    pub(super) fn close_refused(&mut self, key: ClientKey, refused: u64) -> bool {
+        let client = self.ctx.clients.get(key).filter(|client| client.phase() == Phase::Open);
+        let is_done = |client: &Client| client.end().traffic.refused > refused && !self.waits_for_something(client);
+        let closes = self.ctx.shutdown.refuses_requests() && client.is_some_and(is_done);
+        if closes {
+            self.close_orderly(key, Reason::ShuttingDown, "the daemon is shutting down");
+        }
+        closes
+    }
+
+    /// Ends the time of a lame duck that has had no client and no session for a while.
+    fn recheck_alone(&mut self) {
+        let (now, next) = (self.ctx.time.now(), self.fleets.admission().next_number());
+        if !self.ctx.clients.is_empty() || self.sessions.iter().any(|(_, session)| session.is_working()) {
+            self.ctx.shutdown.alone = None;
+            return;
+        }
+        let since = match self.ctx.shutdown.alone {
+            Some((since, number)) if number == next => since,
+            _ => now,
+        };
+        self.ctx.shutdown.alone = Some((since, next));
+        let over = since.after(ALONE);
+        if over <= now {
+            return self.begin_shutdown("no client is left");
+        }
+        self.ctx.timers.arm(Timer::Drain, over);
     }
 
     /// Advances when the last client has left, or is about to, and no session works.

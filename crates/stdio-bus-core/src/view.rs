@@ -51,6 +51,11 @@ impl<'a> View<'a> {
         self.bus.ctx.shutdown.stage()
     }
 
+    /// Whether new requests are refused because the daemon shuts down.
+    pub fn refuses_requests(&self) -> bool {
+        self.bus.ctx.shutdown.refuses_requests()
+    }
+
     /// The number of a client for people.
     pub fn client_number(&self, client: ClientKey) -> Option<u32> {
         self.bus.ctx.clients.client_number(client)

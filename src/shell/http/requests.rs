@@ -8,7 +8,7 @@ use super::members::{Member, Waiting};
 use super::protocols;
 use super::service::Service;
 use crate::access::{Caller, Refusal};
-use crate::bus::port::{ClientKey, Moment, Next, Peer, Reason};
+use crate::bus::port::{ClientKey, Input, Moment, Next, Peer, Reason};
 use crate::http1::{Error, Framing, Method, Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::{Verb, is_discovery};
@@ -130,7 +130,7 @@ impl<I: Io> Shell<I> {
         let is_stray =
             !has_session && connection.member.is_none() && self.bus.view().listener_readiness(listener).is_none();
         let incoming = &mut connection.incoming;
-        incoming.is_last |= is_stray;
+        incoming.is_last |= is_stray || self.bus.view().refuses_requests();
         (incoming.asked, incoming.sender) = (Some(asked), sender);
         Ok(())
     }
@@ -221,10 +221,31 @@ impl<I: Io> Shell<I> {
         };
         // One that is too long to be taken is not repeated.
         let id = id.filter(|id| id.len() <= LONGEST_ID);
-        let result = self.still_admits(slot).and_then(|()| self.post_by_protocol(now, slot, body));
-        if let Err(fault) = result {
+        let result = self.still_admits(slot).and_then(|()| self.is_taken(now, slot, &body));
+        if let Err(fault) = result.and_then(|()| self.post_by_protocol(now, slot, body)) {
             self.reactor.refuse_http(now, slot, &fault, id.as_deref());
         }
+    }
+
+    /// Whether requests are taken, or the daemon shuts down. A client that waits for an answer has the core refuse what it
+    /// asks beside that, and a session of MCP that waits for none has no further use.
+    fn is_taken(&mut self, now: Moment, slot: usize, body: &Body) -> Result<(), Fault> {
+        let asks = match body {
+            Body::One(message) => message.kind() == Kind::Request,
+            Body::Batch(messages) => messages.iter().any(|message| message.kind() == Kind::Request),
+        };
+        if !asks || !self.bus.view().refuses_requests() {
+            return Ok(());
+        }
+        let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
+        let Some(id) = asked.and_then(|asked| asked.session.as_deref()) else { return Err(Fault::shutting_down()) };
+        let Ok(member) = self.member_named(slot, id, |_| Fault::no_session()) else { return Ok(()) };
+        if !member.is_session() || member.role.kept().uses().1 {
+            return Ok(());
+        }
+        let client = member.client;
+        self.reactor.tell(now, Input::EndClient { client, why: Reason::ShuttingDown });
+        Err(Fault::session_shuts_down())
     }
 
     /// Checks the token of a request again, now that its body has come, or that it goes on.

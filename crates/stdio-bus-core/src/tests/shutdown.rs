@@ -77,7 +77,7 @@ fn without_a_grace_an_answer_that_a_deadline_makes_is_looked_at_once() {
 }
 
 #[test]
-fn a_request_while_quiescing_is_refused_as_not_delivered() {
+fn a_client_that_waits_for_nothing_is_closed_with_its_first_refusal() {
     let (mut bench, client, worker) = quiescing(seconds(10));
     let idle = bench.client();
     bench.read(worker);
@@ -87,11 +87,97 @@ fn a_request_while_quiescing_is_refused_as_not_delivered() {
     let error = bench.read_json(idle)["error"].take();
     assert_eq!((&error["code"], &error["data"]["reason"]), (&Value::from(-32016), &Value::from("shutting_down")));
     assert_eq!(error["data"]["delivered"], false);
-    bench.pass(milliseconds(200));
-    assert_eq!(bench.how_closed(idle), None, "it was heard again");
-    bench.pass(milliseconds(50));
+    assert_eq!(bench.how_closed(idle), Some(Close::Refuse));
+    bench.pass(milliseconds(60));
+    bench.write(idle, r#"{"id":3,"method":"x"}"#);
+    assert_eq!(bench.read_json(idle)["error"]["data"], error["data"], "it had not seen the first refusal yet");
+    bench.pass(milliseconds(99));
+    assert_eq!(bench.how_closed(idle), Some(Close::Refuse), "it was heard again");
+    bench.pass(milliseconds(1));
     assert_eq!((bench.how_closed(idle), bench.how_closed(client)), (Some(Close::Flush), None));
     assert!(bench.read(worker).is_empty());
+}
+
+#[test]
+fn a_client_that_is_refused_while_it_waits_for_an_answer_gets_that_first() {
+    let (mut bench, client, worker) = quiescing(seconds(10));
+    bench.shutdown();
+    for id in 2..5 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+        assert_eq!(bench.read_error(client).0, "shutting_down");
+        bench.pass(milliseconds(400));
+        assert_eq!(bench.how_closed(client), None);
+    }
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+    bench.write(client, r#"{"id":5,"method":"x"}"#);
+    assert_eq!((bench.read_error(client).0.as_str(), bench.how_closed(client)), ("shutting_down", Some(Close::Refuse)));
+}
+
+#[test]
+fn a_request_that_is_refused_ahead_of_a_line_that_waits_closes_its_client() {
+    let mut narrow = settings(vec![pool(1, Assignment::RoundRobin)]);
+    (narrow.limits.quiesce, narrow.limits.max_output_queue) = (seconds(10), 100);
+    let mut bench = Bench::new(narrow);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.stalls(worker);
+    let long = format!(r#"{{"method":"x","params":"{}"}}"#, "y".repeat(200));
+    bench.write(client, &long);
+    bench.shutdown();
+    bench.write_bytes(
+        client,
+        format!("{{\"id\":2,\"method\":\"x\"}}\n{long}\n{{\"id\":3,\"method\":\"x\"}}\n").as_bytes(),
+    );
+    let told: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let refused: Vec<_> = told.iter().map(|told| (&told["id"], &told["error"]["data"]["reason"])).collect();
+    assert_eq!(refused, [(&json!(2), &json!("shutting_down")), (&json!(3), &json!("shutting_down"))]);
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse));
+}
+
+/// A client sends 20 requests a second, and closes its connection when it sees the end of it. Returns after how many of
+/// them the bus is done.
+fn asks_on(bench: &mut Bench, client: Peer) -> u32 {
+    for id in 100..1000 {
+        if bench.how_closed(client) == Some(Close::Flush) {
+            bench.gone(client);
+        }
+        if bench.done {
+            return id - 100;
+        }
+        if bench.how_closed(client) != Some(Close::Flush) {
+            bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+            assert_eq!(bench.read_error(client).0, "shutting_down");
+        }
+        bench.pass(milliseconds(50));
+    }
+    panic!("the shutdown never ends");
+}
+
+#[test]
+fn a_client_that_asks_on_holds_up_the_shutdown_for_a_second_at_most() {
+    for quiesce in [0, 45] {
+        let mut patient = settings(vec![pool(1, Assignment::RoundRobin)]);
+        patient.limits.quiesce = seconds(quiesce);
+        let mut bench = Bench::new(patient);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        bench.shutdown();
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        assert_eq!((bench.read_error(client).2, bench.how_closed(client)), (1.into(), Some(Close::Refuse)));
+        assert_eq!(bench.signals_to(worker), [Signal::Terminate], "nobody needs it any more");
+        bench.dies(worker);
+        assert!(asks_on(&mut bench, client) <= 21);
+    }
+}
+
+#[test]
+fn when_all_workers_have_ended_a_client_that_asks_on_is_closed_within_a_second() {
+    let (mut bench, client, worker) = quiescing(Duration::ZERO);
+    bench.shutdown();
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    assert_eq!((bench.read_error(client).2, bench.how_closed(client)), (2.into(), None), "it waits for an answer");
+    bench.dies(worker);
+    assert_eq!(bench.read_error(client).2, 1);
+    assert!(asks_on(&mut bench, client) <= 21);
 }
 
 #[test]
@@ -156,6 +242,47 @@ fn a_lame_duck_takes_clients_and_requests_until_its_time_is_up() {
     bench.pass(milliseconds(1));
     assert!(!bench.listeners.listening);
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+}
+
+#[test]
+fn a_lame_duck_goes_on_for_a_second_without_clients_and_sessions() {
+    let mut lame = settings(vec![pool(1, Assignment::RoundRobin)]);
+    lame.limits.lame_duck = seconds(600);
+    let mut bench = Bench::new(lame);
+    let client = bench.client();
+    bench.shutdown();
+    bench.pass(seconds(100));
+    assert_eq!(bench.bus.view().stage(), Stage::LameDuck);
+    bench.ends(client);
+    bench.gone(client);
+    bench.pass(milliseconds(999));
+    let late = bench.client();
+    bench.pass(milliseconds(1));
+    assert!(bench.listeners.listening, "one more came by a balancer that had not noticed");
+    bench.ends(late);
+    bench.gone(late);
+    bench.pass(milliseconds(999));
+    let briefly = bench.client();
+    bench.ends(briefly);
+    bench.gone(briefly);
+    bench.pass(milliseconds(999));
+    assert!(bench.listeners.listening);
+    bench.pass(milliseconds(1));
+    assert!(!bench.listeners.listening);
+    let told = |text: &str| bench.reports.iter().any(|report| report.text.contains(text));
+    assert!(told("shutting down: no client is left"));
+}
+
+#[test]
+fn a_lame_duck_that_never_had_a_client_is_one_for_a_second() {
+    let mut lame = settings(vec![pool(1, Assignment::RoundRobin)]);
+    lame.limits.lame_duck = seconds(600);
+    let mut bench = Bench::new(lame);
+    bench.shutdown();
+    bench.pass(milliseconds(999));
+    assert!(bench.listeners.listening);
+    bench.pass(milliseconds(1));
+    assert!(!bench.listeners.listening);
 }
 
 #[test]

@@ -44,6 +44,20 @@ impl Fault {
         Self { retry_after: Some(1), ..Self::new(Status::Unavailable, why) }
     }
 
+    /// The daemon shuts down, and no worker got the request: it is safe to send it again, elsewhere or later.
+    pub fn shutting_down() -> Self {
+        let why = Reason::ShuttingDown;
+        let data = json!({ "reason": why.name(), "delivered": false });
+        Self { code: why.code(), data: Some(data), ..Self::busy("the daemon is shutting down") }
+    }
+
+    /// The same for a request in a session that ends with the daemon: on a 404 clients begin a new one, which a balancer
+    /// brings to another daemon.
+    pub fn session_shuts_down() -> Self {
+        let why = "the daemon is shutting down, and this session has ended; begin with initialize";
+        Self { status: Status::NotFound, retry_after: None, why: why.into(), ..Self::shutting_down() }
+    }
+
     /// There is no capacity for this client, while there is for others: it has as much as it may have, for this reason.
     /// No worker got the request.
     pub fn too_many(reason: Reason, why: impl Into<Cow<'static, str>>) -> Self {
@@ -88,6 +102,7 @@ impl Fault {
     pub fn reason(&self) -> Reason {
         match (self.status, self.code) {
             (Status::BadRequest, METHOD_NOT_FOUND) => Reason::EraUnsupported,
+            (_, code) if code == Reason::ShuttingDown.code() => Reason::ShuttingDown,
             (Status::TooManyRequests, code) if code == Reason::PendingLimit.code() => Reason::PendingLimit,
             (Status::TooManyRequests, _) => Reason::ConnectionLimit,
             (_, UNSUPPORTED_VERSION) if self.data.as_ref().is_some_and(|data| data.get("reason").is_some()) => {
@@ -181,6 +196,11 @@ mod tests {
             let fault = Fault::too_many(reason, "why").delivered();
             assert_eq!((fault.status.code(), fault.code, fault.reason()), (429, reason.code(), reason));
             assert_eq!(fault.data, Some(json!({ "reason": reason.name(), "delivered": true })));
+        }
+        for (fault, status) in [(Fault::shutting_down(), 503), (Fault::session_shuts_down(), 404)] {
+            assert_eq!((fault.status.code(), fault.code, fault.reason()), (status, -32016, Reason::ShuttingDown));
+            assert_eq!(fault.data, Some(json!({ "reason": "shutting_down", "delivered": false })));
+            assert_eq!(fault.retry_after.is_some(), status == 503);
         }
         assert_eq!(
             (status_of(-32601), status_of(-32022), status_of(-32603)),

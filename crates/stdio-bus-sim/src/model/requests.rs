@@ -503,6 +503,11 @@ impl Model {
         }
     }
 
+    /// Whether a client waits for the answer to a request, or for an error in its place.
+    pub fn is_awaiting(&self, client: usize) -> bool {
+        self.to_workers.iter().any(|request| request.asker == Some(Party::Client(client)))
+    }
+
     /// How many requests of clients wait for an answer or an error that their client would get.
     pub fn asked_by_clients(&self) -> usize {
         self.to_workers.iter().filter(|request| request.asker.is_some()).count()

@@ -6,6 +6,7 @@ use super::World;
 use crate::bus::port::{Close, Input, Next};
 use crate::bus::report::Reason;
 use crate::bus::settings::BadOutput;
+use crate::bus::shutdown::Stage;
 use crate::line::{Kind, Party};
 use crate::scan::{PAD, Window};
 
@@ -57,6 +58,7 @@ impl World {
         }
         self.passage.take_dropped();
         self.note_presented(party);
+        let is_refused = self.is_refused_anew(party);
         let peer = self.peer(party);
         let (received, effects) = self.bus.receive(self.now, peer, window);
         let is_bad = bad.iter().map(|reason| self.bus.view().count(*reason)).sum::<u64>() > bad_before;
@@ -94,6 +96,7 @@ impl World {
                 due.push_back(number);
             }
         }
+        let asked = due.iter().any(|number| self.model.lines[*number].kind == Kind::Request);
         let end = self.end_mut(party);
         if is_bad {
             assert_eq!((received.consumed, received.next), (length, Next::Wait));
@@ -107,10 +110,21 @@ impl World {
         match party {
             Party::Worker(worker) if is_bad => self.model.failed(self.now, worker),
             Party::Worker(worker) => self.charge_flood(worker, nothing),
-            Party::Client(client) => self.learn_owners(client),
+            Party::Client(client) => {
+                self.learn_owners(client);
+                let goes = self.clients[client].closing.is_some() || self.model.is_awaiting(client);
+                assert!(!(is_refused && asked) || goes, "client {client} was refused, and is not closed");
+            }
         }
         self.check();
         received.next
+    }
+
+    /// Whether a request of this party is refused because of the shutdown, and it can be closed for that.
+    fn is_refused_anew(&self, party: Party) -> bool {
+        let Party::Client(at) = party else { return false };
+        let client = &self.clients[at];
+        self.bus.view().stage() >= Stage::Quiescing && client.closing.is_none() && !client.end.end_told
     }
 
     /// A worker was read: if it writes too much for nobody, it is not read for a moment.

@@ -34,8 +34,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{
-    Bridge, Daemon, PATIENCE, Reader, SECOND_TIME, fill, filled, flags, ids, is_second_time, lines, patient, pipe,
-    ready, resident_kilobytes, rest, send_all,
+    Bridge, Daemon, PATIENCE, Peer, Reader, SECOND_TIME, fill, filled, flags, ids, is_second_time, lines, patient,
+    pipe, ready, resident_kilobytes, rest, send_all,
 };
 use ports::unheard;
 use seccomp::forbid;
@@ -478,6 +478,167 @@ fn an_editor_talks_to_the_real_daemon_until_that_shuts_down() {
     assert_eq!(bridge.code(), Some(1));
     assert_eq!(stdout.rest(), b"");
     assert!(bridge.stderr.text().contains("start it if it has ended"));
+}
+
+/// What a daemon that shuts down answers a request with that no worker got.
+fn refusal(id: u32) -> Vec<u8> {
+    let data = json!({ "reason": "shutting_down", "delivered": false });
+    let error = json!({ "code": -32016, "message": "the daemon is shutting down", "data": data });
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}\n").into_bytes()
+}
+
+/// The next line of a peer.
+fn line(peer: &mut dyn Peer) -> String {
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        let mut byte = [0];
+        peer.read_exact(&mut byte).expect("a line comes");
+        line.extend(byte);
+    }
+    String::from_utf8(line).expect("text")
+}
+
+fn ask(id: u32, method: &str) -> String {
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\"}}\n")
+}
+
+#[test]
+fn what_a_daemon_that_shuts_down_has_refused_is_sent_again_on_a_new_connection_in_order() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+        bridge.send(ask(0, "initialize").as_bytes());
+        assert_eq!(line(&mut *peer), ask(0, "initialize"));
+        peer.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+        assert_eq!(stdout.message()["id"], 0);
+        bridge.send(b"{\"method\":\"notifications/initialized\"}\n");
+        line(&mut *peer);
+        for id in 1..4 {
+            bridge.send(ask(id, "m").as_bytes());
+            assert_eq!(line(&mut *peer), ask(id, "m"));
+        }
+        peer.write_all(&[refusal(2), refusal(3)].concat()).expect("it reads");
+        peer.write_all(b"{\"id\":7,\"method\":\"asks\"}\n").expect("it reads");
+        assert_eq!(stdout.message()["id"], 7, "no refusal was passed on");
+        // What the daemon has goes on; what is new waits.
+        bridge.send(format!("{}{{\"id\":7,\"result\":1}}\n{{\"method\":\"note\"}}\n", ask(4, "m")).as_bytes());
+        assert_eq!(line(&mut *peer), "{\"id\":7,\"result\":1}\n");
+        assert_eq!(line(&mut *peer), "{\"method\":\"note\"}\n");
+        peer.write_all(b"{\"id\":1,\"result\":{}}\n").expect("it reads");
+        assert_eq!(stdout.message()["id"], 1);
+        peer.end_output();
+        let mut second = daemon.accept();
+        assert_eq!(line(&mut *second), ask(0, "initialize"));
+        second.write_all(b"{\"method\":\"hello\"}\n{\"id\":0,\"result\":{}}\n").expect("it reads");
+        assert_eq!(stdout.message()["method"], "hello");
+        assert_eq!(line(&mut *second), "{\"method\":\"notifications/initialized\"}\n");
+        for id in [2, 3, 4] {
+            assert_eq!(line(&mut *second), ask(id, "m"));
+        }
+        bridge.send(ask(5, "m").as_bytes());
+        assert_eq!(line(&mut *second), ask(5, "m"));
+        for id in [2, 3, 4, 5] {
+            second.write_all(format!("{{\"id\":{id},\"result\":{{}}}}\n").as_bytes()).expect("it reads");
+            assert_eq!(stdout.message()["id"], id);
+        }
+        bridge.end_input();
+        rest(&mut *second);
+        drop(second);
+        assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+        assert!(bridge.stderr.text().contains("2 requests that it has refused are sent again on a new connection"));
+    }
+}
+
+#[test]
+fn what_may_have_been_delivered_is_not_sent_again() {
+    let daemon = Daemon::tcp();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    for id in 1..4 {
+        bridge.send(ask(id, "m").as_bytes());
+        line(&mut *peer);
+    }
+    let delivered = String::from_utf8(refusal(1)).expect("text").replace("false", "true");
+    peer.write_all(&[delivered.into_bytes(), refusal(2)].concat()).expect("it reads");
+    assert_eq!(stdout.message()["error"]["data"]["delivered"], true);
+    drop(peer);
+    let lost = stdout.message();
+    assert_eq!((&lost["id"], &lost["error"]["data"]["reason"]), (&json!(3), &json!("daemon_gone")));
+    let mut second = daemon.accept();
+    assert_eq!(line(&mut *second), ask(2, "m"));
+    second.write_all(b"{\"id\":2,\"result\":{}}\n").expect("it reads");
+    assert_eq!(stdout.message()["id"], 2);
+    drop(second);
+    // Nothing is refused, and nothing is sent again.
+    assert_eq!(bridge.code(), Some(1));
+}
+
+#[test]
+fn without_another_daemon_the_editor_gets_the_refusal_itself() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(ask(1, "m").as_bytes());
+    line(&mut *peer);
+    for _ in 0..4 {
+        peer.write_all(&refusal(1)).expect("it reads");
+        drop(peer);
+        peer = daemon.accept();
+        assert_eq!(line(&mut *peer), ask(1, "m"));
+    }
+    peer.write_all(&refusal(1)).expect("it reads");
+    let told = stdout.message();
+    assert_eq!(
+        (&told["id"], &told["error"]["data"]["reason"]),
+        (&json!(1), &json!("shutting_down")),
+        "five are enough"
+    );
+    drop(peer);
+    assert_eq!(bridge.code(), Some(1));
+}
+
+#[test]
+fn an_editor_that_has_ended_its_input_gets_the_answers_of_a_second_daemon() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(ask(1, "m").as_bytes());
+    bridge.end_input();
+    assert_eq!(rest(&mut *peer), ask(1, "m").as_bytes());
+    peer.write_all(&refusal(1)).expect("it reads");
+    drop(peer);
+    let mut second = daemon.accept();
+    assert_eq!(rest(&mut *second), ask(1, "m").as_bytes());
+    second.write_all(b"{\"id\":1,\"result\":{}}\n").expect("it reads");
+    drop(second);
+    assert_eq!(stdout.message()["result"], json!({}));
+    assert_eq!(bridge.code(), Some(0));
+}
+
+#[test]
+fn an_editor_notices_nothing_of_a_restart_of_the_real_daemon() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("bus");
+    let mut daemon = real_daemon(&path);
+    let (mut bridge, mut stdout) = Bridge::start(&format!("unix:{}", path.display()));
+    let mut echoes = |id: u32| {
+        bridge.send(ask(id, "m").as_bytes());
+        let answer = stdout.message();
+        assert_eq!((&answer["id"], answer.get("error")), (&json!(id), None));
+    };
+    echoes(0);
+    let restarts = std::thread::spawn(move || {
+        // SAFETY: kill(2) takes integers alone, and the child has not been reaped, so the number is still its own.
+        assert_eq!(unsafe { libc::kill(daemon.child.id() as i32, libc::SIGTERM) }, 0);
+        assert_eq!(daemon.code(), Some(0));
+        real_daemon(&path)
+    });
+    let mut id = 0;
+    while !restarts.is_finished() {
+        id += 1;
+        echoes(id);
+    }
+    let _second = restarts.join().expect("it is there again");
+    (id + 1..id + 20).for_each(echoes);
+    bridge.end_input();
+    assert_eq!(bridge.code(), Some(0));
+    assert!(bridge.stderr.text().contains("it has refused is sent again on a new connection"));
 }
 
 /// The real daemon with a pool that gives each client a worker of its own, and its addresses.

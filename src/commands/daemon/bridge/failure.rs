@@ -37,6 +37,15 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// Whether it may be otherwise in a moment: the daemon is started again, or a balancer has not noticed yet that it ends.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Dial(_) | Self::Broken(_) | Self::Silent => true,
+            Self::Refused(refused) => matches!(refused.status, 429 | 502..=504),
+            Self::File(_) | Self::Tls(_) | Self::NoWebSocket(_) | Self::NoMcp(_) => false,
+        }
+    }
+
     /// The remedy, for the user.
     pub(super) fn remedy(&self, options: &Options) -> String {
         let text = match self {

@@ -12,6 +12,7 @@
 //! | stdin has ended and stdout is closed | exits with 0: the editor is gone |
 //! | the daemon closes | an error for each pending request; exits with 1, or 0 if stdin had ended and nothing was pending |
 //! | the daemon cannot be reached, refuses, or closes before any request | an error for each further request, for a while; exits with 1 |
+//! | the daemon shuts down, and has refused requests that no worker got | they are sent again on a new connection, with what came since (`repeat.rs`) |
 //! | received data is not JSON-RPC | none of it is passed on; an error for each pending request; exits with 1 |
 //! | stdout is closed | exits with 0 |
 //! | SIGTERM, SIGINT | ends at once: their default action is kept, and the kernel closes the socket |
@@ -19,7 +20,7 @@
 //! Reading order: this file is the life cycle of a bridge; `daemon.rs` has its options, `link.rs` the connection to the
 //! daemon, `stream.rs` reads and writes, with threads or the ring of `ring.rs`, `failure.rs` describes failures and
 //! `refusal.rs` answers requests with them; `waiting.rs` tracks pending requests, which `follow.rs` finds in the streams,
-//! and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket connection, with `frames.rs` and `tls.rs`.
+//! `repeat.rs` keeps those that are sent again, and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket connection, with `frames.rs` and `tls.rs`.
 //! `call.rs` is `stdio_bus call`, on the same connections; `run.rs` runs both.
 
 mod begun;
@@ -33,6 +34,7 @@ mod http;
 mod link;
 mod mark;
 mod refusal;
+mod repeat;
 mod ring;
 mod run;
 mod stream;
@@ -47,19 +49,21 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use memchr::memchr;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::{Mutex, Notify};
 use tokio::task::spawn_local as spawn;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::bus::reply::Delivered;
 use crate::error::{StartError, exit};
 use begun::BegunLine;
-use failure::Ending;
+use failure::{Ending, Failure};
 use guard::Guard;
 use link::{Sink, Source};
 use mark::Mark;
 use refusal::Refusal;
+use repeat::{Repeat, Urgency};
 use stream::{Backend, Stream};
 use terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
@@ -77,6 +81,13 @@ const NEXT_REQUEST_LIMIT: Duration = Duration::from_secs(2);
 /// connection.
 const LINGER: Duration = Duration::from_secs(10);
 
+/// How long a daemon that has shut down may take to be back, or a balancer to find another one; and how often it is tried.
+const RETURN_LIMIT: Duration = Duration::from_secs(30);
+const RETURN_EVERY: Duration = Duration::from_millis(200);
+
+/// How long the answer to a repeated `initialize` may take: an agent may have to be started for it.
+const OPENING_LIMIT: Duration = Duration::from_secs(60);
+
 /// Connects stdin and stdout to the daemon until either side ends, and returns the exit code. Errors were printed to
 /// stderr. The caller is expected to exit: a read of stdin may still be in progress.
 ///
@@ -92,7 +103,7 @@ async fn serve(options: &Options, backend: Backend) -> Result<u8, StartError> {
     let stdin = Rc::new(open(io::stdin().as_fd()).map_err(StartError::io("use stdin"))?);
     let stdout = Rc::new(open(io::stdout().as_fd()).map_err(StartError::io("use stdout"))?);
     match link {
-        Ok((sink, source)) => Ok(bridge(options, stdin, stdout, sink, source).await),
+        Ok(link) => Ok(bridge(options, backend, stdin, stdout, link).await),
         Err(failure) => {
             let remedy = failure.remedy(options);
             say(format!("cannot connect to {}: {failure}\n{remedy}", options.daemon).trim_end());
@@ -106,10 +117,12 @@ async fn serve(options: &Options, backend: Backend) -> Result<u8, StartError> {
 enum Event {
     /// Stdin has ended, and the daemon was told.
     InputEnded,
-    /// The daemon has stopped reading.
-    NotHeard,
-    /// The daemon has stopped sending.
-    DaemonEnded(Ending),
+    /// The daemon has stopped reading this connection.
+    NotHeard(u32),
+    /// It has stopped sending on this connection.
+    DaemonEnded(u32, Ending),
+    /// It has refused a request, which is held.
+    Held,
     /// Stdout cannot be written.
     OutputFailed(io::Error),
     /// Stdin has ended and stdout is closed.
@@ -119,6 +132,16 @@ enum Event {
 /// The state shared by the tasks of a bridge.
 struct Shared {
     waiting: RefCell<Waiting>,
+    repeat: RefCell<Repeat>,
+    /// Where stdin goes, and the number of that connection.
+    sink: RefCell<Sink>,
+    connection: Cell<u32>,
+    /// Stdin is read on, or has another connection.
+    goes_on: Notify,
+    /// The answer to a repeated `initialize` may have come.
+    was_opened: Notify,
+    /// The rest of the line of stdin whose beginning was lost with a connection is dropped.
+    drops_line: Cell<bool>,
     /// Stdin has brought some input.
     has_asked: Cell<bool>,
     /// Stdin has ended, and all of it was sent to the daemon.
@@ -129,57 +152,202 @@ struct Shared {
     has_ended: Cell<bool>,
     /// Number of blocks received from the daemon.
     blocks: Cell<u64>,
+    /// Held while something is written to stdout.
+    writing: Mutex<()>,
     events: Sender<Event>,
 }
 
 impl Shared {
+    fn sink(&self) -> Sink {
+        self.sink.borrow().clone()
+    }
+
     /// Closes the connection once stdin has ended and nothing is pending.
     fn close_if_done(&self, sink: &Sink) {
-        if self.input_ended.get() && self.waiting.borrow().is_empty() {
+        if self.input_ended.get() && self.waiting.borrow().is_empty() && !self.repeat.borrow().is_holding() {
             sink.all_is_answered();
         }
     }
 }
 
-async fn bridge(options: &Options, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Sink, source: Source) -> u8 {
+async fn bridge(
+    options: &Options,
+    backend: Backend,
+    stdin: Rc<Stream>,
+    stdout: Rc<Stream>,
+    (sink, mut source): (Sink, Source),
+) -> u8 {
     // Each task reports once, and no report waits for another to be handled.
-    let (events, mut reports) = channel(4);
+    let (events, mut reports) = channel(8);
     let shared = Rc::new(Shared {
         waiting: RefCell::default(),
+        repeat: RefCell::default(),
+        sink: RefCell::new(sink),
+        connection: Cell::new(0),
+        goes_on: Notify::new(),
+        was_opened: Notify::new(),
+        drops_line: Cell::new(false),
         has_asked: Cell::new(false),
         input_ended: Cell::new(false),
         was_read: Notify::new(),
         has_ended: Cell::new(false),
         blocks: Cell::new(0),
+        writing: Mutex::new(()),
         events,
     });
-    let connection = source.connection_id().map(|id| format!(" (connection {id})")).unwrap_or_default();
-    spawn(to_daemon(stdin, sink.clone(), Rc::clone(&shared)));
-    spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
-
-    let (ending, input_ended) = match until_ended(&mut reports, &shared, &stdout, &sink).await {
-        Ok(ended) => ended,
-        Err(code) => return code,
-    };
-    let nothing_came = shared.blocks.get() == 0 && matches!(options.daemon, Daemon::Lines(_));
-    let ending = ending.explained(shared.waiting.borrow().last_word(), nothing_came);
-    let was_asked = shared.has_asked.get();
-    if !was_asked && !input_ended {
-        // Input is in flight, and the editor would not learn why it gets no answer.
-        shared.has_ended.set(true);
+    let mut input_ended = false;
+    spawn(to_daemon(stdin, Rc::clone(&shared)));
+    loop {
+        let connection = source.connection_id().map(|id| format!(" (connection {id})")).unwrap_or_default();
+        let sink = shared.sink();
+        spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
+        if shared.connection.get() > 0 {
+            spawn(send_again(sink.clone(), Rc::clone(&shared)));
+        }
+        let ending = match until_ended(&mut reports, &shared, &stdout, &sink, &mut input_ended).await {
+            Ok(ending) => ending,
+            Err(code) => return code,
+        };
+        if ending.is_gone() && shared.repeat.borrow().is_holding() {
+            match connect_again(options, backend, &shared, &stdout, &ending).await {
+                Ok(again) => {
+                    source = again;
+                    continue;
+                }
+                Err(failure) => say(&format!("cannot connect to {} again: {failure}", options.daemon)),
+            }
+        }
+        let nothing_came = shared.blocks.get() == 0 && matches!(options.daemon, Daemon::Lines(_));
+        let ending = ending.explained(shared.waiting.borrow().last_word(), nothing_came);
+        let was_asked = shared.has_asked.get();
+        if !was_asked && !input_ended {
+            // Input is in flight, and the editor would not learn why it gets no answer.
+            shared.has_ended.set(true);
+            sink.leave(Some(&ending)).await;
+            first_request(&shared).await;
+        }
+        let input_ended = input_ended || shared.input_ended.get();
+        // Only a daemon could have answered; and what was not sent was not delivered.
+        let was_taken = was_asked && !ending.is_elsewhere() && !ending.is_refusal();
+        let delivered = if was_taken { Delivered::Yes } else { Delivered::No };
+        let code = ended(options, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
         sink.leave(Some(&ending)).await;
-        first_request(&shared).await;
+        return code;
     }
-    let input_ended = input_ended || shared.input_ended.get();
-    // Only a daemon could have answered; and what was not sent was not delivered.
-    let was_taken = was_asked && !ending.is_elsewhere() && !ending.is_refusal();
-    let delivered = if was_taken { Delivered::Yes } else { Delivered::No };
-    let code = ended(options, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
-    sink.leave(Some(&ending)).await;
-    code
 }
 
-/// Waits until the daemon has ended. Returns how, and whether stdin had ended before.
+/// The daemon has ended the connection, and refused requests that are sent again on a new one, which this makes. What else
+/// is pending may have been delivered, and gets an error.
+///
+/// # Errors
+/// There is none in time.
+async fn connect_again(
+    options: &Options,
+    backend: Backend,
+    shared: &Shared,
+    stdout: &Stream,
+    ending: &Ending,
+) -> Result<Source, Failure> {
+    shared.sink().leave(Some(ending)).await;
+    let over = Refusal::over(options, ending, Delivered::Yes);
+    let mut last = {
+        let mut waiting = shared.waiting.borrow_mut();
+        let mut last = if waiting.at_line_start() { Vec::new() } else { b"\n".to_vec() };
+        waiting.begin_again();
+        if waiting.is_amid() {
+            match waiting.take_unfinished() {
+                Ok(begun) => shared.repeat.borrow_mut().hold_first(begun),
+                Err(id) => {
+                    shared.drops_line.set(true);
+                    last.extend(id.iter().flat_map(|id| Refusal::over(options, ending, Delivered::No).error(id)));
+                }
+            }
+        }
+        last
+    };
+    for id in shared.waiting.borrow_mut().take() {
+        last.extend(over.error(&id));
+    }
+    let _ = timeout(LAST_WORDS_LIMIT, stdout.write(last)).await;
+    let until = Instant::now() + RETURN_LIMIT;
+    let until = shared.repeat.borrow().deadline().map_or(until, |deadline| deadline.min(until));
+    if shared.connection.get() > 0 {
+        // A balancer without a daemon accepts, and closes at once.
+        sleep(RETURN_EVERY).await;
+    }
+    let (sink, source) = loop {
+        if Instant::now() >= until {
+            return Err(Failure::Silent);
+        }
+        match link::connect(options, backend, CONNECT_LIMIT).await {
+            Ok(link) => break link,
+            Err(failure) if !failure.may_pass() || Instant::now() + RETURN_EVERY >= until => return Err(failure),
+            Err(_) => sleep(RETURN_EVERY).await,
+        }
+    };
+    let count = shared.repeat.borrow().count();
+    let what = if count == 1 {
+        "a request that it has refused is"
+    } else {
+        &format!("{count} requests that it has refused are")
+    };
+    say(&format!("the daemon at {} shuts down; {what} sent again on a new connection", options.daemon));
+    shared.connection.set(shared.connection.get() + 1);
+    shared.sink.replace(sink);
+    let opening = shared.waiting.borrow().opening();
+    let mut repeat = shared.repeat.borrow_mut();
+    // It may be among what is sent again.
+    let initialize = opening.initialize.filter(|(_, line)| !repeat.lines().any(|other| other == line));
+    repeat.begin_again(initialize.map(|(id, _)| id));
+    shared.goes_on.notify_waiters();
+    Ok(source)
+}
+
+/// Sends on a new connection what was refused on the one before, and what stdin has brought since.
+async fn send_again(sink: Sink, shared: Rc<Shared>) {
+    let opening = shared.waiting.borrow().opening();
+    if shared.repeat.borrow().is_opened().is_none()
+        && let Some((_, line)) = opening.initialize
+    {
+        let _ = sink.send(line).await;
+        let opened = async {
+            loop {
+                if let Some(opened) = shared.repeat.borrow().is_opened() {
+                    return opened;
+                }
+                shared.was_opened.notified().await;
+            }
+        };
+        if !timeout(OPENING_LIMIT, opened).await.unwrap_or_default() {
+            // It ends, and is tried again.
+            return sink.leave(None).await;
+        }
+        if let Some(line) = opening.initialized {
+            let _ = sink.send(line).await;
+        }
+    }
+    send_held(&sink, &shared).await;
+    if shared.input_ended.get() && !shared.repeat.borrow().is_holding() {
+        sink.end().await;
+        shared.close_if_done(&sink);
+    }
+}
+
+/// Sends all that is held, until something is refused anew.
+async fn send_held(sink: &Sink, shared: &Shared) {
+    loop {
+        let next = shared.repeat.borrow_mut().next();
+        shared.goes_on.notify_waiters();
+        let Some((lines, tries)) = next else { return };
+        shared.waiting.borrow_mut().sending_again(&lines, tries);
+        if sink.send(lines).await.0.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits until the daemon has ended, or what was refused has waited for too long. Returns how, and notes whether stdin has
+/// ended before.
 ///
 /// # Errors
 /// The editor has left first: the exit code.
@@ -188,28 +356,34 @@ async fn until_ended(
     shared: &Rc<Shared>,
     stdout: &Rc<Stream>,
     sink: &Sink,
-) -> Result<(Ending, bool), u8> {
-    let mut input_ended = false;
+    input_ended: &mut bool,
+) -> Result<Ending, u8> {
     let mut not_heard = None;
     let mut silent_since = shared.blocks.get();
     let ending = loop {
-        let report = match not_heard {
+        let held_until = shared.repeat.borrow().deadline();
+        let linger = input_ended.then(|| Instant::now() + LINGER);
+        let report = match [not_heard, held_until, linger].into_iter().flatten().min() {
             Some(until) => timeout_at(until, reports.recv()).await,
-            None if input_ended => timeout(LINGER, reports.recv()).await,
             None => Ok(reports.recv().await),
         };
         match report {
             Ok(Some(Event::InputEnded)) => {
-                input_ended = true;
+                *input_ended = true;
                 let (stdout, shared) = (Rc::clone(stdout), Rc::clone(shared));
                 spawn(async move {
                     stdout.reader_gone().await;
                     let _ = shared.events.send(Event::ReaderGone).await;
                 });
             }
+            Ok(Some(Event::Held)) => {}
             // Its last output, before it stopped reading, may still be in flight.
-            Ok(Some(Event::NotHeard)) => not_heard = Some(Instant::now() + LAST_WORDS_LIMIT),
-            Ok(Some(Event::DaemonEnded(ending))) => break ending,
+            Ok(Some(Event::NotHeard(connection))) if connection == shared.connection.get() => {
+                not_heard = Some(Instant::now() + LAST_WORDS_LIMIT);
+            }
+            Ok(Some(Event::DaemonEnded(connection, ending))) if connection == shared.connection.get() => break ending,
+            // Of a connection that has ended before.
+            Ok(Some(Event::NotHeard(_) | Event::DaemonEnded(..))) => {}
             // An editor that leaves is not a failure.
             Ok(Some(Event::ReaderGone)) => {
                 left_alone(sink, shared).await;
@@ -220,10 +394,16 @@ async fn until_ended(
                 return Err(output_failed(&error));
             }
             Ok(None) => break Ending::Closed,
-            Err(_) if not_heard.is_some() => break Ending::Closed,
+            Err(_) if not_heard.is_some_and(|until| until <= Instant::now()) => break Ending::Closed,
+            Err(_) if held_until.is_some_and(|until| until <= Instant::now()) => {
+                let (sink, stdout, shared) = (sink.clone(), Rc::clone(stdout), Rc::clone(shared));
+                let errors = shared.repeat.borrow_mut().give_up();
+                spawn(async move { hold_no_longer(errors, &sink, &stdout, &shared).await });
+            }
             Err(_) => {
                 let blocks = shared.blocks.get();
-                if shared.waiting.borrow().is_empty() && blocks == silent_since {
+                let has_all = shared.waiting.borrow().is_empty() && !shared.repeat.borrow().is_holding();
+                if has_all && blocks == silent_since {
                     sink.leave(None).await;
                     return Err(exit::OK);
                 }
@@ -231,7 +411,23 @@ async fn until_ended(
             }
         }
     };
-    Ok((ending, input_ended))
+    Ok(ending)
+}
+
+/// The daemon still has the connection open long after it has refused requests: the editor gets these errors of it.
+async fn hold_no_longer(errors: Vec<u8>, sink: &Sink, stdout: &Stream, shared: &Shared) {
+    let writing = loop {
+        let writing = shared.writing.lock().await;
+        if shared.waiting.borrow().at_line_start() {
+            break writing;
+        }
+        drop(writing);
+        sleep(RETURN_EVERY).await;
+    };
+    // Whether stdout can be written, `from_daemon` notices.
+    let _ = stdout.write(errors).await;
+    drop(writing);
+    send_held(sink, shared).await;
 }
 
 /// Waits for a request or the end of stdin, for a limited time.
@@ -261,14 +457,20 @@ async fn ended(
         let mut waiting = shared.waiting.borrow_mut();
         (ending.is_too_long().then(|| waiting.take_overlong()), waiting.take(), !waiting.at_line_start())
     };
-    if requests.is_empty() && input_ended && !broken_line && overlong.is_none() {
+    let (refused, errors, held) = {
+        let mut repeat = shared.repeat.borrow_mut();
+        (repeat.count(), repeat.give_up(), repeat.take_held())
+    };
+    if requests.is_empty() && input_ended && !broken_line && overlong.is_none() && errors.is_empty() && held.is_empty()
+    {
         return exit::OK;
     }
     let mut last = Vec::new();
     if broken_line {
         last.push(b'\n');
     }
-    let mut unanswered = requests.len();
+    last.extend(errors);
+    let mut unanswered = requests.len() + refused;
     match &overlong {
         Some(Overlong { length, asker: Asker::Waits(id) }) => {
             unanswered += 1;
@@ -282,6 +484,13 @@ async fn ended(
     let over = Refusal::over(options, ending, delivered);
     for id in &requests {
         last.extend(over.error(id));
+    }
+    let mut unsent = Waiting::default();
+    unsent.sending(&held);
+    let over = Refusal::over(options, ending, Delivered::No);
+    for id in unsent.take() {
+        last.extend(over.error(&id));
+        unanswered += 1;
     }
     match timeout(LAST_WORDS_LIMIT, stdout.write(last)).await {
         Ok((Err(error), _)) if error.kind() != ErrorKind::BrokenPipe => say(&format!("cannot write stdout: {error}")),
@@ -318,7 +527,7 @@ fn output_failed(error: &io::Error) -> u8 {
 }
 
 /// Copies stdin to the daemon.
-async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
+async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
     let (mut begun, mut mark) = (BegunLine::default(), Mark::default());
     loop {
@@ -335,34 +544,44 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
         }
         mark.skip(&mut buffer);
         shared.has_asked.set(true);
-        shared.waiting.borrow_mut().sending(&buffer);
-        shared.was_read.notify_one();
         if shared.has_ended.get() {
+            let before = begun.take();
+            let mut waiting = shared.waiting.borrow_mut();
+            waiting.sending(&before);
+            waiting.sending(&buffer);
+            shared.was_read.notify_one();
             continue;
         }
         let before = begun.hold_back(&mut buffer);
-        if !before.is_empty() && sink.send(before).await.0.is_err() {
-            let _ = shared.events.send(Event::NotHeard).await;
-            return;
+        if !before.is_empty() {
+            pass_on(&shared, before).await;
         }
-        if buffer.is_empty() {
-            continue;
+        if !buffer.is_empty() {
+            buffer = pass_on(&shared, buffer).await;
         }
-        let written = sink.send(buffer).await;
-        buffer = written.1;
-        if written.0.is_err() {
-            let _ = shared.events.send(Event::NotHeard).await;
-            return;
-        }
+        shared.was_read.notify_one();
     }
-    let Farewell { lines, is_whole } = shared.waiting.borrow_mut().sent_all();
+    let mut rest = begun.take();
+    if shared.repeat.borrow().is_holding() && !rest.is_empty() {
+        rest.push(b'\n');
+        shared.repeat.borrow_mut().hold(&std::mem::take(&mut rest));
+    }
+    while shared.repeat.borrow().is_holding() {
+        shared.goes_on.notified().await;
+    }
+    let sink = shared.sink();
+    let Farewell { lines, is_whole } = {
+        let mut waiting = shared.waiting.borrow_mut();
+        waiting.sending(&rest);
+        waiting.sent_all()
+    };
     let last = match (is_whole, begun.has_gone()) {
-        (true, _) => [begun.take(), lines].concat(),
+        (true, _) => [rest, lines].concat(),
         // Each line has a request of its own there, which gets an error.
-        (false, false) if sink.answers_each_line() => [begun.take(), b"\n".to_vec(), lines].concat(),
+        (false, false) if sink.answers_each_line() => [rest, b"\n".to_vec(), lines].concat(),
         // Half a message would end the connection before the outstanding answers.
         (false, false) => {
-            say(&format!("stdin has ended within a line; {} bytes of it are dropped", begun.take().len()));
+            say(&format!("stdin has ended within a line; {} bytes of it are dropped", rest.len()));
             lines
         }
         // Nothing can follow the partial line that the daemon has. The daemon drops it, and answers the rest.
@@ -379,29 +598,103 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
     let _ = shared.events.send(Event::InputEnded).await;
 }
 
+/// Sends a part of stdin, or holds it. Returns the buffer.
+async fn pass_on(shared: &Shared, mut bytes: Vec<u8>) -> Vec<u8> {
+    if shared.drops_line.get() {
+        let Some(end) = memchr(b'\n', &bytes) else { return bytes };
+        bytes.drain(..=end);
+        shared.drops_line.set(false);
+    }
+    if shared.repeat.borrow().is_holding() {
+        hold(shared, &bytes).await;
+        return bytes;
+    }
+    let (sink, connection) = (shared.sink(), shared.connection.get());
+    shared.waiting.borrow_mut().sending(&bytes);
+    let (result, bytes) = sink.send(bytes).await;
+    if result.is_err() {
+        let _ = shared.events.send(Event::NotHeard(connection)).await;
+        while shared.connection.get() == connection {
+            shared.goes_on.notified().await;
+        }
+    }
+    bytes
+}
+
+/// Holds a part of stdin, but for what is about something that the daemon still has.
+async fn hold(shared: &Shared, mut bytes: &[u8]) {
+    let is_sending = shared.repeat.borrow().is_sending();
+    let mut urgent = Vec::new();
+    if !is_sending && shared.waiting.borrow().is_amid() {
+        let end = memchr(b'\n', bytes).map_or(bytes.len(), |end| end + 1);
+        urgent.extend_from_slice(&bytes[..end]);
+        bytes = &bytes[end..];
+    }
+    let has_pending = !shared.waiting.borrow().is_empty();
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let mut repeat = shared.repeat.borrow_mut();
+        let is_part = is_sending || repeat.is_amid_held_line() || !line.ends_with(b"\n");
+        let urgency = if is_part { Urgency::Held } else { Urgency::of(line, has_pending) };
+        if urgency != Urgency::Held {
+            urgent.extend_from_slice(line);
+        }
+        if urgency != Urgency::Sent {
+            repeat.hold(line);
+        }
+    }
+    if !urgent.is_empty() {
+        shared.waiting.borrow_mut().sending(&urgent);
+        // What is lost with the connection, the receiving side notices.
+        let _ = shared.sink().send(urgent).await;
+    }
+    while shared.repeat.borrow().is_full() {
+        shared.goes_on.notified().await;
+    }
+}
+
 /// Copies the daemon's output to stdout.
 async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared: Rc<Shared>) {
+    let connection = shared.connection.get();
+    // A request over HTTP is repeated by its own exchange.
+    let sifts = !matches!(source, Source::Mcp(_));
     let mut buffer = Vec::with_capacity(BLOCK);
     let mut guard = Guard::default();
     let event = loop {
         let received = source.receive(buffer).await;
         buffer = received.1;
+        let mut ended = None;
         match received.0 {
             Ok(()) => shared.blocks.set(shared.blocks.get() + 1),
-            Err(ending) => break Event::DaemonEnded(ending),
+            Err(ending) => {
+                buffer = shared.repeat.borrow_mut().take_tail();
+                ended = Some(Event::DaemonEnded(connection, ending));
+            }
         }
-        let checked = guard.check(&mut buffer);
+        let checked = if ended.is_none() { guard.check(&mut buffer) } else { Ok(()) };
+        if sifts && ended.is_none() {
+            let held_before = shared.repeat.borrow().is_holding();
+            shared.repeat.borrow_mut().sift(&mut buffer, &mut shared.waiting.borrow_mut());
+            if !held_before && shared.repeat.borrow().is_holding() {
+                let _ = shared.events.send(Event::Held).await;
+            }
+            shared.was_opened.notify_one();
+        }
+        let writing = shared.writing.lock().await;
         let written = stdout.write(buffer).await;
         buffer = written.1;
         match written.0 {
             Ok(()) => shared.waiting.borrow_mut().passed(&buffer),
             Err(error) => break Event::OutputFailed(error),
         }
+        drop(writing);
+        if let Some(ended) = ended {
+            break ended;
+        }
         for id in source.given_up() {
             shared.waiting.borrow_mut().forget(&id);
         }
         if let Err(foreign) = checked {
-            break Event::DaemonEnded(Ending::Foreign(foreign));
+            break Event::DaemonEnded(connection, Ending::Foreign(foreign));
         }
         shared.close_if_done(&sink);
     };

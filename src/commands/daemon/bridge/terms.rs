@@ -12,6 +12,9 @@ pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for the last errors to be read, and for the daemon's last output after it stopped reading.
 pub(super) const LAST_WORDS_LIMIT: Duration = Duration::from_secs(2);
 
+/// How often a request is sent at most that daemons refuse because they shut down.
+pub(super) const MOST_TRIES: u8 = 5;
+
 /// Prints a message for the user at the terminal, or for the editor's log of its agent.
 pub(super) fn say(message: &str) {
     // If stderr is closed, nothing can be done about it.

@@ -3,7 +3,11 @@
 
 use std::collections::HashMap;
 
+use memchr::memmem;
+use serde_json::Value;
+
 use super::follow::{Follower, Kind, Line};
+use super::terms::MOST_TRIES;
 use crate::bus::id::Id;
 
 /// Maximum number of pending requests, which bounds the memory that an editor can make the bridge use. The daemon
@@ -13,10 +17,19 @@ const MAX_WAITING: usize = 65_536;
 /// Maximum length of a line from the daemon that may be its last word.
 const MAX_LAST_WORD: usize = 4096;
 
+/// How many bytes of pending requests are kept, so that they can be sent again. Longer ones are not kept.
+const MOST_KEPT: usize = 4 << 20;
+
+/// Maximum length of a message that begins a connection.
+const LONGEST_OPENING: usize = 64 * 1024;
+
 /// The pending requests of one connection.
 #[derive(Default)]
 pub(super) struct Waiting {
     requests: Follower,
+    /// The line that is being sent.
+    draft: Draft,
+    opening: Opening,
     answers: Follower,
     open: Open,
     /// The beginning of the daemon's incomplete line, while it may be its last word.
@@ -43,6 +56,67 @@ pub(super) struct Farewell {
     pub is_whole: bool,
 }
 
+/// A copy of the line that is being sent.
+#[derive(Default)]
+struct Draft {
+    bytes: Vec<u8>,
+    is_too_long: bool,
+}
+
+impl Draft {
+    fn push(&mut self, bytes: &[u8]) {
+        self.is_too_long |= self.bytes.len() + bytes.len() > MOST_KEPT;
+        if self.is_too_long {
+            self.bytes = Vec::new();
+        } else {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(LONGEST_OPENING);
+        self.is_too_long = false;
+    }
+}
+
+/// The messages that the editor began its connection with.
+#[derive(Clone, Default)]
+pub(super) struct Opening {
+    /// `initialize` and its id.
+    pub initialize: Option<(Id, Vec<u8>)>,
+    /// `notifications/initialized`, of MCP.
+    pub initialized: Option<Vec<u8>>,
+}
+
+impl Opening {
+    /// Takes note of a line that is being sent.
+    fn note(&mut self, line: &Line<'_>, bytes: &[u8]) {
+        if bytes.len() > LONGEST_OPENING || memmem::find(bytes, b"initialize").is_none() {
+            return;
+        }
+        let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return };
+        match (value["method"].as_str(), &line.message) {
+            (Some("initialize"), Some((Kind::Request, id, _))) => {
+                self.initialize = Some((id.clone(), bytes.to_vec()));
+                self.initialized = None;
+            }
+            (Some("notifications/initialized"), None) => self.initialized = Some(bytes.to_vec()),
+            _ => {}
+        }
+    }
+}
+
+/// A refused request, to be sent again.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Again {
+    /// Its sequence number.
+    pub order: u64,
+    pub line: Vec<u8>,
+    /// How often it was sent.
+    pub tries: u8,
+}
+
 /// The table of pending requests.
 #[derive(Default)]
 struct Open {
@@ -50,6 +124,10 @@ struct Open {
     /// Number of pending requests, including repeated ids.
     count: usize,
     next: u64,
+    /// Bytes of pending requests that are kept.
+    kept: usize,
+    /// How often the request that is being sent was sent before.
+    tries: u8,
     longest: Longest,
     /// The editor has received an error without an id.
     has_null_id_error: bool,
@@ -94,22 +172,78 @@ struct Request {
     prompts: Option<Box<[u8]>>,
     /// How many requests with this id are pending: an editor that reuses an id waits for several answers.
     times: usize,
+    /// Its line, if it is the only one with its id and not too long, and how often it was sent.
+    line: Option<Vec<u8>>,
+    tries: u8,
 }
 
 impl Waiting {
     /// Records bytes that are about to be sent to the daemon. Must be called before they are sent, so that no answer
     /// arrives first.
     pub(super) fn sending(&mut self, bytes: &[u8]) {
-        let Self { requests, open, .. } = self;
-        requests.read(bytes, |line| open.sent(&line));
+        let Self { requests, open, draft, opening, .. } = self;
+        let mut start = 0;
+        requests.read(bytes, |line| {
+            let next = bytes.len() - line.rest;
+            draft.push(&bytes[start..next]);
+            opening.note(&line, &draft.bytes);
+            open.sent(&line, &draft.bytes);
+            draft.clear();
+            start = next;
+        });
+        draft.push(&bytes[start..]);
+    }
+
+    /// The same for a request that was sent so often before.
+    pub(super) fn sending_again(&mut self, line: &[u8], tries: u8) {
+        self.open.tries = tries;
+        self.sending(line);
+        self.open.tries = 0;
+    }
+
+    /// Removes a request that the daemon has refused, if it can be sent again.
+    pub(super) fn take_refused(&mut self, id: &Id) -> Option<Again> {
+        let request = self.open.requests.get_mut(&key(id)).filter(|request| request.tries < MOST_TRIES)?;
+        let (order, line, tries) = (request.order, request.line.take()?, request.tries);
+        self.open.kept -= line.len();
+        self.open.answered(id);
+        Some(Again { order, line, tries })
+    }
+
+    /// Takes the incomplete line that was sent so far, of which the daemon can have done nothing.
+    ///
+    /// # Errors
+    /// It was too long to keep: its id, if it is a request and its id is known.
+    pub(super) fn take_unfinished(&mut self) -> Result<Vec<u8>, Option<Box<[u8]>>> {
+        let id = self.requests.unfinished().1.map(Box::from);
+        self.requests = Follower::default();
+        let draft = std::mem::take(&mut self.draft);
+        if draft.is_too_long { Err(id) } else { Ok(draft.bytes) }
+    }
+
+    /// Whether a line was sent in part.
+    pub(super) fn is_amid(&self) -> bool {
+        !self.draft.bytes.is_empty() || self.draft.is_too_long
+    }
+
+    /// What the editor began its connection with.
+    pub(super) fn opening(&self) -> Opening {
+        self.opening.clone()
+    }
+
+    /// A new connection begins, whose lines follow nothing.
+    pub(super) fn begin_again(&mut self) {
+        (self.answers, self.begun, self.last_word) = (Follower::default(), Vec::new(), Vec::new());
     }
 
     /// Records the end of the editor's input; the last line needs no newline. Returns what has to be sent to the daemon
     /// then: no one is left to cancel a prompt, and an agent would work in vain.
     pub(super) fn sent_all(&mut self) -> Farewell {
-        let Self { requests, open, .. } = self;
+        let Self { requests, open, draft, .. } = self;
         let (has_newline, is_whole) = (requests.at_line_start(), requests.is_whole());
-        requests.end(|line| open.sent(&line));
+        draft.push(b"\n");
+        requests.end(|line| open.sent(&line, &draft.bytes));
+        draft.clear();
         let mut prompts: Vec<_> =
             open.requests.values().filter_map(|request| Some((request.order, request.prompts.as_deref()?))).collect();
         prompts.sort();
@@ -196,7 +330,7 @@ impl Waiting {
 
     /// Takes the raw ids of all pending requests, in the order in which they were sent.
     pub(super) fn take(&mut self) -> Vec<Box<[u8]>> {
-        self.open.count = 0;
+        (self.open.count, self.open.kept) = (0, 0);
         let mut requests: Vec<Request> = self.open.requests.drain().map(|(_, request)| request).collect();
         requests.sort_by_key(|request| request.order);
         requests.into_iter().flat_map(|request| vec![request.token; request.times]).collect()
@@ -204,7 +338,8 @@ impl Waiting {
 }
 
 impl Open {
-    fn sent(&mut self, line: &Line<'_>) {
+    /// A line is sent; `bytes` is a copy of it, or empty.
+    fn sent(&mut self, line: &Line<'_>, bytes: &[u8]) {
         let request = match &line.message {
             Some((Kind::Request, id, token)) => Some((id, *token)),
             _ => None,
@@ -219,10 +354,15 @@ impl Open {
         self.count += 1;
         let order = self.next;
         self.next += 1;
-        let new = || Request { order, token: token.into(), prompts: None, times: 0 };
+        let new = || Request { order, token: token.into(), prompts: None, times: 0, line: None, tries: 0 };
         let request = self.requests.entry(key(id)).or_insert_with(new);
         request.times += 1;
         request.prompts = line.prompts.map(Box::from);
+        self.kept -= request.line.take().map_or(0, |line| line.len());
+        if request.times == 1 && !bytes.is_empty() && self.kept + bytes.len() <= MOST_KEPT {
+            self.kept += bytes.len();
+            (request.line, request.tries) = (Some(bytes.to_vec()), self.tries + 1);
+        }
     }
 
     /// Removes a request with this id. Returns whether there was one.
@@ -232,6 +372,7 @@ impl Open {
         self.count -= 1;
         request.times -= 1;
         if request.times == 0 {
+            self.kept -= request.line.as_ref().map_or(0, Vec::len);
             self.requests.remove(&key);
         }
         true

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::failure::{Ending, Failure};
 use super::super::refusal::Refusal;
+use super::super::repeat::is_refusal;
 use super::super::terms::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use super::connection::{AnswerHead, Connection, Reply};
 use super::events::Events;
@@ -42,6 +43,8 @@ enum Trouble {
     Refused(Refused),
     /// The daemon or the session has ended.
     Over(Ending),
+    /// The daemon shuts down, and no worker got the request: this error says so.
+    ShutsDown(Vec<u8>),
 }
 
 /// Sends a client's request, and answers it whatever happens. Signals `has_gone` when the server has it, as far as that
@@ -55,6 +58,29 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
             Ok(()) => converse(&state, number, &message, oneshot::channel().0).await.err(),
             Err(ending) => Some(Trouble::Over(ending)),
         };
+    }
+    // A balancer brings it to another daemon, or this one is started again.
+    let until = Instant::now() + RENEW_LIMIT;
+    while let Some(Trouble::ShutsDown(line)) = trouble {
+        if Instant::now() >= until || !state.awaits(number) {
+            state.pass(line).await;
+            trouble = None;
+            break;
+        }
+        sleep(RENEW_EVERY).await;
+        let renewals = state.renewals.get();
+        trouble = converse(&state, number, &message, oneshot::channel().0).await.err();
+        if matches!(trouble, Some(Trouble::Over(_))) && message.modern.is_none() && state.can_renew() {
+            trouble = match renew(&state, renewals).await {
+                Ok(()) => converse(&state, number, &message, oneshot::channel().0).await.err(),
+                Err(ending) => Some(Trouble::Over(ending)),
+            };
+        }
+        if let Some(Trouble::Unreached(failure)) = &trouble
+            && failure.may_pass()
+        {
+            trouble = Some(Trouble::ShutsDown(line));
+        }
     }
     if message.initializes() {
         state.session.borrow_mut().is_beginning = false;
@@ -99,6 +125,9 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
             status => Err(broken(Failure::NoMcp(format!("it answers {status} with {what} to a request")))),
         };
     };
+    if let Some(line) = refusal_among(&lines, message) {
+        return Err(Trouble::ShutsDown(line));
+    }
     take(state, message, lines).await;
     state.keep(reply);
     match state.awaits(number) && message.token().is_some() {
@@ -213,9 +242,21 @@ async fn connection(state: &State) -> Result<Connection, Trouble> {
     })
 }
 
+/// The error for a request, if it says that the daemon shuts down and no worker got it.
+fn refusal_among(lines: &[Vec<u8>], message: &Message) -> Option<Vec<u8>> {
+    let is_own =
+        |line: &&Vec<u8>| message::answers(line).flatten().is_some_and(|token| Some(&*token) == message.token());
+    lines.iter().filter(is_own).find(|line| is_refusal(line)).cloned()
+}
+
 /// Handles a refusal: a JSON-RPC error is passed on, anything else is turned into one.
 async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: Reply) -> Result<(), Trouble> {
     let body = reply.body(LONGEST_REFUSAL).await.unwrap_or_default();
+    if head.status == 503
+        && let Some(line) = message::of_body(&body).and_then(|lines| refusal_among(&lines, message))
+    {
+        return Err(Trouble::ShutsDown(line));
+    }
     if head.status == 404 && message.modern.is_none() && !message.initializes() && state.has_session() {
         return Err(Trouble::Over(Ending::SessionLost));
     }
@@ -234,6 +275,10 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
     let options = &state.way.options;
     let refusal = match trouble {
         Trouble::Over(ending) => return over(state, ending).await,
+        Trouble::ShutsDown(line) => {
+            state.pass(line).await;
+            return;
+        }
         Trouble::Refused(refused) if is_no_to_all(state, message, &refused) => {
             let refused = Box::new((refused, options.token_file.is_some()));
             return over(state, Ending::Refused(refused)).await;
@@ -288,7 +333,7 @@ pub(super) async fn say_to_server(state: &Rc<State>, message: &Message) {
         Ok(Err(Trouble::Over(ending))) => return over(state, ending).await,
         Ok(Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _))) => failure,
         Ok(Err(Trouble::Refused(refused))) => Failure::Refused(refused),
-        Err(_) => Failure::Silent,
+        Ok(Err(Trouble::ShutsDown(_))) | Err(_) => Failure::Silent,
     };
     let what = if message.kind == Kind::Response { "an answer" } else { "a notification" };
     say(&format!("{what} of the client was not taken: {failure}"));

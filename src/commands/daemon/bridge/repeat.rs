@@ -1,0 +1,409 @@
+//! What a daemon that shuts down has refused is sent again on a new connection, so that its editor notices nothing: a
+//! request whose error says `shutting_down` and that no worker got it (`"delivered": false`). The error is held back, and
+//! with it what stdin brings from then on, in order, until the connection has ended. What may have been delivered is never
+//! repeated: it gets an error, as without this.
+//!
+//! Number, bytes and time are bounded: [`MOST_TRIES`](super::terms::MOST_TRIES), [`MOST_HELD`], [`HOLD_LIMIT`]. What exceeds them gets the daemon's
+//! own error. On the new connection the editor's `initialize` is repeated first, and its answer is not passed on.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use memchr::memmem;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::waiting::{Again, Waiting};
+use crate::bus::id::Id;
+use crate::bus::report::Reason;
+
+/// While more bytes of stdin than this are held, it is not read.
+const MOST_HELD: usize = 4 << 20;
+
+/// How long anything is held. A daemon gives pending requests `quiesce_sec`, and a restart takes a few seconds.
+const HOLD_LIMIT: Duration = Duration::from_secs(120);
+
+/// Maximum length of the daemon's error: it repeats an id and a session name.
+const LONGEST_REFUSAL: usize = 8 * 1024;
+
+/// Maximum length of a line while the answer to a repeated `initialize` is awaited.
+const LONGEST_ANSWER: usize = 16 << 20;
+
+/// How the daemon's own errors begin.
+const BEGIN: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
+
+/// The answer to a repeated `initialize`.
+#[derive(Default)]
+enum Opening {
+    /// None is awaited.
+    #[default]
+    None,
+    Awaited(Id),
+    /// It has come, and is a result.
+    Opened(bool),
+}
+
+/// See the module documentation.
+#[derive(Default)]
+pub(super) struct Repeat {
+    /// Since when anything is held.
+    since: Option<Instant>,
+    /// Refused on this connection, with the daemon's errors.
+    refused: Vec<(Again, Vec<u8>)>,
+    /// Refused on an earlier one, and not sent again yet.
+    queue: VecDeque<(Again, Vec<u8>)>,
+    /// What stdin has brought meanwhile.
+    held: Vec<u8>,
+    /// It is being sent on a new connection.
+    is_sending: bool,
+    opening: Opening,
+    /// The beginning of the daemon's incomplete line, while it may be an error to hold back.
+    tail: Vec<u8>,
+    /// The editor has the beginning of the daemon's incomplete line.
+    is_amid: bool,
+}
+
+impl Repeat {
+    /// Whether stdin is held.
+    pub(super) fn is_holding(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// When it is held no longer.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.since.map(|since| since + HOLD_LIMIT)
+    }
+
+    /// How many requests wait to be sent again.
+    pub(super) fn count(&self) -> usize {
+        self.refused.len() + self.queue.len()
+    }
+
+    /// Whether stdin is not to be read.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_holding() && self.held.len() > MOST_HELD
+    }
+
+    /// Whether all that is held is being sent, in order.
+    pub(super) fn is_sending(&self) -> bool {
+        self.is_sending
+    }
+
+    /// Holds a part of stdin.
+    pub(super) fn hold(&mut self, bytes: &[u8]) {
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// Holds a part of stdin that comes before all that is held.
+    pub(super) fn hold_first(&mut self, bytes: Vec<u8>) {
+        self.held.splice(..0, bytes);
+    }
+
+    /// Whether a line is held in part.
+    pub(super) fn is_amid_held_line(&self) -> bool {
+        self.held.last().is_some_and(|byte| *byte != b'\n')
+    }
+
+    /// Takes out of the next bytes of the daemon what the editor is not to see.
+    pub(super) fn sift(&mut self, bytes: &mut Vec<u8>, waiting: &mut Waiting) {
+        if self.tail.is_empty() && !self.may_matter(bytes) {
+            if let Some(last) = bytes.last() {
+                self.is_amid = *last != b'\n';
+            }
+            return;
+        }
+        let all =
+            if self.tail.is_empty() { bytes.clone() } else { [std::mem::take(&mut self.tail), bytes.clone()].concat() };
+        bytes.clear();
+        for line in all.split_inclusive(|byte| *byte == b'\n') {
+            let (begins, is_whole) = (!self.is_amid, line.ends_with(b"\n"));
+            if begins && !is_whole && self.may_be_held(line) {
+                self.tail = line.to_vec();
+                return;
+            }
+            self.is_amid = !is_whole;
+            if !(begins && is_whole && self.takes(line, waiting)) {
+                bytes.extend_from_slice(line);
+            }
+        }
+    }
+
+    /// What was held back of the daemon's last line, which it has not ended.
+    pub(super) fn take_tail(&mut self) -> Vec<u8> {
+        let tail = std::mem::take(&mut self.tail);
+        self.is_amid |= !tail.is_empty();
+        tail
+    }
+
+    /// Whether there may be an error to hold back in these bytes, or the beginning of one at their end.
+    fn may_matter(&self, bytes: &[u8]) -> bool {
+        let last = memchr::memrchr(b'\n', bytes).map(|newline| newline + 1);
+        let begun = match last {
+            Some(last) => &bytes[last..],
+            None if self.is_amid => &[],
+            None => bytes,
+        };
+        let code = Reason::ShuttingDown.code().to_string();
+        matches!(self.opening, Opening::Awaited(_))
+            || !begun.is_empty() && self.may_be_held(begun)
+            || memmem::find(bytes, code.as_bytes()).is_some()
+    }
+
+    /// Whether an incomplete line may become one to hold back.
+    fn may_be_held(&self, line: &[u8]) -> bool {
+        let both = line.len().min(BEGIN.len());
+        match self.opening {
+            Opening::Awaited(_) => line.len() <= LONGEST_ANSWER,
+            _ => line.len() <= LONGEST_REFUSAL && line[..both] == BEGIN[..both],
+        }
+    }
+
+    /// Takes a line of the daemon that the editor is not to see. False if it is to see it.
+    fn takes(&mut self, line: &[u8], waiting: &mut Waiting) -> bool {
+        if let Opening::Awaited(awaited) = &self.opening
+            && let Some(id) = answered(line)
+            && id == *awaited
+        {
+            let value: Value = serde_json::from_slice(line).unwrap_or_default();
+            self.opening = Opening::Opened(value.get("result").is_some());
+            return true;
+        }
+        if line.len() > LONGEST_REFUSAL || !is_refusal(line) {
+            return false;
+        }
+        let Some(again) = answered(line).and_then(|id| waiting.take_refused(&id)) else { return false };
+        self.since.get_or_insert_with(Instant::now);
+        self.refused.push((again, line.to_vec()));
+        true
+    }
+
+    /// A new connection begins, for which this id is that of the repeated `initialize`, if it is repeated.
+    pub(super) fn begin_again(&mut self, initialize: Option<Id>) {
+        self.requeue();
+        self.opening = initialize.map_or(Opening::None, Opening::Awaited);
+        (self.tail, self.is_amid, self.is_sending) = (Vec::new(), false, true);
+    }
+
+    /// Whether the repeated `initialize` was answered, and with a result; none while it is awaited.
+    pub(super) fn is_opened(&self) -> Option<bool> {
+        match self.opening {
+            Opening::None => Some(true),
+            Opening::Awaited(_) => None,
+            Opening::Opened(opened) => Some(opened),
+        }
+    }
+
+    /// What was refused is sent again before all that was not sent yet.
+    fn requeue(&mut self) {
+        self.refused.sort_by_key(|(again, _)| again.order);
+        for again in self.refused.drain(..).rev() {
+            self.queue.push_front(again);
+        }
+    }
+
+    /// The lines to send again.
+    pub(super) fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.queue.iter().chain(&self.refused).map(|(again, _)| &again.line[..])
+    }
+
+    /// What is sent next on the new connection: a refused request, with the number of its tries, or what was held. None
+    /// when all is sent, and from then on nothing is held; or if something was refused anew.
+    pub(super) fn next(&mut self) -> Option<(Vec<u8>, u8)> {
+        if !self.refused.is_empty() {
+            self.is_sending = false;
+            return None;
+        }
+        if let Some((again, _)) = self.queue.pop_front() {
+            return Some((again.line, again.tries));
+        }
+        if self.held.is_empty() {
+            (self.since, self.is_sending) = (None, false);
+            return None;
+        }
+        Some((std::mem::take(&mut self.held), 0))
+    }
+
+    /// Gives up: the errors of what was refused. What was held is to be sent.
+    pub(super) fn give_up(&mut self) -> Vec<u8> {
+        self.requeue();
+        self.is_sending = self.is_holding();
+        self.queue.drain(..).flat_map(|(_, error)| error).collect()
+    }
+
+    /// What was held, which no daemon got.
+    pub(super) fn take_held(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// The id that a line answers.
+fn answered(line: &[u8]) -> Option<Id> {
+    let members: HashMap<String, &RawValue> = serde_json::from_slice(line).ok()?;
+    let answers = !members.contains_key("method") && (members.contains_key("result") || members.contains_key("error"));
+    Id::parse(members.get("id").filter(|_| answers)?.get().as_bytes()).ok()
+}
+
+/// Whether a line is the daemon's refusal of a request that no worker got, since it shuts down.
+pub(super) fn is_refusal(line: &[u8]) -> bool {
+    let Ok(value) = serde_json::from_slice::<Value>(line) else { return false };
+    let error = &value["error"];
+    error["code"] == Reason::ShuttingDown.code()
+        && error["data"]["reason"] == Reason::ShuttingDown.name()
+        && error["data"]["delivered"] == false
+}
+
+/// What a line of stdin is, for a daemon that takes no more requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// It waits for the new connection.
+    Held,
+    /// It is about something that the daemon has: the answer to a question, a notification.
+    Sent,
+    /// It may be about both: a cancellation.
+    Both,
+}
+
+impl Urgency {
+    /// That of a line; `has_pending` says whether the daemon still owes answers.
+    pub(super) fn of(line: &[u8], has_pending: bool) -> Self {
+        let Ok(members) = serde_json::from_slice::<HashMap<String, &RawValue>>(line) else { return Self::Held };
+        let method = members.get("method").map(|method| method.get());
+        match method {
+            None if members.contains_key("result") || members.contains_key("error") => Self::Sent,
+            Some(_) if members.contains_key("id") || !has_pending => Self::Held,
+            Some(r#""session/cancel""# | r#""notifications/cancelled""# | r#""$/cancel_request""#) => Self::Both,
+            Some(_) => Self::Sent,
+            None => Self::Held,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::commands::daemon::bridge::terms::MOST_TRIES;
+
+    fn refusal(id: &str) -> String {
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32016,"message":"the daemon is shutting down","data":{{"reason":"shutting_down","delivered":false}}}}}}"#
+        ) + "\n"
+    }
+
+    fn request(id: &str) -> String {
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"m\"}}\n")
+    }
+
+    fn sifted(stream: &str, cut: usize, repeat: &mut Repeat, waiting: &mut Waiting) -> String {
+        let mut seen = Vec::new();
+        for piece in stream.as_bytes().chunks(cut) {
+            let mut piece = piece.to_vec();
+            repeat.sift(&mut piece, waiting);
+            waiting.passed(&piece);
+            seen.extend(piece);
+        }
+        seen.extend(repeat.take_tail());
+        String::from_utf8(seen).expect("text")
+    }
+
+    #[test]
+    fn refusals_of_what_no_worker_got_are_held_back_however_they_are_cut() {
+        let delivered = refusal("4").replace("false", "true");
+        let others =
+            format!("{{\"id\":1,\"result\":\"-32016\"}}\n{delivered}{{\"method\":\"-32016\"}}\n{}", refusal("9"));
+        let stream = format!("{}{others}{}{{\"jsonrpc\":\"2.0\",\"id\":7", refusal("3"), refusal("\"b\""));
+        for cut in 1..=stream.len() {
+            let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+            for id in ["\"b\"", "1", "3", "4"] {
+                waiting.sending(request(id).as_bytes());
+            }
+            let seen = sifted(&stream, cut, &mut repeat, &mut waiting);
+            assert_eq!(seen, format!("{others}{{\"jsonrpc\":\"2.0\",\"id\":7"), "in pieces of {cut}");
+            assert!(repeat.is_holding() && waiting.is_empty());
+            repeat.begin_again(None);
+            let again: Vec<u8> = std::iter::from_fn(|| repeat.next()).flat_map(|(line, _)| line).collect();
+            assert_eq!(String::from_utf8_lossy(&again), request("\"b\"") + &request("3"), "as they were sent first");
+            assert!(!repeat.is_holding());
+        }
+    }
+
+    #[test]
+    fn the_answer_to_a_repeated_initialize_is_taken_out_and_says_whether_it_worked() {
+        for (answer, opened) in [(r#""result":{"x":1}"#, true), (r#""error":{"code":1,"message":""}"#, false)] {
+            let stream = format!("{{\"method\":\"a\"}}\n{{\"id\":0,{answer}}}\n{{\"id\":0,\"method\":\"b\"}}\n");
+            for cut in 1..=stream.len() {
+                let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+                repeat.begin_again(Some(Id::parse(b"0").expect("an id")));
+                assert_eq!(repeat.is_opened(), None);
+                let seen = sifted(&stream, cut, &mut repeat, &mut waiting);
+                assert_eq!(seen, "{\"method\":\"a\"}\n{\"id\":0,\"method\":\"b\"}\n");
+                assert_eq!(repeat.is_opened(), Some(opened));
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_refused_each_time_is_told_so_in_the_end() {
+        let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+        waiting.sending(request("1").as_bytes());
+        for _ in 1..MOST_TRIES {
+            assert_eq!(sifted(&refusal("1"), 1000, &mut repeat, &mut waiting), "");
+            repeat.begin_again(None);
+            let (line, tries) = repeat.next().expect("it is sent again");
+            waiting.sending_again(&line, tries);
+        }
+        assert_eq!(sifted(&refusal("1"), 1000, &mut repeat, &mut waiting), refusal("1"));
+    }
+
+    #[test]
+    fn what_is_refused_again_comes_before_what_was_not_sent_yet() {
+        let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+        (1..4).for_each(|id| waiting.sending(request(&id.to_string()).as_bytes()));
+        sifted(&(1..4).map(|id| refusal(&id.to_string())).collect::<String>(), 1000, &mut repeat, &mut waiting);
+        repeat.hold(request("4").as_bytes());
+        repeat.begin_again(None);
+        let (line, tries) = repeat.next().expect("there is one");
+        waiting.sending_again(&line, tries);
+        sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
+        assert_eq!(repeat.next(), None, "this daemon shuts down, too");
+        repeat.begin_again(None);
+        let again: Vec<u8> = std::iter::from_fn(|| repeat.next()).flat_map(|(line, _)| line).collect();
+        assert_eq!(String::from_utf8_lossy(&again), (1..5).map(|id| request(&id.to_string())).collect::<String>());
+        let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+        waiting.sending(request("1").as_bytes());
+        sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
+        repeat.hold(b"x");
+        assert_eq!((repeat.give_up(), repeat.count()), (refusal("1").into_bytes(), 0));
+        assert_eq!(repeat.next(), Some((b"x".to_vec(), 0)), "that was never sent");
+        assert!(repeat.next().is_none() && !repeat.is_holding());
+    }
+
+    #[test]
+    fn only_requests_wait_for_the_new_connection() {
+        for (line, urgency) in [
+            (r#"{"id":1,"method":"m"}"#, Urgency::Held),
+            (r#"{"id":1,"result":{}}"#, Urgency::Sent),
+            (r#"{"id":1,"error":{}}"#, Urgency::Sent),
+            (r#"{"method":"m"}"#, Urgency::Sent),
+            (r#"{"method":"session/cancel","params":{"sessionId":"s"}}"#, Urgency::Both),
+            ("nonsense", Urgency::Held),
+        ] {
+            assert_eq!(Urgency::of(line.as_bytes(), true), urgency, "{line}");
+        }
+        assert_eq!(Urgency::of(br#"{"method":"session/cancel"}"#, false), Urgency::Held);
+    }
+
+    proptest! {
+        #[test]
+        fn all_else_is_passed_on_as_it_came(
+            lines in prop::collection::vec("[a-z{}\":, -]{0,40}", 0..12),
+            cut in 1..50_usize,
+        ) {
+            let stream = lines.join("\n");
+            let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+            prop_assert_eq!(sifted(&stream, cut, &mut repeat, &mut waiting), stream);
+        }
+    }
+}

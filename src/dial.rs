@@ -3,7 +3,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -58,15 +58,78 @@ fn is_connected_to_itself(stream: &TcpStream) -> bool {
     stream.local_addr().is_ok_and(|own| stream.peer_addr().is_ok_and(|peer| peer == own))
 }
 
-/// Lets the kernel detect within two minutes that the daemon's machine is gone, which otherwise looks like silence.
-/// TCP_USER_TIMEOUT would shorten the wait while data is unsent, but also end a connection to a daemon that merely
-/// reads slowly.
+/// Lets the kernel detect within half a minute that the daemon's machine is gone, which otherwise looks like silence. It
+/// does not look while data is unacknowledged: that is for [`Pulse`].
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    set_tcp_keepidle(stream, Duration::from_secs(60))?;
-    set_tcp_keepintvl(stream, Duration::from_secs(10))?;
-    set_tcp_keepcnt(stream, 6)?;
+    set_tcp_keepidle(stream, Duration::from_secs(10))?;
+    set_tcp_keepintvl(stream, Duration::from_secs(5))?;
+    set_tcp_keepcnt(stream, 3)?;
     set_socket_keepalive(stream, true)?;
     Ok(())
+}
+
+/// How often it is looked whether what was sent is acknowledged.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// How many looks in a row have to find nothing acknowledged.
+const MOST_STUCK: u32 = 4;
+
+/// Whether a TCP connection's other side still acknowledges what is sent. TCP_USER_TIMEOUT would also end a connection
+/// to a daemon that merely reads slowly, and acknowledges the probes of its closed window (tcp(7)).
+#[derive(Default)]
+pub(crate) struct Pulse {
+    /// How many looks in a row have found nothing acknowledged.
+    stuck: u32,
+    /// How long the last acknowledgement was ago, in milliseconds, at the last look.
+    silent: u32,
+}
+
+impl Pulse {
+    /// Looks at the connection, which is done each [`LOOK_EVERY`]. Returns whether it is dead.
+    pub(crate) fn has_stopped(&mut self, socket: impl AsFd) -> bool {
+        self.note(tcp_info(socket))
+    }
+
+    fn note(&mut self, info: Option<Unacknowledged>) -> bool {
+        let is_stuck = info.is_some_and(|info| info.is_sent_again && info.silent > self.silent);
+        self.stuck = if is_stuck { self.stuck + 1 } else { 0 };
+        self.silent = info.map_or(0, |info| info.silent);
+        self.stuck >= MOST_STUCK
+    }
+
+    /// The error of a connection that has stopped.
+    pub(crate) fn error() -> io::Error {
+        io::Error::new(ErrorKind::TimedOut, "its machine does not answer any more")
+    }
+}
+
+/// What the kernel says of unacknowledged data of a TCP connection.
+#[derive(Clone, Copy)]
+struct Unacknowledged {
+    /// Data or a probe of the window was sent again, and is not acknowledged.
+    is_sent_again: bool,
+    /// How long the last acknowledgement was ago, in milliseconds.
+    silent: u32,
+}
+
+fn tcp_info(socket: impl AsFd) -> Option<Unacknowledged> {
+    /// Offsets in `struct tcp_info`: how often data and probes were sent again, and the milliseconds since the last
+    /// acknowledgement.
+    const RETRANSMITS: usize = 2;
+    const PROBES: usize = 3;
+    const LAST_ACKNOWLEDGEMENT: usize = 56;
+    let mut info = [0u8; LAST_ACKNOWLEDGEMENT + 4];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most as many bytes as it is told, and their number.
+    let result = unsafe {
+        let (into, length) = (info.as_mut_ptr().cast(), &raw mut length);
+        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, length)
+    };
+    if result != 0 || (length as usize) < info.len() {
+        return None;
+    }
+    let silent = u32::from_ne_bytes(*info[LAST_ACKNOWLEDGEMENT..].first_chunk()?);
+    Some(Unacknowledged { is_sent_again: info[RETRANSMITS] > 0 || info[PROBES] > 0, silent })
 }
 
 fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
@@ -88,6 +151,7 @@ fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::TcpListener;
 
     use rustix::net::{SocketAddrV4, bind};
@@ -103,5 +167,46 @@ mod tests {
         assert!(is_connected_to_itself(&socket.into()));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(!is_connected_to_itself(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
+    }
+
+    #[test]
+    fn a_connection_is_dead_when_nothing_is_acknowledged_in_four_looks() {
+        let look = |is_sent_again: bool, silent: u32| Some(Unacknowledged { is_sent_again, silent });
+        let dies = |looks: &[Option<Unacknowledged>]| {
+            let mut pulse = Pulse::default();
+            looks.iter().map(|look| pulse.note(*look)).position(|dead| dead)
+        };
+        assert_eq!(
+            dies(&[look(true, 900_000), look(true, 905_000), look(true, 910_000), look(true, 915_000)]),
+            Some(3)
+        );
+        assert_eq!(dies(&[look(false, 900_000); 10]), None, "it is idle");
+        let heard = [look(true, 5000), look(true, 10_000), look(true, 15_000), look(true, 100)];
+        assert_eq!(dies(&[heard, heard].concat()), None, "something was acknowledged meanwhile");
+        assert_eq!(dies(&[None; 10]), None, "it is no TCP connection");
+    }
+
+    #[test]
+    fn a_daemon_that_reads_nothing_is_alive() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = tcp("127.0.0.1", listener.local_addr().unwrap().port(), Duration::from_secs(60)).unwrap();
+        let mut stream = TcpStream::from(socket);
+        let _other = listener.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[0; 65536]).is_ok() {}
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // The kernel probes the closed window after a moment, and gets an answer.
+        let mut has_waited = false;
+        loop {
+            let silent = tcp_info(&stream).unwrap().silent;
+            has_waited |= silent > 150;
+            if has_waited && silent < 100 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "no probe is answered");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let mut pulse = Pulse::default();
+        assert!((0..10).all(|_| !pulse.has_stopped(&stream)));
     }
 }

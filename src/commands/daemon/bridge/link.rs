@@ -45,7 +45,9 @@ pub(super) enum Source {
 pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration) -> Result<(Sink, Source), Failure> {
     let open = || {
         let socket = dial(&options.daemon.address(), limit).map_err(Failure::Dial)?;
-        Stream::new(socket, backend).map(Rc::new).map_err(Failure::Dial)
+        let stream = Stream::new(socket, backend).map(Rc::new).map_err(Failure::Dial)?;
+        stream.watch_pulse();
+        Ok(stream)
     };
     let url = match &options.daemon {
         Daemon::Lines(_) => {

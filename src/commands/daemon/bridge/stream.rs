@@ -2,16 +2,21 @@
 //! blocking threads where there is none, at the file's own position, and waits even if another process has made the
 //! file non-blocking.
 
+use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::buffer::spare_capacity;
+use rustix::net::{Shutdown, shutdown};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, spawn_local as spawn};
+use tokio::time::sleep;
 
 use super::ring::File;
+use crate::dial::{LOOK_EVERY, Pulse};
 
 /// How to read and write.
 #[derive(Clone, Copy)]
@@ -29,6 +34,8 @@ pub(super) struct Stream {
     file: Option<File>,
     /// The same open file, for operations that the ring does not offer, and for threads.
     fd: Arc<OwnedFd>,
+    /// It is a connection to a machine that does not answer any more.
+    is_lost: Cell<bool>,
 }
 
 impl Stream {
@@ -41,7 +48,25 @@ impl Stream {
             Backend::Ring => Some(File::new(fd.try_clone()?)?),
             Backend::Threads => None,
         };
-        Ok(Self { file, fd: Arc::new(fd) })
+        Ok(Self { file, fd: Arc::new(fd), is_lost: Cell::new(false) })
+    }
+
+    /// Ends a connection to a machine that does not answer any more.
+    pub(super) fn watch_pulse(self: &Rc<Self>) {
+        let stream = Rc::downgrade(self);
+        spawn(async move {
+            let mut pulse = Pulse::default();
+            loop {
+                sleep(LOOK_EVERY).await;
+                let Some(stream) = stream.upgrade() else { return };
+                if pulse.has_stopped(stream.fd()) {
+                    stream.is_lost.set(true);
+                    // The pending read and write end with it.
+                    let _ = shutdown(stream.fd(), Shutdown::Both);
+                    return;
+                }
+            }
+        });
     }
 
     /// The file itself, to shut it down.
@@ -60,6 +85,9 @@ impl Stream {
                 }
             };
             buffer = returned;
+            if self.is_lost.get() {
+                return (Err(Pulse::error()), buffer);
+            }
             let result = match result {
                 Err(error) => self.patience(error, Interest::READABLE).await,
                 Ok(count) => return (Ok(count), buffer),

@@ -12,7 +12,7 @@ use super::super::failure::Failure;
 use super::super::terms::CONNECT_LIMIT;
 use super::super::tls::{Tls, Trust};
 use crate::address::Address;
-use crate::dial::dial;
+use crate::dial::{LOOK_EVERY, Pulse, dial};
 use crate::http1::{Error, Event, Method, Response, ResponseReader, is_word, printable};
 use crate::websocket::client::Refused;
 
@@ -76,8 +76,13 @@ impl Connection {
 
     /// Waits for more bytes. True at the end of the connection.
     async fn receive(&mut self) -> Result<bool, Failure> {
+        let mut pulse = Pulse::default();
         loop {
-            self.socket.readable().await.map_err(Failure::Broken)?;
+            match timeout(LOOK_EVERY, self.socket.readable()).await {
+                Ok(readable) => readable.map_err(Failure::Broken)?,
+                Err(_) if pulse.has_stopped(&self.socket) => return Err(Failure::Broken(Pulse::error())),
+                Err(_) => continue,
+            }
             let count = match self.socket.try_read(&mut self.block) {
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,

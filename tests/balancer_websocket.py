@@ -365,6 +365,7 @@ async def main():
             await until("it is ready", bus.is_healthy)
         daemons = [(f"127.0.0.1:900{at}", f"127.0.0.1:{bus.port}") for at, bus in enumerate(buses, 1)]
         changes = [(f"^( *server .*){old} ", rf"\g<1>{new} ") for old, new in daemons]
+        changes += [(f"port 910{at}$", f"port {bus.admin}") for at, bus in enumerate(buses, 1)]
         changes += [("bind :9443 ", f"bind 127.0.0.1:{secure} "),
                     ("/etc/haproxy/agents.pem", os.path.join(folder.name, "localhost.pem"))]
         balancer, statistics = haproxy(folder.name, changes, "balancer", "haproxy-websocket.cfg")

@@ -186,6 +186,8 @@ fn a_balancer_gets_not_ready_while_no_worker_runs() {
     for target in ["/readyz", "/readyz?pool=agents", "/readyz?listener=0"] {
         answers(&daemon, target, 503, why);
     }
+    answers(&daemon, "/readyz?listener=0&unready=404", 404, why);
+    assert_eq!(Admin::of(&daemon).get("/readyz?unready=200").status, 400);
     answers(&daemon, "/healthz", 200, "alive\n");
     daemon.stop();
 }

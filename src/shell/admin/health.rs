@@ -1,5 +1,7 @@
 //! Liveness and readiness: one line of text with the reason, and a status that load balancers understand. 503 takes the
-//! daemon out, and 404 keeps new clients away and lets the others go on (`http-check disable-on-404` of HAProxy).
+//! daemon out, and 404 keeps new clients away and lets the others go on (`http-check disable-on-404` of HAProxy). Where a
+//! balancer ends the connections of a daemon that is down, `unready=404` says 404 for both: then only a daemon that
+//! answers nothing is down.
 
 use super::request::Request;
 use super::response::Response;
@@ -15,17 +17,28 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
             // Clients are served, but an operator should look at these.
             Response::text(Status::Ok, &std::iter::once("ready").chain(failures).collect::<Vec<_>>().join("; "))
         }
-        Ok(Readiness::NotReady(why)) => Response::text(Status::Unavailable, &format!("not ready: {why}")),
+        Ok(Readiness::NotReady(why)) => {
+            let status = if request.parameter(UNREADY).is_some() { Status::NotFound } else { Status::Unavailable };
+            Response::text(status, &format!("not ready: {why}"))
+        }
         Ok(Readiness::Full(why)) => Response::text(Status::NotFound, &format!("full: {why}")),
         Ok(Readiness::Draining) => Response::text(Status::NotFound, "draining: the daemon shuts down"),
         Err(why) => Response::text(Status::BadRequest, &why),
     }
 }
 
+/// The parameter that replaces the status 503.
+const UNREADY: &str = "unready";
+
 /// The readiness that is asked for, or what is wrong with the question.
 fn asked(view: &View<'_>, request: &Request) -> Result<Readiness, String> {
-    if let Some((name, _)) = request.query.iter().find(|(name, _)| name != "pool" && name != "listener") {
-        return Err(format!("{name:?} is not known here; write ?pool=ID, ?listener=N or ?listener=ADDRESS"));
+    if let Some((name, _)) = request.query.iter().find(|(name, _)| !["pool", "listener", UNREADY].contains(&&**name)) {
+        return Err(format!(
+            "{name:?} is not known here; write ?pool=ID, ?listener=N or ?listener=ADDRESS, and unready=404 beside it"
+        ));
+    }
+    if request.parameter(UNREADY).is_some_and(|status| status != "404") {
+        return Err("unready says which status replaces 503, and that can only be 404".to_owned());
     }
     match (request.parameter("pool"), request.parameter("listener")) {
         (Some(_), Some(_)) => Err("name a pool or a listener, and not both".to_owned()),

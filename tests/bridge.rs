@@ -595,6 +595,26 @@ fn without_another_daemon_the_editor_gets_the_refusal_itself() {
 }
 
 #[test]
+fn a_refusal_of_a_daemon_that_goes_on_reaches_the_editor_and_holds_nothing_up_for_long() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(ask(1, "m").as_bytes());
+    line(&mut *peer);
+    // It is that of another daemon behind this one.
+    peer.write_all(&refusal(1)).expect("it reads");
+    bridge.send(ask(2, "m").as_bytes());
+    let told = stdout.message();
+    assert_eq!((&told["id"], &told["error"]["data"]["reason"]), (&json!(1), &json!("shutting_down")));
+    assert_eq!(line(&mut *peer), ask(2, "m"));
+    peer.write_all(b"{\"id\":2,\"result\":{}}\n").expect("it reads");
+    assert_eq!(stdout.message()["id"], 2);
+    bridge.end_input();
+    rest(&mut *peer);
+    drop(peer);
+    assert_eq!(bridge.code(), Some(0));
+}
+
+#[test]
 fn an_editor_that_has_ended_its_input_gets_the_answers_of_a_second_daemon() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();

@@ -85,6 +85,9 @@ const LINGER: Duration = Duration::from_secs(10);
 const RETURN_LIMIT: Duration = Duration::from_secs(30);
 const RETURN_EVERY: Duration = Duration::from_millis(200);
 
+/// How often it is looked whether what was refused has waited for too long.
+const HELD_LOOK: Duration = Duration::from_secs(1);
+
 /// How long the answer to a repeated `initialize` may take: an agent may have to be started for it.
 const OPENING_LIMIT: Duration = Duration::from_secs(60);
 
@@ -270,7 +273,7 @@ async fn connect_again(
     }
     let _ = timeout(LAST_WORDS_LIMIT, stdout.write(last)).await;
     let until = Instant::now() + RETURN_LIMIT;
-    let until = shared.repeat.borrow().deadline().map_or(until, |deadline| deadline.min(until));
+    let until = shared.repeat.borrow().deadline(true).map_or(until, |deadline| deadline.min(until));
     if shared.connection.get() > 0 {
         // A balancer without a daemon accepts, and closes at once.
         sleep(RETURN_EVERY).await;
@@ -361,9 +364,11 @@ async fn until_ended(
     let mut not_heard = None;
     let mut silent_since = shared.blocks.get();
     let ending = loop {
-        let held_until = shared.repeat.borrow().deadline();
+        let held_until = shared.repeat.borrow().deadline(!shared.waiting.borrow().is_empty());
+        // What is pending may be answered meanwhile.
+        let look = held_until.map(|until| until.min(Instant::now() + HELD_LOOK));
         let linger = input_ended.then(|| Instant::now() + LINGER);
-        let report = match [not_heard, held_until, linger].into_iter().flatten().min() {
+        let report = match [not_heard, look, linger].into_iter().flatten().min() {
             Some(until) => timeout_at(until, reports.recv()).await,
             None => Ok(reports.recv().await),
         };
@@ -400,6 +405,7 @@ async fn until_ended(
                 let errors = shared.repeat.borrow_mut().give_up();
                 spawn(async move { hold_no_longer(errors, &sink, &stdout, &shared).await });
             }
+            Err(_) if held_until.is_some() => {}
             Err(_) => {
                 let blocks = shared.blocks.get();
                 let has_all = shared.waiting.borrow().is_empty() && !shared.repeat.borrow().is_holding();

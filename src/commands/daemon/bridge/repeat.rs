@@ -24,6 +24,10 @@ const MOST_HELD: usize = 4 << 20;
 /// How long anything is held. A daemon gives pending requests `quiesce_sec`, and a restart takes a few seconds.
 const HOLD_LIMIT: Duration = Duration::from_secs(120);
 
+/// The same while the daemon owes nothing: it closes a connection within a second of such a refusal. One that does not has
+/// passed on the refusal of another daemon behind it.
+const IDLE_HOLD_LIMIT: Duration = Duration::from_secs(10);
+
 /// Maximum length of the daemon's error: it repeats an id and a session name.
 const LONGEST_REFUSAL: usize = 8 * 1024;
 
@@ -70,9 +74,9 @@ impl Repeat {
         self.since.is_some()
     }
 
-    /// When it is held no longer.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.since.map(|since| since + HOLD_LIMIT)
+    /// When it is held no longer; `has_pending` says whether the daemon still owes answers.
+    pub(super) fn deadline(&self, has_pending: bool) -> Option<Instant> {
+        self.since.map(|since| since + if has_pending || self.is_sending { HOLD_LIMIT } else { IDLE_HOLD_LIMIT })
     }
 
     /// How many requests wait to be sent again.

@@ -28,6 +28,9 @@ pub(crate) enum Requests {
 }
 
 impl Requests {
+    /// All of them.
+    pub(crate) const ALL: [Self; 2] = [Self::Mcp, Self::Acp];
+
     /// Its name.
     pub(crate) fn name(self) -> &'static str {
         match self {

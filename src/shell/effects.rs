@@ -48,7 +48,7 @@ impl<I: Io> Reactor<I> {
                     self.stop_accepting();
                     self.connections.end_with_answers();
                 }
-                Effect::Discovered { .. } => self.http.has_discovered = true,
+                Effect::Discovered { .. } => self.http.mcp.has_discovered = true,
                 Effect::Report(report) => self.log.report(report, &self.workers.pools),
                 Effect::Stray { worker, line, length } => self.log_stray(worker, &line, length),
                 Effect::Done => self.is_done = true,

@@ -138,8 +138,8 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Ends a connection's client for self-contained requests, since it sends something else now.
-    pub(super) fn release_modern(&mut self, slot: usize) {
+    /// Ends the client that is the requests of this connection alone, since it sends something else now.
+    pub(super) fn end_own_client(&mut self, slot: usize) {
         let Some(client) = self.connections[AsHttp(slot)].member.take() else { return };
         let Some(member) = self.http.members.get(client) else { return };
         if member.role.kept().only_connection() == Some(slot) {

@@ -7,14 +7,13 @@ use std::rc::Rc;
 use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
 use super::in_place::{Answer, Blocks};
-use super::members::Member;
 use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
 use crate::http1::Status;
 use crate::io::Io;
 use crate::mcp::Fault;
 use crate::mcp::fault::status_of;
 use crate::mcp::log::Data;
-use crate::mcp::write::{self, EventId};
+use crate::mcp::write::{self, EventId, Manner, OwnFields};
 use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, member, members};
 use crate::shell::connections::AsHttp;
 use crate::shell::outbox::{Storage, are_held};
@@ -39,6 +38,19 @@ pub(super) struct Said<'a> {
     pub method: Option<&'a [u8]>,
     pub answers: bool,
     pub is_error: bool,
+}
+
+/// How a stream of events begins.
+#[derive(Default)]
+pub(super) struct Beginning<'a> {
+    /// The protocol's own fields.
+    pub fields: &'static OwnFields,
+    /// The id of the client, if this response gives it out.
+    pub id: Option<&'a str>,
+    /// Another field of the head.
+    pub more: Option<(&'a str, &'a str)>,
+    /// An event without a message, from which the client can resume.
+    pub prime: Option<EventId>,
 }
 
 /// The message of an event.
@@ -299,23 +311,15 @@ impl<I: Io> Reactor<I> {
         self.begin_http_answer(now, slot);
     }
 
-    /// Turns a response into an event stream, which has had `place` events.
-    pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, place: u32) {
+    /// Turns a response into a stream of events.
+    pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, begins: &Beginning<'_>) {
         let connection = &mut self.connections[AsHttp(slot)];
-        if connection.incoming.is_old {
-            connection.incoming.is_last = true;
-        }
-        let member = connection.member.and_then(|client| self.http.members.get_mut(client));
-        let session = member.and_then(Member::session);
-        let header = session.as_ref().filter(|session| session.initialize.is_some()).map(|session| session.id.clone());
-        let manner = connection.manner(header.as_deref());
-        write::begin_events(connection.outgoing.queue(), &manner, None);
-        if let Some(session) = session {
-            session.begin_events(connection.stream);
-            if session.primes() {
-                let id = EventId { stream: connection.stream, place };
-                write::prime(connection.outgoing.queue(), id, manner.is_old);
-            }
+        // The close of the connection ends a stream of HTTP/1.0.
+        connection.incoming.is_last |= connection.incoming.is_old;
+        let manner = Manner { fields: begins.fields, ..connection.manner(begins.id) };
+        write::begin_events(connection.outgoing.queue(), &manner, begins.more);
+        if let Some(id) = begins.prime {
+            write::prime(connection.outgoing.queue(), id, manner.is_old);
         }
         (connection.state, connection.since) = (State::Events, now);
         self.connections.mark_dirty(slot);
@@ -356,8 +360,9 @@ impl<I: Io> Reactor<I> {
         }
         let begun = connection.outgoing.refill(connection.incoming.is_old);
         let ends = connection.outgoing.replay.take_if(|replay| replay.is_empty()).is_some_and(|replay| replay.ends);
-        if let Some(session) = self.http.session_of(&self.connections, slot) {
-            begun.into_iter().for_each(|id| session.take(id));
+        let client = self.connections[AsHttp(slot)].member;
+        if let Some(member) = client.and_then(|client| self.http.members.get_mut(client)) {
+            begun.into_iter().for_each(|id| member.begin_event(id));
         }
         if ends {
             self.end_http_events(now, slot);
@@ -455,7 +460,7 @@ impl<I: Io> Reactor<I> {
     /// Ends the response of a connection that waits for answers: each request with one of these ids gets an error.
     pub(super) fn fail_exchange(&mut self, now: Moment, slot: usize, fault: &Fault, ids: &[Vec<u8>]) {
         if self.connections[AsHttp(slot)].state == State::Waiting && ids.len() > 1 {
-            self.begin_http_events(now, slot, 0);
+            self.begin_events_by_role(now, slot);
         }
         match self.connections[AsHttp(slot)].state {
             State::Waiting => self.answer_fault(now, slot, fault, ids.first().map(Vec::as_slice)),

@@ -27,8 +27,6 @@ use crate::shell::transport::{Flight, Transport};
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// After this time without a byte of its body, a request gives way to another one, even of its own source.
 const STALLED: Duration = Duration::from_secs(1);
-/// Interval of checks whether a parked request may still learn the era of its pool's workers.
-pub(super) const PARKED: Duration = Duration::from_secs(1);
 /// Time limit for a request to arrive, in however many pieces.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(120);
 /// Maximum time without progress of sending, and that of admin connections.
@@ -73,7 +71,7 @@ pub(in crate::shell) enum State {
     Header,
     /// It receives or awaits a request.
     Reading,
-    /// Its request waits until the era of its pool's workers is known.
+    /// Its message waits until its protocol knows what to do with it.
     Parked,
     /// Its messages were forwarded, and there is no response yet.
     Waiting,

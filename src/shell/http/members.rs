@@ -2,19 +2,16 @@
 //! session, or all that one connection brings.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher as _, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::HashMap as Table;
 
 use crate::acp::Streams;
-use crate::bus::port::{ClientKey, ListenerId, Moment, Names, PoolId, Source, WorkerKey};
+use crate::bus::port::{ClientKey, ListenerId, Moment, Names, PoolId, Source};
 use crate::bus::settings::Era;
+use crate::mcp::write::EventId;
 use crate::mcp::{Message, Session};
-
-/// Maximum number of answers whose worker is found again by the state that they carry (`requestState`).
-const MOST_STATES: usize = 1024;
 
 /// A message queued for the core.
 pub(super) struct Waiting {
@@ -102,6 +99,9 @@ pub(super) trait Keeps {
         Vec::new()
     }
 
+    /// An event that it keeps begins to be sent once more.
+    fn begin_event(&mut self, _event: EventId) {}
+
     /// Whether a connection that reads a stream may be cut: what waits there is kept for the next one.
     fn keeps_streams(&self) -> bool {
         false
@@ -139,15 +139,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Its session, if it is one.
-    pub(super) fn session(&mut self) -> Option<&mut Session> {
-        match &mut self.role {
-            Role::Session(session) => Some(session),
-            _ => None,
-        }
-    }
-
-    /// Whether it is a session.
+    /// Whether it is a session of MCP.
     pub(super) fn is_session(&self) -> bool {
         matches!(self.role, Role::Session(_))
     }
@@ -165,6 +157,11 @@ impl Member {
     /// Drops all that is kept for it. Returns how many lines are lost.
     pub(super) fn forget(&mut self) -> usize {
         self.role.kept_mut().forget()
+    }
+
+    /// An event that it keeps begins to be sent once more.
+    pub(super) fn begin_event(&mut self, event: EventId) {
+        self.role.kept_mut().begin_event(event);
     }
 
     /// Whether a connection waits only for its message to be accepted.
@@ -196,12 +193,6 @@ pub(in crate::shell) struct Members {
     pub(super) sessions: Table<Box<str>, ClientKey>,
     /// Members with messages for the core, which it accepts again.
     pub resumed: VecDeque<ClientKey>,
-    /// Workers of answers, by a hash of the state that a client returns; oldest first in the queue.
-    pub(super) states: Table<u64, WorkerKey>,
-    order: VecDeque<u64>,
-    hasher: RandomState,
-    /// Answers whose workers are to be looked up in the core: their clients, and hashes of their states.
-    pub(super) answered: Vec<(ClientKey, u64)>,
     /// A partial line from the core to one of them.
     pub(super) begun: Vec<u8>,
 }
@@ -250,23 +241,6 @@ impl Members {
             self.sessions.remove(id);
         }
         Some(member)
-    }
-
-    /// Records that an answer of this worker carries a state that its client may return.
-    pub(super) fn remember(&mut self, state: u64, worker: WorkerKey) {
-        if self.states.insert(state, worker).is_none() {
-            self.order.push_back(state);
-        }
-        if self.order.len() > MOST_STATES
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.states.remove(&oldest);
-        }
-    }
-
-    /// An unpredictable hash of a state.
-    pub(super) fn hash_of(&self, state: &[u8]) -> u64 {
-        self.hasher.hash_one(state)
     }
 }
 

@@ -31,11 +31,11 @@ use super::listeners::Throttle;
 use super::transport::Transport;
 use crate::bus::port::{Peer, Source};
 use crate::config::Config;
-use crate::mcp::Session;
 use crate::mcp::message::LineReader;
 use exchange::Exchange;
 use in_place::Blocks;
 pub(super) use members::Members;
+use protocols::mcp::states::OfMcp;
 
 /// Default idle timeout of a session.
 const SESSION_IDLE: Duration = Duration::from_secs(1800);
@@ -45,8 +45,8 @@ pub(super) struct Http {
     pub members: Members,
     /// Connections with a body that the scanner is behind with.
     behind: Vec<usize>,
-    /// The era of another pool has become known.
-    pub has_discovered: bool,
+    /// What MCP keeps beside its clients.
+    pub mcp: OfMcp,
     lines: LineReader,
     /// A line from the core, with padding for the scanner.
     padded: Vec<u8>,
@@ -106,7 +106,7 @@ impl Http {
     /// Whether there is work that can be done at once.
     pub(super) fn is_busy(&self) -> bool {
         let has_turns = !self.members.resumed.is_empty() || !self.behind.is_empty();
-        has_turns || self.has_discovered || !self.members.answered.is_empty()
+        has_turns || self.mcp.is_busy()
     }
 
     /// Memory used by data queued for workers and clients, in bytes.
@@ -137,7 +137,7 @@ impl Http {
         let bodies = connections.all_http().map(|(_, _, exchange)| exchange.incoming.weight());
         let waiting = self.members.iter().map(|member| member.waiting());
         assert_eq!(self.memory.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
-        for member in self.members.iter().filter(|member| member.is_session()) {
+        for member in self.members.iter().filter(|member| member.role.kept().id().is_some()) {
             let visits = |it: &Exchange| it.visits == Some(member.client);
             let visitors = connections.all_http().filter(|(_, _, exchange)| visits(exchange)).count();
             assert_eq!((member.visitors, member.detached.is_some()), (visitors, visitors == 0), "visitors are counted");
@@ -206,10 +206,5 @@ impl Http {
         let rank = |it: &Exchange| (strays.get(&it.source()).copied().unwrap_or_default(), it.weight());
         let (slot, _, heaviest) = own.max_by_key(|(_, _, it)| rank(it))?;
         Some((slot, rank(heaviest).0))
-    }
-
-    /// The session of a connection's request, if it has one.
-    fn session_of(&mut self, connections: &Connections, slot: usize) -> Option<&mut Session> {
-        self.members.get_mut(connections[AsHttp(slot)].member?)?.session()
     }
 }

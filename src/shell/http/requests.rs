@@ -255,7 +255,7 @@ impl<I: Io> Shell<I> {
         Ok(policy.still_admits(&connection.incoming.sender)?)
     }
 
-    /// Does the work for MCP besides completions.
+    /// Does the work for clients besides completions.
     pub(in crate::shell) fn work_for_http(&mut self, now: Moment) {
         for _ in 0..self.reactor.http.members.resumed.len() {
             if let Some(client) = self.reactor.http.members.resumed.pop_front() {
@@ -268,12 +268,7 @@ impl<I: Io> Shell<I> {
         for slot in std::mem::take(&mut self.reactor.http.behind) {
             self.go_on_with_body(now, slot);
         }
-        for (client, state) in std::mem::take(&mut self.reactor.http.members.answered) {
-            if let Some(worker) = self.bus.view().answered_by(client) {
-                self.reactor.http.members.remember(state, worker);
-            }
-        }
-        self.go_on_parked(now);
+        self.work_by_protocols(now);
     }
 
     /// The client of this id, if it belongs to the sender of a request.

@@ -364,7 +364,7 @@ impl<I: Io> Shell<I> {
                 }
             }
             State::Over if transport.is_closing() => {}
-            State::Parked => self.parked_due(now, slot),
+            State::Parked => self.parked_due_by_protocol(now, slot),
             State::Waiting | State::Events | State::Answering
                 if now.since(connection.since) < connection.send_time() =>
             {
@@ -496,9 +496,7 @@ impl<I: Io> Reactor<I> {
             return self.set_deadline(slot, now.after(KEEP_ALIVE));
         }
         if connection.state == State::Waiting {
-            let stream = connection.stream;
-            let place = self.http.session_of(&self.connections, slot).map_or(0, |session| session.place(stream));
-            self.begin_http_events(now, slot, place);
+            self.begin_events_by_role(now, slot);
         }
         let connection = &mut self.connections[AsHttp(slot)];
         write::keep_alive(connection.outgoing.queue(), connection.incoming.is_old);

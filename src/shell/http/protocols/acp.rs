@@ -23,8 +23,8 @@ use crate::mcp::{Asked, Body, Fault, Kind, Message};
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
 use crate::shell::http::Http;
-use crate::shell::http::deliver::Said;
-use crate::shell::http::exchange::{KEEP_ALIVE, State, Unsent};
+use crate::shell::http::deliver::{Beginning, Said};
+use crate::shell::http::exchange::{State, Unsent};
 use crate::shell::http::members::{Keeps, Member, Role};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
@@ -124,7 +124,7 @@ impl Protocol for Acp {
 impl<I: Io> Shell<I> {
     /// Begins a connection with its first message, which is answered at once.
     fn begin_acp(&mut self, now: Moment, slot: usize, id: Id, message: Message) -> Result<(), Fault> {
-        self.reactor.release_modern(slot);
+        self.reactor.end_own_client(slot);
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         let listener = connection.listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(asked::unknown_connection)?;
@@ -164,13 +164,8 @@ impl<I: Io> Reactor<I> {
         let streams = self.http.streams(client).ok_or_else(asked::unknown_connection)?;
         connection.stream = streams.open(slot, name.as_deref())?;
         connection.member = Some(client);
-        // The close of the connection ends a stream of HTTP/1.0.
-        connection.incoming.is_last |= connection.incoming.is_old;
-        let manner = Manner { fields: &asked::FIELDS, ..connection.manner(Some(&streams.id)) };
-        write::begin_events(connection.outgoing.queue(), &manner, asked::session_field(name.as_deref()));
-        (connection.state, connection.since) = (State::Events, now);
-        self.connections.mark_dirty(slot);
-        self.set_deadline(slot, now.after(KEEP_ALIVE));
+        let (id, more) = (streams.id.clone(), asked::session_field(name.as_deref()));
+        self.begin_http_events(now, slot, &Beginning { fields: &asked::FIELDS, id: Some(&id), more, prime: None });
         Ok(())
     }
 

@@ -7,9 +7,9 @@
 //! is missing. It is registered in `Requests` (`src/kinds.rs`), in [`Role`] and in the two lists here.
 
 mod acp;
-mod mcp;
+pub(super) mod mcp;
 
-use super::deliver::Said;
+use super::deliver::{Beginning, Said};
 use super::exchange::Unsent;
 use super::members::{Member, Modern, Role};
 use crate::acp::Streams;
@@ -59,12 +59,25 @@ trait Protocol {
     /// # Errors
     /// It is refused.
     fn post<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize, body: Body) -> Result<(), Fault>;
+
+    /// A message that it has parked has waited for as long as it said.
+    fn parked_due<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize) {
+        shell.reactor.leave_http(now, slot);
+    }
+
+    /// Does what it has to do besides completions ([`Http::is_busy`](super::Http::is_busy)).
+    fn work<I: Io>(_shell: &mut Shell<I>, _now: Moment) {}
 }
 
 /// What a protocol does with a client, which [`Keeps`](super::members::Keeps) what it needs for that.
 trait Client {
     /// Delivers a line, whose length is `bytes`. False if nobody waits for it, so that it is off the core's hands.
     fn deliver<I: Io>(reactor: &mut Reactor<I>, now: Moment, client: ClientKey, said: &Said<'_>, bytes: usize) -> bool;
+
+    /// The response to a request of it becomes a stream of events, before there is one.
+    fn begin_events<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, _client: ClientKey) {
+        reactor.begin_http_events(now, slot, &Beginning::default());
+    }
 
     /// A connection has sent so many bytes for it, which are of the core's lines unless it counts them otherwise.
     fn sent<I: Io>(reactor: &mut Reactor<I>, now: Moment, _slot: usize, client: ClientKey, owed: usize) {
@@ -149,6 +162,18 @@ impl<I: Io> Shell<I> {
         by_protocol!(self.reactor.protocol(slot), post(self, now, slot, body))
     }
 
+    /// A parked message has waited for as long as its protocol said.
+    pub(super) fn parked_due_by_protocol(&mut self, now: Moment, slot: usize) {
+        by_protocol!(self.reactor.protocol(slot), parked_due(self, now, slot));
+    }
+
+    /// Each protocol does what it has to do besides completions.
+    pub(super) fn work_by_protocols(&mut self, now: Moment) {
+        for protocol in Requests::ALL {
+            by_protocol!(protocol, work(self, now));
+        }
+    }
+
     /// The timer of a client has expired.
     pub(in crate::shell) fn session_due(&mut self, now: Moment, client: ClientKey) {
         let Some(member) = self.reactor.http.members.get(client) else { return };
@@ -167,6 +192,16 @@ impl<I: Io> Reactor<I> {
     pub(super) fn deliver_by_role(&mut self, now: Moment, to: ClientKey, said: &Said<'_>, bytes: usize) -> bool {
         let Some(member) = self.http.members.get(to) else { return false };
         by_role!(member.role, deliver(self, now, to, said, bytes))
+    }
+
+    /// The response to a connection's request becomes a stream of events, before there is one.
+    pub(super) fn begin_events_by_role(&mut self, now: Moment, slot: usize) {
+        let client = self.connections[AsHttp(slot)].member;
+        let Some(member) = client.and_then(|client| self.http.members.get(client)) else {
+            return self.begin_http_events(now, slot, &Beginning::default());
+        };
+        let client = member.client;
+        by_role!(member.role, begin_events(self, now, slot, client));
     }
 
     /// A connection has sent so many bytes of the core's lines for its client.

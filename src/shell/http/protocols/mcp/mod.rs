@@ -3,6 +3,7 @@
 
 mod self_contained;
 mod session;
+pub(in crate::shell::http) mod states;
 
 use super::{Client, Protocol};
 use crate::bus::eras::protocol::{INVALID_REQUEST, MODERN, REVISIONS, revision};
@@ -69,6 +70,15 @@ impl Protocol for Mcp {
             (true, Body::One(message)) => shell.post_modern(now, slot, message),
             (_, body) => shell.post_legacy(now, slot, body),
         }
+    }
+
+    fn parked_due<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize) {
+        shell.parked_due(now, slot);
+    }
+
+    fn work<I: Io>(shell: &mut Shell<I>, now: Moment) {
+        shell.look_up_states();
+        shell.go_on_parked(now);
     }
 }
 

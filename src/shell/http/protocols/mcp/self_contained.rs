@@ -1,6 +1,8 @@
 //! The self-contained requests of 2026-07-28: those of one connection are a client, which ends with it. They are parked
 //! until it is known whether the pool's command serves that revision.
 
+use std::time::Duration;
+
 use super::{Client, needs_events};
 use crate::bus::Known;
 use crate::bus::eras::protocol::{LEGACY, MODERN};
@@ -13,13 +15,25 @@ use crate::mcp::asked::Takes;
 use crate::mcp::{Fault, Kind, Message, modern};
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
-use crate::shell::http::deliver::{Said, Text};
-use crate::shell::http::exchange::{Exchange, PARKED, State, Unsent};
+use crate::shell::http::deliver::{Beginning, Said, Text};
+use crate::shell::http::exchange::{Exchange, State, Unsent};
 use crate::shell::http::members::{Keeps, Member, Modern, Role};
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
+/// Interval of checks whether a parked request may still learn the era of its pool's workers.
+const PARKED: Duration = Duration::from_secs(1);
+
 impl<I: Io> Shell<I> {
+    /// Finds the workers of the last answers that carry a state.
+    pub(super) fn look_up_states(&mut self) {
+        for (client, state) in self.reactor.http.mcp.states.take_answered() {
+            if let Some(worker) = self.bus.view().answered_by(client) {
+                self.reactor.http.mcp.states.remember(state, worker);
+            }
+        }
+    }
+
     /// Handles a message of 2026-07-28.
     pub(super) fn post_modern(&mut self, now: Moment, slot: usize, message: Message) -> Result<(), Fault> {
         let pool = self.pool_asked(slot)?;
@@ -51,7 +65,7 @@ impl<I: Io> Shell<I> {
         let client = self.modern_member(now, slot, pool)?;
         let Reactor { connections, http, .. } = &mut self.reactor;
         let state = modern::request_state(&message);
-        let worker = state.and_then(|state| http.members.states.get(&http.members.hash_of(&state)).copied());
+        let worker = state.and_then(|state| http.mcp.states.worker(&state));
         self.bus.prefer_worker(client, worker);
         let is_request = message.kind() == Kind::Request;
         connections[AsHttp(slot)].asks = message.id().filter(|_| is_request).and_then(|id| Id::parse(id).ok());
@@ -74,15 +88,15 @@ impl<I: Io> Shell<I> {
             member.since = now;
             return Ok(client);
         }
-        self.reactor.release_modern(slot);
+        self.reactor.end_own_client(slot);
         let client = self.add_member(now, slot, pool, Role::Modern(Modern { connection: slot }))?;
         self.reactor.connections[AsHttp(slot)].member = Some(client);
         Ok(client)
     }
 
     /// The era of a pool's workers has become known: requests that were parked for it continue.
-    pub(in crate::shell::http) fn go_on_parked(&mut self, now: Moment) {
-        if !std::mem::take(&mut self.reactor.http.has_discovered) {
+    pub(super) fn go_on_parked(&mut self, now: Moment) {
+        if !std::mem::take(&mut self.reactor.http.mcp.has_discovered) {
             return;
         }
         let connections = self.reactor.connections.all_http();
@@ -96,7 +110,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// A request has been parked for a while. If no worker is being asked, the core decides.
-    pub(in crate::shell::http) fn parked_due(&mut self, now: Moment, slot: usize) {
+    pub(super) fn parked_due(&mut self, now: Moment, slot: usize) {
         if self.pool_asked(slot).is_ok_and(|pool| self.bus.view().asks_era(pool)) {
             return self.reactor.set_deadline(slot, now.after(PARKED));
         }
@@ -161,7 +175,7 @@ impl<I: Io> Reactor<I> {
             }
             Some(State::Waiting | State::Events) => {
                 if state == Some(State::Waiting) {
-                    self.begin_http_events(now, connection, 0);
+                    self.begin_http_events(now, connection, &Beginning::default());
                 }
                 let text = match said.place {
                     Some(_) => Text::Shared(said.data(&self.http.memory.in_place)),
@@ -176,8 +190,7 @@ impl<I: Io> Reactor<I> {
             let text = said.whole();
             let result = member(&text, b"result");
             if let Some(request_state) = result.and_then(|result| string_in(result, b"requestState")) {
-                let hash = self.http.members.hash_of(&request_state);
-                self.http.members.answered.push((client, hash));
+                self.http.mcp.states.note(client, &request_state);
             }
         }
         true

@@ -14,12 +14,12 @@ use crate::io::Io;
 use crate::mcp::asked::{Takes, Verb};
 use crate::mcp::log::Event;
 use crate::mcp::session::{self, Delivery, MOST_REQUESTS, Resumed};
-use crate::mcp::write::{self, EventId};
+use crate::mcp::write::EventId;
 use crate::mcp::{Body, Fault, Kind, Message, Session};
 use crate::scan::{decoded, member, string_in};
-use crate::shell::connections::AsHttp;
+use crate::shell::connections::{AsHttp, Connections};
 use crate::shell::http::Http;
-use crate::shell::http::deliver::{Said, Text};
+use crate::shell::http::deliver::{Beginning, Said, Text};
 use crate::shell::http::exchange::{Exchange, Replay, State, Unsent};
 use crate::shell::http::members::{Keeps, Member, Role};
 use crate::shell::reactor::Reactor;
@@ -33,7 +33,22 @@ const MOST_KEPT: usize = 512 * 1024;
 /// may break amid it, and no client can ask for a part of JSON again. Python's `mcp` 2 refuses an event above 1 MiB.
 const SENT_AS_EVENT: std::ops::Range<usize> = 128 * 1024..1_000_000;
 
+impl Member {
+    /// Its session, if it is one.
+    pub(super) fn session(&mut self) -> Option<&mut Session> {
+        match &mut self.role {
+            Role::Session(session) => Some(session),
+            _ => None,
+        }
+    }
+}
+
 impl Http {
+    /// The session of a connection's request, if it has one.
+    fn session_of(&mut self, connections: &Connections, slot: usize) -> Option<&mut Session> {
+        self.members.get_mut(connections[AsHttp(slot)].member?)?.session()
+    }
+
     /// The session that keeps most events.
     fn largest_log(&mut self) -> Option<&mut Member> {
         self.members.iter_mut().filter(|member| member.is_session()).max_by_key(|member| member.kept())
@@ -69,7 +84,7 @@ fn kind_of<'a>(said: &'a Said<'_>) -> session::Line<'a> {
 impl<I: Io> Shell<I> {
     /// Starts a session with a connection's request, which has this id.
     fn begin_session(&mut self, now: Moment, slot: usize, pool: PoolId, id: Id) -> Result<ClientKey, Fault> {
-        self.reactor.release_modern(slot);
+        self.reactor.end_own_client(slot);
         let listener = self.reactor.connections[AsHttp(slot)].listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
         let session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
@@ -151,7 +166,7 @@ impl<I: Io> Shell<I> {
         }
         let client = at.client;
         if connection.member.is_some_and(|other| other != client) {
-            self.reactor.release_modern(slot);
+            self.reactor.end_own_client(slot);
         }
         Ok(client)
     }
@@ -198,7 +213,7 @@ impl<I: Io> Reactor<I> {
         let is_whole = is_whole && is_sent_whole;
         // A half-closed client may have gone, or wait for this.
         let may_be_gone = connection.is_some_and(|at| self.connections[at].has_ended());
-        let header = is_first.then(|| session.id.clone());
+        let header = (is_first && !said.is_error).then(|| session.id.clone());
         if is_first {
             session.initialize = None;
             let text = said.whole();
@@ -220,12 +235,11 @@ impl<I: Io> Reactor<I> {
         self.give_up_answers();
         let connection = connection?;
         if is_whole {
-            let header = header.as_deref().filter(|_| !said.is_error);
-            self.answer_whole(now, connection, Status::Ok, said, header);
+            self.answer_whole(now, connection, Status::Ok, said, header.as_deref());
             self.connections[AsHttp(connection)].outgoing.whole = Some(id);
         } else if let Some(event) = event {
             if self.connections[AsHttp(connection)].state == State::Waiting {
-                self.begin_http_events(now, connection, id.place - 1);
+                self.begin_session_events(now, connection, header.as_deref(), id.place - 1);
             }
             self.queue_event(now, connection, Some(id), Text::Shared(event), is_last);
         }
@@ -234,6 +248,19 @@ impl<I: Io> Reactor<I> {
             self.tell(now, Input::Left(client));
         }
         Some(true)
+    }
+
+    /// A response becomes a stream of events of its session, which has had `place` of them. It gives out the `id` of the
+    /// session if that is given, or if the answer to `initialize` has not come.
+    fn begin_session_events(&mut self, now: Moment, slot: usize, id: Option<&str>, place: u32) {
+        let stream = self.connections[AsHttp(slot)].stream;
+        let Some(session) = self.http.session_of(&self.connections, slot) else {
+            return self.begin_http_events(now, slot, &Beginning::default());
+        };
+        session.begin_events(stream);
+        let early = session.initialize.is_some().then(|| session.id.clone());
+        let prime = session.primes().then_some(EventId { stream, place });
+        self.begin_http_events(now, slot, &Beginning { id: id.or(early.as_deref()), prime, ..Beginning::default() });
     }
 
     /// While sessions keep more than they may, the one that keeps most gives up an answer, and its client gets an error in
@@ -276,7 +303,7 @@ impl<I: Io> Reactor<I> {
         }
         let connection = &mut self.connections[AsHttp(slot)];
         (connection.member, connection.stream) = (Some(client), stream);
-        self.begin_http_events(now, slot, place);
+        self.begin_session_events(now, slot, None, place);
         let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return Ok(()) };
         let mut replay = Replay::default();
         if let Some(id) = behind {
@@ -333,7 +360,7 @@ impl<I: Io> Reactor<I> {
     /// Another connection has taken over a stream.
     fn end_stream(&mut self, now: Moment, slot: usize) {
         if self.connections.http(slot).is_some_and(|connection| connection.state == State::Waiting) {
-            self.begin_http_events(now, slot, 0);
+            self.begin_events_by_role(now, slot);
         }
         if self.connections.http(slot).is_some_and(|connection| connection.state == State::Events) {
             self.end_http_events(now, slot);
@@ -348,12 +375,9 @@ impl<I: Io> Reactor<I> {
         }
         if connection.state == State::Waiting {
             // No event begins it: nothing will come that it could be resumed for.
-            connection.incoming.is_last |= connection.incoming.is_old;
-            let manner = connection.manner(None);
-            write::begin_events(connection.outgoing.queue(), &manner, None);
-            connection.state = State::Events;
+            self.begin_http_events(now, slot, &Beginning::default());
         }
-        if connection.state == State::Events {
+        if self.connections[AsHttp(slot)].state == State::Events {
             self.end_http_events(now, slot);
         }
     }
@@ -384,6 +408,10 @@ impl Keeps for Session {
         Some(Era::Legacy)
     }
 
+    fn begin_event(&mut self, event: EventId) {
+        self.take(event);
+    }
+
     fn unanswered_on(&self, stream: u32) -> Vec<Vec<u8>> {
         Self::unanswered_on(self, stream).map(Id::token).collect()
     }
@@ -398,6 +426,12 @@ impl Client for Session {
         _bytes: usize,
     ) -> bool {
         reactor.deliver_to_session(now, client, said) == Some(true)
+    }
+
+    fn begin_events<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, _client: ClientKey) {
+        let stream = reactor.connections[AsHttp(slot)].stream;
+        let place = reactor.http.session_of(&reactor.connections, slot).map_or(0, |session| session.place(stream));
+        reactor.begin_session_events(now, slot, None, place);
     }
 
     /// It still gets its answers; but the client of a GET stream has gone, and will return for undelivered events.

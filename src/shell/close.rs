@@ -1,7 +1,5 @@
 //! Closes connections of peers of the core, in order or at once. `life.rs` cancels what is in flight and removes them.
 
-use rustix::net::{Shutdown, shutdown};
-
 use super::connections::AsPeer;
 use super::operation::Operation;
 use super::reactor::Reactor;
@@ -39,27 +37,16 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Closes the output once everything was written.
-    pub(super) fn close_after_flush(&mut self, slot: usize) {
-        self.connections[slot].drain();
-        self.connections.mark_dirty(slot);
-    }
-
-    pub(super) fn shut_down(&mut self, now: Moment, slot: usize) {
+    /// Our end was sent to a peer of the core, or will be once a worker's stdin is idle.
+    pub(super) fn peer_lingers(&mut self, now: Moment, slot: usize) {
         let (transport, endpoint) = self.connections.peer_parts(slot);
-        transport.state = State::Lingering;
         if transport.ends.is_worker() {
             if transport.in_flight.has(Flight::Watch) {
                 self.cancel(Operation::Watch, slot);
             }
             return self.close_stdin_when_idle(slot);
         }
-        let is_socket = transport.ends.is_socket();
-        if is_socket && let Some(socket) = transport.ends.output() {
-            // A client that has gone already needs no shutdown.
-            let _ = shutdown(socket, Shutdown::Write);
-        }
-        if is_socket && !transport.has_ended() {
+        if transport.ends.is_socket() && !transport.has_ended() {
             self.arm_read(slot);
         } else {
             let peer = endpoint.peer;

@@ -3,7 +3,7 @@
 //!
 //! It begins where it is accepted (`accept.rs`) or spawned (`workers`), and its states are those of
 //! [`State`](super::transport::State). Peers of the core, which speak lines or WebSocket, receive in `read.rs`, send in
-//! `write.rs` and are drained in `close.rs`; HTTP does all three in `http/serve.rs`.
+//! `write.rs` and are closed in `close.rs`; HTTP does all three in `http/serve.rs`.
 
 use rustix::net::{Shutdown, shutdown};
 
@@ -12,7 +12,7 @@ use super::operation::Operation;
 use super::protocol::Protocol;
 use super::reactor::Reactor;
 use super::timers::Timer;
-use super::transport::{Flight, State};
+use super::transport::{Ends, Flight, State};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::ring::Completion;
@@ -106,6 +106,31 @@ impl<I: Io> Reactor<I> {
             self.cancel(Operation::Write, slot);
         } else if !in_flight.has(Flight::Write) {
             self.connections.mark_dirty(slot);
+        }
+    }
+}
+
+/// Draining and lingering.
+impl<I: Io> Reactor<I> {
+    /// Closes a connection in order once everything queued was sent.
+    pub(super) fn close_after_flush(&mut self, slot: usize) {
+        self.connections[slot].drain();
+        self.connections.mark_dirty(slot);
+    }
+
+    /// Everything was sent: sends our end, and waits for the peer's. Closed with unread bytes, a socket would be reset, and
+    /// the last answer might be lost.
+    pub(super) fn linger(&mut self, now: Moment, slot: usize) {
+        let transport = &mut self.connections[slot];
+        let was_draining = transport.is_draining();
+        transport.state = State::Lingering;
+        if let Ends::Socket(socket) = &transport.ends {
+            // One that has gone already needs no shutdown.
+            let _ = shutdown(socket, Shutdown::Write);
+        }
+        match self.connections.http(slot) {
+            None => self.peer_lingers(now, slot),
+            Some(_) => self.http_lingers(now, slot, was_draining),
         }
     }
 }

@@ -34,7 +34,7 @@ impl<I: Io> Reactor<I> {
             if transport.is_draining() {
                 match self.queue_close_frame(slot) {
                     true => self.write_to_peer(now, slot),
-                    false => self.shut_down(now, slot),
+                    false => self.linger(now, slot),
                 }
             }
             return;

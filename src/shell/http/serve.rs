@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::net::sockopt;
 
 use super::exchange::{Accepted, Exchange, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State, limits};
 use super::requests::{ClientRequests, SHORT};
@@ -82,7 +82,7 @@ impl<I: Io> Shell<I> {
         let (transport, exchange) = reactor.connections.http_parts(slot);
         match (exchange.state, completion.result) {
             _ if transport.is_closing() => _ = reactor.remove_if_idle(slot),
-            _ if transport.state == DRAINED => self.reactor.linger_http(now, slot),
+            _ if transport.state == DRAINED => self.reactor.linger(now, slot),
             (State::Answering, ..0) if transport.is_draining() => {}
             (_, error) if error == -libc::ENOBUFS => reactor.connections.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
@@ -100,7 +100,7 @@ impl<I: Io> Shell<I> {
             _ if transport.is_closing() => _ = reactor.remove_if_idle(slot),
             State::Over if transport.is_draining() => {
                 transport.state = transport::State::Open;
-                reactor.linger_http(now, slot);
+                reactor.linger(now, slot);
             }
             State::Over => reactor.arm_http_receive(slot),
             State::Header | State::Reading => {
@@ -323,7 +323,7 @@ impl<I: Io> Shell<I> {
                 if sends_more {
                     transport.state = transport::State::Open;
                 }
-                self.reactor.linger_http(now, slot);
+                self.reactor.linger(now, slot);
             }
             return;
         }
@@ -384,14 +384,11 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Reactor<I> {
-    /// Sends what was sent with `more` and a FIN, and waits for the client's: closed with unread bytes, the socket would
-    /// be reset, and the response might be lost. A client that said that it sends no more, and has not, is not waited
-    /// for.
-    fn linger_http(&mut self, now: Moment, slot: usize) {
+    /// Our end was sent, with what was sent with `more` before it. A client that said that it sends no more, and has not, is
+    /// not waited for: `was_last` says that the last response said so, too.
+    pub(in crate::shell) fn http_lingers(&mut self, now: Moment, slot: usize, was_last: bool) {
         let (transport, connection) = self.connections.http_parts(slot);
-        let _ = shutdown(transport.socket(), Shutdown::Write);
-        let was_last = transport.is_draining();
-        (connection.state, transport.state) = (State::Over, transport::State::Lingering);
+        connection.state = State::Over;
         if was_last && self.io.receive_now(transport.socket(), &mut [0; 512]) == 0 {
             return self.leave_http(now, slot);
         }

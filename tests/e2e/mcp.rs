@@ -914,6 +914,20 @@ fn the_form_of_an_answer_is_one_that_the_client_accepts() {
 }
 
 #[test]
+fn a_client_that_accepts_events_alone_learns_the_id_of_its_session() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Http::connect(daemon.address());
+    let hello = request(1, "initialize", json!({ "protocolVersion": VERSION, "capabilities": {} })).to_string();
+    let head =
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nContent-Type: application/json\r\n";
+    client.send_bytes(format!("{head}Content-Length: {}\r\n\r\n{hello}", hello.len()).as_bytes());
+    let answer = client.answer();
+    assert!(answer.is_stream() && answer.fields.contains_key("mcp-session-id"), "{answer:?}");
+    assert_eq!(client.message().expect("it is answered").json()["id"], 1);
+    daemon.stop();
+}
+
+#[test]
 fn initialize_begins_a_session_whatever_version_its_head_names() {
     let daemon = door(shared(), json!({}));
     for version in ["2026-07-28", "2099-01-01", "nothing"] {

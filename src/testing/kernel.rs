@@ -358,6 +358,8 @@ impl Io for Kernel {
         let passed = match timeout {
             Some(timeout) if is_quiet => timeout,
             Some(timeout) => timeout.min(step),
+            // Nothing happens any more by itself, whatever time it is.
+            None if is_quiet => Duration::from_secs(1),
             None => step,
         };
         self.now += passed;

@@ -367,9 +367,7 @@ pub(super) fn error_for(
     }
     // A worker that was replaced has not simply ended.
     let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
-    let mut line = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
-    if reason == Reason::EraUnsupported {
-        reply::add_versions(&mut line);
-    }
-    Some(Said { code, reason: told, line })
+    let (cause, lists_revisions) = (cause.map(Reason::name), reason == Reason::EraUnsupported);
+    let data = reply::Data { reason: told, cause, delivered, lists_revisions };
+    Some(Said { code, reason: told, line: reply::error(id, session, code, text, &data) })
 }

@@ -47,14 +47,14 @@ pub fn cancellation(dialect: Dialect, id: &[u8], why: &str) -> Vec<u8> {
         Dialect::Mcp => ("notifications/cancelled", "requestId"),
         Dialect::Lsp => ("$/cancelRequest", "id"),
     };
-    let mut line = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\",\"params\":{{\"{name}\":").into_bytes();
-    line.extend_from_slice(id);
+    let mut params = format!("{{\"{name}\":").into_bytes();
+    params.extend_from_slice(id);
     if dialect == Dialect::Mcp {
-        line.extend_from_slice(b",\"reason\":");
-        reply::write_string(why.as_bytes(), &mut line);
+        params.extend_from_slice(b",\"reason\":");
+        reply::write_string(why.as_bytes(), &mut params);
     }
-    line.extend_from_slice(b"}}\n");
-    line
+    params.push(b'}');
+    reply::call(None, method.as_bytes(), Some(&params))
 }
 
 /// The flag of a request that is a prompt in a session, if it may be given up: questions in the session belong to it.
@@ -194,10 +194,9 @@ impl Sessions {
         if !wanted || !ctx.workers.worker_takes_messages(worker) {
             return;
         }
-        let mut bytes = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":".to_vec();
-        reply::write_string(session.name().as_bytes(), &mut bytes);
-        bytes.extend_from_slice(b"}}\n");
-        ctx.send(worker.into(), &bytes);
+        let mut name = Vec::new();
+        reply::write_string(session.name().as_bytes(), &mut name);
+        ctx.send(worker.into(), &reply::session_cancel(&name));
     }
 }
 

@@ -193,6 +193,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::bus::reply::{Data, Delivered};
     use crate::{shrink, simulator::World};
 
     const SEEDS: u64 = 2000;
@@ -299,25 +300,19 @@ mod tests {
 
     #[test]
     fn a_trace_does_not_depend_on_the_wording_of_errors() {
-        let line = |message: &str| {
-            let delivered = crate::bus::reply::Delivered::No;
-            crate::bus::reply::error(b"7", Some(b"s"), -32010, message, "no_worker", None, delivered)
+        let error = |session: Option<&[u8]>, message: &str| {
+            let delivered = Delivered::No;
+            let data = Data { reason: "no_worker", cause: None, delivered, lists_revisions: false };
+            crate::bus::reply::error(b"7", session, -32010, message, &data)
         };
+        let line = |message: &str| error(Some(b"s"), message);
         let hash = |line: &[u8]| {
             let mut trace = Trace::default();
             trace.line(Party::Client(0), line, true);
             trace.hashes()
         };
         assert_eq!(hash(&line("no worker")), hash(&line("a \"data\":{ other, word")));
-        let other = crate::bus::reply::error(
-            b"7",
-            None,
-            -32010,
-            "no worker",
-            "no_worker",
-            None,
-            crate::bus::reply::Delivered::No,
-        );
+        let other = error(None, "no worker");
         assert_ne!(hash(&line("no worker")), hash(&other));
     }
 

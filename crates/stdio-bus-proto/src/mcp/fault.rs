@@ -11,6 +11,7 @@ use stdio_bus_core::eras::protocol::{
     UNSUPPORTED_VERSION, spoken_over_http,
 };
 use stdio_bus_core::port::Reason;
+use stdio_bus_core::reply;
 use stdio_bus_core::settings::Era;
 
 /// A refusal: the status of the response, and the JSON-RPC error in its body.
@@ -144,16 +145,8 @@ impl Fault {
 
     /// The response body, with this id, which is a JSON token.
     pub fn body(&self, id: &[u8]) -> Vec<u8> {
-        let mut body = b"{\"jsonrpc\":\"2.0\",\"id\":".to_vec();
-        body.extend_from_slice(id);
-        let mut error = json!({ "code": self.code, "message": self.why });
-        if let Some(data) = &self.data {
-            error["data"] = data.clone();
-        }
-        body.extend_from_slice(b",\"error\":");
-        body.extend_from_slice(error.to_string().as_bytes());
-        body.push(b'}');
-        body
+        let data = self.data.as_ref().map(Value::to_string);
+        reply::error_response(id, None, self.code, &self.why, data.as_deref().map(str::as_bytes))
     }
 }
 

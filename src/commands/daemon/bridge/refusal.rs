@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::daemon::Options;
 use super::failure::{Ending, Failure};
-use crate::bus::reply::Delivered;
+use crate::bus::reply::{Delivered, error_response};
 use crate::bus::report::Reason;
 
 const REFUSED: &str = "the bus refuses the connection";
@@ -73,7 +73,8 @@ impl Refusal {
             Delivered::No => data["delivered"] = false.into(),
             Delivered::Nothing => {}
         }
-        let error = json!({ "code": self.code, "message": self.message, "data": data });
-        [br#"{"jsonrpc":"2.0","id":"#, id, br#","error":"#, error.to_string().as_bytes(), b"}\n"].concat()
+        let mut line = error_response(id, None, self.code, &self.message, Some(data.to_string().as_bytes()));
+        line.push(b'\n');
+        line
     }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::follow::{Follower, Kind, Line};
 use super::terms::MOST_TRIES;
 use crate::bus::id::Id;
+use crate::bus::reply::session_cancel;
 
 /// Maximum number of pending requests, which bounds the memory that an editor can make the bridge use. The daemon
 /// itself allows far fewer.
@@ -252,8 +253,7 @@ impl Waiting {
             lines.push(b'\n');
         }
         for (_, session) in prompts {
-            let begin = br#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#;
-            lines.extend([begin, session, b"}}\n"].concat());
+            lines.extend(session_cancel(session));
         }
         Farewell { lines, is_whole }
     }

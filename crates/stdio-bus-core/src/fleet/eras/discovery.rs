@@ -27,6 +27,7 @@ use crate::index::{FleetId, PoolId};
 use crate::peer::{Moment, WorkerKey};
 use crate::peers::Workers;
 use crate::port::Effect;
+use crate::reply;
 use crate::report::Reason;
 use crate::settings::Era;
 use crate::view::View;
@@ -105,15 +106,15 @@ fn id_of(number: u32) -> alloc::string::String {
     format!("\"stdio-bus/discover/{number}\"")
 }
 
-fn question(number: u32) -> alloc::string::String {
-    format!(
-        "{{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"server/discover\",\"params\":{{\"_meta\":{{\
+fn question(number: u32) -> Vec<u8> {
+    let params = format!(
+        "{{\"_meta\":{{\
          \"io.modelcontextprotocol/protocolVersion\":\"{MODERN}\",\
          \"io.modelcontextprotocol/clientCapabilities\":{{}},\
-         \"io.modelcontextprotocol/clientInfo\":{{\"name\":\"stdio-bus\",\"version\":\"{}\"}}}}}}}}\n",
-        id_of(number),
+         \"io.modelcontextprotocol/clientInfo\":{{\"name\":\"stdio-bus\",\"version\":\"{}\"}}}}}}",
         env!("CARGO_PKG_VERSION")
-    )
+    );
+    reply::call(Some(id_of(number).as_bytes()), b"server/discover", Some(params.as_bytes()))
 }
 
 /// What is learned of the era of a pool's command.
@@ -303,7 +304,7 @@ impl Pools {
 pub(crate) fn ask_era(ctx: &mut Ctx, key: WorkerKey) {
     let Some(worker) = ctx.workers.get(key).filter(|worker| worker.is_asked()) else { return };
     let line = question(worker.name.incarnation);
-    ctx.send(key.into(), line.as_bytes());
+    ctx.send(key.into(), &line);
     ctx.wake_at(key.into(), ctx.time.now().after(SILENT_FOR));
 }
 

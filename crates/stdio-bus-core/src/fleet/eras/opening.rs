@@ -16,7 +16,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use ndjson_scan::Line;
+use ndjson_scan::{Line, decoded};
 
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
@@ -26,6 +26,7 @@ use crate::index::FleetId;
 use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
 use crate::peers::{Client, Clients, Workers};
+use crate::reply;
 use crate::report::Reason;
 use crate::requests::Requests;
 use crate::router::audience::note_audience;
@@ -357,8 +358,7 @@ impl Openings {
         let kept = if line.span.len() < LONGEST_NOTIFICATION {
             KeptLine::of(line, &[], not_for_worker(line)).text
         } else {
-            let method = String::from_utf8_lossy(line.get(line.method));
-            format!("{{\"jsonrpc\":\"2.0\",\"method\":{method}}}\n").into_bytes().into()
+            reply::call(None, &decoded(line.get(line.method)).unwrap_or_default(), None).into()
         };
         opening.initialized = Some(kept);
         let after = opening.bytes();

@@ -122,6 +122,12 @@ impl Agent {
         Some(json!({"jsonrpc": "2.0", "id": id, "result": result}))
     }
 
+    /// What it works on, for a world that hangs.
+    pub(super) fn works_on(&self) -> String {
+        let show = |work: &Work| format!("{} of {} ({:?})", work.id, work.params["number"], work.question);
+        self.work.iter().map(show).collect::<Vec<_>>().join(", ")
+    }
+
     pub(super) fn has_work(&self) -> bool {
         self.work.iter().any(|work| work.question.is_none())
     }

@@ -117,7 +117,9 @@ impl Caller {
 
     /// Whether it needs a connection to continue.
     pub(super) fn needs_wire(&self, random: &mut Random) -> bool {
-        self.wires.len() < 9 && (self.usable(random).is_none() || random.one_in(8))
+        // Each stream takes one, and answers to questions need another.
+        let most = 9.max(self.sessions.len() + 3);
+        self.wires.len() < most && (self.usable(random).is_none() || random.one_in(8))
     }
 
     /// Sends a request. False if there is none to send, or no connection for it.
@@ -575,6 +577,21 @@ impl Caller {
         let waits =
             |wire: &Wire| !wire.todo.is_empty() || wire.waits.iter().any(|(what, _)| !matches!(what, What::Open(_)));
         !self.wires.iter().any(waits) && self.asked.is_empty() && !self.has_duty()
+    }
+
+    /// What it waits for, and how its connections are, for a world that hangs.
+    pub(super) fn waits_for(&self) -> String {
+        let open = self.streams.iter().filter(|(_, stream)| stream.is_open).map(|(name, _)| name);
+        let (open, Self { name, stage, asked, questions, sessions, .. }) = (open.collect::<Vec<_>>(), self);
+        let wires = self.wires.iter().map(|wire| {
+            let left = (wire.todo.len(), wire.came.len(), wire.body.len());
+            (wire.number, wire.is_broken, wire.is_closing, wire.is_over, left, &wire.waits)
+        });
+        let wires: Vec<_> = wires.collect();
+        format!(
+            "{name} is {stage:?} and waits for {asked:?}; questions {questions:?}; sessions {sessions:?}; open streams \
+             {open:?}; connections {wires:?}"
+        )
     }
 
     /// How many of its connections have ended without its doing.

@@ -399,8 +399,10 @@ impl Door {
             }
         }
         let shell = &self.machine.shell;
+        let callers: Vec<_> = self.callers.iter().map(Caller::waits_for).collect();
+        let agents: Vec<_> = self.agents.iter().map(|(at, agent)| (at, agent.works_on())).collect();
         panic!(
-            "it hangs: {what}; {} operations in flight, {:?}",
+            "it hangs: {what}; {} operations in flight, {:?}; {callers:#?} {agents:#?}",
             shell.reactor.io.in_flight(),
             shell.bus.view().stats()
         );

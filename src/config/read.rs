@@ -19,7 +19,9 @@ use super::{
 };
 use crate::access::Secret;
 use crate::address::Address;
-use crate::bus::settings::{self, Assignment, BadOutput, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
+use crate::bus::settings::{
+    self, Assignment, BadOutput, Check, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess,
+};
 
 /// Maximum length of a pool id in bytes: it is in every line of its workers' stderr.
 const MAX_POOL_ID: usize = 64;
@@ -181,11 +183,53 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         on_bad_output: reader.choice(object, "on_bad_output", [BadOutput::Restart, BadOutput::Skip]),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
         idle_timeout: number(reader, object, "idle_timeout_sec").map(Duration::from_secs),
+        worker_silent: number(reader, object, "worker_silent_sec").map(Duration::from_secs),
+        check: object.get("check").and_then(|node| check(reader, node)),
         deny_methods: deny.unwrap_or_default(),
         max_age: number(reader, object, "max_age_sec").map(Duration::from_secs),
         max_requests: number(reader, object, "max_requests").and_then(|value| u32::try_from(value).ok()),
         ..settings::Pool::default()
     }
+}
+
+/// How the workers of a pool are checked.
+fn check<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Check> {
+    let object = reader.object(node, "pools[].check")?;
+    if object.get("every_sec").is_none() {
+        reader.missing(
+            &object,
+            "every_sec",
+            "say how long a worker is silent before each check, as in \"every_sec\": 30",
+        );
+    }
+    let every = number(reader, &object, "every_sec").map(Duration::from_secs);
+    let send = object.get("send").and_then(|node| {
+        let text = reader.string(node)?;
+        let request = request_without_id(&text).map_err(|why| format!("the request {text:?} {why}"));
+        reader.found(node, request)
+    });
+    let expects = object.get("expect").and_then(|node| {
+        let text = reader.string(node)?;
+        if text.is_empty() || text.contains(['\n', '\r']) {
+            let hint = "leave it out if any answer will do, also an error".to_owned();
+            reader.fail(node, "must be a part of one line", Some(hint));
+        }
+        Some(text)
+    });
+    Some(Check { every: every?, send, expects })
+}
+
+/// A request in one line that the daemon gives its ids.
+fn request_without_id(text: &str) -> Result<String, String> {
+    let value: serde_json::Value = serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
+    let serde_json::Value::Object(members) = &value else { return Err("is no JSON object".to_owned()) };
+    if members.contains_key("id") {
+        return Err("has an id: leave that out, for the daemon makes one for each check".to_owned());
+    }
+    if !members.get("method").is_some_and(serde_json::Value::is_string) {
+        return Err("has no method, as in {\"jsonrpc\":\"2.0\",\"method\":\"ping\"}".to_owned());
+    }
+    Ok(value.to_string())
 }
 
 fn pool_id<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<String> {
@@ -314,6 +358,7 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
             .map(Duration::from_secs),
         max_memory: bytes(reader, "max_memory", default.max_memory),
         replace_timeout: seconds(reader, "replace_timeout_sec", default.replace_timeout),
+        worker_silent: seconds(reader, "worker_silent_sec", default.worker_silent),
         ..default
     }
 }

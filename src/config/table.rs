@@ -81,10 +81,11 @@ const fn section(name: &'static str, path: &'static str, settings: &'static [Set
     Section { name, path, settings }
 }
 
-pub(super) const SETTINGS: [Section; 12] = [
+pub(super) const SETTINGS: [Section; 13] = [
     section("top level", "", TOP),
     section("pools[]", "pools[]", POOL),
     section("pools[].rlimits", "pools[].rlimits", RLIMITS),
+    section("pools[].check", "pools[].check", CHECK),
     section("limits", "limits", LIMITS),
     section("routing", "routing", ROUTING),
     section("listeners[]", "listeners[]", &LISTENER),
@@ -184,6 +185,13 @@ const POOL: &[Setting] = &[
         Words("no timeout"),
         "Time that a worker may say nothing about a client's request: no progress, nothing in its session, no answer.",
     ),
+    row(
+        "worker_silent_sec",
+        Number(Seconds, 0, 7 * DAY),
+        Words("that of `limits`"),
+        "Time that a worker may say nothing while it owes answers before new clients go to others; 0 is without a limit.",
+    ),
+    row("check", Object, Words("none"), "How a silent worker that owes answers is checked, and replaced if it hangs."),
     row("max_age_sec", Number(Seconds, 1, 365 * DAY), Words("no limit"), "Age at which a worker is replaced."),
     row(
         "max_requests",
@@ -206,6 +214,22 @@ const RLIMITS: &[Setting] = &[
     row("core", Number(Bytes, 0, 1024 * GIB), Words("the daemon's"), "Largest core dump; 0 for none."),
     row("file_size", Number(Bytes, 0, 1024 * GIB), Words("no limit"), "Largest file that can be written."),
     row("cpu_sec", Number(Seconds, 1, 365 * DAY), Words("no limit"), "CPU time of a process before SIGXCPU."),
+];
+
+const CHECK: &[Setting] = &[
+    row(
+        "every_sec",
+        Number(Seconds, 1, DAY),
+        Required,
+        "Silence before each check; two in a row without the expected answer replace the worker.",
+    ),
+    row(
+        "send",
+        Text("a JSON-RPC request without `id`"),
+        Words("that of MCP: `ping`, or `server/discover`"),
+        "Request that the worker is sent.",
+    ),
+    row("expect", Text(""), Words("any answer will do"), "Text that the line with the answer has to contain."),
 ];
 
 const LIMITS: &[Setting] = &[
@@ -262,6 +286,12 @@ const LIMITS: &[Setting] = &[
         Number(Seconds, 0, 30 * DAY),
         Value("3600"),
         "Time for a replaced worker to finish its requests and sessions.",
+    ),
+    row(
+        "worker_silent_sec",
+        Number(Seconds, 0, 7 * DAY),
+        Value("60"),
+        "Time that a worker may say nothing while it owes answers before new clients go to others; 0 is without a limit.",
     ),
     row(
         "session_idle_sec",

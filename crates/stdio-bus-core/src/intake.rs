@@ -474,6 +474,9 @@ impl FastPath<'_> {
             let worker = workers.get_mut(worker_key)?;
             let is_assigned = || self.groups[client.group()].assignment() == Assignment::Client;
             let is_usable = !is_its_own || worker.owner() == Some(key) || is_assigned();
+            if !is_its_own && worker.doubt().is_raised() {
+                return None;
+            }
             return is_usable.then_some((worker_key, worker, None, !is_its_own));
         };
         let session_key = self.sessions.named_by(key, own, name)?;

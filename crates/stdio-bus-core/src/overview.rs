@@ -89,6 +89,8 @@ pub struct WorkerRow {
     pub age: Duration,
     /// The client that it belongs to alone.
     pub owner: Option<u32>,
+    /// It has said nothing for a while although it owes answers: what any worker may get goes to others.
+    pub is_doubtful: bool,
     /// Bytes that were sent to it and that it has not read, as far as known.
     pub unread: u64,
     /// Requests, sessions and bytes.
@@ -255,6 +257,7 @@ impl<'a> View<'a> {
             role: self.role(key)?,
             age: self.lasted(now, worker.process().started()),
             owner: worker.owner().and_then(|owner| self.bus.ctx.clients.client_number(owner)),
+            is_doubtful: worker.is_doubtful(),
             // How much it has read is probed only while a client waits for its turn.
             unread: if worker.end().to_answer.count() == 0 { 0 } else { worker.window().backlog() },
             link: Link {
@@ -268,6 +271,13 @@ impl<'a> View<'a> {
                 ..link_of(&self.bus.ctx, now, worker.end(), worker.process().started())
             },
         })
+    }
+
+    /// The age of the oldest request that the worker in a slot owes an answer to, if it does: also of clients that have
+    /// left.
+    pub fn worker_owes(&self, now: Moment, slot: usize) -> Option<Duration> {
+        let (key, _) = self.bus.ctx.workers.at(slot).filter(|(_, worker)| worker.end().to_answer.count() > 0)?;
+        Some(self.lasted(now, self.bus.requests.oldest_owed(key)?))
     }
 
     /// Number of session slots in use, gaps included.
@@ -319,6 +329,13 @@ impl<'a> View<'a> {
     /// The pool and the age of a client's request in a slot, if its client still waits.
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(PoolId, Duration)> {
         let (_, request) = self.bus.requests.at(slot).filter(|(_, request)| request.asker().is_some())?;
+        let Peer::Worker(worker) = request.answerer() else { return None };
+        Some((self.bus.ctx.workers.worker_name(worker)?.pool, self.lasted(now, request.since())))
+    }
+
+    /// The pool and the age of a request in a slot, if a worker owes the answer: also if its client has left.
+    pub fn owed_age(&self, now: Moment, slot: usize) -> Option<(PoolId, Duration)> {
+        let (_, request) = self.bus.requests.at(slot).filter(|(_, request)| request.is_owed())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
         Some((self.bus.ctx.workers.worker_name(worker)?.pool, self.lasted(now, request.since())))
     }

@@ -107,6 +107,9 @@ pub struct Limits {
     pub session_detached: Option<Duration>,
     /// How long a worker that is replaced may take for its requests and sessions.
     pub replace_timeout: Duration,
+    /// How long a worker may say nothing while it owes answers before it is doubtful, where its pool does not say; zero for
+    /// no limit.
+    pub worker_silent: Duration,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
     pub max_memory: usize,
 }
@@ -141,6 +144,7 @@ impl Default for Limits {
             session_idle: None,
             session_detached: None,
             replace_timeout: Duration::from_secs(3600),
+            worker_silent: Duration::from_secs(60),
             max_memory: 256 << 20,
         }
     }
@@ -163,6 +167,11 @@ pub struct Pool {
     pub request_timeout: Option<Duration>,
     /// How long a worker may say nothing about a request, if that is limited.
     pub idle_timeout: Option<Duration>,
+    /// How long a worker may say nothing while it owes answers before it is doubtful: zero for no limit, none for that of
+    /// [`Limits`].
+    pub worker_silent: Option<Duration>,
+    /// How its workers are checked while they are silent and owe answers, if they are.
+    pub check: Option<Check>,
     /// Methods that clients may not use on its workers, decoded.
     pub deny_methods: Vec<String>,
     /// A worker of about this age is replaced, if limited.
@@ -189,6 +198,18 @@ impl Pool {
     pub(super) fn slots(&self, era: Era) -> usize {
         if self.lends(era) { self.max_instances } else { self.instances }
     }
+}
+
+/// How a silent worker that owes answers is checked. After two checks in a row without the expected answer it is replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// How long it is silent before each of them. Longer than zero.
+    pub every: Duration,
+    /// The request that it is sent: a JSON object in one line that begins with its brace, has at least one member, and no
+    /// `id`. None for that of MCP: `ping`, or `server/discover` for clients of 2026-07-28.
+    pub send: Option<String>,
+    /// What the line with its answer has to contain; none if any answer will do.
+    pub expects: Option<String>,
 }
 
 /// What happens if a worker writes a line that is no message, or is too long.

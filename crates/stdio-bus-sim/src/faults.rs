@@ -116,6 +116,7 @@ fn pool(number: usize, draws: &mut Draws<'_>) -> Pool {
         request_timeout: sometimes(draws, "request_timeout", 3, 500..5000),
         on_bad_output: draws.of("on_bad_output").one_in(3).then_some(BadOutput::Skip),
         idle_timeout: sometimes(draws, "idle_timeout", 4, 500..3000),
+        worker_silent: Some(sometimes(draws, "worker_silent", 4, 500..3000).unwrap_or_default()),
         deny_methods: if draws.of("deny_methods").one_in(4) { vec!["session/list".into()] } else { Vec::new() },
         ..Pool::default()
     }
@@ -137,6 +138,7 @@ fn limits(draws: &mut Draws<'_>, holds: bool) -> Limits {
         hold: if holds { Duration::from_millis(300) } else { Duration::ZERO },
         session_idle: None,
         session_detached: None,
+        worker_silent: Duration::ZERO,
         max_memory: 256 << 20,
         ..Limits::default()
     }
@@ -211,7 +213,10 @@ fn change(next: &mut Settings, draws: &mut Draws<'_>) {
             let at = draws.of("listener").range(0..next.listeners.len());
             next.listeners[at].is_gone = at > 0 && !next.listeners[at].is_gone;
         }
-        12 => pool.idle_timeout = sometimes(draws, "idle_timeout", 2, 500..3000),
+        12 => {
+            pool.idle_timeout = sometimes(draws, "idle_timeout", 2, 500..3000);
+            pool.worker_silent = Some(sometimes(draws, "worker_silent", 2, 500..3000).unwrap_or_default());
+        }
         _ => {
             let holds = draws.of("hold").one_in(2);
             let max_input_buffer = next.limits.max_input_buffer;

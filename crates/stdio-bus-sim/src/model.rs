@@ -5,6 +5,7 @@
 //! from the bus.
 
 mod clients;
+mod doubt;
 mod drain;
 mod early;
 mod fates;
@@ -32,6 +33,7 @@ use crate::bus::port::{Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Settings};
 use crate::bus::shutdown::Stage;
+use doubt::Heard;
 use drain::Drain;
 use floods::Flood;
 use names::Names;
@@ -119,6 +121,8 @@ struct Worker {
     early: Vec<Early>,
     /// What it has written for nobody.
     flood: Flood,
+    /// When it was heard.
+    heard: Heard,
 }
 
 /// A line that waits for the session that it names.
@@ -176,6 +180,8 @@ struct Request {
     line: usize,
     asker: Option<Party>,
     answerer: Party,
+    /// When it was forwarded.
+    sent: Moment,
     /// Its id for the answerer: the meaning of the id.
     wire: String,
     /// Its id for the asker: the token.
@@ -216,6 +222,7 @@ impl Request {
             line,
             asker: Some(asker),
             answerer,
+            sent: Moment(0),
             wire: String::new(),
             token: String::new(),
             replaced: false,
@@ -331,8 +338,9 @@ impl Model {
     }
 
     /// These settings hold from now on.
-    pub fn reloaded(&mut self, settings: &Settings) {
+    pub fn reloaded(&mut self, now: Moment, settings: &Settings) {
         self.settings = settings.clone();
+        self.workers.iter_mut().for_each(|worker| worker.heard.forget(now));
         let serve: Vec<usize> = (0..self.workers.len()).filter(|at| self.workers[*at].serves).collect();
         serve.into_iter().for_each(|worker| self.may_be_kept(worker));
         for at in 0..self.clients.len() {

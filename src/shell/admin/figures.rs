@@ -145,6 +145,9 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_requests_pending_oldest_seconds" of Pools: "Age of the oldest of them; 0 if there is none.";
         One |it, at| Value::from(it.gathered.pools[at].oldest.as_secs_f64());
     gauge "stdio_bus_request_slots_free" of All: "Client requests that could still be taken.";
+    gauge "stdio_bus_requests_owed_oldest_seconds" of Pools:
+        "Age of the oldest request that a worker has not answered, also of clients that have left; 0 if there is none.";
+        One |it, at| Value::from(it.gathered.pools[at].oldest_owed.as_secs_f64());
         One |it, _| Value::from(free(it.view.bus.view().levels().requests));
     gauge "stdio_bus_worker_requests_pending" of All: "Worker requests that wait for a client's answer.";
         One |it, _| Value::from(it.view.bus.view().levels().worker_requests.used);
@@ -167,6 +170,9 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_workers" of Pools: "Worker processes by state.";
         Many |out, it, at| out.each("state", STATES.into_iter().zip(it.gathered.pools[at].states));
     gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up.";
+    gauge "stdio_bus_workers_doubtful" of Pools:
+        "Workers that have said nothing for worker_silent_sec although they owe answers.";
+        One |it, at| Value::from(it.gathered.pools[at].doubtful);
         Many |out, it, at| {
             let pool = it.pool(at);
             let there = pool.settings.instances - pool.waiting - pool.given_up;

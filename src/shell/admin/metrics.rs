@@ -66,6 +66,7 @@ impl Metrics {
                 // A reload may have added pools since the scrape began.
                 let Some(pool) = gathered.pools.get_mut(row.name.pool.index()) else { return true };
                 pool.states[row.state as usize] += 1;
+                pool.doubtful += usize::from(row.is_doubtful);
                 pool.queued += row.link.queued;
                 if let Some(WaitsFor { time: paused, .. }) = row.link.waits_for {
                     pool.paused += 1;
@@ -73,6 +74,11 @@ impl Metrics {
                 }
             }
             _ => {
+                if let Some((pool, age)) = view.bus.view().owed_age(view.now, slot)
+                    && let Some(pool) = gathered.pools.get_mut(pool.index())
+                {
+                    pool.oldest_owed = pool.oldest_owed.max(age);
+                }
                 let Some((pool, age)) = view.bus.view().request_age(view.now, slot) else { return true };
                 let Some(pool) = gathered.pools.get_mut(pool.index()) else { return true };
                 pool.pending += 1;

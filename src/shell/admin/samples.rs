@@ -38,6 +38,9 @@ pub(super) struct OfPool {
     pub paused: usize,
     pub pending: usize,
     pub oldest: Duration,
+    /// The same, also of clients that have left.
+    pub oldest_owed: Duration,
+    pub doubtful: usize,
 }
 
 /// Writes the samples of one figure.

@@ -115,6 +115,8 @@ tables! {
         "idle_seconds": seconds(worker.link.idle),
         "owner": worker.owner,
         "pending": worker.link.to_answer,
+        "owes_seconds": view.bus.view().worker_owes(view.now, slot).map(seconds),
+        "doubtful": worker.is_doubtful,
         "asks": worker.link.asked,
         "sessions": worker.link.sessions,
         "queued_bytes": worker.link.queued,
@@ -195,7 +197,7 @@ tables! {
     "waiting", |view| peers(view) + view.bus.view().request_slots(), in questions_first;
     |view, slot| wait = waiting(view, slot)?;
     {
-        "who": name(view, wait.who),
+        "who": wait.who.map_or_else(|| "a client that has left".to_owned(), |who| name(view, who)),
         "waits_for": name(view, wait.whom),
         "what": wait.what,
         "waits_seconds": seconds(wait.time),
@@ -369,7 +371,8 @@ fn limits(view: &View<'_>) -> Vec<(&'static str, Option<usize>, u64)> {
 
 /// A peer that waits for another.
 struct Wait {
-    who: Name,
+    /// None for a client that has left: the worker still owes the answer.
+    who: Option<Name>,
     whom: Name,
     what: String,
     time: Duration,
@@ -403,15 +406,16 @@ fn waiting(view: &View<'_>, slot: usize) -> Option<Wait> {
         let worker = view.bus.view().worker_row(view.now, slot - clients)?;
         (Name::Worker(worker.name), worker.link)
     } else {
-        let RequestRow { id, asker, answerer, method, age, .. } = request_in(view, slot)?;
+        let RequestRow { id, asker, answerer, method, age, is_cancelled, .. } = request_in(view, slot)?;
         let what = match method {
             Some(method) => format!("the answer to {method} {id}"),
             None => format!("the answer to {id}"),
         };
-        return Some(Wait { who: asker?, whom: answerer?, what, time: age });
+        let is_owed = !is_cancelled && matches!(answerer, Some(Name::Worker(_)));
+        return (asker.is_some() || is_owed).then_some(Wait { who: asker, whom: answerer?, what, time: age });
     };
     let WaitsFor { whom, what, time } = link.waits_for?;
-    Some(Wait { who, whom, what: what.to_owned(), time })
+    Some(Wait { who: Some(who), whom, what: what.to_owned(), time })
 }
 
 /// Whether a row of the table of those who wait is worth a line of an overview: not each request that is answered soon.

@@ -42,17 +42,19 @@ pub(crate) struct Answering {
     is_watched: bool,
     /// Since when it is read without a pause.
     read_since: Moment,
+    /// How soon it is looked at once it owes something (`doubt.rs`).
+    first_look: Option<Duration>,
 }
 
 impl Answering {
-    /// The record of a new worker with these time limits.
-    pub(super) fn new(limits: TimeLimits) -> Self {
-        Self { limits, ..Self::default() }
+    /// The record of a new worker with these time limits, which is looked at that soon.
+    pub(super) fn new(limits: TimeLimits, first_look: Option<Duration>) -> Self {
+        Self { limits, first_look, ..Self::default() }
     }
 
     /// Other time limits hold for its requests from now on.
-    pub(crate) fn limit(&mut self, limits: TimeLimits) {
-        self.limits = limits;
+    pub(crate) fn limit(&mut self, limits: TimeLimits, first_look: Option<Duration>) {
+        (self.limits, self.first_look) = (limits, first_look);
     }
 
     /// The time limits of its requests.
@@ -82,7 +84,7 @@ impl Answering {
         if tenure.count_request() {
             return Some(now);
         }
-        is_new.then(|| now.after(SILENT_FOR))
+        is_new.then(|| now.after(self.first_look.map_or(SILENT_FOR, |look| look.min(SILENT_FOR))))
     }
 
     /// Whether it has answered a request.

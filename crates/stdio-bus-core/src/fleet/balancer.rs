@@ -18,6 +18,7 @@ use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{self, Assignment, Era, Settings};
 use crate::view::View;
+use crate::worker::Worker;
 
 /// The workers that a message may go to: those of one fleet, or of the fleets of several pools.
 #[derive(Default)]
@@ -292,15 +293,22 @@ impl Group {
         workers.any(|worker| ctx.workers.worker_takes_messages(worker))
     }
 
-    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3).
+    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). Doubtful ones are passed over while there is
+    /// another one.
     pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, pools: &Pools) -> Option<WorkerKey> {
+        let is_well = |worker: &Worker| !worker.is_doubtful();
+        self.next_such(ctx, pools, is_well).or_else(|| self.next_such(ctx, pools, |_| true))
+    }
+
+    /// The next worker in turn that takes messages and is such a one.
+    fn next_such(&mut self, ctx: &Ctx, pools: &Pools, is_such: impl Fn(&Worker) -> bool) -> Option<WorkerKey> {
         for _ in 0..self.slots.len() {
             let slot = self.next()?;
             self.advance();
-            if let Some(worker) = pools[slot].worker
-                && ctx.workers.worker_takes_messages(worker)
+            if let Some(key) = pools[slot].worker
+                && ctx.workers.get(key).is_some_and(|worker| worker.takes_messages() && is_such(worker))
             {
-                return Some(worker);
+                return Some(key);
             }
         }
         None

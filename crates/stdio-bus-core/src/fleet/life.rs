@@ -9,6 +9,7 @@ use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::fleet::answering::{hangs, tick_first_answer, tick_probation};
+use crate::fleet::doubt::Look;
 use crate::fleet::eras::discovery::ask_era;
 use crate::fleet::eras::lending::tick_extra;
 use crate::flow::delivery::release_overdue;
@@ -210,7 +211,15 @@ impl Bus {
             );
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
+        let next_look = match self.requests.look_at(&mut self.ctx, key) {
+            Look::Again(at) => at,
+            Look::Hangs(why) => {
+                self.stop_broken_worker(key, Reason::WorkerHangs, &why);
+                None
+            }
+        };
         let due = [
+            next_look,
             self.requests.tick_silent(&mut self.ctx, key),
             tick_probation(&mut self.ctx, key),
             self.sessions.tick_early(&mut self.ctx, key),
@@ -406,7 +415,7 @@ fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
         Some(Reason::WorkerMalformed) => {
             "the worker was replaced before it answered: it wrote a malformed line (pools[].on_bad_output)"
         }
-        Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it timed out",
+        Some(Reason::WorkerHangs) => "the worker was replaced before it answered: it hung",
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
         Some(Reason::WorkerReplaced) if tenure.worn() == Some(Wear::Operator) => {
             "the operator had the worker replaced before it answered"

@@ -1,7 +1,8 @@
 //! The fleet: workers from their start to their end, their pools and groups, and the clients that wait for one.
 //!
 //! `worker.rs` has the row of a worker and its state machine, and says which module writes which part of the row.
-//! `life.rs` carries out its actions, `answering.rs` watches workers that do not answer. `pool.rs` fills slots, as
+//! `life.rs` carries out its actions, `answering.rs` watches workers that do not answer, and `doubt.rs` those that say
+//! nothing at all. `pool.rs` fills slots, as
 //! `restart.rs` allows, and `queue.rs` makes clients wait. `roll.rs` replaces workers in turn, `claim.rs` says whose they
 //! are. `balancer.rs` has the groups of workers, `admission.rs` the listeners and the sources of their clients.
 //! `readiness.rs` is what load balancers see.
@@ -16,6 +17,7 @@ pub mod admission;
 pub(crate) mod answering;
 pub(crate) mod balancer;
 pub(crate) mod claim;
+pub(crate) mod doubt;
 pub mod eras;
 pub(crate) mod life;
 pub(crate) mod pool;

@@ -569,7 +569,7 @@ impl Pools {
         if has_subagents {
             updates.expect_children();
         }
-        let answering = Answering::new(TimeLimits::of(settings));
+        let answering = Answering::new(TimeLimits::of(settings), ctx.settings.first_look(fleet.pool));
         let end = Endpoint::of_worker();
         let window = SendWindow::new();
         let worker = Worker { fleet, name, process, updates, tenure, answering, window, end, ..Worker::default() };

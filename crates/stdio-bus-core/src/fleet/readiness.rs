@@ -4,7 +4,7 @@
 //! A listener is ready if a message of a new client that names no pool would find a running worker, and there is room
 //! for the client. A worker that is being started does not count, though messages for it would be kept; nor does a
 //! worker on probation, whose predecessors have failed in a row, until it has answered or has run for some seconds:
-//! otherwise a pool of crashing workers would attract clients with each of them.
+//! otherwise a pool of crashing workers would attract clients with each of them. Nor does a doubtful one (`doubt.rs`).
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
@@ -129,6 +129,11 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     }
     if workers().any(Worker::is_asked) {
         return dead(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
+    }
+    if workers().any(|worker| worker.runs() && worker.is_doubtful()) {
+        return dead(format!(
+            "the workers of pool \"{id}\" say nothing although they owe answers (worker_silent_sec); see show waiting"
+        ));
     }
     if workers().any(Worker::runs) {
         return dead(format!(

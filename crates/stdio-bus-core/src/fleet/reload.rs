@@ -69,8 +69,9 @@ impl Pools {
         // A client with a dedicated worker relies on no other client having used it.
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
+        let first_look = ctx.settings.first_look(fleet.pool);
         for worker in ctx.workers.values_mut().filter(|worker| worker.fleet == fleet) {
-            worker.answering.limit(TimeLimits::of(is));
+            worker.answering.limit(TimeLimits::of(is), first_look);
             if was.idle_timeout.is_none() && is.idle_timeout.is_some() {
                 // What it has said was not noted while its silence had no limit.
                 worker.answering.read_from(ctx.time.now());

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use super::answering::Answering;
 use super::claim::Claim;
+use super::doubt::Doubt;
 use super::tenure::Tenure;
 use crate::fleet::eras::discovery::Question;
 use crate::fleet::eras::greeting::Greeting;
@@ -343,6 +344,7 @@ impl Creating {
 /// | `greeting` | `eras/opening.rs` | the `initialize` of clients |
 /// | `tenure` | `tenure.rs`, asked by `answering.rs`, `roll.rs`, `reload.rs` and `life.rs` | how long it stays |
 /// | `answering` | `answering.rs` | how it answers, and within which limits |
+/// | `doubt` | `doubt.rs`, asked by `requests/ends.rs` | whether it hangs |
 /// | `creating` | this file, asked by `correlation.rs` and `requests/ends.rs` | requests for new sessions |
 /// | `updates` | this file, asked by `pool.rs`, `session/activity.rs` and `session/children.rs` | which of its updates are read |
 /// | `early` | `session/early.rs` | lines of sessions that are not known yet |
@@ -370,6 +372,8 @@ pub(crate) struct Worker {
     pub(in crate::fleet) tenure: Tenure,
     /// Its record of answers.
     pub(in crate::fleet) answering: Answering,
+    /// Its silence.
+    pub(in crate::fleet) doubt: Doubt,
     /// Its pending requests for new sessions.
     pub(in crate::fleet) creating: Creating,
     /// The clients whose lines it has received.
@@ -446,6 +450,16 @@ impl Worker {
     #[inline(always)]
     pub(crate) fn answering_mut(&mut self) -> &mut Answering {
         &mut self.answering
+    }
+
+    #[inline(always)]
+    pub(crate) fn doubt(&self) -> &Doubt {
+        &self.doubt
+    }
+
+    #[inline(always)]
+    pub(crate) fn doubt_mut(&mut self) -> &mut Doubt {
+        &mut self.doubt
     }
 
     #[inline(always)]
@@ -584,9 +598,9 @@ impl Worker {
         self.process.is_unwanted || self.has_ended_asked()
     }
 
-    /// Whether it runs, takes messages, and is not on probation.
+    /// Whether it runs, takes messages, and is neither on probation nor doubtful.
     pub(crate) fn serves(&self) -> bool {
-        self.runs() && !self.answering.is_on_probation()
+        self.runs() && !self.answering.is_on_probation() && !self.is_doubtful()
     }
 
     /// Whether it runs and takes messages.

@@ -198,6 +198,11 @@ impl Requests {
         let Some(request) = self.get(key) else { return };
         let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
         self.note_end_of_question(ctx, sessions, key);
+        if let Peer::Worker(worker) = asker
+            && let Some(worker) = ctx.workers.get_mut(worker)
+        {
+            worker.doubt_mut().hear(ctx.time.now());
+        }
         let asker = ctx.endpoint(asker);
         debug_assert!(asker.is_some(), "a request that is waited for has an asker");
         if let Some(end) = asker {

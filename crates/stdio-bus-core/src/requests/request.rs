@@ -173,6 +173,11 @@ impl Request {
         }
     }
 
+    /// Whether its answerer owes an answer, to an asker that may have left.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.verb != Verb::Listen && self.cancelled().is_none()
+    }
+
     /// Whether it is only a request whose asker waits for the answer, perhaps with another number.
     #[inline]
     pub(crate) fn is_simple(&self) -> bool {

@@ -639,6 +639,13 @@ impl Requests {
         owed.fold((0, Moment::NEVER), |(count, since), request| (count + 1, since.min(request.since())))
     }
 
+    /// When this worker was asked for the oldest of the answers that it owes: also to clients that have left, but not if the
+    /// request was cancelled, and none to a subscription.
+    pub(crate) fn oldest_owed(&self, worker: WorkerKey) -> Option<Moment> {
+        let of_worker = self.table.iter().filter(|(_, request)| request.answerer == Peer::from(worker).into());
+        of_worker.filter(|(_, request)| request.is_owed()).map(|(_, request)| request.since()).min()
+    }
+
     /// The requests for which `is_such` holds, in order of creation. It searches the whole table.
     pub(crate) fn all(&self, is_such: &dyn Fn(&Request) -> bool) -> Vec<RequestKey> {
         let such = self.table.iter().filter(|(_, request)| is_such(request));

@@ -11,6 +11,7 @@ use super::message::{Said, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
 use crate::ctx::Ctx;
 use crate::ended::Ending;
+use crate::fleet::doubt::take_check;
 use crate::fleet::eras::greeting::{KeptLine, Refused};
 use crate::fleet::eras::opening::{Settled, ToInitialize};
 use crate::fleet::eras::protocol::MODERN;
@@ -193,7 +194,9 @@ impl Bus {
             return Ok(self.worker_response(worker, line));
         }
         if said.id.as_ref().is_some_and(|it| {
-            self.fleets.take_era(&mut self.ctx, worker, &it.id, false) || self.take_opening(worker, &it.id, line)
+            self.fleets.take_era(&mut self.ctx, worker, &it.id, false)
+                || self.take_opening(worker, &it.id, line)
+                || take_check(&mut self.ctx, worker, &it.id, line)
         }) {
             return Ok(Flow::Next);
         }
@@ -426,7 +429,9 @@ impl Bus {
             self.ctx.workers.own_question(worker).filter(|_| !is_result)
         };
         if id.as_ref().is_some_and(|id| {
-            self.fleets.take_era(&mut self.ctx, worker, id, is_result) || self.take_opening(worker, id, line)
+            self.fleets.take_era(&mut self.ctx, worker, id, is_result)
+                || self.take_opening(worker, id, line)
+                || take_check(&mut self.ctx, worker, id, line)
         }) {
             return Flow::Next;
         }

@@ -11,6 +11,7 @@ mod closing;
 mod deny;
 mod detached;
 mod discovery;
+mod doubt;
 mod early;
 mod echo;
 mod ended;

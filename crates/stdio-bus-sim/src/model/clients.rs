@@ -141,11 +141,11 @@ impl Model {
             return false;
         }
         let lacks = |fate: &Fate| fate.lost.contains(&Reason::NoWorker);
-        let fate = self.fate_of_client_line(client, line);
+        let fate = self.fate_of_client_line(Moment::default(), client, line);
         // The reason for its refusal may have arisen while it waits.
         let is_vacant = || {
             let group = self.group_of(client, line).filter(|group| self.listens_to(client, *group).is_none());
-            group.is_some_and(|group| lacks(&self.any_worker_for(client, group)))
+            group.is_some_and(|group| lacks(&self.any_worker_for(Moment::default(), client, group)))
         };
         // And so may another client's session that it may use.
         let is_own = |name: &String| self.sessions.iter().any(|at| at.name == *name && at.client == client);
@@ -164,7 +164,7 @@ impl Model {
         let Party::Client(client) = party else { return String::new() };
         let line = self.clients[client].waits_with;
         line.map_or_else(String::new, |line| {
-            let fate = self.fate_of_client_line(client, &self.lines[line]);
+            let fate = self.fate_of_client_line(Moment::default(), client, &self.lines[line]);
             format!("line {line}: to {:?}, lost {:?}", fate.to, fate.lost)
         })
     }
@@ -177,7 +177,7 @@ impl Model {
                 || fate.to.contains(&Party::Worker(worker))
                 || fate.lost.contains(&Reason::UnknownRequest)
         };
-        line.is_some_and(|line| is_awaited(self.fate_of_client_line(client, &self.lines[line])))
+        line.is_some_and(|line| is_awaited(self.fate_of_client_line(Moment::default(), client, &self.lines[line])))
     }
 
     /// Whether a client is read with pauses, as a crash suspect or because its cancellations name nothing.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Fate, Model, Request, Worker};
+use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, Pool, SessionAccess};
 use crate::line::{Kind, Line, Party, is_plain, meaning, of_other_type};
@@ -13,7 +14,7 @@ const TURN_AWAITED: Duration = Duration::from_secs(30);
 
 impl Model {
     /// Which workers may take a message of `client` that belongs to no session.
-    pub(super) fn any_worker_for(&self, client: usize, group: usize) -> Fate {
+    pub(super) fn any_worker_for(&self, now: Moment, client: usize, group: usize) -> Fate {
         let (pools, assignment) = self.pools_of(group);
         if let Some((_, worker)) = self.clients[client].assigned.iter().find(|(of, _)| *of == group) {
             let is_its_own = self.is_own(client, *worker);
@@ -27,13 +28,14 @@ impl Model {
         let serves = |at: &Worker| at.serves && pools.contains(&at.pool);
         let may_keep = |worker: &Worker| assignment == Assignment::Client && worker.perhaps_of.contains(&client);
         let free = |worker: &Worker| worker.takes && worker.owner.is_none() && (serves(worker) || may_keep(worker));
-        let to: Vec<Party> = self
+        let mut to: Vec<Party> = self
             .workers
             .iter()
             .enumerate()
             .filter(|(_, worker)| free(worker))
             .map(|(at, _)| Party::Worker(at))
             .collect();
+        self.pass_over_doubtful(now, &mut to, |worker| serves(worker) && !may_keep(worker));
         let taken = self.step.has_perhaps_taken(&pools);
         let may_lack =
             assignment == Assignment::Dedicated && (taken || self.clients[client].has_waited >= TURN_AWAITED);
@@ -74,7 +76,7 @@ impl Model {
         fate
     }
 
-    pub(super) fn fate_of_client_line(&self, client: usize, line: &Line) -> Fate {
+    pub(super) fn fate_of_client_line(&self, now: Moment, client: usize, line: &Line) -> Fate {
         let me = Party::Client(client);
         if line.kind == Kind::Response {
             let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
@@ -103,12 +105,12 @@ impl Model {
                 _ => Fate::lost(Reason::UnknownRequest),
             }
         } else if let Some(name) = line.way() {
-            self.fate_in_session(client, line, name)
+            self.fate_in_session(now, client, line, name)
         } else {
             match self.group_of(client, line) {
                 Some(group) => match self.listens_to(client, group) {
                     Some(worker) => Fate::to(Party::Worker(worker)),
-                    None => self.any_worker_for(client, group),
+                    None => self.any_worker_for(now, client, group),
                 },
                 None => Fate::lost(Reason::UnknownPool),
             }
@@ -206,11 +208,11 @@ impl Model {
         }
     }
 
-    fn fate_in_session(&self, client: usize, line: &Line, name: &str) -> Fate {
+    fn fate_in_session(&self, now: Moment, client: usize, line: &Line, name: &str) -> Fate {
         if name.len() > MAX_SESSION_ID_LEN {
             return Fate { lost: vec![Reason::SessionIdTooLong, Reason::SessionDenied], ..Fate::default() };
         }
-        let mut fate = self.fate_of_name(client, line, name);
+        let mut fate = self.fate_of_name(now, client, line, name);
         if line.inner.as_ref().is_some_and(|inner| inner.len() > MAX_SESSION_ID_LEN) {
             fate.to.clear();
             fate.lost.extend([Reason::SessionIdTooLong, Reason::SessionDenied]);
@@ -219,7 +221,7 @@ impl Model {
         fate
     }
 
-    fn fate_of_name(&self, client: usize, line: &Line, name: &str) -> Fate {
+    fn fate_of_name(&self, now: Moment, client: usize, line: &Line, name: &str) -> Fate {
         let mine = self.sessions.iter().filter(|session| session.client == client && session.name == name);
         let mine: Vec<usize> = mine.map(|session| session.worker).collect();
         if line.pool.is_none() && !mine.is_empty() {
@@ -228,7 +230,7 @@ impl Model {
         let Some(group) = self.group_of(client, line) else { return Fate::lost(Reason::UnknownPool) };
         let (pools, assignment) = self.pools_of(group);
         if assignment == Assignment::Dedicated {
-            return self.any_worker_for(client, group);
+            return self.any_worker_for(now, client, group);
         }
         let within = |worker: &usize| pools.contains(&self.workers[*worker].pool);
         let mine: Vec<usize> = mine.into_iter().filter(within).collect();
@@ -244,7 +246,7 @@ impl Model {
             (true, true) => match (&line.pool, self.worker_of_inner(client, line)) {
                 // A new name at top level joins the session in the same line.
                 (None, Some(worker)) => self.usable(std::iter::once(worker)),
-                _ => self.any_worker_for(client, group),
+                _ => self.any_worker_for(now, client, group),
             },
             (false, _) if shared => self.usable(theirs.into_iter()),
             (true, false) if shared || line.loads() => self.usable(held.into_iter()),

@@ -16,7 +16,7 @@ impl Model {
         }
         self.begins_for_all(number);
         let fate = match line.from {
-            Party::Client(client) => self.fate_of_client_line(client, &line),
+            Party::Client(client) => self.fate_of_client_line(now, client, &line),
             Party::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
         let is_for_all = matches!(line.from, Party::Worker(worker) if !self.told_all(worker, &line).is_empty());
@@ -34,8 +34,10 @@ impl Model {
             panic!("line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
         };
         self.outputs.pass(line.from, to, number);
-        if let (Party::Client(client), Party::Worker(worker)) = (line.from, to) {
-            self.workers[worker].served.insert(client);
+        match (line.from, to) {
+            (Party::Client(client), Party::Worker(worker)) => _ = self.workers[worker].served.insert(client),
+            (Party::Worker(worker), _) => self.workers[worker].heard.surely(now),
+            (Party::Client(_), Party::Client(_)) => {}
         }
         match (line.from, to) {
             (Party::Client(client), Party::Worker(worker)) if line.kind != Kind::Response => {
@@ -73,7 +75,7 @@ impl Model {
             return None;
         }
         let mut fate = match line.from {
-            Party::Client(client) => self.fate_of_client_line(client, &line),
+            Party::Client(client) => self.fate_of_client_line(now, client, &line),
             Party::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
         if let Party::Client(client) = line.from

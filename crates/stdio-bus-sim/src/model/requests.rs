@@ -82,6 +82,7 @@ impl Model {
             expires: timeout.map(|timeout| now.after(timeout)),
             expires_first: timeout.map(|timeout| self.presented_at(now, number).after(timeout)),
             signs: self.signs_of(now, worker, &line),
+            sent: now,
             ..Request::new(number, Party::Client(client), Party::Worker(worker))
         };
         let worker = &self.workers[worker];

@@ -34,6 +34,9 @@ impl Model {
 
     /// A worker's question has an end.
     pub(super) fn question_ends(&mut self, now: Moment, question: &Request) {
+        if let Some(Party::Worker(worker)) = question.asker {
+            self.workers[worker].heard.perhaps(now);
+        }
         for request in self.to_workers.iter_mut().filter(|request| Some(request.answerer) == question.asker) {
             if request.sessions.iter().any(|session| question.sessions.contains(session)) {
                 request.hear(now);
@@ -47,6 +50,7 @@ impl Model {
     /// A worker is read no more for now, or again.
     pub fn pauses(&mut self, now: Moment, worker: usize, is_paused: bool) {
         self.workers[worker].is_paused = is_paused;
+        self.workers[worker].heard.perhaps(now);
         for request in self.to_workers.iter_mut().filter(|request| request.answerer == Party::Worker(worker)) {
             request.signs.iter_mut().for_each(|signs| signs.perhaps = now);
         }

@@ -125,7 +125,7 @@ impl World {
                 let next = faults::reload(draws, self.scenario.settings(), &self.settings);
                 if self.bus.view().stage() < Stage::Terminating {
                     self.settings = next.clone();
-                    self.model.reloaded(&next);
+                    self.model.reloaded(self.now, &next);
                 }
                 self.note(|_| format!("{next:#?}"));
                 self.step("reload", None, |bus, now| bus.reload(now, &next));

@@ -14,7 +14,7 @@ impl World {
         let (key, party) = (worker.key, Some(Party::Worker(at)));
         if runs {
             worker.process.spawned(true);
-            self.model.runs(at);
+            self.model.runs(self.now, at);
             self.handle("runs", party, Input::Spawned { worker: key, pid: 1000 + at as u32 });
         } else {
             worker.process.spawned(false);

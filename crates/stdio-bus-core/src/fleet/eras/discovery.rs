@@ -106,7 +106,8 @@ fn id_of(number: u32) -> alloc::string::String {
     format!("\"stdio-bus/discover/{number}\"")
 }
 
-fn question(number: u32) -> Vec<u8> {
+/// A `server/discover` with this id, a JSON token, as a line.
+pub(crate) fn discover(id: &[u8]) -> Vec<u8> {
     let params = format!(
         "{{\"_meta\":{{\
          \"io.modelcontextprotocol/protocolVersion\":\"{MODERN}\",\
@@ -114,7 +115,7 @@ fn question(number: u32) -> Vec<u8> {
          \"io.modelcontextprotocol/clientInfo\":{{\"name\":\"stdio-bus\",\"version\":\"{}\"}}}}}}",
         env!("CARGO_PKG_VERSION")
     );
-    reply::call(Some(id_of(number).as_bytes()), b"server/discover", Some(params.as_bytes()))
+    reply::call(Some(id), b"server/discover", Some(params.as_bytes()))
 }
 
 /// What is learned of the era of a pool's command.
@@ -303,7 +304,7 @@ impl Pools {
 /// A worker runs: it is asked, if it was chosen for that.
 pub(crate) fn ask_era(ctx: &mut Ctx, key: WorkerKey) {
     let Some(worker) = ctx.workers.get(key).filter(|worker| worker.is_asked()) else { return };
-    let line = question(worker.name.incarnation);
+    let line = discover(id_of(worker.name.incarnation).as_bytes());
     ctx.send(key.into(), &line);
     ctx.wake_at(key.into(), ctx.time.now().after(SILENT_FOR));
 }

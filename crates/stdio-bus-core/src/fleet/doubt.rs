@@ -1,0 +1,272 @@
+//! Workers that hang. One that has said nothing for a while although it owes answers is doubtful (`worker_silent_sec`): no
+//! line that any worker may get goes to it while another one is well, and a pool of doubtful workers is not ready. Its
+//! next line ends that. What it owes are the requests that it was sent and has not answered, also those of clients that
+//! have left, but none that was cancelled, and no subscription.
+//!
+//! Silence alone does not say why: an agent may work for long without a word. So a worker is replaced only if its pool has
+//! it checked (`pools[].check`): while it is silent and owes something it is sent a request of the bus now and then, and
+//! two of them in a row without the expected answer show that it hangs.
+//!
+//! It is not silent while it is not read, or waits for the answer of a client.
+//!
+//! A line costs nothing more for this: when a worker has last said something is noted anyway, and what it owes is looked
+//! for when a look is due.
+
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::ctx::Ctx;
+use crate::fleet::eras::discovery::discover;
+use crate::fleet::worker::Worker;
+use crate::id::Id;
+use crate::index::PoolId;
+use crate::message::Parsed;
+use crate::peer::{Moment, Peer, WorkerKey};
+use crate::reply;
+use crate::report::Reason;
+use crate::requests::Requests;
+use crate::settings::{Check, Era, Settings};
+
+/// A worker that owes answers is looked at this often until it is doubtful.
+const LOOKS: u32 = 4;
+/// A doubtful worker is looked at again after this time, so that others learn soon that it is well.
+const SOON: Duration = Duration::from_secs(1);
+/// So many checks in a row without the expected answer show that a worker hangs.
+const MOST_MISSES: u32 = 2;
+
+/// What is known of a worker's silence.
+#[derive(Default)]
+pub(crate) struct Doubt {
+    /// How long it had said nothing while it owed answers, when it was last looked at.
+    silent: Duration,
+    /// When that was.
+    looked_at: Moment,
+    /// It owed something then, and was to speak.
+    owed: bool,
+    /// When a client has last answered a question of it.
+    heard: Moment,
+    /// It is doubtful since then, if it has said nothing since.
+    since: Option<Moment>,
+    /// The check that it has not answered: its id, and when it was sent.
+    asked: Option<(Id, Moment)>,
+    /// When it was last sent a check, or has answered one.
+    checked_at: Moment,
+    /// Number of checks in a row without the expected answer.
+    misses: u32,
+}
+
+/// What a look at a worker shows.
+pub(crate) enum Look {
+    /// When to look again, if ever.
+    Again(Option<Moment>),
+    /// It hangs, for this reason.
+    Hangs(String),
+}
+
+impl Doubt {
+    /// Whether it was doubtful when it was last looked at. It may have said something since.
+    #[inline(always)]
+    pub(crate) fn is_raised(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// A client has answered a question of the worker, whose turn it is again.
+    pub(crate) fn hear(&mut self, now: Moment) {
+        self.heard = now;
+    }
+
+    /// A look at the worker, which was last heard at `heard`. If it owes something and is to speak, `oldest` is when the
+    /// oldest of that was asked for.
+    ///
+    /// A pause in which it owes nothing is left out, and does not end the silence: so workers are noticed, too, whose
+    /// clients give up before. But then it gets a part of the time again.
+    fn look(&mut self, now: Moment, heard: Moment, oldest: Option<Moment>, limit: Option<Duration>) {
+        if heard >= self.looked_at {
+            (self.silent, self.owed) = (Duration::ZERO, false);
+        } else if !self.owed
+            && let Some(limit) = limit
+        {
+            self.silent = self.silent.min(limit - limit / LOOKS);
+        }
+        if let Some(oldest) = oldest {
+            let from = if self.owed { self.looked_at } else { oldest.max(heard).max(self.looked_at) };
+            self.silent += now.since(from);
+        }
+        (self.owed, self.looked_at) = (oldest.is_some(), now);
+    }
+}
+
+impl Settings {
+    /// How long a worker of this pool may say nothing while it owes answers, if that matters.
+    pub fn worker_silent(&self, pool: PoolId) -> Option<Duration> {
+        let own = self.pools.get(pool.index()).and_then(|pool| pool.worker_silent);
+        Some(own.unwrap_or(self.limits.worker_silent)).filter(|limit| !limit.is_zero())
+    }
+
+    /// How soon a worker of this pool that owes something is looked at, if at all.
+    pub(crate) fn first_look(&self, pool: PoolId) -> Option<Duration> {
+        let check = self.pools.get(pool.index()).and_then(|pool| Some(pool.check.as_ref()?.every));
+        self.worker_silent(pool).map(|limit| limit / LOOKS).into_iter().chain(check).min()
+    }
+}
+
+impl Worker {
+    /// Whether it has said nothing for so long that what any worker may get goes to others.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.doubt.since.is_some_and(|since| self.end.stream.spoke_at().is_none_or(|spoke| spoke < since))
+    }
+}
+
+/// Takes a worker's answer to a check, if this is one. Returns whether it is.
+pub(crate) fn take_check(ctx: &mut Ctx, key: WorkerKey, id: &Id, line: Parsed<'_>) -> bool {
+    let Some(worker) = ctx.workers.get_mut(key) else { return false };
+    if worker.doubt.asked.take_if(|(asked, _)| asked == id).is_none() {
+        return false;
+    }
+    worker.doubt.checked_at = ctx.time.now();
+    let expected = ctx.settings.pools[worker.fleet].check.as_ref().and_then(|check| check.expects.as_deref());
+    let has = |text: &str| memchr::memmem::find(line.get(line.span), text.as_bytes()).is_some();
+    worker.doubt.misses = if expected.is_none_or(has) { 0 } else { worker.doubt.misses + 1 };
+    if worker.doubt.misses >= MOST_MISSES {
+        ctx.wake_at(key.into(), ctx.time.now());
+    }
+    true
+}
+
+impl Requests {
+    /// Looks whether a worker is silent although it owes answers.
+    pub(crate) fn look_at(&self, ctx: &mut Ctx, key: WorkerKey) -> Look {
+        let now = ctx.time.now();
+        let Some(worker) = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else {
+            return Look::Again(None);
+        };
+        let pool = worker.fleet.pool;
+        let limit = ctx.settings.worker_silent(pool);
+        let first = ctx.settings.first_look(pool).filter(|_| worker.end.to_answer.count() > 0);
+        let is_its_turn = worker.has_run() && !worker.end.gate.is_held_up() && worker.end.asked.is_empty();
+        let oldest = first.and_then(|_| self.oldest_owed(key)).filter(|_| is_its_turn);
+        let spoke = worker.end.stream.spoke_at().unwrap_or(worker.process.started());
+        let heard = spoke.max(worker.answering.read_since()).max(worker.doubt.heard);
+        worker.doubt.look(now, heard, oldest, limit);
+        let silent = worker.doubt.silent;
+        let was_doubtful = worker.doubt.since.is_some();
+        let is_doubtful = oldest.is_some() && limit.is_some_and(|limit| silent >= limit);
+        if is_doubtful != was_doubtful {
+            worker.doubt.since = is_doubtful.then_some(now);
+            ctx.workers_changed = true;
+            tell_of_doubt(ctx, key, is_doubtful.then_some(silent));
+        }
+        let Some(first) = first else { return Look::Again(None) };
+        let next = match limit {
+            _ if oldest.is_none() => first,
+            _ if is_doubtful => SOON.min(first),
+            Some(limit) => first.min(limit - silent),
+            None => first,
+        };
+        let checked = match ctx.settings.pools[pool].check.clone() {
+            Some(check) => self.check(ctx, key, &check, oldest.is_some()),
+            None => Look::Again(None),
+        };
+        match checked {
+            Look::Again(at) => Look::Again(at.into_iter().chain([now.after(next)]).min()),
+            hangs @ Look::Hangs(_) => hangs,
+        }
+    }
+
+    /// Checks a worker, if that is due. It need not answer now if it owes nothing, or it is not its turn.
+    fn check(&self, ctx: &mut Ctx, key: WorkerKey, check: &Check, owes: bool) -> Look {
+        let now = ctx.time.now();
+        let Some(worker) = ctx.workers.get_mut(key) else { return Look::Again(None) };
+        let spoke = worker.end.stream.spoke_at().unwrap_or_default();
+        let Doubt { silent, asked, misses, checked_at, .. } = &mut worker.doubt;
+        if !owes {
+            *misses = 0;
+            asked.iter_mut().for_each(|(_, at)| *at = now);
+            return Look::Again(None);
+        }
+        let is_late = |(_, at): &mut (Id, Moment)| *at <= spoke || at.after(check.every) <= now;
+        if let Some((id, at)) = asked.take_if(is_late) {
+            // Whatever it has said meanwhile shows that it lives.
+            *misses = if at <= spoke { 0 } else { *misses + 1 };
+            let late = self.fingerprint(&id);
+            worker.end.cold.retired_mut().add(late);
+        }
+        if *misses >= MOST_MISSES {
+            return Look::Hangs(format!(
+                "the worker hangs: it has not answered {MOST_MISSES} checks in a row as expected; it is restarted"
+            ));
+        }
+        if let Some((_, at)) = asked {
+            return Look::Again(Some(at.after(check.every)));
+        }
+        let due = now.after(check.every.saturating_sub(*silent)).max(checked_at.after(check.every));
+        if due > now {
+            return Look::Again(Some(due));
+        }
+        *checked_at = now;
+        let era = worker.fleet.era;
+        let id = self.make_name(ctx, key.into(), false);
+        ctx.send(key.into(), &check.line(era, &id));
+        if let Some(worker) = ctx.workers.get_mut(key) {
+            worker.doubt.asked = Some((id, now));
+        }
+        Look::Again(Some(now.after(check.every)))
+    }
+}
+
+impl Check {
+    /// A request with this id, as a line.
+    fn line(&self, era: Era, id: &Id) -> Vec<u8> {
+        let id = id.token();
+        match (&self.send, era) {
+            // The members follow the brace, and there is at least one.
+            (Some(request), _) => [b"{\"id\":", id.as_slice(), b",", &request.as_bytes()[1..], b"\n"].concat(),
+            (None, Era::Legacy) => reply::call(Some(&id), b"ping", None),
+            (None, Era::Modern) => discover(&id),
+        }
+    }
+}
+
+/// Reports that a worker is doubtful since it was silent for so long, or no longer.
+fn tell_of_doubt(ctx: &mut Ctx, key: WorkerKey, silent: Option<Duration>) {
+    match silent {
+        Some(silent) => ctx.report(Reason::WorkerDoubtful, Some(Peer::Worker(key)), || {
+            format!(
+                "a worker has said nothing for {} s although it owes answers: new clients go to others; show workers and \
+                 show pending say what it owes",
+                silent.as_secs()
+            )
+        }),
+        None => ctx.report(Reason::WorkerWell, Some(Peer::Worker(key)), || {
+            "a worker that was silent has said something, or owes nothing any more".to_owned()
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Moment {
+        Moment(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn silence_counts_while_something_is_owed_and_a_word_ends_it() {
+        let limit = Some(Duration::from_secs(60));
+        let mut doubt = Doubt::default();
+        let look = |doubt: &mut Doubt, now, heard, oldest: Option<u64>| {
+            doubt.look(at(now), at(heard), oldest.map(at), limit);
+            doubt.silent.as_secs()
+        };
+        assert_eq!(look(&mut doubt, 100, 10, Some(90)), 10, "it was asked ten seconds ago");
+        assert_eq!(look(&mut doubt, 110, 10, Some(105)), 20, "one request has taken the place of another one");
+        assert_eq!(look(&mut doubt, 120, 112, Some(105)), 8, "it has spoken");
+        assert_eq!(look(&mut doubt, 160, 112, Some(105)), 48);
+        assert_eq!(look(&mut doubt, 170, 112, None), 48, "its client has given up");
+        assert_eq!(look(&mut doubt, 300, 112, Some(290)), 55, "a part of it is forgotten");
+        assert_eq!(look(&mut doubt, 310, 305, Some(290)), 5);
+    }
+}

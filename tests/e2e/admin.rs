@@ -483,7 +483,7 @@ fn the_alert_rules_are_valid_for_prometheus() {
 }
 
 #[test]
-fn each_alert_fires_only_for_a_daemon_that_needs_attention() {
+fn each_alert_fires_only_for_a_daemon_that_needs_attention_and_stops() {
     let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/alerts.yml");
     let tested = std::fs::read_to_string(tests).expect("it is there");
     let rules = include_str!("../../config/prometheus/alerts.yml");
@@ -491,6 +491,8 @@ fn each_alert_fires_only_for_a_daemon_that_needs_attention() {
     assert!(names.len() > 10, "{names:?}");
     for name in names {
         assert!(tested.contains(&format!("alertname=\"{name}\",alertstate=\"firing\"")), "no test has {name}");
+        let is_over = format!("{{ expr: 'ALERTS{{alertname=\"{name}\"}}', eval_time: ");
+        assert!(tested.contains(&is_over), "no test shows that {name} stops");
     }
     if let Some((good, said)) = judged("promtool", &["test", "rules", tests], "") {
         assert!(good && said.contains("SUCCESS"), "{said}");

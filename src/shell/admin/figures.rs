@@ -86,8 +86,9 @@ fn free(level: Level) -> usize {
     level.most - level.used
 }
 
-fn is_ready(readiness: Option<Readiness>) -> bool {
-    readiness.is_some_and(|readiness| readiness.is_ready())
+/// What was removed is neither ready nor in need of attention: it has no sample, however long its last clients stay.
+fn is_ready(readiness: Option<Readiness>) -> Value {
+    readiness.map_or(Value::Null, |readiness| readiness.is_ready().into())
 }
 
 /// Each figure has a line of description, and one with its source.
@@ -114,7 +115,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_start_time_seconds" of All: "Start of the daemon, in seconds since 1970.";
         One |it, _| Value::from(it.view.started_at.seconds());
     gauge "stdio_bus_ready" of All: "1 if /readyz says 200.";
-        One |it, _| Value::from(is_ready(Some(it.view.bus.view().readiness())));
+        One |it, _| is_ready(Some(it.view.bus.view().readiness()));
     counter "stdio_bus_reloads_total" of All: "Reloads by result: ok, failed.";
         Many |out, it, _| out.each("result", [("ok", it.view.reloads.succeeded), ("failed", it.view.reloads.failed)]);
     gauge "stdio_bus_last_reload_successful" as "last_reload_successful" of All:
@@ -123,9 +124,9 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_draining" of All: "1 while the daemon drains.";
         One |it, _| Value::from(it.view.bus.view().readiness() == Readiness::Draining);
     gauge "stdio_bus_listener_ready" as "ready" of Listeners: "1 if /readyz?listener=N says 200.";
-        One |it, at| Value::from(is_ready(it.view.bus.view().listener_readiness(at)));
+        One |it, at| is_ready(it.view.bus.view().listener_readiness(at));
     gauge "stdio_bus_pool_ready" as "ready" of Pools: "1 if /readyz?pool=ID says 200.";
-        One |it, at| Value::from(is_ready(it.view.bus.view().pool_readiness(at)));
+        One |it, at| is_ready(it.view.bus.view().pool_readiness(at));
     gauge "stdio_bus_pool_replacement_stopped" of Pools:
         "1 if a replacement stopped since new workers kept ending.";
         One |it, at| Value::from(u64::from(it.view.bus.view().roll_failure(at).is_some()));
@@ -144,10 +145,10 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| Value::from(it.gathered.pools[at].pending);
     gauge "stdio_bus_requests_pending_oldest_seconds" of Pools: "Age of the oldest of them; 0 if there is none.";
         One |it, at| Value::from(it.gathered.pools[at].oldest.as_secs_f64());
-    gauge "stdio_bus_request_slots_free" of All: "Client requests that could still be taken.";
     gauge "stdio_bus_requests_owed_oldest_seconds" of Pools:
         "Age of the oldest request that a worker has not answered, also of clients that have left; 0 if there is none.";
         One |it, at| Value::from(it.gathered.pools[at].oldest_owed.as_secs_f64());
+    gauge "stdio_bus_request_slots_free" of All: "Client requests that could still be taken.";
         One |it, _| Value::from(free(it.view.bus.view().levels().requests));
     gauge "stdio_bus_worker_requests_pending" of All: "Worker requests that wait for a client's answer.";
         One |it, _| Value::from(it.view.bus.view().levels().worker_requests.used);
@@ -169,10 +170,10 @@ pub(super) const FIGURES: &[Figure] = figures! {
         Many |out, it, at| out.histogram(it.pool(at).tally.durations());
     gauge "stdio_bus_workers" of Pools: "Worker processes by state.";
         Many |out, it, at| out.each("state", STATES.into_iter().zip(it.gathered.pools[at].states));
-    gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up.";
     gauge "stdio_bus_workers_doubtful" of Pools:
         "Workers that have said nothing for worker_silent_sec although they owe answers.";
         One |it, at| Value::from(it.gathered.pools[at].doubtful);
+    gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up.";
         Many |out, it, at| {
             let pool = it.pool(at);
             let there = pool.settings.instances - pool.waiting - pool.given_up;

@@ -311,6 +311,11 @@ pub(super) fn flush(batch: &mut Batch) -> bool {
     batch.failed == 0 || inherited::reader_gone(stderr, batch.errno)
 }
 
+/// Writes a line of the daemon, whatever the level of the log.
+pub(super) fn note(line: &[u8]) {
+    buffered().push(line, LineSource::Daemon);
+}
+
 /// Why the daemon does not run: a JSON entry, or plain lines.
 pub(super) fn last_line(error: &StartError) -> Vec<u8> {
     let look = look();

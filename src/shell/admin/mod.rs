@@ -6,11 +6,12 @@
 //! loop, and dropped when its reader leaves.
 //!
 //! Reading order: `serve.rs` handles requests, `request.rs` and `response.rs`
-//! are requests and answers, `access.rs` decides about access, `route.rs` maps paths. Answers are made from a view
+//! are requests and answers, `access.rs` decides about access, `route.rs` maps paths, `audit.rs` notes who has acted. Answers are made from a view
 //! (`view.rs`): `health.rs`, `metrics.rs` and `status.rs` with `tables.rs`, whose figures are declared in `figures.rs`,
 //! and the status page, `page.html`.
 
 mod access;
+mod audit;
 mod figures;
 mod health;
 mod history;
@@ -39,7 +40,7 @@ use crate::bus::histogram::Histogram;
 use crate::bus::port::{ListenerId, Moment};
 use crate::config::Config;
 use crate::small_file;
-use access::Origin;
+use audit::Who;
 use history::History;
 use place::Place;
 use request::Request;
@@ -47,7 +48,7 @@ use response::Rest;
 
 /// The state of an operator's connection.
 struct Operator {
-    origin: Origin,
+    who: Who,
     /// The request whose body is incomplete.
     request: Option<Request>,
     rest: Option<Rest>,

@@ -14,6 +14,7 @@ use crate::bus::port::{Input, PoolId};
 use crate::bus::readiness::Readiness;
 use crate::config::{LEVELS, LogLevel};
 use crate::http1::{Method, Status};
+use crate::shell::log;
 use crate::shell::reload::Outcome;
 
 const READ: &str = "GET, HEAD, OPTIONS";
@@ -74,6 +75,11 @@ const ROUTES: &[(&str, Route)] = &[
 fn route_of(path: &str) -> Option<Route> {
     let found = ROUTES.iter().find(|(known, _)| *known == path).map(|(_, route)| *route);
     found.or_else(|| table(path).map(|_| Route::Read(show_table)))
+}
+
+/// Whether a request is for an action, which has its line in the audit trail.
+pub(super) fn is_action(request: &Request) -> bool {
+    request.method == Method::Post && matches!(route_of(&request.path), Some(Route::Act(..)))
 }
 
 /// Routes a request: the answer, and the action; or its refusal.
@@ -190,7 +196,6 @@ fn drain(view: &View<'_>, _: &Request, _: MayAct) -> Result<Done, Response> {
     if view.bus.view().readiness() == Readiness::Draining {
         return Err(Response::text(Status::Ok, "the daemon drains already"));
     }
-    tracing::info!("the operator drains the daemon");
     Ok((Act::Tell(Input::Drain), "the daemon drains".to_owned()))
 }
 
@@ -259,7 +264,8 @@ fn set_log_level(_: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Res
     let unknown = || format!("{name:?} is no level; write debug, info, warn or error");
     let level = LEVELS.iter().find(|(known, _)| *known == name);
     let level = level.ok_or_else(|| Response::text(Status::BadRequest, &unknown()))?;
-    Ok((Act::SetLogLevel(level), format!("the log has level {name} now")))
+    let before = log::level_name();
+    Ok((Act::SetLogLevel(level), format!("the log has level {name} now; it had {before}")))
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use super::access::Origin;
+use super::audit::{self, Who};
 use super::history::EVERY;
 use super::request::{LIMITS, Request};
 use super::response::{Body, Response, Rest};
-use super::route::{Act, route};
+use super::route::{Act, is_action, route};
 use super::view::View;
 use super::{Admin, Operator};
 use crate::bus::overview::Questions;
@@ -61,10 +62,13 @@ impl<I: Io> Shell<I> {
         if self.admin.closed || !self.make_room_for_admin(now) {
             return;
         }
-        let origin = Origin::of(&accepted.socket, accepted.place, is_unix, self.admin.is_abstract);
+        let place = accepted.place;
+        let origin = Origin::of(&accepted.socket, place, is_unix, self.admin.is_abstract);
         let connections = &mut self.reactor.connections;
         let slot = connections.begin_http(now, accepted, Purpose::Admin, LIMITS);
-        self.admin.operators.insert(slot, Operator { origin, request: None, rest: None, since: now });
+        self.admin
+            .operators
+            .insert(slot, Operator { who: Who { place, origin }, request: None, rest: None, since: now });
         self.receive_first(now, slot);
     }
 
@@ -72,20 +76,21 @@ impl<I: Io> Shell<I> {
     fn answer_operator(&mut self, now: Moment, slot: usize) {
         let Some(request) = self.admin.operator(slot).request.take() else { return };
         let response = self.answer_admin(now, slot, &request).unwrap_or_else(|refused| refused);
-        tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
+        if is_action(&request) {
+            audit::note(&self.admin.operator(slot).who, &request, &response);
+        } else {
+            tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
+        }
         self.begin_admin_answer(now, slot, response);
     }
 
     fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Result<Response, Response> {
-        let origin = self.admin.operator(slot).origin;
+        let origin = self.admin.operator(slot).who.origin;
         let (response, act) = route(&self.view(now), request, origin, self.admin.token.as_ref())?;
         match act {
             Act::Nothing => {}
             Act::Tell(input) => self.reactor.tell(now, input),
-            Act::SetLogLevel((name, level)) => {
-                log::set_level(*level);
-                tracing::info!("the operator sets the level of the log to {name}");
-            }
+            Act::SetLogLevel((_, level)) => log::set_level(*level),
             Act::Reload { is_dry_run } => {
                 self.begin_reload(is_dry_run).map_err(|why| Response::text(Status::Conflict, &why))?;
             }

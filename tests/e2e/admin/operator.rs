@@ -53,13 +53,31 @@ fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_dae
     assert!(code == Some(1) && stderr.contains("there is no worker \"agents/1\""), "{stderr}");
 
     assert!(!daemon.log().contains("accepted on"));
-    assert_eq!(said(&daemon, &["log-level", "debug"]), "the log has level debug now\n");
+    assert_eq!(said(&daemon, &["log-level", "debug"]), "the log has level debug now; it had info\n");
     drop(daemon.connect());
     daemon.logs(&["accepted on"]);
-    assert_eq!(said(&daemon, &["log-level", "error"]), "the log has level error now\n");
+    assert_eq!(said(&daemon, &["log-level", "error"]), "the log has level error now; it had debug\n");
 
     assert_eq!(said(&daemon, &["drain"]), "the daemon drains\n");
     daemon.ends_well();
+}
+
+#[test]
+fn the_log_says_which_user_has_done_what_at_any_level_and_what_was_refused() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let uid = format!("uid={}", rustix::process::getuid().as_raw());
+    said(&daemon, &["log-level", "error"]);
+    daemon.logs(&["an operator: the log has level error now; it had info", "reason=operator", "pid=", &uid]);
+    said(&daemon, &["restart", "pool", "agents"]);
+    daemon.logs(&["an operator: the workers of pool agents are replaced", "action=\"restart-pool?pool=agents\"", &uid]);
+    let (code, ..) = command(&daemon, &["kill", "client", "4711"]);
+    assert_eq!(code, Some(1));
+    daemon.logs(&["an operator is refused: there is no client \"4711\"", "action=\"kill-client?client=4711\"", &uid]);
+    said(&daemon, &["status"]);
+    said(&daemon, &["drain"]);
+    daemon.logs(&["an operator: the daemon drains", "action=drain", &uid]);
+    let outcome = daemon.ends_well();
+    assert_eq!(outcome.stderr.matches("reason=operator").count(), 4, "who only reads has no line");
 }
 
 #[test]
@@ -116,6 +134,7 @@ fn an_action_over_tcp_needs_the_token() {
     assert_eq!(post(""), 401);
     assert_eq!(post("Authorization: Bearer 0123456789abcdee\r\n"), 401);
     assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\n"), 202);
+    daemon.logs(&["an operator: the log has level info now", "from=127.0.0.1:", "token=admin.token_file"]);
     assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\nOrigin: http://evil.example\r\n"), 403);
     assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\nSec-Fetch-Site: cross-site\r\n"), 403);
     let asked = |arguments: &[&str]| {

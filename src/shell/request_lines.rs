@@ -73,6 +73,7 @@ impl RequestLines {
         let mut entry = Entry::new(look, Level::INFO);
         entry.fields = line;
         add_chosen(&mut entry, "method", ended.method.as_bytes());
+        add_chosen(&mut entry, "tool", ended.tool.as_bytes());
         entry.token("id", &text(ended.id.as_bytes()));
         if let Some(pool) =
             ended.worker.map(|worker| worker.pool).or(ended.pool).and_then(|pool| pools.get(pool.index()))
@@ -92,8 +93,10 @@ impl RequestLines {
         }
         entry
             .milliseconds("ms", ended.took)
+            .milliseconds("waited_ms", ended.waited)
             .number("bytes_in", ended.bytes_in)
             .number("bytes_out", ended.ending.bytes_out);
+        add_chosen(&mut entry, "trace_id", ended.trace.as_bytes());
         self.line = entry.fields;
         self.line.push_str(entry::end(look));
     }

@@ -462,7 +462,7 @@ fn each_request_has_a_line_with_client_method_worker_duration_and_bytes() {
     let mut line = line(&lines(&log), 7);
     assert!(line["time"].is_string() && line["ms"].as_f64().is_some_and(|ms| ms > 0.0), "{line}");
     assert_eq!(line["pid"], std::process::id());
-    for key in ["time", "ms", "pid", "uid", "incarnation", "client"] {
+    for key in ["time", "ms", "waited_ms", "pid", "uid", "incarnation", "client"] {
         assert!(line.as_object_mut().unwrap().remove(key).is_some(), "{key}");
     }
     let expected = json!({ "level": "INFO", "message": "request", "id": 7, "method": "session/prompt", "session": "s",
@@ -552,18 +552,21 @@ fn names_from_clients_are_bounded_and_forge_no_line() {
 }
 
 #[test]
-fn a_request_over_http_has_a_line_with_its_session_of_mcp() {
+fn a_request_over_http_has_a_line_with_its_session_of_mcp_its_tool_and_the_trace_in_its_head() {
     let pool = with(worker("tools", 1, &[]), "assignment", "client");
     let setup = logs(Setup::new([pool]).no_listener(), "json");
     let daemon = setup.set("listeners", json!([{ "http": "127.0.0.1:0" }])).start();
     let mut client = Http::session(daemon.address(), VERSION);
-    let asked = request(9, "tools/call", json!({ "name": "secret" }));
-    let answer = client.ask(&asked);
-    assert_eq!(answer.status, 200);
+    let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let asked = request(9, "tools/call", json!({ "name": "search", "arguments": { "text": "secret" } }));
+    let mut traced = client.again().with("traceparent", &format!("00-{id}-00f067aa0ba902b7-01"));
+    assert_eq!((traced.ask(&asked).status, client.ask(&request(10, "m", json!({}))).status), (200, 200));
     let log = daemon.stop().stderr;
     let lines = lines(&log);
     let line = line(&lines, 9);
     assert_eq!((&line["method"], &line["outcome"]), (&json!("tools/call"), &json!("answered")), "{line}");
+    assert_eq!((&line["tool"], &line["trace_id"]), (&json!("search"), &json!(id)), "{line}");
+    assert!(lines.iter().filter(|line| line["trace_id"].is_string()).count() == 1, "{log}");
     assert!(line["from"].as_str().is_some_and(|from| from.starts_with("127.0.0.1:")), "{line}");
     // The first one was asked for its protocol.
     assert_eq!((&line["pool"], &line["worker"]), (&json!("tools"), &json!("tools/1")), "{line}");

@@ -53,7 +53,8 @@ impl Bus {
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
         if let (Some(records), Peer::Client(_)) = (self.ctx.out.records(), new.asker) {
-            records.begin(self.ctx.time.now(), key, line);
+            let now = self.ctx.time.now();
+            records.begin(now, key, line, now.since(self.ctx.time.taken_at()));
         }
         if message.progress.is_some() {
             self.requests.note_progress(&mut self.ctx, key, new, id, line, edits);

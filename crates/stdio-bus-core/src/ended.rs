@@ -8,7 +8,8 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use ndjson_scan::{Line, member};
+use memchr::memmem;
+use ndjson_scan::{Line, decoded, member};
 
 use super::message::{Parsed, session_name, session_named};
 use super::origin::Origin;
@@ -27,6 +28,10 @@ use crate::view::View;
 
 /// Maximum number of bytes kept of a method.
 const LONGEST_METHOD: usize = 64;
+/// Maximum number of bytes kept of a tool's name: MCP allows 128 characters.
+const LONGEST_TOOL: usize = 128;
+/// Digits of a trace id (W3C Trace Context, section 3.2.2.3).
+const TRACE_DIGITS: usize = 32;
 /// Maximum number of ended requests that are not taken yet.
 const MOST: usize = 4096;
 /// This many requests have records per interval, 10,000 a second: a flood costs no more than these.
@@ -88,21 +93,39 @@ pub struct Ended {
     pub ending: Ending,
     /// Time from forwarding it until then.
     pub took: Duration,
+    /// Time from taking it from its client until it was forwarded.
+    pub waited: Duration,
     /// Bytes of its line.
     pub bytes_in: u64,
     /// The id as its client wrote it: a token of JSON, or its beginning.
     pub id: Text,
     /// The beginning of the method, decoded.
     pub method: Text,
+    /// The tool that a `tools/call` names, decoded; empty if there is none.
+    pub tool: Text,
+    /// The trace id in `params._meta.traceparent`, or that was sent with it; empty if there is none.
+    pub trace: Text,
     /// The session, decoded; empty if there is none.
     pub session: Text,
+}
+
+/// What is kept of a pending request.
+#[derive(Clone)]
+struct Begun {
+    method: Text,
+    tool: Text,
+    trace: Text,
+    bytes_in: u64,
+    waited: Duration,
 }
 
 /// What is kept of pending requests, and the records of those that have ended since they were taken.
 #[derive(Default)]
 pub(super) struct Records {
-    /// The method and the line length of each pending request, by slot.
-    begun: Vec<Option<(Text, u64)>>,
+    /// Each pending request that has a record, by slot.
+    begun: Vec<Option<Begun>>,
+    /// The trace id that was sent with the bytes that are being received, if one was.
+    sent_with: Text,
     ended: Vec<Ended>,
     lost: u64,
     /// When the quota of records was last renewed, and what is left of it.
@@ -114,6 +137,11 @@ impl Records {
     /// No request has ended yet.
     pub(super) fn new() -> Box<Self> {
         Box::new(Self { left: MOST_OF_EACH, ..Self::default() })
+    }
+
+    /// What is received next was sent with this trace id, or without one.
+    pub(super) fn note_trace(&mut self, id: &[u8]) {
+        self.sent_with = id.into();
     }
 
     /// Takes each request that has ended since, and returns how many more there were.
@@ -131,12 +159,23 @@ impl Records {
         self.left.checked_sub(1).map(|left| self.left = left).is_some()
     }
 
-    /// A request was recorded, and waits for its answer.
-    pub(super) fn begin(&mut self, now: Moment, key: RequestKey, line: Parsed<'_>) {
+    /// A request was recorded that was taken from its client so long ago, and waits for its answer.
+    pub(super) fn begin(&mut self, now: Moment, key: RequestKey, line: Parsed<'_>, waited: Duration) {
         if self.begun.len() <= key.index() {
             self.begun.resize(key.index() + 1, None);
         }
-        self.begun[key.index()] = self.admit(now).then(|| (method_of(line), bytes_of(&line)));
+        let is_admitted = self.admit(now);
+        self.begun[key.index()] = is_admitted.then(|| {
+            let method = method_of(line);
+            let (tool, trace) = (tool_of(&method, line), self.trace_of(line));
+            Begun { method, tool, trace, bytes_in: bytes_of(&line), waited }
+        });
+    }
+
+    /// The trace id in a request, or that was sent with it.
+    fn trace_of(&self, line: Parsed<'_>) -> Text {
+        let own = trace_of(line);
+        if own.as_bytes().is_empty() { self.sent_with.clone() } else { own }
     }
 
     /// Whether a request has a record.
@@ -146,8 +185,9 @@ impl Records {
 
     /// A request with a record has ended.
     pub(super) fn end(&mut self, key: RequestKey, ended: Ended) {
-        let Some((method, bytes_in)) = self.begun.get_mut(key.index()).and_then(Option::take) else { return };
-        self.add(Ended { method, bytes_in, ..ended });
+        let Some(begun) = self.begun.get_mut(key.index()).and_then(Option::take) else { return };
+        let Begun { method, tool, trace, bytes_in, waited } = begun;
+        self.add(Ended { method, tool, trace, bytes_in, waited, ..ended });
     }
 
     fn add(&mut self, ended: Ended) {
@@ -170,6 +210,28 @@ fn begin_of(text: &[u8], most: usize) -> &[u8] {
 
 fn method_of(line: Parsed<'_>) -> Text {
     begin_of(&session_name(line, line.method).unwrap_or_default(), LONGEST_METHOD).into()
+}
+
+/// The beginning of the name in the params of a `tools/call` (MCP).
+fn tool_of(method: &Text, line: Parsed<'_>) -> Text {
+    let name = || decoded(member(member(line.get(line.span), b"params")?, b"name")?);
+    let name = if method.as_bytes() == b"tools/call" { name() } else { None };
+    begin_of(&name.unwrap_or_default(), LONGEST_TOOL).into()
+}
+
+/// The trace id in the `traceparent` in the `_meta` of the params (MCP 2026-07-28; W3C Trace Context). Few lines have one,
+/// and they are looked for in one pass over the line.
+fn trace_of(line: Parsed<'_>) -> Text {
+    let text = line.get(line.span);
+    let parent = || decoded(member(member(member(text, b"params")?, b"_meta")?, b"traceparent")?);
+    let parent = memmem::find(text, b"traceparent").and_then(|_| parent());
+    parent.as_deref().and_then(trace_id).unwrap_or_default().into()
+}
+
+/// The trace id of a `traceparent`, such as `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`.
+pub fn trace_id(parent: &[u8]) -> Option<&[u8]> {
+    let id = parent.split(|letter| *letter == b'-').nth(1)?;
+    (id.len() == TRACE_DIGITS && id.iter().all(u8::is_ascii_hexdigit)).then_some(id)
 }
 
 fn bytes_of(line: &Line) -> u64 {
@@ -199,11 +261,16 @@ pub(super) fn record_refusal(
     }
     let Some(identity) = ctx.clients.identity(from) else { return };
     let id = line.get(line.id);
+    let method = method_of(line);
+    let trace = ctx.out.records().as_ref().map(|records| records.trace_of(line)).unwrap_or_default();
     let ended = Ended {
         pool,
+        waited: now.since(ctx.time.taken_at()),
+        tool: tool_of(&method, line),
+        trace,
         bytes_in: bytes_of(&line),
         id: id[..id.len().min(2 * MAX_REQUEST_ID_LEN)].into(),
-        method: method_of(line),
+        method,
         session: begin_of(&session_named(line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
         ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
     };

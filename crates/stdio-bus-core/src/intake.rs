@@ -6,6 +6,7 @@
 //! result.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
@@ -342,7 +343,8 @@ impl Bus {
         self.ctx.out.side(from).lines_in += (lines - first) as u64;
         // The scan state of the unhandled bytes is kept.
         let (done, waiting) = batch.split_at(lines);
-        let waits = flow == Flow::Blocked && self.ctx.settings.has_time_limits();
+        let is_timed = self.ctx.settings.has_time_limits() || self.ctx.out.keeps_records();
+        let waits = flow == Flow::Blocked && is_timed;
         let received = self.ctx.endpoint(from).map(|end| {
             take_lines(end, now, done);
             if waits || kept.is_some() {
@@ -472,11 +474,11 @@ impl FastPath<'_> {
         let Some(name) = Self::only_name(line)? else {
             let (worker_key, is_its_own) = self.worker_for(client)?;
             let worker = workers.get_mut(worker_key)?;
-            let is_assigned = || self.groups[client.group()].assignment() == Assignment::Client;
-            let is_usable = !is_its_own || worker.owner() == Some(key) || is_assigned();
             if !is_its_own && worker.doubt().is_raised() {
                 return None;
             }
+            let is_assigned = || self.groups[client.group()].assignment() == Assignment::Client;
+            let is_usable = !is_its_own || worker.owner() == Some(key) || is_assigned();
             return is_usable.then_some((worker_key, worker, None, !is_its_own));
         };
         let session_key = self.sessions.named_by(key, own, name)?;
@@ -598,7 +600,8 @@ impl FastPath<'_> {
         let came_at = self.time.came_at();
         let request = self.requests.insert(came_at, place, &new, wire, None, &mut from.asked)?;
         if let Some(records) = self.out.records() {
-            records.begin(self.time.now(), request, line);
+            // A line that has waited takes the general way.
+            records.begin(self.time.now(), request, line, Duration::ZERO);
         }
         if expires != Moment::NEVER {
             if worker.answering().limits().limit_silence() {

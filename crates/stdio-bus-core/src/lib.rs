@@ -289,6 +289,14 @@ impl Bus {
         self.ctx.out.records().as_mut().map_or(0, |records| records.take(take))
     }
 
+    /// The bytes that are received next were sent with this trace id, or without one: it is that of requests that have none
+    /// of their own.
+    pub fn note_trace(&mut self, id: &[u8]) {
+        if let Some(records) = self.ctx.out.records() {
+            records.note_trace(id);
+        }
+    }
+
     /// Starts or stops keeping a record of each request.
     pub fn record_requests(&mut self, is_wanted: bool) {
         if self.ctx.out.keeps_records() != is_wanted {

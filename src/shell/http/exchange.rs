@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::bus::id::Id;
@@ -95,6 +96,8 @@ pub(in crate::shell) struct Incoming {
     pub body: Option<Box<Upload>>,
     /// The message, while it is parked.
     pub parked: Option<Message>,
+    /// The trace id in the head, if requests are logged.
+    pub trace: Option<Rc<[u8]>>,
     /// It is HEAD, whose response has no body.
     pub is_head: bool,
     /// It is of HTTP/1.0, where the close of the connection ends a stream.
@@ -117,7 +120,7 @@ impl Incoming {
     /// Frees the request. Returns how many bytes it used.
     pub(super) fn clear(&mut self) -> usize {
         let weight = self.weight();
-        (self.asked, self.parked, self.body) = (None, None, None);
+        (self.asked, self.parked, self.body, self.trace) = (None, None, None, None);
         weight
     }
 }
@@ -533,7 +536,6 @@ impl Exchange {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
-    use std::rc::Rc;
 
     use super::*;
     use crate::shell::crowd::Crowd;

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use hashbrown::HashMap as Table;
@@ -18,6 +19,8 @@ pub(super) struct Waiting {
     pub message: Message,
     /// The connection to notify once it was accepted: its slot and its serial.
     pub tells: Option<(usize, u64)>,
+    /// The trace id in the head that it came with, if requests are logged.
+    pub trace: Option<Rc<[u8]>>,
     /// How many of its bytes were offered to the core, and taken by it.
     pub offered: usize,
     pub taken: usize,
@@ -255,7 +258,7 @@ mod tests {
         let (mut upload, mut reader) = (Upload::default(), LineReader::default());
         upload.push(br#"{"id":1,"method":"a"}"#, &mut reader);
         let Ok(Body::One(message)) = upload.finish(&mut reader) else { panic!("it is a message") };
-        let mut waiting = Waiting { message, tells: None, offered: 0, taken: 0 };
+        let mut waiting = Waiting { message, tells: None, trace: None, offered: 0, taken: 0 };
         let mut left = 10;
         assert_eq!((waiting.offer(&mut left), left), (0..10, 0));
         assert_eq!(waiting.offer(&mut left), 0..10, "no more in this turn");

@@ -8,6 +8,7 @@ use super::members::{Member, Waiting};
 use super::protocols;
 use super::service::Service;
 use crate::access::{Caller, Refusal};
+use crate::bus::ended::trace_id;
 use crate::bus::port::{ClientKey, Input, Moment, Next, Peer, Reason};
 use crate::http1::{Error, Framing, Method, Request, Status};
 use crate::io::Io;
@@ -132,6 +133,9 @@ impl<I: Io> Shell<I> {
         let incoming = &mut connection.incoming;
         incoming.is_last |= is_stray || self.bus.view().refuses_requests();
         (incoming.asked, incoming.sender) = (Some(asked), sender);
+        // W3C Trace Context, section 3.2: one that is invalid, or stands twice, is as none.
+        let parent = || head.fields.only("traceparent").ok().flatten().and_then(trace_id);
+        incoming.trace = if self.bus.view().records_requests() { parent().map(Rc::from) } else { None };
         Ok(())
     }
 
@@ -190,7 +194,12 @@ impl<I: Io> Shell<I> {
                     return http.behind.push(slot);
                 }
                 match upload.finish(&mut http.lines) {
-                    Ok(body) => return self.http_post(now, slot, body),
+                    Ok(body) => {
+                        http.trace = incoming.trace.clone();
+                        self.http_post(now, slot, body);
+                        self.reactor.http.trace = None;
+                        return;
+                    }
                     Err(fault) => self.may_post(slot).and(Err(fault)),
                 }
             }
@@ -322,11 +331,13 @@ impl<I: Io> Shell<I> {
                 return http.members.resume(client);
             }
             let part = waiting.offer(&mut left);
-            let Waiting { message, offered, taken, .. } = &mut waiting;
+            let Waiting { message, offered, taken, trace, .. } = &mut waiting;
             let window = message.part(part);
+            trace.iter().for_each(|id| self.bus.note_trace(id));
             let block = http.storage_of(message).map(|(storage, start)| (storage, start + *taken));
             let (received, effects) = self.bus.receive(now, Peer::Client(client), window);
             self.reactor.carry_out(effects, Some(&Source { from: Peer::Client(client), window, block }));
+            trace.iter().for_each(|_| self.bus.note_trace(b""));
             *taken += received.consumed;
             let (is_taken, has_more) = (*taken == message.length(), *offered < message.length());
             let http = &mut self.reactor.http;
@@ -351,7 +362,8 @@ impl Http {
     pub(super) fn queue_message(&mut self, client: ClientKey, message: Message, tells: Option<(usize, u64)>) {
         let Some(at) = self.members.get_mut(client) else { return };
         self.memory.held += message.weight();
-        at.inbox.push_back(Waiting { message, tells, offered: 0, taken: 0 });
+        let trace = self.trace.clone();
+        at.inbox.push_back(Waiting { message, tells, trace, offered: 0, taken: 0 });
     }
 
     /// Where a long message lies, so that it needs not be copied.

@@ -117,3 +117,51 @@ fn requests_made_before_records_were_enabled_have_none_and_none_are_kept_when_di
     bench.write(worker, r#"{"id":3,"result":{}}"#);
     assert_eq!(told(&mut bench), []);
 }
+
+#[test]
+fn a_record_has_the_tool_of_a_call_and_the_id_of_its_trace() {
+    let mut bench = recording(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let client = bench.client();
+    let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let parent = format!("00-{id}-00f067aa0ba902b7-01");
+    let call = |id: u32, params: &str| format!(r#"{{"id":{id},"method":"tools/call","params":{params}}}"#);
+    let lines = [
+        call(1, &format!(r#"{{"name":"sea\u0072ch","_meta":{{"traceparent":"{parent}"}}}}"#)),
+        call(2, &format!(r#"{{"name":7,"traceparent":"{parent}"}}"#)),
+        call(3, r#"{"name":"x","_meta":{"traceparent":"00-short-00f067aa0ba902b7-01"}}"#),
+        r#"{"id":4,"method":"prompts/get","params":{"name":"search"}}"#.to_owned(),
+        r#"{"id":5,"method":"tools/call","pool":"nowhere","params":{"name":"refused"}}"#.to_owned(),
+    ];
+    lines.iter().for_each(|line| bench.write(client, line));
+    bench.dies(bench.worker(0));
+    let mut told = Vec::new();
+    bench.bus.take_ended(|ended| {
+        let texts = [ended.id, ended.tool, ended.trace];
+        told.push(texts.map(|text| String::from_utf8_lossy(text.as_bytes()).into_owned()));
+    });
+    told.sort();
+    let expected = [["1", "search", id], ["2", "", ""], ["3", "x", ""], ["4", "", ""], ["5", "refused", ""]];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_record_tells_how_long_a_request_waited_before_its_worker_got_it() {
+    let mut limited = settings(vec![pool(1, Assignment::Dedicated)]);
+    limited.limits.max_output_queue = 10;
+    let mut bench = recording(limited);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.stalls(worker);
+    for id in 1..=2 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+    }
+    assert!(bench.is_paused(client), "the second one waits for room");
+    bench.pass(seconds(3));
+    bench.takes(worker, 1000);
+    bench.pass(seconds(4));
+    for id in 1..=2 {
+        bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+    }
+    let mut told = Vec::new();
+    bench.bus.take_ended(|ended| told.push((ended.waited.as_secs(), ended.took.as_secs())));
+    assert_eq!(told, [(0, 7), (3, 4)]);
+}

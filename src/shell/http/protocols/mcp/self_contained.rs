@@ -123,6 +123,7 @@ impl<I: Io> Shell<I> {
         let Some(connection) = connections.http_mut(slot).filter(|it| it.state == State::Parked) else { return };
         connection.state = State::Reading;
         let Some(message) = connection.incoming.parked.take() else { return };
+        http.trace = connection.incoming.trace.clone();
         http.memory.held -= message.weight();
         let id = message.id().map(<[u8]>::to_vec);
         let pool = self.still_admits(slot).and_then(|()| self.pool_asked(slot));
@@ -130,6 +131,7 @@ impl<I: Io> Shell<I> {
             Some(Era::Legacy) => Err(self.legacy_server(pool, &message)),
             _ => self.give_modern(now, slot, pool, message),
         });
+        self.reactor.http.trace = None;
         if let Err(fault) = result {
             self.reactor.refuse_http(now, slot, &fault, id.as_deref());
         }

@@ -84,8 +84,10 @@ fn run(mut options: Options) -> ExitCode {
 }
 
 fn failed(error: &StartError, format: LogFormat) -> ExitCode {
+    let line = shell::last_line(error, format);
     // If stderr cannot be written, only the exit code is left.
-    let _ = io::stderr().write_all(&shell::last_line(error, format));
+    let _ = io::stderr().write_all(&line);
+    let _ = shell::stderr_before().map(|mut stderr| stderr.write_all(&line));
     ExitCode::from(error.exit_code())
 }
 

@@ -375,7 +375,7 @@ impl fmt::Display for Listen {
 }
 
 /// Log settings; the command line overrides the file, and the file the defaults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// The least important level that is written.
     pub level: LogLevel,
@@ -383,6 +383,8 @@ pub struct Log {
     pub format: LogFormat,
     /// Log each request of a client.
     pub requests: bool,
+    /// The file that it is written to instead of stderr.
+    pub file: Option<PathBuf>,
 }
 
 /// The levels of the log by their names.

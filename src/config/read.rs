@@ -375,7 +375,12 @@ fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {
     let level = reader.choice(&object, "level", LEVELS.map(|(_, level)| level));
     let format = reader.choice(&object, "format", [LogFormat::Text, LogFormat::Json]);
     let requests = object.get("requests").and_then(|node| reader.boolean(node)).unwrap_or_default();
-    Log { level: level.unwrap_or_default(), format: format.unwrap_or_default(), requests }
+    let file = object.get("file").and_then(|node| {
+        let path = reader.string(node)?;
+        let checked = checked(&path).map_err(|why| format!("the log file {path:?} {why}"));
+        reader.found(node, checked).map(PathBuf::from)
+    });
+    Log { level: level.unwrap_or_default(), format: format.unwrap_or_default(), requests, file }
 }
 
 /// The C daemon's section, accepted where it asks for what this bus does anyway.

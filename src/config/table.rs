@@ -433,4 +433,5 @@ const LOG: &[Setting] = &[
     ),
     row("format", Choice(&["text", "json"]), Value("\"text\""), "Format of its lines."),
     row("requests", Flag, Value("false"), "Write a line of each request that has ended."),
+    row("file", Text("a file"), Words("stderr"), "File that is written to instead of stderr; SIGUSR1 opens it again."),
 ];

@@ -79,7 +79,7 @@ const ALL: &str = r#"{
      "idle_timeout_sec": 600},
     {"unix": "c", "proxy": {"from": ["unix"]}}],
   "admin": {"listen": "/run/admin", "mode": "0660", "token_file": "/proc/version"},
-  "log": {"level": "debug", "format": "json", "requests": true},
+  "log": {"level": "debug", "format": "json", "requests": true, "file": "/var/log/bus"},
   "transport": {"mode": "tcp", "framing": "ndjson", "protocol": "json", "options": {"mqueue_depth": 1}}
 }"#;
 
@@ -129,7 +129,8 @@ fn every_key_arrives() {
     assert_eq!(config.limits, limits);
     let routing = Routing { id_collision: IdCollision::Always, session_access: SessionAccess::Shared };
     assert_eq!(config.routing, routing);
-    assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json, requests: true });
+    let file = Some(PathBuf::from("/var/log/bus"));
+    assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json, requests: true, file });
     assert_eq!((config.max_workers(), &*config.node), (10, "bus-1"));
     let summary = "bus.json: pools: a (2 to 9 × sh), b (1 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c; \
          admin: unix:/run/admin";

@@ -226,7 +226,7 @@ pub(super) fn set_format(format: LogFormat) {
 }
 
 /// Installs the log as the subscriber of `tracing` events. To be called once.
-pub(super) fn install(log: Log) {
+pub(super) fn install(log: &Log) {
     set_format(log.format);
     LEVEL.store(log.level as u8, Ordering::Relaxed);
     // A second installation, in a test, keeps the first, since there is one stderr.

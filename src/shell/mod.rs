@@ -44,6 +44,7 @@ mod listen;
 mod listeners;
 mod liveness;
 mod log;
+mod log_file;
 mod memory;
 mod news;
 mod notify;
@@ -83,7 +84,12 @@ use turn::Unflushed;
 /// # Errors
 /// Anything that prevents the start; at run time, only a failure of the ring itself.
 pub fn run(config: Config, source: reload::Source, choice: Choice) -> Result<u8, StartError> {
-    log::install(config.log);
+    let file = config.log.file.as_deref();
+    let taken = log_file::take(file);
+    log::install(&config.log);
+    if let (Err(error), Some(file)) = (taken, file) {
+        return Err(StartError::io(&format!("open the log file {}", file.display()))(error));
+    }
     exit_watchdog::limit_panic();
     let mut left = Unflushed::default();
     let result = StartupContext::prepare(&config).and_then(|context| {
@@ -104,6 +110,11 @@ pub fn run(config: Config, source: reload::Source, choice: Choice) -> Result<u8,
 pub fn last_line(error: &StartError, format: LogFormat) -> Vec<u8> {
     log::set_format(format);
     log::last_line(error)
+}
+
+/// Stderr as it was at the start, if the log has a file: who starts the daemon looks for its last words there.
+pub fn stderr_before() -> Option<std::fs::File> {
+    log_file::before()
 }
 
 /// The daemon's life, from start to end.

@@ -4,10 +4,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Receiver;
 
 use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use super::news::{News, Teller};
@@ -26,6 +29,8 @@ pub(super) struct Signals {
     pub stop: Bell,
     /// A byte for each SIGHUP, unless that was ignored at start.
     pub hangup: Option<Bell>,
+    /// SIGUSR1 was received: the log's file is to be opened again. `children` becomes readable.
+    pub reopen: Arc<AtomicBool>,
     /// There is a controlling terminal, whose hang-up also sends SIGHUP.
     pub has_terminal: bool,
 }
@@ -87,7 +92,7 @@ pub(super) fn install() -> io::Result<Signals> {
         unsafe { signal_hook::low_level::register(SIGHUP, || ())? };
     }
     // By default they would kill the daemon without draining, and log rotation or monitoring may send them.
-    for stray in [SIGUSR1, SIGUSR2, SIGALRM] {
+    for stray in [SIGUSR2, SIGALRM] {
         // SAFETY: the handler does nothing; workers do not inherit it.
         unsafe { signal_hook::low_level::register(stray, || ())? };
     }
@@ -97,6 +102,9 @@ pub(super) fn install() -> io::Result<Signals> {
     let (children, child_writer) = UnixStream::pair()?;
     let (stop, stop_writer) = UnixStream::pair()?;
     let (teller, news) = Teller::new(child_writer.try_clone()?.into());
+    let reopen = Arc::new(AtomicBool::new(false));
+    flag::register(SIGUSR1, Arc::clone(&reopen))?;
+    pipe::register(SIGUSR1, child_writer.try_clone()?)?;
     pipe::register(SIGCHLD, child_writer)?;
     for signal in [SIGTERM, SIGINT] {
         pipe::register(signal, stop_writer.try_clone()?)?;
@@ -108,7 +116,7 @@ pub(super) fn install() -> io::Result<Signals> {
         hangup = Some(Bell::new(reader.into()));
     }
     let [children, stop] = [children, stop].map(|pipe| Bell::new(pipe.into()));
-    Ok(Signals { children, news, teller, stop, hangup, has_terminal: has_terminal() })
+    Ok(Signals { children, news, teller, stop, hangup, reopen, has_terminal: has_terminal() })
 }
 
 fn is_ignored(signal: i32) -> bool {

@@ -1,6 +1,7 @@
 //! The process's own stdout and stderr: writes in flight, and losses.
 
 use super::admin::recent::Recent;
+use super::inherited::{is_file, may_block};
 use super::log::{self, Batch};
 use super::request_lines::RequestLines;
 use super::transport::{Flight, InFlight};
@@ -47,6 +48,20 @@ pub(super) struct LogOutput {
 }
 
 impl LogOutput {
+    /// What stderr is now.
+    pub(super) fn for_stderr() -> Self {
+        let mut log = Self::default();
+        log.look_at_stderr();
+        log
+    }
+
+    /// Stderr is another file now.
+    pub(super) fn look_at_stderr(&mut self) {
+        self.writes_aside = may_block(rustix::stdio::stderr());
+        self.is_file = is_file(rustix::stdio::stderr());
+        self.is_half_closed = false;
+    }
+
     /// Whether the kernel holds an operation of it.
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight.has(Flight::Write)

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::admin::Admin;
@@ -17,7 +18,6 @@ use super::connections::Connections;
 use super::crowd::Crowd;
 use super::descriptors::Allowance;
 use super::http::Http;
-use super::inherited::{is_file, may_block};
 use super::listeners::{Acceptor, Listeners, Terms};
 use super::log::{self, Batch};
 use super::notify::{Condition, Notify};
@@ -90,11 +90,7 @@ impl<I: Io> Shell<I> {
             http: Http::new(&config),
             workers: Workers::new(processes, &config, of_workers),
             signals,
-            log: LogOutput {
-                writes_aside: may_block(rustix::stdio::stderr()),
-                is_file: is_file(rustix::stdio::stderr()),
-                ..LogOutput::default()
-            },
+            log: LogOutput::for_stderr(),
             stdio: Stdio::default(),
             notify: Notify::default(),
             memory,
@@ -359,6 +355,9 @@ impl<I: Io> Shell<I> {
             Operation::Watch => self.reactor.watched(now, slot, completion.result),
             Operation::ReadStderr => self.reactor.stderr_read(slot, completion.result),
             Operation::Children => {
+                if self.reactor.signals.reopen.swap(false, Ordering::Relaxed) {
+                    self.open_log_again();
+                }
                 self.reactor.notify.changed();
                 self.reactor.started(now);
                 self.reactor.reap(now);

@@ -4,11 +4,13 @@
 //! The log has no entry in the table of connections: it has no peer, no input and no end, nobody is paused for it, and what
 //! it cannot write is lost and counted instead of kept. It must be written when everything else is gone, too.
 
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::log::{self, Taken};
+use super::log_file;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
@@ -40,6 +42,18 @@ impl<I: Io> Reactor<I> {
         if let Some((slot, ..)) = stdio {
             self.connections.mark_dirty(slot);
         }
+    }
+
+    /// Writes the log to this file, or to stderr, from now on. If that is not possible, it goes on where it was.
+    pub(super) fn write_log_to(&mut self, file: Option<&Path>) {
+        if let Err(error) = log_file::take(file) {
+            let name = file.map_or_else(|| "stderr".into(), Path::to_string_lossy);
+            tracing::error!(
+                reason = "log_file",
+                "the log cannot be written to {name}, and goes on where it was: {error}"
+            );
+        }
+        self.log.look_at_stderr();
     }
 
     /// Submits the log, one write at a time.

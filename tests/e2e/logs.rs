@@ -615,3 +615,41 @@ fn unread_lines_delay_no_message_and_are_counted() {
         "{written} written"
     );
 }
+
+#[test]
+fn a_log_in_a_file_is_opened_again_by_a_signal_and_a_failed_start_is_told_on_stderr_too() {
+    let mut setup = Setup::new([worker("agents", 1, &[])]).unix();
+    let file = setup.path("bus.log");
+    setup.config()["log"] = json!({ "file": file });
+    let mut daemon = start_ready(setup);
+    let has = |path: &std::path::Path, text: &str| std::fs::read_to_string(path).is_ok_and(|log| log.contains(text));
+    daemon.until("the file has the first line", || has(&file, "INFO  stdio_bus "));
+    let moved = file.with_extension("1");
+    std::fs::rename(&file, &moved).expect("it is there");
+    said(&daemon, &["log-level", "info"]);
+    daemon.until("the moved file is written on", || has(&moved, "the log has level info now"));
+    daemon.signal(Signal::USR1);
+    daemon.until("there is another file", || has(&file, "SIGUSR1: the log file was opened again"));
+    assert_eq!(std::fs::metadata(&file).expect("it is there").mode() & 0o007, 0, "it is not for everybody");
+    daemon.connect().request(1, "who", json!({}));
+    said(&daemon, &["drain"]);
+    daemon.wait();
+    assert!(has(&file, "an operator: the daemon drains") && !has(&moved, "the daemon drains"));
+    assert_eq!(daemon.ends_well().stderr, "", "the file has taken the place of stderr");
+
+    let mut setup = Setup::new([worker("agents", 1, &[])]).no_listener();
+    let file = setup.path("bus.log");
+    setup.config()["log"] = json!({ "file": file });
+    setup.config()["listeners"] = json!([{ "unix": setup.path("no/such/folder") }]);
+    let outcome = setup.run();
+    assert!(outcome.code != Some(0) && outcome.stderr.contains("no/such/folder"), "{outcome:?}");
+}
+
+#[test]
+fn a_log_file_that_cannot_be_opened_ends_the_start_with_its_name() {
+    let mut setup = Setup::new([worker("agents", 1, &[])]).unix();
+    setup.config()["log"] = json!({ "file": "/no/such/folder/bus.log" });
+    let outcome = setup.run();
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stderr.contains("open the log file /no/such/folder/bus.log: No such file"), "{outcome:?}");
+}

@@ -57,8 +57,8 @@ fn the_tables_of_the_documentation_match_the_table() {
     keep(path, &text);
 }
 
-/// The keys that no example can show everywhere: files with secrets, and users.
-const NOT_SHOWN: [&str; 4] = ["token_file", "tokens_file", "user", "group"];
+/// The keys that no example can show everywhere: files with secrets, that of the log, and users.
+const NOT_SHOWN: [&str; 5] = ["token_file", "tokens_file", "user", "group", "file"];
 
 #[test]
 fn the_full_example_shows_every_key() {
@@ -329,7 +329,9 @@ fn by_hand(path: &str, key: &str) -> Value {
         }
         ("listeners[]" | "admin", "mode") => json!({ "pattern": "^0?[0-7]{3}$" }),
         ("listeners[]", "allow" | "trusted_proxies") | ("listeners[].proxy", "from") => json!({ "minItems": 1 }),
-        (_, "command" | "cwd" | "owner" | "tokens_file" | "token_file" | "listen") => json!({ "minLength": 1 }),
+        (_, "command" | "cwd" | "owner" | "tokens_file" | "token_file" | "listen" | "file") => {
+            json!({ "minLength": 1 })
+        }
         _ => json!({}),
     }
 }

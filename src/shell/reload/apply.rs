@@ -39,6 +39,14 @@ impl<I: Io> Shell<I> {
         }
     }
 
+    /// SIGUSR1: the log's file was moved away, and another one takes its place.
+    pub(in crate::shell) fn open_log_again(&mut self) {
+        if let Some(file) = &self.reloads.running.log.file {
+            self.reactor.write_log_to(Some(file));
+            tracing::info!("SIGUSR1: the log file was opened again");
+        }
+    }
+
     /// Begins a reload.
     ///
     /// # Errors
@@ -116,6 +124,9 @@ impl<I: Io> Shell<I> {
         let Prepared { plan, opened, allowance } = prepared;
         let config = &plan.config;
         log::set_level(config.log.level);
+        if config.log.file != self.reloads.running.log.file {
+            self.reactor.write_log_to(config.log.file.as_deref());
+        }
         log::set_format(config.log.format);
         self.bus.record_requests(config.log.requests);
         let moved = self.leave_listeners(now, &plan, &opened);

@@ -74,8 +74,15 @@ impl Machine {
             .collect();
         let (teller, news) = Teller::new(pair().0.into());
         let [children_bell, stop_bell] = [children_ours, stop_ours].map(|pipe| Bell::new(pipe.into()));
-        let signals =
-            Signals { children: children_bell, news, teller, stop: stop_bell, hangup: None, has_terminal: false };
+        let signals = Signals {
+            children: children_bell,
+            news,
+            teller,
+            stop: stop_bell,
+            hangup: None,
+            reopen: Arc::default(),
+            has_terminal: false,
+        };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         wires.borrow_mut().most_open.extend(descriptors.map(|most| (doors[0], most)));
         wires.borrow_mut().steady = vec![signals.children.pipe.as_raw_fd(), signals.stop.pipe.as_raw_fd()];

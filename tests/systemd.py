@@ -271,8 +271,8 @@ def workers_of_other_users_run_with_the_drop_in(machine):
         assert asks_once(machine) == "agent", machine.journal()
 
 
-def asks_once(machine):
-    answer = machine.run("stdio_bus", "acp", "--connect", f"unix:{SOCKET}", input='{"jsonrpc":"2.0","id":1,"method":"hello"}\n')
+def asks_once(machine, path=SOCKET):
+    answer = machine.run("stdio_bus", "acp", "--connect", f"unix:{path}", input='{"jsonrpc":"2.0","id":1,"method":"hello"}\n')
     return json.loads(answer).get("result", answer)
 
 
@@ -315,6 +315,32 @@ def workers_under_a_dynamic_user_run_programs_that_they_have_put_into_their_home
     assert machine.asks(1) == (1, 0), machine.journal()
 
 
+def a_user_has_a_daemon_of_their_own(machine):
+    machine.run("useradd", "--create-home", "user")
+    machine.run("loginctl", "enable-linger", "user")
+    uid = machine.run("id", "-u", "user")
+
+    def manager(*command):
+        return machine.tries("runuser", "-u", "user", "--", "env", f"XDG_RUNTIME_DIR=/run/user/{uid}", "systemctl", "--user", *command)
+
+    waits_for(lambda: manager("is-system-running").stdout.strip() in ("running", "degraded"), machine.journal)
+    machine.write("/home/user/.config/systemd/user/stdio_bus.service",
+                  shipped("user/stdio_bus.service").replace("/usr/local/bin/", "/usr/bin/"))
+    listener = {"unix": f"/run/user/{uid}/bus.sock"}
+    machine.write("/home/user/.config/stdio_bus.json", config(listeners=[listener]))
+    machine.run("chown", "--recursive", "user:", "/home/user")
+    assert manager("daemon-reload").returncode == 0
+    started = manager("start", "stdio_bus.service")
+    journal = lambda: machine.tries("journalctl", "--no-pager", "--lines=30", f"_UID={uid}").stdout
+    assert started.returncode == 0, (started, journal())
+    assert asks_once(machine, f"/run/user/{uid}/bus.sock")["method"] == "hello"
+    reloaded = manager("reload", "stdio_bus.service")
+    assert reloaded.returncode == 0, (reloaded, journal())
+    stopped = manager("stop", "stdio_bus.service")
+    assert stopped.returncode == 0 and manager("is-active", "stdio_bus.service").stdout.strip() == "inactive", (stopped, journal())
+    machine.run("loginctl", "disable-linger", "user")
+
+
 def an_upgrade_under_load_refuses_no_connection(machine):
     before, load = machine.pid(), Load(machine)
     machine.run("dpkg", "--install", "--force-confold", "/root/stdio-bus.deb")
@@ -354,6 +380,7 @@ TESTS = [
     workers_of_other_users_run_with_the_drop_in,
     sandboxed_workers_run_with_the_drop_in,
     workers_under_a_dynamic_user_run_programs_that_they_have_put_into_their_home,
+    a_user_has_a_daemon_of_their_own,
     an_upgrade_under_load_refuses_no_connection,
     an_upgrade_over_a_broken_configuration_is_refused_and_the_old_daemon_goes_on,
     a_purged_package_leaves_nothing,

@@ -305,6 +305,7 @@ mod tests {
         left: Option<CapabilitySet>,
         look: impl FnOnce(i32, Result<Spawned, NotStarted>) -> T + Send,
     ) -> T {
+        let _starting = crate::testing::STARTS.write();
         let run = || {
             // SAFETY: any set is valid, and the mask is that of this thread.
             unsafe {
@@ -387,7 +388,9 @@ mod tests {
         let path = directory.path().join("script").display().to_string();
         // Another process writes it: ours may have a child meanwhile that would keep it open for writing (ETXTBSY).
         let write = r#"printf '%s' 'printf "%s." "$0" "$@"' > "$0" && chmod +x "$0""#;
+        let starting = crate::testing::STARTS.write();
         assert!(Command::new("sh").args(["-c", write, &path]).status().expect("it is there").success());
+        drop(starting);
         assert_eq!(said(&job(&path, &["one", "and two"], |_| ())), format!("{path}.one.and two."));
     }
 

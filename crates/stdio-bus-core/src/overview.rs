@@ -8,6 +8,7 @@ use core::time::Duration;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::report::{Reason, WorkerName};
+use super::requests::Request;
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
 pub use super::silence::Questions;
 use super::stats::Account;
@@ -328,14 +329,17 @@ impl<'a> View<'a> {
 
     /// The pool and the age of a client's request in a slot, if its client still waits.
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(PoolId, Duration)> {
-        let (_, request) = self.bus.requests.at(slot).filter(|(_, request)| request.asker().is_some())?;
-        let Peer::Worker(worker) = request.answerer() else { return None };
-        Some((self.bus.ctx.workers.worker_name(worker)?.pool, self.lasted(now, request.since())))
+        self.age_of_such(now, slot, |request| request.asker().is_some())
     }
 
     /// The pool and the age of a request in a slot, if a worker owes the answer: also if its client has left.
     pub fn owed_age(&self, now: Moment, slot: usize) -> Option<(PoolId, Duration)> {
-        let (_, request) = self.bus.requests.at(slot).filter(|(_, request)| request.is_owed())?;
+        self.age_of_such(now, slot, Request::is_owed)
+    }
+
+    /// The pool and the age of the request in a slot, if a worker has it and it is such a one.
+    fn age_of_such(&self, now: Moment, slot: usize, is_such: fn(&Request) -> bool) -> Option<(PoolId, Duration)> {
+        let (_, request) = self.bus.requests.at(slot).filter(|(_, request)| is_such(request))?;
         let Peer::Worker(worker) = request.answerer() else { return None };
         Some((self.bus.ctx.workers.worker_name(worker)?.pool, self.lasted(now, request.since())))
     }

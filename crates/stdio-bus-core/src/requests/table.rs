@@ -632,18 +632,22 @@ impl Requests {
 
     /// How many requests of waiting clients this worker owes an answer, and since when.
     pub(crate) fn owed_by(&self, worker: WorkerKey) -> (usize, Moment) {
-        let is_owed = |request: &&Request| {
-            request.answerer == Peer::from(worker).into() && request.asker.is_some() && request.verb != Verb::Listen
-        };
-        let owed = self.table.iter().map(|(_, request)| request).filter(is_owed);
-        owed.fold((0, Moment::NEVER), |(count, since), request| (count + 1, since.min(request.since())))
+        let is_owed = |request: &&Request| request.asker.is_some() && request.verb != Verb::Listen;
+        self.of_worker(worker)
+            .filter(is_owed)
+            .fold((0, Moment::NEVER), |(count, since), request| (count + 1, since.min(request.since())))
     }
 
     /// When this worker was asked for the oldest of the answers that it owes: also to clients that have left, but not if the
     /// request was cancelled, and none to a subscription.
     pub(crate) fn oldest_owed(&self, worker: WorkerKey) -> Option<Moment> {
-        let of_worker = self.table.iter().filter(|(_, request)| request.answerer == Peer::from(worker).into());
-        of_worker.filter(|(_, request)| request.is_owed()).map(|(_, request)| request.since()).min()
+        self.of_worker(worker).filter(|request| request.is_owed()).map(Request::since).min()
+    }
+
+    /// The requests that this worker has. It searches the whole table.
+    fn of_worker(&self, worker: WorkerKey) -> impl Iterator<Item = &Request> {
+        let answerer = Peer::from(worker).into();
+        self.table.iter().map(|(_, request)| request).filter(move |request| request.answerer == answerer)
     }
 
     /// The requests for which `is_such` holds, in order of creation. It searches the whole table.

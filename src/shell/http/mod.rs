@@ -56,8 +56,6 @@ pub(super) struct Http {
     /// How long a session may have no connection, if that is limited.
     session_detached: Option<Duration>,
     throttle: Throttle,
-    /// The trace id in the head of the request that is being handed over, if requests are logged.
-    trace: Option<Rc<[u8]>>,
 }
 
 /// Memory used for MCP, in bytes.

@@ -180,8 +180,10 @@ impl<I: Io> Shell<I> {
         }
         for id in ids {
             let line = cancellation(Dialect::Mcp, &id, "there is no room for it");
-            let cancels = Message::of_line(&line, &mut self.reactor.http.lines);
-            cancels.into_iter().for_each(|message| self.hand_over(now, client, message, None));
+            if let Some(message) = Message::of_line(&line, &mut self.reactor.http.lines) {
+                self.reactor.http.queue_message(client, message, None, None);
+                self.present_queued(now, client);
+            }
         }
     }
 }

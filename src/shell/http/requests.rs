@@ -194,12 +194,7 @@ impl<I: Io> Shell<I> {
                     return http.behind.push(slot);
                 }
                 match upload.finish(&mut http.lines) {
-                    Ok(body) => {
-                        http.trace = incoming.trace.clone();
-                        self.http_post(now, slot, body);
-                        self.reactor.http.trace = None;
-                        return;
-                    }
+                    Ok(body) => return self.http_post(now, slot, body),
                     Err(fault) => self.may_post(slot).and(Err(fault)),
                 }
             }
@@ -308,11 +303,19 @@ impl<I: Io> Shell<I> {
         self.reactor.set_deadline(slot, now.after(KEEP_ALIVE));
     }
 
-    /// Passes a message to the core, or queues it until that accepts it. `tells` is the connection that waits only for
-    /// that.
-    pub(super) fn hand_over(&mut self, now: Moment, client: ClientKey, message: Message, tells: Option<usize>) {
+    /// Passes a connection's message to the core, or queues it until that accepts it. `tells` says that the connection waits
+    /// only for that.
+    pub(super) fn hand_over(&mut self, now: Moment, slot: usize, client: ClientKey, message: Message, tells: bool) {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        http.queue_message(client, message, tells.map(|slot| (slot, connections[AsHttp(slot)].serial)));
+        let connection = &connections[AsHttp(slot)];
+        let tells = tells.then_some((slot, connection.serial));
+        http.queue_message(client, message, connection.incoming.trace.clone(), tells);
+        self.present_queued(now, client);
+    }
+
+    /// Passes queued messages of a client to the core, unless it is to be resumed for that.
+    pub(super) fn present_queued(&mut self, now: Moment, client: ClientKey) {
+        let http = &self.reactor.http;
         if http.members.get(client).is_some_and(|member| !member.is_resumed) {
             self.present_member(now, client);
         }
@@ -359,10 +362,15 @@ impl<I: Io> Shell<I> {
 
 impl Http {
     /// Queues a message for the core.
-    pub(super) fn queue_message(&mut self, client: ClientKey, message: Message, tells: Option<(usize, u64)>) {
+    pub(super) fn queue_message(
+        &mut self,
+        client: ClientKey,
+        message: Message,
+        trace: Option<Rc<[u8]>>,
+        tells: Option<(usize, u64)>,
+    ) {
         let Some(at) = self.members.get_mut(client) else { return };
         self.memory.held += message.weight();
-        let trace = self.trace.clone();
         at.inbox.push_back(Waiting { message, tells, trace, offered: 0, taken: 0 });
     }
 

@@ -116,7 +116,7 @@ impl Protocol for Acp {
         }
         shell.reactor.connections[AsHttp(slot)].member = Some(client);
         shell.await_answer(now, slot);
-        shell.hand_over(now, client, message, Some(slot));
+        shell.hand_over(now, slot, client, message, true);
         Ok(())
     }
 }
@@ -137,7 +137,7 @@ impl<I: Io> Shell<I> {
         self.reactor.visit(now, slot, Some(client));
         self.reactor.connections[AsHttp(slot)].member = Some(client);
         self.await_answer(now, slot);
-        self.hand_over(now, client, message, None);
+        self.hand_over(now, slot, client, message, false);
         Ok(())
     }
 

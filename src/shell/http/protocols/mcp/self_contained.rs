@@ -70,7 +70,7 @@ impl<I: Io> Shell<I> {
         let is_request = message.kind() == Kind::Request;
         connections[AsHttp(slot)].asks = message.id().filter(|_| is_request).and_then(|id| Id::parse(id).ok());
         self.await_answer(now, slot);
-        self.hand_over(now, client, message, (!is_request).then_some(slot));
+        self.hand_over(now, slot, client, message, !is_request);
         Ok(())
     }
 
@@ -123,7 +123,6 @@ impl<I: Io> Shell<I> {
         let Some(connection) = connections.http_mut(slot).filter(|it| it.state == State::Parked) else { return };
         connection.state = State::Reading;
         let Some(message) = connection.incoming.parked.take() else { return };
-        http.trace = connection.incoming.trace.clone();
         http.memory.held -= message.weight();
         let id = message.id().map(<[u8]>::to_vec);
         let pool = self.still_admits(slot).and_then(|()| self.pool_asked(slot));
@@ -131,7 +130,6 @@ impl<I: Io> Shell<I> {
             Some(Era::Legacy) => Err(self.legacy_server(pool, &message)),
             _ => self.give_modern(now, slot, pool, message),
         });
-        self.reactor.http.trace = None;
         if let Err(fault) = result {
             self.reactor.refuse_http(now, slot, &fault, id.as_deref());
         }

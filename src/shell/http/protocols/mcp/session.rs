@@ -133,13 +133,14 @@ impl<I: Io> Shell<I> {
             messages.iter().filter_map(|message| session.cancel(&cancelled_by(message)?)).collect();
         self.await_answer(now, slot);
         cancelled.into_iter().for_each(|slot| self.reactor.end_unanswered(now, slot));
-        let tells = (!has_requests).then_some(slot);
         match body {
-            Body::One(message) => self.hand_over(now, client, message, tells),
+            Body::One(message) => self.hand_over(now, slot, client, message, !has_requests),
             Body::Batch(mut messages) => {
                 let last = messages.pop();
-                messages.into_iter().for_each(|message| self.reactor.http.queue_message(client, message, None));
-                last.into_iter().for_each(|message| self.hand_over(now, client, message, tells));
+                let Reactor { connections, http, .. } = &mut self.reactor;
+                let trace = &connections[AsHttp(slot)].incoming.trace;
+                messages.into_iter().for_each(|message| http.queue_message(client, message, trace.clone(), None));
+                last.into_iter().for_each(|message| self.hand_over(now, slot, client, message, !has_requests));
             }
         }
         Ok(())

@@ -2,6 +2,10 @@
 
 import os
 import sys
+import time
+
+# A wait for what has to happen: no test judges by the clock, but each wait has an end.
+PATIENCE = 180
 
 
 class Skipped(Exception):
@@ -20,6 +24,14 @@ def tell_skipped(why):
     if "STDIO_BUS_SKIPPED" in os.environ:
         with open(os.environ["STDIO_BUS_SKIPPED"], "a") as file:
             file.write(why.replace("\n", " ") + "\n")
+
+
+def waits_for(happened, what):
+    """Waits until it has happened. `what` says what did not, or makes that text."""
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end, what() if callable(what) else what
+        time.sleep(0.2)
 
 
 def run(tests, *arguments):

@@ -16,13 +16,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 
 import cases
 import debian
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PATIENCE = 180
+PATIENCE = cases.PATIENCE
 RELEASE = "bookworm"
 # The command of docs/operations.md, without the port that is published: the machine may have no bridge.
 LIMITS = ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--tmpfs", "/tmp", "--network", "none"]
@@ -70,7 +69,7 @@ class Podman:
         name = self("podman", "run", "--detach", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", *LIMITS, *options,
                     "stdio_bus", *command)
         try:
-            waits_for(lambda: self.tries("podman", "exec", name, "stdio_bus", "status").returncode == 0, lambda: self.log(name))
+            cases.waits_for(lambda: self.tries("podman", "exec", name, "stdio_bus", "status").returncode == 0, lambda: self.log(name))
             yield name
         finally:
             self.tries("podman", "rm", "--force", "--time", "0", name)
@@ -87,13 +86,6 @@ class Podman:
     def states(self, name):
         """Name and state of each process in the container."""
         return self("podman", "exec", name, "sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null | cut -d' ' -f2,3 | tr -d '()' || true").split()
-
-
-def waits_for(happened, what):
-    end = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < end, what()
-        time.sleep(0.2)
 
 
 def built(podman, system):
@@ -152,7 +144,7 @@ def what_workers_leave_is_reaped_by_the_first_process(podman):
     with podman.running(command=("--tcp", ":9000", "--admin", "/tmp/admin.sock", "--", "sh", "-c", worker)) as name:
         for _ in range(5):
             assert podman.calls(name) is True
-        waits_for(lambda: "Z" not in podman.states(name) and "sleep" not in podman.states(name), lambda: podman.states(name))
+        cases.waits_for(lambda: "Z" not in podman.states(name) and "sleep" not in podman.states(name), lambda: podman.states(name))
 
 
 def a_worker_beyond_the_limit_of_memory_ends_alone(podman):

@@ -23,8 +23,7 @@ import cases
 import debian
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# A wait for what has to happen: no test judges by the clock, but each wait has an end.
-PATIENCE = 180
+PATIENCE = cases.PATIENCE
 CONFIG = "/etc/stdio-bus/bus.json"
 SOCKET = "/run/stdio_bus.sock"
 UNITS = ["stdio_bus.service", "stdio_bus.socket"]
@@ -97,7 +96,7 @@ class Machine:
 
     def becomes(self, *states):
         """Waits until service and socket are in these states."""
-        waits_for(lambda: self.states() == list(states), lambda: f"{self.states()} instead of {states}\n{self.journal()}")
+        cases.waits_for(lambda: self.states() == list(states), lambda: f"{self.states()} instead of {states}\n{self.journal()}")
 
     def pid(self):
         return int(self.run("systemctl", "show", "--property=MainPID", "--value", UNITS[0]))
@@ -135,13 +134,6 @@ class Load:
         return self.counts
 
 
-def waits_for(happened, what):
-    end = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < end, what() if callable(what) else what
-        time.sleep(0.2)
-
-
 @contextlib.contextmanager
 def drop_in(machine, name, text):
     """The service has this drop-in meanwhile."""
@@ -171,7 +163,7 @@ def a_client_starts_the_daemon_that_it_connects_to(machine):
     assert machine.states() == ["inactive", "active"], machine.states()
     assert machine.asks(3) == (3, 0)
     assert machine.states() == ["active", "active"], machine.states()
-    waits_for(lambda: "2 of 2 workers run" in machine.run("systemctl", "status", "--no-pager", UNITS[0]), machine.journal)
+    cases.waits_for(lambda: "2 of 2 workers run" in machine.run("systemctl", "status", "--no-pager", UNITS[0]), machine.journal)
 
 
 def systemd_finds_nothing_wrong_in_the_units(machine):
@@ -188,11 +180,11 @@ def a_reload_applies_a_right_configuration_and_names_the_faults_of_a_wrong_one(m
     machine.write(CONFIG, config()[:-1])
     failed = machine.tries("systemctl", "reload", UNITS[0])
     assert failed.returncode != 0, failed
-    waits_for(lambda: "is not valid JSON" in machine.journal(), machine.journal)
+    cases.waits_for(lambda: "is not valid JSON" in machine.journal(), machine.journal)
     assert machine.asks(1) == (1, 0)
     machine.write(CONFIG, config().replace('"instances": 2', '"instances": 3'))
     machine.run("systemctl", "reload", UNITS[0])
-    waits_for(lambda: "3 of 3 workers run" in machine.run("systemctl", "status", "--no-pager", UNITS[0]), machine.journal)
+    cases.waits_for(lambda: "3 of 3 workers run" in machine.run("systemctl", "status", "--no-pager", UNITS[0]), machine.journal)
     assert machine.pid() == before
 
 
@@ -208,7 +200,7 @@ def a_killed_daemon_is_started_again_however_often(machine):
     for _ in range(8):
         before = machine.pid()
         machine.run("systemctl", "kill", "--signal=KILL", UNITS[0])
-        waits_for(lambda: machine.pid() not in (0, before), machine.journal)
+        cases.waits_for(lambda: machine.pid() not in (0, before), machine.journal)
     assert machine.asks(3) == (3, 0)
     machine.becomes("active", "active")
 
@@ -218,7 +210,7 @@ def a_daemon_that_hangs_is_started_again(machine):
         machine.run("systemctl", "restart", UNITS[0])
         before = machine.pid()
         machine.run("kill", "-STOP", str(before))
-        waits_for(lambda: machine.pid() not in (0, before), machine.journal)
+        cases.waits_for(lambda: machine.pid() not in (0, before), machine.journal)
         assert machine.asks(3) == (3, 0)
 
 
@@ -229,7 +221,7 @@ def a_broken_configuration_never_costs_the_socket_and_its_repair_serves_who_wait
         ["nsenter", "--target", machine.leader, "--mount", "--pid", "--", "/usr/bin/python3", "-c", ASK, "10"],
         stdout=subprocess.PIPE, text=True) for _ in range(10)]
     # A start for each of them in the shortest time is what ends a socket that has a limit.
-    waits_for(lambda: machine.journal().count("is not valid JSON") >= 3, machine.journal)
+    cases.waits_for(lambda: machine.journal().count("is not valid JSON") >= 3, machine.journal)
     assert machine.states()[1] == "active", machine.journal()
     machine.write(CONFIG, config())
     for clients in waiting:
@@ -242,7 +234,7 @@ def an_address_that_comes_late_is_taken_when_it_is_there(machine):
     machine.write(CONFIG, json.dumps({**json.loads(config()), "listeners": [{"unix": SOCKET}, {"tcp": "192.0.2.7:9000"}]}))
     assert machine.tries("systemctl", "restart", UNITS[0]).returncode != 0
     restarts = lambda: int(machine.run("systemctl", "show", "--property=NRestarts", "--value", UNITS[0]))
-    waits_for(lambda: restarts() >= 3, machine.journal)
+    cases.waits_for(lambda: restarts() >= 3, machine.journal)
     machine.run("ip", "address", "add", "192.0.2.7/32", "dev", "lo")
     machine.becomes("active", "active")
     machine.write(CONFIG, config())
@@ -323,7 +315,7 @@ def a_user_has_a_daemon_of_their_own(machine):
     def manager(*command):
         return machine.tries("runuser", "-u", "user", "--", "env", f"XDG_RUNTIME_DIR=/run/user/{uid}", "systemctl", "--user", *command)
 
-    waits_for(lambda: manager("is-system-running").stdout.strip() in ("running", "degraded"), machine.journal)
+    cases.waits_for(lambda: manager("is-system-running").stdout.strip() in ("running", "degraded"), machine.journal)
     machine.write("/home/user/.config/systemd/user/stdio_bus.service",
                   shipped("user/stdio_bus.service").replace("/usr/local/bin/", "/usr/bin/"))
     listener = {"unix": f"/run/user/{uid}/bus.sock"}

@@ -224,8 +224,8 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
         (Address::Tcp { port, .. }, Some(libc::EADDRINUSE)) => {
             format!(
                 "another program listens there, or this one at an address that overlaps (ss -ltnp 'sport = :{port}' shows \
-                 which); stop it, or choose another port; if nobody listens, a connection has the port (ss -tanp 'sport = \
-                 :{port}')"
+                 which); stop it, or choose another port; daemons share one if each has listeners[].reuse_port and they are of \
+                 one user; if nobody listens, a connection has the port (ss -tanp 'sport = :{port}')"
             )
         }
         (Address::Tcp { .. }, Some(libc::EADDRNOTAVAIL)) => {

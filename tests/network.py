@@ -1,6 +1,7 @@
 """Three daemons on machines of their own behind HAProxy, with each shipped file: network namespaces with a link each. A
 rolling restart under load loses no request, a link that goes down without a word leaves nobody waiting, and a daemon that
-is full keeps its clients. The bridge notices a machine that has gone, too.
+is full keeps its clients. The bridge notices a machine that has gone, too. And daemons that share a port of one machine
+are replaced one after the other under load.
 
 STDIO_BUS is the daemon's program. It needs root, ip(8) of iproute2, haproxy and openssl, and is skipped without them. The
 first argument chooses cases.
@@ -25,6 +26,7 @@ import cases
 from balancer import PATIENCE, Bus, are_seen, certificates, exists, free_ports, haproxy, is_seen, until
 
 CLIENTS = 18
+RESTARTS = 20
 EVERY = 0.2
 # 10 s with a machine of its own.
 END_IS_HEARD = 30
@@ -77,7 +79,7 @@ class Host(Bus):
 
     async def is_ready(self):
         try:
-            reader, writer = await asyncio.open_connection(self.address, ADMIN)
+            reader, writer = await asyncio.open_connection(self.address, self.admin)
             writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
             status = await asyncio.wait_for(reader.readline(), PATIENCE)
             writer.close()
@@ -87,6 +89,26 @@ class Host(Bus):
 
     def link(self, state):
         subprocess.run(["ip", "link", "set", f"v{self.name}", state], check=True)
+
+
+class Sharing(Host):
+    """One of the daemons that share a port of the first machine."""
+
+    def __init__(self, folder, number):
+        self.kind, self.name = "tcp", f"daemon{number}"
+        self.space, self.address = f"{os.environ[INSIDE]}-1", "10.77.0.11"
+        Bus.__init__(self, folder, number, ADMIN + number, [sys.executable, "-c", WORKER, self.name], reuse_port=True)
+        with open(self.arguments[2]) as file:
+            config = json.load(file)
+        # The default of those that share a port.
+        del config["limits"]["lame_duck_sec"]
+        with open(self.arguments[2], "w") as file:
+            json.dump(config, file)
+        self.arguments[-1] = f"{self.address}:{self.admin}"
+        self.arguments = ["ip", "netns", "exec", self.space, *self.arguments]
+
+    def listens(self, port):
+        return {self.kind: f"{self.address}:{PORT}"}
 
 
 class Lines:
@@ -398,6 +420,61 @@ async def bridge_alone(front, buses, _kinds):
     return "noticed"
 
 
+async def connects_all_the_time(served, failed, running):
+    """A client that connects for each request."""
+    while running.is_set():
+        try:
+            reader, writer = await asyncio.open_connection("10.77.0.11", PORT)
+            writer.write(b'{"jsonrpc":"2.0","id":1,"method":"x"}\n')
+            line = await asyncio.wait_for(reader.readline(), PATIENCE)
+            writer.close()
+            answer = json.loads(line)
+            if "result" in answer:
+                served[answer["result"]["at"]] = served.get(answer["result"]["at"], 0) + 1
+            else:
+                failed.append(f"refused: {answer}")
+        except (OSError, ValueError, asyncio.TimeoutError) as error:
+            failed.append(repr(error))
+        await asyncio.sleep(0.02)
+
+
+async def shared_port():
+    """Each new daemon is there before the old one goes, and no client that connects meanwhile is refused or reset."""
+    served, failed, running = {}, [], asyncio.Event()
+    running.set()
+    with tempfile.TemporaryDirectory() as folder:
+        run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/tcp_migrate_req", space=f"{os.environ[INSIDE]}-1")
+        daemon, tasks, daemons = None, [], []
+        try:
+            for number in range(RESTARTS + 1):
+                new = Sharing(folder, number)
+                daemons.append(new)
+                new.start()
+                await until(f"{new.name} is ready", new.is_ready)
+                if daemon is None:
+                    tasks = [asyncio.create_task(connects_all_the_time(served, failed, running)) for _ in range(CLIENTS)]
+                else:
+                    daemon.process.send_signal(signal.SIGTERM)
+                    assert await daemon.ends() == 0
+
+                async def serves():
+                    return served.get(new.name, 0) >= CLIENTS
+                await until(f"{new.name} serves", serves)
+                assert not failed, f"{len(failed)} failed at restart {number}: {failed[:5]}"
+                daemon = new
+            running.clear()
+            await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+            assert not failed, failed[:5]
+        finally:
+            for task in tasks:
+                task.cancel()
+            for one in daemons:
+                if one.process.poll() is None:
+                    one.process.kill()
+                    one.process.wait()
+    return f"{sum(served.values())} connections in {RESTARTS} restarts"
+
+
 DEDICATED = {"assignment": "dedicated", "instances": 1, "max_instances": 1}
 CASES = [
     ("lines", "haproxy.cfg", "tcp", [Lines, Bridge], {}, [rolling, link_down]),
@@ -448,6 +525,13 @@ async def inside():
     for one in chosen:
         passed += await case(*one)
     every = sum(len(checks) for *_, checks in chosen)
+    if wanted in "shared_port":
+        every += 1
+        try:
+            print(f"test shared_port: {await shared_port()} ... ok", flush=True)
+            passed += 1
+        except Exception:
+            print(f"test shared_port ... FAILED\n{traceback.format_exc()}", flush=True)
     print(f"{passed} passed, {every - passed} failed")
     return passed == every and every > 0
 

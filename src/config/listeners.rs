@@ -33,6 +33,7 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
         let idle_timeout = number(reader, &object, "idle_timeout_sec").map(Duration::from_secs);
         let closes_when_not_ready = reader.choice(&object, "when_not_ready", [false, true]).unwrap_or_default();
         let Some((node, listen)) = listen(reader, &object) else { continue };
+        let reuse_port = object.get("reuse_port").is_some_and(|node| reuse_port(reader, node, &listen));
         let web = web(reader, &object, &listen, pools);
         if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
             reader.fail(&node, format!("{listen} is listened on already"), None);
@@ -51,6 +52,7 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
             idle_timeout,
             entry,
             closes_when_not_ready,
+            reuse_port,
             web,
             is_gone: false,
         };
@@ -85,6 +87,15 @@ fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> E
         user_ids(reader, node)
     });
     Entry { allow, peer_uids, proxy }
+}
+
+fn reuse_port<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listen: &Listen) -> bool {
+    let is_wanted = reader.boolean(node).unwrap_or_default();
+    if is_wanted && listen.host_and_port().is_none() {
+        let hint = "leave it out: during a restart a socket of systemd keeps the clients of a Unix socket".to_owned();
+        reader.fail(node, "is for TCP ports; the file of a Unix socket belongs to one daemon", Some(hint));
+    }
+    is_wanted
 }
 
 fn proxy<'t>(reader: &mut Reader<'t>, node: &Node<'t>, is_unix: bool) -> Option<Proxies> {

@@ -146,6 +146,8 @@ pub struct Listener {
     pub entry: Entry,
     /// It is closed while none of its pools has a running worker.
     pub closes_when_not_ready: bool,
+    /// Other daemons may listen at the same TCP port (SO_REUSEPORT).
+    pub reuse_port: bool,
     /// The terms of its HTTP clients; none if its clients speak NDJSON.
     pub web: Option<Web>,
     /// The configuration does not have it any more; it exists for its remaining clients.
@@ -187,6 +189,7 @@ impl Listener {
             idle_timeout: None,
             entry: Entry::default(),
             closes_when_not_ready: false,
+            reuse_port: false,
             web: None,
             is_gone: false,
         }

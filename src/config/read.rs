@@ -26,6 +26,10 @@ use crate::bus::settings::{
 /// Maximum length of a pool id in bytes: it is in every line of its workers' stderr.
 const MAX_POOL_ID: usize = 64;
 
+/// Default of `lame_duck_sec` where daemons share a port. Who has just connected when a daemon begins to drain is
+/// still served by it; new clients are another daemon's from then on.
+const SHARED_LAME_DUCK: Duration = Duration::from_secs(1);
+
 /// Reads a whole configuration, or returns everything that is wrong with it.
 pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, usize, LogFormat)> {
     let mut reader = Reader::new(text);
@@ -54,7 +58,14 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
         None => Vec::new(),
     };
     let routing = top.get("routing").map(|node| routing(reader, node)).unwrap_or_default();
-    let limits = top.get("limits").map(|node| limits(reader, node)).unwrap_or_default();
+    let mut default = Limits::default();
+    if listeners.iter().any(|listener| listener.reuse_port) {
+        default.lame_duck = SHARED_LAME_DUCK;
+    }
+    let limits = match top.get("limits") {
+        Some(node) => limits(reader, node, default),
+        None => default,
+    };
     let admin = top.get("admin").and_then(|node| admin(reader, node, &listeners));
     let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
     let node = top.get("node").and_then(|node| name(reader, node)).unwrap_or_else(node::of_host);
@@ -330,8 +341,7 @@ fn token<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<(Secret, PathBu
 }
 
 // Spec 9.3.5 and 9.3.6: omitted limits keep their defaults.
-fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
-    let default = Limits::default();
+fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>, default: Limits) -> Limits {
     let Some(object) = reader.object(node, "limits") else { return default };
     let bytes = |reader: &mut Reader<'t>, key, default| {
         number(reader, &object, key).and_then(|value| usize::try_from(value).ok()).unwrap_or(default)

@@ -272,7 +272,7 @@ const LIMITS: &[Setting] = &[
     row(
         "lame_duck_sec",
         Number(Seconds, 0, DAY),
-        Value("0"),
+        Words("0, with `reuse_port` 1"),
         "Time that a shutdown keeps serving while balancers see `/readyz` fail.",
     ),
     row(
@@ -368,6 +368,7 @@ const OF_ALL_LISTENERS: &[Setting] = &[
         Value("\"accept\""),
         "While none of its workers runs: accept clients, or close the socket.",
     ),
+    row("reuse_port", Flag, Value("false"), "Whether other daemons of the same user may listen at the same TCP port."),
 ];
 
 const OF_WEB: &[Setting] = &[

@@ -73,7 +73,7 @@ const ALL: &str = r#"{
   "routing": {"id_collision": "always", "session_access": "shared"}, "node": "bus-1",
   "listeners": [
     {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
-      "when_not_ready": "close",
+      "when_not_ready": "close", "reuse_port": true,
       "allow": ["10.0.0.0/8", "::1"], "proxy": {"from": ["192.0.2.7"]}},
     {"unix": "/run/b", "mode": "0660", "owner": "root:7", "peer_uids": ["root", 1000], "max_connections": 7,
      "idle_timeout_sec": 600},

@@ -190,6 +190,10 @@ impl<I: Io> Reactor<I> {
         if !self.is_accepting(index) && !self.is_watching(index) {
             return;
         }
+        self.await_connection(index);
+    }
+
+    fn await_connection(&mut self, index: usize) {
         let Some(socket) = self.listeners.acceptors[index].begin() else { return };
         let socket = socket.as_raw_fd();
         // SAFETY: the socket stays open while this is in flight.
@@ -263,8 +267,24 @@ impl<I: Io> Reactor<I> {
     /// The core takes no more clients. Operators are still admitted.
     pub(super) fn stop_accepting(&mut self) {
         self.listeners.is_closed = true;
+        self.close_acceptors();
+    }
+
+    /// Other daemons take all new clients of the ports that they share with us.
+    pub(super) fn leave_shared_ports(&mut self) {
+        self.listeners.leaves_shared = true;
+        for acceptor in self.listeners.there().filter(|acceptor| self.listeners.has_left(acceptor)) {
+            tracing::info!("stopped listening on {}, whose port other daemons share", acceptor.address);
+        }
+        self.close_acceptors();
+    }
+
+    /// Closes the listening sockets that are to be closed. What waits in them is accepted before (`empty_backlog`), also
+    /// where nothing was awaited, since the table was full.
+    pub(super) fn close_acceptors(&mut self) {
         for index in 0..self.listeners.acceptors.len() {
             if self.listeners.is_closed(index) {
+                self.await_connection(index);
                 self.close_acceptor(index);
             }
         }

@@ -44,6 +44,7 @@ impl<I: Io> Reactor<I> {
                 }
                 Effect::CloseListener(listener) => self.listeners.close_listener(listener),
                 Effect::OpenListener(listener) => self.open_listener(listener),
+                Effect::LeaveSharedPorts => self.leave_shared_ports(),
                 Effect::StopAccept => {
                     self.stop_accepting();
                     self.connections.end_with_answers();

@@ -55,6 +55,8 @@ pub(super) struct Listening {
     pub listener: ListenerId,
     /// A service manager holds it, too, and keeps it when we end.
     pub is_inherited: bool,
+    /// Other daemons may listen at the same address (SO_REUSEPORT). The service manager says that of its own.
+    is_shared: bool,
 }
 
 /// The address that a socket is bound to.
@@ -100,7 +102,7 @@ impl Listening {
     #[cfg(test)]
     pub(super) fn nowhere(socket: OwnedFd, address: &str, listener: ListenerId) -> Self {
         let place = Place::Unix { path: address.into(), mode: 0o600, owner: Owner::default(), file: None };
-        Self { socket, address: address.to_owned(), listener, is_inherited: false, place }
+        Self { socket, address: address.to_owned(), listener, is_inherited: false, is_shared: false, place }
     }
 
     /// Sets the permissions of its file, if it has one.
@@ -114,6 +116,20 @@ impl Listening {
         chmod(&*path, Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))?;
         (*before, *owned) = (mode, owner);
         Ok(())
+    }
+
+    /// Lets other daemons listen at its address, if it is a TCP socket that only we hold. Where that ends the kernel may
+    /// still let them, once one of them has listened there; but the daemon leaves the address to nobody any more.
+    pub(super) fn set_shared(&mut self, is_shared: bool) -> io::Result<()> {
+        if self.is_shared != is_shared && !self.is_inherited && !self.is_unix() {
+            sockopt::set_socket_reuseport(&self.socket, is_shared)?;
+            self.is_shared = is_shared;
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Whether its clients are local users rather than network addresses.
@@ -143,21 +159,21 @@ impl Listening {
                 listen(&self.socket, BACKLOG).map_err(|error| failed(error.into()))?;
                 let socket = self.socket.try_clone().map_err(failed)?;
                 let (address, place) = (self.address.clone(), Place::Tcp(*address));
-                Ok(Self { socket, address, listener: self.listener, is_inherited: true, place })
+                Ok(Self { socket, address, listener: self.listener, is_inherited: true, is_shared: false, place })
             }
             // Only TCP sockets can listen again (unix(7)).
             Place::Unix { .. } if self.is_inherited => Err(failed(io::ErrorKind::Unsupported.into())),
             Place::Tcp(address) => {
-                let (socket, _) = tcp_socket(*address, false).map_err(failed)?;
-                Ok(Self::tcp(socket, *address, self.listener))
+                let (socket, _) = tcp_socket(*address, Sharing::of(self.is_shared)).map_err(failed)?;
+                Ok(Self::tcp(socket, *address, self.listener, self.is_shared))
             }
             Place::Unix { path, mode, owner, .. } => open_unix(path, *mode, *owner, self.listener, Instant::now()),
         }
     }
 
-    fn tcp(socket: OwnedFd, address: SocketAddr, listener: ListenerId) -> Self {
+    fn tcp(socket: OwnedFd, address: SocketAddr, listener: ListenerId, is_shared: bool) -> Self {
         let place = Place::Tcp(address);
-        Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, place }
+        Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, is_shared, place }
     }
 
     /// A service manager's socket at this address.
@@ -171,9 +187,20 @@ impl Listening {
             tune(&socket).map_err(failed)?;
         }
         let address = format!("{} (passed on by the service manager)", inherited.address);
-        Ok(Self { socket, address, listener, is_inherited: true, place })
+        Ok(Self { socket, address, listener, is_inherited: true, is_shared: false, place })
     }
 }
+
+/// What is missing on a machine where daemons share a port, as the sysctl of this content says.
+pub(crate) fn doubt_of_sharing(migrates: &str) -> Option<&'static str> {
+    (migrates.trim() == "0").then_some(
+        "a connection that arrives just when one of the daemons that share a port closes its socket is reset; with sysctl \
+         net.ipv4.tcp_migrate_req=1 another of them gets it",
+    )
+}
+
+/// The sysctl that says whether connections of a closed socket go to others at its port (ip-sysctl.rst of Linux).
+pub(crate) const MIGRATES: &str = "/proc/sys/net/ipv4/tcp_migrate_req";
 
 /// Locks the directory of a socket file that is created, if possible before `until`: any program may lock a directory
 /// for as long as it likes. A file without a listener may be one that another daemon has just created and is about to
@@ -218,13 +245,38 @@ pub(super) struct Opening<'a> {
     others_until: Instant,
     /// TCP sockets that a reload is about to close. Until then new ones may overlap with them (SO_REUSEPORT), as 0.0.0.0
     /// does with 127.0.0.1: they listen until all new ones are open, and stay if one cannot be opened.
-    leaving: Vec<OwnedFd>,
+    leaving: Vec<Leaving>,
+}
+
+/// A TCP socket that a reload is about to close.
+struct Leaving {
+    socket: OwnedFd,
+    /// Its address is shared with other daemons anyway.
+    is_shared: bool,
+}
+
+/// With whom a TCP socket shares its address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Nobody,
+    /// With sockets that a reload is about to close, and with nobody once it listens.
+    Leaving,
+    /// With other daemons of the same user.
+    Daemons,
+}
+
+impl Sharing {
+    fn of(is_shared: bool) -> Self {
+        if is_shared { Self::Daemons } else { Self::Nobody }
+    }
 }
 
 impl<'a> Opening<'a> {
     /// `inherited` were passed to us; `leaving` are our TCP sockets that are closed once the new ones are open.
     pub(super) fn new(inherited: &'a [Inherited], leaving: Vec<OwnedFd>) -> Self {
         let others_until = Instant::now() + OTHER_STARTS;
+        let is_shared = |socket: &OwnedFd| sockopt::socket_reuseport(socket).unwrap_or_default();
+        let leaving = leaving.into_iter().map(|socket| Leaving { is_shared: is_shared(&socket), socket }).collect();
         let opening = Self { inherited, used: vec![false; inherited.len()], others_until, leaving };
         opening.may_be_shared(true);
         opening
@@ -232,8 +284,8 @@ impl<'a> Opening<'a> {
 
     /// Whether the addresses of leaving sockets may be shared. If this fails, they stay in use, which is reported.
     fn may_be_shared(&self, may_be: bool) {
-        for socket in &self.leaving {
-            let _ = sockopt::set_socket_reuseport(socket, may_be);
+        for leaving in self.leaving.iter().filter(|leaving| !leaving.is_shared) {
+            let _ = sockopt::set_socket_reuseport(&leaving.socket, may_be);
         }
     }
 
@@ -248,11 +300,11 @@ impl<'a> Opening<'a> {
     ///
     /// The kernel closes a killed daemon's sockets some time after it was reaped, since its ring still holds them: an
     /// address in use is retried for a while.
-    fn open(&mut self, listen: &Listen, listener: ListenerId) -> Result<Vec<Listening>, StartError> {
+    fn open(&mut self, listen: &Listen, is_shared: bool, listener: ListenerId) -> Result<Vec<Listening>, StartError> {
         let until = Instant::now() + LAST_HOLDER;
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.open_now(listen, listener) {
+            match self.open_now(listen, is_shared, listener) {
                 Err(error) if is_in_use(&error) && Instant::now() + pause < until => std::thread::sleep(pause),
                 other => return other,
             }
@@ -269,15 +321,26 @@ impl<'a> Opening<'a> {
     ) -> Result<Vec<Listening>, StartError> {
         let mut opened = Vec::new();
         for index in listeners {
-            opened.extend(self.open(&config.listeners[index.index()].listen, index)?);
+            let listener = &config.listeners[index.index()];
+            opened.extend(self.open(&listener.listen, listener.reuse_port, index)?);
         }
         if let Some(admin) = config.admin.as_ref().filter(|_| with_admin) {
-            opened.extend(self.open(&admin.listen, OPERATORS)?.into_iter().take(MOST_OPERATOR_SOCKETS));
+            opened.extend(self.open(&admin.listen, false, OPERATORS)?.into_iter().take(MOST_OPERATOR_SOCKETS));
         }
         Ok(opened)
     }
 
-    fn open_now(&mut self, listen: &Listen, listener: ListenerId) -> Result<Vec<Listening>, StartError> {
+    fn open_now(
+        &mut self,
+        listen: &Listen,
+        is_shared: bool,
+        listener: ListenerId,
+    ) -> Result<Vec<Listening>, StartError> {
+        let sharing = match (is_shared, self.leaving.is_empty()) {
+            (true, _) => Sharing::Daemons,
+            (false, true) => Sharing::Nobody,
+            (false, false) => Sharing::Leaving,
+        };
         let mut passed_on = |address: Address, place: Place| {
             let at = self.inherited.iter().position(|inherited| inherited.address == address)?;
             self.used[at] = true;
@@ -285,7 +348,7 @@ impl<'a> Opening<'a> {
         };
         match listen {
             Listen::Stdio => Ok(Vec::new()),
-            Listen::Tcp { host, port } => open_tcp(host, *port, listener, !self.leaving.is_empty(), |address| {
+            Listen::Tcp { host, port } => open_tcp(host, *port, listener, sharing, |address| {
                 passed_on(Address::Tcp { host: address.ip().to_string(), port: *port }, Place::Tcp(address))
             }),
             Listen::Unix { path, mode, owner } => {
@@ -320,7 +383,7 @@ fn open_tcp(
     host: &str,
     port: u16,
     listener: ListenerId,
-    shares: bool,
+    sharing: Sharing,
     mut passed_on: impl FnMut(SocketAddr) -> Option<Result<Listening, StartError>>,
 ) -> Result<Vec<Listening>, StartError> {
     let asked = Address::Tcp { host: host.to_owned(), port };
@@ -341,8 +404,10 @@ fn open_tcp(
             opened.push(listening?);
             continue;
         }
-        match tcp_socket(address, shares) {
-            Ok((socket, address)) => opened.push(Listening::tcp(socket, address, listener)),
+        match tcp_socket(address, sharing) {
+            Ok((socket, address)) => {
+                opened.push(Listening::tcp(socket, address, listener, sharing == Sharing::Daemons));
+            }
             // localhost resolves to ::1 even on machines without IPv6.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => {
                 absent = Some(error);
@@ -357,8 +422,7 @@ fn open_tcp(
     }
 }
 
-/// With `shares` the address may overlap with that of a leaving socket.
-fn tcp_socket(address: SocketAddr, shares: bool) -> io::Result<(OwnedFd, SocketAddr)> {
+fn tcp_socket(address: SocketAddr, sharing: Sharing) -> io::Result<(OwnedFd, SocketAddr)> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if address.is_ipv6() {
@@ -367,12 +431,12 @@ fn tcp_socket(address: SocketAddr, shares: bool) -> io::Result<(OwnedFd, SocketA
     }
     sockopt::set_socket_reuseaddr(&socket, true)?;
     tune(&socket)?;
-    if shares {
+    if sharing != Sharing::Nobody {
         sockopt::set_socket_reuseport(&socket, true)?;
     }
     bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
-    if shares {
+    if sharing == Sharing::Leaving {
         sockopt::set_socket_reuseport(&socket, false)?;
     }
     let bound = SocketAddr::try_from(getsockname(&socket)?)?;
@@ -435,7 +499,14 @@ fn open_unix(
         chmod(path, Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))?;
     }
     listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
-    Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, is_inherited: false, place })
+    Ok(Listening {
+        socket,
+        address: format!("unix:{}", path.display()),
+        listener,
+        is_inherited: false,
+        is_shared: false,
+        place,
+    })
 }
 
 /// Changes the owner of a socket file.

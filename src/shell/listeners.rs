@@ -204,11 +204,13 @@ pub(super) struct Listeners {
     pub is_paused: bool,
     /// It admits no more at all.
     pub is_closed: bool,
+    /// It leaves ports that other daemons share.
+    pub leaves_shared: bool,
 }
 
 impl Listeners {
     pub(super) fn new(acceptors: Vec<Acceptor>, terms: Vec<Terms>) -> Self {
-        Self { acceptors, terms, grants: Grants::default(), is_paused: false, is_closed: false }
+        Self { acceptors, terms, grants: Grants::default(), is_paused: false, is_closed: false, leaves_shared: false }
     }
 
     /// Adds an acceptor in a free slot, and returns the index.
@@ -282,7 +284,12 @@ impl Listeners {
     /// Whether a socket is to be closed once nothing is in flight on it.
     pub(super) fn is_closed(&self, index: usize) -> bool {
         let acceptor = &self.acceptors[index];
-        acceptor.is_gone || self.is_closed && !acceptor.for_admin
+        acceptor.is_gone || self.is_closed && !acceptor.for_admin || self.has_left(acceptor)
+    }
+
+    /// Whether a socket is left to other daemons, which share its port.
+    pub(super) fn has_left(&self, acceptor: &Acceptor) -> bool {
+        self.leaves_shared && acceptor.listening.as_ref().is_some_and(Listening::is_shared)
     }
 
     /// Refuses new connections to a listener. Its sockets keep their addresses.

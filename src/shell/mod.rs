@@ -40,7 +40,7 @@ mod http;
 mod inbox;
 mod inherited;
 mod life;
-mod listen;
+pub(crate) mod listen;
 mod listeners;
 mod liveness;
 mod log;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::admin::Admin;
 use super::descriptors::{self, Allowance, Need};
 use super::inherited::may_block;
-use super::listen::Opening;
+use super::listen::{MIGRATES, Opening, doubt_of_sharing};
 use super::listeners::Acceptor;
 use super::notify::Notify;
 use super::reload::{Reloads, Source};
@@ -126,6 +126,11 @@ fn say_how_it_is(
             _ => "",
         };
         tracing::info!("buffers are not registered ({error}){remedy}");
+    }
+    if config.listeners.iter().any(|listener| listener.reuse_port)
+        && let Some(doubt) = std::fs::read_to_string(MIGRATES).ok().and_then(|migrates| doubt_of_sharing(&migrates))
+    {
+        tracing::info!("{doubt}");
     }
     if let Some(doubt) = cgroup::doubt(config.limits.max_memory) {
         tracing::warn!(reason = "memory_limit", "{doubt}");

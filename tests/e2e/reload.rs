@@ -218,6 +218,22 @@ fn a_daemon_without_a_rereadable_configuration_drains_on_a_hangup() {
 }
 
 #[test]
+fn a_reload_lets_other_daemons_share_a_port() {
+    let at = |port: u16, is_shared: bool| {
+        let listener = json!({ "tcp": format!("127.0.0.1:{port}"), "reuse_port": is_shared });
+        Setup::new([named("one", 1)]).no_listener().set("listeners", json!([listener]))
+    };
+    let running = start_ready(at(0, false));
+    let another = || at(running.address().port(), true);
+    assert_eq!(another().run().code, Some(73));
+    reload(&running, |config| config["listeners"][0]["reuse_port"] = json!(true));
+    let other = another().start();
+    assert_eq!(other.address(), running.address());
+    other.stop();
+    running.stop();
+}
+
+#[test]
 fn the_service_manager_is_notified_of_a_reload_and_its_end() {
     let (mut manager, setup) = Manager::new(Setup::new([named("old", 1)]));
     let daemon = start_ready(setup);

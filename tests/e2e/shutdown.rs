@@ -1,6 +1,6 @@
 //! Shutdown (spec 10; decision 14).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 
 use crate::admin::{Admin, command, metric, said, start_ready};
 use crate::client::Client;
-use crate::harness::{Setup, children, echo, lives, recorded, refuses_connections, seconds_go_by, skip, until, worker};
+use crate::harness::{
+    Daemon, Setup, children, echo, lives, recorded, refuses_connections, seconds_go_by, skip, until, worker,
+};
 
 /// The process id of the only worker.
 fn pid_of_its_worker(client: &mut Client) -> u64 {
@@ -221,6 +223,61 @@ fn a_connection_in_the_backlog_at_shutdown_gets_an_answer() {
     busy.send(&json!({ "method": "release" }));
     busy.answer(2);
     daemon.ends_well();
+}
+
+/// Two daemons, one after the other, at a TCP port that they share. The first one's lame duck ends with its last client.
+fn two_at_one_port() -> [Daemon; 2] {
+    let at = |port: u16| {
+        let setup = Setup::new([worker("agents", 1, &[])]).limit("lame_duck_sec", 600).no_listener();
+        setup.set("listeners", json!([{ "tcp": format!("127.0.0.1:{port}"), "reuse_port": true }])).start()
+    };
+    let old = at(0);
+    let new = at(old.address().port());
+    assert_eq!(new.address(), old.address());
+    [old, new]
+}
+
+#[test]
+fn daemons_that_share_a_port_each_serve_some_of_its_clients() {
+    let [one, other] = two_at_one_port();
+    let address = one.address();
+    // The kernel spreads them by their ports: that one daemon gets all is as likely as 64 coins that fall alike.
+    let pids: BTreeSet<u64> = (0..64).map(|_| pid_of_its_worker(&mut Client::over_tcp(address))).collect();
+    assert_eq!(pids.len(), 2);
+    one.stop();
+    other.stop();
+}
+
+#[test]
+fn a_new_daemon_takes_a_shared_port_over_and_nobody_is_refused() {
+    let [old, new] = two_at_one_port();
+    let address = old.address();
+    // Some of these wait in the queue of the old daemon, which accepts nobody while it is stopped.
+    old.stand_still();
+    let mut waiting: Vec<_> = (0..64).map(|_| Client::over_tcp(address)).collect();
+    old.signal(Signal::TERM);
+    old.signal(Signal::CONT);
+    let pids: BTreeSet<u64> = waiting.iter_mut().map(pid_of_its_worker).collect();
+    assert_eq!(pids.len(), 2);
+    old.logs(&["stopped listening on", "whose port other daemons share"]);
+    new.until("all new clients are the new daemon's", || {
+        let pids: BTreeSet<u64> = (0..16).map(|_| pid_of_its_worker(&mut Client::over_tcp(address))).collect();
+        pids.len() == 1
+    });
+    drop(waiting);
+    old.ends_well();
+    new.stop();
+}
+
+#[test]
+fn a_port_is_shared_only_if_both_daemons_say_so() {
+    let [first, second] = two_at_one_port();
+    let setup = Setup::new([worker("agents", 1, &[])]).no_listener();
+    let outcome = setup.set("listeners", json!([{ "tcp": first.address().to_string() }])).run();
+    assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("reuse_port"), "{}", outcome.stderr);
+    first.stop();
+    second.stop();
 }
 
 #[test]

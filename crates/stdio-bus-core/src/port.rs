@@ -233,6 +233,9 @@ pub enum Effect {
     CloseListener(ListenerId),
     /// Listen again.
     OpenListener(ListenerId),
+    /// Close for good those listening sockets whose port other daemons share: new clients are theirs from now on, and
+    /// those that wait in the sockets are still accepted.
+    LeaveSharedPorts,
     /// Close the listening sockets for good (spec 10.2.1).
     StopAccept,
     /// The era of a pool's command is known ([`View::pool_era`](super::View::pool_era)).

@@ -142,6 +142,7 @@ impl Bus {
         }
         let until = self.ctx.time.now().after(lame_duck);
         enter_stage(&mut self.ctx, Stage::LameDuck, until);
+        self.ctx.out.push(Effect::LeaveSharedPorts);
         self.ctx.report(Reason::Draining, None, || {
             let seconds = lame_duck.as_secs();
             format!(

@@ -17,6 +17,7 @@ use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
 use crate::shell::descriptors::Need;
+use crate::shell::listen::{MIGRATES, doubt_of_sharing};
 use crate::{cgroup, scan, visible};
 
 /// Threads of an agent on Node.js.
@@ -120,6 +121,7 @@ fn findings(config: &Config) -> Vec<Finding> {
     findings.push(memory(config));
     findings.push(memory_of_all(config, cgroup::memory(), fs::read_to_string("/proc/meminfo").ok().as_deref()));
     findings.push(backlog(fs::read_to_string("/proc/sys/net/core/somaxconn").ok().as_deref()));
+    findings.extend(sharing(config, fs::read_to_string(MIGRATES).ok().as_deref()));
     findings.push(Finding::good("processor", format!("lines are scanned with {:?}", scan::Scanner::new().set())));
     findings.push(container());
     findings.push(users(config, may_change_users()));
@@ -171,6 +173,19 @@ fn ring(config: &Config) -> Vec<Finding> {
         Ok(Kernel::Epoll(_, None)) => vec![Finding::good("epoll", "works")],
         Err(error) => vec![Finding::bad("epoll", error.to_string(), "allow more descriptors or memory")],
     }
+}
+
+/// What becomes of connections where daemons share a port and one of them ends.
+fn sharing(config: &Config, migrates: Option<&str>) -> Option<Finding> {
+    let migrates = migrates.filter(|_| config.listeners.iter().any(|listener| listener.reuse_port))?;
+    Some(match doubt_of_sharing(migrates) {
+        Some(doubt) => Finding::doubtful(
+            "reuse_port",
+            doubt,
+            "echo net.ipv4.tcp_migrate_req=1 > /etc/sysctl.d/60-stdio-bus.conf && sysctl --system",
+        ),
+        None => Finding::good("reuse_port", "connections of a daemon that ends go to others at its port"),
+    })
 }
 
 fn limit(value: Option<u64>) -> String {
@@ -410,7 +425,8 @@ fn groups(may_divide: Option<bool>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Identity;
+    use crate::address::Address;
+    use crate::config::{Identity, Listener, ListenerKind};
 
     #[test]
     fn an_old_kernel_is_reported_with_the_required_version() {
@@ -482,6 +498,15 @@ mod tests {
             assert!(finding.remedy.is_some() || finding.verdict == Verdict::Good, "{finding:?}");
         }
         assert_eq!(backlog(Some("128\n")).verdict, Verdict::Doubtful);
+        assert_eq!(sharing(&config, Some("0\n")), None);
+        let mut shared = config;
+        let mut listener = Listener::of(ListenerKind::Tcp, Address::tcp("127.0.0.1", 9000));
+        listener.reuse_port = true;
+        shared.listeners.push(listener);
+        let said =
+            |migrates| sharing(&shared, Some(migrates)).map(|finding| (finding.verdict, finding.remedy.is_some()));
+        assert_eq!(said("0\n"), Some((Verdict::Doubtful, true)));
+        assert_eq!(said("1\n"), Some((Verdict::Good, false)));
         let text = as_text(&[Finding::bad("io_uring", "no", "do this\nor that")]);
         assert_eq!(text, format!("BAD   io_uring      no\n{0:20}do this\n{0:20}or that\n", ""));
     }

@@ -128,7 +128,13 @@ fn with(section: &Section, key: &str, value: Option<Value>) -> String {
     }
     if section.path.starts_with("listeners[]") {
         let is_web = section.name == table::PINGS || section.name == table::WEB;
-        config["listeners"] = json!([if is_web { json!({ "ws": "a:1" }) } else { json!({ "unix": "b" }) }]);
+        config["listeners"] = json!([if is_web {
+            json!({ "ws": "a:1" })
+        } else if key == "reuse_port" {
+            json!({ "tcp": "a:1" })
+        } else {
+            json!({ "unix": "b" })
+        }]);
     } else if section.path == "admin" {
         config["admin"] = json!({ "listen": "/a" });
     }

@@ -388,6 +388,32 @@ fn a_listener_without_a_preferred_pool_is_reported() {
 }
 
 #[test]
+fn daemons_that_share_a_port_are_lame_ducks_for_a_second_unless_the_file_says_otherwise() {
+    let lame_duck = |listener: &str, limits: &str| {
+        good(&top(&format!(r#","limits":{{{limits}}},"listeners":[{listener}]"#))).limits.lame_duck.as_secs()
+    };
+    assert_eq!(lame_duck(r#"{"tcp":"a:1"}"#, ""), 0);
+    assert_eq!(lame_duck(r#"{"tcp":"a:1","reuse_port":false}"#, ""), 0);
+    for kind in ["tcp", "ws"] {
+        let shared = format!(r#"{{"{kind}":"a:1","reuse_port":true}}"#);
+        assert_eq!(lame_duck(&shared, ""), 1);
+        assert_eq!(lame_duck(&shared, r#""lame_duck_sec":7"#), 7);
+        assert_eq!(lame_duck(&shared, r#""lame_duck_sec":0"#), 0);
+    }
+}
+
+#[test]
+fn a_unix_socket_cannot_be_shared() {
+    let refused = |listener: &str| refused(&top(&format!(r#","listeners":[{listener}]"#)));
+    for kind in [r#""unix":"/run/a""#, r#""ws":"unix:/run/a""#, r#""unix":"@a""#] {
+        let told = refused(&format!(r#"{{{kind},"reuse_port":true}}"#));
+        assert!(told.contains("listeners[0].reuse_port: is for TCP ports"), "{told}");
+    }
+    let told = refused(r#"{"tcp":"a:1","reuse_port":1}"#);
+    assert!(told.contains("listeners[0].reuse_port"), "{told}");
+}
+
+#[test]
 fn every_key_of_a_listener_arrives() {
     let config = good(ALL);
     let unix = |path: &str, mode| Listener::open(Listen::Unix { path: path.into(), mode, owner: Owner::default() });
@@ -403,6 +429,7 @@ fn every_key_of_a_listener_arrives() {
             proxy: Some(Proxies::Networks(networks(&["192.0.2.7"]))),
         },
         closes_when_not_ready: true,
+        reuse_port: true,
         web: None,
         is_gone: false,
     };

@@ -202,6 +202,9 @@ impl<I: Io> Shell<I> {
                 {
                     tracing::error!("{error}");
                 }
+                if let Some(Err(error)) = acceptor.listening.as_mut().map(|own| own.set_shared(listener.reuse_port)) {
+                    tracing::error!("cannot set SO_REUSEPORT of {}: {error}", acceptor.address);
+                }
             }
         }
         moved

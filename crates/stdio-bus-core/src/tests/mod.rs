@@ -94,6 +94,7 @@ struct Bench {
 struct Listeners {
     accepting: bool,
     listening: bool,
+    has_left_shared: bool,
     /// Listeners that are closed for lack of workers.
     closed: Vec<ListenerId>,
 }
@@ -187,7 +188,7 @@ impl Bench {
             signals: Vec::new(),
             stdin_closed: Vec::new(),
             released: Vec::new(),
-            listeners: Listeners { accepting: true, listening: true, closed: Vec::new() },
+            listeners: Listeners { accepting: true, listening: true, has_left_shared: false, closed: Vec::new() },
             discovered: Vec::new(),
             done: false,
         }
@@ -247,6 +248,7 @@ impl Bench {
                 }
                 Effect::PauseAccept => self.listeners.accepting = false,
                 Effect::ResumeAccept => self.listeners.accepting = true,
+                Effect::LeaveSharedPorts => self.listeners.has_left_shared = true,
                 Effect::StopAccept => self.listeners.listening = false,
                 Effect::CloseListener(listener) => self.listeners.closed.push(listener),
                 Effect::OpenListener(listener) => self.listeners.closed.retain(|closed| *closed != listener),

@@ -245,6 +245,20 @@ fn a_lame_duck_takes_clients_and_requests_until_its_time_is_up() {
 }
 
 #[test]
+fn a_lame_duck_leaves_shared_ports_to_other_daemons_and_serves_who_had_come() {
+    let mut lame = settings(vec![pool(1, Assignment::RoundRobin)]);
+    lame.limits.lame_duck = seconds(3);
+    let mut bench = Bench::new(lame);
+    let worker = bench.worker(0);
+    assert!(!bench.listeners.has_left_shared);
+    bench.shutdown();
+    assert!(bench.listeners.has_left_shared);
+    let was_in_the_queue = bench.client();
+    bench.write(was_in_the_queue, r#"{"id":1,"method":"x"}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+}
+
+#[test]
 fn a_lame_duck_goes_on_for_a_second_without_clients_and_sessions() {
     let mut lame = settings(vec![pool(1, Assignment::RoundRobin)]);
     lame.limits.lame_duck = seconds(600);

@@ -61,7 +61,10 @@ impl World {
                 Effect::Close { client, how, why } => self.close_client(client, (how, why), place, &call),
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => self.accept_paused = false,
-                Effect::CloseListener(_) | Effect::OpenListener(_) | Effect::Discovered { .. } => {}
+                Effect::CloseListener(_)
+                | Effect::OpenListener(_)
+                | Effect::LeaveSharedPorts
+                | Effect::Discovered { .. } => {}
                 Effect::StopAccept => self.drain.stops_listening(),
                 Effect::Report(report) => self.read_report(&report),
                 Effect::Stray { .. } => {}

@@ -79,6 +79,11 @@ impl Time {
     pub(super) fn came_at(&self) -> Moment {
         if self.now == self.resumed { self.held_up_since } else { self.now }
     }
+
+    /// Since when a peer that is waited for since `since` could be served: a process that does not run serves none.
+    pub(super) fn awake_since(&self, since: Moment) -> Moment {
+        since.max(self.resumed)
+    }
 }
 
 impl Ctx {

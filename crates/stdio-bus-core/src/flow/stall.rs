@@ -49,10 +49,10 @@ impl StallBudget {
         ends
     }
 
-    /// It is not held up any more.
+    /// It is not held up any more. What is later than planned is no reader's fault: the daemon did not run.
     pub(crate) fn stop(&mut self, now: Moment) {
-        if let Some((since, _)) = self.held.take() {
-            self.used = (self.used + now.since(since)).min(STALL_BUDGET + RESERVE);
+        if let Some((since, ends)) = self.held.take() {
+            self.used = (self.used + now.min(ends).since(since)).min(STALL_BUDGET + RESERVE);
             self.at = now;
         }
     }

@@ -325,7 +325,7 @@ impl Bus {
         let is_too_long = queued > SLOW_READER_LIMIT.saturating_mul(self.ctx.settings.limits.max_output_queue);
         let mut left = from.stall_mut().left(now);
         if let Some(since) = full_since.filter(|_| is_too_long && left.is_zero()) {
-            left = from.stall().moment_left(now, since);
+            left = from.stall().moment_left(now, self.ctx.time.awake_since(since));
         }
         if !left.is_zero() {
             let ends = from.stall_mut().start(now, left);

@@ -277,6 +277,40 @@ fn a_reader_that_does_not_use_its_moment_is_closed_as_slow_and_all_of_them_get_h
 }
 
 #[test]
+fn readers_have_their_moment_though_the_daemon_was_stopped_while_one_of_them_held_up_their_worker() {
+    let (mut bench, slow, _, worker) = slow_and_polite();
+    (0..3).for_each(|_| bench.write(worker, &update()));
+    assert!(bench.is_paused(worker));
+    bench.now = bench.now.after(seconds(2));
+    bench.handle(Input::Gap { held_up: seconds(2), suspended: seconds(0) });
+    bench.gone(slow);
+    let prompt = bench.client();
+    bench.write(prompt, r#"{"method":"x","sessionId":"t"}"#);
+    bench.stalls(prompt);
+    bench.write_bytes(worker, burst("t").as_bytes());
+    bench.pass(milliseconds(40));
+    while bench.wire(prompt).queued > 0 {
+        bench.takes(prompt, 1000);
+    }
+    assert_eq!((bench.how_closed(prompt), bench.read(prompt).len()), (None, 20));
+}
+
+#[test]
+fn a_reader_that_had_its_moment_while_the_daemon_was_stopped_has_another_one() {
+    let (mut bench, _, worker) = no_patience_left();
+    let prompt = bench.client();
+    bench.write(prompt, r#"{"method":"x","sessionId":"t"}"#);
+    bench.stalls(prompt);
+    bench.write_bytes(worker, burst("t").as_bytes());
+    bench.now = bench.now.after(seconds(2));
+    bench.handle(Input::Gap { held_up: seconds(2), suspended: seconds(0) });
+    bench.pass(milliseconds(40));
+    assert_eq!(bench.how_closed(prompt), None);
+    bench.pass(milliseconds(10));
+    assert_eq!(bench.how_closed(prompt), Some(Close::Now));
+}
+
+#[test]
 fn a_worker_waits_for_its_only_user_though_it_has_just_been_held_up_by_another_client() {
     let mut bench = with_small_queues();
     let (slow, user, worker) = (bench.client(), bench.client(), bench.worker(0));

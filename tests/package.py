@@ -53,7 +53,8 @@ def it_installs_programs_units_pages_and_a_user(package):
     run("dpkg", "--install", package)
     for path in [
         "/usr/bin/stdio_bus", "/usr/bin/openai-agent", "/usr/lib/systemd/system/stdio_bus.service",
-        "/usr/lib/systemd/system/stdio_bus.socket", "/usr/share/man/man1/stdio_bus.1.gz",
+        "/usr/lib/systemd/system/stdio_bus.socket", "/usr/lib/systemd/system/stdio_bus@.service",
+        "/usr/lib/systemd/system/stdio_bus@.socket", "/usr/share/man/man1/stdio_bus.1.gz",
         "/usr/share/man/man1/openai-agent.1.gz", "/usr/share/bash-completion/completions/stdio_bus",
         "/usr/share/doc/stdio-bus/copyright", "/usr/share/doc/stdio-bus/examples/openai.json",
     ]:
@@ -71,7 +72,13 @@ def its_unit_starts_what_is_installed(_):
         unit = file.read()
     for line in [f"ExecStart=/usr/bin/stdio_bus --config {CONFIG} ", "User=stdio-bus\n", "EnvironmentFile=-/etc/stdio-bus/env\n"]:
         assert line in unit, line
-    assert "/usr/local" not in unit and "DynamicUser" not in unit and "/etc/stdio_bus" not in unit, unit
+    with open("/usr/lib/systemd/system/stdio_bus@.service") as file:
+        template = file.read()
+    for line in ["ExecStart=/usr/bin/stdio_bus --config /etc/stdio-bus/%i.json ", "User=stdio-bus\n"]:
+        assert line in template, line
+    for text in [unit, template]:
+        assert "/usr/local" not in text and "DynamicUser" not in text and "/etc/stdio_bus" not in text, text
+    assert template.count("User=") == 1, template
 
 
 def its_daemon_answers(_):

@@ -27,16 +27,20 @@ PATIENCE = cases.PATIENCE
 CONFIG = "/etc/stdio-bus/bus.json"
 SOCKET = "/run/stdio_bus.sock"
 UNITS = ["stdio_bus.service", "stdio_bus.socket"]
+TEMPLATES = ["stdio_bus@.service", "stdio_bus@.socket"]
+PORT = 9000
 
-# Connects COUNT times, asks once on each connection, and prints how many were answered and how many refused.
+# Connects COUNT times, asks once on each connection, and prints how many were answered and how many refused. With a PORT it
+# connects there, and not to the socket.
 ASK = """
 import socket, sys
 answered, refused = 0, 0
+family, address = (socket.AF_INET, ("127.0.0.1", int(sys.argv[2]))) if sys.argv[2:] else (socket.AF_UNIX, "%s")
 for _ in range(int(sys.argv[1])):
-    with socket.socket(socket.AF_UNIX) as client:
+    with socket.socket(family) as client:
         client.settimeout(%d)
         try:
-            client.connect("%s")
+            client.connect(address)
         except OSError:
             refused += 1
             continue
@@ -46,7 +50,7 @@ for _ in range(int(sys.argv[1])):
         except ConnectionError:
             pass
 print(answered, refused)
-""" % (PATIENCE, SOCKET)
+""" % (SOCKET, PATIENCE)
 
 
 class Machine:
@@ -85,7 +89,7 @@ class Machine:
         return done.stdout.strip()
 
     def journal(self):
-        done = self.tries("journalctl", "--no-pager", "--lines=30", *[f"--unit={unit}" for unit in UNITS])
+        done = self.tries("journalctl", "--no-pager", "--lines=30", *[f"--unit={unit}" for unit in [*UNITS, "stdio_bus@*"]])
         return done.stdout
 
     def write(self, path, text):
@@ -101,9 +105,9 @@ class Machine:
     def pid(self):
         return int(self.run("systemctl", "show", "--property=MainPID", "--value", UNITS[0]))
 
-    def asks(self, count):
+    def asks(self, count, *port):
         """How many of so many new clients were answered, and how many could not connect."""
-        return tuple(map(int, self.run("python3", "-c", ASK, str(count)).split()))
+        return tuple(map(int, self.run("python3", "-c", ASK, str(count), *map(str, port)).split()))
 
     def shutdown(self):
         self.nspawn.send_signal(signal.SIGTERM)
@@ -116,14 +120,14 @@ class Machine:
 class Load:
     """Clients of a machine, one after the other, until `end`."""
 
-    def __init__(self, machine):
-        self.machine, self.ends, self.counts = machine, False, [0, 0, 0]
+    def __init__(self, machine, *port):
+        self.machine, self.port, self.ends, self.counts = machine, port, False, [0, 0, 0]
         self.thread = threading.Thread(target=self.go)
         self.thread.start()
 
     def go(self):
         while not self.ends:
-            answered, refused = self.machine.asks(10)
+            answered, refused = self.machine.asks(10, *self.port)
             self.counts = [self.counts[0] + 10, self.counts[1] + answered, self.counts[2] + refused]
 
     def end(self):
@@ -167,12 +171,14 @@ def a_client_starts_the_daemon_that_it_connects_to(machine):
 
 
 def systemd_finds_nothing_wrong_in_the_units(machine):
-    said = machine.tries("systemd-analyze", "verify", "--man=no", *[f"/usr/lib/systemd/system/{unit}" for unit in UNITS]).stderr
+    units = [*UNITS, *TEMPLATES]
+    said = machine.tries("systemd-analyze", "verify", "--man=no", *[f"/usr/lib/systemd/system/{unit}" for unit in units]).stderr
     # Keys of systemd 254, which others ignore: there the pause between crashes does not grow.
     said = [line for line in said.splitlines() if "stdio_bus" in line and not re.search("'Restart(Steps|MaxDelaySec)'", line)]
     assert not said, said
-    exposed = machine.run("systemd-analyze", "security", "--no-pager", UNITS[0]).splitlines()[-1]
-    assert float(re.search(r"([0-9.]+) \w+", exposed)[1]) <= 1.5, exposed
+    for unit in [UNITS[0], "stdio_bus@1.service"]:
+        exposed = machine.run("systemd-analyze", "security", "--no-pager", unit).splitlines()[-1]
+        assert float(re.search(r"([0-9.]+) \w+", exposed)[1]) <= 1.5, exposed
 
 
 def a_reload_applies_a_right_configuration_and_names_the_faults_of_a_wrong_one(machine):
@@ -333,6 +339,60 @@ def a_user_has_a_daemon_of_their_own(machine):
     machine.run("loginctl", "disable-linger", "user")
 
 
+def instances_share_a_port_and_follow_one_another_without_a_gap(machine):
+    machine.write("/etc/stdio-bus/1.json", config(listeners=[{"tcp": f"127.0.0.1:{PORT}", "reuse_port": True}]))
+    machine.run("ln", "-s", "1.json", "/etc/stdio-bus/2.json")
+    machine.run("sh", "-c", "echo 1 >/proc/sys/net/ipv4/tcp_migrate_req")
+    machine.run("systemctl", "start", "stdio_bus@1.service")
+    load = Load(machine, PORT)
+    for new, old in [(2, 1), (1, 2)] * 3:
+        machine.run("systemctl", "start", f"stdio_bus@{new}.service")
+        machine.run("systemctl", "stop", f"stdio_bus@{old}.service")
+        # What the other one has removed is its own.
+        machine.run("stdio_bus", "status", "--admin", f"/run/stdio_bus-{new}/admin.sock")
+    connected, answered, refused = load.end()
+    assert refused == 0 and answered == connected > 0, (connected, answered, refused, machine.journal())
+    users = {machine.run("stat", "--format=%U", f"/var/lib/stdio_bus-{at}") for at in (1, 2)}
+    assert users == {"stdio-bus"}, users
+
+
+def instances_of_a_user_who_is_made_for_them_share_a_port(machine):
+    unit = "/etc/systemd/system/stdio_bus@.service"
+    machine.write(unit, shipped("stdio_bus@.service").replace("/usr/local/bin/", "/usr/bin/").replace("/etc/stdio_bus/", "/etc/stdio-bus/"))
+    for at in (3, 4):
+        machine.write(f"/etc/stdio-bus/{at}.json", config(listeners=[{"tcp": "127.0.0.1:9001", "reuse_port": True}]))
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "stdio_bus@3.service", "stdio_bus@4.service")
+    assert "DynamicUser=yes" in machine.run("systemctl", "show", "--property=DynamicUser", "stdio_bus@3.service")
+    assert machine.asks(40, 9001) == (40, 0), machine.journal()
+    machine.run("systemctl", "stop", "stdio_bus@3.service", "stdio_bus@4.service")
+    machine.run("sh", "-c", f"rm -r {unit} /var/lib/stdio_bus-[34] /var/lib/private/stdio_bus-[34] /etc/stdio-bus/[34].json")
+    machine.run("systemctl", "daemon-reload")
+
+
+def instances_with_sockets_of_systemd_share_a_port(machine):
+    machine.run("systemctl", "stop", "stdio_bus@1.service")
+    machine.write("/etc/stdio-bus/1.json", config(listeners=[{"tcp": f"127.0.0.1:{PORT}"}]))
+    machine.run("systemctl", "enable", "--now", "stdio_bus@1.socket", "stdio_bus@2.socket")
+    assert machine.asks(40, PORT) == (40, 0), machine.journal()
+    running = lambda at: machine.tries("systemctl", "is-active", f"stdio_bus@{at}.service").stdout.strip()
+    assert [running(1), running(2)] == ["active", "active"], machine.journal()
+    load = Load(machine, PORT)
+    for at in (1, 2, 1):
+        machine.run("systemctl", "restart", f"stdio_bus@{at}.service")
+    connected, answered, refused = load.end()
+    assert refused == 0 and machine.asks(20, PORT) == (20, 0), (connected, answered, refused)
+
+
+def an_upgrade_restarts_each_instance(machine):
+    pid = lambda at: machine.run("systemctl", "show", "--property=MainPID", "--value", f"stdio_bus@{at}.service")
+    before, load = [pid(1), pid(2)], Load(machine, PORT)
+    machine.run("dpkg", "--install", "--force-confold", "/root/stdio-bus.deb")
+    connected, answered, refused = load.end()
+    after = [pid(1), pid(2)]
+    assert refused == 0 and not {*before} & {*after} and "0" not in after, (before, after, refused)
+
+
 def an_upgrade_under_load_refuses_no_connection(machine):
     before, load = machine.pid(), Load(machine)
     machine.run("dpkg", "--install", "--force-confold", "/root/stdio-bus.deb")
@@ -352,8 +412,12 @@ def an_upgrade_over_a_broken_configuration_is_refused_and_the_old_daemon_goes_on
 
 
 def a_purged_package_leaves_nothing(machine):
+    # The administrator's own.
+    machine.run("rm", "-f", "/etc/stdio-bus/1.json", "/etc/stdio-bus/2.json")
     machine.run("dpkg", "--purge", "stdio-bus")
-    left = [path for path in ["/etc/stdio-bus", SOCKET, "/run/stdio_bus", "/var/lib/stdio_bus", "/usr/bin/stdio_bus"]
+    left = [path for path in ["/etc/stdio-bus", SOCKET, "/run/stdio_bus", "/var/lib/stdio_bus",
+                              "/usr/bin/stdio_bus", "/run/stdio_bus-1", "/var/lib/stdio_bus-1", "/var/lib/stdio_bus-2",
+                              "/etc/systemd/system/sockets.target.wants/stdio_bus@1.socket"]
             if machine.tries("test", "-e", path).returncode == 0]
     assert not left, left
     assert not machine.tries("pgrep", "stdio_bus").stdout
@@ -373,6 +437,10 @@ TESTS = [
     sandboxed_workers_run_with_the_drop_in,
     workers_under_a_dynamic_user_run_programs_that_they_have_put_into_their_home,
     a_user_has_a_daemon_of_their_own,
+    instances_share_a_port_and_follow_one_another_without_a_gap,
+    instances_of_a_user_who_is_made_for_them_share_a_port,
+    instances_with_sockets_of_systemd_share_a_port,
+    an_upgrade_restarts_each_instance,
     an_upgrade_under_load_refuses_no_connection,
     an_upgrade_over_a_broken_configuration_is_refused_and_the_old_daemon_goes_on,
     a_purged_package_leaves_nothing,

@@ -387,13 +387,29 @@ fn the_units_fit_to_the_daemon() {
 }
 
 #[test]
+fn the_template_is_the_unit_with_a_name_in_its_paths() {
+    let [(_, one), (_, template)] = ["stdio_bus.service", "stdio_bus@.service"].map(unit);
+    // What only one of them has: the template's socket is optional, and its instances are one user.
+    let own =
+        |(_, key, _): &(String, String, String)| ["Description", "Requires", "After", "User"].contains(&key.as_str());
+    let said = |settings: &[(String, String, String)], from: &str, to: &str| -> Vec<String> {
+        let settings = settings.iter().filter(|setting| !own(setting));
+        settings.map(|(section, key, value)| format!("[{section}] {key}={}", value.replace(from, to))).collect()
+    };
+    let template = said(&template, "/etc/stdio_bus/%i", "/etc/stdio_bus");
+    let template: Vec<String> = template.iter().map(|line| line.replace("stdio_bus-%i", "stdio_bus")).collect();
+    assert_eq!(template, said(&one, "", ""));
+    assert!(setting(&unit("stdio_bus@.socket").1, "ReusePort").contains(&"yes"));
+}
+
+#[test]
 fn systemd_takes_the_units_as_they_are() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         return skip("systemd-analyze is not installed");
     }
     let directory = tempfile::tempdir().unwrap();
     let mut paths = Vec::new();
-    for name in ["stdio_bus.service", "stdio_bus.socket"] {
+    for name in ["stdio_bus.service", "stdio_bus.socket", "stdio_bus@.service", "stdio_bus@.socket"] {
         let (path, _) = unit(name);
         // The program is not at its final path.
         let text = fs::read_to_string(path).unwrap().replace("/usr/local/bin/stdio_bus", "/bin/true");

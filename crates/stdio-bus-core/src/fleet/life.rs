@@ -358,12 +358,11 @@ pub(crate) fn stop_worker(ctx: &mut Ctx, key: WorkerKey) {
 
 /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
 /// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak, and some
-/// of these say on stdout why they end: such a line is read while the process is still there, and ends it by itself.
-/// The error of its request tells the client of the end.
+/// of these say on stdout why they end: such a line is read while the process is still there, and ends it by itself,
+/// also if it was told to stop before. The error of its request tells the client of the end.
 fn gets_another_worker(ctx: &mut Ctx, owner: ClientKey, key: WorkerKey) -> bool {
     let has_failed = |Worker { process, answering, .. }: &Worker| {
-        let is_malformed = matches!(process.cause(), Some(Reason::WorkerMalformed | Reason::WorkerLineTooLong));
-        (process.has_exited() || is_malformed) && !answering.has_answered()
+        (process.has_exited() || process.is_garbled()) && !answering.has_answered()
     };
     let is_first = ctx.workers.get(key).is_some_and(has_failed) && ctx.clients.phase(owner) == Some(Phase::Open);
     let owner = ctx.clients.get_mut(owner).filter(|owner| is_first && owner.mcp().era.is_none());

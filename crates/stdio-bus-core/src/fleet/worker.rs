@@ -112,6 +112,8 @@ pub(crate) struct Process {
     ended_by_itself: bool,
     /// Why it is replaced while others need it: its own fault, or the operator's wish.
     cause: Option<Reason>,
+    /// It has written a line that is no message, or is too long, and is not read any more.
+    is_garbled: bool,
     /// Its id; 0 until its start is answered.
     pid: u32,
     /// When it was started.
@@ -255,9 +257,15 @@ impl Process {
         self.cause
     }
 
+    /// Whether it has written a line that is no message, or is too long, and is not read any more.
+    pub(crate) fn is_garbled(&self) -> bool {
+        self.is_garbled
+    }
+
     /// It is replaced for a protocol violation: it is not read any more.
     pub(super) fn break_off(&mut self, reason: Reason) {
         self.stdout_closed = true;
+        self.is_garbled |= matches!(reason, Reason::WorkerMalformed | Reason::WorkerLineTooLong);
         self.replace_for(reason);
     }
 

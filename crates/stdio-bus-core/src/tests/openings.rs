@@ -459,6 +459,21 @@ fn a_client_gets_another_worker_for_one_whose_last_words_are_malformed() {
 }
 
 #[test]
+fn a_client_gets_another_worker_for_one_that_is_told_to_stop_and_says_so_on_stdout() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 4, ..pool(2, Assignment::Dedicated) }]));
+    let client = bench.client();
+    bench.write(client, r#"{"id":0,"method":"server/discover"}"#);
+    let own = bench.busy_worker();
+    let Peer::Worker(worker) = own else { panic!("a worker is busy") };
+    bench.handle(Input::RestartWorker { worker, at_once: true });
+    bench.write(own, "shutting down");
+    assert_eq!(bench.read_error(client).0, "worker_replaced");
+    assert_eq!((bench.how_closed(client), bench.count(Reason::OwnWorkerReplaced)), (None, 1));
+    bench.write(client, ONE);
+    assert_ne!(bench.busy_worker(), own);
+}
+
+#[test]
 fn each_client_tells_a_worker_that_takes_many_that_it_is_ready() {
     let (mut bench, one) = begun(Assignment::Client);
     let (worker, two) = (bench.worker(0), bench.client());

@@ -33,8 +33,11 @@ impl Bus {
         };
         self.make_room(new)?;
         let token = line.get(line.id);
-        let found = self.requests.find_or_place(new.answerer, id);
-        let is_replaced = found.is_ok()
+        let (is_taken, place) = match self.requests.find_or_place(new.answerer, id) {
+            Ok(found) => (true, found.place),
+            Err(place) => (false, place),
+        };
+        let is_replaced = is_taken
             || !is_plain
             || self.requests.wants_fresh_id(&self.ctx, new.answerer, id)
             || !self.requests.claim(&mut self.ctx, new.asker, new.answerer, id);
@@ -44,7 +47,6 @@ impl Bus {
         let original =
             (is_replaced || is_escaped).then(|| Original { id: id.clone(), token: token.into(), is_replaced });
         let came_at = self.ctx.time.came_at();
-        let (Err(place) | Ok((_, place))) = found;
         let Some(from) = end_of(&mut self.ctx.clients, &mut self.ctx.workers, new.asker) else {
             return Err(too_many());
         };

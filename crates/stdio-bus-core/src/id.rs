@@ -82,7 +82,7 @@ impl Id {
         match self {
             Self::Number(number) => Self::String(number.to_string().as_bytes().into()),
             Self::Text(text) => Self::String(text),
-            Self::String(text) => match number(text.as_bytes()) {
+            Self::String(text) => match plain_number(text.as_bytes()) {
                 Some(number) if number.to_string().as_bytes() == text.as_bytes() => Self::Number(number),
                 _ => Self::Text(text),
             },
@@ -96,7 +96,9 @@ impl Id {
             Self::Text(text) | Self::String(text) => {
                 let text = text.as_bytes();
                 let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
-                number(text).filter(|_| digits > 0).map_or(Shape::Text(&text[..text.len() - digits]), Shape::Number)
+                plain_number(text)
+                    .filter(|_| digits > 0)
+                    .map_or(Shape::Text(&text[..text.len() - digits]), Shape::Number)
             }
         }
     }
@@ -117,7 +119,7 @@ impl Id {
 
 /// The number in a token that is a whole number and fits.
 #[inline(always)]
-fn number(token: &[u8]) -> Option<u64> {
+pub(super) fn plain_number(token: &[u8]) -> Option<u64> {
     match token.len() {
         4..=8 => short_number(token),
         0..=NUMBER_DIGITS => token.iter().try_fold(0, |number, byte| {
@@ -150,7 +152,7 @@ impl Spelled {
     /// As [`Id::parse`].
     #[inline(always)]
     pub(super) fn parse(token: &[u8]) -> Result<Self, TooLong> {
-        match number(token) {
+        match plain_number(token) {
             Some(number) => {
                 let is_plain = number < MADE.start || (MADE.end..=LARGEST_EXACT).contains(&number);
                 Ok(Self { id: Id::Number(number), is_plain, is_escaped: false })
@@ -180,7 +182,7 @@ impl Spelled {
         }
         let digits = token.len() <= PLAIN_DIGITS && token.iter().all(u8::is_ascii_digit);
         let text = if digits { Cow::Borrowed(token) } else { Cow::Owned(canonical_number(token)) };
-        let id = number(&text).map_or_else(|| Id::Text((&*text).into()), Id::Number);
+        let id = plain_number(&text).map_or_else(|| Id::Text((&*text).into()), Id::Number);
         Ok(Self { id, is_plain: is_exact_negative(token), is_escaped: false })
     }
 }
@@ -204,12 +206,12 @@ impl core::fmt::Display for Id {
 /// Whether a JSON number is a negative whole number that doubles hold exactly. Others are checked as numbers, and
 /// parsers disagree about -0.
 fn is_exact_negative(token: &[u8]) -> bool {
-    token.strip_prefix(b"-").and_then(number).is_some_and(|number| (1..=LARGEST_EXACT).contains(&number))
+    token.strip_prefix(b"-").and_then(plain_number).is_some_and(|number| (1..=LARGEST_EXACT).contains(&number))
 }
 
 /// Whether this text is in the range of ids made by the bus.
 fn is_made(text: &[u8]) -> bool {
-    text.len() == MADE_DIGITS && number(text).is_some_and(|number| MADE.contains(&number))
+    text.len() == MADE_DIGITS && plain_number(text).is_some_and(|number| MADE.contains(&number))
 }
 
 /// Whether a decoded string contains half a surrogate pair (WTF-8).
@@ -269,17 +271,17 @@ mod tests {
         for digits in 1..=NUMBER_DIGITS {
             let longest = "123456789012345678";
             for text in [&longest[..digits], &"9".repeat(digits), &"0".repeat(digits), &format!("{:01$}", 7, digits)] {
-                assert_eq!(number(text.as_bytes()), text.parse().ok(), "{text}");
+                assert_eq!(plain_number(text.as_bytes()), text.parse().ok(), "{text}");
                 for (at, other) in (0..digits).flat_map(|at| (0..=255).map(move |other| (at, other))) {
                     let mut token = text.as_bytes().to_vec();
                     token[at] = other;
                     let is_number = token.iter().all(u8::is_ascii_digit);
                     let means = is_number.then(|| str::from_utf8(&token).unwrap().parse().unwrap());
-                    assert_eq!(number(&token), means, "{token:?}");
+                    assert_eq!(plain_number(&token), means, "{token:?}");
                 }
             }
         }
-        assert_eq!(number(b"1234567890123456789"), None);
+        assert_eq!(plain_number(b"1234567890123456789"), None);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use super::{Bus, tally};
 use crate::fleet::balancer::Groups;
 use crate::flow::waste::MANY;
 use crate::peers::{Client, Clients, Endpoint, Phase, Workers};
-use crate::requests::{Flags, NewRequest, Place, Requests};
+use crate::requests::{Flags, Found, NewRequest, Place, Requests};
 use crate::view::View;
 
 /// The lines of the window that is being read, and what finding them needs.
@@ -481,8 +481,10 @@ impl FastPath<'_> {
             let is_usable = !is_its_own || worker.owner() == Some(key) || is_assigned();
             return is_usable.then_some((worker_key, worker, None, !is_its_own));
         };
-        let session_key = self.sessions.named_by(key, own, name)?;
-        let session = self.sessions.get(session_key).filter(|session| session.has_plain_name())?;
+        let (session_key, session) = self.sessions.named_by(key, own, name)?;
+        if !session.has_plain_name() {
+            return None;
+        }
         let worker = workers.get_mut(session.worker())?;
         let gives_out_names = || self.sessions.issues_names(worker);
         let is_open = session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names);
@@ -520,7 +522,7 @@ impl FastPath<'_> {
         }
         let made = if line.id.is_some() { self.try_ask(key, from, (worker_key, worker), session, line)? } else { None };
         if let Some(session) = session {
-            self.sessions.touch(session, self.time.now());
+            self.sessions.use_now(session, self.time.now(), line.id.is_some());
         }
         if takes_turn {
             self.groups[client.group()].advance();
@@ -557,15 +559,15 @@ impl FastPath<'_> {
         if is_unusual || is_escaped {
             return None;
         }
-        let found = self.requests.find_or_place(worker_key.into(), &id);
+        let free = self.requests.find_or_place(worker_key.into(), &id).err();
         if !self.requests.has_room(worker_key.into(), self.clients, from.asked.len()) {
             return None;
         }
         let is_known =
             matches!(id, Id::Number(number) if worker.end().names.are_known(client.into(), client.index(), number));
-        let (place, replaced) = match found {
-            Err(place) if is_known => (place, None),
-            found => self.claim_or_replace(client, (worker_key, worker), &id, found.err(), progress)?,
+        let (place, replaced) = match free {
+            Some(place) if is_known => (place, None),
+            free => self.claim_or_replace(client, (worker_key, worker), &id, free, progress)?,
         };
         let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
         let expires = worker.answering().limits().first_deadline(self.time.now());
@@ -612,9 +614,6 @@ impl FastPath<'_> {
         }
         from.traffic.asked += 1;
         let is_first = worker.end_mut().to_answer.begin();
-        if let Some(session) = session {
-            self.sessions.begin_request(session);
-        }
         let at = worker.begin_request(self.time.now(), is_first);
         if at.is_some() {
             self.timers.arm(Timer::Worker(worker_key), at);
@@ -689,10 +688,9 @@ impl FastPath<'_> {
         if other != 0 || !matches!(line.flags, Line::RESULT | Line::ERROR) {
             return None;
         }
-        let id = Id::parse(line.get(line.id)).ok()?;
-        let (request_key, place) = self.requests.find_or_place(key.into(), &id).ok()?;
-        let request = self.requests.get(request_key).filter(|request| request.is_simple())?;
-        let Some(Peer::Client(client_key)) = request.asker() else { return None };
+        let found = self.requests.find_written(key.into(), line.get(line.id))?;
+        let Found { key: request_key, request, place } = found;
+        let client_key = request.waiting_client().filter(|_| request.is_simple())?;
         let (session, since) = (request.session(), request.since());
         let original = request.original_number();
         if original.is_some() && (!line.meta.is_empty() || self.out.keeps_records()) {
@@ -705,8 +703,7 @@ impl FastPath<'_> {
         }
         end.cold.forget_crashes();
         mcp.answered_by = Some(key);
-        self.requests.leave_asker(request_key, &mut end.asked);
-        self.requests.remove_at(request_key, place);
+        self.requests.end(request_key, place, &mut end.asked);
         worker.end_mut().to_answer.orphan();
         worker.end_mut().to_answer.end();
         *self.workers_changed |= worker.answering_mut().answers(true);
@@ -731,13 +728,9 @@ impl FastPath<'_> {
         if !has_method(line, b"notifications/progress") {
             return None;
         }
-        let id = Id::parse(line.get(line.token)).ok()?;
-        let key = self.requests.find(worker.into(), &id)?;
-        let request = self.requests.get(key)?;
-        match request.asker().filter(|_| request.has_own_id_as_token()) {
-            Some(Peer::Client(client)) => Some((key, client)),
-            _ => None,
-        }
+        let Found { key, request, .. } = self.requests.find_written(worker.into(), line.get(line.token))?;
+        let client = request.waiting_client().filter(|_| request.has_own_id_as_token())?;
+        Some((key, client))
     }
 
     /// The only client of a worker, for messages that name no client.

@@ -113,21 +113,24 @@ pub(super) enum Cancel {
 const LONGEST_METHOD: usize = 512;
 
 /// What the method of a line means.
+#[inline(always)]
 pub(super) fn verb(line: Parsed<'_>) -> Verb {
     if !line.method.is_some() {
         return Verb::Other;
     }
     let token = line.get(line.method);
-    // A method with an escaped letter means the same.
-    if token.len() <= LONGEST_METHOD && may_mean_something(&token[1..]) {
-        decoded(token).map_or(Verb::Other, |name| verb_named(&name))
-    } else {
-        Verb::Other
-    }
+    if may_mean_something(&token[1..]) { verb_written(token) } else { Verb::Other }
+}
+
+/// What a method, as it is written, means: one with an escaped letter means the same.
+fn verb_written(token: &[u8]) -> Verb {
+    let name = Some(token).filter(|token| token.len() <= LONGEST_METHOD).and_then(decoded);
+    name.map_or(Verb::Other, |name| verb_named(&name))
 }
 
 /// Whether a method may be one with a meaning, by the first letter that distinguishes most of them from others. An
 /// escape may be any letter.
+#[inline(always)]
 fn may_mean_something(method: &[u8]) -> bool {
     match method.strip_prefix(b"session/") {
         Some([next, ..]) => matches!(next, b'n' | b'l' | b'r' | b'f' | b'c' | b'd' | b'\\'),

@@ -178,9 +178,7 @@ impl Out {
         side.lines_out += 1;
         side.bytes_out += bytes as u64;
         end.traffic.lines_out += 1;
-        let was_full = end.output.is_full();
-        end.output.push(bytes, limit, now);
-        !was_full && end.output.is_full()
+        end.output.push(bytes, limit, now)
     }
 }
 

@@ -50,6 +50,12 @@ impl PeerBits {
     pub fn get(self) -> u64 {
         self.0.get()
     }
+
+    /// The client, if it is one.
+    #[inline(always)]
+    pub(super) fn client(self) -> Option<ClientKey> {
+        (self.get() & Self::WORKER.get() == 0).then_some(Key::of_bits(self.0))
+    }
 }
 
 impl From<Peer> for PeerBits {

@@ -94,12 +94,14 @@ impl Output {
         self.cold.get_mut().map(|cold| core::mem::take(&mut cold.waiters)).unwrap_or_default()
     }
 
-    /// Adds bytes; `limit` is max_output_queue.
-    pub(crate) fn push(&mut self, bytes: usize, limit: usize, now: Moment) {
+    /// Adds bytes; `limit` is max_output_queue. Returns whether that has made it full.
+    pub(crate) fn push(&mut self, bytes: usize, limit: usize, now: Moment) -> bool {
         self.queued += bytes;
-        if self.queued > limit && !self.is_full() {
+        let is_news = self.queued > limit && !self.is_full();
+        if is_news {
             self.cold.full = Some(Full { since: now, progress_at: now, queued_then: self.queued });
         }
+        is_news
     }
 
     /// Bytes were sent. True if the queue fell below half of `limit` and the waiting peers may continue (spec 7.3.1).
@@ -149,9 +151,8 @@ mod tests {
     #[test]
     fn an_output_is_full_above_the_limit_and_released_below_half_of_it() {
         let mut output = Output::NOTHING;
-        output.push(100, 100, Moment(0));
-        assert!(!output.is_full());
-        output.push(1, 100, Moment(5));
+        assert!(!output.push(100, 100, Moment(0)) && !output.is_full());
+        assert!(output.push(1, 100, Moment(5)) && !output.push(0, 100, Moment(6)));
         assert_eq!(output.full_since(), Some(Moment(5)));
         assert!(!output.pop(51, 100, Moment(6)));
         assert!(output.is_full());

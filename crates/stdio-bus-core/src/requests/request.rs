@@ -5,7 +5,7 @@
 
 use crate::id::Id;
 use crate::message::{Cancel, Verb};
-use crate::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text};
+use crate::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, SessionKey, Text};
 use crate::settings::MAX_PENDING_REQUESTS;
 
 /// The unit of the times of requests, as a shift: they last for nine years.
@@ -117,6 +117,12 @@ impl Request {
     #[inline]
     pub(crate) fn asker(&self) -> Option<Peer> {
         self.asker.map(Peer::from)
+    }
+
+    /// The client that waits for the answer, if one does.
+    #[inline(always)]
+    pub(crate) fn waiting_client(&self) -> Option<ClientKey> {
+        self.asker?.client()
     }
 
     /// Who has to answer it.

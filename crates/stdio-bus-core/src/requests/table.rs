@@ -17,7 +17,7 @@ use core::time::Duration;
 
 use super::names::{self, SentNames};
 use super::request::{Flags, NONE, NewRequest, Original, Rare, Request, SINCE_SHIFT};
-use crate::id::Id;
+use crate::id::{Id, plain_number};
 use crate::message::{Cancel, Verb};
 use crate::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text, WorkerKey};
 use crate::settings::MAX_PENDING_REQUESTS;
@@ -43,6 +43,13 @@ pub(crate) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + LON
 /// The index slot of a request, or a free one.
 #[derive(Clone, Copy)]
 pub(crate) struct Place(usize);
+
+/// A request, with its key and its index slot.
+pub(crate) struct Found<'a> {
+    pub key: RequestKey,
+    pub request: &'a Request,
+    pub place: Place,
+}
 
 /// The pending requests.
 pub(crate) struct Requests {
@@ -167,16 +174,31 @@ impl Requests {
 
     /// The request that an answer with this id from `answerer` belongs to; else a free place.
     #[inline]
-    pub(crate) fn find_or_place(&self, answerer: Peer, id: &Id) -> Result<(RequestKey, Place), Place> {
+    pub(crate) fn find_or_place(&self, answerer: Peer, id: &Id) -> Result<Found<'_>, Place> {
         match id {
-            Id::Number(number) => self.probe(answerer.into(), *number, |_, request| !request.flags.has(Flags::TEXT)),
+            Id::Number(number) => self.find_number(answerer.into(), *number),
             name => self.find_name(answerer.into(), name),
         }
     }
 
+    /// The same for an id as it is written, a JSON token.
+    #[inline(always)]
+    pub(crate) fn find_written(&self, answerer: Peer, token: &[u8]) -> Option<Found<'_>> {
+        match plain_number(token) {
+            Some(number) => self.find_number(answerer.into(), number).ok(),
+            None => self.find_or_place(answerer, &Id::parse(token).ok()?).ok(),
+        }
+    }
+
+    /// What `find_or_place` does, for an id that is a number.
+    #[inline(always)]
+    fn find_number(&self, answerer: PeerBits, number: u64) -> Result<Found<'_>, Place> {
+        self.probe(answerer, number, |_, request| !request.flags.has(Flags::TEXT))
+    }
+
     /// What `find_or_place` does, for an id that is not a number.
     #[cold]
-    fn find_name(&self, answerer: PeerBits, id: &Id) -> Result<(RequestKey, Place), Place> {
+    fn find_name(&self, answerer: PeerBits, id: &Id) -> Result<Found<'_>, Place> {
         self.probe(answerer, self.fingerprint(id), |key, _| self.text(key) == Some(id))
     }
 
@@ -187,7 +209,7 @@ impl Requests {
         answerer: PeerBits,
         wire: u64,
         is_such: impl Fn(RequestKey, &Request) -> bool,
-    ) -> Result<(RequestKey, Place), Place> {
+    ) -> Result<Found<'_>, Place> {
         let mut place = self.home(answerer, wire);
         loop {
             let slot = self.index[place];
@@ -196,7 +218,7 @@ impl Requests {
             }
             let (key, request) = self.table.in_slot(slot.into());
             if request.wire == wire && request.answerer == answerer && is_such(key, request) {
-                return Ok((key, Place(place)));
+                return Ok(Found { key, request, place: Place(place) });
             }
             place = (place + 1) % PLACES;
         }
@@ -205,7 +227,7 @@ impl Requests {
     /// The request that an answer with this id from `answerer` belongs to.
     #[inline]
     pub(crate) fn find(&self, answerer: Peer, id: &Id) -> Option<RequestKey> {
-        self.find_or_place(answerer, id).ok().map(|(key, _)| key)
+        self.find_or_place(answerer, id).ok().map(|found| found.key)
     }
 
     /// The wire id of a request, if it is not a number.
@@ -331,7 +353,8 @@ impl Requests {
 
     /// Adds a request, whose answerer sees the id `wire`: `place` was found for its asker's id, and nothing has changed
     /// since. There must be room.
-    #[inline]
+    // Of the usual request the fast path knows much, so that most of this is not done there.
+    #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn insert(
         &mut self,
@@ -368,7 +391,7 @@ impl Requests {
         asked.last = slot;
         asked.count += 1;
         self.counts[side(new.answerer)] += 1;
-        let place = if is_plain { place } else { self.keep_beside(key, new, wire, original) };
+        let place = if is_plain { place } else { self.keep_beside(key, new.second_session, wire, original) };
         self.index[place.0] = slot;
         if asked.lists_ids {
             self.by_asker.extend(self.entry_by_id(key));
@@ -378,17 +401,23 @@ impl Requests {
 
     /// Stores what does not fit into a request, and returns its place in the index.
     #[cold]
-    fn keep_beside(&mut self, key: RequestKey, new: &NewRequest, wire: &Id, original: Option<&Original>) -> Place {
+    fn keep_beside(
+        &mut self,
+        key: RequestKey,
+        second_session: Option<SessionKey>,
+        wire: &Id,
+        original: Option<&Original>,
+    ) -> Place {
         let bits = self.wire(wire);
         let wire = Some(wire.clone()).filter(|wire| !matches!(wire, Id::Number(_)));
         let Some(request) = self.table.get_mut(key) else { return Place(0) };
         request.wire = bits;
-        let is_unusual = original.is_some() || new.second_session.is_some();
+        let answerer = request.answerer;
+        let is_unusual = original.is_some() || second_session.is_some();
         let unusual = if is_unusual { Flags::UNUSUAL } else { 0 };
         request.flags.0 |= Flags::RARE | unusual | if wire.is_some() { Flags::TEXT } else { 0 };
-        let second_session = new.second_session;
         *self.beside(key) = Rare { wire, original: original.cloned(), second_session, ..Rare::default() };
-        let mut place = self.home(new.answerer.into(), bits);
+        let mut place = self.home(answerer, bits);
         while self.index[place] != NONE {
             place = (place + 1) % PLACES;
         }
@@ -397,8 +426,7 @@ impl Requests {
 
     /// Drops the state beside a request.
     #[cold]
-    fn forget_beside(&mut self, key: RequestKey) {
-        let answerer = self.table.in_slot(key.index()).1.answerer;
+    fn forget_beside(&mut self, key: RequestKey, answerer: PeerBits) {
         if let Some(token) = self.rare[key.index()].take().and_then(|rare| rare.token) {
             self.by_token.remove(&self.fingerprint_at(answerer, &token));
         }
@@ -530,6 +558,12 @@ impl Requests {
         let Some(request) = self.table.in_slot_mut(key.index()) else { return };
         let (before, after) = (request.before, request.after);
         request.asker = None;
+        self.unlink(before, after, asked);
+    }
+
+    /// A request leaves this list, in which it stands between these.
+    #[inline]
+    fn unlink(&mut self, before: u16, after: u16, asked: &mut Asked) {
         match self.table.in_slot_mut(before.into()) {
             Some(request) => request.after = after,
             None => asked.first = after,
@@ -541,16 +575,30 @@ impl Requests {
         asked.count -= 1;
     }
 
-    /// Removes a request without an asker, at its place in the index, where nothing has changed since.
-    #[inline]
-    pub(crate) fn remove_at(&mut self, key: RequestKey, place: Place) {
-        let (_, request) = self.table.in_slot(key.index());
+    /// Removes a request that is answered, and whose asker, with this list, waits for that. It is at this place in the
+    /// index, where nothing has changed since.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, key: RequestKey, place: Place, asked: &mut Asked) {
+        if asked.lists_ids
+            && let Some((entry, _)) = self.entry_by_id(key)
+        {
+            self.by_asker.remove(&entry);
+        }
+        if let Some(request) = self.remove_at(key, place) {
+            self.unlink(request.before, request.after, asked);
+        }
+    }
+
+    /// Removes a request, at its place in the index, where nothing has changed since.
+    #[inline(always)]
+    fn remove_at(&mut self, key: RequestKey, place: Place) -> Option<Request> {
+        let request = self.table.remove(key)?;
         self.counts[side(request.answerer())] -= 1;
         if request.flags.has(Flags::RARE) {
-            self.forget_beside(key);
+            self.forget_beside(key, request.answerer);
         }
         self.free_place(place);
-        self.table.remove(key);
+        Some(request)
     }
 
     /// Removes a request without an asker.

@@ -62,7 +62,7 @@ impl Sessions {
 
     /// The session of this name that a client owns.
     pub(crate) fn named(&self, ctx: &Ctx, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
-        self.named_by(client, &ctx.peer_end(client.into())?.sessions, name)
+        self.named_by(client, &ctx.peer_end(client.into())?.sessions, name).map(|(key, _)| key)
     }
 
     /// Gives a session without an owner to a client. Returns whether the client is still there.

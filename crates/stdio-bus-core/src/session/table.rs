@@ -277,22 +277,26 @@ impl Sessions {
 
     /// The session of this name that a client owns, whose sessions these are; the first one, if it has several on
     /// different workers. Most clients have one session, which is found without hashing.
-    #[inline]
-    pub(crate) fn named_by(&self, client: ClientKey, own: &[SessionKey], name: &[u8]) -> Option<SessionKey> {
-        let is_it = |key: &SessionKey| self.get(*key).is_some_and(|session| session.name.as_bytes() == name);
+    #[inline(always)]
+    pub(crate) fn named_by(
+        &self,
+        client: ClientKey,
+        own: &[SessionKey],
+        name: &[u8],
+    ) -> Option<(SessionKey, &Session)> {
         match own {
             [] => None,
-            [only] => Some(*only).filter(is_it),
+            [only] => Some((*only, self.get(*only)?)).filter(|(_, session)| session.name.as_bytes() == name),
             _ => self.of_client(client, name),
         }
     }
 
     /// The first session of this name that a client owns, by hash.
-    fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
+    fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<(SessionKey, &Session)> {
         let hash = self.index.hash(client, name);
         let is_it = |session: &Session| session.client == Some(client) && session.name.as_bytes() == name;
         let found = self.index.alike(&self.table, hash).filter(|(_, session)| is_it(session));
-        found.map(|(key, _)| key).min_by_key(|key| key.serial())
+        found.min_by_key(|(key, _)| key.serial())
     }
 
     /// The session of this name on a worker, owned or reserved.
@@ -307,6 +311,15 @@ impl Sessions {
     pub(crate) fn touch(&mut self, key: SessionKey, now: Moment) {
         if let Some(session) = self.table.get_mut(key) {
             session.used = now;
+        }
+    }
+
+    /// A message of its owner in it is forwarded now, perhaps a request.
+    #[inline]
+    pub(crate) fn use_now(&mut self, key: SessionKey, now: Moment, is_request: bool) {
+        if let Some(session) = self.table.get_mut(key) {
+            session.used = now;
+            session.pending += u32::from(is_request);
         }
     }
 

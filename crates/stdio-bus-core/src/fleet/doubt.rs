@@ -151,9 +151,10 @@ impl Requests {
         let heard = spoke.max(worker.answering.read_since()).max(worker.doubt.heard);
         worker.doubt.look(now, heard, oldest, limit);
         let silent = worker.doubt.silent;
-        let was_doubtful = worker.doubt.since.is_some();
+        // It may have said something and been silent again since it was doubtful.
+        let was_doubtful = worker.is_doubtful();
         let is_doubtful = oldest.is_some() && limit.is_some_and(|limit| silent >= limit);
-        if is_doubtful != was_doubtful {
+        if is_doubtful != was_doubtful || is_doubtful != worker.doubt.is_raised() {
             worker.doubt.since = is_doubtful.then_some(now);
             ctx.workers_changed = true;
             tell_of_doubt(ctx, key, is_doubtful.then_some(silent));

@@ -84,6 +84,20 @@ fn a_pool_of_silent_workers_is_not_ready_until_one_says_something() {
 }
 
 #[test]
+fn a_worker_that_has_spoken_once_is_doubtful_again_although_the_daemon_did_not_run_meanwhile() {
+    let mut bench = Bench::new(watched(1, Assignment::RoundRobin));
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(12));
+    bench.write(bench.worker(0), r#"{"method":"notifications/message"}"#);
+    assert!(!is_doubtful(&bench, 0));
+    bench.now = bench.now.after(seconds(12));
+    bench.handle(Input::Tick);
+    assert!(is_doubtful(&bench, 0) && !is_ready(&bench));
+    assert_eq!((bench.count(Reason::WorkerDoubtful), bench.count(Reason::WorkerWell)), (2, 0));
+}
+
+#[test]
 fn a_worker_owes_the_answers_to_clients_that_have_left() {
     let mut bench = Bench::new(watched(1, Assignment::RoundRobin));
     let client = bench.client();

@@ -120,8 +120,8 @@ impl Model {
     }
 
     /// A client waits until it may send a line, or stops waiting.
-    pub fn waits(&mut self, now: Moment, client: usize, line: Option<usize>) {
-        let client = &mut self.clients[client];
+    pub fn waits(&mut self, now: Moment, at: usize, line: Option<usize>) {
+        let client = &mut self.clients[at];
         let since = client.waits_since.take();
         // It may be paused for the very line that it has waited with.
         if let Some(since) = since {
@@ -129,6 +129,17 @@ impl Model {
         }
         client.waits_since = line.map(|_| since.unwrap_or(now));
         client.waits_with = line;
+        self.may_stay_where_it_waits(at, line);
+    }
+
+    /// A client that waits until a worker has room may have been assigned that one already.
+    fn may_stay_where_it_waits(&mut self, client: usize, line: Option<usize>) {
+        let Some(line) = line else { return };
+        for to in self.fate_of_client_line(Moment::default(), client, &self.lines[line]).to {
+            if let Party::Worker(worker) = to {
+                self.workers[worker].perhaps_of.insert(client);
+            }
+        }
     }
 
     /// Whether a client may have to wait for a worker to be started.

@@ -37,10 +37,13 @@ impl Model {
         if let Some(Party::Worker(worker)) = question.asker {
             self.workers[worker].heard.perhaps(now);
         }
-        for request in self.to_workers.iter_mut().filter(|request| Some(request.answerer) == question.asker) {
+        let names: Vec<bool> = self.to_workers.iter().map(|request| self.names(question, request)).collect();
+        let requests = self.to_workers.iter_mut().zip(names);
+        for (request, is_named) in requests.filter(|(request, _)| Some(request.answerer) == question.asker) {
+            let may_be_meant = is_named || request.asker == Some(question.answerer);
             if request.sessions.iter().any(|session| question.sessions.contains(session)) {
                 request.hear(now);
-            } else if let Some(signs) = request.signs.as_mut().filter(|_| request.asker == Some(question.answerer)) {
+            } else if let Some(signs) = request.signs.as_mut().filter(|_| may_be_meant) {
                 // It may belong to this one.
                 signs.perhaps = now;
             }
@@ -77,10 +80,17 @@ impl Model {
         let holds = self.settings.pools[self.workers[worker].pool].idle_timeout == Some(signs.limit);
         let is_asked = self.questions(worker).any(|question| {
             Some(question.answerer) == request.asker
+                || self.names(question, request)
                 || question.sessions.iter().any(|session| request.sessions.contains(session))
         });
         let at = &self.workers[worker];
         holds && !is_asked && !at.is_paused && signs.perhaps.after(signs.limit + ROUND) <= now
+    }
+
+    /// Whether a worker's question names this request of a client, perhaps of another one than that it asks.
+    fn names(&self, question: &Request, request: &Request) -> bool {
+        let Some(Party::Worker(worker)) = question.asker else { return false };
+        self.request_meant_by(worker, &self.lines[question.line]).is_some_and(|meant| meant.line == request.line)
     }
 
     /// What clients have to answer to a worker.

@@ -435,7 +435,7 @@ impl Bus {
     #[cold]
     pub(crate) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
-        let (now, is_short) = (self.ctx.time.now(), self.shortage.is_on);
+        let (now, is_short) = (self.ctx.time.now(), self.shortage.is_on());
         let Some(client) = self.ctx.clients.refused(key) else { return Received { consumed: bytes, next: Next::Wait } };
         if !client.end().gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };

@@ -74,7 +74,42 @@ pub(super) struct Shortage {
     /// The index of the last one that had it.
     last_chance: usize,
     /// It is short now.
-    pub is_on: bool,
+    is_on: bool,
+}
+
+impl Shortage {
+    /// Whether memory is short now.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Lets some of the clients held back be read for a while, in turn. Returns those that had their turn and sent
+    /// nothing; one that waits for memory keeps its turn until there is some.
+    fn rotate_chances(&mut self, ctx: &Ctx, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
+        let (over, mut running): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut self.chances).into_iter().partition(|(client, since)| {
+                ctx.time.now() >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client))
+            });
+        running.retain(|(client, _)| held_back.contains(client));
+        let missed = over.iter().filter(|(client, since)| {
+            held_back.contains(client) && ctx.clients.get(*client).is_some_and(|client| client.heard() < *since)
+        });
+        let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
+        // Round robin by their places in the table.
+        let after = held_back.partition_point(|client| client.index() <= self.last_chance);
+        for client in held_back[after..].iter().chain(&held_back[..after]) {
+            if running.len() >= CHANCES {
+                break;
+            }
+            let waits = ctx.clients.get(*client).is_none_or(|client| client.end().gate.waits());
+            if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
+                running.push((*client, ctx.time.now()));
+                self.last_chance = client.index();
+            }
+        }
+        self.chances = running;
+        missed
+    }
 }
 
 /// A client and what it holds.
@@ -254,40 +289,12 @@ impl Bus {
         let mut too_much: Vec<ClientKey> =
             holders.iter().filter(|holder| holder.bytes > share).map(|holder| holder.client).collect();
         too_much.sort_unstable_by_key(|client| client.index());
-        let missed = if lasts { self.rotate_chances(&too_much, waiting) } else { Vec::new() };
+        let missed = if lasts { self.shortage.rotate_chances(&self.ctx, &too_much, waiting) } else { Vec::new() };
         for client in self.ctx.clients.keys() {
             let holds_too_much = too_much.binary_search_by_key(&client.index(), |client| client.index()).is_ok();
             let has_chance = self.shortage.chances.iter().any(|(lucky, _)| *lucky == client);
             hold_back(&mut self.ctx, client, holds_too_much && !has_chance);
         }
-        missed
-    }
-
-    /// Lets some of the clients held back be read for a while, in turn. Returns those that had their turn and sent
-    /// nothing; one that waits for memory keeps its turn until there is some.
-    fn rotate_chances(&mut self, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
-        let (over, mut running): (Vec<_>, Vec<_>) =
-            core::mem::take(&mut self.shortage.chances).into_iter().partition(|(client, since)| {
-                self.ctx.time.now() >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client))
-            });
-        running.retain(|(client, _)| held_back.contains(client));
-        let missed = over.iter().filter(|(client, since)| {
-            held_back.contains(client) && self.ctx.clients.get(*client).is_some_and(|client| client.heard() < *since)
-        });
-        let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
-        // Round robin by their places in the table.
-        let after = held_back.partition_point(|client| client.index() <= self.shortage.last_chance);
-        for client in held_back[after..].iter().chain(&held_back[..after]) {
-            if running.len() >= CHANCES {
-                break;
-            }
-            let waits = self.ctx.clients.get(*client).is_none_or(|client| client.end().gate.waits());
-            if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
-                running.push((*client, self.ctx.time.now()));
-                self.shortage.last_chance = client.index();
-            }
-        }
-        self.shortage.chances = running;
         missed
     }
 

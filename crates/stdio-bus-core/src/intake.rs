@@ -24,6 +24,7 @@ use super::timers::{Timer, Timers};
 use super::withdrawal::prompt_flag;
 use super::worker::Worker;
 use super::{Bus, tally};
+use crate::ctx::Ctx;
 use crate::fleet::balancer::Groups;
 use crate::flow::waste::MANY;
 use crate::peers::{Client, Clients, Endpoint, Phase, Workers};
@@ -88,6 +89,25 @@ impl Intake {
     /// The next lines of a client, all of which are refused.
     pub(super) fn find_lines(&mut self, client: &mut Client, window: Window<'_>) -> Outcome {
         client.end_mut().stream.find_lines(&mut self.scanner, window, &mut self.batch)
+    }
+
+    /// A worker's bytes were received. If too much of its
+    /// output is for nobody, it is not read for a moment.
+    #[cold]
+    fn charge_useless(&self, ctx: &mut Ctx, key: WorkerKey, mut received: Received) -> Received {
+        let lines = &self.batch;
+        let blank = match received.consumed {
+            consumed if lines.is_empty() => consumed,
+            // What lies between the lines, blank ones, counts as well.
+            consumed @ MANY.. => consumed - lines.iter().map(|line| line.span.len() + 1).sum::<usize>().min(consumed),
+            _ => 0,
+        };
+        let found = lines.len();
+        let worker = ctx.workers.get(key).filter(|worker| !worker.process().is_drained());
+        if worker.is_some_and(|worker| blank > 0 || worker.useless().has_any()) {
+            ctx.pause_useless(key, blank, found, &mut received);
+        }
+        received
     }
 }
 
@@ -249,7 +269,7 @@ impl Bus {
         if worker.strays().is_amid() {
             self.intake.batch.clear();
             let received = self.receive_stray(key, window);
-            return self.charge_useless(key, received);
+            return self.intake.charge_useless(&mut self.ctx, key, received);
         }
         let found = worker.end_mut().stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
@@ -266,11 +286,15 @@ impl Bus {
             self.ctx.out.stats().worker_side.lines_in += lines as u64;
             if let Some(received) = self.intake.finish(worker.end_mut(), now, bytes, found, lines, limit) {
                 let may_be_useless = worker.useless().is_suspected(lines, received.consumed);
-                return if may_be_useless { self.charge_useless(key, received) } else { received };
+                return if may_be_useless {
+                    self.intake.charge_useless(&mut self.ctx, key, received)
+                } else {
+                    received
+                };
             }
         }
         let received = self.route_lines(key.into(), window, found, lines);
-        self.charge_useless(key, received)
+        self.intake.charge_useless(&mut self.ctx, key, received)
     }
 
     /// Whether lines may take the fast path, which checks neither methods nor the shutdown.
@@ -379,25 +403,6 @@ impl Bus {
     pub fn without_fast_path(mut self) -> Self {
         self.intake.is_plain = true;
         self
-    }
-
-    /// A worker's bytes were received, and `lines` of it were found among those that were consumed. If too much of its
-    /// output is for nobody, it is not read for a moment.
-    #[cold]
-    pub(crate) fn charge_useless(&mut self, key: WorkerKey, mut received: Received) -> Received {
-        let lines = self.intake.batch();
-        let blank = match received.consumed {
-            consumed if lines.is_empty() => consumed,
-            // What lies between the lines, blank ones, counts as well.
-            consumed @ MANY.. => consumed - lines.iter().map(|line| line.span.len() + 1).sum::<usize>().min(consumed),
-            _ => 0,
-        };
-        let found = lines.len();
-        let worker = self.ctx.workers.get(key).filter(|worker| !worker.process().is_drained());
-        if worker.is_some_and(|worker| blank > 0 || worker.useless().has_any()) {
-            self.ctx.pause_useless(key, blank, found, &mut received);
-        }
-        received
     }
 }
 

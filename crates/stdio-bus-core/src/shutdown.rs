@@ -18,6 +18,7 @@ use crate::ctx::Ctx;
 use crate::fleet::life::{kill_workers, stop_worker};
 use crate::peers::{Client, Phase};
 use crate::requests::Request;
+use crate::session::table::Sessions;
 
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain timeout.
 const LAST_GRACE: Duration = Duration::from_secs(1);
@@ -258,7 +259,7 @@ impl Bus {
             let Some(client) = self.ctx.clients.get(key).filter(|client| client.phase() == Phase::Open) else {
                 continue;
             };
-            if self.waits_for_something(client) {
+            if awaits_something(&self.sessions, client) {
                 continue;
             }
             let end = client.end();
@@ -273,18 +274,13 @@ impl Bus {
         }
     }
 
-    /// Whether a client has pending requests, or a session that works for it without one.
-    fn waits_for_something(&self, client: &Client) -> bool {
-        let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(|session| session.is_working());
-        !client.end().asked.is_empty() || client.end().sessions.iter().any(works)
-    }
-
     /// Lines of a client were read, before which `refused` of its requests had been refused. If there are more now, and it
     /// waits for nothing, it is closed: each further request would be refused, too, and it is served elsewhere. Returns
     /// whether it is.
     pub(super) fn close_refused(&mut self, key: ClientKey, refused: u64) -> bool {
         let client = self.ctx.clients.get(key).filter(|client| client.phase() == Phase::Open);
-        let is_done = |client: &Client| client.end().traffic.refused > refused && !self.waits_for_something(client);
+        let is_done =
+            |client: &Client| client.end().traffic.refused > refused && !awaits_something(&self.sessions, client);
         let closes = self.ctx.shutdown.refuses_requests() && client.is_some_and(is_done);
         if closes {
             self.close_orderly(key, Reason::ShuttingDown, "the daemon is shutting down");
@@ -343,4 +339,10 @@ pub(super) fn watch_silence(ctx: &mut Ctx) {
         let grace = ctx.settings.limits.drain_grace.max(Duration::from_nanos(1));
         ctx.timers.arm(Timer::Drain, ctx.time.now().after(grace));
     }
+}
+
+/// Whether a client has pending requests, or a session that works for it without one.
+fn awaits_something(sessions: &Sessions, client: &Client) -> bool {
+    let works = |session: &SessionKey| sessions.get(*session).is_some_and(|session| session.is_working());
+    !client.end().asked.is_empty() || client.end().sessions.iter().any(works)
 }

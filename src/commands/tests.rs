@@ -330,7 +330,8 @@ fn common_mistakes_get_a_tip_on_what_to_write_instead() {
         ("serve --tcp :0", "or --config FILE"),
         (
             "frobnicate",
-            "the commands are worker, connect, call, status, show, kill, restart, reload, drain, log-level, doctor, init, \
+            "the commands are worker, connect, call, status, show, kill, restart, pause, resume, take-out, \
+             reload, drain, log-level, doctor, init, \
              completion, check; the daemon",
         ),
         ("statsu", "did you mean stdio_bus status?"),

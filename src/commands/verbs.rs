@@ -88,6 +88,27 @@ pub(super) enum Verb {
         #[command(subcommand)]
         what: Restarted,
     },
+    /// Pause a pool or a listener of a running daemon
+    ///
+    /// New requests of a paused pool wait, without an error, until it is resumed; pending ones go on, and so do
+    /// cancellations, notifications and answers to its workers. A paused listener takes no new clients: over lines they
+    /// wait in its socket, over HTTP they get 503; its clients go on.
+    Pause {
+        #[command(subcommand)]
+        what: Paused,
+    },
+    /// Resume what was paused, and start the workers of a pool that were taken out
+    Resume {
+        #[command(subcommand)]
+        what: Paused,
+    },
+    /// Take a worker out: it gets no new work, ends when its requests and sessions are over, and is not replaced
+    ///
+    /// `resume pool` and `restart pool` start another one in its place.
+    TakeOut {
+        #[command(subcommand)]
+        what: TakenOut,
+    },
     /// Have a running daemon read its configuration again, as SIGHUP does
     ///
     /// It is checked first: on an error the old one goes on, and this exits with 78. Workers whose command has changed are
@@ -170,6 +191,46 @@ pub(super) enum Killed {
         /// Its number
         #[arg(value_parser = |text: &str| text.parse::<u32>().map_err(|_| "write its number, which show clients tells"))]
         number: u32,
+        #[command(flatten)]
+        control: ControlArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Paused {
+    /// A pool, by its id
+    Pool {
+        /// Its id
+        id: String,
+        #[command(flatten)]
+        control: ControlArgs,
+    },
+    /// A listener, by its number in the order of the configuration or its address
+    Listener {
+        /// Its number or address
+        name: String,
+        #[command(flatten)]
+        control: ControlArgs,
+    },
+}
+
+impl Paused {
+    /// The request for an action on it.
+    fn question(self, action: &str) -> (ControlArgs, Question) {
+        let (control, kind, name) = match self {
+            Self::Pool { id, control } => (control, "pool", id),
+            Self::Listener { name, control } => (control, "listener", name),
+        };
+        (control, Question::Act { target: format!("/{action}?{kind}={}", control::escaped_value(&name)) })
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TakenOut {
+    /// A worker, by the name that the log and `show workers` call it
+    Worker {
+        /// Its pool and number: agents/0
+        name: String,
         #[command(flatten)]
         control: ControlArgs,
     },
@@ -316,6 +377,12 @@ impl Verb {
             Self::Restart { what: Restarted::Pool { id, control } } => {
                 (control, Question::Act { target: format!("/restart-pool?pool={}", control::escaped_value(&id)) })
             }
+            Self::Pause { what } => what.question("pause"),
+            Self::Resume { what } => what.question("resume"),
+            Self::TakeOut { what: TakenOut::Worker { name, control } } => (
+                control,
+                Question::Act { target: format!("/take-out-worker?worker={}", control::escaped_value(&name)) },
+            ),
             Self::Reload { dry_run, control } => (control, Question::Reload { dry_run }),
             Self::Drain { control } => (control, Question::Act { target: "/drain".to_owned() }),
             Self::LogLevel { level, control } => {

@@ -84,6 +84,9 @@ impl<I: Io> Shell<I> {
             return self.reactor.close_acceptor(index);
         }
         let is_gone = result > 0 && result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
+        if self.reactor.listeners.is_held(index) && result >= 0 && !is_gone {
+            return;
+        }
         if self.reactor.listeners.is_paused(index) && result >= 0 && !is_gone {
             // It is accepted once a client has left: the core may close one for that.
             self.reactor.listeners.acceptors[index].has_told_of_waiting = true;
@@ -174,7 +177,8 @@ impl<I: Io> Reactor<I> {
     /// Whether it has to be noticed that a connection waits for a slot.
     fn is_watching(&self, index: usize) -> bool {
         let has_told = self.listeners.acceptors[index].has_told_of_waiting;
-        self.listeners.is_paused(index) && !has_told && !self.timers.is_set(Timer::Accept(index))
+        let may_watch = self.listeners.is_paused(index) && !self.listeners.is_held(index);
+        may_watch && !has_told && !self.timers.is_set(Timer::Accept(index))
     }
 
     /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.

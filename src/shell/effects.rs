@@ -44,6 +44,11 @@ impl<I: Io> Reactor<I> {
                 }
                 Effect::CloseListener(listener) => self.listeners.close_listener(listener),
                 Effect::OpenListener(listener) => self.open_listener(listener),
+                Effect::HoldListener(listener) => self.listeners.hold(listener, true),
+                Effect::ReleaseListener(listener) => {
+                    self.listeners.hold(listener, false);
+                    self.start_accepting();
+                }
                 Effect::LeaveSharedPorts => self.leave_shared_ports(),
                 Effect::StopAccept => {
                     self.stop_accepting();

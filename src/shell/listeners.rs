@@ -202,6 +202,8 @@ pub(super) struct Listeners {
     pub grants: Grants,
     /// The core admits no more clients for now.
     pub is_paused: bool,
+    /// The listeners that the operator has paused.
+    held: Vec<ListenerId>,
     /// It admits no more at all.
     pub is_closed: bool,
     /// It leaves ports that other daemons share.
@@ -210,7 +212,15 @@ pub(super) struct Listeners {
 
 impl Listeners {
     pub(super) fn new(acceptors: Vec<Acceptor>, terms: Vec<Terms>) -> Self {
-        Self { acceptors, terms, grants: Grants::default(), is_paused: false, is_closed: false, leaves_shared: false }
+        Self {
+            acceptors,
+            terms,
+            grants: Grants::default(),
+            is_paused: false,
+            held: Vec::new(),
+            is_closed: false,
+            leaves_shared: false,
+        }
     }
 
     /// Adds an acceptor in a free slot, and returns the index.
@@ -258,7 +268,19 @@ impl Listeners {
     /// checks; and operators are always admitted.
     pub(super) fn is_paused(&self, index: usize) -> bool {
         let listener = self.acceptors[index].listener();
-        self.is_paused && listener.is_some_and(|listener| !self.speaks_web(listener))
+        self.is_paused && listener.is_some_and(|listener| !self.speaks_web(listener)) || self.is_held(index)
+    }
+
+    /// Whether the operator has paused the listener of a socket, whose connections wait there.
+    pub(super) fn is_held(&self, index: usize) -> bool {
+        let is_held = |listener: ListenerId| self.held.contains(&listener) && !self.speaks_web(listener);
+        !self.held.is_empty() && self.acceptors[index].listener().is_some_and(is_held)
+    }
+
+    /// The operator pauses a listener, or resumes it.
+    pub(super) fn hold(&mut self, listener: ListenerId, is_held: bool) {
+        self.held.retain(|held| *held != listener);
+        self.held.extend(is_held.then_some(listener));
     }
 
     /// The core admits no more clients for now. That one waits is told anew.

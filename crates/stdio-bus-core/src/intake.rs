@@ -297,14 +297,16 @@ impl Bus {
         self.intake.charge_useless(&mut self.ctx, key, received)
     }
 
-    /// Whether lines may take the fast path, which checks neither methods nor the shutdown.
+    /// Whether lines may take the fast path, which checks neither methods, nor the shutdown, nor pauses.
     #[inline(always)]
     fn may_take_fast_path(&self) -> bool {
         #[cfg(any(test, feature = "testing"))]
         if self.intake.is_plain {
             return false;
         }
-        !self.fleets.balancer().denies_methods() && !self.ctx.shutdown.refuses_requests()
+        !self.fleets.balancer().denies_methods()
+            && !self.fleets.pools().are_paused()
+            && !self.ctx.shutdown.refuses_requests()
     }
 
     /// Routes lines one after the other, until one of them has to wait or is the last of its sender. The first `lines`

@@ -28,6 +28,8 @@ pub enum Name {
     Worker(WorkerName),
     /// This pool, whose next worker is awaited.
     Pool(PoolId),
+    /// This pool, which the operator has paused.
+    PausedPool(PoolId),
 }
 
 /// What a client and a worker have in common.
@@ -145,6 +147,10 @@ pub struct PoolRow<'a> {
     pub waiting: usize,
     /// Slots that were given up.
     pub given_up: usize,
+    /// Slots whose workers the operator has taken out.
+    pub out: usize,
+    /// The operator has paused it.
+    pub is_paused: bool,
     /// Its counters.
     pub tally: &'a Tally,
 }
@@ -179,6 +185,10 @@ fn wait_for_own_worker(fleets: &Fleets, ctx: &Ctx, now: Moment, key: ClientKey, 
         let fleet = fleets.balancer()[group].fleets().next()?;
         let whom = Name::Pool(fleet.pool);
         return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
+    }
+    if let Some((group, since)) = fleets.queue().awaits_resume(key) {
+        let whom = Name::PausedPool(fleets.balancer()[group].fleets().next()?.pool);
+        return Some(WaitsFor { whom, what: "its resume", time: now.since(since) });
     }
     let starts = |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
     let worker = client.assigned().iter().map(|(_, worker)| *worker).find(starts)?;
@@ -351,8 +361,10 @@ impl<'a> View<'a> {
         let slots = || self.bus.fleets.pools().slots_of(&self.bus.ctx, pool);
         Some(PoolRow {
             settings,
-            waiting: slots().filter(|slot| !slot.is_given_up() && slot.worker().is_none()).count(),
+            waiting: slots().filter(|slot| !slot.is_given_up() && !slot.is_out() && slot.worker().is_none()).count(),
             given_up: slots().filter(|slot| slot.is_given_up()).count(),
+            out: slots().filter(|slot| slot.is_out()).count(),
+            is_paused: self.bus.fleets.pools()[pool].is_paused(),
             tally: self.bus.fleets.pools()[pool].tally(),
         })
     }

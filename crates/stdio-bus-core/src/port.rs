@@ -128,8 +128,16 @@ pub enum Input {
         /// Whether it is told to stop at once.
         at_once: bool,
     },
-    /// The operator has all workers of this pool replaced in turn.
+    /// The operator has all workers of this pool replaced in turn, and those started that were taken out.
     RestartPool(PoolId),
+    /// The operator takes a worker out: it finishes its work, and is not replaced.
+    TakeOutWorker(WorkerKey),
+    /// The operator pauses a pool: its new requests wait.
+    PausePool(PoolId),
+    /// The operator resumes a pool, and has those of its workers started that were taken out.
+    ResumePool(PoolId),
+    /// The operator pauses a listener, which takes no new clients, or resumes it.
+    PauseListener { listener: ListenerId, is_paused: bool },
     /// The processes of a worker hold this many MiB, more than allowed.
     Grown {
         worker: WorkerKey,
@@ -233,6 +241,10 @@ pub enum Effect {
     CloseListener(ListenerId),
     /// Listen again.
     OpenListener(ListenerId),
+    /// Accept no connection of this listener until [`Effect::ReleaseListener`], where connections are clients: they wait in
+    /// the socket.
+    HoldListener(ListenerId),
+    ReleaseListener(ListenerId),
     /// Close for good those listening sockets whose port other daemons share: new clients are theirs from now on, and
     /// those that wait in the sockets are still accepted.
     LeaveSharedPorts,

@@ -333,12 +333,17 @@ impl World {
         let soon = self.now.after(Duration::from_millis(1));
         let turns = self.bus.view().next_deadline().is_some_and(|at| at <= soon);
         let is_due = self.bus.view().next_deadline().is_some_and(|at| at <= self.now);
+        let mut rows = (0..self.settings.pools.len()).filter_map(|pool| self.bus.view().pool_row(pool));
+        let any_is_paused = rows.any(|row| row.is_paused);
         for party in self.all_parties() {
             let excused = match party {
                 // A client that was refused, or whose lines wait for a worker, is read again soon. A crash suspect has
-                // to wait, and so does a client without an available worker.
+                // to wait, and so does a client without an available worker, or with a request for a paused pool.
                 Party::Client(client) => {
-                    turns || self.model.is_suspect(self.now, client) || self.model.awaits_worker(client)
+                    any_is_paused
+                        || turns
+                        || self.model.is_suspect(self.now, client)
+                        || self.model.awaits_worker(client)
                 }
                 Party::Worker(worker) => is_due || self.model.floods(self.now, worker),
             };

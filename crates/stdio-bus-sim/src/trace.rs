@@ -154,6 +154,8 @@ impl Trace {
             Effect::ResumeAccept => hash.bytes(b"R"),
             Effect::CloseListener(listener) => hash.text(format!("close {}", listener.index()).as_bytes()),
             Effect::OpenListener(listener) => hash.text(format!("open {}", listener.index()).as_bytes()),
+            Effect::HoldListener(listener) => hash.text(format!("hold {}", listener.index()).as_bytes()),
+            Effect::ReleaseListener(listener) => hash.text(format!("release {}", listener.index()).as_bytes()),
             Effect::LeaveSharedPorts => hash.bytes(b"L"),
             Effect::StopAccept => hash.bytes(b"S"),
             Effect::Discovered { pool } => hash.text(format!("discovered {}", pool.index()).as_bytes()),

@@ -127,6 +127,10 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| is_ready(it.view.bus.view().listener_readiness(at));
     gauge "stdio_bus_pool_ready" as "ready" of Pools: "1 if /readyz?pool=ID says 200.";
         One |it, at| is_ready(it.view.bus.view().pool_readiness(at));
+    gauge "stdio_bus_listener_paused" as "paused" of Listeners: "1 while the operator has paused it.";
+        One |it, at| Value::from(it.view.bus.view().is_listener_paused(at));
+    gauge "stdio_bus_pool_paused" as "paused" of Pools: "1 while the operator has paused it.";
+        One |it, at| Value::from(it.pool(at).is_paused);
     gauge "stdio_bus_pool_replacement_stopped" of Pools:
         "1 if a replacement stopped since new workers kept ending.";
         One |it, at| Value::from(u64::from(it.view.bus.view().roll_failure(at).is_some()));
@@ -173,11 +177,16 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_workers_doubtful" of Pools:
         "Workers that have said nothing for worker_silent_sec although they owe answers.";
         One |it, at| Value::from(it.gathered.pools[at].doubtful);
-    gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up.";
+    gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up, taken_out by the operator.";
         Many |out, it, at| {
             let pool = it.pool(at);
-            let there = pool.settings.instances - pool.waiting - pool.given_up;
-            let seats = [("filled", there), ("waiting", pool.waiting), ("given_up", pool.given_up)];
+            let there = pool.settings.instances - pool.waiting - pool.given_up - pool.out;
+            let seats = [
+                ("filled", there),
+                ("waiting", pool.waiting),
+                ("given_up", pool.given_up),
+                ("taken_out", pool.out),
+            ];
             out.each("state", seats.map(|(state, count)| (state, count as u64)));
         };
     counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Worker processes started.";

@@ -48,10 +48,15 @@ fn asked(view: &View<'_>, request: &Request) -> Result<Readiness, String> {
             pool.and_then(|pool| view.bus.view().pool_readiness(pool)).ok_or_else(|| no_pool(view, id))
         }
         (None, Some(name)) => {
-            let listener = view.places.iter().position(|place| place.is_called(name)).or_else(|| name.parse().ok());
+            let listener = listener_called(view, name);
             listener.and_then(|at| view.bus.view().listener_readiness(at)).ok_or_else(|| no_listener(view, name))
         }
     }
+}
+
+/// The listener that an operator calls so: by an address, or by its number.
+pub(super) fn listener_called(view: &View<'_>, name: &str) -> Option<usize> {
+    view.places.iter().position(|place| place.is_called(name)).or_else(|| name.parse().ok())
 }
 
 fn no_pool(view: &View<'_>, id: &str) -> String {
@@ -59,7 +64,7 @@ fn no_pool(view: &View<'_>, id: &str) -> String {
     format!("there is no pool {id:?}; the pools are {}", ids.join(", "))
 }
 
-fn no_listener(view: &View<'_>, name: &str) -> String {
+pub(super) fn no_listener(view: &View<'_>, name: &str) -> String {
     let places: Vec<String> =
         view.places.iter().enumerate().map(|(at, place)| format!("{at} ({})", place.asked)).collect();
     format!("there is no listener {name:?}; the listeners are {}", places.join(", "))

@@ -3,14 +3,16 @@
 use serde_json::json;
 
 use super::access::{MayAct, Origin, may_act, may_ask};
+use super::health::{listener_called, no_listener};
 use super::metrics::{self, Metrics};
+use super::place::Place;
 use super::request::Request;
 use super::response::{JSON, Response};
 use super::tables::{self, Object, Table};
 use super::view::View;
 use super::{health, page, status};
 use crate::access::Secret;
-use crate::bus::port::{Input, PoolId};
+use crate::bus::port::{Input, ListenerId, PoolId, WorkerKey};
 use crate::bus::readiness::Readiness;
 use crate::config::{LEVELS, LogLevel};
 use crate::http1::{Method, Status};
@@ -68,6 +70,9 @@ const ROUTES: &[(&str, Route)] = &[
     ("/kill-client", Route::Act(kill_client, &["client"])),
     ("/restart-worker", Route::Act(restart_worker, &["worker", "now"])),
     ("/restart-pool", Route::Act(restart_pool, &["pool"])),
+    ("/take-out-worker", Route::Act(take_out_worker, &["worker"])),
+    ("/pause", Route::Act(pause, &["pool", "listener"])),
+    ("/resume", Route::Act(resume, &["pool", "listener"])),
     ("/reload", Route::Act(reload, &["dry_run"])),
     ("/log-level", Route::Act(set_log_level, &["level"])),
 ];
@@ -219,13 +224,24 @@ fn starts_workers(view: &View<'_>) -> Result<(), Response> {
     }
 }
 
-fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+/// The worker that is meant.
+fn worker_meant<'r>(view: &View<'_>, request: &'r Request) -> Result<(&'r str, WorkerKey), Response> {
     let name = required(request, "worker")?;
     let found = name.rsplit_once('/').and_then(|(id, number)| {
         let pool = view.workers.pools.iter().position(|pool| pool.core.id == id)?;
         view.bus.view().worker_at(pool, number.parse().ok()?)
     });
-    let worker = found.ok_or_else(|| not_found(&no_worker(view, name)))?;
+    Ok((name, found.ok_or_else(|| not_found(&no_worker(view, name)))?))
+}
+
+/// The pool that is meant, by its id.
+fn pool_meant(view: &View<'_>, id: &str) -> Result<PoolId, Response> {
+    let found = view.workers.pools.iter().position(|pool| pool.core.id == id && !pool.core.is_gone);
+    found.map(PoolId::at).ok_or_else(|| not_found(&format!("there is no pool {id:?}; see show pools")))
+}
+
+fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+    let (name, worker) = worker_meant(view, request)?;
     let at_once = is_set(request, "now")?;
     let how = if at_once { "told to stop" } else { "replaced: first another one runs, then it ends with its work" };
     if !at_once {
@@ -252,11 +268,77 @@ fn no_worker(view: &View<'_>, name: &str) -> String {
 
 fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let id = required(request, "pool")?;
-    let found = view.workers.pools.iter().position(|pool| pool.core.id == id && !pool.core.is_gone);
-    let pool = found.ok_or_else(|| not_found(&format!("there is no pool {id:?}; see show pools")))?;
+    let pool = pool_meant(view, id)?;
     starts_workers(view)?;
     let done = format!("the workers of pool {id} are replaced in turn, and those that are missing started");
-    Ok((Act::Tell(Input::RestartPool(PoolId::at(pool))), done))
+    Ok((Act::Tell(Input::RestartPool(pool)), done))
+}
+
+fn take_out_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+    let (name, worker) = worker_meant(view, request)?;
+    starts_workers(view)?;
+    if !view.bus.view().may_take_out(worker) {
+        let why = format!("worker {name} ends, or is about to replace another one; see show workers");
+        return Err(Response::text(Status::Conflict, &why));
+    }
+    let id = name.rsplit_once('/').map_or(name, |(id, _)| id);
+    let done = format!(
+        "worker {name} is taken out: it ends with its work, and no other one takes its place until pool {id} is resumed \
+         or restarted"
+    );
+    Ok((Act::Tell(Input::TakeOutWorker(worker)), done))
+}
+
+/// What is paused or resumed.
+enum Meant<'r> {
+    Pool(PoolId, &'r str),
+    Listener(ListenerId, String),
+}
+
+fn meant<'r>(view: &View<'_>, request: &'r Request) -> Result<Meant<'r>, Response> {
+    match (request.parameter("pool"), request.parameter("listener")) {
+        (Some(id), None) => Ok(Meant::Pool(pool_meant(view, id)?, id)),
+        (None, Some(name)) => {
+            let is_there = |at: &usize| view.bus.view().listener_readiness(*at).is_some();
+            let found = listener_called(view, name).filter(is_there);
+            let at = found.ok_or_else(|| not_found(&no_listener(view, name)))?;
+            let called = view.places.get(at).map_or(name, Place::label);
+            Ok(Meant::Listener(ListenerId::at(at), format!("listener {at} ({called})")))
+        }
+        _ => {
+            let path = &request.path;
+            let text = format!("name a pool or a listener: POST {path}?pool=ID or POST {path}?listener=N");
+            Err(Response::text(Status::BadRequest, &text))
+        }
+    }
+}
+
+fn pause(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+    let meant = meant(view, request)?;
+    starts_workers(view)?;
+    Ok(match meant {
+        Meant::Pool(pool, id) => {
+            let done = format!("pool {id} is paused: new requests wait until it is resumed, and pending ones go on");
+            (Act::Tell(Input::PausePool(pool)), done)
+        }
+        Meant::Listener(listener, name) => {
+            let done = format!("{name} is paused: it takes no new clients until it is resumed, and the others go on");
+            (Act::Tell(Input::PauseListener { listener, is_paused: true }), done)
+        }
+    })
+}
+
+fn resume(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+    Ok(match meant(view, request)? {
+        Meant::Pool(pool, id) => {
+            let done = format!("pool {id} takes requests, and workers that were taken out are started again");
+            (Act::Tell(Input::ResumePool(pool)), done)
+        }
+        Meant::Listener(listener, name) => {
+            let done = format!("{name} takes new clients");
+            (Act::Tell(Input::PauseListener { listener, is_paused: false }), done)
+        }
+    })
 }
 
 fn set_log_level(_: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
@@ -275,7 +357,17 @@ mod tests {
     use super::*;
 
     /// The operators' commands. A command missing here fails the test below.
-    const ACTING: [&str; 6] = ["/drain", "/kill-client", "/restart-worker", "/restart-pool", "/reload", "/log-level"];
+    const ACTING: [&str; 9] = [
+        "/drain",
+        "/kill-client",
+        "/restart-worker",
+        "/restart-pool",
+        "/take-out-worker",
+        "/pause",
+        "/resume",
+        "/reload",
+        "/log-level",
+    ];
 
     fn reading() -> Vec<String> {
         let reads =

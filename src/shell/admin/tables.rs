@@ -9,6 +9,7 @@ use super::response::Pieces;
 use super::samples::{STATES, seconds};
 use super::view::View;
 use crate::bus::overview::{Level, Name, RequestRow, WaitsFor};
+use crate::bus::port::PoolId;
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
 use crate::bus::tally::{Outcome, Tally};
@@ -139,6 +140,7 @@ tables! {
         "max_instances": pool.settings.max_instances,
         "waiting": pool.waiting,
         "given_up": pool.given_up,
+        "taken_out": pool.out,
         "exits": pool.tally.all_exits(),
     }
 
@@ -315,22 +317,21 @@ impl Pieces for Object {
     }
 }
 
+fn pool_id<'v>(view: &'v View<'_>, pool: PoolId) -> &'v str {
+    view.workers.pools.get(pool.index()).map_or("", |pool| pool.core.id.as_str())
+}
+
 /// A worker's display name.
 pub(super) fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
-    let id = view.workers.pools.get(worker.pool.index()).map_or("", |pool| pool.core.id.as_str());
-    format!("{id}/{}", worker.place)
+    format!("{}/{}", pool_id(view, worker.pool), worker.place)
 }
 
 fn name(view: &View<'_>, name: Name) -> String {
     match name {
         Name::Client(number) => format!("client {number}"),
         Name::Worker(worker) => format!("worker {}", worker_name(view, worker)),
-        Name::Pool(pool) => {
-            format!(
-                "the next worker of {}",
-                view.workers.pools.get(pool.index()).map_or("", |pool| pool.core.id.as_str())
-            )
-        }
+        Name::Pool(pool) => format!("the next worker of {}", pool_id(view, pool)),
+        Name::PausedPool(pool) => format!("the paused pool {}", pool_id(view, pool)),
     }
 }
 

@@ -157,6 +157,8 @@ impl<I: Io> Shell<I> {
             self.step(|shell| shell.empty_backlog(now, index));
             self.give_up_acceptor(index);
         }
+        // Sockets of a paused listener may be another one's now.
+        self.reactor.start_accepting();
         self.admin.configure(config, self.reactor.listeners.there());
         if let Err(error) = self.reloads.token_files.watch(config, &self.reactor.signals.teller) {
             tracing::error!("files of tokens are not read again when they change: {error}");

@@ -81,6 +81,72 @@ fn the_log_says_which_user_has_done_what_at_any_level_and_what_was_refused() {
 }
 
 #[test]
+fn a_paused_pool_has_its_requests_wait_and_a_worker_that_is_taken_out_is_not_replaced() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 2, &[])]));
+    let mut client = daemon.connect();
+    client.request(1, "who", json!({}));
+    assert_eq!(
+        said(&daemon, &["pause", "pool", "agents"]),
+        "pool agents is paused: new requests wait until it is resumed, and pending ones go on\n"
+    );
+    daemon.logs(&["an operator: pool agents is paused", "action=\"pause?pool=agents\""]);
+    client.ask(2, "who", json!({}));
+    let waits = || said(&daemon, &["show", "waiting"]).contains("the paused pool agents");
+    daemon.until("its request waits", waits);
+    until_status(&daemon, "/readyz", 404);
+    let metrics = Admin::of(&daemon).get("/metrics").body;
+    assert_eq!(metric(&metrics, "stdio_bus_pool_paused{pool=\"agents\"}"), 1.0);
+    said(&daemon, &["take-out", "worker", "agents/1"]);
+    said(&daemon, &["resume", "pool", "agents"]);
+    assert!(client.answer(2)["error"].is_null());
+    until_status(&daemon, "/readyz", 200);
+
+    said(&daemon, &["take-out", "worker", "agents/0"]);
+    let seats = |state: &str| {
+        let metrics = Admin::of(&daemon).get("/metrics").body;
+        metric(&metrics, &format!("stdio_bus_worker_seats{{pool=\"agents\",state=\"{state}\"}}"))
+    };
+    daemon.until("it has ended", || said(&daemon, &["show", "workers"]).matches("agents/").count() == 1);
+    assert_eq!((seats("taken_out"), seats("filled")), (1.0, 1.0));
+    said(&daemon, &["restart", "pool", "agents"]);
+    daemon.until("it is back", || seats("filled") == 2.0);
+    let (code, _, why) = command(&daemon, &["pause", "pool", "nobody"]);
+    assert!(code == Some(1) && why.contains("there is no pool"), "{why}");
+    client.half_close();
+    client.ends();
+    daemon.stop();
+}
+
+#[test]
+fn new_clients_of_a_paused_listener_wait_over_lines_and_are_told_to_come_again_over_http() {
+    let pools = [with(worker("agents", 1, &[]), "assignment", "round_robin")];
+    let listeners = json!([{ "tcp": "127.0.0.1:0" }, { "ws": "127.0.0.1:0" }]);
+    let daemon = start_ready(Setup::new(pools).no_listener().set("listeners", listeners));
+    let addresses = daemon.addresses(2);
+    let mut before = Client::over_tcp(addresses[0]);
+    before.request(1, "who", json!({}));
+    let tcp = addresses[0].to_string();
+    assert!(said(&daemon, &["pause", "listener", &tcp]).contains("takes no new clients until it is resumed"));
+    said(&daemon, &["pause", "listener", "1"]);
+    until_status(&daemon, "/readyz?listener=0", 404);
+    let mut late = Client::over_tcp(addresses[0]);
+    late.ask(1, "who", json!({}));
+    let mut web = Client::over_tcp(addresses[1]);
+    web.send_bytes(
+        b"GET /acp HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: \
+          13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+    );
+    let refused = web.rest();
+    assert!(refused.contains(" 503 ") && refused.contains("Retry-After") && refused.contains("paused"), "{refused}");
+    before.request(2, "who", json!({}));
+    assert!(!late.has_something() && !late.is_over());
+    said(&daemon, &["resume", "listener", "0"]);
+    late.answer(1);
+    drop((before, late));
+    daemon.stop();
+}
+
+#[test]
 fn to_have_a_daemon_drain_twice_and_then_to_send_it_a_signal_does_not_end_it_early() {
     let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 600);
     let mut daemon = start_ready(setup);

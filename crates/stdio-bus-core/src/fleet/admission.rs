@@ -113,6 +113,11 @@ impl Admission {
         &mut self.listeners[listener.index()]
     }
 
+    /// Whether the operator has paused a listener.
+    pub(crate) fn is_paused(&self, listener: ListenerId) -> bool {
+        self.listeners.get(listener.index()).is_some_and(|listener| listener.is_paused)
+    }
+
     /// The listeners that are gone from the configuration, and when their clients are closed.
     pub(crate) fn gone_listeners(&self) -> Vec<(ListenerId, Moment)> {
         let listeners = self.listeners.iter().enumerate();
@@ -126,17 +131,19 @@ impl Admission {
             let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
             state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
             ctx.timers.arm(Timer::Listeners, state.ends);
+            state.is_paused &= !listener.is_gone && !was_gone;
             if state.is_closed && !listener.closes_when_not_ready {
-                *state = Default::default();
+                (state.is_closed, state.has_opened) = (false, false);
                 ctx.out.push(Effect::OpenListener(ListenerId::at(index)));
             }
         }
     }
 }
 
-/// A listener, which may be closed while no worker of its pools runs.
+/// A listener, which may be closed while no worker of its pools runs, or paused by the operator.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ListenerState {
+    pub(in crate::fleet) is_paused: bool,
     pub(in crate::fleet) is_closed: bool,
     /// A worker of its pools has run before.
     pub(in crate::fleet) has_opened: bool,
@@ -263,6 +270,9 @@ impl Admission {
         may_ask(ctx, listener, origin)?;
         if ctx.settings.listeners[listener].is_gone {
             return Err(TurnedAway::Removed);
+        }
+        if self.is_paused(listener) {
+            return Err(TurnedAway::NoRoom("the operator has paused this listener; try again later".into()));
         }
         if free_slots == 0 {
             self.is_awaited.set(true);

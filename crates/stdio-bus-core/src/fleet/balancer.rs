@@ -144,6 +144,7 @@ impl Group {
             (Some(at), _) => format!(": the next one starts in {} ms", at.since(ctx.time.now()).as_millis()),
             (None, Some(true)) => ": one starts, and has not said yet which version of MCP it serves".into(),
             (None, Some(false)) => ": one is ending, and the next one starts when it has".into(),
+            (None, None) if slots().any(|slot| slot.is_out()) => ": the operator has taken it out".into(),
             (None, None) => String::new(),
         }
     }
@@ -293,11 +294,14 @@ impl Group {
         workers.any(|worker| ctx.workers.worker_takes_messages(worker))
     }
 
-    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). Doubtful ones are passed over while there is
-    /// another one.
+    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). Doubtful ones, and those of paused pools, are
+    /// passed over while there is another one.
     pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, pools: &Pools) -> Option<WorkerKey> {
-        let is_well = |worker: &Worker| !worker.is_doubtful();
-        self.next_such(ctx, pools, is_well).or_else(|| self.next_such(ctx, pools, |_| true))
+        let goes_on = |worker: &Worker| !pools.are_paused() || !pools[worker.fleet.pool].is_paused();
+        let is_well = |worker: &Worker| !worker.is_doubtful() && goes_on(worker);
+        self.next_such(ctx, pools, is_well)
+            .or_else(|| self.next_such(ctx, pools, goes_on))
+            .or_else(|| self.next_such(ctx, pools, |_| true))
     }
 
     /// The next worker in turn that takes messages and is such a one.
@@ -367,6 +371,9 @@ impl Fleets {
             && let Some(denied) = ctx.settings.denied_in(fleet.pool, line)
         {
             return Err(denied);
+        }
+        if self.pools.are_paused() && line.id.is_some() && self.balancer[group].is_paused(&self.pools) {
+            return Err(Refusal(Reason::NoWorker, "the operator has paused the pool".into()));
         }
         let has_doors = self.pools.have_modern();
         while has_doors && let Some(fleet) = self.balancer[group].unused_fleet(&self.pools) {

@@ -4,7 +4,7 @@
 //! `life.rs` carries out its actions, `answering.rs` watches workers that do not answer, and `doubt.rs` those that say
 //! nothing at all. `pool.rs` fills slots, as
 //! `restart.rs` allows, and `queue.rs` makes clients wait. `roll.rs` replaces workers in turn, `claim.rs` says whose they
-//! are. `balancer.rs` has the groups of workers, `admission.rs` the listeners and the sources of their clients.
+//! are. `pause.rs` has what the operator stops for a while. `balancer.rs` has the groups of workers, `admission.rs` the listeners and the sources of their clients.
 //! `readiness.rs` is what load balancers see.
 //!
 //! [`Fleets`] has these parts as private fields, each a type with its own rows. What needs one part is a method of that
@@ -20,6 +20,7 @@ pub(crate) mod claim;
 pub(crate) mod doubt;
 pub mod eras;
 pub(crate) mod life;
+pub(crate) mod pause;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub mod readiness;

@@ -39,6 +39,8 @@ pub(crate) struct WorkerSlot {
     pub(in crate::fleet) worker: Option<WorkerKey>,
     /// When the next worker is started.
     pub(in crate::fleet) restarts: Restarts,
+    /// The operator has taken its worker out (`pause.rs`).
+    pub(in crate::fleet) is_out: bool,
 }
 
 impl WorkerSlot {
@@ -46,6 +48,11 @@ impl WorkerSlot {
     #[inline(always)]
     pub(crate) fn worker(&self) -> Option<WorkerKey> {
         self.worker
+    }
+
+    /// Whether the operator has taken its worker out.
+    pub(crate) fn is_out(&self) -> bool {
+        self.is_out
     }
 
     /// Whether no worker is started in it any more, since too many have failed.
@@ -166,6 +173,8 @@ pub(crate) struct Pool {
     pub(in crate::fleet) discovery: Option<Discovery>,
     /// Its counters.
     pub(in crate::fleet) tally: Tally,
+    /// The operator has paused it.
+    is_paused: bool,
 }
 
 impl Pool {
@@ -178,7 +187,13 @@ impl Pool {
             fleets: [Some(Fleet::new(pool, id.of(Era::Legacy), legacy)), modern],
             discovery: has_both.then(Discovery::default),
             tally: Tally::default(),
+            is_paused: false,
         }
+    }
+
+    /// Whether the operator has paused it.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused
     }
 
     /// Whether it has a fleet for each era.
@@ -197,6 +212,8 @@ pub(crate) struct Pools {
     list: Vec<Pool>,
     /// Whether any of them has a fleet for clients of 2026-07-28.
     have_modern: bool,
+    /// Whether any of them is paused.
+    are_paused: bool,
     /// Errors to requests that were for no pool, or for one of several.
     errors_of_no_pool: Counts,
     /// The number of the next worker.
@@ -212,6 +229,7 @@ impl Pools {
         Self {
             list,
             have_modern: !both.is_empty(),
+            are_paused: false,
             errors_of_no_pool: Counts::default(),
             next_number: 0,
             rolls_due: false,
@@ -241,7 +259,20 @@ impl Pools {
             });
         }
         self.have_modern = self.list.iter().any(Pool::has_both);
+        self.are_paused = self.list.iter().any(Pool::is_paused);
         kept
+    }
+
+    /// Whether any of them is paused.
+    #[inline(always)]
+    pub(crate) fn are_paused(&self) -> bool {
+        self.are_paused
+    }
+
+    /// Pauses a pool, or resumes it.
+    pub(super) fn set_paused(&mut self, pool: PoolId, is_paused: bool) {
+        self[pool].is_paused = is_paused;
+        self.are_paused = self.list.iter().any(Pool::is_paused);
     }
 
     /// Whether any of them has a fleet for clients of 2026-07-28.
@@ -432,7 +463,7 @@ impl Fleets {
         let is_dedicated = ctx.settings.pools[fleet].assignment == Assignment::Dedicated;
         for slot in (0..self.pools[fleet].kept_slots(ctx)).map(|number| fleet.slot(number)) {
             let here = &self.pools[slot];
-            if here.worker.is_some() || !here.restarts.may_begin(ctx.time.now()) {
+            if here.worker.is_some() || here.is_out || !here.restarts.may_begin(ctx.time.now()) {
                 continue;
             }
             if is_dedicated && !self.may_start_at_once(ctx, fleet.pool) {
@@ -657,6 +688,7 @@ pub(crate) fn check_pools(pools: &Pools, ctx: &Ctx) {
             let worker = ctx.workers.get(key).expect("a worker in a slot lives");
             assert_eq!((worker.fleet, fleet.slot_of(key)), (id, Some(slot)), "it has one slot of its fleet");
             assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
+            assert!(!here.is_out, "a slot whose worker was taken out is empty");
         }
     }
 }

@@ -13,7 +13,7 @@
 //! In a full pool they wait while a worker is ending, or a session without a connection may give up its own
 //! (`eviction.rs`).
 //!
-//! Others wait until a worker that has not seen them yet has answered their `initialize`, which the bus has sent again
+//! Others wait until the operator resumes a pool (`pause.rs`), and others until a worker that has not seen them yet has answered their `initialize`, which the bus has sent again
 //! (`eras/opening.rs`).
 //!
 //! Invariant: `waiting` has each client that awaits a worker, once.
@@ -194,6 +194,10 @@ impl Fleets {
         if ctx.clients.refuse_worker(client, false) || ctx.shutdown.refuses_requests() {
             return false;
         }
+        if self.pools.are_paused() && line.id.is_some() && self.balancer[group].is_paused(&self.pools) {
+            self.queue.await_resume(ctx, client, group);
+            return true;
+        }
         let for_turn = self.balancer[group].unused_fleet(&self.pools).is_none()
             && self.balancer[group].may_wait_for_turn(ctx, &self.pools, client);
         let Some(until) = (if for_turn {
@@ -310,6 +314,25 @@ impl WorkerQueue {
         ctx.timers.arm(Timer::WorkerQueue, until);
         self.waiting.push(waiting);
         ctx.close_gate(client.into(), Hold::Worker);
+    }
+
+    /// Makes a client wait with its next line until the operator resumes the pools of its group.
+    pub(crate) fn await_resume(&mut self, ctx: &mut Ctx, client: ClientKey, group: GroupId) {
+        let Some(source) = ctx.clients.identity(client).map(|client| client.origin.source()) else { return };
+        let (since, until) = (ctx.time.now(), Moment::NEVER);
+        self.waiting.push(Waiting { client, source, group, since, until, for_turn: false, has_ended: false });
+        ctx.close_gate(client.into(), Hold::Worker);
+    }
+
+    /// A pool was resumed: lines that wait for that are checked again.
+    pub(crate) fn stop_awaiting_resume(&mut self, ctx: &mut Ctx) {
+        stop_awaiting(ctx, false, self.take(|waiting| waiting.until == Moment::NEVER));
+    }
+
+    /// Since when a client waits for a paused pool, and in which group.
+    pub(crate) fn awaits_resume(&self, key: ClientKey) -> Option<(GroupId, Moment)> {
+        let waiting = self.waiting.iter().find(|waiting| waiting.client == key && waiting.until == Moment::NEVER)?;
+        Some((waiting.group, waiting.since))
     }
 
     /// The state of workers has changed: all waiting lines are checked again.

@@ -110,12 +110,18 @@ fn listener_serves(fleets: &Fleets, ctx: &Ctx, listener: ListenerId) -> Result<(
     if let Some(most) = most.filter(|most| ctx.clients.let_in(Some(listener), None) >= *most) {
         return full(format!("all {most} connections of the listener are in use"));
     }
+    if fleets.admission.is_paused(listener) {
+        return full(format!("the operator has paused listener {}", listener.index()));
+    }
     let all = fleets.balancer[fleets.balancer.of_listener(listener)].fleets();
     any_or_first(all.map(|fleet| pool_serves(&fleets.pools, ctx, fleet.pool)))
 }
 
 /// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
 fn pool_serves(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<(), Unready> {
+    if pools[pool].is_paused() {
+        return full(format!("the operator has paused pool \"{}\"", ctx.settings.pools[pool].id));
+    }
     let is_there = |fleet: &FleetId| !pools[*fleet].rests();
     any_or_first(pools.of(pool).filter(is_there).map(|fleet| fleet_serves(pools, ctx, fleet)))
 }
@@ -158,7 +164,9 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     }
     let given_up = slots.iter().filter(|slot| slot.restarts.is_given_up()).count();
     let failing = slots.iter().filter(|slot| slot.restarts.is_failing()).count();
+    let out = slots.iter().filter(|slot| slot.is_out()).count();
     let what = match (given_up, failing) {
+        (0, 0) if !is_coming && out > 0 => format!("the operator has taken {out} of {} out", slots.len()),
         (0, 0) if is_coming => "the first one is being started".to_owned(),
         (0, 0) => "the next one is not started yet".to_owned(),
         (0, waiting) => format!("{waiting} of {} wait for their restart", slots.len()),

@@ -192,7 +192,7 @@ impl Fleet {
                 let worker = ctx.workers.get(worker).filter(|worker| is_outdated(ctx, worker))?;
                 Some((Some(worker.name.incarnation), slot))
             }
-            None => (is_unsettled && slot < kept).then_some((None, slot)),
+            None => (is_unsettled && slot < kept && !self.slots[slot].is_out).then_some((None, slot)),
         };
         // Without any workers there is nothing to keep.
         let any = self.slots.iter().any(|slot| slot.worker.is_some());
@@ -338,7 +338,7 @@ impl Pools {
     pub(crate) fn on_restart_pool(&mut self, ctx: &mut Ctx, pool: PoolId) {
         for fleet in self.of(pool) {
             self[fleet].forget_ends();
-            self.roll_soon(ctx);
+            self.put_back(ctx, pool);
             let slots = self[fleet].slots.iter();
             let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
             workers.into_iter().for_each(|worker| self.wear_out(ctx, worker, Wear::Operator));
@@ -371,10 +371,10 @@ impl Pools {
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
         worker.tenure.leave(by);
         let (why, name) = (worker.tenure.why(), worker.name);
+        let what = if worker.tenure.worn() == Some(Wear::Out) { "leaves" } else { "is being replaced" };
         let (pending, sessions) = (worker.end.to_answer.awaited(), worker.end.sessions.len());
         ctx.tell(Reason::WorkerReplaced, || {
-            let text =
-                format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions");
+            let text = format!("a worker {what}: {why}; it finishes {pending} requests and {sessions} sessions");
             Report { worker: Some(name), ..Report::new(Reason::WorkerReplaced, text) }.at(Level::Info)
         });
         ctx.workers_changed = true;

@@ -16,6 +16,8 @@ pub(crate) enum Wear {
     Memory(u64),
     /// The operator wants it.
     Operator,
+    /// The operator has taken it out.
+    Out,
     /// It was asked `server/discover`, and may serve no clients of earlier versions any more.
     Asked,
 }
@@ -59,6 +61,7 @@ impl Tenure {
             Some(Wear::Requests) => "it has got max_requests".into(),
             Some(Wear::Memory(mib)) => format!("its processes hold {mib} MiB (recycle_memory_mb)").into(),
             Some(Wear::Operator) => "the operator wants it".into(),
+            Some(Wear::Out) => "the operator has taken it out".into(),
             Some(Wear::Asked) => "it was asked server/discover, and sessions need one that was not".into(),
         }
     }
@@ -86,6 +89,11 @@ impl Tenure {
     /// It is to be replaced for this reason, unless there is one already.
     pub(super) fn wear_out(&mut self, wear: Wear) {
         self.worn.get_or_insert(wear);
+    }
+
+    /// The operator takes it out.
+    pub(super) fn take_out(&mut self) {
+        self.worn = Some(Wear::Out);
     }
 
     /// The operator has it stopped.

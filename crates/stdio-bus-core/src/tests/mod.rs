@@ -28,6 +28,7 @@ mod memory;
 mod openings;
 mod operator;
 mod overview;
+mod pause;
 mod pools;
 mod progress;
 mod purity;
@@ -95,6 +96,8 @@ struct Listeners {
     accepting: bool,
     listening: bool,
     has_left_shared: bool,
+    /// Listeners that the operator has paused.
+    held: Vec<ListenerId>,
     /// Listeners that are closed for lack of workers.
     closed: Vec<ListenerId>,
 }
@@ -188,7 +191,13 @@ impl Bench {
             signals: Vec::new(),
             stdin_closed: Vec::new(),
             released: Vec::new(),
-            listeners: Listeners { accepting: true, listening: true, has_left_shared: false, closed: Vec::new() },
+            listeners: Listeners {
+                accepting: true,
+                listening: true,
+                has_left_shared: false,
+                held: Vec::new(),
+                closed: Vec::new(),
+            },
             discovered: Vec::new(),
             done: false,
         }
@@ -248,6 +257,8 @@ impl Bench {
                 }
                 Effect::PauseAccept => self.listeners.accepting = false,
                 Effect::ResumeAccept => self.listeners.accepting = true,
+                Effect::HoldListener(listener) => self.listeners.held.push(listener),
+                Effect::ReleaseListener(listener) => self.listeners.held.retain(|held| *held != listener),
                 Effect::LeaveSharedPorts => self.listeners.has_left_shared = true,
                 Effect::StopAccept => self.listeners.listening = false,
                 Effect::CloseListener(listener) => self.listeners.closed.push(listener),

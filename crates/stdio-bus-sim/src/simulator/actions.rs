@@ -109,8 +109,18 @@ impl World {
     pub(super) fn reload(&mut self) {
         self.model.replaces();
         let (pool, worker) = (self.random.range(0..self.settings.pools.len()), self.any_worker());
-        match (self.random.range(0..5), worker) {
+        match (self.random.range(0..7), worker) {
             (0, _) => self.handle("is to be replaced", None, Input::RestartPool(PoolId::at(pool))),
+            (5, _) => {
+                let pool = PoolId::at(pool);
+                let is_paused = self.bus.view().pool_row(pool).is_some_and(|row| row.is_paused);
+                let input = if is_paused { Input::ResumePool(pool) } else { Input::PausePool(pool) };
+                self.handle("is paused or resumed", None, input);
+            }
+            (6, Some(at)) => {
+                let worker = self.workers[at].key;
+                self.handle("is taken out", Some(Party::Worker(at)), Input::TakeOutWorker(worker));
+            }
             (1, Some(at)) => {
                 let worker = self.workers[at].key;
                 let input = if self.random.one_in(2) {

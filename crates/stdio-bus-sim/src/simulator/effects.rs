@@ -63,6 +63,8 @@ impl World {
                 Effect::ResumeAccept => self.accept_paused = false,
                 Effect::CloseListener(_)
                 | Effect::OpenListener(_)
+                | Effect::HoldListener(_)
+                | Effect::ReleaseListener(_)
                 | Effect::LeaveSharedPorts
                 | Effect::Discovered { .. } => {}
                 Effect::StopAccept => self.drain.stops_listening(),

@@ -1,7 +1,7 @@
 //! All peers heal and leave, and nothing may be left over.
 
 use super::{SimWorker, World};
-use crate::bus::port::Input;
+use crate::bus::port::{Input, PoolId};
 use crate::bus::report::Reason;
 use crate::bus::shutdown::Stage;
 use crate::line::Party;
@@ -14,6 +14,11 @@ impl World {
         if self.is_crowded {
             self.is_crowded = false;
             self.handle("memory", None, Input::Memory { used: 0, held: Vec::new(), waiting: Vec::new() });
+        }
+        for pool in (0..self.settings.pools.len()).map(PoolId::at) {
+            if self.bus.view().pool_row(pool).is_some_and(|row| row.is_paused || row.out > 0) {
+                self.handle("is resumed", None, Input::ResumePool(pool));
+            }
         }
         for _ in 0..2000 {
             self.progress();

@@ -1,0 +1,94 @@
+//! What the operator stops for a while: a pool, a listener, or a worker.
+//!
+//! A paused pool gets no new requests: they stay where they are, and their clients are not read, until it is resumed.
+//! What it was asked before goes on, and so do cancellations, notifications and the answers of clients to its workers, as
+//! far as they do not stand behind such a request. A paused listener takes no new clients: over lines they wait in its
+//! socket, over HTTP they are told to come again. A worker that was taken out finishes its work as a replaced one does,
+//! and its slot stays empty.
+//!
+//! A reload changes nothing of that, except for pools and listeners that go with it. A shutdown ends it.
+
+use crate::ctx::Ctx;
+use crate::fleet::Fleets;
+use crate::fleet::balancer::Group;
+use crate::fleet::life::stop_worker;
+use crate::fleet::pool::Pools;
+use crate::index::{ListenerId, PoolId};
+use crate::peer::WorkerKey;
+use crate::port::Effect;
+use crate::view::View;
+
+impl Group {
+    /// Whether all of its pools are paused.
+    pub(crate) fn is_paused(&self, pools: &Pools) -> bool {
+        let mut fleets = self.fleets().peekable();
+        fleets.peek().is_some() && fleets.all(|fleet| pools[fleet.pool].is_paused())
+    }
+}
+
+impl Fleets {
+    /// The operator pauses a pool.
+    pub(crate) fn pause_pool(&mut self, pool: PoolId) {
+        self.pools_mut().set_paused(pool, true);
+    }
+
+    /// The operator resumes a pool, and starts those of its workers that were taken out.
+    pub(crate) fn resume_pool(&mut self, ctx: &mut Ctx, pool: PoolId) {
+        self.pools_mut().set_paused(pool, false);
+        self.pools_mut().put_back(ctx, pool);
+        self.queue_mut().stop_awaiting_resume(ctx);
+    }
+
+    /// The operator pauses a listener, or resumes it.
+    pub(crate) fn pause_listener(&mut self, ctx: &mut Ctx, listener: ListenerId, is_paused: bool) {
+        if ctx.settings.listener(listener).is_none_or(|listener| listener.is_gone) || ctx.shutdown.refuses_requests() {
+            return;
+        }
+        if core::mem::replace(&mut self.admission_mut().listener_mut(listener).is_paused, is_paused) != is_paused {
+            ctx.out.push(if is_paused { Effect::HoldListener(listener) } else { Effect::ReleaseListener(listener) });
+        }
+    }
+}
+
+impl Pools {
+    /// The operator takes a worker out: it gets no new work, and no other one takes its slot.
+    pub(crate) fn take_out(&mut self, ctx: &mut Ctx, key: WorkerKey) {
+        let Some(worker) = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
+        let fleet = worker.fleet;
+        if self[fleet].roll.is_candidate(key) || worker.tenure.is_leaving() {
+            return;
+        }
+        worker.tenure.take_out();
+        if let Some(slot) = self[fleet].slot_of(key) {
+            self[fleet].slots[slot].is_out = true;
+            // The one that was to take its slot is not needed.
+            if let Some((candidate, _)) = self[fleet].roll.candidate.take_if(|(_, at)| *at == slot) {
+                stop_worker(ctx, candidate);
+            }
+        }
+        self.retire_worker(ctx, key);
+        // It may have been the last one that a new command was to replace.
+        self.roll_soon(ctx);
+    }
+
+    /// The slots of a pool whose workers were taken out are filled again.
+    pub(crate) fn put_back(&mut self, ctx: &mut Ctx, pool: PoolId) {
+        for fleet in self.of(pool) {
+            self[fleet].slots.iter_mut().for_each(|slot| slot.is_out = false);
+        }
+        self.roll_soon(ctx);
+    }
+}
+
+impl View<'_> {
+    /// Whether the operator has paused a listener.
+    pub fn is_listener_paused(&self, listener: impl Into<ListenerId>) -> bool {
+        self.bus.fleets.admission().is_paused(listener.into())
+    }
+
+    /// Whether a worker is to take the slot of another one, or gets no new work: it cannot be taken out.
+    pub fn may_take_out(&self, worker: WorkerKey) -> bool {
+        self.role(worker) == Some("serves")
+            && self.bus.ctx.workers.get(worker).is_some_and(|worker| worker.takes_messages())
+    }
+}

@@ -1,0 +1,211 @@
+//! What the operator pauses or takes out, until it is resumed.
+
+use super::*;
+use crate::admission::TurnedAway;
+use crate::port::ListenerId;
+use crate::readiness::Readiness;
+
+const A: PoolId = PoolId::at(0);
+
+fn key(worker: Peer) -> WorkerKey {
+    let Peer::Worker(worker) = worker else { panic!("{worker:?} is no worker") };
+    worker
+}
+
+fn two_pools() -> Settings {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin), pool(1, Assignment::RoundRobin)]);
+    (settings.pools[0].id, settings.pools[1].id) = ("a".into(), "b".into());
+    settings
+}
+
+#[test]
+fn requests_of_a_paused_pool_wait_and_go_on_in_their_order_when_it_is_resumed() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+    bench.handle(Input::PausePool(A));
+    bench.write(client, r#"{"id":2,"method":"m"}"#);
+    bench.write(client, r#"{"id":3,"method":"m"}"#);
+    bench.pass(seconds(3600));
+    assert_eq!(bench.read(worker).len(), 0);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read_json(client)["id"], 1, "what was asked before goes on");
+    bench.handle(Input::ResumePool(A));
+    let asked = bench.read(worker);
+    assert!(asked.len() == 2 && asked[0].contains(r#""id":2"#) && asked[1].contains(r#""id":3"#), "{asked:?}");
+}
+
+#[test]
+fn notifications_cancellations_and_answers_of_clients_pass_a_paused_pool() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"m","sessionId":"s"}"#);
+    bench.write(worker, r#"{"id":"q","method":"ask","sessionId":"s"}"#);
+    bench.handle(Input::PausePool(A));
+    bench.read(worker);
+    bench.write(client, r#"{"id":"q","result":1}"#);
+    bench.write(client, r#"{"method":"n","sessionId":"s"}"#);
+    bench.write(client, r#"{"method":"$/cancel_request","params":{"requestId":1}}"#);
+    assert_eq!(bench.read(worker).len(), 3);
+}
+
+#[test]
+fn other_pools_go_on_and_get_what_names_no_pool() {
+    let mut bench = Bench::new(two_pools());
+    let (client, paused, other) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.handle(Input::PausePool(A));
+    for id in 0..4 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+    }
+    assert_eq!((bench.read(paused).len(), bench.read(other).len()), (0, 4));
+    bench.write(client, r#"{"id":9,"method":"m","pool":"b"}"#);
+    assert_eq!(bench.read(other).len(), 1);
+}
+
+#[test]
+fn a_request_that_waits_for_a_resume_times_out_like_any_other() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.pools[0].request_timeout = Some(seconds(5));
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    bench.handle(Input::PausePool(A));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.pass(milliseconds(4999));
+    assert_eq!(bench.read(client).len(), 0);
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.read_reasons(client), ["timeout"]);
+}
+
+#[test]
+fn a_shutdown_refuses_what_waits_for_a_resume() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.handle(Input::PausePool(A));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.shutdown();
+    assert_eq!(bench.read_reasons(client)[0], "shutting_down");
+}
+
+#[test]
+fn no_worker_is_started_for_a_client_of_a_paused_dedicated_pool() {
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::Dedicated)]));
+    bench.handle(Input::PausePool(A));
+    let (client, spare) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.pass(seconds(60));
+    assert_eq!((bench.workers.len(), bench.read(spare).len()), (1, 0));
+    bench.handle(Input::ResumePool(A));
+    assert_eq!(bench.read(spare).len(), 1);
+}
+
+#[test]
+fn a_paused_pool_loses_no_request_while_its_only_worker_is_restarted() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.handle(Input::PausePool(A));
+    bench.dies(worker);
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.pass(seconds(10));
+    bench.handle(Input::ResumePool(A));
+    let next = bench.worker(0);
+    assert_eq!(bench.read(next).len(), 1);
+}
+
+#[test]
+fn a_paused_pool_is_not_ready_for_new_clients_and_says_that_others_go_on() {
+    let mut bench = bench(1);
+    bench.handle(Input::PausePool(A));
+    let why = bench.bus.view().pool_readiness(0);
+    assert!(matches!(&why, Some(Readiness::Full(why)) if why.contains("paused")), "{why:?}");
+    bench.handle(Input::ResumePool(A));
+    assert_eq!(bench.bus.view().pool_readiness(0), Some(Readiness::Ready));
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_for_a_resume_leaves_nothing_behind() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.handle(Input::PausePool(A));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.gone(client);
+    bench.handle(Input::ResumePool(A));
+    assert_eq!(bench.read(worker).len(), 0);
+}
+
+#[test]
+fn a_paused_listener_holds_its_sockets_and_takes_no_new_clients() {
+    let mut bench = bench(1);
+    let listener = ListenerId::at(0);
+    let pause = |bench: &mut Bench, is_paused| bench.handle(Input::PauseListener { listener, is_paused });
+    let before = bench.client();
+    pause(&mut bench, true);
+    assert_eq!(bench.listeners.held, [listener]);
+    let asks = |bench: &Bench| bench.bus.view().would_take(0, &Place::Inherited.into());
+    assert!(matches!(asks(&bench), Err(TurnedAway::NoRoom(why)) if why.contains("paused")));
+    let why = bench.bus.view().listener_readiness(0);
+    assert!(matches!(&why, Some(Readiness::Full(why)) if why.contains("paused")), "{why:?}");
+    let worker = bench.worker(0);
+    bench.write(before, r#"{"id":1,"method":"m"}"#);
+    assert_eq!(bench.read(worker).len(), 1, "who was there goes on");
+    pause(&mut bench, false);
+    assert_eq!((bench.listeners.held.len(), asks(&bench)), (0, Ok(())));
+}
+
+#[test]
+fn a_worker_that_is_taken_out_finishes_its_work_and_gets_no_successor_until_the_pool_is_resumed() {
+    for resumed in [Input::ResumePool(A), Input::RestartPool(A)] {
+        let mut bench = Bench::new(settings(vec![pool(2, Assignment::RoundRobin)]));
+        let (client, one, other) = (bench.client(), bench.worker(0), bench.worker(1));
+        bench.write(client, r#"{"id":1,"method":"m"}"#);
+        let (out, stays) = if bench.read(one).is_empty() { (other, one) } else { (one, other) };
+        bench.handle(Input::TakeOutWorker(key(out)));
+        assert!(bench.signals_to(out).is_empty(), "it has a request to answer");
+        for id in 2..5 {
+            bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+        }
+        assert_eq!(bench.read(stays).len(), 3);
+        bench.write(out, r#"{"id":1,"result":1}"#);
+        assert_eq!(bench.read_json(client)["id"], 1);
+        assert_eq!(bench.signals_to(out), [Signal::Terminate]);
+        bench.dies(out);
+        bench.pass(seconds(3600));
+        assert_eq!(bench.workers.len(), 1, "its place stays empty");
+        let row = bench.bus.view().pool_row(0).map(|row| (row.out, row.waiting, row.given_up));
+        assert_eq!(row, Some((1, 0, 0)));
+        bench.handle(resumed);
+        assert!(bench.workers.len() >= 2);
+    }
+}
+
+#[test]
+fn the_last_worker_that_is_taken_out_leaves_a_pool_that_says_so() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.handle(Input::TakeOutWorker(key(worker)));
+    bench.dies(worker);
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    let error = bench.read_json(client);
+    assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("taken it out")), "{error}");
+    let why = bench.bus.view().pool_readiness(0);
+    assert!(matches!(&why, Some(Readiness::NotReady(why)) if why.contains("taken 1 of 1 out")), "{why:?}");
+}
+
+#[test]
+fn a_reload_keeps_what_is_paused_or_out_and_forgets_it_with_its_pool() {
+    let before = two_pools();
+    let mut bench = Bench::new(before.clone());
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.handle(Input::PausePool(A));
+    bench.handle(Input::TakeOutWorker(key(worker)));
+    bench.dies(worker);
+    let mut after = before.clone();
+    after.limits.quiesce = seconds(7);
+    bench.reload(&after);
+    bench.write(client, r#"{"id":1,"method":"m","pool":"a"}"#);
+    let row = |bench: &Bench| bench.bus.view().pool_row(0).map(|row| (row.is_paused, row.out));
+    assert_eq!((row(&bench), bench.read(client).len()), (Some((true, 1)), 0));
+    bench.handle(Input::ResumePool(A));
+    let next = bench.worker(1);
+    assert_eq!(bench.read(next).len(), 1);
+}

@@ -50,6 +50,7 @@ mod news;
 mod notify;
 mod operation;
 mod outbox;
+mod program_pages;
 mod protocol;
 mod reactor;
 mod read;
@@ -127,6 +128,7 @@ fn operate(
 ) -> Result<(), StartError> {
     let name = io.name();
     let mut shell = startup::start(io, context, config, source)?;
+    program_pages::give_back();
     let served = shell.serve();
     *left = shell.finish();
     served.map_err(StartError::io(&format!("use {}", name)))

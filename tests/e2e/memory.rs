@@ -92,6 +92,13 @@ fn unfinished_line(bytes: usize) -> Vec<u8> {
 const MAX_MEMORY: u64 = 256 * MIB;
 
 #[test]
+fn an_idle_daemon_has_given_back_the_pages_of_its_program_that_only_its_start_needed() {
+    let daemon = Setup::new([echo("p", 1)]).start();
+    daemon
+        .until("it has a megabyte less than at its start", || resident(&daemon) + MIB < status(daemon.pid(), "VmHWM:"));
+}
+
+#[test]
 fn a_thousand_unfinished_lines_stay_within_the_memory_limit_and_leave_nothing() {
     // All slots but two: the polite client has one, and the daemon accepts new clients in the last.
     const CLIENTS: usize = 1022;

@@ -373,15 +373,16 @@ impl Bus {
         let waits = flow == Flow::Blocked && is_timed;
         let received = self.ctx.endpoint(from).map(|end| {
             take_lines(end, now, done);
-            if waits || kept.is_some() {
-                end.cold.keep(now, bytes, bytes_of(done), waits);
-            }
-            match flow {
+            let received = match flow {
                 Flow::Next => end.stream.finish(bytes, outcome),
                 Flow::Blocked => end.stream.wait(bytes, bytes_of(done), waiting),
                 Flow::PassedOver { to, goes_on } => end.stream.pass_over(bytes, to, goes_on),
                 Flow::Over => end.stream.discard(bytes),
+            };
+            if waits || kept.is_some() {
+                end.cold.keep(now, bytes, received.consumed, waits);
             }
+            received
         });
         self.intake.batch = batch;
         received.unwrap_or(Received { consumed: bytes, next: Next::Wait })

@@ -115,6 +115,23 @@ fn the_time_of_a_request_runs_while_no_worker_is_free_for_it() {
 }
 
 #[test]
+fn the_time_of_a_request_begins_with_its_newline_also_behind_lines_that_waited() {
+    let mut spares = limited(Assignment::Dedicated);
+    spares.pools[0].max_instances = 3;
+    let mut bench = Bench::starting(spares);
+    let (first, client) = (bench.client(), bench.client());
+    bench.write(first, r#"{"method":"x"}"#);
+    // As many lines as are read at once, a blank one, and the next request but for its newline.
+    let lines = [r#"{"id":1,"method":"x"}"#].into_iter().chain([r#"{"id":1,"result":1}"#; 63]);
+    let text = lines.map(|line| format!("{line}\n")).collect::<String>() + "\n" + r#"{"id":2,"method":"x"}"#;
+    bench.write_bytes(client, text.as_bytes());
+    bench.pass(LIMIT);
+    assert_eq!(errors(&mut bench, client), [waited_in_vain(1)]);
+    bench.write_bytes(client, b"\n");
+    assert!(bench.read(client).is_empty() && bench.is_paused(client), "it waits for a worker");
+}
+
+#[test]
 fn notifications_that_wait_for_room_are_not_given_up() {
     let mut tight = limited(Assignment::RoundRobin);
     tight.limits.max_output_queue = 100;

@@ -50,6 +50,11 @@ impl WorkerSlot {
         self.worker
     }
 
+    /// Whether a worker may be started in it: it is empty, its worker was not taken out, and no restart is awaited.
+    pub(in crate::fleet) fn may_begin(&self, now: Moment) -> bool {
+        self.worker.is_none() && !self.is_out && self.restarts.may_begin(now)
+    }
+
     /// Whether the operator has taken its worker out.
     pub(crate) fn is_out(&self) -> bool {
         self.is_out
@@ -462,8 +467,7 @@ impl Fleets {
         }
         let is_dedicated = ctx.settings.pools[fleet].assignment == Assignment::Dedicated;
         for slot in (0..self.pools[fleet].kept_slots(ctx)).map(|number| fleet.slot(number)) {
-            let here = &self.pools[slot];
-            if here.worker.is_some() || here.is_out || !here.restarts.may_begin(ctx.time.now()) {
+            if !self.pools[slot].may_begin(ctx.time.now()) {
                 continue;
             }
             if is_dedicated && !self.may_start_at_once(ctx, fleet.pool) {

@@ -7,6 +7,7 @@ use super::Fleets;
 use super::balancer::Balancer;
 use crate::ctx::Ctx;
 use crate::fleet::eras::lending::take_back;
+use crate::fleet::life::stop_worker;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peers::Client;
@@ -96,8 +97,8 @@ impl Pools {
         let has_stopped = self[fleet].roll.stopped.is_some();
         if has_another_command || is_assigned_otherwise || has_stopped {
             self.restart_roll(ctx, fleet);
-        } else {
-            self[fleet].give_candidate_a_slot();
+        } else if let Some(candidate) = self[fleet].give_candidate_a_slot() {
+            stop_worker(ctx, candidate);
         }
     }
 }

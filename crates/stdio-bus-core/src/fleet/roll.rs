@@ -164,12 +164,16 @@ impl Fleet {
         self.slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
     }
 
-    /// A candidate for a slot that its pool has no longer is to take the first.
-    pub(crate) fn give_candidate_a_slot(&mut self) {
-        if let Some((_, slot)) = &mut self.roll.candidate
-            && *slot >= self.slots.len()
-        {
-            *slot = 0;
+    /// A candidate for a slot that its pool has no longer is to take the first that was not taken out. Without one it is
+    /// not needed, and is returned.
+    pub(crate) fn give_candidate_a_slot(&mut self) -> Option<WorkerKey> {
+        let (_, slot) = self.roll.candidate.as_mut().filter(|(_, slot)| *slot >= self.slots.len())?;
+        match self.slots.iter().position(|slot| !slot.is_out) {
+            Some(first) => {
+                *slot = first;
+                None
+            }
+            None => self.roll.candidate.take().map(|(candidate, _)| candidate),
         }
     }
 

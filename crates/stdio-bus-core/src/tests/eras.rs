@@ -429,6 +429,19 @@ fn a_worker_that_is_lent_during_a_reload_is_lent_for_the_time_of_a_request_still
 }
 
 #[test]
+fn no_worker_is_started_to_be_lent_in_the_place_of_one_that_was_taken_out() {
+    let mut bench = Bench::asked(Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }, MODERN);
+    let (Peer::Worker(out), one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern)) else {
+        panic!()
+    };
+    bench.handle(Input::TakeOutWorker(out));
+    bench.dies(out.into());
+    bench.write(one, CALL);
+    bench.write(two, CALL);
+    assert_eq!([one, two].map(|client| bench.is_paused(client)), [false, true], "one place is left");
+}
+
+#[test]
 fn as_many_workers_are_lent_as_there_may_be() {
     let mut bench = Bench::asked(Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }, MODERN);
     let clients: Vec<Peer> = (0..5).map(|_| bench.mcp(Era::Modern)).collect();

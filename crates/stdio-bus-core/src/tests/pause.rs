@@ -209,3 +209,23 @@ fn a_reload_keeps_what_is_paused_or_out_and_forgets_it_with_its_pool() {
     let next = bench.worker(1);
     assert_eq!(bench.read(next).len(), 1);
 }
+
+#[test]
+fn a_candidate_whose_slot_a_reload_removes_takes_none_that_was_taken_out() {
+    let rolling = |instances| settings(vec![Pool { generation: 1, ..pool(instances, Assignment::RoundRobin) }]);
+    let mut bench = Bench::new(settings(vec![pool(3, Assignment::RoundRobin)]));
+    let out = bench.worker(0);
+    bench.handle(Input::TakeOutWorker(key(out)));
+    bench.dies(out);
+    bench.reload(&rolling(3));
+    let first = bench.newest(1)[0];
+    bench.pass(milliseconds(300));
+    let second = bench.newest(1)[0];
+    assert_ne!(first, second, "the first one has settled, and the next one is for the third slot");
+    bench.reload(&rolling(2));
+    bench.pass(seconds(1));
+    let row = bench.bus.view().pool_row(0).map(|row| (row.out, row.waiting));
+    assert_eq!(row, Some((1, 0)));
+    assert_eq!(bench.signals_to(first), [Signal::Terminate], "the candidate has the second slot");
+    bench.bus.check_invariants();
+}

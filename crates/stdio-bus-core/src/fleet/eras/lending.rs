@@ -113,7 +113,7 @@ impl Fleet {
             return None;
         }
         let now = ctx.time.now();
-        let at = self.slots.iter().position(|slot| slot.worker.is_none() && slot.restarts.may_begin(now))?;
+        let at = self.slots.iter().position(|slot| slot.may_begin(now))?;
         Some(fleet.slot(at))
     }
 

@@ -20,6 +20,7 @@ use protocol::MODERN;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
+use crate::fleet::life::stop_worker;
 use crate::fleet::pool::{Need, Pools};
 use crate::fleet::roll::is_outdated;
 use crate::fleet::worker::Worker;
@@ -71,7 +72,9 @@ impl Fleets {
         (giver.need, taker.need) = (Need::Rests, need);
         (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
         taker.roll = core::mem::take(&mut giver.roll);
-        self.pools[to].give_candidate_a_slot();
+        if let Some(candidate) = self.pools[to].give_candidate_a_slot() {
+            stop_worker(ctx, candidate);
+        }
         let stays = |worker: &&mut Worker| worker.fleet == from && !worker.tenure.is_leaving();
         ctx.workers.values_mut().filter(stays).for_each(|worker| worker.fleet = to);
         self.tick_fleet(ctx, to);

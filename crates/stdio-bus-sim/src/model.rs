@@ -291,6 +291,8 @@ pub struct Model {
     step: Step,
     seats: Seats,
     drain: Drain,
+    /// The pools that the operator has paused.
+    paused: BTreeSet<usize>,
 }
 
 impl Model {
@@ -314,6 +316,7 @@ impl Model {
             step: Step::default(),
             seats: Seats::default(),
             drain: Drain::default(),
+            paused: BTreeSet::new(),
         }
     }
 

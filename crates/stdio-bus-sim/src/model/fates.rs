@@ -35,7 +35,8 @@ impl Model {
             .filter(|(_, worker)| free(worker))
             .map(|(at, _)| Party::Worker(at))
             .collect();
-        self.pass_over_doubtful(now, &mut to, |worker| serves(worker) && !may_keep(worker));
+        let is_in_turn = |worker: &Worker| serves(worker) && !may_keep(worker) && !self.paused.contains(&worker.pool);
+        self.pass_over_doubtful(now, &mut to, is_in_turn);
         let taken = self.step.has_perhaps_taken(&pools);
         let may_lack =
             assignment == Assignment::Dedicated && (taken || self.clients[client].has_waited >= TURN_AWAITED);

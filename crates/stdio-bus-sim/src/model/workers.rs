@@ -17,6 +17,11 @@ impl Model {
         }
     }
 
+    /// The operator has paused these pools, and no others.
+    pub fn has_paused(&mut self, pools: BTreeSet<usize>) {
+        self.paused = pools;
+    }
+
     /// A line of a peer was refused.
     pub(super) fn wastes(&mut self, from: Party) {
         if let Party::Worker(worker) = from {

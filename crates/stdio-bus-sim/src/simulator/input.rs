@@ -182,8 +182,10 @@ impl World {
         }
     }
 
-    /// Workers that are starting or stopping get no shared work.
+    /// Workers that are starting or stopping get no shared work, and those of paused pools get it only where there are no others.
     pub(super) fn learn_roles(&mut self) {
+        let is_paused = |pool: &usize| self.bus.view().pool_row(*pool).is_some_and(|row| row.is_paused);
+        self.model.has_paused((0..self.settings.pools.len()).filter(is_paused).collect());
         for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
             self.model.has_role(at, self.bus.view().role(worker.key).expect("it lives"));
         }

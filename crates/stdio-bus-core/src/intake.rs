@@ -91,8 +91,7 @@ impl Intake {
         client.end_mut().stream.find_lines(&mut self.scanner, window, &mut self.batch)
     }
 
-    /// A worker's bytes were received. If too much of its
-    /// output is for nobody, it is not read for a moment.
+    /// A worker's bytes were received. If too much of its output is for nobody, it is not read for a moment.
     #[cold]
     fn charge_useless(&self, ctx: &mut Ctx, key: WorkerKey, mut received: Received) -> Received {
         let lines = &self.batch;

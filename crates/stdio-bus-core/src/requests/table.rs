@@ -550,15 +550,21 @@ impl Requests {
     /// The asker, whose list this is, stops waiting for a request.
     #[inline]
     pub(crate) fn leave_asker(&mut self, key: RequestKey, asked: &mut Asked) {
+        self.forget_id(key, asked);
+        let Some(request) = self.table.in_slot_mut(key.index()) else { return };
+        let (before, after) = (request.before, request.after);
+        request.asker = None;
+        self.unlink(before, after, asked);
+    }
+
+    /// A request is not found by its asker's id any more, if this list of the asker's has its ids listed.
+    #[inline(always)]
+    fn forget_id(&mut self, key: RequestKey, asked: &Asked) {
         if asked.lists_ids
             && let Some((entry, _)) = self.entry_by_id(key)
         {
             self.by_asker.remove(&entry);
         }
-        let Some(request) = self.table.in_slot_mut(key.index()) else { return };
-        let (before, after) = (request.before, request.after);
-        request.asker = None;
-        self.unlink(before, after, asked);
     }
 
     /// A request leaves this list, in which it stands between these.
@@ -579,11 +585,7 @@ impl Requests {
     /// index, where nothing has changed since.
     #[inline(always)]
     pub(crate) fn end(&mut self, key: RequestKey, place: Place, asked: &mut Asked) {
-        if asked.lists_ids
-            && let Some((entry, _)) = self.entry_by_id(key)
-        {
-            self.by_asker.remove(&entry);
-        }
+        self.forget_id(key, asked);
         if let Some(request) = self.remove_at(key, place) {
             self.unlink(request.before, request.after, asked);
         }

@@ -372,7 +372,7 @@ impl Fleets {
         {
             return Err(denied);
         }
-        if self.pools.are_paused() && line.id.is_some() && self.balancer[group].is_paused(&self.pools) {
+        if self.waits_for_resume(group, line) {
             return Err(Refusal(Reason::NoWorker, "the operator has paused the pool".into()));
         }
         let has_doors = self.pools.have_modern();

@@ -11,9 +11,9 @@
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
-use crate::fleet::life::stop_worker;
 use crate::fleet::pool::Pools;
-use crate::index::{ListenerId, PoolId};
+use crate::index::{GroupId, ListenerId, PoolId};
+use crate::message::Parsed;
 use crate::peer::WorkerKey;
 use crate::port::Effect;
 use crate::view::View;
@@ -22,11 +22,16 @@ impl Group {
     /// Whether all of its pools are paused.
     pub(crate) fn is_paused(&self, pools: &Pools) -> bool {
         let mut fleets = self.fleets().peekable();
-        fleets.peek().is_some() && fleets.all(|fleet| pools[fleet.pool].is_paused())
+        pools.are_paused() && fleets.peek().is_some() && fleets.all(|fleet| pools[fleet.pool].is_paused())
     }
 }
 
 impl Fleets {
+    /// Whether a line for this group is a request, and waits until the operator resumes the group's pools.
+    pub(crate) fn waits_for_resume(&self, group: GroupId, line: Parsed<'_>) -> bool {
+        line.id.is_some() && self.balancer()[group].is_paused(self.pools())
+    }
+
     /// The operator pauses a pool.
     pub(crate) fn pause_pool(&mut self, pool: PoolId) {
         self.pools_mut().set_paused(pool, true);
@@ -61,10 +66,7 @@ impl Pools {
         worker.tenure.take_out();
         if let Some(slot) = self[fleet].slot_of(key) {
             self[fleet].slots[slot].is_out = true;
-            // The one that was to take its slot is not needed.
-            if let Some((candidate, _)) = self[fleet].roll.candidate.take_if(|(_, at)| *at == slot) {
-                stop_worker(ctx, candidate);
-            }
+            self[fleet].drop_candidate_for(ctx, slot);
         }
         self.retire_worker(ctx, key);
         // It may have been the last one that a new command was to replace.

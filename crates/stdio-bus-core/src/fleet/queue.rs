@@ -13,8 +13,8 @@
 //! In a full pool they wait while a worker is ending, or a session without a connection may give up its own
 //! (`eviction.rs`).
 //!
-//! Others wait until the operator resumes a pool (`pause.rs`), and others until a worker that has not seen them yet has answered their `initialize`, which the bus has sent again
-//! (`eras/opening.rs`).
+//! Others wait until the operator resumes a pool (`pause.rs`), and others until a worker that has not seen them yet has
+//! answered their `initialize`, which the bus has sent again (`eras/opening.rs`).
 //!
 //! Invariant: `waiting` has each client that awaits a worker, once.
 use alloc::collections::BTreeMap;
@@ -194,7 +194,7 @@ impl Fleets {
         if ctx.clients.refuse_worker(client, false) || ctx.shutdown.refuses_requests() {
             return false;
         }
-        if self.pools.are_paused() && line.id.is_some() && self.balancer[group].is_paused(&self.pools) {
+        if self.waits_for_resume(group, line) {
             self.queue.await_resume(ctx, client, group);
             return true;
         }

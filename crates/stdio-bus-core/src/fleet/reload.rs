@@ -7,7 +7,6 @@ use super::Fleets;
 use super::balancer::Balancer;
 use crate::ctx::Ctx;
 use crate::fleet::eras::lending::take_back;
-use crate::fleet::life::stop_worker;
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peers::Client;
@@ -97,8 +96,8 @@ impl Pools {
         let has_stopped = self[fleet].roll.stopped.is_some();
         if has_another_command || is_assigned_otherwise || has_stopped {
             self.restart_roll(ctx, fleet);
-        } else if let Some(candidate) = self[fleet].give_candidate_a_slot() {
-            stop_worker(ctx, candidate);
+        } else {
+            self[fleet].give_candidate_a_slot(ctx);
         }
     }
 }

@@ -164,16 +164,25 @@ impl Fleet {
         self.slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
     }
 
+    /// The one that was to take this slot is not needed.
+    pub(crate) fn drop_candidate_for(&mut self, ctx: &mut Ctx, slot: usize) {
+        if let Some((candidate, _)) = self.roll.candidate.take_if(|(_, at)| *at == slot) {
+            stop_worker(ctx, candidate);
+        }
+    }
+
     /// A candidate for a slot that its pool has no longer is to take the first that was not taken out. Without one it is
-    /// not needed, and is returned.
-    pub(crate) fn give_candidate_a_slot(&mut self) -> Option<WorkerKey> {
-        let (_, slot) = self.roll.candidate.as_mut().filter(|(_, slot)| *slot >= self.slots.len())?;
+    /// not needed.
+    pub(crate) fn give_candidate_a_slot(&mut self, ctx: &mut Ctx) {
+        let Some((_, slot)) = self.roll.candidate.as_mut().filter(|(_, slot)| *slot >= self.slots.len()) else {
+            return;
+        };
         match self.slots.iter().position(|slot| !slot.is_out) {
-            Some(first) => {
-                *slot = first;
-                None
+            Some(first) => *slot = first,
+            None => {
+                let slot = *slot;
+                self.drop_candidate_for(ctx, slot);
             }
-            None => self.roll.candidate.take().map(|(candidate, _)| candidate),
         }
     }
 
@@ -340,9 +349,9 @@ impl Pools {
 
     /// The operator has all workers of a pool replaced, and started where they are in backoff or were given up.
     pub(crate) fn on_restart_pool(&mut self, ctx: &mut Ctx, pool: PoolId) {
+        self.put_back(ctx, pool);
         for fleet in self.of(pool) {
             self[fleet].forget_ends();
-            self.put_back(ctx, pool);
             let slots = self[fleet].slots.iter();
             let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
             workers.into_iter().for_each(|worker| self.wear_out(ctx, worker, Wear::Operator));

@@ -20,7 +20,6 @@ use protocol::MODERN;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
-use crate::fleet::life::stop_worker;
 use crate::fleet::pool::{Need, Pools};
 use crate::fleet::roll::is_outdated;
 use crate::fleet::worker::Worker;
@@ -72,9 +71,7 @@ impl Fleets {
         (giver.need, taker.need) = (Need::Rests, need);
         (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
         taker.roll = core::mem::take(&mut giver.roll);
-        if let Some(candidate) = self.pools[to].give_candidate_a_slot() {
-            stop_worker(ctx, candidate);
-        }
+        self.pools[to].give_candidate_a_slot(ctx);
         let stays = |worker: &&mut Worker| worker.fleet == from && !worker.tenure.is_leaving();
         ctx.workers.values_mut().filter(stays).for_each(|worker| worker.fleet = to);
         self.tick_fleet(ctx, to);

@@ -600,8 +600,10 @@ fn a_refusal_of_a_daemon_that_goes_on_reaches_the_editor_and_holds_nothing_up_fo
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();
     bridge.send(ask(1, "m").as_bytes());
     line(&mut *peer);
-    // It is that of another daemon behind this one.
-    peer.write_all(&refusal(1)).expect("it reads");
+    // It is that of another daemon behind this one. The bridge has read it before it reads the second request, which
+    // this daemon would owe otherwise: then it waits longer.
+    peer.write_all(&[&refusal(1), &b"{\"method\":\"read\"}\n"[..]].concat()).expect("it reads");
+    assert_eq!(stdout.message()["method"], "read");
     bridge.send(ask(2, "m").as_bytes());
     let told = stdout.message();
     assert_eq!((&told["id"], &told["error"]["data"]["reason"]), (&json!(1), &json!("shutting_down")));

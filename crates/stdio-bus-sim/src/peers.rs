@@ -101,6 +101,9 @@ pub struct WorkerView {
     /// Ids for which it sent an unsolicited or repeated answer: the bus may have taken that as the answer to a pending
     /// request, and its asker may reuse the id.
     unasked: Vec<String>,
+    /// Sessions that its second answers named, and the clients that got these: the bus may have taken such an answer for
+    /// that to a newer request under the same id, and the session for that client's.
+    named_again: Vec<(String, usize)>,
     /// Lines that load a session whose name their client can only have guessed.
     guesses: Vec<usize>,
     work: Vec<Work>,
@@ -130,6 +133,7 @@ impl WorkerView {
             ambiguous: Vec::new(),
             discarded: Vec::new(),
             unasked: Vec::new(),
+            named_again: Vec::new(),
             guesses: Vec::new(),
             work: Vec::new(),
         }
@@ -300,6 +304,16 @@ impl WorkerView {
     /// Whether it has given out a name that may have been taken.
     pub fn is_ambiguous(&self, name: &str) -> bool {
         self.ambiguous.iter().any(|ambiguous| ambiguous == name)
+    }
+
+    /// A client got a second answer, which names this session.
+    pub fn names_again(&mut self, name: &str, client: usize) {
+        self.named_again.push((name.to_owned(), client));
+    }
+
+    /// Whether a second answer has named this session to a client.
+    pub fn has_named_again(&self, name: &str, client: usize) -> bool {
+        self.named_again.iter().any(|(named, told)| named == name && *told == client)
     }
 
     /// It sends an unsolicited or repeated answer.

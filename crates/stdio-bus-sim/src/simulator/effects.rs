@@ -144,6 +144,8 @@ impl World {
             let goes = call.released.iter().find(is_own);
             let heard = call.hearing.filter(|_| call.is_bad);
             let worker = match (goes, heard) {
+                // Another one of its own may have stalled in the same step.
+                (Some((behind, worker)), _) if *behind == place + 1 => Some(*worker),
                 _ if has_stalled => None,
                 (Some((_, worker)), _) => Some(*worker),
                 (None, Some(Party::Worker(worker))) => Some(worker),

@@ -86,7 +86,7 @@ impl World {
             (Party::Client(client), Party::Worker(worker)) => {
                 self.passage.visits(self.now, client, worker, line);
             }
-            (Party::Worker(worker), Party::Client(_)) if line.kind == Kind::Response => {
+            (Party::Worker(worker), Party::Client(client)) if line.kind == Kind::Response => {
                 let token = line.ids_of(text).and_then(|ids| ids.id);
                 // An unsolicited answer is about nothing, and may hit any request. Another one, be it the second or the
                 // answer to a request that is over, belongs to the client that has asked.
@@ -98,8 +98,11 @@ impl World {
                 let unasked = |id: &str| self.workers[worker].view.has_answered_unasked(id);
                 let is_sure = !line.ids.id.as_deref().is_some_and(unasked);
                 assert!(same && alike || !is_sure, "{to:?} has the id {token:?} in the answer to {asked:?}");
-                if let Some(name) = line.result_session.as_ref().filter(|_| !line.again) {
-                    self.workers[worker].view.told(name, order);
+                let view = &mut self.workers[worker].view;
+                match &line.result_session {
+                    Some(name) if line.again => view.names_again(name, client),
+                    Some(name) => view.told(name, order),
+                    None => {}
                 }
             }
             (Party::Worker(worker), Party::Client(client)) => {
@@ -120,8 +123,11 @@ impl World {
                 let view = &self.workers[worker].view;
                 // A message in a session before the worker gave the name to another client, which waited for that.
                 let ambiguous = self.model.is_early(number) && view.is_ambiguous(name);
-                let inherited =
-                    ambiguous || view.is_closed(name, *owner) || view.is_untold(name) || visits.clone().any(inherits);
+                let inherited = ambiguous
+                    || view.has_named_again(name, client)
+                    || view.is_closed(name, *owner)
+                    || view.is_untold(name)
+                    || visits.clone().any(inherits);
                 assert!(shared || inherited, "breach: {to:?} hears of a session of client {owner}: {line:?}");
             }
             _ => {}

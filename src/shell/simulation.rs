@@ -568,21 +568,18 @@ impl Drop for Repeat {
 }
 
 /// Runs a simulation with the seed that the environment names, or with as many as it says, `usual` if it is silent.
-fn for_each_seed<T>(test: &str, usual: u64, lives: impl Fn(u64, usize) -> T) -> Vec<T> {
+fn for_each_seed<T: Send>(test: &str, usual: u64, lives: impl Fn(u64, usize) -> T + Sync) -> Vec<T> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let seed = number("STDIO_BUS_SHELL_SEED");
     let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { usual });
     let steps = number("STDIO_BUS_SHELL_STEPS").map_or(STEPS, |steps| steps as usize);
     let first = seed.unwrap_or(1);
-    let run = |seed| {
-        shrink::run(steps, |steps, _| {
-            let seeded = format!("STDIO_BUS_SHELL_SEED={seed} STDIO_BUS_SHELL_STEPS={steps}");
-            let _nothing_starts = crate::testing::STARTS.read();
-            let _repeat = Repeat(format!("{seeded} cargo test --lib shell::simulation::{test}"));
-            lives(seed, steps)
-        })
-    };
-    (first..first + seeds).map(run).collect()
+    shrink::run(first..first + seeds, steps, |seed, steps, _| {
+        let seeded = format!("STDIO_BUS_SHELL_SEED={seed} STDIO_BUS_SHELL_STEPS={steps}");
+        let _nothing_starts = crate::testing::STARTS.read();
+        let _repeat = Repeat(format!("{seeded} cargo test --lib shell::simulation::{test}"));
+        lives(seed, steps)
+    })
 }
 
 #[test]

@@ -13,7 +13,7 @@
 //! and `strategies`. `reading` and `oracle` look at the scanner from outside; `scanner` has its tests, with lines of
 //! [`corpus`].
 //!
-//! A failing seed is run again with the fewest steps that still fail ([`shrink`]), and printed with the command that
+//! Seeds run beside each other. A failing one is run again with the fewest steps that still fail ([`shrink`]), and printed with the command that
 //! repeats it and the last events.
 
 pub mod bytes;
@@ -77,14 +77,19 @@ impl Plan {
         }
     }
 
+    /// The seeds.
+    fn range(self) -> std::ops::Range<u64> {
+        self.seed..self.seed + self.seeds
+    }
+
     /// Runs all seeds; returns how often each reason was counted, in the order of [`Reason::ALL`].
     pub fn run(self) -> Vec<u64> {
         let mut counts = vec![0; Reason::ALL.len()];
-        for seed in self.seed..self.seed + self.seeds {
-            let seen = shrink::run(self.steps, |steps, is_repeated| {
-                let world = simulator::World::new(seed, steps);
-                if is_repeated { world.tell().run() } else { world.run() }
-            });
+        let seen = shrink::run(self.range(), self.steps, |seed, steps, is_repeated| {
+            let world = simulator::World::new(seed, steps);
+            if is_repeated { world.tell().run() } else { world.run() }
+        });
+        for seen in seen {
             counts.iter_mut().zip(seen).for_each(|(count, seen)| *count += seen);
         }
         counts

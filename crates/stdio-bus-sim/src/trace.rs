@@ -191,9 +191,7 @@ fn without_wording(line: &[u8]) -> [&[u8]; 2] {
 #[cfg(test)]
 mod tests {
     use std::fmt::Write;
-    use std::panic::catch_unwind;
     use std::path::{Path, PathBuf};
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
     use crate::bus::reply::{Data, Delivered};
@@ -210,32 +208,13 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/traces.txt")
     }
 
-    /// The hashes of the first seeds, computed on all CPUs.
+    /// The hashes of the first seeds.
     fn all(seeds: u64) -> BTreeMap<u64, Hashes> {
-        let next = AtomicU64::new(1);
-        let live = || {
-            let mut done = Vec::new();
-            loop {
-                let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed > seeds {
-                    return done;
-                }
-                done.push((seed, catch_unwind(|| World::new(seed, STEPS).traced().0)));
-            }
-        };
-        let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
-        let done: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(live)).collect();
-            threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+        let lived = shrink::run(1..seeds + 1, STEPS, |seed, steps, is_repeated| {
+            let world = World::new(seed, steps);
+            if is_repeated { world.tell().traced().0 } else { world.traced().0 }
         });
-        let lived = done.into_iter().map(|(seed, lived)| {
-            let again = |steps, is_repeated| {
-                let world = World::new(seed, steps);
-                if is_repeated { world.tell().traced().0 } else { world.traced().0 }
-            };
-            (seed, lived.unwrap_or_else(|_| shrink::run(STEPS, again)))
-        });
-        lived.collect()
+        (1..).zip(lived).collect()
     }
 
     fn written(all: &BTreeMap<u64, Hashes>) -> String {

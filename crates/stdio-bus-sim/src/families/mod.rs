@@ -426,12 +426,12 @@ mod tests {
     #[test]
     fn what_is_said_in_children_reaches_the_client_of_their_parent_and_nobody_else() {
         let plan = Plan::from_env(crate::FEW_SEEDS);
-        let (mut of_children, mut waited): (usize, usize) = (0, 0);
-        for seed in plan.seed..plan.seed + plan.seeds {
-            let live = |steps, is_repeated| World::new(seed, steps, is_repeated).live();
-            let world = shrink::run(plan.steps.min(STEPS), live);
-            (of_children, waited) = (of_children + world.of_children, waited + world.waited);
-        }
+        let lives = shrink::run(plan.range(), plan.steps.min(STEPS), |seed, steps, is_repeated| {
+            let world = World::new(seed, steps, is_repeated).live();
+            (world.of_children, world.waited)
+        });
+        let sum = |(of_children, waited), life: (usize, usize)| (of_children + life.0, waited + life.1);
+        let (of_children, waited) = lives.into_iter().fold((0, 0), sum);
         let are_few = plan.seeds < crate::FEW_SEEDS || plan.steps < STEPS;
         assert!(are_few || of_children > 1000 && waited > 100, "{of_children} lines, {waited} of them early");
     }

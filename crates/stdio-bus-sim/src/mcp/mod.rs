@@ -651,12 +651,14 @@ mod tests {
         let plan = Plan::from_env(crate::FEW_SEEDS);
         let mut answered: BTreeMap<bool, usize> = BTreeMap::new();
         let (mut named, mut evicted) = (0, 0);
-        for seed in plan.seed..plan.seed + plan.seeds {
-            let live = |steps, is_repeated| World::new(seed, steps, is_repeated).live();
-            let world = shrink::run(plan.steps.min(STEPS), live);
+        let lives = shrink::run(plan.range(), plan.steps.min(STEPS), |seed, steps, is_repeated| {
+            let world = World::new(seed, steps, is_repeated).live();
             let lends = world.settings.pools.iter().any(|pool| pool.assignment == Assignment::Dedicated);
-            *answered.entry(lends).or_default() += world.answered;
-            (named, evicted) = (named + world.named, evicted + world.evicted);
+            (lends, world.answered, world.named, world.evicted)
+        });
+        for (lends, of_it, its_named, its_evicted) in lives {
+            *answered.entry(lends).or_default() += of_it;
+            (named, evicted) = (named + its_named, evicted + its_evicted);
         }
         let are_few = plan.seeds < crate::FEW_SEEDS || plan.steps < STEPS;
         assert!(are_few || answered.values().all(|answered| *answered > 1000), "{answered:?}");

@@ -549,6 +549,85 @@ fn what_a_daemon_that_shuts_down_has_refused_is_sent_again_on_a_new_connection_i
 }
 
 #[test]
+fn what_was_refused_is_sent_on_the_connection_that_is_answered_and_on_none_that_was_closed_before() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout) = refused(&daemon);
+        // As a tunnel or a balancer does while no daemon is behind it.
+        for _ in 0..2 {
+            let mut closed = daemon.accept();
+            assert_eq!(line(&mut *closed), ask(0, "initialize"));
+        }
+        let mut second = daemon.accept();
+        assert_eq!(line(&mut *second), ask(0, "initialize"));
+        second.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+        assert_eq!(line(&mut *second), ask(1, "m"));
+        second.write_all(b"{\"id\":1,\"result\":{}}\n").expect("it reads");
+        assert_eq!(stdout.message(), json!({ "id": 1, "result": {} }));
+        bridge.end_input();
+        rest(&mut *second);
+        drop(second);
+        assert_eq!(bridge.code(), Some(0));
+    }
+}
+
+/// An editor whose first daemon has answered `initialize` and refused the request 1; the connection is closed.
+fn refused(daemon: &Daemon) -> (Bridge, Reader) {
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(ask(0, "initialize").as_bytes());
+    line(&mut *peer);
+    peer.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+    assert_eq!(stdout.message()["id"], 0);
+    bridge.send(ask(1, "m").as_bytes());
+    line(&mut *peer);
+    peer.write_all(&refusal(1)).expect("it reads");
+    (bridge, stdout)
+}
+
+#[test]
+fn an_initialize_that_an_agent_refuses_is_not_tried_again() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout) = refused(&daemon);
+    let mut second = daemon.accept();
+    assert_eq!(line(&mut *second), ask(0, "initialize"));
+    let error = json!({ "code": -32603, "message": "the licence of the agent has expired" });
+    second.write_all(format!("{}\n", json!({ "id": 0, "error": error })).as_bytes()).expect("it reads");
+    let told = stdout.message();
+    assert_eq!((&told["id"], &told["error"]["data"]["reason"]), (&json!(1), &json!("shutting_down")));
+    assert_eq!(rest(&mut *second), b"");
+    assert_eq!((bridge.code(), stdout.rest()), (Some(1), Vec::new()));
+    let Daemon::Unix(listener, _) = &daemon else { unreachable!("it is a Unix socket") };
+    listener.set_nonblocking(true).expect("it is open");
+    assert!(listener.accept().is_err(), "it has connected a third time");
+    let said = bridge.stderr.text();
+    assert!(said.contains("the licence of the agent has expired"), "{said}");
+}
+
+#[test]
+fn an_initialize_that_no_worker_takes_yet_is_tried_again_and_the_editor_gets_its_answer() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout) = refused(&daemon);
+    for _ in 0..2 {
+        let mut starting = daemon.accept();
+        assert_eq!(line(&mut *starting), ask(0, "initialize"));
+        let error = json!({ "code": -32010, "message": "no worker runs", "data": { "reason": "no_worker" } });
+        starting.write_all(format!("{}\n", json!({ "id": 0, "error": error })).as_bytes()).expect("it reads");
+        assert_eq!(rest(&mut *starting), b"");
+    }
+    let mut ready = daemon.accept();
+    assert_eq!(line(&mut *ready), ask(0, "initialize"));
+    ready.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+    assert_eq!(line(&mut *ready), ask(1, "m"));
+    ready.write_all(b"{\"id\":1,\"result\":{}}\n").expect("it reads");
+    assert_eq!(stdout.message(), json!({ "id": 1, "result": {} }));
+    bridge.end_input();
+    rest(&mut *ready);
+    drop(ready);
+    assert_eq!(bridge.code(), Some(0));
+    let said = bridge.stderr.text();
+    assert_eq!(said.matches("shuts down").count(), 1, "it did so once: {said}");
+}
+
+#[test]
 fn what_may_have_been_delivered_is_not_sent_again() {
     let daemon = Daemon::tcp();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();

@@ -215,6 +215,8 @@ pub(super) enum Ending {
     },
     /// The daemon closed the NDJSON connection, and its last line says why.
     Explained(LastWord),
+    /// The `initialize` that was repeated on a new connection got this error, or no answer.
+    Uninitialized(Option<LastWord>),
     /// The daemon violated the protocol.
     Wrong(Fault),
     /// Bytes that are not JSON-RPC were received.
@@ -257,7 +259,13 @@ impl Ending {
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) => true,
             Self::Said { code, .. } => matches!(code, None | Some(close::GOING_AWAY)),
             Self::Explained(word) => word.reason == Reason::ShuttingDown.name(),
-            Self::Wrong(_) | Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => false,
+            // It ends itself, or its agents are still being started.
+            Self::Uninitialized(Some(word)) => {
+                [Reason::ShuttingDown, Reason::NoWorker].iter().any(|reason| word.reason == reason.name())
+            }
+            Self::Uninitialized(None) | Self::Wrong(_) | Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => {
+                false
+            }
         }
     }
 
@@ -286,6 +294,7 @@ impl Ending {
         match self {
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) | Self::Explained(_) => None,
             Self::Refused(_) | Self::SessionLost => None,
+            Self::Uninitialized(_) => Some((Some(close::NORMAL), "")),
             Self::Foreign(_) => Some((Some(close::INVALID_DATA), "no JSON-RPC")),
             Self::Said { code, .. } => Some((*code, "")),
             Self::Wrong(fault) => Some((Some(fault.code), fault.reason)),
@@ -295,9 +304,8 @@ impl Ending {
     /// Details for the errors of pending requests, if there is more to say than that the connection is lost.
     pub(super) fn told(&self) -> Option<String> {
         match self {
-            Self::Said { .. } | Self::Wrong(_) | Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => {
-                Some(self.to_string())
-            }
+            Self::Said { .. } | Self::Uninitialized(_) | Self::Wrong(_) => Some(self.to_string()),
+            Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => Some(self.to_string()),
             Self::Explained(word) => Some(word.message.clone()),
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) => None,
         }
@@ -324,6 +332,7 @@ impl Ending {
             Self::Foreign(foreign) if foreign.is_first => return remedy_of_foreign(foreign, daemon),
             Self::Foreign(_) => "something that it runs, or something between, writes what is no message",
             Self::Explained(word) => return remedy_of_word(word, again),
+            Self::Uninitialized(_) => return format!("the daemon, or the agent behind it, says why; {again}"),
             Self::Refused(refused) => return remedy_of(&refused.0, daemon, refused.1),
             Self::SessionLost => {
                 "it was ended there, nobody used it for too long, or the daemon was started anew; start the client again, \
@@ -384,6 +393,10 @@ impl fmt::Display for Ending {
             Self::Closed => out.write_str("it closed the connection"),
             Self::ClosedAtOnce => out.write_str("it closed the connection without a word"),
             Self::Explained(word) => write!(out, "it closed the connection: {}", word.message.escape_debug()),
+            Self::Uninitialized(None) => out.write_str("the repeated initialize was not answered"),
+            Self::Uninitialized(Some(word)) => {
+                write!(out, "the repeated initialize got an error: {}", word.message.escape_debug())
+            }
             Self::Broken(error) => error.fmt(out),
             Self::Refused(refused) => told_of(&refused.0, out),
             Self::SessionLost => out.write_str("the session is not known there any more (404)"),

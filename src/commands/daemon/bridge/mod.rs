@@ -20,7 +20,7 @@
 //! Reading order: this file is the life cycle of a bridge; `daemon.rs` has its options, `link.rs` the connection to the
 //! daemon, `stream.rs` reads and writes, with threads or the ring of `ring.rs`, `failure.rs` describes failures and
 //! `refusal.rs` answers requests with them; `waiting.rs` tracks pending requests, which `follow.rs` finds in the streams,
-//! `repeat.rs` keeps those that are sent again, and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket connection, with `frames.rs` and `tls.rs`.
+//! `repeat.rs` keeps those that are sent again, `rounds.rs` says how long that is tried, and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket connection, with `frames.rs` and `tls.rs`.
 //! `call.rs` is `stdio_bus call`, on the same connections; `run.rs` runs both.
 
 mod begun;
@@ -36,6 +36,7 @@ mod mark;
 mod refusal;
 mod repeat;
 mod ring;
+mod rounds;
 mod run;
 mod stream;
 mod terms;
@@ -63,7 +64,8 @@ use guard::Guard;
 use link::{Sink, Source};
 use mark::Mark;
 use refusal::Refusal;
-use repeat::{Repeat, Urgency};
+use repeat::{Initialize, Repeat, Urgency};
+use rounds::Rounds;
 use stream::{Backend, Stream};
 use terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
@@ -81,8 +83,7 @@ const NEXT_REQUEST_LIMIT: Duration = Duration::from_secs(2);
 /// connection.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// How long a daemon that has shut down may take to be back, or a balancer to find another one; and how often it is tried.
-const RETURN_LIMIT: Duration = Duration::from_secs(30);
+/// How often a daemon that has shut down is dialled until it is back.
 const RETURN_EVERY: Duration = Duration::from_millis(200);
 
 /// How often it is looked whether what was refused has waited for too long.
@@ -198,26 +199,36 @@ async fn bridge(
         writing: Mutex::new(()),
         events,
     });
-    let mut input_ended = false;
+    let (mut input_ended, mut rounds) = (false, None);
     spawn(to_daemon(stdin, Rc::clone(&shared)));
     loop {
         let connection = source.connection_id().map(|id| format!(" (connection {id})")).unwrap_or_default();
         let sink = shared.sink();
-        spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
-        if shared.connection.get() > 0 {
-            spawn(send_again(sink.clone(), Rc::clone(&shared)));
+        let listener = spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
+        let sender = (shared.connection.get() > 0).then(|| spawn(send_again(sink.clone(), Rc::clone(&shared))));
+        let ending = until_ended(&mut reports, &shared, &stdout, &sink, &mut input_ended).await;
+        if let Some(sender) = sender {
+            // It would take what is for the next connection, and send it on this one.
+            sender.abort();
         }
-        let ending = match until_ended(&mut reports, &shared, &stdout, &sink, &mut input_ended).await {
+        let ending = match ending {
             Ok(ending) => ending,
             Err(code) => return code,
         };
         if ending.is_gone() && shared.repeat.borrow().is_holding() {
-            match connect_again(options, backend, &shared, &stdout, &ending).await {
+            sink.leave(Some(&ending)).await;
+            // What has arrived is passed on first, and nothing of this connection is read or written any more.
+            let _ = listener.await;
+            if matches!(shared.repeat.borrow().initialize(), Initialize::NotRepeated | Initialize::Accepted) {
+                rounds = None;
+            }
+            match connect_again(options, backend, &shared, &stdout, &ending, &mut rounds).await {
                 Ok(again) => {
                     source = again;
                     continue;
                 }
-                Err(failure) => say(&format!("cannot connect to {} again: {failure}", options.daemon)),
+                Err(Some(failure)) => say(&format!("cannot connect to {} again: {failure}", options.daemon)),
+                Err(None) => {}
             }
         }
         let nothing_came = shared.blocks.get() == 0 && matches!(options.daemon, Daemon::Lines(_));
@@ -240,18 +251,18 @@ async fn bridge(
 }
 
 /// The daemon has ended the connection, and refused requests that are sent again on a new one, which this makes. What else
-/// is pending may have been delivered, and gets an error.
+/// is pending may have been delivered, and gets an error. `rounds` are those since a daemon has last taken an `initialize`.
 ///
 /// # Errors
-/// There is none in time.
+/// There is none in time, and why if one was tried.
 async fn connect_again(
     options: &Options,
     backend: Backend,
     shared: &Shared,
     stdout: &Stream,
     ending: &Ending,
-) -> Result<Source, Failure> {
-    shared.sink().leave(Some(ending)).await;
+    rounds: &mut Option<Rounds>,
+) -> Result<Source, Option<Failure>> {
     let over = Refusal::over(options, ending, Delivered::Yes);
     let mut last = {
         let mut waiting = shared.waiting.borrow_mut();
@@ -272,19 +283,20 @@ async fn connect_again(
         last.extend(over.error(&id));
     }
     let _ = timeout(LAST_WORDS_LIMIT, stdout.write(last)).await;
-    let until = Instant::now() + RETURN_LIMIT;
+    let is_first = rounds.is_none();
+    let rounds = rounds.get_or_insert_with(|| Rounds::begin(Instant::now()));
+    let until = rounds.until();
     let until = shared.repeat.borrow().deadline(true).map_or(until, |deadline| deadline.min(until));
     if shared.connection.get() > 0 {
-        // A balancer without a daemon accepts, and closes at once.
-        sleep(RETURN_EVERY).await;
+        sleep(rounds.pause()).await;
     }
     let (sink, source) = loop {
         if Instant::now() >= until {
-            return Err(Failure::Silent);
+            return Err(None);
         }
         match link::connect(options, backend, CONNECT_LIMIT).await {
             Ok(link) => break link,
-            Err(failure) if !failure.may_pass() || Instant::now() + RETURN_EVERY >= until => return Err(failure),
+            Err(failure) if !failure.may_pass() || Instant::now() + RETURN_EVERY >= until => return Err(Some(failure)),
             Err(_) => sleep(RETURN_EVERY).await,
         }
     };
@@ -294,7 +306,9 @@ async fn connect_again(
     } else {
         &format!("{count} requests that it has refused are")
     };
-    say(&format!("the daemon at {} shuts down; {what} sent again on a new connection", options.daemon));
+    if is_first {
+        say(&format!("the daemon at {} shuts down; {what} sent again on a new connection", options.daemon));
+    }
     shared.connection.set(shared.connection.get() + 1);
     shared.sink.replace(sink);
     let opening = shared.waiting.borrow().opening();
@@ -308,22 +322,18 @@ async fn connect_again(
 
 /// Sends on a new connection what was refused on the one before, and what stdin has brought since.
 async fn send_again(sink: Sink, shared: Rc<Shared>) {
-    let opening = shared.waiting.borrow().opening();
-    if shared.repeat.borrow().is_opened().is_none()
-        && let Some((_, line)) = opening.initialize
-    {
+    let (opening, connection) = (shared.waiting.borrow().opening(), shared.connection.get());
+    let is_awaited = matches!(shared.repeat.borrow().initialize(), Initialize::Awaited(_));
+    if is_awaited && let Some((_, line)) = opening.initialize {
         let _ = sink.send(line).await;
-        let opened = async {
-            loop {
-                if let Some(opened) = shared.repeat.borrow().is_opened() {
-                    return opened;
-                }
-                shared.was_opened.notified().await;
-            }
+        let refused = match timeout(OPENING_LIMIT, answer_to_initialize(&shared)).await {
+            Ok(Initialize::Refused(word)) => Some(Some(word)),
+            Ok(_) => None,
+            Err(_) => Some(None),
         };
-        if !timeout(OPENING_LIMIT, opened).await.unwrap_or_default() {
-            // It ends, and is tried again.
-            return sink.leave(None).await;
+        if let Some(why) = refused {
+            let _ = shared.events.send(Event::DaemonEnded(connection, Ending::Uninitialized(why))).await;
+            return;
         }
         if let Some(line) = opening.initialized {
             let _ = sink.send(line).await;
@@ -333,6 +343,17 @@ async fn send_again(sink: Sink, shared: Rc<Shared>) {
     if shared.input_ended.get() && !shared.repeat.borrow().is_holding() {
         sink.end().await;
         shared.close_if_done(&sink);
+    }
+}
+
+/// Waits for the answer to the repeated `initialize`.
+async fn answer_to_initialize(shared: &Shared) -> Initialize {
+    loop {
+        let initialize = shared.repeat.borrow().initialize().clone();
+        if !matches!(initialize, Initialize::Awaited(_)) {
+            return initialize;
+        }
+        shared.was_opened.notified().await;
     }
 }
 

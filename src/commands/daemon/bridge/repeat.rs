@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
-use super::waiting::{Again, Waiting};
+use super::waiting::{Again, LastWord, Waiting};
 use crate::bus::id::Id;
 use crate::bus::report::Reason;
 
@@ -37,15 +37,18 @@ const LONGEST_ANSWER: usize = 16 << 20;
 /// How the daemon's own errors begin.
 const BEGIN: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
 
-/// The answer to a repeated `initialize`.
-#[derive(Default)]
-enum Opening {
-    /// None is awaited.
+/// What has become of the `initialize` that is repeated on a new connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Initialize {
+    /// None is repeated.
     #[default]
-    None,
+    NotRepeated,
+    /// The answer to this id is awaited.
     Awaited(Id),
-    /// It has come, and is a result.
-    Opened(bool),
+    /// A result has come.
+    Accepted,
+    /// An error has come.
+    Refused(LastWord),
 }
 
 /// See the module documentation.
@@ -61,7 +64,7 @@ pub(super) struct Repeat {
     held: Vec<u8>,
     /// It is being sent on a new connection.
     is_sending: bool,
-    opening: Opening,
+    initialize: Initialize,
     /// The beginning of the daemon's incomplete line, while it may be an error to hold back.
     tail: Vec<u8>,
     /// The editor has the beginning of the daemon's incomplete line.
@@ -149,7 +152,7 @@ impl Repeat {
             None => bytes,
         };
         let code = Reason::ShuttingDown.code().to_string();
-        matches!(self.opening, Opening::Awaited(_))
+        matches!(self.initialize, Initialize::Awaited(_))
             || !begun.is_empty() && self.may_be_held(begun)
             || memmem::find(bytes, code.as_bytes()).is_some()
     }
@@ -157,20 +160,23 @@ impl Repeat {
     /// Whether an incomplete line may become one to hold back.
     fn may_be_held(&self, line: &[u8]) -> bool {
         let both = line.len().min(BEGIN.len());
-        match self.opening {
-            Opening::Awaited(_) => line.len() <= LONGEST_ANSWER,
+        match self.initialize {
+            Initialize::Awaited(_) => line.len() <= LONGEST_ANSWER,
             _ => line.len() <= LONGEST_REFUSAL && line[..both] == BEGIN[..both],
         }
     }
 
     /// Takes a line of the daemon that the editor is not to see. False if it is to see it.
     fn takes(&mut self, line: &[u8], waiting: &mut Waiting) -> bool {
-        if let Opening::Awaited(awaited) = &self.opening
+        if let Initialize::Awaited(awaited) = &self.initialize
             && let Some(id) = answered(line)
             && id == *awaited
         {
             let value: Value = serde_json::from_slice(line).unwrap_or_default();
-            self.opening = Opening::Opened(value.get("result").is_some());
+            self.initialize = match value.get("error") {
+                None => Initialize::Accepted,
+                Some(error) => Initialize::Refused(LastWord::of(error)),
+            };
             return true;
         }
         if line.len() > LONGEST_REFUSAL || !is_refusal(line) {
@@ -185,17 +191,13 @@ impl Repeat {
     /// A new connection begins, for which this id is that of the repeated `initialize`, if it is repeated.
     pub(super) fn begin_again(&mut self, initialize: Option<Id>) {
         self.requeue();
-        self.opening = initialize.map_or(Opening::None, Opening::Awaited);
+        self.initialize = initialize.map_or(Initialize::NotRepeated, Initialize::Awaited);
         (self.tail, self.is_amid, self.is_sending) = (Vec::new(), false, true);
     }
 
-    /// Whether the repeated `initialize` was answered, and with a result; none while it is awaited.
-    pub(super) fn is_opened(&self) -> Option<bool> {
-        match self.opening {
-            Opening::None => Some(true),
-            Opening::Awaited(_) => None,
-            Opening::Opened(opened) => Some(opened),
-        }
+    /// What has become of the `initialize` that is repeated on this connection.
+    pub(super) fn initialize(&self) -> &Initialize {
+        &self.initialize
     }
 
     /// What was refused is sent again before all that was not sent yet.
@@ -335,15 +337,19 @@ mod tests {
 
     #[test]
     fn the_answer_to_a_repeated_initialize_is_taken_out_and_says_whether_it_worked() {
-        for (answer, opened) in [(r#""result":{"x":1}"#, true), (r#""error":{"code":1,"message":""}"#, false)] {
+        let word = LastWord { reason: String::new(), message: "why".to_owned() };
+        for (answer, became) in [
+            (r#""result":{"x":1}"#, Initialize::Accepted),
+            (r#""error":{"code":1,"message":"why"}"#, Initialize::Refused(word)),
+        ] {
             let stream = format!("{{\"method\":\"a\"}}\n{{\"id\":0,{answer}}}\n{{\"id\":0,\"method\":\"b\"}}\n");
             for cut in 1..=stream.len() {
                 let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
                 repeat.begin_again(Some(Id::parse(b"0").expect("an id")));
-                assert_eq!(repeat.is_opened(), None);
+                assert!(matches!(repeat.initialize(), Initialize::Awaited(_)));
                 let seen = sifted(&stream, cut, &mut repeat, &mut waiting);
                 assert_eq!(seen, "{\"method\":\"a\"}\n{\"id\":0,\"method\":\"b\"}\n");
-                assert_eq!(repeat.is_opened(), Some(opened));
+                assert_eq!(*repeat.initialize(), became, "in pieces of {cut}");
             }
         }
     }

@@ -39,13 +39,21 @@ pub(super) struct Waiting {
     last_word: Vec<u8>,
 }
 
-/// The daemon's reason for closing a connection.
-#[derive(Debug, PartialEq, Eq)]
+/// The daemon's reason for closing a connection, or for refusing a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LastWord {
-    /// The reason's code.
+    /// The reason's code; empty in an error of an agent.
     pub reason: String,
     /// The reason in words.
     pub message: String,
+}
+
+impl LastWord {
+    /// From the error of a response.
+    pub(super) fn of(error: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Self { reason: text(&error["data"]["reason"]), message: text(&error["message"]) }
+    }
 }
 
 /// What remains to be sent to the daemon at the end of stdin.

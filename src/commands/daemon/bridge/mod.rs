@@ -215,7 +215,7 @@ async fn bridge(
             Ok(ending) => ending,
             Err(code) => return code,
         };
-        if ending.is_gone() && shared.repeat.borrow().is_holding() {
+        if ending.is_gone() && shared.repeat.borrow().wants_connection() {
             sink.leave(Some(&ending)).await;
             // What has arrived is passed on first, and nothing of this connection is read or written any more.
             let _ = listener.await;
@@ -422,9 +422,9 @@ async fn until_ended(
             Ok(None) => break Ending::Closed,
             Err(_) if not_heard.is_some_and(|until| until <= Instant::now()) => break Ending::Closed,
             Err(_) if held_until.is_some_and(|until| until <= Instant::now()) => {
+                shared.repeat.borrow_mut().give_up();
                 let (sink, stdout, shared) = (sink.clone(), Rc::clone(stdout), Rc::clone(shared));
-                let errors = shared.repeat.borrow_mut().give_up();
-                spawn(async move { hold_no_longer(errors, &sink, &stdout, &shared).await });
+                spawn(async move { hold_no_longer(&sink, &stdout, &shared).await });
             }
             Err(_) if held_until.is_some() => {}
             Err(_) => {
@@ -441,8 +441,9 @@ async fn until_ended(
     Ok(ending)
 }
 
-/// The daemon still has the connection open long after it has refused requests: the editor gets these errors of it.
-async fn hold_no_longer(errors: Vec<u8>, sink: &Sink, stdout: &Stream, shared: &Shared) {
+/// The daemon still has the connection open long after it has refused requests: the editor gets these errors of it, and
+/// what has come since is sent.
+async fn hold_no_longer(sink: &Sink, stdout: &Stream, shared: &Shared) {
     let writing = loop {
         let writing = shared.writing.lock().await;
         if shared.waiting.borrow().at_line_start() {
@@ -451,10 +452,21 @@ async fn hold_no_longer(errors: Vec<u8>, sink: &Sink, stdout: &Stream, shared: &
         drop(writing);
         sleep(RETURN_EVERY).await;
     };
+    if !shared.repeat.borrow().has_given_up() {
+        // All was sent meanwhile.
+        return;
+    }
+    let errors = shared.repeat.borrow_mut().take_errors();
     // Whether stdout can be written, `from_daemon` notices.
     let _ = stdout.write(errors).await;
     drop(writing);
-    send_held(sink, shared).await;
+    let is_ours = {
+        let mut repeat = shared.repeat.borrow_mut();
+        repeat.has_given_up() && repeat.starts_sending()
+    };
+    if is_ours {
+        send_held(sink, shared).await;
+    }
 }
 
 /// Waits for a request or the end of stdin, for a limited time.
@@ -486,7 +498,7 @@ async fn ended(
     };
     let (refused, errors, held) = {
         let mut repeat = shared.repeat.borrow_mut();
-        (repeat.count(), repeat.give_up(), repeat.take_held())
+        (repeat.count(), repeat.take_errors(), repeat.take_held())
     };
     if requests.is_empty() && input_ended && !broken_line && overlong.is_none() && errors.is_empty() && held.is_empty()
     {
@@ -519,7 +531,11 @@ async fn ended(
         last.extend(over.error(&id));
         unanswered += 1;
     }
-    match timeout(LAST_WORDS_LIMIT, stdout.write(last)).await {
+    let write = async {
+        let _writing = shared.writing.lock().await;
+        stdout.write(last).await
+    };
+    match timeout(LAST_WORDS_LIMIT, write).await {
         Ok((Err(error), _)) if error.kind() != ErrorKind::BrokenPipe => say(&format!("cannot write stdout: {error}")),
         _ => {}
     }

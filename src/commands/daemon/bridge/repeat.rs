@@ -64,6 +64,8 @@ pub(super) struct Repeat {
     held: Vec<u8>,
     /// It is being sent on a new connection.
     is_sending: bool,
+    /// It was held for too long: what was refused gets the daemon's errors, and no other connection is tried.
+    has_given_up: bool,
     initialize: Initialize,
     /// The beginning of the daemon's incomplete line, while it may be an error to hold back.
     tail: Vec<u8>,
@@ -77,9 +79,25 @@ impl Repeat {
         self.since.is_some()
     }
 
+    /// Whether what is held waits for a new connection.
+    pub(super) fn wants_connection(&self) -> bool {
+        self.is_holding() && !self.has_given_up
+    }
+
     /// When it is held no longer; `has_pending` says whether the daemon still owes answers.
     pub(super) fn deadline(&self, has_pending: bool) -> Option<Instant> {
-        self.since.map(|since| since + if has_pending || self.is_sending { HOLD_LIMIT } else { IDLE_HOLD_LIMIT })
+        let limit = if has_pending || self.is_sending { HOLD_LIMIT } else { IDLE_HOLD_LIMIT };
+        self.since.filter(|_| !self.has_given_up).map(|since| since + limit)
+    }
+
+    /// That time has come: nothing is held back any more.
+    pub(super) fn give_up(&mut self) {
+        self.has_given_up = true;
+    }
+
+    /// Whether [`Self::give_up`] was called, and not all that was held is sent yet.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.has_given_up
     }
 
     /// How many requests wait to be sent again.
@@ -179,7 +197,7 @@ impl Repeat {
             };
             return true;
         }
-        if line.len() > LONGEST_REFUSAL || !is_refusal(line) {
+        if self.has_given_up || line.len() > LONGEST_REFUSAL || !is_refusal(line) {
             return false;
         }
         let Some(again) = answered(line).and_then(|id| waiting.take_refused(&id)) else { return false };
@@ -224,17 +242,21 @@ impl Repeat {
             return Some((again.line, again.tries));
         }
         if self.held.is_empty() {
-            (self.since, self.is_sending) = (None, false);
+            (self.since, self.is_sending, self.has_given_up) = (None, false, false);
             return None;
         }
         Some((std::mem::take(&mut self.held), 0))
     }
 
-    /// Gives up: the errors of what was refused. What was held is to be sent.
-    pub(super) fn give_up(&mut self) -> Vec<u8> {
+    /// Takes the errors of what was refused.
+    pub(super) fn take_errors(&mut self) -> Vec<u8> {
         self.requeue();
-        self.is_sending = self.is_holding();
         self.queue.drain(..).flat_map(|(_, error)| error).collect()
+    }
+
+    /// Nothing refused is left, and what was held is to be sent in order. False if that is being done.
+    pub(super) fn starts_sending(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_sending, true)
     }
 
     /// What was held, which no daemon got.
@@ -385,9 +407,28 @@ mod tests {
         waiting.sending(request("1").as_bytes());
         sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
         repeat.hold(b"x");
-        assert_eq!((repeat.give_up(), repeat.count()), (refusal("1").into_bytes(), 0));
+        assert_eq!((repeat.take_errors(), repeat.count()), (refusal("1").into_bytes(), 0));
         assert_eq!(repeat.next(), Some((b"x".to_vec(), 0)), "that was never sent");
         assert!(repeat.next().is_none() && !repeat.is_holding());
+    }
+
+    #[test]
+    fn what_was_held_for_too_long_is_given_up_once() {
+        let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+        waiting.sending((request("1") + &request("2")).as_bytes());
+        sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
+        repeat.hold(request("3").as_bytes());
+        assert!(repeat.deadline(true).is_some() && repeat.wants_connection());
+        repeat.give_up();
+        assert_eq!(repeat.deadline(true), None, "it would be reached again and again");
+        assert!(!repeat.wants_connection() && repeat.is_holding(), "what comes waits behind what is held");
+        assert_eq!(sifted(&refusal("2"), 1000, &mut repeat, &mut waiting), refusal("2"), "nothing more is held back");
+        assert_eq!(repeat.take_errors(), refusal("1").into_bytes());
+        assert!(repeat.starts_sending() && !repeat.starts_sending(), "one task sends it");
+        assert_eq!(repeat.next(), Some((request("3").into_bytes(), 0)));
+        assert!(repeat.next().is_none() && !repeat.is_holding() && !repeat.has_given_up());
+        waiting.sending(request("4").as_bytes());
+        assert_eq!(sifted(&refusal("4"), 1000, &mut repeat, &mut waiting), "", "another one is held back again");
     }
 
     #[test]

@@ -628,6 +628,35 @@ fn an_initialize_that_no_worker_takes_yet_is_tried_again_and_the_editor_gets_its
 }
 
 #[test]
+fn a_long_line_that_comes_while_its_beginning_is_sent_again_is_not_cut_by_a_refusal() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout) = refused(&daemon);
+    // More than a socket takes at once, and less than is held at most.
+    let begin = format!("{{\"id\":2,\"method\":\"m\",\"params\":[\"{}", "a".repeat(3 << 20));
+    let mut second = daemon.accept();
+    bridge.send(begin.as_bytes());
+    was_read(&bridge);
+    assert_eq!(line(&mut *second), ask(0, "initialize"));
+    second.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+    assert_eq!(line(&mut *second), ask(1, "m"));
+    bridge.send(b"bbb");
+    was_read(&bridge);
+    second.write_all(&[&refusal(1), &b"{\"method\":\"read\"}\n"[..]].concat()).expect("it reads");
+    assert_eq!(stdout.message()["method"], "read");
+    let mut reader = Reader::new(second.copy());
+    assert!(reader.exactly(begin.len()) == begin.as_bytes());
+    bridge.send(b"ccc\"]}\n");
+    assert_eq!(String::from_utf8_lossy(&reader.exactly(10)), "bbbccc\"]}\n");
+}
+
+/// Waits until a bridge has read all that was sent to it.
+fn was_read(bridge: &Bridge) {
+    let stdin = bridge.stdin.as_ref().expect("stdin is open");
+    let is_empty = || rustix::io::ioctl_fionread(stdin).expect("it is a pipe") == 0;
+    assert!(waiting::comes_true(PATIENCE, is_empty), "the bridge does not read");
+}
+
+#[test]
 fn what_may_have_been_delivered_is_not_sent_again() {
     let daemon = Daemon::tcp();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();

@@ -158,12 +158,20 @@ struct Shared {
     blocks: Cell<u64>,
     /// Held while something is written to stdout.
     writing: Mutex<()>,
+    /// Held while something is sent to the daemon.
+    sending: Mutex<()>,
     events: Sender<Event>,
 }
 
 impl Shared {
     fn sink(&self) -> Sink {
         self.sink.borrow().clone()
+    }
+
+    /// Sends lines, or a part of one. Returns the buffer.
+    async fn send(&self, sink: &Sink, bytes: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        let _sending = self.sending.lock().await;
+        sink.send(bytes).await
     }
 
     /// Closes the connection once stdin has ended and nothing is pending.
@@ -197,6 +205,7 @@ async fn bridge(
         has_ended: Cell::new(false),
         blocks: Cell::new(0),
         writing: Mutex::new(()),
+        sending: Mutex::new(()),
         events,
     });
     let (mut input_ended, mut rounds) = (false, None);
@@ -272,7 +281,7 @@ async fn connect_again(
             match waiting.take_unfinished() {
                 Ok(begun) => shared.repeat.borrow_mut().hold_first(begun),
                 Err(id) => {
-                    shared.drops_line.set(true);
+                    shared.drops_line.set(!shared.repeat.borrow_mut().drop_begun());
                     last.extend(id.iter().flat_map(|id| Refusal::over(options, ending, Delivered::No).error(id)));
                 }
             }
@@ -360,11 +369,12 @@ async fn answer_to_initialize(shared: &Shared) -> Initialize {
 /// Sends all that is held, until something is refused anew.
 async fn send_held(sink: &Sink, shared: &Shared) {
     loop {
-        let next = shared.repeat.borrow_mut().next();
+        let is_amid = shared.waiting.borrow().is_amid();
+        let next = shared.repeat.borrow_mut().next(is_amid);
         shared.goes_on.notify_waiters();
         let Some((lines, tries)) = next else { return };
         shared.waiting.borrow_mut().sending_again(&lines, tries);
-        if sink.send(lines).await.0.is_err() {
+        if shared.send(sink, lines).await.0.is_err() {
             return;
         }
     }
@@ -654,7 +664,7 @@ async fn pass_on(shared: &Shared, mut bytes: Vec<u8>) -> Vec<u8> {
     }
     let (sink, connection) = (shared.sink(), shared.connection.get());
     shared.waiting.borrow_mut().sending(&bytes);
-    let (result, bytes) = sink.send(bytes).await;
+    let (result, bytes) = shared.send(&sink, bytes).await;
     if result.is_err() {
         let _ = shared.events.send(Event::NotHeard(connection)).await;
         while shared.connection.get() == connection {
@@ -688,7 +698,7 @@ async fn hold(shared: &Shared, mut bytes: &[u8]) {
     if !urgent.is_empty() {
         shared.waiting.borrow_mut().sending(&urgent);
         // What is lost with the connection, the receiving side notices.
-        let _ = shared.sink().send(urgent).await;
+        let _ = shared.send(&shared.sink(), urgent).await;
     }
     while shared.repeat.borrow().is_full() {
         shared.goes_on.notified().await;

@@ -232,8 +232,12 @@ impl Repeat {
     }
 
     /// What is sent next on the new connection: a refused request, with the number of its tries, or what was held. None
-    /// when all is sent, and from then on nothing is held; or if something was refused anew.
-    pub(super) fn next(&mut self) -> Option<(Vec<u8>, u8)> {
+    /// when all is sent, and from then on nothing is held; or if something was refused anew. `is_amid` says whether a line
+    /// was sent in part: nothing but its rest can follow.
+    pub(super) fn next(&mut self, is_amid: bool) -> Option<(Vec<u8>, u8)> {
+        if is_amid && !self.held.is_empty() {
+            return Some((self.take_line(), 0));
+        }
         if !self.refused.is_empty() {
             self.is_sending = false;
             return None;
@@ -245,7 +249,20 @@ impl Repeat {
             (self.since, self.is_sending, self.has_given_up) = (None, false, false);
             return None;
         }
-        Some((std::mem::take(&mut self.held), 0))
+        // The beginning of a long line is a part of its own, so that it is clear where it begins.
+        let whole = memchr::memrchr(b'\n', &self.held).map_or(self.held.len(), |newline| newline + 1);
+        Some((self.held.drain(..whole).collect(), 0))
+    }
+
+    /// Takes the first line that is held, or as much of it as there is.
+    fn take_line(&mut self) -> Vec<u8> {
+        let end = memchr::memchr(b'\n', &self.held).map_or(self.held.len(), |newline| newline + 1);
+        self.held.drain(..end).collect()
+    }
+
+    /// Drops the rest of a line that was sent in part. Returns whether its end was held.
+    pub(super) fn drop_begun(&mut self) -> bool {
+        self.take_line().ends_with(b"\n")
     }
 
     /// Takes the errors of what was refused.
@@ -351,7 +368,7 @@ mod tests {
             assert_eq!(seen, format!("{others}{{\"jsonrpc\":\"2.0\",\"id\":7"), "in pieces of {cut}");
             assert!(repeat.is_holding() && waiting.is_empty());
             repeat.begin_again(None);
-            let again: Vec<u8> = std::iter::from_fn(|| repeat.next()).flat_map(|(line, _)| line).collect();
+            let again: Vec<u8> = std::iter::from_fn(|| repeat.next(false)).flat_map(|(line, _)| line).collect();
             assert_eq!(String::from_utf8_lossy(&again), request("\"b\"") + &request("3"), "as they were sent first");
             assert!(!repeat.is_holding());
         }
@@ -383,7 +400,7 @@ mod tests {
         for _ in 1..MOST_TRIES {
             assert_eq!(sifted(&refusal("1"), 1000, &mut repeat, &mut waiting), "");
             repeat.begin_again(None);
-            let (line, tries) = repeat.next().expect("it is sent again");
+            let (line, tries) = repeat.next(false).expect("it is sent again");
             waiting.sending_again(&line, tries);
         }
         assert_eq!(sifted(&refusal("1"), 1000, &mut repeat, &mut waiting), refusal("1"));
@@ -396,20 +413,46 @@ mod tests {
         sifted(&(1..4).map(|id| refusal(&id.to_string())).collect::<String>(), 1000, &mut repeat, &mut waiting);
         repeat.hold(request("4").as_bytes());
         repeat.begin_again(None);
-        let (line, tries) = repeat.next().expect("there is one");
+        let (line, tries) = repeat.next(false).expect("there is one");
         waiting.sending_again(&line, tries);
         sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
-        assert_eq!(repeat.next(), None, "this daemon shuts down, too");
+        assert_eq!(repeat.next(false), None, "this daemon shuts down, too");
         repeat.begin_again(None);
-        let again: Vec<u8> = std::iter::from_fn(|| repeat.next()).flat_map(|(line, _)| line).collect();
+        let again: Vec<u8> = std::iter::from_fn(|| repeat.next(false)).flat_map(|(line, _)| line).collect();
         assert_eq!(String::from_utf8_lossy(&again), (1..5).map(|id| request(&id.to_string())).collect::<String>());
         let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
         waiting.sending(request("1").as_bytes());
         sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
         repeat.hold(b"x");
         assert_eq!((repeat.take_errors(), repeat.count()), (refusal("1").into_bytes(), 0));
-        assert_eq!(repeat.next(), Some((b"x".to_vec(), 0)), "that was never sent");
-        assert!(repeat.next().is_none() && !repeat.is_holding());
+        assert_eq!(repeat.next(false), Some((b"x".to_vec(), 0)), "that was never sent");
+        assert!(repeat.next(false).is_none() && !repeat.is_holding());
+    }
+
+    #[test]
+    fn the_rest_of_a_line_follows_its_beginning_whatever_is_refused_meanwhile() {
+        let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+        (1..3).for_each(|id| waiting.sending(request(&id.to_string()).as_bytes()));
+        sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
+        repeat.hold((request("3") + "{\"id\":4,").as_bytes());
+        repeat.begin_again(None);
+        let mut next = |repeat: &mut Repeat| {
+            let (bytes, tries) = repeat.next(waiting.is_amid())?;
+            waiting.sending_again(&bytes, tries);
+            Some(String::from_utf8(bytes).expect("text"))
+        };
+        assert_eq!(next(&mut repeat), Some(request("1")));
+        assert_eq!(next(&mut repeat), Some(request("3")));
+        assert_eq!(next(&mut repeat).as_deref(), Some("{\"id\":4,"));
+        repeat.refused.push((Again { order: 0, line: request("1").into(), tries: 1 }, refusal("1").into()));
+        repeat.hold(("\"method\":\"m\"}\n".to_owned() + &request("5")).as_bytes());
+        assert_eq!(next(&mut repeat).as_deref(), Some("\"method\":\"m\"}\n"));
+        assert_eq!(next(&mut repeat), None, "this daemon shuts down, too");
+        repeat.begin_again(None);
+        assert_eq!(next(&mut repeat), Some(request("1")));
+        assert_eq!(next(&mut repeat), Some(request("5")));
+        repeat.hold(b"xx\ny");
+        assert!(repeat.drop_begun() && !repeat.drop_begun(), "what is too long to be kept is dropped up to its end");
     }
 
     #[test]
@@ -425,8 +468,8 @@ mod tests {
         assert_eq!(sifted(&refusal("2"), 1000, &mut repeat, &mut waiting), refusal("2"), "nothing more is held back");
         assert_eq!(repeat.take_errors(), refusal("1").into_bytes());
         assert!(repeat.starts_sending() && !repeat.starts_sending(), "one task sends it");
-        assert_eq!(repeat.next(), Some((request("3").into_bytes(), 0)));
-        assert!(repeat.next().is_none() && !repeat.is_holding() && !repeat.has_given_up());
+        assert_eq!(repeat.next(false), Some((request("3").into_bytes(), 0)));
+        assert!(repeat.next(false).is_none() && !repeat.is_holding() && !repeat.has_given_up());
         waiting.sending(request("4").as_bytes());
         assert_eq!(sifted(&refusal("4"), 1000, &mut repeat, &mut waiting), "", "another one is held back again");
     }

@@ -649,6 +649,29 @@ fn a_long_line_that_comes_while_its_beginning_is_sent_again_is_not_cut_by_a_refu
     assert_eq!(String::from_utf8_lossy(&reader.exactly(10)), "bbbccc\"]}\n");
 }
 
+#[test]
+fn a_bridge_that_goes_on_says_what_it_could_not_send() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    for id in 1..3 {
+        bridge.send(ask(id, "m").as_bytes());
+        line(&mut *peer);
+    }
+    peer.write_all(&[&refusal(2), &b"{\"method\":\"read\"}\n"[..]].concat()).expect("it reads");
+    assert_eq!(stdout.message()["method"], "read");
+    rustix::net::shutdown(peer.as_fd(), rustix::net::Shutdown::Read).expect("it is connected");
+    // They may be about the request 1, so they do not wait.
+    bridge.send(b"{\"method\":\"note\"}\n{\"id\":7,\"result\":{}}\n");
+    while !bridge.stderr.seen.ends_with(b"\n") {
+        bridge.stderr.more();
+    }
+    let said = String::from_utf8_lossy(&bridge.stderr.seen);
+    assert!(said.contains("2 notifications or answers of the client may not have arrived"), "{said}");
+    drop(peer);
+    assert_eq!(stdout.message()["id"], 1);
+    assert_eq!(line(&mut *daemon.accept()), ask(2, "m"));
+}
+
 /// Waits until a bridge has read all that was sent to it.
 fn was_read(bridge: &Bridge) {
     let stdin = bridge.stdin.as_ref().expect("stdin is open");

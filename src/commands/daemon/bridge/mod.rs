@@ -64,7 +64,7 @@ use guard::Guard;
 use link::{Sink, Source};
 use mark::Mark;
 use refusal::Refusal;
-use repeat::{Initialize, Repeat, Urgency};
+use repeat::{Initialize, Repeat, Urgency, is_request};
 use rounds::Rounds;
 use stream::{Backend, Stream};
 use terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
@@ -374,8 +374,9 @@ async fn send_held(sink: &Sink, shared: &Shared) {
         shared.goes_on.notify_waiters();
         let Some((lines, tries)) = next else { return };
         shared.waiting.borrow_mut().sending_again(&lines, tries);
-        if shared.send(sink, lines).await.0.is_err() {
-            return;
+        let (result, lines) = shared.send(sink, lines).await;
+        if result.is_err() {
+            return lost(&lines);
         }
     }
 }
@@ -670,8 +671,22 @@ async fn pass_on(shared: &Shared, mut bytes: Vec<u8>) -> Vec<u8> {
         while shared.connection.get() == connection {
             shared.goes_on.notified().await;
         }
+        lost(&bytes);
     }
     bytes
+}
+
+/// Says what was not sent, or only in part, and is not sent again either: its requests get an error, but nobody waits for
+/// an answer to the rest.
+fn lost(bytes: &[u8]) {
+    // An incomplete line is sent again.
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
+    let count = lines.filter(|line| !is_request(line)).count();
+    if count > 0 {
+        let what =
+            if count == 1 { "a notification or an answer" } else { &format!("{count} notifications or answers") };
+        say(&format!("the connection was lost while it was written to; {what} of the client may not have arrived"));
+    }
 }
 
 /// Holds a part of stdin, but for what is about something that the daemon still has.
@@ -697,8 +712,11 @@ async fn hold(shared: &Shared, mut bytes: &[u8]) {
     }
     if !urgent.is_empty() {
         shared.waiting.borrow_mut().sending(&urgent);
-        // What is lost with the connection, the receiving side notices.
-        let _ = shared.send(&shared.sink(), urgent).await;
+        // That the connection is lost, the receiving side notices.
+        let (result, urgent) = shared.send(&shared.sink(), urgent).await;
+        if result.is_err() {
+            lost(&urgent);
+        }
     }
     while shared.repeat.borrow().is_full() {
         shared.goes_on.notified().await;

@@ -298,6 +298,12 @@ pub(super) fn is_refusal(line: &[u8]) -> bool {
         && error["data"]["delivered"] == false
 }
 
+/// Whether a line of stdin is a request, which waits for an answer.
+pub(super) fn is_request(line: &[u8]) -> bool {
+    let Ok(members) = serde_json::from_slice::<HashMap<String, &RawValue>>(line) else { return false };
+    members.contains_key("method") && members.contains_key("id")
+}
+
 /// What a line of stdin is, for a daemon that takes no more requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {

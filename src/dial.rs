@@ -151,7 +151,6 @@ fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
     use std::net::TcpListener;
 
     use rustix::net::{SocketAddrV4, bind};
@@ -187,26 +186,25 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_reads_nothing_is_alive() {
+    fn the_kernel_is_asked_about_connections_of_tcp_alone() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = tcp("127.0.0.1", listener.local_addr().unwrap().port(), Duration::from_secs(60)).unwrap();
-        let mut stream = TcpStream::from(socket);
-        let _other = listener.accept().unwrap();
-        stream.set_nonblocking(true).unwrap();
-        while stream.write(&[0; 65536]).is_ok() {}
-        let deadline = Instant::now() + Duration::from_secs(60);
-        // The kernel probes the closed window after a moment, and gets an answer.
-        let mut has_waited = false;
-        loop {
-            let silent = tcp_info(&stream).unwrap().silent;
-            has_waited |= silent > 150;
-            if has_waited && silent < 100 {
-                break;
-            }
-            assert!(Instant::now() < deadline, "no probe is answered");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let mut pulse = Pulse::default();
-        assert!((0..10).all(|_| !pulse.has_stopped(&stream)));
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert!(tcp_info(&stream).is_some_and(|info| !info.is_sent_again));
+        assert!(tcp_info(std::os::unix::net::UnixStream::pair().unwrap().0).is_none());
+    }
+
+    /// What the kernel (Linux 6.18) said each 5 s, of a connection over loopback whose other side read nothing, and of one whose
+    /// link had been taken down.
+    #[test]
+    fn a_daemon_that_reads_nothing_is_alive_and_one_whose_link_is_down_is_dead() {
+        let dies = |is_sent_again: bool, silent: &[u32]| {
+            let mut pulse = Pulse::default();
+            silent.iter().position(|silent| pulse.note(Some(Unacknowledged { is_sent_again, silent: *silent })))
+        };
+        // The kernel probes the closed window at growing intervals, and each probe was answered.
+        let closed = [1540, 3120, 1204, 6208, 11208, 2644, 7644, 12644, 17644, 22648, 27652, 4492, 9492];
+        assert_eq!(dies(false, &closed), None);
+        let down = [5536, 10536, 15536, 20536, 25536, 30536, 35536, 40536];
+        assert_eq!(dies(true, &down), Some(3), "after 20 s");
     }
 }

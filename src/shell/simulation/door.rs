@@ -536,7 +536,7 @@ fn clients_over_http_get_their_own_answers_whatever_the_kernel_does() {
     let (results, fetched) = (sum(|it| it.results), sum(|it| it.fetched));
     let (prompted, reopened) = (sum(|it| it.prompted), sum(|it| it.reopened));
     let all = format!("{results} answers, {fetched} fetched, {prompted} of ACP, {reopened} streams opened again");
-    assert!(lived.len() < 48 || results > 400 && fetched > 4 && prompted > 200 && reopened > 1, "{all}");
+    assert!(lived.len() < 48 || results > 400 && fetched > 0 && prompted > 200 && reopened > 0, "{all}");
     println!("{all}");
 }
 

@@ -198,7 +198,7 @@ impl Bus {
             Input::RestartWorker { worker, at_once: false } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Operator),
             Input::RestartPool(pool) => self.fleets.pools_mut().on_restart_pool(&mut self.ctx, pool),
             Input::TakeOutWorker(worker) => self.fleets.pools_mut().take_out(&mut self.ctx, worker),
-            Input::PausePool(pool) => self.fleets.pause_pool(pool),
+            Input::PausePool(pool) => self.fleets.pause_pool(&self.ctx, pool),
             Input::ResumePool(pool) => self.fleets.resume_pool(&mut self.ctx, pool),
             Input::PauseListener { listener, is_paused } => {
                 self.fleets.pause_listener(&mut self.ctx, listener, is_paused)

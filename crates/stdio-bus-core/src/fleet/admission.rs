@@ -131,7 +131,9 @@ impl Admission {
             let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
             state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
             ctx.timers.arm(Timer::Listeners, state.ends);
-            state.is_paused &= !listener.is_gone && !was_gone;
+            if (listener.is_gone || was_gone) && core::mem::take(&mut state.is_paused) {
+                ctx.out.push(Effect::ReleaseListener(ListenerId::at(index)));
+            }
             if state.is_closed && !listener.closes_when_not_ready {
                 (state.is_closed, state.has_opened) = (false, false);
                 ctx.out.push(Effect::OpenListener(ListenerId::at(index)));

@@ -294,14 +294,14 @@ impl Group {
         workers.any(|worker| ctx.workers.worker_takes_messages(worker))
     }
 
-    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). Doubtful ones, and those of paused pools, are
-    /// passed over while there is another one.
+    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). Doubtful ones are passed over while there is
+    /// another one, and those of paused pools unless all pools of the group are paused.
     pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, pools: &Pools) -> Option<WorkerKey> {
         let goes_on = |worker: &Worker| !pools.are_paused() || !pools[worker.fleet.pool].is_paused();
         let is_well = |worker: &Worker| !worker.is_doubtful() && goes_on(worker);
         self.next_such(ctx, pools, is_well)
             .or_else(|| self.next_such(ctx, pools, goes_on))
-            .or_else(|| self.next_such(ctx, pools, |_| true))
+            .or_else(|| if self.is_paused(pools) { self.next_such(ctx, pools, |_| true) } else { None })
     }
 
     /// The next worker in turn that takes messages and is such a one.

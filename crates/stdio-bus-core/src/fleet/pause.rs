@@ -33,8 +33,10 @@ impl Fleets {
     }
 
     /// The operator pauses a pool.
-    pub(crate) fn pause_pool(&mut self, pool: PoolId) {
-        self.pools_mut().set_paused(pool, true);
+    pub(crate) fn pause_pool(&mut self, ctx: &Ctx, pool: PoolId) {
+        if ctx.settings.pools.get(pool.index()).is_some_and(|pool| !pool.is_gone) {
+            self.pools_mut().set_paused(pool, true);
+        }
     }
 
     /// The operator resumes a pool, and starts those of its workers that were taken out.
@@ -76,7 +78,7 @@ impl Pools {
     /// The slots of a pool whose workers were taken out are filled again.
     pub(crate) fn put_back(&mut self, ctx: &mut Ctx, pool: PoolId) {
         for fleet in self.of(pool) {
-            self[fleet].slots.iter_mut().for_each(|slot| slot.is_out = false);
+            self[fleet].put_back();
         }
         self.roll_soon(ctx);
     }

@@ -144,6 +144,11 @@ impl Fleet {
         self.need == Need::Rests
     }
 
+    /// The slots whose workers were taken out may be filled again.
+    pub(in crate::fleet) fn put_back(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.is_out = false);
+    }
+
     /// The number of the slot that a worker is in.
     pub(crate) fn slot_of(&self, worker: WorkerKey) -> Option<usize> {
         self.slots.iter().position(|slot| slot.worker == Some(worker))
@@ -253,6 +258,11 @@ impl Pools {
             let has_both = both.contains(&id);
             self.list.push(match stays {
                 Some(mut stays) => {
+                    if pool.is_gone {
+                        // What waits for a resume goes on with what the pool is left with, and nobody finds it paused again.
+                        stays.is_paused = false;
+                        stays.fleets.iter_mut().flatten().for_each(Fleet::put_back);
+                    }
                     // An MCP listener offers it from now on.
                     if has_both && !stays.has_both() {
                         stays.fleets[Era::Modern as usize] = Some(Fleet::new(pool, id.of(Era::Modern), Need::Rests));

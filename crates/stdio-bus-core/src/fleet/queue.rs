@@ -111,7 +111,8 @@ impl WorkerQueue {
 
     /// The state of a fleet's workers has changed: lines that wait for one to come back are checked again.
     pub(crate) fn stop_awaiting_of(&mut self, ctx: &mut Ctx, groups: &Balancer, fleet: FleetId) {
-        let over = self.take(|waiting| !waiting.for_turn && groups[waiting.group].has(fleet));
+        let waits = |waiting: &Waiting| !waiting.for_turn && waiting.until != Moment::NEVER;
+        let over = self.take(|waiting| waits(waiting) && groups[waiting.group].has(fleet));
         stop_awaiting(ctx, false, over);
     }
 

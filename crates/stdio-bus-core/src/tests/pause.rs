@@ -192,7 +192,7 @@ fn the_last_worker_that_is_taken_out_leaves_a_pool_that_says_so() {
 }
 
 #[test]
-fn a_reload_keeps_what_is_paused_or_out_and_forgets_it_with_its_pool() {
+fn a_reload_keeps_what_is_paused_or_out() {
     let before = two_pools();
     let mut bench = Bench::new(before.clone());
     let (client, worker) = (bench.client(), bench.worker(0));
@@ -208,6 +208,71 @@ fn a_reload_keeps_what_is_paused_or_out_and_forgets_it_with_its_pool() {
     bench.handle(Input::ResumePool(A));
     let next = bench.worker(1);
     assert_eq!(bench.read(next).len(), 1);
+}
+
+#[test]
+fn a_pool_that_a_reload_removes_is_paused_no_more() {
+    let before = two_pools();
+    let mut bench = Bench::new(before.clone());
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"session/new","pool":"a"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.read(worker);
+    bench.handle(Input::PausePool(A));
+    bench.write(client, r#"{"id":2,"method":"m","sessionId":"s"}"#);
+    assert_eq!(bench.read(worker).len(), 0);
+    let mut after = before.clone();
+    after.pools[0].is_gone = true;
+    bench.reload(&after);
+    assert_eq!(bench.read(worker).len(), 1, "nobody could resume it");
+    bench.handle(Input::PausePool(A));
+    bench.reload(&before);
+    let row = bench.bus.view().pool_row(0).map(|row| (row.is_paused, row.out));
+    assert_eq!(row, Some((false, 0)), "it is there again as if it was new");
+}
+
+#[test]
+fn a_listener_that_a_reload_removes_is_paused_no_more() {
+    let listener = ListenerId::at(1);
+    let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    before.listeners.push(Listener::default());
+    let mut bench = Bench::new(before.clone());
+    bench.handle(Input::PauseListener { listener, is_paused: true });
+    assert_eq!(bench.listeners.held, [listener]);
+    let mut after = before.clone();
+    after.listeners[1].is_gone = true;
+    bench.reload(&after);
+    bench.reload(&before);
+    assert_eq!((bench.listeners.held.len(), bench.bus.view().is_listener_paused(1)), (0, false));
+    assert!(bench.connect(1, Source::Inherited).is_some());
+}
+
+#[test]
+fn what_names_no_pool_waits_for_a_worker_of_another_pool_while_one_is_paused() {
+    let mut settings = two_pools();
+    settings.limits.hold = seconds(1);
+    let mut bench = Bench::new(settings);
+    let (client, paused, other) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.handle(Input::PausePool(A));
+    bench.dies(other);
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.pass(seconds(1));
+    let next = bench.newest(1)[0];
+    assert_eq!((bench.read(paused).len(), bench.read(next).len()), (0, 1));
+}
+
+#[test]
+fn the_time_that_a_client_waits_for_a_resume_goes_on_while_workers_come_and_go() {
+    let mut bench = Bench::new(settings(vec![pool(2, Assignment::RoundRobin)]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.handle(Input::PausePool(A));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    let since = bench.now;
+    bench.pass(seconds(5));
+    bench.dies(worker);
+    bench.pass(seconds(5));
+    let Peer::Client(key) = client else { panic!("it is a client") };
+    assert_eq!(bench.bus.fleets.queue().awaits_resume(key).map(|(_, at)| at), Some(since));
 }
 
 #[test]

@@ -25,7 +25,10 @@ impl Model {
                 return Fate::lost(Reason::RequestLost);
             }
         }
-        let serves = |at: &Worker| at.serves && pools.contains(&at.pool);
+        // A paused pool gets what names none only if the other ones are paused as well.
+        let gets_some =
+            |pool: &usize| !self.paused.contains(pool) || pools.iter().all(|pool| self.paused.contains(pool));
+        let serves = |at: &Worker| at.serves && pools.contains(&at.pool) && gets_some(&at.pool);
         let may_keep = |worker: &Worker| assignment == Assignment::Client && worker.perhaps_of.contains(&client);
         let free = |worker: &Worker| worker.takes && worker.owner.is_none() && (serves(worker) || may_keep(worker));
         let mut to: Vec<Party> = self

@@ -19,6 +19,12 @@ impl Model {
 
     /// The operator has paused these pools, and no others.
     pub fn has_paused(&mut self, pools: BTreeSet<usize>) {
+        for worker in 0..self.workers.len() {
+            let pool = &self.workers[worker].pool;
+            if pools.contains(pool) && !self.paused.contains(pool) {
+                self.may_be_kept(worker);
+            }
+        }
         self.paused = pools;
     }
 

@@ -182,7 +182,7 @@ impl World {
         }
     }
 
-    /// Workers that are starting or stopping get no shared work, and those of paused pools get it only where there are no others.
+    /// Workers that are starting or stopping get no shared work, and those of paused pools only where all pools are paused.
     pub(super) fn learn_roles(&mut self) {
         let is_paused = |pool: &usize| self.bus.view().pool_row(*pool).is_some_and(|row| row.is_paused);
         self.model.has_paused((0..self.settings.pools.len()).filter(is_paused).collect());

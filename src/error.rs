@@ -21,7 +21,7 @@ pub mod exit {
     pub const USAGE: u8 = 2;
     /// io_uring is unavailable, or no daemon at the address (EX_UNAVAILABLE).
     pub const UNAVAILABLE: u8 = 69;
-    /// An address cannot be listened on (EX_CANTCREAT).
+    /// An address cannot be listened on, or the log file cannot be opened (EX_CANTCREAT).
     pub const CANNOT_BIND: u8 = 73;
     /// Output cannot be written (EX_IOERR).
     pub const IO: u8 = 74;
@@ -77,6 +77,18 @@ pub enum StartError {
         /// The requested address.
         address: Address,
         /// The resolver's error.
+        source: io::Error,
+    },
+
+    /// `log.file` cannot be opened.
+    #[error(
+        "cannot open the log file {}: {source}\ncreate its directory, and let the daemon's user write there (log.file)",
+        path.display()
+    )]
+    LogFile {
+        /// The file's path.
+        path: PathBuf,
+        /// The error of open(2).
         source: io::Error,
     },
 
@@ -156,6 +168,7 @@ impl StartError {
             Self::NoIoUring { .. } | Self::RingTooOld { .. } => exit::UNAVAILABLE,
             Self::Bind { .. }
             | Self::Resolve { .. }
+            | Self::LogFile { .. }
             | Self::SocketInUse { .. }
             | Self::NotASocket { .. }
             | Self::Owner { .. } => exit::CANNOT_BIND,

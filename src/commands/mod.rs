@@ -268,7 +268,7 @@ Examples:
   stdio_bus status --admin /run/admin.sock              what a running daemon does (--admin)
 
 Exit codes:
-  0 done, 1 failed at run time or something could not be written, 2 wrong usage, 69 no io_uring with --io ring, 73 cannot listen, 78 wrong configuration";
+  0 done, 1 failed at run time or something could not be written, 2 wrong usage, 69 no io_uring with --io ring, 73 cannot listen or open the log file, 78 wrong configuration";
 
 /// A message bus for AI agents that speak JSON-RPC over stdin and stdout.
 ///

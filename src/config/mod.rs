@@ -67,6 +67,8 @@ pub struct Config {
     pub pools: Vec<Pool>,
     /// The listeners. After loading these are the file's; [`Config::listen`] adds the command line's.
     pub listeners: Vec<Listener>,
+    /// After a reload, the indexes of the listeners in the order in which the configuration has them ([`Config::order`]).
+    reordered: Option<Vec<usize>>,
     /// Resource limits.
     pub limits: Limits,
     /// Routing options where the spec leaves a choice.
@@ -446,6 +448,11 @@ fn lines(origin: &str, problems: &[Problem], omitted: usize) -> String {
 }
 
 impl Config {
+    /// The indexes of the listeners in the order of the configuration, in which operators number them.
+    pub fn order(&self) -> Vec<usize> {
+        self.reordered.clone().unwrap_or_else(|| (0..self.listeners.len()).collect())
+    }
+
     /// The configuration without a file: two built-in echo workers, started from the daemon's own executable.
     pub fn embedded(program: &Path) -> Self {
         let core = settings::Pool {
@@ -472,6 +479,7 @@ impl Config {
             node: node::of_host().into(),
             pools: vec![pool],
             listeners: Vec::new(),
+            reordered: None,
             limits: Limits::default(),
             routing: Routing::default(),
             admin: None,

@@ -143,6 +143,7 @@ impl Config {
         let (listeners, mut begin) =
             arrange(&running.listeners, listeners, in_use, is_same, |listener| &mut listener.is_gone);
         let was_there = |at: usize| running.listeners.get(at).is_some_and(|before| !before.is_gone);
+        self.reordered = Some(begin.clone());
         begin.retain(|at| !was_there(*at));
         // Whether a running listener leaves its socket behind.
         let leaves =

@@ -75,6 +75,7 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
         node: node.into(),
         pools,
         listeners,
+        reordered: None,
         limits,
         routing,
         admin,

@@ -156,7 +156,7 @@ impl Batch {
         }
         if self.failed > 0 {
             let why = io::Error::from_raw_os_error(self.errno);
-            self.note(self.failed, &[], &format!("stderr could not be written ({why})"));
+            self.note(self.failed, &[], &format!("the log could not be written ({why})"));
         }
         self.lines.start = self.bytes.len();
         if self.bytes.is_empty() {
@@ -473,7 +473,7 @@ mod tests {
         assert!(batch.rest().is_empty());
         let text = filled(&mut batch, "four\n", 0);
         let (note, rest) = text.split_once('\n').expect("two lines");
-        assert!(note.contains("stderr could not be written (No space left on device"), "{note}");
+        assert!(note.contains("the log could not be written (No space left on device"), "{note}");
         assert!(note.ends_with("2 lines of the log were dropped reason=log_dropped") && rest == "four\n", "{text}");
         batch.advance(text.len());
         assert_eq!(filled(&mut batch, "five\n", 0), "five\n");

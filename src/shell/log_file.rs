@@ -19,6 +19,19 @@ pub(super) fn before() -> Option<File> {
     BEFORE.get()?.try_clone().ok().map(File::from)
 }
 
+/// Opens a log file.
+///
+/// # Errors
+/// It cannot be opened, or is no regular file.
+pub(super) fn opened(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = open(path, flags, Mode::from_raw_mode(0o640))?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    Ok(file)
+}
+
 /// Has this file take the place of stderr, or stderr its own place again. A file that is there is written on at its end,
 /// another one is created for the daemon's user and group (mode 0640).
 ///
@@ -28,11 +41,7 @@ pub(super) fn take(path: Option<&Path>) -> io::Result<()> {
     let Some(path) = path else {
         return BEFORE.get().map_or(Ok(()), |before| Ok(dup2_stderr(before)?));
     };
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = open(path, flags, Mode::from_raw_mode(0o640))?;
-    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is no regular file"));
-    }
+    let file = opened(path)?;
     if BEFORE.get().is_none() {
         // There is one writer, so nothing else is set meanwhile.
         let _ = BEFORE.set(fcntl_dupfd_cloexec(stderr(), 3)?);

@@ -88,8 +88,8 @@ pub fn run(config: Config, source: reload::Source, choice: Choice) -> Result<u8,
     let file = config.log.file.as_deref();
     let taken = log_file::take(file);
     log::install(&config.log);
-    if let (Err(error), Some(file)) = (taken, file) {
-        return Err(StartError::io(&format!("open the log file {}", file.display()))(error));
+    if let (Err(source), Some(file)) = (taken, file) {
+        return Err(StartError::LogFile { path: file.to_owned(), source });
     }
     exit_watchdog::limit_panic();
     let mut left = Unflushed::default();

@@ -45,8 +45,9 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Writes the log to this file, or to stderr, from now on. If that is not possible, it goes on where it was.
-    pub(super) fn write_log_to(&mut self, file: Option<&Path>) {
-        if let Err(error) = log_file::take(file) {
+    pub(super) fn write_log_to(&mut self, file: Option<&Path>) -> bool {
+        let taken = log_file::take(file);
+        if let Err(error) = &taken {
             let name = file.map_or_else(|| "stderr".into(), Path::to_string_lossy);
             tracing::error!(
                 reason = "log_file",
@@ -54,6 +55,7 @@ impl<I: Io> Reactor<I> {
             );
         }
         self.log.look_at_stderr();
+        taken.is_ok()
     }
 
     /// Submits the log, one write at a time.

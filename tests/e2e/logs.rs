@@ -635,6 +635,7 @@ fn a_log_in_a_file_is_opened_again_by_a_signal_and_a_failed_start_is_told_on_std
     said(&daemon, &["drain"]);
     daemon.wait();
     assert!(has(&file, "an operator: the daemon drains") && !has(&moved, "the daemon drains"));
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there").matches("SIGUSR1").count(), 1);
     assert_eq!(daemon.ends_well().stderr, "", "the file has taken the place of stderr");
 
     let mut setup = Setup::new([worker("agents", 1, &[])]).no_listener();
@@ -650,6 +651,6 @@ fn a_log_file_that_cannot_be_opened_ends_the_start_with_its_name() {
     let mut setup = Setup::new([worker("agents", 1, &[])]).unix();
     setup.config()["log"] = json!({ "file": "/no/such/folder/bus.log" });
     let outcome = setup.run();
-    assert_eq!(outcome.code, Some(1));
+    assert_eq!(outcome.code, Some(73));
     assert!(outcome.stderr.contains("open the log file /no/such/folder/bus.log: No such file"), "{outcome:?}");
 }

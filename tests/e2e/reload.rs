@@ -187,6 +187,22 @@ fn new_listeners_are_opened_and_gone_ones_keep_their_clients_for_the_time_of_a_d
 }
 
 #[test]
+fn listeners_have_the_numbers_of_the_configuration_after_a_reload_too() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 60);
+    let [first, second, third] = ["first", "second", "third"].map(|name| setup.text_path(name));
+    let daemon = start_ready(setup.set("listeners", json!([{ "unix": first }, { "unix": second }])));
+    // A client keeps the place of the listener that goes.
+    let mut stays = Client::over_unix(first.as_ref());
+    stays.request(1, "m", json!({}));
+    reload(&daemon, |config| config["listeners"] = json!([{ "unix": third }, { "unix": second }]));
+    let paused = said(&daemon, &["pause", "listener", "1"]);
+    assert!(paused.contains("third"), "{paused}");
+    let status = |query: &str| Admin::of(&daemon).get(&format!("/readyz?listener={query}")).status;
+    assert_eq!(["1", "2", "3", "01"].map(status), [404, 200, 400, 400]);
+    daemon.stop();
+}
+
+#[test]
 fn an_address_may_switch_its_protocol_without_refusing_a_connection() {
     let setup = Setup::new([with(worker("agents", 1, &[]), "assignment", "client")]).no_listener();
     let path = setup.text_path("socket");
@@ -520,6 +536,19 @@ fn a_listener_that_cannot_be_opened_leaves_everything_as_it_was() {
     said(&daemon, &["reload"]);
     assert!(!refuses_connections(address));
     assert_eq!(name_of(&mut daemon.connect(), 1), "new");
+    daemon.stop();
+}
+
+#[test]
+fn a_log_file_that_cannot_be_opened_leaves_everything_as_it_was() {
+    let mut daemon = start_ready(Setup::new([named("old", 1)]));
+    change(&daemon, |config| {
+        config["pools"][0] = named("new", 1);
+        config["log"] = json!({ "file": "/no/such/folder/bus.log" });
+    });
+    let (code, _, why) = command(&daemon, &["reload"]);
+    assert!(code == Some(73) && why.contains("cannot open the log file /no/such/folder/bus.log"), "{why}");
+    assert_eq!(name_of(&mut daemon.connect(), 1), "old");
     daemon.stop();
 }
 

@@ -228,10 +228,18 @@ fn trace_of(line: Parsed<'_>) -> Text {
     parent.as_deref().and_then(trace_id).unwrap_or_default().into()
 }
 
-/// The trace id of a `traceparent`, such as `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`.
+/// The trace id of a `traceparent`, such as `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`, if that is valid (W3C
+/// Trace Context, section 3.2.2). Later versions may have more fields.
 pub fn trace_id(parent: &[u8]) -> Option<&[u8]> {
-    let id = parent.split(|letter| *letter == b'-').nth(1)?;
-    (id.len() == TRACE_DIGITS && id.iter().all(u8::is_ascii_hexdigit)).then_some(id)
+    let mut fields = parent.split(|letter| *letter == b'-');
+    let [version, id, span, flags] = [fields.next()?, fields.next()?, fields.next()?, fields.next()?];
+    let is_hex = |field: &[u8], digits| {
+        field.len() == digits && field.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let is_some = |field: &[u8]| field.iter().any(|digit| *digit != b'0');
+    let is_known = version != b"ff" && (version != b"00" || fields.next().is_none());
+    let are_hex = is_hex(version, 2) && is_hex(id, TRACE_DIGITS) && is_hex(span, 16) && is_hex(flags, 2);
+    (is_known && are_hex && is_some(id) && is_some(span)).then_some(id)
 }
 
 fn bytes_of(line: &Line) -> u64 {

@@ -269,6 +269,7 @@ impl World {
                 let gaps = [pause, Duration::ZERO, pause];
                 let (held_up, suspended) = (gaps[step / GAPS % 3], gaps[(step / GAPS + 1) % 3]);
                 self.handle("it did not run", None, Input::Gap { held_up, suspended });
+                self.model.stood_still(self.now);
             }
             self.tick_if_due();
             // A trace has none, so that it stays comparable.

@@ -1,7 +1,7 @@
 //! Liveness and readiness: one line of text with the reason, and a status that load balancers understand. 503 takes the
 //! daemon out, and 404 keeps new clients away and lets the others go on (`http-check disable-on-404` of HAProxy). Where a
 //! balancer ends the connections of a daemon that is down, `unready=404` says 404 for both: then only a daemon that
-//! answers nothing is down.
+//! answers nothing is down. `doubtful=404` says it only where all workers are doubtful, since they may be at a long work.
 
 use super::request::Request;
 use super::response::Response;
@@ -17,9 +17,9 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
             // Clients are served, but an operator should look at these.
             Response::text(Status::Ok, &std::iter::once("ready").chain(failures).collect::<Vec<_>>().join("; "))
         }
-        Ok(Readiness::NotReady(why)) => {
-            let status = if request.parameter(UNREADY).is_some() { Status::NotFound } else { Status::Unavailable };
-            Response::text(status, &format!("not ready: {why}"))
+        Ok(Readiness::NotReady(why)) => Response::text(replaced(request, &[UNREADY]), &format!("not ready: {why}")),
+        Ok(Readiness::Doubtful(why)) => {
+            Response::text(replaced(request, &[UNREADY, DOUBTFUL]), &format!("not ready: {why}"))
         }
         Ok(Readiness::Full(why)) => Response::text(Status::NotFound, &format!("full: {why}")),
         Ok(Readiness::Draining) => Response::text(Status::NotFound, "draining: the daemon shuts down"),
@@ -29,16 +29,26 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
 
 /// The parameter that replaces the status 503.
 const UNREADY: &str = "unready";
+/// The one that replaces it if it is only about doubtful workers.
+const DOUBTFUL: &str = "doubtful";
+
+/// 503, or 404 where the question has one of these parameters.
+fn replaced(request: &Request, by: &[&str]) -> Status {
+    if by.iter().any(|name| request.parameter(name).is_some()) { Status::NotFound } else { Status::Unavailable }
+}
 
 /// The readiness that is asked for, or what is wrong with the question.
 fn asked(view: &View<'_>, request: &Request) -> Result<Readiness, String> {
-    if let Some((name, _)) = request.query.iter().find(|(name, _)| !["pool", "listener", UNREADY].contains(&&**name)) {
+    if let Some((name, _)) =
+        request.query.iter().find(|(name, _)| !["pool", "listener", UNREADY, DOUBTFUL].contains(&&**name))
+    {
         return Err(format!(
-            "{name:?} is not known here; write ?pool=ID, ?listener=N or ?listener=ADDRESS, and unready=404 beside it"
+            "{name:?} is not known here; write ?pool=ID, ?listener=N or ?listener=ADDRESS, and unready=404 or \
+             doubtful=404 beside it"
         ));
     }
-    if request.parameter(UNREADY).is_some_and(|status| status != "404") {
-        return Err("unready says which status replaces 503, and that can only be 404".to_owned());
+    if let Some(name) = [UNREADY, DOUBTFUL].iter().find(|name| request.parameter(name).is_some_and(|to| to != "404")) {
+        return Err(format!("{name} says which status replaces 503, and that can only be 404"));
     }
     match (request.parameter("pool"), request.parameter("listener")) {
         (Some(_), Some(_)) => Err("name a pool or a listener, and not both".to_owned()),
@@ -54,9 +64,10 @@ fn asked(view: &View<'_>, request: &Request) -> Result<Readiness, String> {
     }
 }
 
-/// The listener that an operator calls so: by an address, or by its number.
+/// The listener that an operator calls so: by an address, or by its number in the order of the configuration.
 pub(super) fn listener_called(view: &View<'_>, name: &str) -> Option<usize> {
-    view.places.iter().position(|place| place.is_called(name)).or_else(|| name.parse().ok())
+    let mut all = view.order.iter().enumerate();
+    all.find(|(number, at)| view.places[**at].is_called(name) || number.to_string() == name).map(|(_, at)| *at)
 }
 
 fn no_pool(view: &View<'_>, id: &str) -> String {
@@ -65,7 +76,7 @@ fn no_pool(view: &View<'_>, id: &str) -> String {
 }
 
 pub(super) fn no_listener(view: &View<'_>, name: &str) -> String {
-    let places: Vec<String> =
-        view.places.iter().enumerate().map(|(at, place)| format!("{at} ({})", place.asked)).collect();
-    format!("there is no listener {name:?}; the listeners are {}", places.join(", "))
+    let all = view.order.iter().enumerate();
+    let all: Vec<String> = all.map(|(number, at)| format!("{number} ({})", view.places[*at].asked)).collect();
+    format!("there is no listener {name:?}; the listeners are {}", all.join(", "))
 }

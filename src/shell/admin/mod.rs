@@ -69,6 +69,8 @@ pub(super) struct Admin {
     /// Connections whose answers have pieces left to produce.
     pub busy: VecDeque<usize>,
     places: Vec<Place>,
+    /// The indexes of the listeners in the order of the configuration.
+    order: Vec<usize>,
     closed: bool,
     /// Limits the message about used-up connections.
     throttle: Throttle,
@@ -98,6 +100,7 @@ impl Admin {
         self.is_abstract = admin.is_some_and(|admin| admin.listen.is_abstract());
         self.token = admin.and_then(|admin| admin.token.clone());
         self.token_file = admin.and_then(|admin| admin.token_file.clone()).unwrap_or_default();
+        self.order = config.order();
         self.places = config.listeners.iter().enumerate().map(place).collect();
     }
 

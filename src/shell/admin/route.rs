@@ -302,8 +302,9 @@ fn meant<'r>(view: &View<'_>, request: &'r Request) -> Result<Meant<'r>, Respons
             let is_there = |at: &usize| view.bus.view().listener_readiness(*at).is_some();
             let found = listener_called(view, name).filter(is_there);
             let at = found.ok_or_else(|| not_found(&no_listener(view, name)))?;
+            let number = view.order.iter().position(|other| *other == at).unwrap_or(at);
             let called = view.places.get(at).map_or(name, Place::label);
-            Ok(Meant::Listener(ListenerId::at(at), format!("listener {at} ({called})")))
+            Ok(Meant::Listener(ListenerId::at(at), format!("listener {number} ({called})")))
         }
         _ => {
             let path = &request.path;

@@ -105,6 +105,7 @@ impl<I: Io> Shell<I> {
             questions: Questions::default(),
             workers: &self.reactor.workers,
             places: &self.admin.places,
+            order: &self.admin.order,
             recent: &self.reactor.log.recent,
             history: &self.admin.history,
             turns: &self.admin.turns,

@@ -31,7 +31,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
             let failure = (0..view.workers.pools.len()).find_map(|pool| view.bus.view().roll_failure(pool));
             ("ready", failure.map(str::to_owned))
         }
-        Readiness::NotReady(why) | Readiness::Full(why) => ("not ready", Some(why)),
+        Readiness::NotReady(why) | Readiness::Doubtful(why) | Readiness::Full(why) => ("not ready", Some(why)),
         Readiness::Draining => ("draining", None),
     };
     let mut status = json!({

@@ -18,6 +18,8 @@ pub(super) struct View<'a> {
     pub questions: Questions,
     pub workers: &'a Workers,
     pub places: &'a [Place],
+    /// The indexes of the listeners in the order of the configuration.
+    pub order: &'a [usize],
     pub recent: &'a Recent,
     pub history: &'a History,
     /// How long each turn of the loop was busy.

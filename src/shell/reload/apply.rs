@@ -41,8 +41,9 @@ impl<I: Io> Shell<I> {
 
     /// SIGUSR1: the log's file was moved away, and another one takes its place.
     pub(in crate::shell) fn open_log_again(&mut self) {
-        if let Some(file) = &self.reloads.running.log.file {
-            self.reactor.write_log_to(Some(file));
+        if let Some(file) = &self.reloads.running.log.file
+            && self.reactor.write_log_to(Some(file))
+        {
             tracing::info!("SIGUSR1: the log file was opened again");
         }
     }

@@ -8,6 +8,7 @@ use crate::config::plan::{InUse, Plan};
 use crate::error::StartError;
 use crate::shell::descriptors::{self, Allowance, Need};
 use crate::shell::listen::{Listening, Opening, OwnSocket};
+use crate::shell::log_file;
 
 /// A prepared configuration.
 pub(in crate::shell) struct Prepared {
@@ -32,6 +33,9 @@ pub(super) fn prepare(
     let plan = again(inherited)?.replace(running, in_use)?;
     if is_dry_run {
         return Ok(Prepared { plan, opened: Vec::new(), allowance: None });
+    }
+    if let Some(path) = plan.config.log.file.as_ref().filter(|file| running.log.file.as_ref() != Some(*file)) {
+        log_file::opened(path).map_err(|source| StartError::LogFile { path: path.clone(), source })?;
     }
     let allowance = Some(descriptors::allow(Need::of(&plan.config))?);
     let leaving =

@@ -197,6 +197,7 @@ fn a_worker_that_hangs_is_seen_after_its_client_has_left() {
     // With a half-close it would wait for its answer.
     client.reset();
     until_status(&daemon, "/readyz", 503);
+    assert_eq!(Admin::of(&daemon).get("/readyz?doubtful=404").status, 404);
     let why = Admin::of(&daemon).get("/readyz?pool=agents").body;
     assert!(why.contains("say nothing although they owe answers"), "{why}");
     let text = Admin::of(&daemon).get("/metrics").body;

@@ -81,8 +81,10 @@ impl Doubt {
     /// oldest of that was asked for.
     ///
     /// A pause in which it owes nothing is left out, and does not end the silence: so workers are noticed, too, whose
-    /// clients give up before. But then it gets a part of the time again.
-    fn look(&mut self, now: Moment, heard: Moment, oldest: Option<Moment>, limit: Option<Duration>) {
+    /// clients give up before. But then it gets a part of the time again. So is what was before the daemon `resumed`, since
+    /// what has stopped it may have stopped the worker, too.
+    fn look(&mut self, times: [Moment; 3], oldest: Option<Moment>, limit: Option<Duration>) {
+        let [now, heard, resumed] = times;
         if heard >= self.looked_at {
             (self.silent, self.owed) = (Duration::ZERO, false);
         } else if !self.owed
@@ -92,7 +94,7 @@ impl Doubt {
         }
         if let Some(oldest) = oldest {
             let from = if self.owed { self.looked_at } else { oldest.max(heard).max(self.looked_at) };
-            self.silent += now.since(from);
+            self.silent += now.since(from.max(resumed));
         }
         (self.owed, self.looked_at) = (oldest.is_some(), now);
     }
@@ -149,7 +151,7 @@ impl Requests {
         let oldest = first.and_then(|_| self.oldest_owed(key)).filter(|_| is_its_turn);
         let spoke = worker.end.stream.spoke_at().unwrap_or(worker.process.started());
         let heard = spoke.max(worker.answering.read_since()).max(worker.doubt.heard);
-        worker.doubt.look(now, heard, oldest, limit);
+        worker.doubt.look([now, heard, ctx.time.awake_since(Moment::default())], oldest, limit);
         let silent = worker.doubt.silent;
         // It may have said something and been silent again since it was doubtful.
         let was_doubtful = worker.is_doubtful();
@@ -187,7 +189,7 @@ impl Requests {
             asked.iter_mut().for_each(|(_, at)| *at = now);
             return Look::Again(None);
         }
-        let is_late = |(_, at): &mut (Id, Moment)| *at <= spoke || at.after(check.every) <= now;
+        let is_late = |(_, at): &mut (Id, Moment)| *at <= spoke || ctx.time.awake_since(*at).after(check.every) <= now;
         if let Some((id, at)) = asked.take_if(is_late) {
             // Whatever it has said meanwhile shows that it lives.
             *misses = if at <= spoke { 0 } else { *misses + 1 };
@@ -200,7 +202,7 @@ impl Requests {
             ));
         }
         if let Some((_, at)) = asked {
-            return Look::Again(Some(at.after(check.every)));
+            return Look::Again(Some(ctx.time.awake_since(*at).after(check.every)));
         }
         let due = now.after(check.every.saturating_sub(*silent)).max(checked_at.after(check.every));
         if due > now {
@@ -259,7 +261,7 @@ mod tests {
         let limit = Some(Duration::from_secs(60));
         let mut doubt = Doubt::default();
         let look = |doubt: &mut Doubt, now, heard, oldest: Option<u64>| {
-            doubt.look(at(now), at(heard), oldest.map(at), limit);
+            doubt.look([at(now), at(heard), at(0)], oldest.map(at), limit);
             doubt.silent.as_secs()
         };
         assert_eq!(look(&mut doubt, 100, 10, Some(90)), 10, "it was asked ten seconds ago");
@@ -269,5 +271,7 @@ mod tests {
         assert_eq!(look(&mut doubt, 170, 112, None), 48, "its client has given up");
         assert_eq!(look(&mut doubt, 300, 112, Some(290)), 55, "a part of it is forgotten");
         assert_eq!(look(&mut doubt, 310, 305, Some(290)), 5);
+        doubt.look([at(400), at(305), at(390)], Some(at(290)), limit);
+        assert_eq!(doubt.silent.as_secs(), 15, "the daemon did not run for a while, and the worker perhaps neither");
     }
 }

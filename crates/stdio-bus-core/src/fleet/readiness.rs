@@ -31,6 +31,8 @@ pub enum Readiness {
     Ready,
     /// They are not, for this reason, and others are not served either.
     NotReady(String),
+    /// All workers that run are doubtful, and say nothing to anybody; what they have been asked may still be answered.
+    Doubtful(String),
     /// There is no room for them, for this reason; connected clients go on.
     Full(String),
     /// The daemon shuts down; connected clients may finish.
@@ -51,27 +53,35 @@ impl Readiness {
 /// Why new clients are not served.
 struct Unready {
     why: String,
-    /// Others are.
-    is_full: bool,
+    others: Others,
+}
+
+/// What those clients can expect that are there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Others {
+    End,
+    /// Their workers are doubtful.
+    MayGoOn,
+    GoOn,
 }
 
 fn full(why: String) -> Result<(), Unready> {
-    Err(Unready { why, is_full: true })
+    Err(Unready { why, others: Others::GoOn })
 }
 
 fn dead(why: String) -> Result<(), Unready> {
-    Err(Unready { why, is_full: false })
+    Err(Unready { why, others: Others::End })
 }
 
 /// One that serves suffices, then one that is full; else the reason of the first one is returned.
 fn any_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), Unready> {
-    let better = |first: Unready, next: Unready| if next.is_full && !first.is_full { next } else { first };
+    let better = |first: Unready, next: Unready| if next.others > first.others { next } else { first };
     serve.reduce(|first, next| first.or_else(|first| next.map_err(|next| better(first, next)))).unwrap_or(Ok(()))
 }
 
 /// All have to serve; the reason of the first one is returned that serves nobody, or else of the first one that is full.
 fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), Unready> {
-    let worse = |first: Unready, next: Unready| if first.is_full && !next.is_full { next } else { first };
+    let worse = |first: Unready, next: Unready| if next.others < first.others { next } else { first };
     let both = |first: Result<(), Unready>, next: Result<(), Unready>| match (first, next) {
         (Err(first), Err(next)) => Err(worse(first, next)),
         (first, next) => first.and(next),
@@ -93,8 +103,9 @@ fn readiness_if(ctx: &Ctx, ends_sessions: bool, serves: impl FnOnce() -> Result<
     };
     match all_or_first([slots(), serves()].into_iter()) {
         Ok(()) => Readiness::Ready,
-        Err(Unready { why, is_full: true }) => Readiness::Full(why),
-        Err(Unready { why, is_full: false }) => Readiness::NotReady(why),
+        Err(Unready { why, others: Others::GoOn }) => Readiness::Full(why),
+        Err(Unready { why, others: Others::MayGoOn }) => Readiness::Doubtful(why),
+        Err(Unready { why, others: Others::End }) => Readiness::NotReady(why),
     }
 }
 
@@ -111,7 +122,7 @@ fn listener_serves(fleets: &Fleets, ctx: &Ctx, listener: ListenerId) -> Result<(
         return full(format!("all {most} connections of the listener are in use"));
     }
     if fleets.admission.is_paused(listener) {
-        return full(format!("the operator has paused listener {}", listener.index()));
+        return full("the operator has paused this listener".to_owned());
     }
     let all = fleets.balancer[fleets.balancer.of_listener(listener)].fleets();
     any_or_first(all.map(|fleet| pool_serves(&fleets.pools, ctx, fleet.pool)))
@@ -137,9 +148,10 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
         return dead(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
     }
     if workers().any(|worker| worker.runs() && worker.is_doubtful()) {
-        return dead(format!(
+        let why = format!(
             "the workers of pool \"{id}\" say nothing although they owe answers (worker_silent_sec); see show waiting"
-        ));
+        );
+        return Err(Unready { why, others: Others::MayGoOn });
     }
     if workers().any(Worker::runs) {
         return dead(format!(

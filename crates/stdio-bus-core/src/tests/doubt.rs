@@ -73,7 +73,7 @@ fn a_pool_of_silent_workers_is_not_ready_until_one_says_something() {
     let client = bench.client();
     assert_eq!(shares(&mut bench, client, 2), [1, 1]);
     bench.pass(seconds(12));
-    let Some(Readiness::NotReady(why)) = bench.bus.view().pool_readiness(0) else { panic!("it is ready") };
+    let Some(Readiness::Doubtful(why)) = bench.bus.view().pool_readiness(0) else { panic!("it is ready") };
     assert!(why.contains("say nothing although they owe answers (worker_silent_sec)"), "{why}");
     assert_eq!(shares(&mut bench, client, 2), [1, 1], "there is no better one");
     bench.write(bench.worker(1), r#"{"method":"notifications/message"}"#);
@@ -95,6 +95,35 @@ fn a_worker_that_has_spoken_once_is_doubtful_again_although_the_daemon_did_not_r
     bench.handle(Input::Tick);
     assert!(is_doubtful(&bench, 0) && !is_ready(&bench));
     assert_eq!((bench.count(Reason::WorkerDoubtful), bench.count(Reason::WorkerWell)), (2, 0));
+}
+
+#[test]
+fn a_worker_is_not_blamed_for_the_time_in_which_the_daemon_did_not_run() {
+    let mut bench = Bench::new(watched(1, Assignment::RoundRobin));
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.now = bench.now.after(seconds(100));
+    bench.handle(Input::Gap { held_up: seconds(100), suspended: seconds(0) });
+    bench.handle(Input::Tick);
+    bench.pass(milliseconds(11_999));
+    assert!(!is_doubtful(&bench, 0));
+    bench.pass(milliseconds(1));
+    assert!(is_doubtful(&bench, 0));
+}
+
+#[test]
+fn a_check_is_not_missed_while_the_daemon_did_not_run() {
+    let (mut bench, _, worker) = checked(ping());
+    bench.pass(seconds(5));
+    for _ in 0..3 {
+        bench.pass(seconds(4));
+        bench.now = bench.now.after(seconds(100));
+        bench.handle(Input::Gap { held_up: seconds(100), suspended: seconds(0) });
+        bench.handle(Input::Tick);
+    }
+    assert!(bench.signals_to(worker).is_empty(), "it was frozen as well");
+    bench.pass(seconds(10));
+    assert_eq!(bench.signals_to(worker).len(), 1);
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn a_record_has_the_tool_of_a_call_and_the_id_of_its_trace() {
     let lines = [
         call(1, &format!(r#"{{"name":"sea\u0072ch","_meta":{{"traceparent":"{parent}"}}}}"#)),
         call(2, &format!(r#"{{"name":7,"traceparent":"{parent}"}}"#)),
-        call(3, r#"{"name":"x","_meta":{"traceparent":"00-short-00f067aa0ba902b7-01"}}"#),
+        call(3, r#"{"name":"x","_meta":{"traceparent":"00-00000000000000000000000000000000-00f067aa0ba902b7-01"}}"#),
         r#"{"id":4,"method":"prompts/get","params":{"name":"search"}}"#.to_owned(),
         r#"{"id":5,"method":"tools/call","pool":"nowhere","params":{"name":"refused"}}"#.to_owned(),
     ];

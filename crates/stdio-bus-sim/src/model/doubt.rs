@@ -32,6 +32,11 @@ impl Heard {
 }
 
 impl Model {
+    /// The bus did not run for a while, for which no worker is blamed.
+    pub fn stood_still(&mut self, now: Moment) {
+        self.workers.iter_mut().for_each(|worker| worker.heard.perhaps(now));
+    }
+
     /// Whether a worker is certainly passed over while another one is well.
     fn is_doubtful(&self, now: Moment, worker: usize) -> bool {
         let at = &self.workers[worker];

@@ -22,7 +22,7 @@ use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
-use crate::closing::{begin_refusing, count_refused, leave_unread};
+use crate::closing::{begin_refusing, count_refused, leave_unread, leave_untaken};
 use crate::eviction::idle_deadline;
 use crate::fleet::admission::{lets_in, no_room};
 use crate::fleet::life::stop_worker;
@@ -328,11 +328,7 @@ impl Bus {
                 let text = "the answer did not arrive within drain_timeout_sec after the end of the client's input";
                 self.fail_requests_of(key, Reason::Timeout, text);
             } else {
-                if queued > 0 {
-                    self.ctx.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
-                        format!("a closing client did not take its last {queued} bytes in time")
-                    });
-                }
+                leave_untaken(&mut self.ctx, key);
                 self.close_client(key, Close::Now, Reason::ClientOverdue);
             }
         }

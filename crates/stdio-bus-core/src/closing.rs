@@ -49,3 +49,13 @@ pub(super) fn leave_unread(ctx: &mut Ctx, key: ClientKey) {
         });
     }
 }
+
+/// The end of what a client is to get is lost with its connection.
+pub(super) fn leave_untaken(ctx: &mut Ctx, key: ClientKey) {
+    let unsent = ctx.endpoint(key.into()).map_or(0, |end| end.output.queued());
+    if unsent > 0 {
+        ctx.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
+            format!("a closing client did not take its last {unsent} bytes in time")
+        });
+    }
+}

@@ -13,7 +13,7 @@ use super::report::Reason;
 use super::session::table::Session;
 use super::timers::Timer;
 use super::{Bus, closing};
-use crate::closing::leave_unread;
+use crate::closing::{leave_unread, leave_untaken};
 use crate::ctx::Ctx;
 use crate::fleet::life::{kill_workers, stop_worker};
 use crate::peers::{Client, Phase};
@@ -200,6 +200,7 @@ impl Bus {
                 self.ctx.shutdown.deadline = Moment::NEVER;
                 for client in self.ctx.clients.keys() {
                     leave_unread(&mut self.ctx, client);
+                    leave_untaken(&mut self.ctx, client);
                     self.close_client(client, Close::Now, Reason::ShuttingDown);
                 }
             }

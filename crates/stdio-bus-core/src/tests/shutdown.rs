@@ -522,8 +522,21 @@ fn lines_of_a_client_that_never_took_its_answers_are_reported_at_the_end() {
     assert!(bench.is_paused(client));
     assert_eq!(bench.count(Reason::ClientOverdue), 0);
     bench.pass(seconds(30));
-    assert_eq!(bench.count(Reason::ClientOverdue), 1);
+    assert_eq!(bench.count(Reason::ClientOverdue), 2, "its lines, and what it did not take");
     assert_eq!(bench.how_closed(client), Some(Close::Now));
+}
+
+#[test]
+fn the_end_of_an_answer_that_a_shutdown_cuts_is_reported() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.stalls(client);
+    bench.write(worker, r#"{"id":1,"result":{}}"#);
+    bench.shutdown();
+    bench.dies(worker);
+    bench.pass(seconds(60));
+    assert_eq!((bench.how_closed(client), bench.count(Reason::ClientOverdue)), (Some(Close::Now), 1));
 }
 
 #[test]

@@ -342,6 +342,8 @@ pub(super) enum Shown {
     Pending,
     /// Clients and workers that are not read, and for whom they wait
     Waiting,
+    /// Who uses most, in the last minute and since the start: by source, token and pool
+    Top,
     /// Tables and queues, and how full they are
     Limits,
     /// The last warnings and errors
@@ -361,6 +363,7 @@ impl Verb {
                     Shown::Sessions => "sessions",
                     Shown::Pending => "pending",
                     Shown::Waiting => "waiting",
+                    Shown::Top => "top",
                     Shown::Limits => "limits",
                     Shown::Errors => "errors",
                 };

@@ -34,6 +34,7 @@ use crate::peers::{Client, Identity, McpState, Phase};
 use crate::refusals::send_error;
 use crate::requests::{Request, Requests};
 use crate::shutdown::watch_silence;
+use crate::usage::note_client;
 
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
@@ -269,6 +270,7 @@ impl Bus {
             self.close_client(key, Close::Now, Reason::ClientClosed);
         }
         report_client(&mut self.ctx, Reason::ClientClosed, key);
+        note_client(&mut self.ctx, key);
         let was_full = self.ctx.clients.is_full();
         let Some(client) = self.ctx.clients.remove(key) else { return };
         self.requests.forget_names(&client.end().names);

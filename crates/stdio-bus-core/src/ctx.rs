@@ -21,6 +21,7 @@ use crate::shutdown::Shutdown;
 use crate::table::Table;
 use crate::time::Time;
 use crate::timers::{Timer, Timers};
+use crate::usage::Usage;
 
 pub(crate) struct Ctx {
     pub(crate) time: Time,
@@ -29,6 +30,7 @@ pub(crate) struct Ctx {
     pub(crate) workers: Workers,
     pub(crate) timers: Timers,
     pub(crate) out: Out,
+    pub(crate) usage: Usage,
     pub(crate) shutdown: Shutdown,
     /// Readiness and replacements must be checked after this call: a worker has started or ceased to run, or to be
     /// needed.
@@ -46,6 +48,7 @@ impl Ctx {
             workers: Table::new(MAX_WORKERS),
             timers: Timers::default(),
             out: Out::default(),
+            usage: Usage::default(),
             shutdown: Shutdown::default(),
             workers_changed: true,
             evictions: Vec::new(),

@@ -713,6 +713,7 @@ impl FastPath<'_> {
         self.requests.end(request_key, place, &mut end.asked);
         worker.end_mut().to_answer.orphan();
         worker.end_mut().to_answer.end();
+        end.meter.add(since, self.time.now());
         *self.workers_changed |= worker.answering_mut().answers(true);
         self.pools.tally_mut(worker.fleet().pool).answered(tally::Outcome::of_answer(&line), took);
         if let Some(records) = self.out.records()

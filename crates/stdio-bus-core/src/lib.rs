@@ -11,7 +11,7 @@
 //!   `reload.rs` and [`shutdown`].
 //! - Waiting: `flow/`.
 //!
-//! For monitoring: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in `clients.rs`.
+//! For monitoring: [`overview`], [`readiness`], [`stats`], [`tally`] and [`usage`]; what an operator may do is in `clients.rs`.
 //!
 //! [`id`] compares request ids, and [`ndjson_scan`] reads JSON.
 //!
@@ -69,6 +69,7 @@ mod tasks;
 mod tests;
 mod time;
 mod timers;
+pub mod usage;
 mod view;
 mod withdrawal;
 
@@ -301,6 +302,12 @@ impl Bus {
         if let Some(records) = self.ctx.out.records() {
             records.note_trace(id);
         }
+    }
+
+    /// Begins an interval of the usage ([`View::consumers`]). To be called each ten seconds or so, or never, if nobody
+    /// asks.
+    pub fn mark_usage(&mut self, now: Moment) {
+        usage::mark(&mut self.ctx, &self.fleets, &self.requests, now);
     }
 
     /// Starts or stops keeping a record of each request.

@@ -98,6 +98,8 @@ pub struct Tally {
     outcomes: [u64; Outcome::ALL.len()],
     /// How long the worker took to answer, with a result or an error.
     durations: Histogram,
+    /// How long workers had requests that they did not answer.
+    unanswered: Duration,
     /// Errors of the bus instead of answers, including requests that reached no worker.
     errors: Counts,
     /// What happened to its workers: each start, failed start, scheduled restart, slot given up, and end, by [`ENDS`] or
@@ -141,9 +143,19 @@ impl Tally {
         self.workers.count(reason);
     }
 
-    /// A request has ended without an answer.
-    pub(super) fn count(&mut self, outcome: Outcome) {
+    fn count(&mut self, outcome: Outcome) {
         self.outcomes[outcome as usize] += 1;
+    }
+
+    /// A request has ended without an answer after this time.
+    pub(super) fn unanswered(&mut self, outcome: Outcome, took: Duration) {
+        self.count(outcome);
+        self.unanswered += took;
+    }
+
+    /// How many requests of clients have ended, and how long workers had them.
+    pub(super) fn ended(&self) -> (u64, Duration) {
+        (self.outcomes.iter().sum(), self.durations.sum() + self.unanswered)
     }
 
     /// A request was answered after this time.

@@ -1,13 +1,16 @@
 //! `/metrics` in Prometheus's text format 0.0.4: the table of `figures.rs`, with the totals that it needs.
 //!
 //! Tables are scanned and figures written in pieces, so that a scrape of a full daemon does not block the loop. Labels
-//! are pools, listeners, states, outcomes and reasons: a bounded number, however many clients connect.
+//! are pools, listeners, states, outcomes, reasons, and of those who use most a fixed number: they stay few, however many
+//! clients connect.
 
 use super::figures::{FIGURES, Figure, Over, Scene, Write};
 use super::response::Pieces;
 use super::samples::{Gathered, OfPool, Samples};
+use super::tables::who;
 use super::view::View;
 use crate::bus::overview::WaitsFor;
+use crate::bus::usage::Consumer;
 
 /// The content type of the format.
 pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -32,7 +35,15 @@ impl Metrics {
     pub(super) fn new(view: &View<'_>) -> Self {
         let clients = vec![0; view.places.len()];
         let pools = vec![OfPool::default(); view.workers.pools.len()];
-        let gathered = Gathered { clients, pools, process: view.workers.processes.usage(), ..Gathered::default() };
+        let named = |one: &Consumer| Some((one.kind.name(), who(view, one.who.as_ref()?), one.all));
+        let consumers = view.consumers().iter().filter_map(named);
+        let gathered = Gathered {
+            clients,
+            pools,
+            consumers: consumers.collect(),
+            process: view.workers.processes.usage(),
+            ..Gathered::default()
+        };
         let shows_pool = (0..view.workers.pools.len()).map(|pool| view.bus.view().pool_in_use(pool)).collect();
         let shows_listener = (0..view.places.len()).map(|at| view.bus.view().listener_in_use(at)).collect();
         Self { slot: 0, figure: (0, 0), gathered, shows_pool, shows_listener }

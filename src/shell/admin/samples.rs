@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::bus::histogram::Histogram;
 use crate::bus::report::Reason;
+use crate::bus::usage::Used;
 use crate::shell::workers::usage::Usage;
 
 /// The states of a worker, by number.
@@ -28,6 +29,8 @@ pub(super) struct Gathered {
     pub clients_paused_for: Duration,
     pub workers_paused_for: Duration,
     pub pools: Vec<OfPool>,
+    /// Those who use most: what they are, their names, and what they have used since the start.
+    pub consumers: Vec<(&'static str, String, Used)>,
     pub process: Usage,
 }
 
@@ -91,6 +94,13 @@ impl Samples<'_> {
 
     pub(super) fn reasons(&mut self, counts: impl Iterator<Item = (Reason, u64)>) {
         self.each("reason", counts.map(|(reason, count)| (reason.name(), count)));
+    }
+
+    /// A sample for each of those who use most.
+    pub(super) fn consumers(&mut self, gathered: &Gathered, value: fn(&Used) -> f64) {
+        for (kind, name, used) in &gathered.consumers {
+            self.labelled(&[("by", kind), ("name", name)], value(used));
+        }
     }
 
     pub(super) fn histogram(&mut self, histogram: &Histogram) {

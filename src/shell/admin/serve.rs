@@ -1,6 +1,7 @@
 //! Handles the requests of admin connections, which `http/serve.rs` reads and writes. One piece of an answer is produced
 //! per turn of the loop, however many connections wait.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use super::access::Origin;
@@ -103,6 +104,7 @@ impl<I: Io> Shell<I> {
             bus: &self.bus,
             now,
             questions: Questions::default(),
+            consumers: OnceCell::new(),
             workers: &self.reactor.workers,
             places: &self.admin.places,
             order: &self.admin.order,
@@ -204,8 +206,9 @@ impl<I: Io> Shell<I> {
         goes.is_some()
     }
 
-    /// Takes a sample for the chart.
+    /// Takes a sample for the chart, and lets the core begin an interval of the usage.
     pub(in crate::shell) fn sample_history(&mut self, now: Moment) {
+        self.bus.mark_usage(now);
         self.admin.history.take(&self.bus.view().stats(), self.admin.turns.sum());
         self.admin.start(&mut self.reactor.timers, now.after(EVERY));
     }

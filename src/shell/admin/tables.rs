@@ -7,17 +7,20 @@ use serde_json::{Value, json};
 use super::figures::{self, FIGURES, Over, add_members};
 use super::response::Pieces;
 use super::samples::{STATES, seconds};
-use super::view::View;
+use super::view::{MOST_CONSUMERS, View};
 use crate::bus::overview::{Level, Name, RequestRow, WaitsFor};
 use crate::bus::port::PoolId;
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
 use crate::bus::tally::{Outcome, Tally};
+use crate::bus::usage::{Kind, Who};
 use crate::shell::log::level_of;
 use crate::visible;
 
 /// Rows of a piece.
-const ROWS: usize = 48;
+const ROWS: usize = 64;
+// Those who use most are one piece, with the others of each kind: the next piece would be of another moment.
+const _: () = assert!(Kind::ALL.len() * (MOST_CONSUMERS + 1) <= ROWS);
 /// A client that has waited for so long is worth a line of an overview.
 const LONG: Duration = Duration::from_secs(1);
 /// Slots scanned for a piece: empty ones are skipped fast, but not without limit.
@@ -196,6 +199,19 @@ tables! {
         "text": trouble.text,
     }
 
+    "top", |view| view.consumers().len();
+    |view, at| row = view.consumers().get(at)?;
+    {
+        "by": row.kind.name(),
+        "name": row.who.as_ref().map_or_else(|| "other".to_owned(), |one| who(view, one)),
+        "now_requests": row.now.requests,
+        "now_bytes" as "now bytes": row.now.bytes,
+        "now_worker_seconds" as "now worker time": seconds(row.now.worker_time),
+        "total_requests": row.all.requests,
+        "total_bytes" as "total bytes": row.all.bytes,
+        "total_worker_seconds" as "total worker time": seconds(row.all.worker_time),
+    }
+
     "waiting", |view| peers(view) + view.bus.view().request_slots(), in questions_first;
     |view, slot| wait = waiting(view, slot)?;
     {
@@ -324,6 +340,15 @@ fn pool_id<'v>(view: &'v View<'_>, pool: PoolId) -> &'v str {
 /// A worker's display name.
 pub(super) fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
     format!("{}/{}", pool_id(view, worker.pool), worker.place)
+}
+
+/// The name of one whose usage is counted.
+pub(super) fn who(view: &View<'_>, who: &Who) -> String {
+    match who {
+        Who::Source(source) => source.to_string(),
+        Who::Token(name) => name.to_string(),
+        Who::Pool(pool) => pool_id(view, *pool).to_owned(),
+    }
 }
 
 fn name(view: &View<'_>, name: Name) -> String {

@@ -1,5 +1,7 @@
 //! A read-only view of the core and the shell, from which answers are made.
 
+use std::cell::OnceCell;
+
 use super::history::History;
 use super::place::Place;
 use super::recent::Recent;
@@ -8,14 +10,20 @@ use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
+use crate::bus::usage::Consumer;
 use crate::shell::reactor::Workers;
 use crate::shell::reload::Outcomes;
+
+/// Those who use most, of each kind, that are shown by name.
+pub(super) const MOST_CONSUMERS: usize = 20;
 
 pub(super) struct View<'a> {
     pub bus: &'a Bus,
     pub now: Moment,
     /// What clients have still to answer now.
     pub questions: Questions,
+    /// Those who use most, once they were asked for.
+    pub consumers: OnceCell<Vec<Consumer>>,
     pub workers: &'a Workers,
     pub places: &'a [Place],
     /// The indexes of the listeners in the order of the configuration.
@@ -34,4 +42,11 @@ pub(super) struct View<'a> {
     pub node: &'a str,
     pub admin_connections: usize,
     pub reloads: &'a Outcomes,
+}
+
+impl View<'_> {
+    /// Those who use most, of each kind.
+    pub(super) fn consumers(&self) -> &[Consumer] {
+        self.consumers.get_or_init(|| self.bus.view().consumers(self.now, MOST_CONSUMERS))
+    }
 }

@@ -1,6 +1,8 @@
 //! The operators' commands.
 
 use super::*;
+use crate::http::{Http, request};
+use crate::mcp::{VERSION, door_of, shared};
 
 #[test]
 fn an_operator_sees_the_daemon_in_text_and_in_json() {
@@ -13,7 +15,7 @@ fn an_operator_sees_the_daemon_in_text_and_in_json() {
     assert!(status.contains("agents/0") && status.contains("running"), "{status}");
     let sessions = said(&daemon, &["show", "sessions"]);
     assert!(sessions.contains("\\u{1b}]0;owned\\u{7}") && !sessions.contains('\u{1b}'), "{sessions}");
-    for table in ["clients", "workers", "pools", "pending", "limits"] {
+    for table in ["clients", "workers", "pools", "pending", "top", "limits"] {
         assert!(said(&daemon, &["show", table]).lines().count() >= 2, "{table}");
         let value: Value = serde_json::from_str(&said(&daemon, &["show", table, "--json"])).expect("it is JSON");
         assert!(value[table].as_array().is_some_and(|rows| !rows.is_empty()), "{table}: {value}");
@@ -263,4 +265,42 @@ fn the_doctor_needs_no_daemon_and_checks_its_requirements() {
     }
     let value: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).expect("it is JSON");
     assert!(value["findings"].as_array().is_some_and(|findings| findings.len() >= 8), "{value}");
+}
+
+#[test]
+fn an_operator_sees_who_uses_most_by_source_token_and_pool() {
+    let setup = Setup::new([shared()]);
+    let path = setup.path("tokens");
+    fs::write(&path, "alice:0123456789abcdef\nbob:fedcba9876543210\n").unwrap();
+    let daemon = door_of(with_admin(setup), json!({ "tokens_file": path }));
+    for (token, calls) in [("Bearer 0123456789abcdef", 3), ("Bearer fedcba9876543210", 1)] {
+        let mut client = Http::connect(daemon.address()).with("Authorization", token);
+        let answer = client.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
+        let id = answer.fields["mcp-session-id"].clone();
+        let mut client = client.with("Mcp-Session-Id", &id);
+        for id in 1..=calls {
+            client.call(id, "who", json!({}));
+        }
+    }
+    let shown: Value = serde_json::from_str(&said(&daemon, &["show", "top", "--json"])).expect("it is JSON");
+    let rows = shown["top"].as_array().expect("an array");
+    let row = |by: &str, name: &str| {
+        let found = rows.iter().find(|row| row["by"] == by && row["name"] == name);
+        found.unwrap_or_else(|| panic!("no {by} {name} in {shown}"))
+    };
+    // `initialize` is a request, too.
+    for (by, name, requests) in
+        [("source", "127.0.0.1", 6), ("token", "alice", 4), ("token", "bob", 2), ("pool", "tools", 6)]
+    {
+        let row = row(by, name);
+        assert_eq!((&row["now_requests"], &row["total_requests"]), (&json!(requests), &json!(requests)), "{row}");
+        assert!(row["total_bytes"].as_u64() > Some(100) && row["total_worker_seconds"].is_f64(), "{row}");
+    }
+    assert!(rows.iter().position(|row| row["name"] == "alice") < rows.iter().position(|row| row["name"] == "bob"));
+    let text = said(&daemon, &["show", "top"]);
+    assert!(text.contains("NOW WORKER TIME") && text.contains("alice"), "{text}");
+    let metrics = Admin::of(&daemon).get("/metrics").body;
+    assert_eq!(metric(&metrics, "stdio_bus_usage_requests_total{by=\"token\",name=\"alice\"}"), 4.0);
+    assert!(metric(&metrics, "stdio_bus_usage_worker_seconds_total{by=\"pool\",name=\"tools\"}") > 0.0);
+    daemon.stop();
 }

@@ -22,6 +22,7 @@ use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
 use crate::tally::ENDS;
 use crate::timers::Timer;
+use crate::usage::note_worker;
 
 /// What an event has made of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +175,7 @@ impl Bus {
     /// It has exited and its last line was read.
     fn finish_worker(&mut self, key: WorkerKey) {
         self.detach_worker(key);
+        note_worker(&mut self.ctx, key);
         let Some(worker) = self.ctx.workers.remove(key) else { return };
         self.requests.forget_names(&worker.end.names);
         self.fleets.openings.forget_worker(&mut self.ctx, worker.fleet, &worker.greeting);

@@ -14,6 +14,7 @@ use crate::requests::{Asked, SentNames};
 use crate::seldom::{Seldom, blank};
 use crate::session::table::SessionList;
 use crate::stats::Traffic;
+use crate::usage::Meter;
 
 /// One endpoint of the bus: parts, each of which keeps its own invariants. A client that has sent nothing has none yet
 /// ([`Seldom`]).
@@ -34,6 +35,8 @@ pub(crate) struct Endpoint {
     pub sessions: SessionList,
     /// Its traffic counters.
     pub traffic: Traffic,
+    /// What else it has used.
+    pub meter: Meter,
     pub cold: Cold,
 }
 
@@ -48,6 +51,7 @@ blank!(
         names: Seldom::unchanged(),
         sessions: SessionList::NONE,
         traffic: Traffic::NOTHING,
+        meter: Meter::NOTHING,
         cold: Cold(Seldom::unchanged()),
     }
 );

@@ -18,6 +18,7 @@ use crate::session::state::Event;
 use crate::session::table::Sessions;
 use crate::settings::IdCollision;
 use crate::tally::Outcome;
+use crate::usage::count_end;
 
 impl Requests {
     /// The unanswered requests of a peer, the oldest first.
@@ -44,9 +45,17 @@ impl Requests {
         if ctx.out.keeps_records() {
             self.record_end(ctx, sessions, request, Ending::of(Outcome::of(reason).name(), reason, said), None);
         }
-        let Some(Peer::Worker(worker)) = self.get(request).map(Request::answerer) else { return };
+        let Some((asker, since, Peer::Worker(worker))) =
+            self.get(request).map(|request| (request.asker(), request.since(), request.answerer()))
+        else {
+            return;
+        };
+        let took = ctx.time.lasted(since);
+        if let Some(Peer::Client(client)) = asker {
+            count_end(ctx, client, since);
+        }
         if let Some(worker) = ctx.workers.worker_name(worker) {
-            fleets.pools_mut().tally_mut(worker.pool).count(Outcome::of(reason));
+            fleets.pools_mut().tally_mut(worker.pool).unanswered(Outcome::of(reason), took);
         }
     }
 

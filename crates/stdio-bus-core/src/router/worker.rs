@@ -37,6 +37,7 @@ use crate::session::table::{FULL, Session, Sessions};
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::silence::line_expires;
 use crate::tally::Outcome;
+use crate::usage::count_end;
 use crate::{Bus, Flow};
 
 impl Bus {
@@ -412,6 +413,7 @@ impl Bus {
             self.ctx.workers_changed |= worker.answering_mut().answers(true);
             self.fleets.pools_mut().tally_mut(worker.fleet().pool).answered(outcome, self.ctx.time.lasted(since));
         }
+        count_end(&mut self.ctx, client, since);
         if let Some(client) = self.ctx.clients.get_mut(client) {
             client.note_answer_of(key);
         }

@@ -47,6 +47,7 @@ mod tally;
 mod tasks;
 mod timeouts;
 mod turns;
+mod usage;
 mod useless;
 mod vacancy;
 mod workers;

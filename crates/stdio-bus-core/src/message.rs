@@ -155,6 +155,17 @@ fn verb_named(name: &[u8]) -> Verb {
     }
 }
 
+/// Whether a notification of this method says that something is not wanted any more: a request, or in ACP the turn of a
+/// session.
+pub fn cancels(method: &[u8]) -> bool {
+    method == b"session/cancel" || matches!(verb_named(method), Verb::Cancel(_))
+}
+
+/// Whether a notification of this method says that its sender has read the answer to its `initialize`.
+pub fn is_initialized(method: &[u8]) -> bool {
+    verb_named(method) == Verb::Initialized
+}
+
 /// A hash of a line without its id and `progress` token: of its length and its method. A line that a worker echoes has
 /// the same hash, however those were replaced in transit.
 pub(super) fn print_of(line: Parsed<'_>, progress: Span) -> u32 {

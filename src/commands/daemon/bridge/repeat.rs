@@ -6,6 +6,7 @@
 //! Number, bytes and time are bounded: [`MOST_TRIES`](super::terms::MOST_TRIES), [`MOST_HELD`], [`HOLD_LIMIT`]. What exceeds them gets the daemon's
 //! own error. On the new connection the editor's `initialize` is repeated first, and its answer is not passed on.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::waiting::{Again, LastWord, Waiting};
+use crate::bus::cancels;
 use crate::bus::id::Id;
 use crate::bus::report::Reason;
 
@@ -319,11 +321,12 @@ impl Urgency {
     /// That of a line; `has_pending` says whether the daemon still owes answers.
     pub(super) fn of(line: &[u8], has_pending: bool) -> Self {
         let Ok(members) = serde_json::from_slice::<HashMap<String, &RawValue>>(line) else { return Self::Held };
-        let method = members.get("method").map(|method| method.get());
+        let method: Option<Cow<'_, str>> =
+            members.get("method").map(|method| serde_json::from_str(method.get()).unwrap_or_default());
         match method {
             None if members.contains_key("result") || members.contains_key("error") => Self::Sent,
             Some(_) if members.contains_key("id") || !has_pending => Self::Held,
-            Some(r#""session/cancel""# | r#""notifications/cancelled""# | r#""$/cancel_request""#) => Self::Both,
+            Some(method) if cancels(method.as_bytes()) => Self::Both,
             Some(_) => Self::Sent,
             None => Self::Held,
         }
@@ -488,6 +491,9 @@ mod tests {
             (r#"{"id":1,"error":{}}"#, Urgency::Sent),
             (r#"{"method":"m"}"#, Urgency::Sent),
             (r#"{"method":"session/cancel","params":{"sessionId":"s"}}"#, Urgency::Both),
+            (r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#, Urgency::Both),
+            (r#"{"method":"$/cancel_request","params":{"requestId":1}}"#, Urgency::Both),
+            (r#"{"method":"$\/cancelRequest","params":{"id":1}}"#, Urgency::Both),
             ("nonsense", Urgency::Held),
         ] {
             assert_eq!(Urgency::of(line.as_bytes(), true), urgency, "{line}");

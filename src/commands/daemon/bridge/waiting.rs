@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::follow::{Follower, Kind, Line};
 use super::terms::MOST_TRIES;
 use crate::bus::id::Id;
+use crate::bus::is_initialized;
 use crate::bus::reply::session_cancel;
 
 /// Maximum number of pending requests, which bounds the memory that an editor can make the bridge use. The daemon
@@ -94,7 +95,7 @@ impl Draft {
 pub(super) struct Opening {
     /// `initialize` and its id.
     pub initialize: Option<(Id, Vec<u8>)>,
-    /// `notifications/initialized`, of MCP.
+    /// `notifications/initialized` of MCP, or `initialized` of LSP.
     pub initialized: Option<Vec<u8>>,
 }
 
@@ -110,7 +111,7 @@ impl Opening {
                 self.initialize = Some((id.clone(), bytes.to_vec()));
                 self.initialized = None;
             }
-            (Some("notifications/initialized"), None) => self.initialized = Some(bytes.to_vec()),
+            (Some(method), None) if is_initialized(method.as_bytes()) => self.initialized = Some(bytes.to_vec()),
             _ => {}
         }
     }
@@ -412,6 +413,16 @@ mod tests {
         assert!(waiting.at_line_start() && !waiting.is_empty());
         assert_eq!(left(&mut waiting), ["1"]);
         assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn what_an_editor_of_either_protocol_began_with_is_kept() {
+        for method in ["notifications/initialized", "initialized"] {
+            let mut waiting = Waiting::default();
+            let note = format!("{{\"method\":\"{method}\",\"params\":{{}}}}\n");
+            waiting.sending((r#"{"id":0,"method":"initialize"}"#.to_owned() + "\n" + &note).as_bytes());
+            assert_eq!(waiting.opening().initialized.as_deref(), Some(note.as_bytes()));
+        }
     }
 
     #[test]

@@ -71,8 +71,6 @@ pub(super) struct Repeat {
     initialize: Initialize,
     /// The beginning of the daemon's incomplete line, while it may be an error to hold back.
     tail: Vec<u8>,
-    /// The editor has the beginning of the daemon's incomplete line.
-    is_amid: bool,
 }
 
 impl Repeat {
@@ -132,24 +130,22 @@ impl Repeat {
         self.held.last().is_some_and(|byte| *byte != b'\n')
     }
 
-    /// Takes out of the next bytes of the daemon what the editor is not to see.
+    /// Takes out of the next bytes of the daemon what the editor is not to see. All before them was passed on.
     pub(super) fn sift(&mut self, bytes: &mut Vec<u8>, waiting: &mut Waiting) {
-        if self.tail.is_empty() && !self.may_matter(bytes) {
-            if let Some(last) = bytes.last() {
-                self.is_amid = *last != b'\n';
-            }
+        let mut is_amid = !waiting.at_line_start();
+        if self.tail.is_empty() && !self.may_matter(bytes, is_amid) {
             return;
         }
         let all =
             if self.tail.is_empty() { bytes.clone() } else { [std::mem::take(&mut self.tail), bytes.clone()].concat() };
         bytes.clear();
         for line in all.split_inclusive(|byte| *byte == b'\n') {
-            let (begins, is_whole) = (!self.is_amid, line.ends_with(b"\n"));
+            let (begins, is_whole) = (!is_amid, line.ends_with(b"\n"));
             if begins && !is_whole && self.may_be_held(line) {
                 self.tail = line.to_vec();
                 return;
             }
-            self.is_amid = !is_whole;
+            is_amid = !is_whole;
             if !(begins && is_whole && self.takes(line, waiting)) {
                 bytes.extend_from_slice(line);
             }
@@ -158,17 +154,16 @@ impl Repeat {
 
     /// What was held back of the daemon's last line, which it has not ended.
     pub(super) fn take_tail(&mut self) -> Vec<u8> {
-        let tail = std::mem::take(&mut self.tail);
-        self.is_amid |= !tail.is_empty();
-        tail
+        std::mem::take(&mut self.tail)
     }
 
-    /// Whether there may be an error to hold back in these bytes, or the beginning of one at their end.
-    fn may_matter(&self, bytes: &[u8]) -> bool {
+    /// Whether there may be an error to hold back in these bytes, or the beginning of one at their end. `is_amid` says
+    /// whether they continue a line.
+    fn may_matter(&self, bytes: &[u8], is_amid: bool) -> bool {
         let last = memchr::memrchr(b'\n', bytes).map(|newline| newline + 1);
         let begun = match last {
             Some(last) => &bytes[last..],
-            None if self.is_amid => &[],
+            None if is_amid => &[],
             None => bytes,
         };
         let code = Reason::ShuttingDown.code().to_string();
@@ -212,7 +207,7 @@ impl Repeat {
     pub(super) fn begin_again(&mut self, initialize: Option<Id>) {
         self.requeue();
         self.initialize = initialize.map_or(Initialize::NotRepeated, Initialize::Awaited);
-        (self.tail, self.is_amid, self.is_sending) = (Vec::new(), false, true);
+        (self.tail, self.is_sending) = (Vec::new(), true);
     }
 
     /// What has become of the `initialize` that is repeated on this connection.

@@ -14,7 +14,7 @@ use crate::fleet::balancer::Group;
 use crate::fleet::pool::Pools;
 use crate::index::{GroupId, ListenerId, PoolId};
 use crate::message::Parsed;
-use crate::peer::WorkerKey;
+use crate::peer::{ClientKey, WorkerKey};
 use crate::port::Effect;
 use crate::view::View;
 
@@ -30,6 +30,15 @@ impl Fleets {
     /// Whether a line for this group is a request, and waits until the operator resumes the group's pools.
     pub(crate) fn waits_for_resume(&self, group: GroupId, line: Parsed<'_>) -> bool {
         line.id.is_some() && self.balancer()[group].is_paused(self.pools())
+    }
+
+    /// Makes a client wait if the operator has paused the pool of the worker that its request is for. Returns whether it
+    /// waits.
+    pub(crate) fn await_resume(&mut self, ctx: &mut Ctx, client: ClientKey, worker: WorkerKey) -> bool {
+        let fleet = ctx.workers.fleet_of(worker).filter(|fleet| self.pools()[fleet.pool].is_paused());
+        let Some(fleet) = fleet else { return false };
+        self.queue_mut().await_resume(ctx, client, GroupId::Fleet(fleet));
+        true
     }
 
     /// The operator pauses a pool.

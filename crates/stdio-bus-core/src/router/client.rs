@@ -141,7 +141,10 @@ impl Bus {
         if due.is_some_and(|due| due <= self.ctx.time.now()) {
             return Err(overdue("its worker had no room for it within request_timeout_sec"));
         }
-        if message.id.is_some() && route.about.is_none() && self.must_wait_for_resume(client, route.worker) {
+        if message.id.is_some()
+            && route.about.is_none()
+            && self.fleets.await_resume(&mut self.ctx, client, route.worker)
+        {
             expire_first_line(&mut self.ctx, client.into(), due);
             return Ok(Flow::Blocked);
         }
@@ -152,15 +155,6 @@ impl Bus {
             return Ok(Flow::Blocked);
         }
         self.deliver(&message, route).map(|()| Flow::Next)
-    }
-
-    /// Makes a client wait if the operator has paused the pool of the worker that its request is for. Returns whether it
-    /// waits.
-    fn must_wait_for_resume(&mut self, client: ClientKey, worker: WorkerKey) -> bool {
-        let fleet = self.ctx.workers.fleet_of(worker).filter(|fleet| self.fleets.pools()[fleet.pool].is_paused());
-        let Some(fleet) = fleet else { return false };
-        self.fleets.queue_mut().await_resume(&mut self.ctx, client, GroupId::Fleet(fleet));
-        true
     }
 
     /// Delivers a message: only a delivered one makes a session, or takes one over. One that waits or is refused leaves

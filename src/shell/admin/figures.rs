@@ -127,7 +127,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| is_ready(it.view.bus.view().listener_readiness(at));
     gauge "stdio_bus_pool_ready" as "ready" of Pools: "1 if /readyz?pool=ID says 200.";
         One |it, at| is_ready(it.view.bus.view().pool_readiness(at));
-    gauge "stdio_bus_listener_paused" as "paused" of Listeners: "1 while the operator has paused it.";
+    gauge "stdio_bus_listener_paused" as "paused" of Listeners: "1 while the operator has paused it, or all of its pools.";
         One |it, at| Value::from(it.view.bus.view().is_listener_paused(at));
     gauge "stdio_bus_pool_paused" as "paused" of Pools: "1 while the operator has paused it.";
         One |it, at| Value::from(it.pool(at).is_paused);

@@ -22,6 +22,7 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
             Response::text(replaced(request, &[UNREADY, DOUBTFUL]), &format!("not ready: {why}"))
         }
         Ok(Readiness::Full(why)) => Response::text(Status::NotFound, &format!("full: {why}")),
+        Ok(Readiness::Paused(why)) => Response::text(Status::NotFound, &format!("paused: {why}")),
         Ok(Readiness::Draining) => Response::text(Status::NotFound, "draining: the daemon shuts down"),
         Err(why) => Response::text(Status::BadRequest, &why),
     }

@@ -32,6 +32,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
             ("ready", failure.map(str::to_owned))
         }
         Readiness::NotReady(why) | Readiness::Doubtful(why) | Readiness::Full(why) => ("not ready", Some(why)),
+        Readiness::Paused(why) => ("paused", Some(why)),
         Readiness::Draining => ("draining", None),
     };
     let mut status = json!({

@@ -364,7 +364,9 @@ fn name(view: &View<'_>, name: Name) -> String {
 fn why(readiness: Option<Readiness>) -> Value {
     match readiness {
         Some(Readiness::Ready) => Value::Null,
-        Some(Readiness::NotReady(why) | Readiness::Doubtful(why) | Readiness::Full(why)) => why.into(),
+        Some(Readiness::NotReady(why) | Readiness::Doubtful(why) | Readiness::Full(why) | Readiness::Paused(why)) => {
+            why.into()
+        }
         Some(Readiness::Draining) | None => "draining".into(),
     }
 }

@@ -12,7 +12,7 @@ pub(in crate::shell) fn health(bus: &Bus, listener: ListenerId, method: Method) 
     let readiness = bus.view().listener_readiness(listener);
     let (status, body) = match readiness {
         Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
-        Some(Readiness::NotReady(why) | Readiness::Doubtful(why) | Readiness::Full(why)) => {
+        Some(Readiness::NotReady(why) | Readiness::Doubtful(why) | Readiness::Full(why) | Readiness::Paused(why)) => {
             (Status::Unavailable, json!({ "status": "not ready", "message": why }))
         }
         Some(Readiness::Draining) | None => (Status::Unavailable, json!({ "status": "draining" })),

@@ -98,9 +98,12 @@ impl Pools {
 }
 
 impl View<'_> {
-    /// Whether the operator has paused a listener.
+    /// Whether the operator has paused a listener, or all of its pools.
     pub fn is_listener_paused(&self, listener: impl Into<ListenerId>) -> bool {
-        self.bus.fleets.admission().is_paused(listener.into())
+        let (fleets, listener) = (&self.bus.fleets, listener.into());
+        let is_there = self.bus.ctx.settings.listener(listener).is_some_and(|listener| !listener.is_gone);
+        let group = || &fleets.balancer()[fleets.balancer().of_listener(listener)];
+        is_there && (fleets.admission().is_paused(listener) || group().is_paused(fleets.pools()))
     }
 
     /// Whether a worker is to take the slot of another one, or gets no new work: it cannot be taken out.

@@ -35,6 +35,8 @@ pub enum Readiness {
     Doubtful(String),
     /// There is no room for them, for this reason; connected clients go on.
     Full(String),
+    /// The operator has paused what would serve them; connected clients go on.
+    Paused(String),
     /// The daemon shuts down; connected clients may finish.
     Draining,
 }
@@ -51,37 +53,49 @@ impl Readiness {
 }
 
 /// Why new clients are not served.
-struct Unready {
-    why: String,
-    others: Others,
+enum Unready {
+    /// Others are.
+    Full(String),
+    /// Others are, and new ones will be when the operator says so.
+    Paused(String),
+    /// Others may be: their workers are doubtful.
+    Doubtful(String),
+    /// Nobody is.
+    Dead(String),
 }
 
-/// What those clients can expect that are there.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Others {
-    End,
-    /// Their workers are doubtful.
-    MayGoOn,
-    GoOn,
+impl Unready {
+    /// How much those clients can expect that are there.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Full(_) | Self::Paused(_) => 2,
+            Self::Doubtful(_) => 1,
+            Self::Dead(_) => 0,
+        }
+    }
 }
 
 fn full(why: String) -> Result<(), Unready> {
-    Err(Unready { why, others: Others::GoOn })
+    Err(Unready::Full(why))
+}
+
+fn paused(what: &str) -> Result<(), Unready> {
+    Err(Unready::Paused(format!("the operator has paused {what}")))
 }
 
 fn dead(why: String) -> Result<(), Unready> {
-    Err(Unready { why, others: Others::End })
+    Err(Unready::Dead(why))
 }
 
-/// One that serves suffices, then one that is full; else the reason of the first one is returned.
+/// One that serves suffices, then one that is full or paused; else the reason of the first one is returned.
 fn any_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), Unready> {
-    let better = |first: Unready, next: Unready| if next.others > first.others { next } else { first };
+    let better = |first: Unready, next: Unready| if next.rank() > first.rank() { next } else { first };
     serve.reduce(|first, next| first.or_else(|first| next.map_err(|next| better(first, next)))).unwrap_or(Ok(()))
 }
 
-/// All have to serve; the reason of the first one is returned that serves nobody, or else of the first one that is full.
+/// All have to serve; the reason of the first one is returned that serves nobody, or else of the first one that is full or paused.
 fn all_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), Unready> {
-    let worse = |first: Unready, next: Unready| if next.others < first.others { next } else { first };
+    let worse = |first: Unready, next: Unready| if next.rank() < first.rank() { next } else { first };
     let both = |first: Result<(), Unready>, next: Result<(), Unready>| match (first, next) {
         (Err(first), Err(next)) => Err(worse(first, next)),
         (first, next) => first.and(next),
@@ -103,9 +117,10 @@ fn readiness_if(ctx: &Ctx, ends_sessions: bool, serves: impl FnOnce() -> Result<
     };
     match all_or_first([slots(), serves()].into_iter()) {
         Ok(()) => Readiness::Ready,
-        Err(Unready { why, others: Others::GoOn }) => Readiness::Full(why),
-        Err(Unready { why, others: Others::MayGoOn }) => Readiness::Doubtful(why),
-        Err(Unready { why, others: Others::End }) => Readiness::NotReady(why),
+        Err(Unready::Full(why)) => Readiness::Full(why),
+        Err(Unready::Paused(why)) => Readiness::Paused(why),
+        Err(Unready::Doubtful(why)) => Readiness::Doubtful(why),
+        Err(Unready::Dead(why)) => Readiness::NotReady(why),
     }
 }
 
@@ -122,7 +137,7 @@ fn listener_serves(fleets: &Fleets, ctx: &Ctx, listener: ListenerId) -> Result<(
         return full(format!("all {most} connections of the listener are in use"));
     }
     if fleets.admission.is_paused(listener) {
-        return full("the operator has paused this listener".to_owned());
+        return paused("this listener");
     }
     let all = fleets.balancer[fleets.balancer.of_listener(listener)].fleets();
     any_or_first(all.map(|fleet| pool_serves(&fleets.pools, ctx, fleet.pool)))
@@ -131,7 +146,7 @@ fn listener_serves(fleets: &Fleets, ctx: &Ctx, listener: ListenerId) -> Result<(
 /// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
 fn pool_serves(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<(), Unready> {
     if pools[pool].is_paused() {
-        return full(format!("the operator has paused pool \"{}\"", ctx.settings.pools[pool].id));
+        return paused(&format!("pool \"{}\"", ctx.settings.pools[pool].id));
     }
     let is_there = |fleet: &FleetId| !pools[*fleet].rests();
     any_or_first(pools.of(pool).filter(is_there).map(|fleet| fleet_serves(pools, ctx, fleet)))
@@ -151,7 +166,7 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
         let why = format!(
             "the workers of pool \"{id}\" say nothing although they owe answers (worker_silent_sec); see show waiting"
         );
-        return Err(Unready { why, others: Others::MayGoOn });
+        return Err(Unready::Doubtful(why));
     }
     if workers().any(Worker::runs) {
         return dead(format!(

@@ -117,7 +117,7 @@ fn a_paused_pool_is_not_ready_for_new_clients_and_says_that_others_go_on() {
     let mut bench = bench(1);
     bench.handle(Input::PausePool(A));
     let why = bench.bus.view().pool_readiness(0);
-    assert!(matches!(&why, Some(Readiness::Full(why)) if why.contains("paused")), "{why:?}");
+    assert!(matches!(&why, Some(Readiness::Paused(why)) if why.contains("paused")), "{why:?}");
     bench.handle(Input::ResumePool(A));
     assert_eq!(bench.bus.view().pool_readiness(0), Some(Readiness::Ready));
 }
@@ -144,7 +144,7 @@ fn a_paused_listener_holds_its_sockets_and_takes_no_new_clients() {
     let asks = |bench: &Bench| bench.bus.view().would_take(0, &Place::Inherited.into());
     assert!(matches!(asks(&bench), Err(TurnedAway::NoRoom(why)) if why.contains("paused")));
     let why = bench.bus.view().listener_readiness(0);
-    assert!(matches!(&why, Some(Readiness::Full(why)) if why.contains("paused")), "{why:?}");
+    assert!(matches!(&why, Some(Readiness::Paused(why)) if why.contains("paused")), "{why:?}");
     let worker = bench.worker(0);
     bench.write(before, r#"{"id":1,"method":"m"}"#);
     assert_eq!(bench.read(worker).len(), 1, "who was there goes on");

@@ -1,7 +1,7 @@
 //! Who uses how much: by the source of clients, by the name of their tokens, and by pool, in the last minute and since the
 //! start.
 //!
-//! A client counts what it uses, and for that the usual line pays one addition ([`Meter`]); what a pool has used is known from
+//! A client counts what it uses, and for that the usual line pays one addition (`Meter`); what a pool has used is known from
 //! its tally and its workers. The table takes over what is new when a connection or a worker ends, and at the beginning of
 //! each interval; whoever asks before gets both. Requests that are not answered yet count up to now.
 

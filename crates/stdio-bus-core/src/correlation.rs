@@ -18,7 +18,6 @@ use crate::peers::end_of;
 use crate::refusals::{code_for, error_for, say};
 use crate::requests::{NewRequest, Original};
 use crate::router::unmatched::report_spelling;
-use crate::usage::count_end;
 
 impl Bus {
     /// Records a request line, with its progress token if it has one. Id and token are replaced if the answerer may not
@@ -149,9 +148,12 @@ impl Bus {
                 .tally_mut(worker.fleet().pool)
                 .answered(Outcome::of_answer(&line), self.ctx.time.lasted(since));
         }
-        if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer) {
-            count_end(&mut self.ctx, client, since);
-            self.ctx.clients.get_mut(client).into_iter().for_each(|client| client.note_answer_of(worker));
+        let now = self.ctx.time.now();
+        if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
+            && let Some(client) = self.ctx.clients.get_mut(client)
+        {
+            client.end_mut().meter.add(since, now);
+            client.note_answer_of(worker);
         }
         self.ctx.forward(to, line, &mut edits);
     }

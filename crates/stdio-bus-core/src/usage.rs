@@ -156,7 +156,7 @@ pub(crate) struct Meter {
 impl Meter {
     pub(crate) const NOTHING: Self = Self { nanoseconds: 0, noted: Used::NOTHING };
 
-    /// A worker has had a request of it from then until now.
+    /// A worker has had a request of it from then until now, when nobody waits for the answer any more.
     #[inline(always)]
     pub(crate) fn add(&mut self, since: Moment, now: Moment) {
         self.nanoseconds += now.0.saturating_sub(since.0);
@@ -312,14 +312,6 @@ pub(crate) fn mark(ctx: &mut Ctx, fleets: &Fleets, requests: &Requests, now: Mom
     usage.begun[usage.current] = now;
     let rows = usage.rows.iter_mut().flat_map(BTreeMap::values_mut);
     rows.chain(&mut usage.others).for_each(|row| row.recent[usage.current] = Used::NOTHING);
-}
-
-/// Nobody waits any more for the answer to a client's request, which a worker had since then.
-pub(crate) fn count_end(ctx: &mut Ctx, client: ClientKey, since: Moment) {
-    let now = ctx.time.now();
-    if let Some(client) = ctx.clients.get_mut(client) {
-        client.end_mut().meter.add(since, now);
-    }
 }
 
 /// What is known of one name while the rows are put together.

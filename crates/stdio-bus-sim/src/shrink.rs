@@ -30,10 +30,10 @@ pub fn run<T: Send>(seeds: Range<u64>, steps: usize, life: impl Fn(u64, usize, b
         threads.into_iter().flat_map(|thread| thread.join().expect("a life's panic is caught")).collect()
     });
     lived.sort_by_key(|(seed, _)| *seed);
-    let told = |(seed, outcome): (u64, Result<T, _>)| {
+    let outcome_of = |(seed, outcome): (u64, Result<T, _>)| {
         outcome.unwrap_or_else(|panic| fail(steps, |steps, is_repeated| drop(life(seed, steps, is_repeated)), panic))
     };
-    lived.into_iter().map(told).collect()
+    lived.into_iter().map(outcome_of).collect()
 }
 
 /// Runs a life that has panicked with `steps` steps once more with the fewest that do.

@@ -18,7 +18,6 @@ use crate::session::state::Event;
 use crate::session::table::Sessions;
 use crate::settings::IdCollision;
 use crate::tally::Outcome;
-use crate::usage::count_end;
 
 impl Requests {
     /// The unanswered requests of a peer, the oldest first.
@@ -50,9 +49,11 @@ impl Requests {
         else {
             return;
         };
-        let took = ctx.time.lasted(since);
-        if let Some(Peer::Client(client)) = asker {
-            count_end(ctx, client, since);
+        let (now, took) = (ctx.time.now(), ctx.time.lasted(since));
+        if let Some(Peer::Client(client)) = asker
+            && let Some(client) = ctx.clients.get_mut(client)
+        {
+            client.end_mut().meter.add(since, now);
         }
         if let Some(worker) = ctx.workers.worker_name(worker) {
             fleets.pools_mut().tally_mut(worker.pool).unanswered(Outcome::of(reason), took);

@@ -37,7 +37,6 @@ use crate::session::table::{FULL, Session, Sessions};
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::silence::line_expires;
 use crate::tally::Outcome;
-use crate::usage::count_end;
 use crate::{Bus, Flow};
 
 impl Bus {
@@ -413,8 +412,9 @@ impl Bus {
             self.ctx.workers_changed |= worker.answering_mut().answers(true);
             self.fleets.pools_mut().tally_mut(worker.fleet().pool).answered(outcome, self.ctx.time.lasted(since));
         }
-        count_end(&mut self.ctx, client, since);
+        let now = self.ctx.time.now();
         if let Some(client) = self.ctx.clients.get_mut(client) {
+            client.end_mut().meter.add(since, now);
             client.note_answer_of(key);
         }
         self.ctx.send(client.into(), &text);

@@ -135,6 +135,10 @@ class Bus:
         with open(self.path, errors="replace") as file:
             return any(all(part in line for part in parts) for line in file)
 
+    def clients_opened(self):
+        with open(self.path, errors="replace") as file:
+            return file.read().count("client_opened")
+
     def start(self):
         self.process = subprocess.Popen(self.arguments, stdin=subprocess.DEVNULL, stderr=self.log)
 
@@ -262,8 +266,10 @@ async def who_is_there(folder, buses, front, secure):
     told = ["client_opened", "from=127.0.0.1:", "via=127.0.0.1:", "cn=alice", "sni=localhost", "unique_id=127.0.0.1:"]
     await until("alice is named", lambda: has_logged(buses, *told))
     assert "result" in await asks(front)
-    count = sum(open(bus.path).read().count("client_opened") for bus in buses)
-    assert count == 2, f"{count} clients were told, with the stranger and the checks"
+    # Each daemon writes its log after it has answered: wait for the second client's line, then nobody else may have one.
+    await until("the second client is logged", lambda: has_opened(buses, 2))
+    count = sum(bus.clients_opened() for bus in buses)
+    assert count == 2, f"{count} clients were logged, with the stranger and the checks"
 
 
 async def load(buses, front, statistics):
@@ -378,6 +384,10 @@ async def are_seen(statistics, wanted):
 
 async def has_logged(buses, *parts):
     return any(bus.has_logged(*parts) for bus in buses)
+
+
+async def has_opened(buses, count):
+    return sum(bus.clients_opened() for bus in buses) >= count
 
 
 async def has_answered(tally, count):

@@ -4,6 +4,7 @@ use super::connections::AsPeer;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::transport::{Ends, Flight, State};
+use super::websocket::WebSocket;
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
 use crate::io::{Io, tells_half_closed};
 
@@ -39,6 +40,7 @@ impl<I: Io> Reactor<I> {
 
     /// Our end was sent to a peer of the core, or will be once a worker's stdin is idle.
     pub(super) fn peer_lingers(&mut self, now: Moment, slot: usize) {
+        let has_left = self.connections.entry(slot).protocol.web().is_some_and(WebSocket::has_left);
         let (transport, endpoint) = self.connections.peer_parts(slot);
         if transport.ends.is_worker() {
             if transport.in_flight.has(Flight::Watch) {
@@ -46,7 +48,7 @@ impl<I: Io> Reactor<I> {
             }
             return self.close_stdin_when_idle(slot);
         }
-        if transport.ends.is_socket() && !transport.has_ended() {
+        if transport.ends.is_socket() && !transport.has_ended() && !has_left {
             self.arm_read(slot);
         } else {
             let peer = endpoint.peer;

@@ -35,7 +35,7 @@ impl Connection {
         let Some(Endpoint { incoming, is_resumed, .. }) = self.protocol.endpoint() else { return false };
         let is_wanted = !incoming.is_paused || incoming.is_discarded;
         let is_busy = self.transport.in_flight.has(Flight::Read) || self.transport.in_flight.has(Flight::Presentation);
-        let is_over = self.protocol.web().is_some_and(|web| web.has_untold_ending());
+        let is_over = self.protocol.web().is_some_and(|web| web.has_untold_ending() || web.has_left());
         let is_closed = self.transport.is_closing() || is_over;
         is_wanted && !self.transport.has_ended() && !is_busy && !is_resumed && !is_closed
     }

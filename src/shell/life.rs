@@ -14,6 +14,7 @@ use super::reactor::Reactor;
 use super::timers::Timer;
 use super::transport::{Ends, Flight, State};
 use super::turn::Shell;
+use super::websocket::WebSocket;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
@@ -119,12 +120,16 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Everything was sent: sends our end, and waits for the peer's. Closed with unread bytes, a socket would be reset, and
-    /// the last answer might be lost.
+    /// the last answer might be lost. A WebSocket whose client has sent its close frame has nothing to wait for: the
+    /// server closes first (RFC 6455, section 7.1.1).
     pub(super) fn linger(&mut self, now: Moment, slot: usize) {
-        let transport = &mut self.connections[slot];
+        let Connection { transport, protocol } = self.connections.entry(slot);
         let was_draining = transport.is_draining();
         transport.state = State::Lingering;
-        if let Ends::Socket(socket) = &transport.ends {
+        let has_left = protocol.web().is_some_and(WebSocket::has_left);
+        if let Ends::Socket(socket) = &transport.ends
+            && !has_left
+        {
             // One that has gone already needs no shutdown.
             let _ = shutdown(socket, Shutdown::Write);
         }

@@ -77,6 +77,11 @@ impl WebSocket {
         self.ending.is_some() && !self.is_told
     }
 
+    /// Whether the client has sent its close frame, after which it sends nothing (RFC 6455, section 5.5.1).
+    pub(super) fn has_left(&self) -> bool {
+        matches!(self.ending, Some(Ending::Left(_)))
+    }
+
     /// Its ending, if the core was not told. Returns it only once.
     pub(super) fn take_ending(&mut self) -> Option<Ending> {
         let ending = self.ending.filter(|_| !self.is_told)?;

@@ -627,3 +627,19 @@ fn a_drain_lets_answers_out_and_says_1001() {
     drop(client);
     daemon.ends_well();
 }
+
+#[test]
+fn a_websocket_that_its_client_closes_holds_no_descriptor_until_the_client_is_gone() {
+    let daemon = door([echo("echo", 1)], json!({}));
+    let mut client = web(&daemon, &[]);
+    ask(&mut client, 1, "m", json!({}));
+    assert_eq!(message(&mut client)["id"], 1);
+    let open = daemon.sockets();
+    client.close(None).unwrap();
+    assert!(matches!(client.read(), Ok(Message::Close(_))), "the close frame is answered");
+    // The daemon's end of the connection, while the client's own end stays open.
+    assert!(matches!(client.read(), Err(tungstenite::Error::ConnectionClosed)));
+    assert_eq!(daemon.sockets(), open - 1, "RFC 6455, section 7.1.1: the server closes first");
+    drop(client);
+    daemon.stop();
+}

@@ -356,6 +356,20 @@ fn an_admin_listener_moves_and_the_command_that_moved_it_gets_the_outcome() {
 }
 
 #[test]
+fn an_admin_listener_that_a_reload_adds_takes_samples_from_then_on() {
+    let setup = Setup::new([worker("agents", 1, &[])]).hears_hangups();
+    let admin = setup.text_path("admin");
+    let daemon = setup.start();
+    change(&daemon, |config| config["admin"] = json!({ "listen": admin }));
+    daemon.signal(Signal::HUP);
+    daemon.until("it takes a sample", || {
+        let status: Value = serde_json::from_str(&Admin::of(&daemon).get("/status.json").body).expect("it is JSON");
+        status["history"]["samples"].as_array().is_some_and(|samples| !samples.is_empty())
+    });
+    daemon.stop();
+}
+
+#[test]
 fn mcp_sessions_go_on_over_a_reload_and_new_ones_meet_the_new_command() {
     let pool = |name: &str| with(with(named(name, 1), "assignment", "dedicated"), "max_instances", 8);
     let setup = Setup::new([pool("old")]).no_listener().set("listeners", json!([{ "http": "127.0.0.1:0" }]));

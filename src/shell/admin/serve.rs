@@ -226,6 +226,13 @@ impl<I: Io> Shell<I> {
 }
 
 impl Admin {
+    /// Schedules the first sample, if there is an admin listener and none is scheduled: a reload may have added it.
+    pub(in crate::shell) fn start_if_idle(&mut self, timers: &mut Timers, now: Moment) {
+        if !timers.is_set(Timer::History) {
+            self.start(timers, now);
+        }
+    }
+
     /// Schedules the next sample, if there is an admin listener.
     pub(in crate::shell) fn start(&mut self, timers: &mut Timers, at: Moment) {
         if self.is_on {

@@ -203,7 +203,8 @@ tables! {
     |view, at| row = view.consumers().get(at)?;
     {
         "by": row.kind.name(),
-        "name": row.who.as_ref().map_or_else(|| "other".to_owned(), |one| who(view, one)),
+        // None for all others together: a token may have any name.
+        "name": row.who.as_ref().map(|one| who(view, one)),
         "now_requests": row.now.requests,
         "now_bytes" as "now bytes": row.now.bytes,
         "now_worker_seconds" as "now worker time": seconds(row.now.worker_time),

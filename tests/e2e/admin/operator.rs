@@ -293,7 +293,7 @@ fn an_operator_sees_who_uses_most_by_source_token_and_pool() {
         [("source", "127.0.0.1", 6), ("token", "alice", 4), ("token", "bob", 2), ("pool", "tools", 6)]
     {
         let row = row(by, name);
-        assert_eq!((&row["now_requests"], &row["total_requests"]), (&json!(requests), &json!(requests)), "{row}");
+        assert_eq!(row["total_requests"], requests, "{row}");
         assert!(row["total_bytes"].as_u64() > Some(100) && row["total_worker_seconds"].is_f64(), "{row}");
     }
     assert!(rows.iter().position(|row| row["name"] == "alice") < rows.iter().position(|row| row["name"] == "bob"));

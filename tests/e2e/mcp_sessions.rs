@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::admin::{Admin, metric, with_admin};
+use crate::admin::{Admin, metric, said, with_admin};
 use crate::harness::{Daemon, Setup, echo, figure, with, worker};
 use crate::http::{Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door, door_of, messages, modern, post_modern, shared};
@@ -470,4 +470,80 @@ fn a_request_that_an_orderly_end_leaves_without_a_response_has_reached_no_worker
         let passed: Vec<Value> = passed.filter(|line| line["id"] == json!(id) && line["worker"].is_string()).collect();
         assert_eq!(passed, [] as [Value; 0], "{id} has got no response");
     }
+}
+
+/// A daemon whose pool is paused, after two sessions and a client of 2026-07-28 have used it.
+fn paused() -> (Daemon, [Http; 2], Http) {
+    let log = json!({ "level": "info", "format": "json", "requests": true });
+    let setup = with_admin(Setup::new([shared()])).limit("quiesce_sec", 600).set("log", log);
+    let daemon = door_of(setup, json!({}));
+    let sessions = [(); 2].map(|()| Http::session(daemon.address(), "2025-03-26"));
+    let mut modern_client = Http::connect(daemon.address());
+    post_modern(&mut modern_client, &modern(1, "tools/list", json!({})));
+    assert_eq!(modern_client.answer().status, 200);
+    said(&daemon, &["pause", "pool", "tools"]);
+    (daemon, sessions, modern_client)
+}
+
+/// Waits until the requests of so many clients wait for the paused pool.
+fn until_held(daemon: &Daemon, clients: usize) {
+    let waiting = || said(daemon, &["show", "waiting"]).matches("the paused pool tools").count();
+    daemon.until("they wait", || waiting() == clients);
+}
+
+#[test]
+fn requests_that_wait_for_a_paused_pool_when_the_daemon_drains_are_refused_as_those_that_come_then() {
+    let (daemon, [mut session, mut batch], mut other) = paused();
+    let mut second = session.again();
+    let mut new = Http::connect(daemon.address());
+    session.post(&request(11, "tools/list", json!({})));
+    post_modern(&mut other, &modern(12, "tools/list", json!({})));
+    let params = json!({ "protocolVersion": VERSION, "capabilities": {} });
+    new.post(&request(13, "initialize", params));
+    batch.post(&json!([request(14, "a", json!({})), request(15, "a", json!({}))]));
+    until_held(&daemon, 4);
+    second.post(&notification("notifications/cancelled", json!({ "requestId": 99 })));
+    daemon.signal(rustix::process::Signal::TERM);
+    let not_delivered = json!({ "reason": "shutting_down", "delivered": false });
+    let gone = session.answer();
+    assert_eq!((gone.status, &gone.json()["id"], &gone.json()["error"]["data"]), (404, &json!(11), &not_delivered));
+    assert_eq!(second.answer().status, 404, "what comes behind it is not passed on");
+    for (client, id) in [(&mut other, 12), (&mut new, 13)] {
+        let refused = client.answer();
+        assert_eq!((refused.status, &refused.json()["id"], &*refused.fields["retry-after"]), (503, &json!(id), "1"));
+        assert_eq!(refused.json()["error"]["data"], not_delivered);
+        assert_eq!(refused.fields["connection"], "close");
+    }
+    assert!(batch.answer().is_stream());
+    let told = messages(&batch.events());
+    let told: Vec<_> = told.iter().map(|error| (&error["id"], &error["error"]["data"])).collect();
+    assert_eq!(told, [(&json!(14), &not_delivered), (&json!(15), &not_delivered)]);
+    drop((session, second, other, new, batch));
+    let log = daemon.ends_well().stderr;
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let refused = lines.filter(|line| line["outcome"] == "refused" && line["reason"] == "shutting_down");
+    let mut ids: Vec<_> = refused.filter_map(|line| line["id"].as_u64()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [11, 12, 13, 14, 15], "each has its line in the log of requests");
+}
+
+#[test]
+fn a_request_that_waits_for_a_paused_pool_when_its_session_is_deleted_has_reached_no_worker() {
+    let (daemon, [mut session, mut batch], _) = paused();
+    let (mut deletes, mut behind) = (session.again(), session.again());
+    session.post(&request(11, "tools/list", json!({})));
+    batch.post(&json!([request(12, "a", json!({})), request(13, "a", json!({}))]));
+    until_held(&daemon, 2);
+    behind.post(&notification("notifications/x", json!({})));
+    for client in [&mut deletes, &mut batch.again()] {
+        client.send("DELETE /mcp", &[], "");
+        assert_eq!(client.answer().status, 204);
+    }
+    let told = session.answer();
+    assert_eq!((told.status, &told.json()["id"]), (404, &json!(11)));
+    assert_eq!(told.json()["error"]["data"], json!({ "reason": "request_discarded", "delivered": false }));
+    let told = batch.answer();
+    assert_eq!((told.status, told.json()["error"]["data"]["delivered"].as_bool()), (404, Some(false)));
+    assert_eq!(behind.answer().status, 404);
+    daemon.stop();
 }

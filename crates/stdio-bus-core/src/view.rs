@@ -56,6 +56,11 @@ impl<'a> View<'a> {
         self.bus.ctx.shutdown.refuses_requests()
     }
 
+    /// Whether nothing that clients send is passed on any more, since the daemon shuts down.
+    pub fn refuses_everything(&self) -> bool {
+        self.bus.ctx.shutdown.stops_workers()
+    }
+
     /// The number of a client for people.
     pub fn client_number(&self, client: ClientKey) -> Option<u32> {
         self.bus.ctx.clients.client_number(client)

@@ -7,7 +7,8 @@ use std::rc::Rc;
 use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
 use super::in_place::{Answer, Blocks};
-use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
+use crate::bus::id::Id;
+use crate::bus::port::{ClientKey, Close, Input, Moment, Peer, Reason};
 use crate::http1::Status;
 use crate::io::Io;
 use crate::mcp::Fault;
@@ -311,6 +312,19 @@ impl<I: Io> Reactor<I> {
         self.begin_http_answer(now, slot);
     }
 
+    /// Whether an answer is the core's refusal of a request that came too late for the daemon, or waited for it until then,
+    /// and nothing of its response was sent.
+    pub(super) fn comes_too_late(&self, slot: usize, said: &Said<'_>) -> bool {
+        let is_refused = self.http.refuses_requests && said.code() == Some(Reason::ShuttingDown.code().into());
+        is_refused && self.connections[AsHttp(slot)].state == State::Waiting
+    }
+
+    /// Refuses such a request as one that comes then. The core has reported it.
+    pub(super) fn refuse_too_late(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
+        self.connections[AsHttp(slot)].incoming.is_last = true;
+        self.answer_fault(now, slot, fault, id);
+    }
+
     /// Turns a response into a stream of events.
     pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, begins: &Beginning<'_>) {
         let connection = &mut self.connections[AsHttp(slot)];
@@ -389,6 +403,14 @@ impl<I: Io> Reactor<I> {
         }
     }
 
+    /// A message that gets no answer was not passed on, since its client ends or the daemon stops.
+    pub(super) fn tell_dropped(&mut self, now: Moment, slot: usize, serial: u64, fault: &Fault) {
+        let Some(connection) = self.connections.http_mut(slot) else { return };
+        if connection.serial == serial && connection.state == State::Waiting {
+            self.refuse_http(now, slot, fault, None);
+        }
+    }
+
     /// Answers without a body.
     pub(super) fn answer_empty(&mut self, now: Moment, slot: usize, status: Status) {
         self.answer_http(now, slot, |out, manner| write::empty(out, status, manner));
@@ -415,9 +437,8 @@ impl<I: Io> Reactor<I> {
             }
             Close::Flush => {
                 (member.is_closing, member.is_flushing) = (true, true);
-                self.http.memory.held -= member.waiting();
-                let untold = std::mem::take(&mut member.inbox).into_iter().filter_map(|waiting| waiting.tells);
-                untold.for_each(|(connection, _)| self.lose_member(now, connection, client, &[]));
+                let untold: Vec<_> = member.inbox.iter_mut().filter_map(|waiting| waiting.tells.take()).collect();
+                untold.into_iter().for_each(|(connection, _)| self.lose_member(now, connection, client, &[], &[]));
                 self.flush_by_role(now, client);
                 self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
             }
@@ -437,21 +458,34 @@ impl<I: Io> Reactor<I> {
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
         for at in connections {
             let Some(stream) = self.connections.http(at).map(|it| it.stream) else { continue };
-            self.lose_member(now, at, client, &member.role.kept().unanswered_on(stream));
+            let unanswered = member.role.kept().unanswered_on(stream);
+            let (held, begun): (Vec<_>, Vec<_>) = unanswered.iter().partition(|id| member.holds(id));
+            let [held, begun] = [held, begun].map(|ids| ids.into_iter().map(Id::token).collect::<Vec<_>>());
+            self.lose_member(now, at, client, &begun, &held);
         }
         let lost = member.forget();
         self.count_lost_events(client, lost);
         self.tell(now, Input::Closed(client));
     }
 
-    /// The client of a connection's request is gone: each request with one of these ids gets an error.
-    fn lose_member(&mut self, now: Moment, slot: usize, client: ClientKey, ids: &[Vec<u8>]) {
+    /// The client of a connection's request is gone: each request with one of these ids gets an error, and so does each
+    /// that was `held`, which no worker has got.
+    fn lose_member(&mut self, now: Moment, slot: usize, client: ClientKey, ids: &[Vec<u8>], held: &[Vec<u8>]) {
         let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.member.take_if(|member| *member == client).is_none() {
             return;
         }
-        if ids.is_empty() && self.connections[AsHttp(slot)].state == State::Waiting {
-            return self.refuse_http(now, slot, &Fault::no_session(), None);
+        let is_waiting = self.connections[AsHttp(slot)].state == State::Waiting;
+        if ids.is_empty() && is_waiting {
+            let fault = if held.is_empty() { Fault::no_session() } else { Fault::session_ended_before() };
+            let id = Some(held).filter(|held| held.len() == 1).and_then(|held| held.first());
+            return self.refuse_http(now, slot, &fault, id.map(Vec::as_slice));
+        }
+        if !held.is_empty() {
+            if is_waiting {
+                self.begin_events_by_role(now, slot);
+            }
+            self.queue_faults(slot, &Fault::session_ended_before(), held);
         }
         // The core has reported the loss.
         self.fail_exchange(now, slot, &Fault::session_ended(), ids);
@@ -465,16 +499,21 @@ impl<I: Io> Reactor<I> {
         match self.connections[AsHttp(slot)].state {
             State::Waiting => self.answer_fault(now, slot, fault, ids.first().map(Vec::as_slice)),
             State::Events => {
-                let connection = &mut self.connections[AsHttp(slot)];
-                for body in ids.iter().map(|id| fault.body(id)) {
-                    match &mut connection.outgoing.replay {
-                        Some(replay) => replay.push(None, body.into(), false),
-                        None => connection.event(None, &body),
-                    }
-                }
+                self.queue_faults(slot, fault, ids);
                 self.end_http_events(now, slot);
             }
             _ => {}
+        }
+    }
+
+    /// Queues an event with this error for each request with one of these ids.
+    fn queue_faults(&mut self, slot: usize, fault: &Fault, ids: &[Vec<u8>]) {
+        let connection = &mut self.connections[AsHttp(slot)];
+        for body in ids.iter().map(|id| fault.body(id)) {
+            match &mut connection.outgoing.replay {
+                Some(replay) => replay.push(None, body.into(), false),
+                None => connection.event(None, &body),
+            }
         }
     }
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use hashbrown::HashMap as Table;
 
 use crate::acp::Streams;
+use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, ListenerId, Moment, Names, PoolId, Source};
 use crate::bus::settings::Era;
 use crate::mcp::write::EventId;
-use crate::mcp::{Message, Session};
+use crate::mcp::{Kind, Message, Session};
 
 /// A message queued for the core.
 pub(super) struct Waiting {
@@ -98,7 +99,7 @@ pub(super) trait Keeps {
     }
 
     /// The ids of the requests that get their answers on this stream of it, if answers belong to streams.
-    fn unanswered_on(&self, _stream: u32) -> Vec<Vec<u8>> {
+    fn unanswered_on(&self, _stream: u32) -> Vec<Id> {
         Vec::new()
     }
 
@@ -165,6 +166,13 @@ impl Member {
     /// An event that it keeps begins to be sent once more.
     pub(super) fn begin_event(&mut self, event: EventId) {
         self.role.kept_mut().begin_event(event);
+    }
+
+    /// Whether the request with this id waits here, so that no worker has seen any of it.
+    pub(super) fn holds(&self, id: &Id) -> bool {
+        let is_its = |waiting: &&Waiting| waiting.taken == 0 && waiting.message.kind() == Kind::Request;
+        let ids = self.inbox.iter().filter(is_its).filter_map(|waiting| waiting.message.id());
+        ids.into_iter().any(|held| Id::parse(held).is_ok_and(|held| held == *id))
     }
 
     /// Whether a connection waits only for its message to be accepted.

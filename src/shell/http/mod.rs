@@ -56,6 +56,8 @@ pub(super) struct Http {
     /// How long a session may have no connection, if that is limited.
     session_detached: Option<Duration>,
     throttle: Throttle,
+    /// A message is being passed to the core, which takes no requests any more: an answer to it is the core's refusal.
+    refuses_requests: bool,
 }
 
 /// Memory used for MCP, in bytes.

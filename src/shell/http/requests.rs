@@ -327,7 +327,9 @@ impl<I: Io> Shell<I> {
         let mut left = SHARE;
         loop {
             let http = &mut self.reactor.http;
-            let Some(member) = http.members.get_mut(client).filter(|member| !member.is_paused) else { return };
+            let is_read = |member: &&mut Member| !member.is_paused && !member.is_flushing;
+            let Some(member) = http.members.get_mut(client).filter(is_read) else { return };
+            let is_closing = member.is_closing;
             let Some(mut waiting) = member.inbox.pop_front() else { return };
             if left == 0 {
                 member.inbox.push_front(waiting);
@@ -338,8 +340,10 @@ impl<I: Io> Shell<I> {
             let window = message.part(part);
             trace.iter().for_each(|id| self.bus.note_trace(id));
             let block = http.storage_of(message).map(|(storage, start)| (storage, start + *taken));
+            http.refuses_requests = self.bus.view().refuses_requests();
             let (received, effects) = self.bus.receive(now, Peer::Client(client), window);
             self.reactor.carry_out(effects, Some(&Source { from: Peer::Client(client), window, block }));
+            self.reactor.http.refuses_requests = false;
             trace.iter().for_each(|_| self.bus.note_trace(b""));
             *taken += received.consumed;
             let (is_taken, has_more) = (*taken == message.length(), *offered < message.length());
@@ -353,10 +357,25 @@ impl<I: Io> Shell<I> {
                 }
             }
             http.memory.held -= waiting.message.weight();
-            if let Some((connection, serial)) = waiting.tells {
-                self.reactor.tell_taken(now, connection, serial);
+            let Some((connection, serial)) = waiting.tells else { continue };
+            // A request that is refused has its answer elsewhere.
+            let is_dropped = waiting.message.kind() != Kind::Request;
+            match self.drops_messages(client, is_closing).filter(|_| is_dropped) {
+                Some(fault) => self.reactor.tell_dropped(now, connection, serial, &fault),
+                None => self.reactor.tell_taken(now, connection, serial),
             }
         }
+    }
+
+    /// Why the core passes on nothing of a client, if that is so; `is_closing` if it has begun to close it.
+    fn drops_messages(&self, client: ClientKey, is_closing: bool) -> Option<Fault> {
+        let view = self.bus.view();
+        let has_session = self.reactor.http.members.get(client).is_some_and(Member::is_session);
+        (is_closing || view.refuses_everything()).then(|| match view.refuses_requests() {
+            true if has_session => Fault::session_shuts_down(),
+            true => Fault::shutting_down(),
+            false => Fault::no_session(),
+        })
     }
 }
 

@@ -127,6 +127,13 @@ impl Fault {
         Self { code: why.code(), data: Some(data), ..Self::new(Status::Ok, text) }
     }
 
+    /// The session ended while the daemon held one of its requests, which no worker has got: it is as one that comes later.
+    pub fn session_ended_before() -> Self {
+        let data = json!({ "reason": Reason::RequestDiscarded.name(), "delivered": false });
+        let why = "the session has ended before a worker got this; begin with initialize";
+        Self { why: why.into(), data: Some(data), ..Self::no_session() }
+    }
+
     /// The answer to a request could not be kept until its client came back for it.
     pub fn answer_lost() -> Self {
         let why = Reason::EventsLost;

@@ -346,6 +346,11 @@ impl Session {
         !self.exchanges.is_empty()
     }
 
+    /// The ids of all unanswered requests.
+    pub fn unanswered(&self) -> impl Iterator<Item = &Id> {
+        self.exchanges.iter().map(|exchange| &exchange.id)
+    }
+
     /// Whether the request that begins it is pending on this stream.
     pub fn begins_on(&self, stream: u32) -> bool {
         self.initialize.is_some() && stream == Self::FIRST

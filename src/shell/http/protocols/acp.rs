@@ -172,6 +172,11 @@ impl<I: Io> Reactor<I> {
     /// The answer to `initialize`: only now its client learns the id of its connection. If it is an error, there is none.
     fn begin_with_answer(&mut self, now: Moment, slot: usize, client: ClientKey, said: &Said<'_>, length: usize) {
         let Some(id) = self.http.streams(client).map(|streams| streams.id.clone()) else { return };
+        if self.comes_too_late(slot, said) {
+            self.refuse_too_late(now, slot, &Fault::shutting_down(), said.id);
+            self.tell_sent(now, client, length);
+            return self.tell(now, Input::Left(client));
+        }
         let connection = &mut self.connections[AsHttp(slot)];
         let (id, whole) = ((!said.is_error).then_some(&*id), said.whole());
         let manner = Manner { fields: &asked::FIELDS, ..connection.manner(id) };

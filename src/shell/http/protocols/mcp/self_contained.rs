@@ -125,8 +125,9 @@ impl<I: Io> Shell<I> {
         let Some(message) = connection.incoming.parked.take() else { return };
         http.memory.held -= message.weight();
         let id = message.id().map(<[u8]>::to_vec);
-        let pool = self.still_admits(slot).and_then(|()| self.pool_asked(slot));
-        let result = pool.and_then(|pool| match self.bus.view().pool_era(pool) {
+        let is_late = self.bus.view().refuses_requests() && message.kind() == Kind::Request;
+        let taken = if is_late { Err(Fault::shutting_down()) } else { self.still_admits(slot) };
+        let result = taken.and_then(|()| self.pool_asked(slot)).and_then(|pool| match self.bus.view().pool_era(pool) {
             Some(Era::Legacy) => Err(self.legacy_server(pool, &message)),
             _ => self.give_modern(now, slot, pool, message),
         });
@@ -167,6 +168,10 @@ impl<I: Io> Reactor<I> {
         let takes = its.map_or(Takes::Either, Exchange::takes);
         // An error has a status of its own, which no stream of events has.
         let is_whole = is_answer && (takes != Takes::Events || said.status() != Status::Ok);
+        if is_answer && its.is_some() && self.comes_too_late(connection, said) {
+            self.refuse_too_late(now, connection, &Fault::shutting_down(), said.id);
+            return false;
+        }
         match state {
             Some(State::Waiting) if is_whole => self.answer_whole(now, connection, said.status(), said, None),
             Some(State::Waiting) if takes == Takes::JsonAlone => {

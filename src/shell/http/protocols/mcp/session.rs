@@ -223,6 +223,17 @@ impl<I: Io> Reactor<I> {
                 session.agree(&version);
             }
         }
+        if is_last
+            && let Some(at) = connection
+            && let Some(fault) = self.refusal_of(at, client, said, is_first)
+        {
+            self.refuse_too_late(now, at, &fault, said.id);
+            if is_first {
+                self.tell(now, Input::Left(client));
+            }
+            return None;
+        }
+        let session = self.http.members.get_mut(client)?.session()?;
         let before = session.weight();
         let is_event = connection.is_none() || !is_whole;
         let event = is_event.then(|| said.data(&blocks));
@@ -249,6 +260,20 @@ impl<I: Io> Reactor<I> {
             self.tell(now, Input::Left(client));
         }
         Some(true)
+    }
+
+    /// How a request of a session is refused that comes too late for the daemon, or waited for it until then: as one that
+    /// is posted then (`is_taken`). None if the session waits for other answers, or nothing is refused.
+    fn refusal_of(&self, slot: usize, client: ClientKey, said: &Said<'_>, begins: bool) -> Option<Fault> {
+        if !self.comes_too_late(slot, said) {
+            return None;
+        }
+        if begins {
+            return Some(Fault::shutting_down());
+        }
+        let member = self.http.members.get(client)?;
+        let Role::Session(session) = &member.role else { return None };
+        session.unanswered().all(|id| member.holds(id)).then(Fault::session_shuts_down)
     }
 
     /// A response becomes a stream of events of its session, which has had `place` of them. It gives out the `id` of the
@@ -413,8 +438,8 @@ impl Keeps for Session {
         self.take(event);
     }
 
-    fn unanswered_on(&self, stream: u32) -> Vec<Vec<u8>> {
-        Self::unanswered_on(self, stream).map(Id::token).collect()
+    fn unanswered_on(&self, stream: u32) -> Vec<Id> {
+        Self::unanswered_on(self, stream).cloned().collect()
     }
 }
 
@@ -468,7 +493,7 @@ impl Client for Session {
     fn give_up(&mut self, slot: usize, stream: u32, _asks: Option<&Id>) -> (Vec<Vec<u8>>, bool) {
         self.detach(slot, &[]);
         // Without the answer to its first request nobody knows its id.
-        (Keeps::unanswered_on(self, stream), self.begins_on(stream))
+        (Self::unanswered_on(self, stream).map(Id::token).collect(), self.begins_on(stream))
     }
 
     /// Checks whether a session is idle.

@@ -680,6 +680,58 @@ fn was_read(bridge: &Bridge) {
 }
 
 #[test]
+fn what_the_editor_cancels_while_it_is_held_is_not_sent_again_and_its_id_is_free_at_once() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout) = refused(&daemon);
+        let prompt =
+            |id: u32| format!("{{\"id\":{id},\"method\":\"session/prompt\",\"params\":{{\"sessionId\":\"s\"}}}}\n");
+        let cancel = |method: &str, id: u32| {
+            format!("{{\"method\":\"{method}\",\"params\":{{\"requestId\":{id},\"id\":{id}}}}}\n")
+        };
+        bridge.send((ask(2, "m") + &ask(3, "m") + &ask(4, "m") + &prompt(5) + &ask(6, "m")).as_bytes());
+        bridge.send(cancel("$/cancel_request", 1).as_bytes());
+        assert_eq!((&stdout.message()["error"]["code"]), &json!(-32800), "ACP: a cancelled request is answered");
+        bridge.send(cancel("notifications/cancelled", 2).as_bytes());
+        bridge.send(cancel("$/cancelRequest", 3).as_bytes());
+        let answer = stdout.message();
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(3), &json!(-32800)), "MCP: it is not");
+        bridge.send(b"{\"method\":\"session/cancel\",\"params\":{\"sessionId\":\"s\"}}\n");
+        assert_eq!(stdout.message(), json!({ "jsonrpc": "2.0", "id": 5, "result": { "stopReason": "cancelled" } }));
+        bridge.send((ask(2, "again") + &cancel("notifications/cancelled", 9)).as_bytes());
+        let mut second = daemon.accept();
+        assert_eq!(line(&mut *second), ask(0, "initialize"));
+        second.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+        for left in [ask(4, "m"), ask(6, "m"), ask(2, "again"), cancel("notifications/cancelled", 9)] {
+            assert_eq!(line(&mut *second), left);
+        }
+        for id in [4, 6, 2] {
+            second.write_all(format!("{{\"id\":{id},\"result\":{{}}}}\n").as_bytes()).expect("it reads");
+            assert_eq!(stdout.message(), json!({ "id": id, "result": {} }));
+        }
+        bridge.end_input();
+        rest(&mut *second);
+        drop(second);
+        assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+    }
+}
+
+#[test]
+fn what_the_editor_has_cancelled_before_it_is_refused_is_not_sent_again() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    for id in 1..3 {
+        bridge.send(ask(id, "m").as_bytes());
+        line(&mut *peer);
+    }
+    bridge.send(b"{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":1}}\n");
+    line(&mut *peer);
+    peer.write_all(&[refusal(1), refusal(2)].concat()).expect("it reads");
+    assert_eq!(stdout.message()["error"]["code"], -32016);
+    drop(peer);
+    assert_eq!(line(&mut *daemon.accept()), ask(2, "m"));
+}
+
+#[test]
 fn what_may_have_been_delivered_is_not_sent_again() {
     let daemon = Daemon::tcp();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();

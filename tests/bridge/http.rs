@@ -649,6 +649,81 @@ fn a_daemon_that_has_ended_takes_its_sessions_with_it() {
     assert!(bridge.stderr.text().contains("lost the connection to the daemon at http://127.0.0.1:"));
 }
 
+/// Refuses a request as a daemon that shuts down.
+fn shuts_down(asked: &Asked) {
+    let data = json!({ "reason": "shutting_down", "delivered": false });
+    let error = json!({ "code": -32016, "message": "the daemon is shutting down", "data": data });
+    let body = json!({ "jsonrpc": "2.0", "id": asked.body["id"], "error": error });
+    asked.answer("503 Service Unavailable", JSON, "Retry-After: 1\r\n", &body.to_string());
+}
+
+#[test]
+fn a_request_that_is_cancelled_before_it_is_sent_again_is_not_and_its_id_is_free_at_once() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    bridge.ask(tool(1));
+    let held = server.next("POST");
+    // It is cancelled while the server has it, so the server is told.
+    bridge.ask(json!({"method": "notifications/cancelled", "params": {"requestId": 1}}));
+    let cancelled = server.next("POST");
+    assert_eq!(cancelled.body["method"], "notifications/cancelled");
+    cancelled.accept();
+    shuts_down(&held);
+    bridge.ask(tool(1));
+    let again = server.next("POST");
+    assert_eq!(again.body["method"], "tools/call");
+    let answer = again.result(json!({ "its": "own" }));
+    assert_eq!(stdout.message(), answer, "that of the cancelled one is no answer to this");
+    assert!(!server.has_more());
+    // It is refused again and again until it is cancelled.
+    bridge.ask(tool(2));
+    shuts_down(&server.next("POST"));
+    shuts_down(&server.next("POST"));
+    bridge.ask(json!({"method": "notifications/cancelled", "params": {"requestId": 2}}));
+    bridge.ask(tool(3));
+    let next = loop {
+        let next = server.next("POST");
+        match next.body["id"].as_i64() {
+            // It was on its way.
+            Some(2) => shuts_down(&next),
+            None => next.accept(),
+            _ => break next,
+        }
+    };
+    assert_eq!(next.body["id"], 3);
+    let answer = next.result(json!({}));
+    assert_eq!(stdout.message(), answer);
+    bridge.end_input();
+    server.next("DELETE").accept();
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+}
+
+#[test]
+fn an_initialize_that_a_server_has_no_room_for_yet_is_repeated_and_begins_the_session() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout) = server.start();
+    bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
+    bridge.ask(tool(1));
+    for _ in 0..2 {
+        let asked = server.next("POST");
+        assert_eq!(asked.body["method"], "initialize");
+        let error = json!({ "code": -32000, "message": "an operator has paused this listener" });
+        let body = json!({ "jsonrpc": "2.0", "id": 0, "error": error });
+        asked.answer("503 Service Unavailable", JSON, "Retry-After: 1\r\n", &body.to_string());
+    }
+    let asked = server.next("POST");
+    let result = json!({"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": "2025-11-25"}});
+    asked.answer("200 OK", JSON, &format!("Mcp-Session-Id: {SESSION}\r\n"), &result.to_string());
+    assert_eq!(stdout.message(), result);
+    let asked = server.next("POST");
+    assert_eq!((&asked.body["id"], asked.field("mcp-session-id")), (&json!(1), Some(SESSION)));
+    let answer = asked.result(json!({}));
+    assert_eq!(stdout.message(), answer);
+    bridge.end_input();
+    server.next("DELETE").accept();
+    assert_eq!(bridge.code(), Some(0));
+}
+
 #[test]
 fn a_server_that_refuses_everything_ends_the_bridge() {
     let directory = tempfile::tempdir().expect("a directory");

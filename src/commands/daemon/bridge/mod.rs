@@ -20,11 +20,12 @@
 //! Reading order: this file is the life cycle of a bridge; `daemon.rs` has its options, `link.rs` the connection to the
 //! daemon, `stream.rs` reads and writes, with threads or the ring of `ring.rs`, `failure.rs` describes failures and
 //! `refusal.rs` answers requests with them; `waiting.rs` tracks pending requests, which `follow.rs` finds in the streams,
-//! `repeat.rs` keeps those that are sent again, `rounds.rs` says how long that is tried, and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket connection, with `frames.rs` and `tls.rs`.
+//! `repeat.rs` keeps those that are sent again but for what `cancelled.rs` finds, `rounds.rs` says how long that is tried, and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket connection, with `frames.rs` and `tls.rs`.
 //! `call.rs` is `stdio_bus call`, on the same connections; `run.rs` runs both.
 
 mod begun;
 mod call;
+mod cancelled;
 mod daemon;
 mod failure;
 mod follow;
@@ -52,13 +53,14 @@ use std::time::Duration;
 
 use memchr::memchr;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio::task::spawn_local as spawn;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::bus::reply::Delivered;
 use crate::error::{StartError, exit};
 use begun::BegunLine;
+use cancelled::Cancelled;
 use failure::{Ending, Failure};
 use guard::Guard;
 use link::{Sink, Source};
@@ -156,6 +158,7 @@ struct Shared {
     has_ended: Cell<bool>,
     /// Number of blocks received from the daemon.
     blocks: Cell<u64>,
+    stdout: Rc<Stream>,
     /// Held while something is written to stdout.
     writing: Mutex<()>,
     /// Held while something is sent to the daemon.
@@ -172,6 +175,18 @@ impl Shared {
     async fn send(&self, sink: &Sink, bytes: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
         let _sending = self.sending.lock().await;
         sink.send(bytes).await
+    }
+
+    /// Waits until lines can be written to stdout: nobody writes there, and no line of the daemon is begun.
+    async fn between_lines(&self) -> MutexGuard<'_, ()> {
+        loop {
+            let writing = self.writing.lock().await;
+            if self.waiting.borrow().at_line_start() {
+                return writing;
+            }
+            drop(writing);
+            sleep(RETURN_EVERY).await;
+        }
     }
 
     /// Closes the connection once stdin has ended and nothing is pending.
@@ -204,6 +219,7 @@ async fn bridge(
         was_read: Notify::new(),
         has_ended: Cell::new(false),
         blocks: Cell::new(0),
+        stdout: Rc::clone(&stdout),
         writing: Mutex::new(()),
         sending: Mutex::new(()),
         events,
@@ -310,13 +326,14 @@ async fn connect_again(
         }
     };
     let count = shared.repeat.borrow().count();
-    let what = if count == 1 {
-        "a request that it has refused is"
-    } else {
-        &format!("{count} requests that it has refused are")
+    let what = match count {
+        // They were cancelled.
+        0 => "what comes is sent".to_owned(),
+        1 => "a request that it has refused is sent again".to_owned(),
+        count => format!("{count} requests that it has refused are sent again"),
     };
     if is_first {
-        say(&format!("the daemon at {} shuts down; {what} sent again on a new connection", options.daemon));
+        say(&format!("the daemon at {} shuts down; {what} on a new connection", options.daemon));
     }
     shared.connection.set(shared.connection.get() + 1);
     shared.sink.replace(sink);
@@ -455,14 +472,7 @@ async fn until_ended(
 /// The daemon still has the connection open long after it has refused requests: the editor gets these errors of it, and
 /// what has come since is sent.
 async fn hold_no_longer(sink: &Sink, stdout: &Stream, shared: &Shared) {
-    let writing = loop {
-        let writing = shared.writing.lock().await;
-        if shared.waiting.borrow().at_line_start() {
-            break writing;
-        }
-        drop(writing);
-        sleep(RETURN_EVERY).await;
-    };
+    let writing = shared.between_lines().await;
     if !shared.repeat.borrow().has_given_up() {
         // All was sent meanwhile.
         return;
@@ -653,7 +663,7 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
 }
 
 /// Sends a part of stdin, or holds it. Returns the buffer.
-async fn pass_on(shared: &Shared, mut bytes: Vec<u8>) -> Vec<u8> {
+async fn pass_on(shared: &Rc<Shared>, mut bytes: Vec<u8>) -> Vec<u8> {
     if shared.drops_line.get() {
         let Some(end) = memchr(b'\n', &bytes) else { return bytes };
         bytes.drain(..=end);
@@ -690,7 +700,7 @@ fn lost(bytes: &[u8]) {
 }
 
 /// Holds a part of stdin, but for what is about something that the daemon still has.
-async fn hold(shared: &Shared, mut bytes: &[u8]) {
+async fn hold(shared: &Rc<Shared>, mut bytes: &[u8]) {
     let is_sending = shared.repeat.borrow().is_sending();
     let mut urgent = Vec::new();
     if !is_sending && shared.waiting.borrow().is_amid() {
@@ -701,8 +711,17 @@ async fn hold(shared: &Shared, mut bytes: &[u8]) {
     let has_pending = !shared.waiting.borrow().is_empty();
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         let mut repeat = shared.repeat.borrow_mut();
-        let is_part = is_sending || repeat.is_amid_held_line() || !line.ends_with(b"\n");
-        let urgency = if is_part { Urgency::Held } else { Urgency::of(line, has_pending) };
+        let is_whole = !repeat.is_amid_held_line() && line.ends_with(b"\n");
+        if let Some(cancelled) = Cancelled::by(line).filter(|_| is_whole)
+            && let Some(answers) = repeat.cancel(&cancelled)
+        {
+            answer(shared, answers);
+            // A turn may have a prompt that was sent, too.
+            if !(has_pending && cancelled.is_turn()) {
+                continue;
+            }
+        }
+        let urgency = if is_sending || !is_whole { Urgency::Held } else { Urgency::of(line, has_pending) };
         if urgency != Urgency::Held {
             urgent.extend_from_slice(line);
         }
@@ -720,6 +739,18 @@ async fn hold(shared: &Shared, mut bytes: &[u8]) {
     }
     while shared.repeat.borrow().is_full() {
         shared.goes_on.notified().await;
+    }
+}
+
+/// Answers what the editor has cancelled, as soon as that can be done.
+fn answer(shared: &Rc<Shared>, answers: Vec<u8>) {
+    if !answers.is_empty() {
+        let shared = Rc::clone(shared);
+        spawn(async move {
+            let _writing = shared.between_lines().await;
+            // Whether stdout can be written, `from_daemon` notices.
+            let _ = shared.stdout.write(answers).await;
+        });
     }
 }
 

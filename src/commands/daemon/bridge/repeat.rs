@@ -4,7 +4,8 @@
 //! repeated: it gets an error, as without this.
 //!
 //! Number, bytes and time are bounded: [`MOST_TRIES`](super::terms::MOST_TRIES), [`MOST_HELD`], [`HOLD_LIMIT`]. What exceeds them gets the daemon's
-//! own error. On the new connection the editor's `initialize` is repeated first, and its answer is not passed on.
+//! own error. What the editor cancels meanwhile is not sent again, and gets the answer that its protocol has for that
+//! ([`Cancelled`]). On the new connection the editor's `initialize` is repeated first, and its answer is not passed on.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -15,6 +16,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::cancelled::Cancelled;
 use super::waiting::{Again, LastWord, Waiting};
 use crate::bus::cancels;
 use crate::bus::id::Id;
@@ -260,6 +262,32 @@ impl Repeat {
     /// Drops the rest of a line that was sent in part. Returns whether its end was held.
     pub(super) fn drop_begun(&mut self) -> bool {
         self.take_line().ends_with(b"\n")
+    }
+
+    /// Takes out what the editor has cancelled: a request, or the prompts of a session. Returns the answers to it; none if
+    /// nothing that was cancelled is held.
+    pub(super) fn cancel(&mut self, cancelled: &Cancelled) -> Option<Vec<u8>> {
+        let mut answers = None::<Vec<u8>>;
+        let mut takes = |line: &[u8]| match cancelled.answer_to(line) {
+            Some(answer) if answers.is_none() || cancelled.is_turn() => {
+                answers.get_or_insert_default().extend(answer);
+                true
+            }
+            _ => false,
+        };
+        // What came last is what an id stands for that was used twice.
+        let mut lines: Vec<&[u8]> = self.held.split_inclusive(|byte| *byte == b'\n').collect();
+        let before = lines.len();
+        lines.reverse();
+        lines.retain(|line| !(line.ends_with(b"\n") && takes(line)));
+        lines.reverse();
+        let left = (lines.len() < before).then(|| lines.concat());
+        self.queue.retain(|(again, _)| !takes(&again.line));
+        self.refused.retain(|(again, _)| !takes(&again.line));
+        if let Some(left) = left {
+            self.held = left;
+        }
+        answers
     }
 
     /// Takes the errors of what was refused.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use memchr::memmem;
 use serde_json::Value;
 
+use super::cancelled::Cancelled;
 use super::follow::{Follower, Kind, Line};
 use super::terms::MOST_TRIES;
 use crate::bus::id::Id;
@@ -185,6 +186,8 @@ struct Request {
     /// Its line, if it is the only one with its id and not too long, and how often it was sent.
     line: Option<Vec<u8>>,
     tries: u8,
+    /// The editor has cancelled it.
+    is_cancelled: bool,
 }
 
 impl Waiting {
@@ -198,6 +201,11 @@ impl Waiting {
             draft.push(&bytes[start..next]);
             opening.note(&line, &draft.bytes);
             open.sent(&line, &draft.bytes);
+            if line.message.is_none()
+                && let Some(cancelled) = Cancelled::by(&draft.bytes)
+            {
+                open.cancel(&cancelled);
+            }
             draft.clear();
             start = next;
         });
@@ -211,9 +219,10 @@ impl Waiting {
         self.open.tries = 0;
     }
 
-    /// Removes a request that the daemon has refused, if it can be sent again.
+    /// Removes a request that the daemon has refused, if it can be sent again and the editor still wants it.
     pub(super) fn take_refused(&mut self, id: &Id) -> Option<Again> {
-        let request = self.open.requests.get_mut(&key(id)).filter(|request| request.tries < MOST_TRIES)?;
+        let may_go = |request: &&mut Request| request.tries < MOST_TRIES && !request.is_cancelled;
+        let request = self.open.requests.get_mut(&key(id)).filter(may_go)?;
         let (order, line, tries) = (request.order, request.line.take()?, request.tries);
         self.open.kept -= line.len();
         self.open.answered(id);
@@ -363,7 +372,15 @@ impl Open {
         self.count += 1;
         let order = self.next;
         self.next += 1;
-        let new = || Request { order, token: token.into(), prompts: None, times: 0, line: None, tries: 0 };
+        let new = || Request {
+            order,
+            token: token.into(),
+            prompts: None,
+            times: 0,
+            line: None,
+            tries: 0,
+            is_cancelled: false,
+        };
         let request = self.requests.entry(key(id)).or_insert_with(new);
         request.times += 1;
         request.prompts = line.prompts.map(Box::from);
@@ -371,6 +388,20 @@ impl Open {
         if request.times == 1 && !bytes.is_empty() && self.kept + bytes.len() <= MOST_KEPT {
             self.kept += bytes.len();
             (request.line, request.tries) = (Some(bytes.to_vec()), self.tries + 1);
+        }
+    }
+
+    /// The editor cancels what is pending.
+    fn cancel(&mut self, cancelled: &Cancelled) {
+        match cancelled {
+            Cancelled::Unanswered(id) | Cancelled::Answered(id) => {
+                self.requests.get_mut(&key(id)).into_iter().for_each(|request| request.is_cancelled = true);
+            }
+            Cancelled::Turn(session) => {
+                let names = |raw: &[u8]| serde_json::from_slice::<String>(raw).is_ok_and(|name| name == *session);
+                let prompts = |request: &&mut Request| request.prompts.as_deref().is_some_and(names);
+                self.requests.values_mut().filter(prompts).for_each(|request| request.is_cancelled = true);
+            }
         }
     }
 

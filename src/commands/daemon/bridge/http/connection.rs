@@ -3,6 +3,7 @@
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream as StdStream;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
@@ -172,6 +173,11 @@ impl AnswerHead {
 
     pub(super) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
+    }
+
+    /// When the server may be asked again (RFC 9110, section 10.2.3), if it says so in seconds.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        self.retry_after.map(|seconds| Duration::from_secs(seconds.into()))
     }
 
     pub(super) fn is_stream(&self) -> bool {

@@ -30,6 +30,9 @@ const MOST_TRIES: u32 = 5;
 const RENEW_LIMIT: Duration = Duration::from_secs(30);
 const RENEW_EVERY: Duration = Duration::from_millis(200);
 
+/// The longest pause before a request is sent again, whatever `Retry-After` says.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+
 /// Maximum length of a refusal's body that is read.
 const LONGEST_REFUSAL: usize = 64 * 1024;
 
@@ -43,8 +46,9 @@ enum Trouble {
     Refused(Refused),
     /// The daemon or the session has ended.
     Over(Ending),
-    /// The daemon shuts down, and no worker got the request: this error says so.
-    ShutsDown(Vec<u8>),
+    /// No worker got the request, as this error says, and it may be taken after this time: the daemon shuts down, or has
+    /// no room for a new session yet.
+    Later(Vec<u8>, Duration),
 }
 
 /// Sends a client's request, and answers it whatever happens. Signals `has_gone` when the server has it, as far as that
@@ -54,32 +58,32 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
     let mut trouble = converse(&state, number, &message, has_gone).await.err();
     if matches!(trouble, Some(Trouble::Over(_))) && message.modern.is_none() && state.can_renew() {
         // The server has not taken it: its session, or the daemon, was not there any more.
-        trouble = match renew(&state, renewals).await {
-            Ok(()) => converse(&state, number, &message, oneshot::channel().0).await.err(),
-            Err(ending) => Some(Trouble::Over(ending)),
-        };
+        trouble = again_in_new_session(&state, number, &message, renewals).await.err();
     }
     // A balancer brings it to another daemon, or this one is started again.
     let until = Instant::now() + RENEW_LIMIT;
-    while let Some(Trouble::ShutsDown(line)) = trouble {
-        if Instant::now() >= until || !state.awaits(number) {
+    while let Some(Trouble::Later(line, pause)) = trouble {
+        if !state.awaits(number) {
+            trouble = None;
+            break;
+        }
+        if Instant::now() >= until {
             state.pass(line).await;
             trouble = None;
             break;
         }
-        sleep(RENEW_EVERY).await;
+        state.set_held(number, true);
+        sleep(pause).await;
+        state.set_held(number, false);
         let renewals = state.renewals.get();
         trouble = converse(&state, number, &message, oneshot::channel().0).await.err();
         if matches!(trouble, Some(Trouble::Over(_))) && message.modern.is_none() && state.can_renew() {
-            trouble = match renew(&state, renewals).await {
-                Ok(()) => converse(&state, number, &message, oneshot::channel().0).await.err(),
-                Err(ending) => Some(Trouble::Over(ending)),
-            };
+            trouble = again_in_new_session(&state, number, &message, renewals).await.err();
         }
         if let Some(Trouble::Unreached(failure)) = &trouble
             && failure.may_pass()
         {
-            trouble = Some(Trouble::ShutsDown(line));
+            trouble = Some(Trouble::Later(line, RENEW_EVERY));
         }
     }
     if message.initializes() {
@@ -94,6 +98,15 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
         (Some(trouble), _) => report(&state, &message, trouble).await,
         (None, _) => {}
     }
+}
+
+/// Sends a request again in a new session, which is begun for it, unless its client cancels it meanwhile.
+async fn again_in_new_session(state: &Rc<State>, number: u64, message: &Message, renewals: u64) -> Result<(), Trouble> {
+    renew(state, renewals).await.map_err(Trouble::Over)?;
+    if !state.awaits(number) {
+        return Ok(());
+    }
+    converse(state, number, message, oneshot::channel().0).await
 }
 
 async fn converse(state: &State, number: u64, message: &Message, has_gone: oneshot::Sender<()>) -> Result<(), Trouble> {
@@ -126,7 +139,7 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
         };
     };
     if let Some(line) = refusal_among(&lines, message) {
-        return Err(Trouble::ShutsDown(line));
+        return Err(Trouble::Later(line, RENEW_EVERY));
     }
     take(state, message, lines).await;
     state.keep(reply);
@@ -255,7 +268,7 @@ async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: 
     if head.status == 503
         && let Some(line) = message::of_body(&body).and_then(|lines| refusal_among(&lines, message))
     {
-        return Err(Trouble::ShutsDown(line));
+        return Err(Trouble::Later(line, RENEW_EVERY));
     }
     if head.status == 404 && message.modern.is_none() && !message.initializes() && state.has_session() {
         return Err(Trouble::Over(Ending::SessionLost));
@@ -265,6 +278,11 @@ async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: 
         if is_own { Some(line) } else { message::error_for(&line, message.id()) }
     });
     let Some(line) = line else { return Err(Trouble::Refused(head.refused(&body))) };
+    // Nothing has begun, and later messages would have no session.
+    let comes_again = head.retry_after().filter(|_| head.status == 503 && message.initializes());
+    if let Some(pause) = comes_again {
+        return Err(Trouble::Later(line, pause.clamp(RENEW_EVERY, LONGEST_PAUSE)));
+    }
     state.pass(line).await;
     state.keep(reply);
     Ok(())
@@ -275,7 +293,7 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
     let options = &state.way.options;
     let refusal = match trouble {
         Trouble::Over(ending) => return over(state, ending).await,
-        Trouble::ShutsDown(line) => {
+        Trouble::Later(line, _) => {
             state.pass(line).await;
             return;
         }
@@ -333,7 +351,7 @@ pub(super) async fn say_to_server(state: &Rc<State>, message: &Message) {
         Ok(Err(Trouble::Over(ending))) => return over(state, ending).await,
         Ok(Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _))) => failure,
         Ok(Err(Trouble::Refused(refused))) => Failure::Refused(refused),
-        Ok(Err(Trouble::ShutsDown(_))) | Err(_) => Failure::Silent,
+        Ok(Err(Trouble::Later(..))) | Err(_) => Failure::Silent,
     };
     let what = if message.kind == Kind::Response { "an answer" } else { "a notification" };
     say(&format!("{what} of the client was not taken: {failure}"));

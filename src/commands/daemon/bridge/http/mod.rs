@@ -175,6 +175,7 @@ impl Client {
             number,
             token: message.token().map(Box::from),
             is_cancelled: false,
+            is_held: false,
             is_answered: false,
             is_modern: message.modern.is_some(),
             listens: message.listens(),
@@ -198,21 +199,21 @@ impl Client {
         if self.queue.borrow_mut().cancel(token).is_some() {
             return self.state.tell(Heard::GivenUp(token.into())).await;
         }
-        let (number, is_modern) = {
+        let (number, at_once) = {
             let mut open = self.state.open.borrow_mut();
             let found = open.iter_mut().find(|one| one.token.as_deref() == Some(token) && !one.is_cancelled);
             match found {
                 Some(one) => {
                     one.is_cancelled = !one.is_modern;
-                    (Some(one.number), one.is_modern)
+                    (Some(one.number), one.is_modern || one.is_held)
                 }
                 None => (None, message.modern.is_some()),
             }
         };
         match number {
-            Some(number) if is_modern => self.break_off(number).await,
+            Some(number) if at_once => self.break_off(number).await,
             // It was answered already.
-            None if is_modern => {}
+            None if at_once => {}
             number => {
                 exchange::say_to_server(&self.state, message).await;
                 let client = Rc::clone(self);

@@ -63,6 +63,8 @@ pub(super) struct Open {
     pub token: Option<Box<[u8]>>,
     /// Its client has cancelled it.
     pub is_cancelled: bool,
+    /// No server has it: it is about to be sent again.
+    pub is_held: bool,
     /// It was answered.
     pub is_answered: bool,
     /// Its revision has no sessions.
@@ -187,8 +189,9 @@ impl State {
         self.has_heard.set(true);
         if let Some(token) = &answers {
             let mut open = self.open.borrow_mut();
-            let request = open.iter_mut().find(|one| !one.is_answered && one.token.as_ref() == Some(token));
-            if let Some(request) = request {
+            // An id may be used again while the server may still answer the request that was cancelled.
+            let waiting = open.iter_mut().filter(|one| !one.is_answered && one.token.as_ref() == Some(token));
+            if let Some(request) = waiting.min_by_key(|one| one.is_cancelled) {
                 request.is_answered = true;
             }
         }
@@ -214,6 +217,11 @@ impl State {
     /// Whether the answer to this request is outstanding.
     pub(super) fn awaits(&self, number: u64) -> bool {
         self.open.borrow().iter().any(|one| one.number == number && !one.is_answered && !one.is_cancelled)
+    }
+
+    /// Notes whether a request is held.
+    pub(super) fn set_held(&self, number: u64, is_held: bool) {
+        self.open.borrow_mut().iter_mut().filter(|one| one.number == number).for_each(|one| one.is_held = is_held);
     }
 
     /// Removes a finished request.

@@ -25,7 +25,7 @@ impl Bus {
         }
         self.fleets.queue_mut().stop_awaiting_workers(&mut self.ctx);
         let before = core::mem::replace(&mut self.ctx.settings, settings);
-        let kept = arrange_pools(self.fleets.pools_mut(), &self.ctx, &mut self.sessions, &mut self.tasks, &before);
+        let kept = arrange_pools(self.fleets.pools_mut(), &mut self.ctx, &mut self.sessions, &mut self.tasks, &before);
         self.fleets.arrange_clients(&mut self.ctx, &self.requests, &mut self.subscriptions, &kept);
         self.fleets.admission_mut().arrange_listeners(&mut self.ctx, &before);
         kept.into_iter().for_each(|fleet| self.fleets.pools_mut().renew(&mut self.ctx, &before, fleet));

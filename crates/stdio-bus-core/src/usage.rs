@@ -218,6 +218,13 @@ struct Row {
     recent: [Used; INTERVALS],
 }
 
+impl AddAssign for Row {
+    fn add_assign(&mut self, more: Self) {
+        self.all += more.all;
+        self.recent.iter_mut().zip(more.recent).for_each(|(sum, more)| *sum += more);
+    }
+}
+
 /// The usage of all names.
 #[derive(Default)]
 pub(crate) struct Usage {
@@ -254,12 +261,20 @@ impl Usage {
             let mut names: Vec<_> = rows.iter().map(|(who, row)| (row.all.share_of(&sum), who.clone())).collect();
             names.sort_by(|one, other| one.0.total_cmp(&other.0).then_with(|| one.1.cmp(&other.1)));
             for (_, who) in names.into_iter().take(MOST_NAMES / 4) {
-                let row = rows.remove(&who).unwrap_or_default();
-                others.all += row.all;
-                others.recent.iter_mut().zip(row.recent).for_each(|(sum, more)| *sum += more);
+                *others += rows.remove(&who).unwrap_or_default();
             }
         }
         rows.entry(who).or_default()
+    }
+
+    /// The pool at this place, which has ended so many requests that took workers so long, has gone, and another one may
+    /// take the place: what it has used is that of all others from now on.
+    pub(crate) fn forget_pool(&mut self, pool: PoolId, (requests, worker_time): (u64, Duration)) {
+        let noted = self.pools.get_mut(pool.index()).map(core::mem::take).unwrap_or_default();
+        let used = Used { requests, worker_time, ..Used::NOTHING };
+        self.note(core::iter::once(Who::Pool(pool)), used - noted);
+        let kind = Kind::Pool as usize;
+        self.others[kind] += self.rows[kind].remove(&Who::Pool(pool)).unwrap_or_default();
     }
 
     /// Whether an interval counts as "now".

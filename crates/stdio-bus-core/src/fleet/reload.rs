@@ -115,7 +115,7 @@ pub(crate) fn wake_all(pools: &Pools, ctx: &mut Ctx, sessions: &mut Sessions) {
 /// Makes the pools those of the settings. Returns the fleets that were there before.
 pub(crate) fn arrange_pools(
     pools: &mut Pools,
-    ctx: &Ctx,
+    ctx: &mut Ctx,
     sessions: &mut Sessions,
     tasks: &mut Tasks,
     before: &Settings,
@@ -127,6 +127,7 @@ pub(crate) fn arrange_pools(
     for pool in pools.places().filter(|pool| is_another(*pool)) {
         sessions.forget_pool(pool);
         tasks.forget_pool(pool);
+        ctx.usage.forget_pool(pool, pools[pool].tally().ended());
     }
     pools.arrange(&ctx.settings, is_another)
 }

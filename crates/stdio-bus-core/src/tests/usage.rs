@@ -217,3 +217,35 @@ fn however_many_names_come_the_heavy_ones_are_kept_and_no_usage_is_lost() {
     assert_eq!(rows.iter().map(|row| row.all.requests).sum::<u64>(), CAME as u64 + 3);
     assert!(rows.last().is_some_and(|row| row.who.is_none()), "the others are one row");
 }
+
+#[test]
+fn a_pool_that_takes_the_place_of_a_removed_one_has_used_nothing_and_no_usage_is_lost() {
+    let named = |id: &str| settings(vec![Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) }]);
+    let mut bench = Bench::new(named("before"));
+    let client = client_at(&mut bench, FIRST);
+    ask(&mut bench, client, seconds(20));
+    // Some of it is not in the table yet.
+    ask(&mut bench, client, seconds(1));
+    bench.gone(client);
+    let mut gone = named("before");
+    gone.pools[0].is_gone = true;
+    bench.reload(&gone);
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    assert_eq!(rounded(used(&bench, &Who::Pool(PoolId::at(0))).1).0, 2, "it has its name as long as it has its place");
+    bench.reload(&named("after"));
+    bench.pass(seconds(1));
+    let pools = |bench: &Bench| {
+        let rows = consumers(bench, Kind::Pool, 9).into_iter();
+        rows.map(|row| (row.who, row.all.requests, row.all.worker_time)).collect::<Vec<_>>()
+    };
+    assert_eq!(pools(&bench), [(None, 2, seconds(21))]);
+    let client = client_at(&mut bench, FIRST);
+    let worker = bench.newest(1)[0];
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.pass(seconds(3));
+    let answer = bench.read_json(worker);
+    bench.write(worker, &json!({"id": answer["id"], "result": {}}).to_string());
+    let own = (Some(Who::Pool(PoolId::at(0))), 1, seconds(3));
+    assert_eq!(pools(&bench), [own, (None, 2, seconds(21))]);
+}

@@ -117,8 +117,10 @@ impl Caller {
 
     /// Whether it needs a connection to continue.
     pub(super) fn needs_wire(&self, random: &mut Random) -> bool {
-        // Each stream takes one, and answers to questions need another.
-        let most = 9.max(self.sessions.len() + 3);
+        // Each stream takes one, and answers to questions need another. Those of a visit whose DELETE was cut off may go on.
+        let is_left = |(what, visit): &(What, usize)| matches!(what, What::Open(_)) && *visit != self.visit;
+        let left = self.wires.iter().filter(|wire| wire.waits.front().is_some_and(is_left)).count();
+        let most = left + 9.max(self.sessions.len() + 3);
         self.wires.len() < most && (self.usable(random).is_none() || random.one_in(8))
     }
 

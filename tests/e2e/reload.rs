@@ -1,5 +1,6 @@
 //! Reloads: changes that apply at once, rolling replacement of workers, and no lost requests.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -199,6 +200,14 @@ fn listeners_have_the_numbers_of_the_configuration_after_a_reload_too() {
     assert!(paused.contains("third"), "{paused}");
     let status = |query: &str| Admin::of(&daemon).get(&format!("/readyz?listener={query}")).status;
     assert_eq!(["1", "2", "3", "01"].map(status), [404, 200, 400, 400]);
+    let shown: Value = serde_json::from_str(&Admin::of(&daemon).get("/listeners.json").body).expect("it is JSON");
+    let numbers = shown["listeners"].as_array().expect("rows").iter().map(|row| {
+        let name = row["listener"].as_str().expect("a name").rsplit('/').next().expect("a path").to_owned();
+        (name, row["number"].as_u64())
+    });
+    let known = [("127.0.0.1:0", Some(0)), ("first", None), ("second", Some(2)), ("third", Some(1))];
+    let known = known.map(|(name, at)| (name.to_owned(), at));
+    assert_eq!(numbers.collect::<BTreeMap<_, _>>(), BTreeMap::from(known));
     daemon.stop();
 }
 

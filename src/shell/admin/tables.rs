@@ -151,6 +151,7 @@ tables! {
     |view, at| place = view.places.get(at).filter(|_| view.bus.view().listener_in_use(at))?;
     {
         "listener": place.asked,
+        "number": view.order.iter().position(|listener| *listener == at),
         "why": why(view.bus.view().listener_readiness(at)),
         "addresses": place.bound,
     }

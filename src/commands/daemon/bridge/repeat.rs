@@ -154,9 +154,11 @@ impl Repeat {
         }
     }
 
-    /// What was held back of the daemon's last line, which it has not ended.
+    /// What was held back of the daemon's last line, which it has not ended. Of what may be the answer to a repeated
+    /// `initialize` the editor sees nothing.
     pub(super) fn take_tail(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.tail)
+        let tail = std::mem::take(&mut self.tail);
+        if matches!(self.initialize, Initialize::Awaited(_)) { Vec::new() } else { tail }
     }
 
     /// Whether there may be an error to hold back in these bytes, or the beginning of one at their end. `is_amid` says
@@ -423,6 +425,11 @@ mod tests {
                 assert_eq!(*repeat.initialize(), became, "in pieces of {cut}");
             }
         }
+        let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+        repeat.begin_again(Some(Id::parse(b"0").expect("an id")));
+        let half = "{\"method\":\"a\"}\n{\"id\":0,\"result\":{\"x\"";
+        let seen = sifted(half, 7, &mut repeat, &mut waiting);
+        assert_eq!(seen, "{\"method\":\"a\"}\n", "the connection has ended within the answer");
     }
 
     #[test]

@@ -67,7 +67,6 @@ use link::{Sink, Source};
 use mark::Mark;
 use refusal::Refusal;
 use repeat::{Initialize, Repeat, Urgency, is_request};
-use rounds::Rounds;
 use stream::{Backend, Stream};
 use terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
@@ -224,7 +223,7 @@ async fn bridge(
         sending: Mutex::new(()),
         events,
     });
-    let (mut input_ended, mut rounds) = (false, None);
+    let mut input_ended = false;
     spawn(to_daemon(stdin, Rc::clone(&shared)));
     loop {
         let connection = source.connection_id().map(|id| format!(" (connection {id})")).unwrap_or_default();
@@ -244,10 +243,7 @@ async fn bridge(
             sink.leave(Some(&ending)).await;
             // What has arrived is passed on first, and nothing of this connection is read or written any more.
             let _ = listener.await;
-            if matches!(shared.repeat.borrow().initialize(), Initialize::NotRepeated | Initialize::Accepted) {
-                rounds = None;
-            }
-            match connect_again(options, backend, &shared, &stdout, &ending, &mut rounds).await {
+            match connect_again(options, backend, &shared, &stdout, &ending).await {
                 Ok(again) => {
                     source = again;
                     continue;
@@ -276,7 +272,7 @@ async fn bridge(
 }
 
 /// The daemon has ended the connection, and refused requests that are sent again on a new one, which this makes. What else
-/// is pending may have been delivered, and gets an error. `rounds` are those since a daemon has last taken an `initialize`.
+/// is pending may have been delivered, and gets an error.
 ///
 /// # Errors
 /// There is none in time, and why if one was tried.
@@ -286,8 +282,11 @@ async fn connect_again(
     shared: &Shared,
     stdout: &Stream,
     ending: &Ending,
-    rounds: &mut Option<Rounds>,
 ) -> Result<Source, Option<Failure>> {
+    let round = {
+        let was_answered = shared.waiting.borrow().has_answered();
+        shared.repeat.borrow_mut().next_round(was_answered, Instant::now())
+    };
     let over = Refusal::over(options, ending, Delivered::Yes);
     let mut last = {
         let mut waiting = shared.waiting.borrow_mut();
@@ -308,20 +307,18 @@ async fn connect_again(
         last.extend(over.error(&id));
     }
     let _ = timeout(LAST_WORDS_LIMIT, stdout.write(last)).await;
-    let is_first = rounds.is_none();
-    let rounds = rounds.get_or_insert_with(|| Rounds::begin(Instant::now()));
-    let until = rounds.until();
-    let until = shared.repeat.borrow().deadline(true).map_or(until, |deadline| deadline.min(until));
     if shared.connection.get() > 0 {
-        sleep(rounds.pause()).await;
+        sleep(round.pause).await;
     }
     let (sink, source) = loop {
-        if Instant::now() >= until {
+        if Instant::now() >= round.until {
             return Err(None);
         }
         match link::connect(options, backend, CONNECT_LIMIT).await {
             Ok(link) => break link,
-            Err(failure) if !failure.may_pass() || Instant::now() + RETURN_EVERY >= until => return Err(Some(failure)),
+            Err(failure) if !failure.may_pass() || Instant::now() + RETURN_EVERY >= round.until => {
+                return Err(Some(failure));
+            }
             Err(_) => sleep(RETURN_EVERY).await,
         }
     };
@@ -332,7 +329,7 @@ async fn connect_again(
         1 => "a request that it has refused is sent again".to_owned(),
         count => format!("{count} requests that it has refused are sent again"),
     };
-    if is_first {
+    if round.is_first {
         say(&format!("the daemon at {} shuts down; {what} on a new connection", options.daemon));
     }
     shared.connection.set(shared.connection.get() + 1);
@@ -413,7 +410,8 @@ async fn until_ended(
     let mut not_heard = None;
     let mut silent_since = shared.blocks.get();
     let ending = loop {
-        let held_until = shared.repeat.borrow().deadline(!shared.waiting.borrow().is_empty());
+        let has_pending = !shared.waiting.borrow().is_empty();
+        let held_until = shared.repeat.borrow_mut().deadline(has_pending, Instant::now());
         // What is pending may be answered meanwhile.
         let look = held_until.map(|until| until.min(Instant::now() + HELD_LOOK));
         let linger = input_ended.then(|| Instant::now() + LINGER);

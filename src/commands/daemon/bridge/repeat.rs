@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::cancelled::Cancelled;
+use super::rounds::{Round, Rounds};
 use super::waiting::{Again, LastWord, Waiting};
 use crate::bus::cancels;
 use crate::bus::id::Id;
@@ -28,8 +29,8 @@ const MOST_HELD: usize = 4 << 20;
 /// How long anything is held. A daemon gives pending requests `quiesce_sec`, and a restart takes a few seconds.
 const HOLD_LIMIT: Duration = Duration::from_secs(120);
 
-/// The same while the daemon owes nothing: it closes a connection within a second of such a refusal. One that does not has
-/// passed on the refusal of another daemon behind it.
+/// How long after the daemon owes nothing any more: it closes such a connection within a second. One that does not has passed
+/// on the refusal of another daemon behind it.
 const IDLE_HOLD_LIMIT: Duration = Duration::from_secs(10);
 
 /// Maximum length of the daemon's error: it repeats an id and a session name.
@@ -60,6 +61,12 @@ pub(super) enum Initialize {
 pub(super) struct Repeat {
     /// Since when anything is held.
     since: Option<Instant>,
+    /// Since when, of that, the daemon has owed nothing.
+    idle_since: Option<Instant>,
+    /// Something was refused on this connection.
+    was_refused: bool,
+    /// The connections tried since a daemon was last there.
+    rounds: Option<Rounds>,
     /// Refused on this connection, with the daemon's errors.
     refused: Vec<(Again, Vec<u8>)>,
     /// Refused on an earlier one, and not sent again yet.
@@ -86,10 +93,30 @@ impl Repeat {
         self.is_holding() && !self.has_given_up
     }
 
-    /// When it is held no longer; `has_pending` says whether the daemon still owes answers.
-    pub(super) fn deadline(&self, has_pending: bool) -> Option<Instant> {
-        let limit = if has_pending || self.is_sending { HOLD_LIMIT } else { IDLE_HOLD_LIMIT };
-        self.since.filter(|_| !self.has_given_up).map(|since| since + limit)
+    /// When it is held no longer; `has_pending` says whether the daemon still owes answers `now`.
+    pub(super) fn deadline(&mut self, has_pending: bool, now: Instant) -> Option<Instant> {
+        let until = self.since.filter(|_| !self.has_given_up)? + HOLD_LIMIT;
+        if has_pending || self.is_sending {
+            self.idle_since = None;
+            return Some(until);
+        }
+        Some(until.min(*self.idle_since.get_or_insert(now) + IDLE_HOLD_LIMIT))
+    }
+
+    /// How a new connection is tried, `now` that the last one has ended; `was_answered` says whether the daemon has answered
+    /// anything on that.
+    pub(super) fn next_round(&mut self, was_answered: bool, now: Instant) -> Round {
+        let was_taken = match self.initialize {
+            Initialize::NotRepeated => was_answered || self.was_refused,
+            Initialize::Accepted => true,
+            Initialize::Awaited(_) | Initialize::Refused(_) => false,
+        };
+        if was_taken {
+            self.rounds = None;
+        }
+        let mut round = Rounds::next(&mut self.rounds, now);
+        round.until = self.since.map_or(round.until, |since| round.until.min(since + HOLD_LIMIT));
+        round
     }
 
     /// That time has come: nothing is held back any more.
@@ -203,6 +230,7 @@ impl Repeat {
         }
         let Some(again) = answered(line).and_then(|id| waiting.take_refused(&id)) else { return false };
         self.since.get_or_insert_with(Instant::now);
+        self.was_refused = true;
         self.refused.push((again, line.to_vec()));
         true
     }
@@ -211,7 +239,7 @@ impl Repeat {
     pub(super) fn begin_again(&mut self, initialize: Option<Id>) {
         self.requeue();
         self.initialize = initialize.map_or(Initialize::NotRepeated, Initialize::Awaited);
-        (self.tail, self.is_sending) = (Vec::new(), true);
+        (self.tail, self.is_sending, self.idle_since, self.was_refused) = (Vec::new(), true, None, false);
     }
 
     /// What has become of the `initialize` that is repeated on this connection.
@@ -247,7 +275,7 @@ impl Repeat {
             return Some((again.line, again.tries));
         }
         if self.held.is_empty() {
-            (self.since, self.is_sending, self.has_given_up) = (None, false, false);
+            (self.since, self.idle_since, self.is_sending, self.has_given_up) = (None, None, false, false);
             return None;
         }
         // The beginning of a long line is a part of its own, so that it is clear where it begins.
@@ -495,14 +523,91 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_has_time_to_close_after_its_last_answer_however_long_that_took() {
+        let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+        waiting.sending(request("1").as_bytes());
+        sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
+        let since = repeat.since.expect("it is held");
+        let answered = since + Duration::from_secs(60);
+        assert_eq!(repeat.deadline(true, answered), Some(since + HOLD_LIMIT));
+        assert_eq!(repeat.deadline(false, answered), Some(answered + IDLE_HOLD_LIMIT));
+        let later = answered + Duration::from_secs(5);
+        assert_eq!(repeat.deadline(false, later), Some(answered + IDLE_HOLD_LIMIT), "it owes nothing since then");
+        repeat.begin_again(None);
+        assert_eq!(repeat.deadline(false, later), Some(since + HOLD_LIMIT), "it is being sent again");
+        waiting.sending_again(&repeat.next(false).expect("it is sent").0, 1);
+        sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
+        assert_eq!(repeat.next(false), None, "this daemon shuts down, too");
+        assert_eq!(repeat.deadline(false, later), Some(later + IDLE_HOLD_LIMIT), "it has time of its own");
+        let last = since + HOLD_LIMIT - Duration::from_secs(1);
+        assert_eq!(repeat.deadline(true, last), Some(since + HOLD_LIMIT));
+        assert_eq!(repeat.deadline(false, last), Some(since + HOLD_LIMIT), "there is an end to all of it");
+    }
+
+    /// What has become of connections that were tried one after the other: how long it is tried, from the first one, and the
+    /// pauses.
+    fn tried(initialize: bool, each: impl Fn(&mut Repeat, &mut Waiting) -> bool) -> (Vec<Duration>, Vec<Duration>) {
+        let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
+        waiting.sending(request("1").as_bytes());
+        sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
+        let (begin, mut untils, mut pauses) = (repeat.since.expect("it is held"), Vec::new(), Vec::new());
+        let mut was_answered = true;
+        for seconds in 0..4 {
+            let round = repeat.next_round(was_answered, begin + Duration::from_secs(seconds));
+            assert_eq!(round.is_first, round.until == begin + Duration::from_secs(30 + seconds));
+            untils.push(round.until - begin);
+            pauses.push(round.pause);
+            repeat.begin_again(initialize.then(|| Id::parse(b"0").expect("an id")));
+            was_answered = each(&mut repeat, &mut waiting);
+        }
+        (untils, pauses)
+    }
+
+    #[test]
+    fn all_connections_until_a_daemon_is_there_have_one_limit_and_growing_pauses() {
+        let one_limit = vec![Duration::from_secs(30); 4];
+        let moved: Vec<_> = (30..34).map(Duration::from_secs).collect();
+        let no_worker = "{\"id\":0,\"error\":{\"code\":1,\"data\":{\"reason\":\"no_worker\"}}}\n";
+        let closed = |_: &mut Repeat, _: &mut Waiting| false;
+        let refuses = |repeat: &mut Repeat, waiting: &mut Waiting| {
+            sifted(no_worker, 1000, repeat, waiting);
+            false
+        };
+        for (what, (untils, pauses)) in [
+            ("a tunnel that closes at once", tried(false, closed)),
+            ("the same, which an initialize was sent to", tried(true, closed)),
+            ("a daemon that has no worker yet", tried(true, refuses)),
+        ] {
+            assert_eq!(untils, one_limit, "{what}");
+            assert!(pauses.is_sorted_by(|one, next| one < next), "{what}: {pauses:?}");
+        }
+        let accepts = |repeat: &mut Repeat, waiting: &mut Waiting| {
+            sifted("{\"id\":0,\"result\":{}}\n", 1000, repeat, waiting);
+            false
+        };
+        let refuses_again = |repeat: &mut Repeat, waiting: &mut Waiting| {
+            waiting.sending_again(&repeat.next(false).expect("it is held").0, 1);
+            sifted(&refusal("1"), 1000, repeat, waiting);
+            false
+        };
+        for (what, (untils, _)) in [
+            ("a daemon that takes the initialize", tried(true, accepts)),
+            ("one that answers", tried(false, |_, _| true)),
+            ("one that shuts down", tried(false, refuses_again)),
+        ] {
+            assert_eq!(untils, moved, "{what}");
+        }
+    }
+
+    #[test]
     fn what_was_held_for_too_long_is_given_up_once() {
         let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
         waiting.sending((request("1") + &request("2")).as_bytes());
         sifted(&refusal("1"), 1000, &mut repeat, &mut waiting);
         repeat.hold(request("3").as_bytes());
-        assert!(repeat.deadline(true).is_some() && repeat.wants_connection());
+        assert!(repeat.deadline(true, Instant::now()).is_some() && repeat.wants_connection());
         repeat.give_up();
-        assert_eq!(repeat.deadline(true), None, "it would be reached again and again");
+        assert_eq!(repeat.deadline(true, Instant::now()), None, "it would be reached again and again");
         assert!(!repeat.wants_connection() && repeat.is_holding(), "what comes waits behind what is held");
         assert_eq!(sifted(&refusal("2"), 1000, &mut repeat, &mut waiting), refusal("2"), "nothing more is held back");
         assert_eq!(repeat.take_errors(), refusal("1").into_bytes());

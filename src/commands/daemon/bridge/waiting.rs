@@ -39,6 +39,8 @@ pub(super) struct Waiting {
     begun: Vec<u8>,
     /// The daemon's last line, if it is an error without an id.
     last_word: Vec<u8>,
+    /// It has answered a request on this connection.
+    has_answered: bool,
 }
 
 /// The daemon's reason for closing a connection, or for refusing a request.
@@ -253,6 +255,7 @@ impl Waiting {
     /// A new connection begins, whose lines follow nothing.
     pub(super) fn begin_again(&mut self) {
         (self.answers, self.begun, self.last_word) = (Follower::default(), Vec::new(), Vec::new());
+        self.has_answered = false;
     }
 
     /// Records the end of the editor's input; the last line needs no newline. Returns what has to be sent to the daemon
@@ -278,7 +281,7 @@ impl Waiting {
 
     /// Records bytes that were written to the editor.
     pub(super) fn passed(&mut self, bytes: &[u8]) {
-        let Self { answers, open, begun, last_word, .. } = self;
+        let Self { answers, open, begun, last_word, has_answered, .. } = self;
         let mut start = 0;
         answers.read(bytes, |line| {
             let next = bytes.len() - line.rest;
@@ -294,7 +297,7 @@ impl Waiting {
                 }
             }
             if let Some((Kind::Response, id, _)) = line.message {
-                open.answered(&id);
+                *has_answered |= open.answered(&id);
             }
             begun.clear();
             start = next;
@@ -310,6 +313,11 @@ impl Waiting {
         let error = value.get("error").filter(|_| self.begun.is_empty())?;
         let text = |value: Option<&serde_json::Value>| Some(value?.as_str()?.to_owned());
         Some(LastWord { reason: text(error.pointer("/data/reason"))?, message: text(error.get("message"))? })
+    }
+
+    /// Whether the daemon has answered a request on this connection.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered
     }
 
     /// Removes a request that was cancelled.

@@ -28,9 +28,11 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use harness::{
@@ -572,11 +574,20 @@ fn what_was_refused_is_sent_on_the_connection_that_is_answered_and_on_none_that_
 
 /// An editor whose first daemon has answered `initialize` and refused the request 1; the connection is closed.
 fn refused(daemon: &Daemon) -> (Bridge, Reader) {
-    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    let (bridge, stdout) = unread(daemon);
+    let mut stdout = Reader::new(stdout);
+    assert_eq!(stdout.message()["id"], 0);
+    (bridge, stdout)
+}
+
+/// The same of an editor that has read nothing yet.
+fn unread(daemon: &Daemon) -> (Bridge, ChildStdout) {
+    let mut bridge = Bridge::from(Bridge::command(&daemon.address()));
+    let stdout = bridge.child.stdout.take().expect("stdout is a pipe");
+    let mut peer = daemon.accept();
     bridge.send(ask(0, "initialize").as_bytes());
     line(&mut *peer);
     peer.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
-    assert_eq!(stdout.message()["id"], 0);
     bridge.send(ask(1, "m").as_bytes());
     line(&mut *peer);
     peer.write_all(&refusal(1)).expect("it reads");
@@ -670,6 +681,110 @@ fn a_bridge_that_goes_on_says_what_it_could_not_send() {
     drop(peer);
     assert_eq!(stdout.message()["id"], 1);
     assert_eq!(line(&mut *daemon.accept()), ask(2, "m"));
+}
+
+#[test]
+fn a_notification_that_is_being_sent_again_when_the_connection_ends_is_not_lost_in_silence() {
+    let daemon = Daemon::unix();
+    let (mut bridge, _stdout) = refused(&daemon);
+    let mut second = daemon.accept();
+    assert_eq!(line(&mut *second), ask(0, "initialize"));
+    // More than a socket takes at once, and less than is held at most.
+    let note = format!("{{\"method\":\"note\",\"params\":[\"{}\"]}}\n", "a".repeat(3 << 20));
+    bridge.send(note.as_bytes());
+    was_read(&bridge);
+    second.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+    assert_eq!(line(&mut *second), ask(1, "m"));
+    second.read_exact(&mut [0; 10]).expect("the notification is being sent");
+    second.end_output();
+    while !String::from_utf8_lossy(&bridge.stderr.seen).contains("a notification or an answer of the client may not") {
+        assert!(!bridge.stderr.ended, "it says only: {}", bridge.stderr.seen.escape_ascii());
+        bridge.stderr.more();
+    }
+}
+
+#[test]
+fn an_editor_that_reads_slowly_gets_each_error_whole_though_the_bridge_connects_again() {
+    const REQUESTS: u32 = 500;
+    let daemon = Daemon::unix();
+    let (read, write) = pipe();
+    let filler =
+        File::options().write(true).custom_flags(libc::O_NONBLOCK).open(format!("/proc/self/fd/{}", write.as_raw_fd()));
+    let mut command = Bridge::command(&daemon.address());
+    command.stdout(write);
+    let mut bridge = Bridge::from(command);
+    let mut peer = daemon.accept();
+    for id in 0..=REQUESTS {
+        bridge.send(ask(id, "m").as_bytes());
+        assert_eq!(line(&mut *peer), ask(id, "m"));
+    }
+    let filled = fill(filler.expect("it can be opened once more"));
+    peer.write_all(&refusal(REQUESTS)).expect("it reads");
+    drop(peer);
+    // It has to wait for the editor. That it does not do so can be seen only for a limited time.
+    let Daemon::Unix(listener, _) = &daemon else { unreachable!("it is a Unix socket") };
+    listener.set_nonblocking(true).expect("it is open");
+    let early = waiting::comes_true(Duration::from_secs(4), || listener.accept().is_ok());
+    assert!(!early, "it goes on before the editor has read what was written for it");
+    let mut stdout = Reader::new(File::from(read));
+    stdout.exactly(filled);
+    for id in 0..REQUESTS {
+        let told = stdout.message();
+        assert_eq!((&told["id"], &told["error"]["data"]["reason"]), (&json!(id), &json!("daemon_gone")));
+    }
+    assert_eq!(line(&mut *daemon.accept()), ask(REQUESTS, "m"));
+}
+
+#[test]
+fn half_a_message_at_the_end_of_stdin_is_not_sent_on_the_new_connection_either() {
+    let daemon = Daemon::unix();
+    for (last, arrives) in [("{\"id\":2,\"meth", String::new()), (ask(2, "m").trim_end(), ask(2, "m"))] {
+        let (mut bridge, _stdout) = refused(&daemon);
+        bridge.send(last.as_bytes());
+        bridge.end_input();
+        let mut second = daemon.accept();
+        assert_eq!(line(&mut *second), ask(0, "initialize"));
+        second.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+        assert_eq!(line(&mut *second), ask(1, "m"));
+        assert_eq!(String::from_utf8_lossy(&rest(&mut *second)), arrives);
+        second.write_all(b"{\"id\":1,\"result\":{}}\n{\"id\":2,\"result\":{}}\n").expect("it reads");
+        drop(second);
+        assert_eq!(bridge.code(), Some(0));
+        let said = bridge.stderr.text();
+        assert_eq!(
+            said.contains("stdin has ended within a line; 13 bytes of it are dropped"),
+            arrives.is_empty(),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn an_editor_that_leaves_while_its_bridge_looks_for_another_daemon_ends_it() {
+    let daemon = Daemon::unix();
+    let (mut bridge, stdout) = unread(&daemon);
+    drop(daemon);
+    drop(stdout);
+    bridge.end_input();
+    assert_eq!(bridge.code(), Some(0), "it is not the failure that it would be after half a minute");
+}
+
+#[test]
+fn an_editor_that_leaves_while_a_refused_request_waits_has_the_others_cancelled_at_once() {
+    let daemon = Daemon::unix();
+    let mut bridge = Bridge::from(Bridge::command(&daemon.address()));
+    let mut peer = daemon.accept();
+    for id in 1..3 {
+        bridge.send(ask(id, "m").as_bytes());
+        line(&mut *peer);
+    }
+    peer.write_all(&[&refusal(2), &b"{\"method\":\"read\"}\n"[..]].concat()).expect("it reads");
+    let mut stdout = bridge.child.stdout.take().expect("stdout is a pipe");
+    stdout.read_exact(&mut [0; 18]).expect("the refusal is held");
+    drop(stdout);
+    bridge.end_input();
+    assert_eq!(rest(&mut *peer), b"");
+    assert_eq!(bridge.code(), Some(0));
 }
 
 /// Waits until a bridge has read all that was sent to it.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::net::{Shutdown, connect_unspec, shutdown};
-use tokio::task::spawn_local as spawn;
+use tokio::task::{spawn_blocking, spawn_local as spawn};
 use tokio::time::timeout;
 
 use super::daemon::{Daemon, Options};
@@ -43,15 +43,17 @@ pub(super) enum Source {
 /// # Errors
 /// Why it failed.
 pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration) -> Result<(Sink, Source), Failure> {
-    let open = || {
-        let socket = dial(&options.daemon.address(), limit).map_err(Failure::Dial)?;
+    let address = options.daemon.address();
+    let open = async || {
+        let dialed = spawn_blocking(move || dial(&address, limit)).await.map_err(io::Error::from);
+        let socket = dialed.and_then(|socket| socket).map_err(Failure::Dial)?;
         let stream = Stream::new(socket, backend).map(Rc::new).map_err(Failure::Dial)?;
         stream.watch_pulse();
         Ok(stream)
     };
     let url = match &options.daemon {
         Daemon::Lines(_) => {
-            let socket = open()?;
+            let socket = open().await?;
             return Ok((Sink::Lines(Rc::clone(&socket)), Source::Lines(socket)));
         }
         Daemon::Web(url) => url,
@@ -73,7 +75,7 @@ pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration
         ListenerKind::WebSocket | ListenerKind::Acp | ListenerKind::Tcp | ListenerKind::Unix => {}
     }
     let tls = trust.map(|trust| trust.begin()).transpose().map_err(Failure::File)?;
-    let (sender, receiver) = websocket::connect(open()?, url, token.as_deref(), tls, limit).await?;
+    let (sender, receiver) = websocket::connect(open().await?, url, token.as_deref(), tls, limit).await?;
     let urgent = Rc::clone(&sender);
     spawn(async move { urgent.send_urgent().await });
     Ok((Sink::WebSocket(sender), Source::WebSocket(Box::new(receiver))))

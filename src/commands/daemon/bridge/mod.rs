@@ -9,7 +9,7 @@
 //! | event | action |
 //! |---|---|
 //! | stdin ends | cancels pending prompts (`session/cancel`), tells the daemon (half-close; a WebSocket is closed once all is answered), passes on outstanding answers, exits with 0 when the daemon closes |
-//! | stdin has ended and stdout is closed | exits with 0: the editor is gone |
+//! | stdin has ended and stdout is closed, or stdout while there is no connection | exits with 0: the editor is gone |
 //! | the daemon closes | an error for each pending request; exits with 1, or 0 if stdin had ended and nothing was pending |
 //! | the daemon cannot be reached, refuses, or closes before any request | an error for each further request, for a while; exits with 1 |
 //! | the daemon shuts down, and has refused requests that no worker got | they are sent again on a new connection, with what came since (`repeat.rs`) |
@@ -46,9 +46,12 @@ mod waiting;
 mod websocket;
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use memchr::memchr;
@@ -92,6 +95,10 @@ const HELD_LOOK: Duration = Duration::from_secs(1);
 
 /// How long the answer to a repeated `initialize` may take: an agent may have to be started for it.
 const OPENING_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a new connection has to last before something is sent again that has no answer to an `initialize` to wait for: a
+/// tunnel or a balancer with no daemon behind it accepts, and closes as soon as it notices.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// Connects stdin and stdout to the daemon until either side ends, and returns the exit code. Errors were printed to
 /// stderr. The caller is expected to exit: a read of stdin may still be in progress.
@@ -143,8 +150,10 @@ struct Shared {
     connection: Cell<u32>,
     /// Stdin is read on, or has another connection.
     goes_on: Notify,
-    /// The answer to a repeated `initialize` may have come.
+    /// The answer to a repeated `initialize` may have come, or the connection has ended.
     was_opened: Notify,
+    /// Nothing more is sent on this connection.
+    is_over: Cell<bool>,
     /// The rest of the line of stdin whose beginning was lost with a connection is dropped.
     drops_line: Cell<bool>,
     /// Stdin has brought some input.
@@ -166,6 +175,28 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(sink: Sink, stdout: Rc<Stream>, events: Sender<Event>) -> Rc<Self> {
+        Rc::new(Self {
+            waiting: RefCell::default(),
+            repeat: RefCell::default(),
+            sink: RefCell::new(sink),
+            connection: Cell::new(0),
+            goes_on: Notify::new(),
+            was_opened: Notify::new(),
+            is_over: Cell::new(false),
+            drops_line: Cell::new(false),
+            has_asked: Cell::new(false),
+            input_ended: Cell::new(false),
+            was_read: Notify::new(),
+            has_ended: Cell::new(false),
+            blocks: Cell::new(0),
+            stdout,
+            writing: Mutex::new(()),
+            sending: Mutex::new(()),
+            events,
+        })
+    }
+
     fn sink(&self) -> Sink {
         self.sink.borrow().clone()
     }
@@ -188,6 +219,12 @@ impl Shared {
         }
     }
 
+    /// The connection has ended: what waits to be sent again waits for another one.
+    fn end_sending(&self) {
+        self.is_over.set(true);
+        self.was_opened.notify_one();
+    }
+
     /// Closes the connection once stdin has ended and nothing is pending.
     fn close_if_done(&self, sink: &Sink) {
         if self.input_ended.get() && self.waiting.borrow().is_empty() && !self.repeat.borrow().is_holding() {
@@ -205,51 +242,38 @@ async fn bridge(
 ) -> u8 {
     // Each task reports once, and no report waits for another to be handled.
     let (events, mut reports) = channel(8);
-    let shared = Rc::new(Shared {
-        waiting: RefCell::default(),
-        repeat: RefCell::default(),
-        sink: RefCell::new(sink),
-        connection: Cell::new(0),
-        goes_on: Notify::new(),
-        was_opened: Notify::new(),
-        drops_line: Cell::new(false),
-        has_asked: Cell::new(false),
-        input_ended: Cell::new(false),
-        was_read: Notify::new(),
-        has_ended: Cell::new(false),
-        blocks: Cell::new(0),
-        stdout: Rc::clone(&stdout),
-        writing: Mutex::new(()),
-        sending: Mutex::new(()),
-        events,
-    });
+    let shared = Shared::new(sink, Rc::clone(&stdout), events);
     let mut input_ended = false;
     spawn(to_daemon(stdin, Rc::clone(&shared)));
     loop {
         let connection = source.connection_id().map(|id| format!(" (connection {id})")).unwrap_or_default();
         let sink = shared.sink();
         let listener = spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
-        let sender = (shared.connection.get() > 0).then(|| spawn(send_again(sink.clone(), Rc::clone(&shared))));
-        let ending = until_ended(&mut reports, &shared, &stdout, &sink, &mut input_ended).await;
-        if let Some(sender) = sender {
-            // It would take what is for the next connection, and send it on this one.
-            sender.abort();
-        }
-        let ending = match ending {
+        let again = send_again(sink.clone(), Rc::clone(&shared), SETTLE_TIME);
+        let sender = (shared.connection.get() > 0).then(|| spawn(again));
+        let ending = match until_ended(&mut reports, &shared, &stdout, &sink, &mut input_ended).await {
             Ok(ending) => ending,
             Err(code) => return code,
         };
+        shared.end_sending();
         if ending.is_gone() && shared.repeat.borrow().wants_connection() {
             sink.leave(Some(&ending)).await;
-            // What has arrived is passed on first, and nothing of this connection is read or written any more.
+            // What has arrived is passed on first, and nothing of this connection is read or written any more. What is being
+            // written ends with the connection, and what may not have arrived is said.
             let _ = listener.await;
+            if let Some(sender) = sender {
+                let _ = sender.await;
+            }
             match connect_again(options, backend, &shared, &stdout, &ending).await {
                 Ok(again) => {
                     source = again;
                     continue;
                 }
-                Err(Some(failure)) => say(&format!("cannot connect to {} again: {failure}", options.daemon)),
-                Err(None) => {}
+                Err(NotAgain::EditorLeft(code)) => return code,
+                Err(NotAgain::Failed(failure)) => {
+                    say(&format!("cannot connect to {} again: {failure}", options.daemon))
+                }
+                Err(NotAgain::TooLate) => {}
             }
         }
         let nothing_came = shared.blocks.get() == 0 && matches!(options.daemon, Daemon::Lines(_));
@@ -271,22 +295,31 @@ async fn bridge(
     }
 }
 
+/// Why there is no new connection.
+enum NotAgain {
+    /// The last attempt failed.
+    Failed(Failure),
+    /// None was made in time.
+    TooLate,
+    /// Nobody is there any more for whom to make one: the exit code.
+    EditorLeft(u8),
+}
+
 /// The daemon has ended the connection, and refused requests that are sent again on a new one, which this makes. What else
 /// is pending may have been delivered, and gets an error.
 ///
 /// # Errors
-/// There is none in time, and why if one was tried.
+/// See [`NotAgain`].
 async fn connect_again(
     options: &Options,
     backend: Backend,
     shared: &Shared,
     stdout: &Stream,
     ending: &Ending,
-) -> Result<Source, Option<Failure>> {
-    let round = {
-        let was_answered = shared.waiting.borrow().has_answered();
-        shared.repeat.borrow_mut().next_round(was_answered, Instant::now())
-    };
+) -> Result<Source, NotAgain> {
+    // The editor may read slowly, and gets what follows before anything else.
+    let writing = shared.writing.lock().await;
+    let was_answered = shared.waiting.borrow().has_answered();
     let over = Refusal::over(options, ending, Delivered::Yes);
     let mut last = {
         let mut waiting = shared.waiting.borrow_mut();
@@ -306,22 +339,31 @@ async fn connect_again(
     for id in shared.waiting.borrow_mut().take() {
         last.extend(over.error(&id));
     }
-    let _ = timeout(LAST_WORDS_LIMIT, stdout.write(last)).await;
-    if shared.connection.get() > 0 {
-        sleep(round.pause).await;
-    }
-    let (sink, source) = loop {
-        if Instant::now() >= round.until {
-            return Err(None);
+    stdout.write(last).await.0.map_err(|error| NotAgain::EditorLeft(output_failed(&error)))?;
+    drop(writing);
+    let round = shared.repeat.borrow_mut().next_round(was_answered, Instant::now());
+    let connecting = async {
+        if shared.connection.get() > 0 {
+            sleep(round.pause).await;
         }
-        match link::connect(options, backend, CONNECT_LIMIT).await {
-            Ok(link) => break link,
-            Err(failure) if !failure.may_pass() || Instant::now() + RETURN_EVERY >= round.until => {
-                return Err(Some(failure));
+        loop {
+            if Instant::now() >= round.until {
+                return Err(NotAgain::TooLate);
             }
-            Err(_) => sleep(RETURN_EVERY).await,
+            match link::connect(options, backend, CONNECT_LIMIT).await {
+                Ok(link) => return Ok(link),
+                Err(failure) if !failure.may_pass() || Instant::now() + RETURN_EVERY >= round.until => {
+                    return Err(NotAgain::Failed(failure));
+                }
+                Err(_) => sleep(RETURN_EVERY).await,
+            }
         }
     };
+    let left = async {
+        stdout.reader_gone().await;
+        Err(NotAgain::EditorLeft(exit::OK))
+    };
+    let (sink, source) = first(left, connecting).await?;
     let count = shared.repeat.borrow().count();
     let what = match count {
         // They were cancelled.
@@ -334,6 +376,7 @@ async fn connect_again(
     }
     shared.connection.set(shared.connection.get() + 1);
     shared.sink.replace(sink);
+    shared.is_over.set(false);
     let opening = shared.waiting.borrow().opening();
     let mut repeat = shared.repeat.borrow_mut();
     // It may be among what is sent again.
@@ -343,8 +386,19 @@ async fn connect_again(
     Ok(source)
 }
 
-/// Sends on a new connection what was refused on the one before, and what stdin has brought since.
-async fn send_again(sink: Sink, shared: Rc<Shared>) {
+/// The result of the one that ends first; the other one is dropped.
+async fn first<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    poll_fn(|context| match one.as_mut().poll(context) {
+        Poll::Ready(result) => Poll::Ready(result),
+        Poll::Pending => other.as_mut().poll(context),
+    })
+    .await
+}
+
+/// Sends on a new connection what was refused on the one before, and what stdin has brought since. Without an `initialize`
+/// to repeat, it looks first whether the connection lasts for `settle_time`.
+async fn send_again(sink: Sink, shared: Rc<Shared>, settle_time: Duration) {
     let (opening, connection) = (shared.waiting.borrow().opening(), shared.connection.get());
     let is_awaited = matches!(shared.repeat.borrow().initialize(), Initialize::Awaited(_));
     if is_awaited && let Some((_, line)) = opening.initialize {
@@ -358,9 +412,13 @@ async fn send_again(sink: Sink, shared: Rc<Shared>) {
             let _ = shared.events.send(Event::DaemonEnded(connection, Ending::Uninitialized(why))).await;
             return;
         }
-        if let Some(line) = opening.initialized {
+        if !shared.is_over.get()
+            && let Some(line) = opening.initialized
+        {
             let _ = sink.send(line).await;
         }
+    } else {
+        let _ = timeout(settle_time, until_over(&shared)).await;
     }
     send_held(&sink, &shared).await;
     if shared.input_ended.get() && !shared.repeat.borrow().is_holding() {
@@ -369,20 +427,27 @@ async fn send_again(sink: Sink, shared: Rc<Shared>) {
     }
 }
 
-/// Waits for the answer to the repeated `initialize`.
+/// Waits for the answer to the repeated `initialize`, or the end of the connection.
 async fn answer_to_initialize(shared: &Shared) -> Initialize {
     loop {
         let initialize = shared.repeat.borrow().initialize().clone();
-        if !matches!(initialize, Initialize::Awaited(_)) {
+        if !matches!(initialize, Initialize::Awaited(_)) || shared.is_over.get() {
             return initialize;
         }
         shared.was_opened.notified().await;
     }
 }
 
-/// Sends all that is held, until something is refused anew.
+/// Waits for the end of the connection.
+async fn until_over(shared: &Shared) {
+    while !shared.is_over.get() {
+        shared.was_opened.notified().await;
+    }
+}
+
+/// Sends all that is held, until something is refused anew or the connection has ended.
 async fn send_held(sink: &Sink, shared: &Shared) {
-    loop {
+    while !shared.is_over.get() {
         let is_amid = shared.waiting.borrow().is_amid();
         let next = shared.repeat.borrow_mut().next(is_amid);
         shared.goes_on.notify_waiters();
@@ -420,14 +485,7 @@ async fn until_ended(
             None => Ok(reports.recv().await),
         };
         match report {
-            Ok(Some(Event::InputEnded)) => {
-                *input_ended = true;
-                let (stdout, shared) = (Rc::clone(stdout), Rc::clone(shared));
-                spawn(async move {
-                    stdout.reader_gone().await;
-                    let _ = shared.events.send(Event::ReaderGone).await;
-                });
-            }
+            Ok(Some(Event::InputEnded)) => *input_ended = true,
             Ok(Some(Event::Held)) => {}
             // Its last output, before it stopped reading, may still be in flight.
             Ok(Some(Event::NotHeard(connection))) if connection == shared.connection.get() => {
@@ -588,6 +646,14 @@ fn output_failed(error: &io::Error) -> u8 {
     exit::FAILURE
 }
 
+/// Tells when stdout is closed, after the end of stdin: the editor has left.
+fn watch_reader(shared: Rc<Shared>) {
+    spawn(async move {
+        shared.stdout.reader_gone().await;
+        let _ = shared.events.send(Event::ReaderGone).await;
+    });
+}
+
 /// Copies stdin to the daemon.
 async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
@@ -624,9 +690,19 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
         shared.was_read.notify_one();
     }
     let mut rest = begun.take();
-    if shared.repeat.borrow().is_holding() && !rest.is_empty() {
-        rest.push(b'\n');
-        shared.repeat.borrow_mut().hold(&std::mem::take(&mut rest));
+    let was_holding = shared.repeat.borrow().is_holding();
+    if was_holding {
+        let mut last = Waiting::default();
+        last.sending(&rest);
+        if !last.sent_all().is_whole {
+            ends_within_a_line(rest.len());
+        } else if !rest.is_empty() {
+            rest.push(b'\n');
+            shared.repeat.borrow_mut().hold(&rest);
+        }
+        rest.clear();
+        // What waits is for nobody if the editor leaves.
+        watch_reader(Rc::clone(&shared));
     }
     while shared.repeat.borrow().is_holding() {
         shared.goes_on.notified().await;
@@ -643,7 +719,7 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
         (false, false) if sink.answers_each_line() => [rest, b"\n".to_vec(), lines].concat(),
         // Half a message would end the connection before the outstanding answers.
         (false, false) => {
-            say(&format!("stdin has ended within a line; {} bytes of it are dropped", rest.len()));
+            ends_within_a_line(rest.len());
             lines
         }
         // Nothing can follow the partial line that the daemon has. The daemon drops it, and answers the rest.
@@ -658,6 +734,13 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
     shared.was_read.notify_one();
     shared.close_if_done(&sink);
     let _ = shared.events.send(Event::InputEnded).await;
+    if !was_holding {
+        watch_reader(shared);
+    }
+}
+
+fn ends_within_a_line(length: usize) {
+    say(&format!("stdin has ended within a line; {length} bytes of it are dropped"));
 }
 
 /// Sends a part of stdin, or holds it. Returns the buffer.
@@ -831,5 +914,50 @@ async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
         if ended || !matches!(written, Ok((Ok(()), _))) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use tokio::task::{LocalSet, yield_now};
+
+    use super::*;
+
+    const REQUEST: &str = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n";
+    const REFUSAL: &str = concat!(
+        r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32016,"message":"","#,
+        r#""data":{"reason":"shutting_down","delivered":false}}}"#,
+        "\n"
+    );
+
+    #[test]
+    fn without_an_initialize_a_request_is_sent_again_only_on_a_connection_that_lasts() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        LocalSet::new().block_on(&runtime, async {
+            let (socket, mut peer) = UnixStream::pair().expect("two sockets");
+            let sink = Sink::Lines(Rc::new(Stream::new(socket.into(), Backend::Threads).expect("a descriptor")));
+            let stdout = Rc::new(
+                Stream::new(io::stdout().as_fd().try_clone_to_owned().expect("a descriptor"), Backend::Threads)
+                    .expect("a descriptor"),
+            );
+            let shared = Shared::new(sink.clone(), stdout, channel(8).0);
+            shared.waiting.borrow_mut().sending(REQUEST.as_bytes());
+            let mut refusal = REFUSAL.into();
+            shared.repeat.borrow_mut().sift(&mut refusal, &mut shared.waiting.borrow_mut());
+            shared.repeat.borrow_mut().begin_again(None);
+            let again = spawn(send_again(sink.clone(), Rc::clone(&shared), Duration::MAX));
+            yield_now().await;
+            shared.end_sending();
+            again.await.expect("it ends with the connection");
+            assert_eq!(shared.repeat.borrow().count(), 1, "it can be sent on another one");
+            shared.is_over.set(false);
+            send_again(sink, Rc::clone(&shared), Duration::ZERO).await;
+            let mut sent = vec![0; REQUEST.len()];
+            peer.read_exact(&mut sent).expect("it was sent");
+            assert_eq!((sent, shared.repeat.borrow().count()), (REQUEST.into(), 0));
+        });
     }
 }

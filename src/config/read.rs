@@ -20,7 +20,7 @@ use super::{
 use crate::access::Secret;
 use crate::address::Address;
 use crate::bus::settings::{
-    self, Assignment, BadOutput, Check, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess,
+    self, Assignment, BadOutput, Check, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess, Start,
 };
 
 /// Maximum length of a pool id in bytes: it is in every line of its workers' stderr.
@@ -191,6 +191,8 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         instances,
         max_instances,
         assignment,
+        start: reader.choice(object, "start", [Start::AtOnce, Start::OnDemand]).unwrap_or_default(),
+        idle_stop: number(reader, object, "idle_stop_sec").filter(|seconds| *seconds > 0).map(Duration::from_secs),
         cancel_on_disconnect: cancel.unwrap_or(false),
         on_bad_output: reader.choice(object, "on_bad_output", [BadOutput::Restart, BadOutput::Skip]),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),

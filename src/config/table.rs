@@ -168,6 +168,18 @@ const POOL: &[Setting] = &[
         "Most workers of a dedicated pool.",
     ),
     row(
+        "start",
+        Choice(&["at_once", "on_demand"]),
+        Value("\"at_once\""),
+        "When workers are started: with the daemon, or when a first line needs one, until which the pool is asleep.",
+    ),
+    row(
+        "idle_stop_sec",
+        Number(Seconds, 0, 30 * DAY),
+        Value("0"),
+        "Idle time after which a pool that starts on demand falls asleep again; 0 is never.",
+    ),
+    row(
         "cancel_on_disconnect",
         Flag,
         Value("false"),

@@ -110,6 +110,25 @@ fn a_worker_leads_a_process_group_of_its_own() {
 }
 
 #[test]
+fn a_pool_that_starts_on_demand_has_no_process_before_its_first_line_nor_when_nobody_has_needed_it() {
+    let pool = with(worker("agents", 1, &[]), "start", "on_demand");
+    let mut daemon = Setup::new([with(pool, "idle_stop_sec", 1)]).start();
+    let mut client = daemon.connect();
+    let mut last = 0;
+    for wakes in 1..=2 {
+        assert_eq!(daemon.descendants(), [], "nobody needs a worker");
+        let pid = pid(&mut client);
+        assert_ne!(std::mem::replace(&mut last, pid), pid, "it is another process");
+        daemon.logs_times("reason=pool_woken", wakes);
+        daemon.logs_times("reason=pool_asleep", wakes);
+        daemon.until("its worker has ended", || daemon.descendants().is_empty());
+    }
+    let log = daemon.log();
+    daemon.stop();
+    assert!(!log.contains("reason=worker_exited"), "that is no failure: {log}");
+}
+
+#[test]
 fn a_pool_sets_the_environment_and_the_directory_of_its_workers() {
     let setup = Setup::new([]).variable("KEPT", "from the daemon").variable("CHANGED", "from the daemon");
     let directory = setup.path("work");

@@ -201,6 +201,7 @@ impl Bus {
             Input::RestartPool(pool) => self.fleets.pools_mut().on_restart_pool(&mut self.ctx, pool),
             Input::TakeOutWorker(worker) => self.fleets.pools_mut().take_out(&mut self.ctx, worker),
             Input::PausePool(pool) => self.fleets.pause_pool(&self.ctx, pool),
+            Input::WakePool(pool) => self.fleets.wake_to_ask(&mut self.ctx, pool),
             Input::ResumePool(pool) => self.fleets.resume_pool(&mut self.ctx, pool),
             Input::PauseListener { listener, is_paused } => {
                 self.fleets.pause_listener(&mut self.ctx, listener, is_paused)
@@ -231,6 +232,7 @@ impl Bus {
     #[cold]
     fn follow_workers(&mut self) {
         self.end_evicted();
+        self.fleets.pools_mut().note_wakes(&self.ctx);
         while self.ctx.workers_changed {
             self.fleets.go_on_replacing(&mut self.ctx, &self.sessions, &self.tasks);
             update_listeners(&mut self.fleets, &mut self.ctx);
@@ -284,6 +286,7 @@ impl Bus {
         self.ctx.check_waiting();
         fleet::pool::check_pools(self.fleets.pools(), &self.ctx);
         fleet::roll::check_rolls(self.fleets.pools(), &self.ctx);
+        fleet::demand::check_demand(self.fleets.pools(), &self.ctx);
         eras::discovery::check_questions(self.fleets.pools(), &self.ctx);
         self.fleets.queue().check_worker_queue(&self.ctx);
         self.fleets.balancer().check_assignments(&self.ctx);

@@ -16,6 +16,7 @@ use super::tally::{Counts, Tally};
 use super::worker::{State, Worker};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::histogram::Histogram;
 use crate::index::{ListenerId, PoolId};
 use crate::peers::{Client, Endpoint, Phase};
 use crate::view::View;
@@ -151,6 +152,10 @@ pub struct PoolRow<'a> {
     pub out: usize,
     /// The operator has paused it.
     pub is_paused: bool,
+    /// It has no workers until a line needs one.
+    pub is_asleep: bool,
+    /// How long its wakes have taken, from the line to the first answer of a worker.
+    pub wakes: &'a Histogram,
     /// Its counters.
     pub tally: &'a Tally,
 }
@@ -365,6 +370,8 @@ impl<'a> View<'a> {
             given_up: slots().filter(|slot| slot.is_given_up()).count(),
             out: slots().filter(|slot| slot.is_out()).count(),
             is_paused: self.bus.fleets.pools()[pool].is_paused(),
+            is_asleep: self.bus.fleets.pools().is_asleep(pool),
+            wakes: self.bus.fleets.pools()[pool].wakes(),
             tally: self.bus.fleets.pools()[pool].tally(),
         })
     }

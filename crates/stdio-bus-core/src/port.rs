@@ -134,6 +134,8 @@ pub enum Input {
     TakeOutWorker(WorkerKey),
     /// The operator pauses a pool: its new requests wait.
     PausePool(PoolId),
+    /// A client of MCP 2026-07-28 waits until it is known whether a pool serves it: a pool that is asleep is woken.
+    WakePool(PoolId),
     /// The operator resumes a pool, and has those of its workers started that were taken out.
     ResumePool(PoolId),
     /// The operator pauses a listener, which takes no new clients, or resumes it.

@@ -143,6 +143,8 @@ reasons! {
     PoolRolled "pool_rolled" Info "All outdated workers of a pool are replaced.",
     RollFailed "roll_failed" Error "Three new workers of a pool in a row ended before they had settled; the old ones stay.",
     EraKnown "era_known" Info "It was discovered whether the command of a pool serves MCP 2026-07-28.",
+    PoolAsleep "pool_asleep" Info "A pool that starts on demand was idle for idle_stop_sec: its workers are stopped until the next line.",
+    PoolWoken "pool_woken" Info "A line has come for a pool that was asleep: its workers are started.",
     RestartScheduled "restart_scheduled" Info "A worker will be restarted after its backoff.",
     PoolDegraded "pool_degraded" Error "A worker exceeded max_restarts within restart_window_sec and was given up.",
     ListenerClosed "listener_closed" Warn "No worker of a listener's pools is running; its socket is closed (when_not_ready).",

@@ -161,6 +161,10 @@ pub struct Pool {
     pub max_instances: usize,
     /// How messages without a session choose a worker.
     pub assignment: Assignment,
+    /// When its workers are started.
+    pub start: Start,
+    /// How long it is idle before it stops the workers that it does not keep then; none for never.
+    pub idle_stop: Option<Duration>,
     /// Whether workers are told with `session/cancel` when a client leaves with a request pending.
     pub cancel_on_disconnect: bool,
     /// Time limit for the answer to a request, if any.
@@ -189,6 +193,11 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// Whether it may be asleep.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.start == Start::OnDemand
+    }
+
     /// Whether it lends its workers to clients of this era for the time of a request.
     pub(super) fn lends(&self, era: Era) -> bool {
         era == Era::Modern && self.assignment == Assignment::Dedicated
@@ -219,6 +228,16 @@ pub enum BadOutput {
     Restart,
     /// The line is passed over.
     Skip,
+}
+
+/// When the workers of a pool are started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// With the daemon.
+    #[default]
+    AtOnce,
+    /// When the first line for them arrives: until then the pool is asleep, and again when it was idle for long enough.
+    OnDemand,
 }
 
 /// How a message without a known session chooses its worker (decision 6). Of several pools the last one of these holds.

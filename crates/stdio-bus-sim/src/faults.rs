@@ -7,6 +7,7 @@ use super::{Draws, Random};
 use crate::bus::port::PoolId;
 use crate::bus::settings::{
     Assignment, BadOutput, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
+    Start,
 };
 
 /// An action of the world.
@@ -118,8 +119,15 @@ fn pool(number: usize, draws: &mut Draws<'_>) -> Pool {
         idle_timeout: sometimes(draws, "idle_timeout", 4, 500..3000),
         worker_silent: Some(sometimes(draws, "worker_silent", 4, 500..3000).unwrap_or_default()),
         deny_methods: if draws.of("deny_methods").one_in(4) { vec!["session/list".into()] } else { Vec::new() },
+        start: start(draws),
+        idle_stop: sometimes(draws, "idle_stop", 2, 300..4000),
         ..Pool::default()
     }
+}
+
+/// When the workers of a pool are started.
+fn start(draws: &mut Draws<'_>) -> Start {
+    if draws.of("start").one_in(3) { Start::OnDemand } else { Start::AtOnce }
 }
 
 fn limits(draws: &mut Draws<'_>, holds: bool) -> Limits {
@@ -224,6 +232,10 @@ fn change(next: &mut Settings, draws: &mut Draws<'_>) {
             next.limits = Limits { max_input_buffer, replace_timeout, ..limits(draws, holds) };
             next.routing.id_collision = routing(draws).id_collision;
         }
+    }
+    if draws.of("demand").one_in(8) {
+        next.pools[at].start = start(draws);
+        next.pools[at].idle_stop = sometimes(draws, "idle_stop", 2, 300..4000);
     }
 }
 

@@ -29,9 +29,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::line::{Line, Party};
+use crate::bus::overview::Questions;
 use crate::bus::port::{Moment, Source};
 use crate::bus::report::Reason;
-use crate::bus::settings::{Assignment, Settings};
+use crate::bus::settings::{Assignment, Settings, Start};
 use crate::bus::shutdown::Stage;
 use doubt::Heard;
 use drain::Drain;
@@ -117,6 +118,10 @@ struct Worker {
     may_create: bool,
     /// Clients whose lines it was given.
     served: BTreeSet<usize>,
+    /// When somebody last waited for an answer of it, or had a session there.
+    needed_at: Moment,
+    /// Its pool has fallen asleep.
+    is_dismissed: bool,
     /// Lines that wait for the session that they name.
     early: Vec<Early>,
     /// What it has written for nobody.
@@ -293,12 +298,16 @@ pub struct Model {
     drain: Drain,
     /// The pools that the operator has paused.
     paused: BTreeSet<usize>,
+    /// The pools that have no workers until a line needs one.
+    asleep: BTreeSet<usize>,
 }
 
 impl Model {
     /// A model of a bus with these settings.
     pub fn new(settings: Settings) -> Self {
+        let pools = settings.pools.iter().enumerate();
         Self {
+            asleep: pools.filter(|(_, pool)| pool.start == Start::OnDemand).map(|(at, _)| at).collect(),
             settings,
             lines: Vec::new(),
             clients: Vec::new(),
@@ -414,6 +423,7 @@ impl Model {
                 self.workers[worker].used_at.insert(client, now);
             }
         }
+        self.note_needed(now);
         let idle = bus.view().stage() == Stage::Terminating && self.workers.iter().all(|worker| worker.released);
         assert!(!idle, "the shutdown waits for workers that are gone");
         let waits = self.clients.iter().any(|client| !client.closed);
@@ -422,7 +432,11 @@ impl Model {
         self.step.check_cancelled();
         assert_eq!(stats.sessions, self.sessions.len(), "sessions: {:?}", self.sessions);
         let pending = self.to_workers.len() + self.to_clients.len();
-        self.orphans_leave(now, pending.saturating_sub(stats.pending));
+        let rows = || {
+            (0..bus.view().request_slots()).filter_map(|slot| bus.view().request_row(now, slot, &Questions::default()))
+        };
+        let is_called = |token: &str| rows().filter(|row| row.id == token).count();
+        self.orphans_leave(now, pending.saturating_sub(stats.pending), is_called);
         self.check_early(bus.view().bytes_waiting());
         let pending = self.to_workers.len() + self.to_clients.len();
         assert_eq!(stats.pending, pending, "pending: {:?} {:?}", self.to_workers, self.to_clients);

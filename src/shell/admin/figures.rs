@@ -131,6 +131,8 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| Value::from(it.view.bus.view().is_listener_paused(at));
     gauge "stdio_bus_pool_paused" as "paused" of Pools: "1 while the operator has paused it.";
         One |it, at| Value::from(it.pool(at).is_paused);
+    gauge "stdio_bus_pool_asleep" as "asleep" of Pools: "1 while it has no workers until a line needs one.";
+        One |it, at| Value::from(it.pool(at).is_asleep);
     gauge "stdio_bus_pool_replacement_stopped" of Pools:
         "1 if a replacement stopped since new workers kept ending.";
         One |it, at| Value::from(u64::from(it.view.bus.view().roll_failure(at).is_some()));
@@ -189,7 +191,8 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up, taken_out by the operator.";
         Many |out, it, at| {
             let pool = it.pool(at);
-            let there = pool.settings.instances - pool.waiting - pool.given_up - pool.out;
+            let wanted = if pool.is_asleep { 0 } else { pool.settings.instances };
+            let there = wanted.saturating_sub(pool.waiting + pool.given_up + pool.out);
             let seats = [
                 ("filled", there),
                 ("waiting", pool.waiting),

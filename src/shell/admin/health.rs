@@ -14,8 +14,10 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
     match asked(view, request) {
         Ok(Readiness::Ready) => {
             let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.view().roll_failure(pool));
+            let asleep = request.parameter("pool").filter(|id| is_asleep(view, id)).map(|_| "the pool is asleep");
             // Clients are served, but an operator should look at these.
-            Response::text(Status::Ok, &std::iter::once("ready").chain(failures).collect::<Vec<_>>().join("; "))
+            let said = std::iter::once("ready").chain(asleep).chain(failures);
+            Response::text(Status::Ok, &said.collect::<Vec<_>>().join("; "))
         }
         Ok(Readiness::NotReady(why)) => Response::text(replaced(request, &[UNREADY]), &format!("not ready: {why}")),
         Ok(Readiness::Doubtful(why)) => {
@@ -69,6 +71,12 @@ fn asked(view: &View<'_>, request: &Request) -> Result<Readiness, String> {
 pub(super) fn listener_called(view: &View<'_>, name: &str) -> Option<usize> {
     let mut all = view.order.iter().enumerate();
     all.find(|(number, at)| view.places[**at].is_called(name) || number.to_string() == name).map(|(_, at)| *at)
+}
+
+/// Whether the pool with this id has no workers until a line needs one.
+fn is_asleep(view: &View<'_>, id: &str) -> bool {
+    let pool = view.workers.pools.iter().position(|pool| pool.core.id == id);
+    pool.is_some_and(|pool| view.bus.view().is_asleep(pool))
 }
 
 fn no_pool(view: &View<'_>, id: &str) -> String {

@@ -8,6 +8,7 @@ use super::figures::{self, FIGURES, Over, add_members};
 use super::response::Pieces;
 use super::samples::{STATES, seconds};
 use super::view::{MOST_CONSUMERS, View};
+use crate::bus::histogram::Histogram;
 use crate::bus::overview::{Level, Name, RequestRow, WaitsFor};
 use crate::bus::port::PoolId;
 use crate::bus::readiness::Readiness;
@@ -139,6 +140,9 @@ tables! {
         "requests": Outcome::ALL.iter().map(|one| (one.name(), pool.tally.requests(*one))).collect::<Value>(),
         "answer_seconds_half_below" as "p50": quantile(pool.tally, 0.5),
         "answer_seconds_99_percent_below" as "p99": quantile(pool.tally, 0.99),
+        "wakes": pool.wakes.count(),
+        "wake_seconds_half_below" as "wake_p50": below(pool.wakes, 0.5),
+        "wake_seconds_99_percent_below" as "wake_p99": below(pool.wakes, 0.99),
         "instances": pool.settings.instances,
         "max_instances": pool.settings.max_instances,
         "waiting": pool.waiting,
@@ -375,8 +379,13 @@ fn why(readiness: Option<Readiness>) -> Value {
 
 /// A quantile of answer times.
 fn quantile(tally: &Tally, part: f64) -> Option<f64> {
-    let wanted = (tally.durations().count() as f64 * part).ceil() as u64;
-    let class = tally.durations().cumulative().find(|(_, count)| *count >= wanted && *count > 0);
+    below(tally.durations(), part)
+}
+
+/// A quantile: below this bound, in seconds, is at least such a part of the durations.
+fn below(durations: &Histogram, part: f64) -> Option<f64> {
+    let wanted = (durations.count() as f64 * part).ceil() as u64;
+    let class = durations.cumulative().find(|(_, count)| *count >= wanted && *count > 0);
     class.map(|(bound, _)| bound.as_secs_f64())
 }
 

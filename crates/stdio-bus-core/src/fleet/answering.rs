@@ -63,6 +63,11 @@ impl Answering {
         &self.limits
     }
 
+    /// When the first of its pending requests was sent, or of those that were pending last.
+    pub(super) fn waits_since(&self) -> Moment {
+        self.waits_since
+    }
+
     /// Since when it is read without a pause.
     pub(crate) fn read_since(&self) -> Moment {
         self.read_since
@@ -102,12 +107,12 @@ impl Answering {
         self.is_on_probation
     }
 
-    /// It has answered, perhaps with a response. Returns whether that ends its probation.
+    /// It has answered, perhaps with a response. Returns whether that is its first answer, or ends its probation.
     pub(crate) fn answers(&mut self, responds: bool) -> bool {
-        self.has_answered = true;
+        let is_first = !core::mem::replace(&mut self.has_answered, true);
         self.responds |= responds;
         self.timeouts = 0;
-        core::mem::take(&mut self.is_on_probation)
+        core::mem::take(&mut self.is_on_probation) | is_first
     }
 }
 

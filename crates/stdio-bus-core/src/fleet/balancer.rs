@@ -375,6 +375,9 @@ impl Fleets {
         if self.waits_for_resume(group, line) {
             return Err(Refusal(Reason::NoWorker, "the operator has paused the pool".into()));
         }
+        if self.pools.may_sleep() {
+            self.wake_for_line(ctx, group);
+        }
         let has_doors = self.pools.have_modern();
         while has_doors && let Some(fleet) = self.balancer[group].unused_fleet(&self.pools) {
             self.use_fleet(ctx, fleet)?;

@@ -230,6 +230,7 @@ impl Bus {
             self.fleets.tick_question(&mut self.ctx, key),
             tick_extra(self.fleets.pools(), &mut self.ctx, &self.tasks, key),
             self.fleets.pools.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
+            self.fleets.tick_idle(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
         let Some(worker) = self.ctx.workers.get(key) else { return };
         let overdue_at = worker.end.cold.first_line_expires();

@@ -3,7 +3,8 @@
 //! `worker.rs` has the row of a worker and its state machine, and says which module writes which part of the row.
 //! `life.rs` carries out its actions, `answering.rs` watches workers that do not answer, and `doubt.rs` those that say
 //! nothing at all. `pool.rs` fills slots, as `restart.rs` allows, and `queue.rs` makes clients wait. `roll.rs` replaces
-//! workers in turn, `claim.rs` says whose they are. `pause.rs` has what the operator stops for a while. `balancer.rs` has
+//! workers in turn, `claim.rs` says whose they are. `pause.rs` has what the operator stops for a while, `demand.rs`
+//! the pools that are asleep while nobody asks. `balancer.rs` has
 //! the groups of workers, `admission.rs` the listeners and the sources of their clients. `readiness.rs` is what load
 //! balancers see.
 //!
@@ -17,6 +18,7 @@ pub mod admission;
 pub(crate) mod answering;
 pub(crate) mod balancer;
 pub(crate) mod claim;
+pub(crate) mod demand;
 pub(crate) mod doubt;
 pub mod eras;
 pub(crate) mod life;

@@ -17,6 +17,7 @@ use crate::fleet::Fleets;
 use crate::fleet::answering::put_on_probation;
 use crate::fleet::eras::discovery::Discovery;
 use crate::flow::window::SendWindow;
+use crate::histogram::Histogram;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::peers::{Endpoint, Workers};
@@ -86,6 +87,7 @@ pub(crate) enum Need {
 /// | `restarts` | this file |
 /// | `roll`, `settled`, `fallback` | `roll.rs` |
 /// | `is_released` | `reload.rs` |
+/// | `is_asleep`, `asked_at`, `woken_at` | `demand.rs`; `reload.rs` if it may not be asleep any more |
 /// | `need` | `eras/mod.rs`, which also hands slots and roll over to the fleet of the other era |
 /// | `has_subagents`, `dialect` | this file, asked by `session/children.rs` and `session/activity.rs` |
 pub(crate) struct Fleet {
@@ -97,6 +99,12 @@ pub(crate) struct Fleet {
     pub(in crate::fleet) need: Need,
     /// Its pool is removed from the configuration, and no client uses it.
     pub(in crate::fleet) is_released: bool,
+    /// It has no workers until a line needs one.
+    pub(in crate::fleet) is_asleep: bool,
+    /// When a line has last found no worker, or a worker that has ended since was asked something.
+    pub(in crate::fleet) asked_at: Moment,
+    /// When it was woken, until one of its workers has answered something.
+    pub(in crate::fleet) woken_at: Option<Moment>,
     /// When the next spare is started after workers that ended soon after a client had taken them.
     pub(in crate::fleet) restarts: Restarts,
     /// The replacement of its workers.
@@ -119,6 +127,9 @@ impl Fleet {
             slots: (0..pool.slots(id.era)).map(|_| WorkerSlot::default()).collect(),
             need,
             is_released: false,
+            is_asleep: pool.may_sleep(),
+            asked_at: Moment::default(),
+            woken_at: None,
             restarts: Restarts::default(),
             roll: Roll::default(),
             settled: pool.generation,
@@ -183,6 +194,8 @@ pub(crate) struct Pool {
     pub(in crate::fleet) discovery: Option<Discovery>,
     /// Its counters.
     pub(in crate::fleet) tally: Tally,
+    /// How long its wakes have taken, to the first answer of a worker.
+    pub(in crate::fleet) wakes: Histogram,
     /// The operator has paused it.
     is_paused: bool,
 }
@@ -197,6 +210,7 @@ impl Pool {
             fleets: [Some(Fleet::new(pool, id.of(Era::Legacy), legacy)), modern],
             discovery: has_both.then(Discovery::default),
             tally: Tally::default(),
+            wakes: Histogram::default(),
             is_paused: false,
         }
     }
@@ -215,6 +229,11 @@ impl Pool {
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
+
+    /// How long its wakes have taken, to the first answer of a worker.
+    pub(crate) fn wakes(&self) -> &Histogram {
+        &self.wakes
+    }
 }
 
 /// The configured pools, by their places in the settings.
@@ -224,6 +243,8 @@ pub(crate) struct Pools {
     have_modern: bool,
     /// Whether any of them is paused.
     are_paused: bool,
+    /// Whether any of them may be asleep.
+    may_sleep: bool,
     /// Errors to requests that were for no pool, or for one of several.
     errors_of_no_pool: Counts,
     /// The number of the next worker.
@@ -240,6 +261,7 @@ impl Pools {
             list,
             have_modern: !both.is_empty(),
             are_paused: false,
+            may_sleep: settings.pools.iter().any(settings::Pool::may_sleep),
             errors_of_no_pool: Counts::default(),
             next_number: 0,
             rolls_due: false,
@@ -275,7 +297,13 @@ impl Pools {
         }
         self.have_modern = self.list.iter().any(Pool::has_both);
         self.are_paused = self.list.iter().any(Pool::is_paused);
+        self.may_sleep = settings.pools.iter().any(settings::Pool::may_sleep);
         kept
+    }
+
+    /// Whether any of them may be asleep.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.may_sleep
     }
 
     /// Whether any of them is paused.
@@ -424,7 +452,7 @@ impl IndexMut<SlotId> for Pools {
 impl Fleet {
     /// Number of slots that are kept filled, the first ones.
     pub(crate) fn kept_slots(&self, ctx: &Ctx) -> usize {
-        if self.rests() || self.is_released { 0 } else { ctx.settings.pools[self.id].instances }
+        if self.rests() || self.is_released || self.is_asleep { 0 } else { ctx.settings.pools[self.id].instances }
     }
 
     /// Whether the workers of a pool do not crash.
@@ -480,7 +508,7 @@ impl Fleets {
             if !self.pools[slot].may_begin(ctx.time.now()) {
                 continue;
             }
-            if is_dedicated && !self.may_start_at_once(ctx, fleet.pool) {
+            if is_dedicated && (self.pools.has_enough(ctx, fleet) || !self.may_start_at_once(ctx, fleet.pool)) {
                 return;
             }
             if let Some(worker) = self.pools.start_in_slot(ctx, slot) {
@@ -516,6 +544,7 @@ impl Fleets {
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, ctx: &mut Ctx, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.pools[worker.fleet].roll.is_candidate(key);
+        self.pools[worker.fleet].note_asked(worker);
         if worker.has_run() && !worker.process.is_unwanted() {
             let learned = self.pools.end_question(ctx, worker);
             self.follow_era(ctx, learned);
@@ -547,6 +576,7 @@ impl Fleets {
         if !self.pools.has(fleet) {
             return;
         }
+        self.fall_asleep_without_workers(ctx, fleet);
         self.advance_roll(ctx, fleet);
         self.fill_slots(ctx, fleet);
         let kept = self.pools[fleet].kept_slots(ctx);
@@ -561,17 +591,34 @@ impl Fleets {
 impl Pools {
     /// The slots of a configured pool that are kept filled.
     pub(crate) fn slots_of(&self, ctx: &Ctx, pool: PoolId) -> impl Iterator<Item = &WorkerSlot> {
-        self.of(pool).flat_map(|fleet| &self[fleet].slots[..self[fleet].kept_slots(ctx)])
+        self.of(pool).flat_map(|fleet| {
+            let has_enough = self.has_enough(ctx, fleet);
+            let is_kept = move |slot: &&WorkerSlot| !has_enough || slot.worker.is_some() || slot.restarts.is_failing();
+            self[fleet].slots[..self[fleet].kept_slots(ctx)].iter().filter(is_kept)
+        })
     }
 
-    /// Whether a pool has `max_instances` workers, not counting those that are starting or stopping for a replacement.
-    pub(crate) fn is_full(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+    /// Number of workers of a pool, not counting those that are starting or stopping for a replacement.
+    fn staff(&self, ctx: &Ctx, fleet: FleetId) -> usize {
         let roll = &self[fleet].roll;
         let counts = |key: WorkerKey, worker: &Worker| {
             worker.fleet == fleet && !worker.tenure.is_leaving() && !roll.is_candidate(key)
         };
         ctx.workers.iter().filter(|(key, worker)| counts(*key, worker)).count()
-            >= ctx.settings.pools[fleet].max_instances
+    }
+
+    /// Whether a pool has `max_instances` workers, not counting those that are starting or stopping for a replacement.
+    pub(crate) fn is_full(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+        self.staff(ctx, fleet) >= ctx.settings.pools[fleet].max_instances
+    }
+
+    /// Whether a pool gets no more spares: where workers are started on demand, those that clients have taken count.
+    fn has_enough(&self, ctx: &Ctx, fleet: FleetId) -> bool {
+        let settings = &ctx.settings.pools[fleet];
+        settings.may_sleep()
+            && settings.assignment == Assignment::Dedicated
+            && !settings.lends(fleet.era)
+            && self.staff(ctx, fleet) >= settings.instances
     }
 
     /// Whether a worker may be started for a client. A pool whose workers crash is not restarted by clients that ask
@@ -621,6 +668,9 @@ impl Pools {
         let worker = ctx.workers.insert(worker)?;
         self.next_number += 1;
         ctx.wake_at(worker.into(), tenure.ages_at());
+        if let Some(idle_stop) = ctx.settings.pools[fleet].idle_stop {
+            ctx.wake_at(worker.into(), ctx.time.now().after(idle_stop));
+        }
         ctx.out.push(Effect::Spawn { worker, name, generation });
         Some(worker)
     }

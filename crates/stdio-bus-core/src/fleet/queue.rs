@@ -75,6 +75,11 @@ impl WorkerQueue {
         self.turns().next().is_some()
     }
 
+    /// The groups whose workers clients wait for.
+    pub(super) fn groups(&self) -> impl Iterator<Item = GroupId> {
+        self.waiting.iter().map(|waiting| waiting.group)
+    }
+
     /// Removes the clients that wait no more.
     fn take(&mut self, is_over: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         self.waiting.extract_if(.., |waiting| is_over(waiting)).collect()

@@ -156,8 +156,11 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     let (here, settings) = (&pools[fleet], &ctx.settings.pools[fleet]);
     let (id, slots) = (&settings.id, &here.slots);
     let workers = || slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
-    if workers().any(Worker::serves) {
+    if workers().any(Worker::serves) || here.starts_on_demand(ctx, pools) {
         return Ok(());
+    }
+    if here.is_asleep() {
+        return dead(format!("pool \"{id}\" is asleep, and its last worker has failed"));
     }
     if workers().any(Worker::is_asked) {
         return dead(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
@@ -218,7 +221,7 @@ pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
         }
         let runs = fleets.balancer[fleets.balancer.of_listener(listener)]
             .fleets()
-            .any(|fleet| ctx.workers.pool_runs(fleet.pool, |_| true));
+            .any(|fleet| ctx.workers.pool_runs(fleet.pool, |_| true) || fleets.pools.is_asleep(fleet.pool));
         let state = fleets.admission.listener_mut(listener);
         if core::mem::replace(&mut state.is_closed, !runs) != runs {
             continue;
@@ -259,7 +262,7 @@ impl View<'_> {
             let shows = |worker: &Worker| {
                 worker.end.stream.spoke_at().is_some() || now.since(worker.process.started()) >= FIRST_SIGN
             };
-            let lives = self.bus.ctx.workers.pool_runs(pool, shows);
+            let lives = self.bus.ctx.workers.pool_runs(pool, shows) || self.bus.fleets.pools.is_asleep(pool);
             any_lives |= lives;
             lives || self.bus.fleets.pools.slots_of(&self.bus.ctx, pool).all(|slot| slot.restarts.has_failed())
         });

@@ -84,6 +84,10 @@ impl Pools {
             self[fleet].forget_ends();
         }
         self[fleet].is_released &= ctx.settings.pools[fleet].is_gone;
+        if self[fleet].is_asleep && !ctx.settings.pools[fleet].may_sleep() {
+            self[fleet].is_asleep = false;
+            self.roll_soon(ctx);
+        }
         let slots = ctx.settings.pools[fleet].slots(fleet.era);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
         for worker in self[fleet].workers_beyond(keeps) {

@@ -107,6 +107,16 @@ impl Restarts {
         self.given_up || self.due.is_some()
     }
 
+    /// Whether the last worker has failed, and the next one could not be started or was not needed for less than this
+    /// since.
+    pub(super) fn has_failed_lately(&self, now: Moment, window: Duration) -> bool {
+        match self.due {
+            Some(_) if self.given_up => self.due > Some(now),
+            Some(due) => due.after(window) > now,
+            None => self.given_up,
+        }
+    }
+
     /// Whether a worker has failed since the last healthy one.
     pub(crate) fn has_failed(&self) -> bool {
         self.is_failing() || self.failures > 0

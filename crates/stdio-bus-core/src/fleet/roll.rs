@@ -384,7 +384,8 @@ impl Pools {
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
         worker.tenure.leave(by);
         let (why, name) = (worker.tenure.why(), worker.name);
-        let what = if worker.tenure.worn() == Some(Wear::Out) { "leaves" } else { "is being replaced" };
+        let is_gone = matches!(worker.tenure.worn(), Some(Wear::Out | Wear::Idle));
+        let what = if is_gone { "leaves" } else { "is being replaced" };
         let (pending, sessions) = (worker.end.to_answer.awaited(), worker.end.sessions.len());
         ctx.tell(Reason::WorkerReplaced, || {
             let text = format!("a worker {what}: {why}; it finishes {pending} requests and {sessions} sessions");
@@ -398,8 +399,8 @@ impl Pools {
 }
 
 impl Sessions {
-    /// Whether a worker that gets no new work is still needed.
-    fn has_work(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker) -> bool {
+    /// Whether a worker is needed, even if it gets no new work.
+    pub(super) fn has_work(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker) -> bool {
         let is_in_use = |session: &Session| session.owner().is_some() || session.is_working();
         worker.end.to_answer.awaited() > 0
             || worker.owner().is_some()

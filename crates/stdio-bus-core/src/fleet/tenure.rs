@@ -18,6 +18,8 @@ pub(crate) enum Wear {
     Operator,
     /// The operator has taken it out.
     Out,
+    /// Nobody has needed it for `idle_stop_sec`.
+    Idle,
     /// It was asked `server/discover`, and may serve no clients of earlier versions any more.
     Asked,
 }
@@ -35,6 +37,8 @@ pub(crate) struct Tenure {
     requests_left: u32,
     /// It gets no new work, and ends at this moment at the latest.
     leaves_by: Option<Moment>,
+    /// Since when nobody needs it, and how many bytes it had been sent then, as of the last look.
+    idle: Option<(Moment, u64)>,
 }
 
 impl Tenure {
@@ -45,7 +49,7 @@ impl Tenure {
         let ages_at = pool.max_age.map_or(Moment::NEVER, |age| now.after(age - age * part / 2560));
         let requests = pool.max_requests.unwrap_or(0);
         let less = (u64::from(requests) * u64::from(part) / 2560) as u32;
-        Self { generation, worn: None, ages_at, requests_left: requests - less, leaves_by: None }
+        Self { generation, worn: None, ages_at, requests_left: requests - less, leaves_by: None, idle: Some((now, 0)) }
     }
 
     /// Whether it gets no new work.
@@ -62,6 +66,7 @@ impl Tenure {
             Some(Wear::Memory(mib)) => format!("its processes hold {mib} MiB (recycle_memory_mb)").into(),
             Some(Wear::Operator) => "the operator wants it".into(),
             Some(Wear::Out) => "the operator has taken it out".into(),
+            Some(Wear::Idle) => "nobody has needed it for idle_stop_sec".into(),
             Some(Wear::Asked) => "it was asked server/discover, and sessions need one that was not".into(),
         }
     }
@@ -106,6 +111,16 @@ impl Tenure {
         self.leaves_by = Some(by);
     }
 
+    /// Since when nobody needs it, and how many bytes it had been sent then, as of the last look.
+    pub(super) fn idle(&self) -> Option<(Moment, u64)> {
+        self.idle
+    }
+
+    /// It was looked at again.
+    pub(super) fn note_idle(&mut self, idle: Option<(Moment, u64)>) {
+        self.idle = idle;
+    }
+
     /// It gets a request. Returns whether that is the last one that it may get.
     #[inline(always)]
     pub(super) fn count_request(&mut self) -> bool {
@@ -120,6 +135,6 @@ impl Tenure {
     /// Other limits hold for it from now on, as from its start.
     pub(super) fn limit(&mut self, started: Moment, pool: &Pool, number: u32) {
         let limits = Self::new(started, pool, self.generation, number);
-        *self = Self { worn: self.worn, leaves_by: self.leaves_by, ..limits };
+        *self = Self { worn: self.worn, leaves_by: self.leaves_by, idle: self.idle, ..limits };
     }
 }

@@ -82,6 +82,11 @@ impl SendWindow {
         Self { window: FIRST_WINDOW, ..Self::default() }
     }
 
+    /// Bytes queued since the worker was started.
+    pub(crate) fn queued(&self) -> u64 {
+        self.queued
+    }
+
     /// Bytes queued and not read, as far as is known.
     pub(crate) fn backlog(&self) -> u64 {
         self.queued - self.read

@@ -8,6 +8,7 @@ mod backpressure;
 mod children;
 mod clients;
 mod closing;
+mod demand;
 mod deny;
 mod detached;
 mod discovery;

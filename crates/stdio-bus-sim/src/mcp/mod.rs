@@ -21,7 +21,7 @@ use super::{Draws, Random};
 use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Origin, Peer, Place, Signal, WorkerKey};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
-    Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
+    Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings, Start,
 };
 use tasks::Task;
 use worker::{SimWorker, Work};
@@ -127,6 +127,11 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
             max_instances: instances + more,
             assignment,
             cancel_on_disconnect: draws.of("cancel_on_disconnect").one_in(3),
+            start: if draws.of("start").one_in(3) { Start::OnDemand } else { Start::AtOnce },
+            idle_stop: draws
+                .of("idle_stop")
+                .one_in(2)
+                .then(|| Duration::from_millis(draws.of("idle").range(300..4000) as u64)),
             ..Pool::default()
         });
     }

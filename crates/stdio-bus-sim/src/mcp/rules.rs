@@ -7,7 +7,7 @@ use super::worker::{SimWorker, Work};
 use super::{PATIENCE, SILENT_FOR, SimClient, World};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
-use crate::bus::settings::{Assignment, Era};
+use crate::bus::settings::{Assignment, Era, Start};
 use crate::small::SmallWorld;
 
 impl World {
@@ -202,7 +202,11 @@ impl World {
         let is_extra = is_spare && live.count() > self.settings.pools[worker.pool].instances;
         // Sessions have another one.
         let is_for_others = (worker.may_be_pinned || worker.is_late) && worker.served.is_empty();
-        assert!(is_left || is_extra || is_for_others || worker.is_gone(), "worker {at} is told to stop");
+        // Its pool falls asleep.
+        let pool = &self.settings.pools[worker.pool];
+        let is_unneeded = worker.work.iter().all(|work| work.given_up.is_some()) && !self.works_on_task(at);
+        let sleeps = pool.start == Start::OnDemand && pool.idle_stop.is_some() && is_unneeded;
+        assert!(is_left || is_extra || is_for_others || sleeps || worker.is_gone(), "worker {at} is told to stop");
     }
 
     pub(super) fn check(&mut self) {
@@ -211,7 +215,11 @@ impl World {
             assert_eq!(self.ground.bus.view().pool_era(pool), self.eras[pool], "of pool {pool}");
             let here = &self.settings.pools[pool];
             let leaves = |worker: &SimWorker| (worker.may_be_pinned || worker.is_late) && worker.pinned.is_none();
-            let of_pool = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released);
+            // Others may be started while those of a pool that has fallen asleep are ending.
+            let counts = |worker: &&SimWorker| {
+                worker.pool == pool && !worker.released && (here.start != Start::OnDemand || worker.takes())
+            };
+            let of_pool = self.workers.iter().filter(counts);
             let live: Vec<&SimWorker> = of_pool.filter(|worker| !leaves(worker)).collect();
             let of = |era: Era| live.iter().filter(|worker| worker.pinned == Some(era)).count();
             assert!(of(Era::Modern) <= here.max_instances && of(Era::Legacy) <= here.max_instances);
@@ -228,7 +236,11 @@ impl World {
             // One may be started in the place of another that has to give way.
             let may_end = |(at, client): (usize, &SimClient)| client.pool == pool && self.may_be_evicted(at);
             let makes_room = self.clients.iter().enumerate().any(may_end);
-            assert!(!is_ready || runs || makes_room, "a pool is ready in which none runs");
+            let may_start = here.start == Start::OnDemand;
+            assert!(!is_ready || runs || makes_room || may_start, "a pool is ready in which none runs");
+            // One that is asleep has no workers, and nobody waits for them.
+            let is_asleep = self.ground.bus.view().is_asleep(pool);
+            assert!(!is_asleep || may_start && live.iter().all(|worker| !worker.takes() || worker.work.is_empty()));
         }
         for client in self.clients.iter().filter(|client| client.speaks() == Era::Modern && !client.closing) {
             let is_idle = |worker: &&SimWorker| {

@@ -434,14 +434,21 @@ impl Model {
     }
 
     /// This many orphaned requests have freed their slots. The bus may leave them their slots until it needs one. What it
-    /// has reported goes first.
-    pub(super) fn orphans_leave(&mut self, now: Moment, how_many: usize) {
+    /// has reported goes first, and then that of which it has fewer under this id.
+    pub(super) fn orphans_leave(&mut self, now: Moment, how_many: usize, has: impl Fn(&str) -> usize) {
         let reported = self.step.take_reported();
         let was_reported = |asker: Option<Party>| reported.iter().any(|client| asker == Some(Party::Client(*client)));
         for _ in 0..how_many {
             let is_silent = |it: &Request| it.asker.is_none() || it.cancelled.is_some_and(|(_, loud)| !loud);
             let due = |request: &Request| Self::may_leave_at(request).filter(|at| *at <= now && is_silent(request));
-            let rank = |request: &Request| Some((!was_reported(request.asker), due(request)?));
+            let stays = |request: &Request| {
+                let same = self.to_workers.iter().chain(&self.to_clients).filter(|it| it.token == request.token);
+                has(&request.token) >= same.count()
+            };
+            let rank = |request: &Request| {
+                let due = due(request)?;
+                Some((!was_reported(request.asker), stays(request), due))
+            };
             let first = self.to_workers.iter().enumerate().filter_map(|(at, request)| Some((rank(request)?, at))).min();
             let Some((_, at)) = first else { return };
             let request = self.to_workers.remove(at);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{BELIEVED, Flood, Heard, LOST_NAMES, Model, Rank, Request, Retired, Worker};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
-use crate::bus::settings::{Assignment, Pool};
+use crate::bus::settings::{Assignment, Pool, Start};
 use crate::line::Party;
 
 impl Model {
@@ -26,6 +26,39 @@ impl Model {
             }
         }
         self.paused = pools;
+    }
+
+    /// These pools have no workers until a line needs one, and no others.
+    pub fn are_asleep(&mut self, now: Moment, pools: BTreeSet<usize>) {
+        for pool in pools.difference(&self.asleep).copied().collect::<Vec<_>>() {
+            self.falls_asleep(now, pool);
+        }
+        self.asleep = pools;
+    }
+
+    /// A pool has fallen asleep: nobody has needed its workers for long enough, and nothing is lost with them.
+    fn falls_asleep(&mut self, now: Moment, pool: usize) {
+        let Pool { start, idle_stop, .. } = self.settings.pools[pool];
+        assert_eq!(start, Start::OnDemand, "pool {pool} is asleep");
+        let idle_stop = idle_stop.expect("a pool falls asleep only if it says when");
+        let is_there = |worker: &Worker| worker.pool == pool && !worker.released && worker.serves && worker.takes;
+        let workers: Vec<usize> = (0..self.workers.len()).filter(|at| is_there(&self.workers[*at])).collect();
+        for worker in workers {
+            assert_eq!(self.workers[worker].owner, None, "a client has worker {worker}");
+            let idle = now.since(self.workers[worker].needed_at);
+            assert!(idle >= idle_stop, "worker {worker} was needed {idle:?} ago");
+            // The next one is started in its place at once.
+            self.workers[worker].is_dismissed = true;
+            self.seats.leave(Moment::default(), pool);
+        }
+    }
+
+    /// Somebody waits for answers of workers, or has sessions there.
+    pub(super) fn note_needed(&mut self, now: Moment) {
+        let asked = self.to_workers.iter().filter(|request| request.asker.is_some()).map(|request| request.answerer);
+        let asked = asked.filter_map(|party| if let Party::Worker(worker) = party { Some(worker) } else { None });
+        let needed: BTreeSet<usize> = asked.chain(self.sessions.iter().map(|session| session.worker)).collect();
+        needed.into_iter().for_each(|worker| self.workers[worker].needed_at = now);
     }
 
     /// A line of a peer was refused.
@@ -60,6 +93,9 @@ impl Model {
     /// A worker is being started.
     pub fn started(&mut self, now: Moment, pool: usize) {
         let Pool { instances, assignment, .. } = self.settings.pools[pool];
+        let may_wake = (0..self.clients.len()).any(|client| !self.clients[client].gone && self.may_name(client, pool));
+        let is_asleep = self.asleep.contains(&pool) && !self.seats.are_replaced();
+        assert!(may_wake || !is_asleep, "pool {pool} is woken, and nobody can have asked for it");
         let before = self.workers.iter().filter(|worker| worker.pool == pool).count();
         if before >= instances && assignment != Assignment::Dedicated && !self.seats.are_replaced() {
             self.seats.take(now, pool);
@@ -82,12 +118,15 @@ impl Model {
             used_at: BTreeMap::new(),
             retired: Retired::default(),
             may_create: false,
+            needed_at: Moment::default(),
+            is_dismissed: false,
             served: BTreeSet::new(),
             early: Vec::new(),
             flood: Flood::default(),
             heard: Heard::default(),
         });
-        let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
+        let is_there = |worker: &&Worker| worker.pool == pool && !worker.released && !worker.is_dismissed;
+        let live = self.workers.iter().filter(is_there).count();
         let most = self.settings.pools[pool].max_instances;
         assert!(live <= most || self.seats.are_replaced(), "pool {pool} has {live} workers");
         assert!(!self.drain.has_refused(), "a worker is started during the drain");
@@ -104,7 +143,12 @@ impl Model {
         let empty = self.settings.pools.iter().enumerate().map(|(pool, settings)| {
             let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released && worker.serves);
             let (owned, spare): (Vec<_>, Vec<_>) = live.partition(|worker| worker.owner.is_some());
-            let instances = if settings.is_gone { 0 } else { settings.instances };
+            let instances = match settings.is_gone || self.asleep.contains(&pool) {
+                true => 0,
+                // Those of clients count.
+                false if settings.start == Start::OnDemand => settings.instances.saturating_sub(owned.len()),
+                false => settings.instances,
+            };
             instances.min(settings.max_instances.saturating_sub(owned.len())).saturating_sub(spare.len())
         });
         empty.sum()
@@ -204,7 +248,9 @@ impl Model {
             }
         }
         self.workers[worker].released = true;
-        self.seats.leave(now, self.workers[worker].pool);
+        if !self.workers[worker].is_dismissed {
+            self.seats.leave(now, self.workers[worker].pool);
+        }
         self.outputs.close(Party::Worker(worker));
         for client in &mut self.clients {
             client.assigned.retain(|(_, assigned)| *assigned != worker);

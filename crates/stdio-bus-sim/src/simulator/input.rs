@@ -186,6 +186,8 @@ impl World {
     pub(super) fn learn_roles(&mut self) {
         let is_paused = |pool: &usize| self.bus.view().pool_row(*pool).is_some_and(|row| row.is_paused);
         self.model.has_paused((0..self.settings.pools.len()).filter(is_paused).collect());
+        let is_asleep = |pool: &usize| self.bus.view().is_asleep(*pool);
+        self.model.are_asleep(self.now, (0..self.settings.pools.len()).filter(is_asleep).collect());
         for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
             self.model.has_role(at, self.bus.view().role(worker.key).expect("it lives"));
         }

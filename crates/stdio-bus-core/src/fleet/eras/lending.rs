@@ -20,7 +20,7 @@ use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::requests::{Request, Requests};
 use crate::tasks::Tasks;
 
-/// A worker beyond those that a pool keeps is stopped when it was unused for this long.
+/// A worker beyond those that a pool keeps is stopped when it was unused for this long, unless its pool says how long.
 const SPARED_FOR: Duration = Duration::from_secs(60);
 
 impl Group {
@@ -82,7 +82,7 @@ impl Fleets {
             worker.claim.give_back(ctx.time.now());
             notice_leaving(ctx, key);
             if is_extra(&self.pools, ctx, key) {
-                ctx.wake_at(key.into(), ctx.time.now().after(SPARED_FOR));
+                ctx.wake_at(key.into(), ctx.time.now().after(spared_for(ctx, key)));
             }
         }
         if self.queue.has_turns() {
@@ -175,7 +175,7 @@ pub(crate) fn take_back(ctx: &mut Ctx, key: WorkerKey) {
 /// check again.
 pub(crate) fn tick_extra(pools: &Pools, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
     let is_free = |worker: &&Worker| worker.owner().is_none() && worker.takes_messages() && is_extra(pools, ctx, key);
-    let due = ctx.workers.get(key).filter(is_free)?.claim.since().after(SPARED_FOR);
+    let due = ctx.workers.get(key).filter(is_free)?.claim.since().after(spared_for(ctx, key));
     if due <= ctx.time.now() {
         if let Some(until) = tasks.need(ctx, key) {
             return Some(until);
@@ -184,6 +184,12 @@ pub(crate) fn tick_extra(pools: &Pools, ctx: &mut Ctx, tasks: &Tasks, key: Worke
         return None;
     }
     Some(due)
+}
+
+/// How long such a worker may be unused.
+fn spared_for(ctx: &Ctx, key: WorkerKey) -> Duration {
+    let fleet = ctx.workers.fleet_of(key);
+    fleet.and_then(|fleet| ctx.settings.pools[fleet].idle_stop).unwrap_or(SPARED_FOR)
 }
 
 /// Whether a worker was started beyond those that its pool keeps.

@@ -7,7 +7,7 @@ use super::{Client, needs_events};
 use crate::bus::Known;
 use crate::bus::eras::protocol::{LEGACY, MODERN};
 use crate::bus::id::Id;
-use crate::bus::port::{ClientKey, Moment, PoolId};
+use crate::bus::port::{ClientKey, Input, Moment, PoolId};
 use crate::bus::settings::Era;
 use crate::http1::Status;
 use crate::io::Io;
@@ -50,6 +50,9 @@ impl<I: Io> Shell<I> {
             http.memory.held += message.weight();
             connection.incoming.parked = Some(message);
             self.reactor.set_deadline(slot, now.after(PARKED));
+            if self.bus.view().is_asleep(pool) {
+                self.reactor.tell(now, Input::WakePool(pool));
+            }
             return Ok(());
         }
         self.give_modern(now, slot, pool, message)

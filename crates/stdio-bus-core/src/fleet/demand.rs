@@ -1,0 +1,260 @@
+//! Pools that follow the demand. A pool that starts on demand is asleep until its first line: it has no workers. A line
+//! that no worker of its group could take wakes it. Then it keeps its `instances` as any other pool does, and the line
+//! goes to one of them, or waits where lines wait for a worker (`queue.rs`). After `idle_stop` without work it falls
+//! asleep again: its workers leave as those do that are replaced (`roll.rs`), so that nothing is lost and nothing counts
+//! as a crash. What comes meanwhile wakes it again.
+//!
+//! A worker has work while it owes an answer that somebody waits for, works on a task, has a session whose client is
+//! there or a client of its own, or has bytes to read. When each worker was last needed is looked at on its timer
+//! alone: lines on the usual way pay nothing for it.
+//!
+//! Of a pool with a fleet for each era either is asleep by itself.
+
+use core::time::Duration;
+
+use super::tenure::Wear;
+use super::worker::{State, Worker};
+use crate::ctx::Ctx;
+use crate::fleet::Fleets;
+use crate::fleet::pool::{Fleet, Pools, WorkerSlot};
+use crate::fleet::queue::WorkerQueue;
+use crate::index::{FleetId, GroupId, PoolId};
+use crate::peer::{Moment, WorkerKey};
+use crate::report::Reason;
+use crate::session::table::Sessions;
+use crate::settings::{Assignment, Era};
+use crate::tasks::Tasks;
+use crate::timers::Timer;
+use crate::view::View;
+
+impl Fleets {
+    /// A line is for a group. If no worker there could take it, nor is about to, the first pool that is asleep is woken.
+    #[cold]
+    pub(super) fn wake_for_line(&mut self, ctx: &mut Ctx, group: GroupId) {
+        let here = &self.balancer[group];
+        if ctx.shutdown.stops_workers() || here.has_spare(ctx, &self.pools) || here.questions_end(ctx).is_some() {
+            return;
+        }
+        let first = here.fleets().find(|fleet| self.pools[*fleet].is_asleep);
+        for fleet in here.fleets() {
+            self.pools[fleet].asked_at = ctx.time.now();
+        }
+        first.into_iter().for_each(|fleet| self.wake(ctx, fleet));
+    }
+
+    /// A client of MCP 2026-07-28 wants to know whether a pool serves it: if that is asleep and it is not known, its workers
+    /// are started.
+    pub(crate) fn wake_to_ask(&mut self, ctx: &mut Ctx, pool: PoolId) {
+        let fleet = pool.of(Era::Modern);
+        if self.pools.is_asleep(pool)
+            && self.pools.has(fleet)
+            && self.pools.pool_era(pool).is_none()
+            && !self.pools[pool].is_paused()
+            && !ctx.shutdown.stops_workers()
+        {
+            self.wake(ctx, fleet);
+        }
+    }
+
+    /// Starts the workers of a fleet that is asleep.
+    fn wake(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        let now = ctx.time.now();
+        // As long as the era of the command is not known, a worker of the fleet that has the slots is asked.
+        let is_unknown = self.pools[fleet].rests() && self.pools.pool_era(fleet.pool).is_none();
+        let other = self.pools.other(fleet).filter(|_| is_unknown);
+        for woken in [Some(fleet), other].into_iter().flatten() {
+            let here = &mut self.pools[woken];
+            (here.is_asleep, here.asked_at, here.woken_at) = (false, now, None);
+        }
+        self.pools[other.unwrap_or(fleet)].woken_at = Some(now);
+        let id = &ctx.settings.pools[fleet].id;
+        let text = format!("pool \"{id}\" is woken: a line has come for it");
+        ctx.report(Reason::PoolWoken, None, || text);
+        for woken in [Some(fleet), other].into_iter().flatten() {
+            self.tick_fleet(ctx, woken);
+        }
+    }
+
+    /// Looks whether a worker is idle, and with it perhaps its pool. Returns when to look again.
+    pub(super) fn tick_idle(
+        &mut self,
+        ctx: &mut Ctx,
+        sessions: &Sessions,
+        tasks: &Tasks,
+        key: WorkerKey,
+    ) -> Option<Moment> {
+        let fleet = ctx.workers.fleet_of(key)?;
+        let settings = &ctx.settings.pools[fleet];
+        let idle_stop = settings.idle_stop.filter(|_| settings.may_sleep())?;
+        // One that belongs to a client ends with it.
+        self.pools[fleet].slot_of(key)?;
+        let now = ctx.time.now();
+        let again = now.after(idle_stop);
+        let Some(since) = idle_since(ctx, sessions, tasks, key) else { return Some(again) };
+        if since.after(idle_stop) > now {
+            return Some(since.after(idle_stop));
+        }
+        if !self.is_idle(ctx, sessions, tasks, fleet, idle_stop) {
+            return Some(again);
+        }
+        self.fall_asleep(ctx, fleet);
+        None
+    }
+
+    /// Whether nobody has needed any worker of a fleet for so long.
+    fn is_idle(&self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, fleet: FleetId, idle_stop: Duration) -> bool {
+        let here = &self.pools[fleet];
+        let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner().is_some() && worker.takes_messages();
+        if here.roll.candidate.is_some()
+            || here.is_rolling(ctx)
+            || self.queue.has_any_for(&self.balancer, fleet)
+            || ctx.workers.iter().any(|(_, worker)| is_owned(worker))
+        {
+            return false;
+        }
+        let now = ctx.time.now();
+        let mut workers = here.slots.iter().filter_map(|slot| slot.worker);
+        let is_idle = |key| idle_since(ctx, sessions, tasks, key).is_some_and(|since| since.after(idle_stop) <= now);
+        workers.all(is_idle)
+    }
+
+    /// Nobody needs the workers of a fleet: they leave, and others are started when a line has come.
+    fn fall_asleep(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        let here = &mut self.pools[fleet];
+        (here.is_asleep, here.woken_at) = (true, None);
+        let settings = &ctx.settings.pools[fleet];
+        let idle_stop = settings.idle_stop.unwrap_or_default().as_secs_f32();
+        let text = format!("pool \"{}\" is asleep: nobody has needed it for {idle_stop} s", settings.id);
+        ctx.report(Reason::PoolAsleep, None, || text);
+        // When its failures are old enough it is ready again.
+        let (now, window) = (ctx.time.now(), ctx.settings.limits.restart_window);
+        let has_failed = |slot: &&WorkerSlot| slot.restarts.has_failed_lately(now, window);
+        let failures = self.pools[fleet].slots.iter().filter(has_failed).filter_map(|slot| slot.restarts.due());
+        ctx.timers.arm(Timer::Fleet(fleet), failures.max().map(|due| due.max(now).after(window)));
+        self.pools.retire_those(ctx, fleet, Some(Wear::Idle), |_, _| true);
+        ctx.workers_changed = true;
+    }
+
+    /// A fleet whose workers cannot be started, or end whenever they are, falls asleep as well when nobody asks for it.
+    pub(super) fn fall_asleep_without_workers(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+        let (here, settings) = (&self.pools[fleet], &ctx.settings.pools[fleet]);
+        let Some(idle_stop) = settings.idle_stop.filter(|_| settings.may_sleep() && !here.is_asleep && !here.rests())
+        else {
+            return;
+        };
+        let due = here.asked_at.after(idle_stop);
+        let is_there = |worker: &Worker| worker.fleet == fleet && worker.takes_messages();
+        let has_any = here.slots.iter().any(|slot| slot.worker.is_some())
+            || ctx.workers.iter().any(|(_, worker)| is_there(worker));
+        if has_any || ctx.shutdown.stops_workers() {
+            return;
+        }
+        if due > ctx.time.now() || here.roll.candidate.is_some() || self.queue.has_any_for(&self.balancer, fleet) {
+            let soon = ctx.time.now().after(idle_stop);
+            return ctx.timers.arm(Timer::Fleet(fleet), if due > ctx.time.now() { due } else { soon });
+        }
+        self.fall_asleep(ctx, fleet);
+    }
+}
+
+impl Fleet {
+    /// Whether it has no workers until a line needs one.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.is_asleep
+    }
+
+    /// A worker has ended: what it was asked last counts for its pool.
+    pub(super) fn note_asked(&mut self, worker: &Worker) {
+        self.asked_at = self.asked_at.max(worker.answering.waits_since());
+    }
+
+    /// Whether a line would find a worker, as far as is known, though none serves now: one would be started for it, or is
+    /// being started. Not if the last ones have failed lately.
+    pub(super) fn starts_on_demand(&self, ctx: &Ctx, pools: &Pools) -> bool {
+        let settings = &ctx.settings.pools[self.id()];
+        if !settings.may_sleep() {
+            return false;
+        }
+        let (now, window) = (ctx.time.now(), ctx.settings.limits.restart_window);
+        if self.is_asleep {
+            let mut kept = self.slots.iter().take(settings.instances);
+            let has_failed = |slot: &WorkerSlot| slot.restarts.has_failed_lately(now, window);
+            return !kept.all(has_failed) && self.rests_until(now).is_none();
+        }
+        let mut workers = self.slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
+        let starts = |worker: &Worker| worker.process.state() == State::Starting || worker.is_asked();
+        let is_coming = workers.any(starts) && !self.slots.iter().any(|slot| slot.restarts.is_unsteady());
+        is_coming || settings.assignment == Assignment::Dedicated && pools.may_grow(ctx, self.id())
+    }
+}
+
+impl Pools {
+    /// Whether a configured pool has no workers until a line needs one.
+    pub(crate) fn is_asleep(&self, pool: PoolId) -> bool {
+        let mut fleets = self.of(pool).filter(|fleet| !self[*fleet].rests()).peekable();
+        fleets.peek().is_some() && fleets.all(|fleet| self[fleet].is_asleep)
+    }
+
+    /// A worker may have answered for the first time: with that the wake of its pool is over.
+    pub(crate) fn note_wakes(&mut self, ctx: &Ctx) {
+        if !self.may_sleep() {
+            return;
+        }
+        for fleet in self.all() {
+            let Some(since) = self[fleet].woken_at else { continue };
+            let answers = |worker: &Worker| {
+                worker.fleet == fleet && worker.process.started() >= since && worker.answering.has_answered()
+            };
+            if ctx.workers.iter().any(|(_, worker)| answers(worker)) {
+                self[fleet].woken_at = None;
+                self[fleet.pool].wakes.observe(ctx.time.now().since(since));
+            }
+        }
+    }
+}
+
+impl WorkerQueue {
+    /// Whether a client waits for a worker of a fleet.
+    fn has_any_for(&self, groups: &super::balancer::Balancer, fleet: FleetId) -> bool {
+        self.groups().any(|group| groups[group].has(fleet))
+    }
+}
+
+/// Since when nobody needs a worker; none if somebody does.
+fn idle_since(ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
+    let worker = ctx.workers.get(key)?;
+    let has_work = sessions.has_work(ctx, key, worker)
+        || worker.process.state() != State::Running
+        || worker.is_asked()
+        || tasks.need(ctx, key).is_some();
+    let sent = worker.window.queued();
+    let asked = worker.answering.waits_since();
+    let spoke = worker.end.stream.spoke_at().unwrap_or_default();
+    let since = match worker.tenure.idle() {
+        _ if has_work => None,
+        // Nothing was sent to it since the last look. What it says by itself is no reason to keep it.
+        Some((since, before)) if before == sent => Some(since),
+        // It was asked something, and has answered since.
+        Some((since, _)) if asked >= since => Some(asked.max(spoke)),
+        // It was sent only what needs no answer.
+        Some(_) => Some(ctx.time.now()),
+        None => Some(asked.max(spoke).max(worker.claim.since())),
+    };
+    let worker = ctx.workers.get_mut(key)?;
+    worker.tenure.note_idle(since.map(|since| (since, sent)));
+    since
+}
+
+/// Panics if a fleet that is asleep has a worker that does not leave.
+pub(crate) fn check_demand(pools: &Pools, ctx: &Ctx) {
+    for (_, worker) in ctx.workers.iter().filter(|(_, worker)| pools[worker.fleet].is_asleep) {
+        assert!(worker.tenure.is_leaving() || !worker.takes_messages(), "a pool that is asleep has no workers");
+    }
+}
+
+impl View<'_> {
+    /// Whether a configured pool is asleep: it has no workers until a line needs one.
+    pub fn is_asleep(&self, pool: impl Into<PoolId>) -> bool {
+        self.bus.fleets.pools().is_asleep(pool.into())
+    }
+}

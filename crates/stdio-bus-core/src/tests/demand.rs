@@ -1,0 +1,444 @@
+//! Pools that are asleep until their first line, and fall asleep when nobody needs them.
+
+use super::eras::{CALL, with_mcp_listener};
+use super::*;
+use crate::readiness::Readiness;
+use crate::settings::{Era, Start};
+
+const INITIALIZE: &str =
+    r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{}}}"#;
+const IDLE: Duration = seconds(60);
+
+fn on_demand(instances: usize, assignment: Assignment) -> Pool {
+    let most = if assignment == Assignment::Dedicated { 3 } else { instances };
+    Pool { start: Start::OnDemand, idle_stop: Some(IDLE), max_instances: most, ..pool(instances, assignment) }
+}
+
+fn asleep(instances: usize, assignment: Assignment) -> Bench {
+    let mut bench = Bench::new(settings(vec![on_demand(instances, assignment)]));
+    bench.pass(seconds(1));
+    bench
+}
+
+const ALL: [Assignment; 3] = [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated];
+
+impl Bench {
+    /// A worker ends as it was told to.
+    fn obeys(&mut self, worker: Peer) {
+        assert_eq!(self.signals_to(worker).first(), Some(&Signal::Terminate));
+        self.exits(worker, Exit::Signal(15));
+        self.ends(worker);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.bus.view().pool_readiness(0) == Some(Readiness::Ready)
+    }
+}
+
+#[test]
+fn a_pool_that_starts_on_demand_has_no_process_until_a_line_comes_which_it_then_gets() {
+    for assignment in ALL {
+        let mut bench = asleep(2, assignment);
+        let client = bench.client();
+        bench.pass(seconds(1000));
+        assert!(bench.workers.is_empty() && bench.bus.view().is_asleep(0) && bench.is_ready(), "{assignment:?}");
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        let worker = bench.busy_worker();
+        bench.write(worker, r#"{"id":1,"result":1}"#);
+        assert_eq!(bench.read_json(client)["result"], 1);
+        assert_eq!(bench.workers.len(), 2, "an awake pool keeps its instances: {assignment:?}");
+        assert!(!bench.bus.view().is_asleep(0) && bench.is_ready());
+        let wakes = bench.bus.view().pool_row(0).expect("a pool").wakes.count();
+        assert_eq!((bench.count(Reason::PoolWoken), wakes), (1, 1));
+    }
+}
+
+#[test]
+fn every_kind_of_line_wakes_a_pool() {
+    for line in [r#"{"method":"note"}"#, r#"{"id":1,"method":"session/load","params":{"sessionId":"s"}}"#] {
+        let mut bench = asleep(1, Assignment::RoundRobin);
+        let client = bench.client();
+        bench.write(client, line);
+        assert_eq!(bench.read_one(bench.worker(0)), line);
+    }
+}
+
+#[test]
+fn the_first_line_waits_for_a_process_that_is_slow_to_start() {
+    for assignment in ALL {
+        let mut bench = Bench::starting(settings(vec![on_demand(1, assignment)]));
+        let client = bench.client();
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        assert!(bench.workers.len() == 1 && bench.is_ready(), "{assignment:?}: it will be served");
+        bench.pass(seconds(20));
+        bench.spawn_all();
+        assert_eq!(bench.read_one(bench.worker(0)), r#"{"id":1,"method":"x"}"#);
+    }
+}
+
+#[test]
+fn a_pool_falls_asleep_when_nobody_has_needed_it_and_the_next_line_wakes_it_again() {
+    for assignment in [Assignment::RoundRobin, Assignment::Client] {
+        let mut bench = asleep(2, assignment);
+        for wakes in 1..=3 {
+            let client = bench.client();
+            bench.write(client, r#"{"id":1,"method":"x"}"#);
+            let worker = bench.busy_worker();
+            let all = [bench.worker(0), bench.worker(1)];
+            bench.pass(seconds(1000));
+            assert!(!bench.bus.view().is_asleep(0), "somebody waits for an answer");
+            bench.write(worker, r#"{"id":1,"result":1}"#);
+            assert_eq!(bench.read_json(client)["result"], 1);
+            bench.breaks(client);
+            bench.gone(client);
+            bench.pass(IDLE - milliseconds(1));
+            assert!(all.iter().all(|worker| bench.signals_to(*worker).is_empty()), "not yet");
+            bench.pass(milliseconds(1));
+            all.into_iter().for_each(|worker| bench.obeys(worker));
+            assert!(bench.workers.is_empty() && bench.bus.view().is_asleep(0) && bench.is_ready());
+            assert_eq!((bench.count(Reason::PoolAsleep), bench.count(Reason::PoolWoken)), (wakes, wakes));
+        }
+        assert_eq!((bench.count(Reason::WorkerExited), bench.count(Reason::WorkerStopped)), (0, 6));
+    }
+}
+
+#[test]
+fn a_client_that_stays_connected_is_served_by_the_next_worker() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let first = bench.worker(0);
+    bench.read(first);
+    bench.write(first, r#"{"id":1,"result":1}"#);
+    bench.read(client);
+    bench.pass(IDLE);
+    assert_eq!(bench.signals_to(first), [Signal::Terminate]);
+    // The process has not ended yet.
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    let next = bench.worker(1);
+    assert_eq!((bench.read(first).len(), bench.read_one(next)), (0, r#"{"id":2,"method":"x"}"#.to_owned()));
+    bench.obeys(first);
+    bench.write(next, r#"{"id":2,"result":2}"#);
+    assert_eq!(bench.read_json(client)["result"], 2);
+    assert_eq!(bench.count(Reason::WorkerExited) + bench.count(Reason::RequestLost), 0);
+}
+
+#[test]
+fn what_a_worker_says_by_itself_does_not_keep_its_pool_awake() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.write(client, r#"{"method":"note"}"#);
+    let worker = bench.worker(0);
+    for _ in 0..13 {
+        bench.pass(seconds(10));
+        bench.write(worker, r#"{"method":"log"}"#);
+    }
+    assert!(bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn notifications_keep_a_pool_awake_although_they_are_not_answered() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    for _ in 0..50 {
+        bench.write(client, r#"{"method":"note"}"#);
+        bench.pass(IDLE / 2);
+    }
+    assert_eq!((bench.count(Reason::PoolWoken), bench.count(Reason::PoolAsleep)), (1, 0));
+    bench.pass(2 * IDLE);
+    assert_eq!(bench.count(Reason::PoolAsleep), 1);
+}
+
+#[test]
+fn a_session_keeps_its_pool_awake_until_its_client_has_left() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.pass(10 * IDLE);
+    assert!(!bench.bus.view().is_asleep(0));
+    bench.breaks(client);
+    bench.gone(client);
+    bench.pass(2 * IDLE);
+    assert!(bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn a_session_that_was_unused_for_session_idle_sec_does_not_keep_its_pool_awake() {
+    let mut settings = settings(vec![on_demand(1, Assignment::RoundRobin)]);
+    settings.limits.session_idle = Some(2 * IDLE);
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.pass(2 * IDLE - milliseconds(1));
+    assert!(!bench.bus.view().is_asleep(0));
+    bench.pass(2 * IDLE);
+    assert!(bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn a_client_with_a_worker_of_its_own_keeps_it_and_the_workers_in_use_count_as_instances() {
+    let mut bench = asleep(1, Assignment::Dedicated);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let own = bench.worker(0);
+    bench.read(own);
+    bench.write(own, r#"{"id":1,"result":1}"#);
+    bench.pass(10 * IDLE);
+    assert_eq!((bench.workers.len(), bench.bus.view().is_asleep(0)), (1, false), "there is no spare beside it");
+    let pool = bench.bus.view().pool_row(0).expect("a pool");
+    assert_eq!((pool.waiting, bench.bus.view().staffing()), (0, (1, 1)), "and none is missing");
+    let other = bench.client();
+    bench.write(other, r#"{"id":1,"method":"x"}"#);
+    let second = bench.worker(1);
+    bench.read(second);
+    bench.write(second, r#"{"id":1,"result":1}"#);
+    for (client, own) in [(client, own), (other, second)] {
+        bench.breaks(client);
+        bench.gone(client);
+        bench.obeys(own);
+    }
+    assert_eq!(bench.workers.len(), 1, "one is kept for the next client");
+    bench.pass(2 * IDLE);
+    bench.obeys(bench.worker(0));
+    assert!(bench.workers.is_empty() && bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn without_idle_stop_a_pool_that_was_woken_stays_awake() {
+    let mut bench = Bench::new(settings(vec![Pool { idle_stop: None, ..on_demand(1, Assignment::RoundRobin) }]));
+    let client = bench.client();
+    bench.write(client, r#"{"method":"note"}"#);
+    bench.pass(seconds(1_000_000));
+    assert_eq!((bench.workers.len(), bench.bus.view().is_asleep(0)), (1, false));
+}
+
+#[test]
+fn a_pool_that_starts_at_once_does_not_fall_asleep() {
+    let mut bench = Bench::new(settings(vec![Pool { idle_stop: Some(IDLE), ..pool(2, Assignment::RoundRobin) }]));
+    bench.pass(10 * IDLE);
+    assert_eq!((bench.workers.len(), bench.bus.view().is_asleep(0)), (2, false));
+}
+
+#[test]
+fn a_pool_whose_worker_cannot_be_started_says_so_and_is_not_ready_for_a_while() {
+    let mut settings = settings(vec![on_demand(1, Assignment::RoundRobin)]);
+    settings.limits.max_restarts = 1;
+    let mut bench = Bench::starting(settings);
+    let client = bench.client();
+    let fail = |bench: &mut Bench| {
+        let Peer::Worker(worker) = bench.worker(0) else { unreachable!() };
+        bench.handle(Input::SpawnFailed { worker, why: "no such file".into(), short: false });
+    };
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    fail(&mut bench);
+    assert_eq!(bench.read_error(client).0, "worker_exited");
+    assert!(!bench.is_ready());
+    bench.pass(milliseconds(100));
+    fail(&mut bench);
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    let error = bench.read_json(client);
+    assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("given up")), "{error}");
+    bench.pass(IDLE - milliseconds(1));
+    assert!(bench.workers.is_empty() && !bench.is_ready());
+    // Nobody has asked again: it is not tried every minute for nobody.
+    bench.pass(seconds(1_000_000));
+    assert!(bench.workers.len() <= 1 && bench.count(Reason::PoolDegraded) <= 2);
+}
+
+#[test]
+fn a_pool_without_workers_falls_asleep_and_is_ready_again_when_its_failures_are_old() {
+    let mut settings = settings(vec![on_demand(1, Assignment::RoundRobin)]);
+    settings.limits.max_restarts = 1000;
+    settings.limits.restart_window = seconds(600);
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    bench.write(client, r#"{"method":"note"}"#);
+    while !bench.workers.is_empty() || !bench.bus.view().is_asleep(0) {
+        match bench.workers.first().copied() {
+            Some(worker) => bench.dies(Peer::Worker(worker)),
+            None => bench.pass(milliseconds(100)),
+        }
+        assert!(bench.now < Moment(0).after(3 * IDLE), "it is tried on although nobody asks");
+    }
+    assert!(!bench.is_ready(), "its last worker has failed lately");
+    bench.pass(seconds(3600));
+    assert_eq!((bench.bus.view().pool_readiness(0), bench.workers.len()), (Some(Readiness::Ready), 0));
+    bench.write(client, r#"{"method":"note"}"#);
+    assert_eq!(bench.read(bench.worker(0)).len(), 1);
+}
+
+#[test]
+fn a_line_that_names_no_pool_wakes_one_only_if_no_other_pool_is_awake() {
+    let named = |id: &str, start| Pool { id: id.into(), start, ..on_demand(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![named("a", Start::OnDemand), named("b", Start::AtOnce)]));
+    let client = bench.client();
+    for _ in 0..4 {
+        bench.write(client, r#"{"method":"note"}"#);
+    }
+    assert_eq!((bench.workers.len(), bench.read(bench.worker(0)).len()), (1, 4));
+    bench.write(client, r#"{"method":"note","pool":"a"}"#);
+    assert_eq!(bench.read(bench.worker(1)).len(), 1, "one that names it wakes it");
+    let mut bench = Bench::new(settings(vec![named("a", Start::OnDemand), named("b", Start::OnDemand)]));
+    let client = bench.client();
+    for _ in 0..4 {
+        bench.write(client, r#"{"method":"note"}"#);
+    }
+    assert_eq!((bench.workers.len(), bench.read(bench.worker(0)).len()), (1, 4));
+}
+
+#[test]
+fn a_listener_that_closes_without_workers_stays_open_for_a_pool_that_is_asleep() {
+    let mut settings = settings(vec![on_demand(1, Assignment::RoundRobin)]);
+    settings.listeners[0].closes_when_not_ready = true;
+    let mut bench = Bench::new(settings);
+    assert!(bench.listeners.closed.is_empty());
+    assert!(bench.bus.view().readiness().is_ready() && bench.bus.view().has_started(bench.now));
+    let client = bench.client();
+    bench.write(client, r#"{"method":"note"}"#);
+    bench.pass(2 * IDLE);
+    assert!(bench.bus.view().is_asleep(0) && bench.listeners.closed.is_empty());
+}
+
+#[test]
+fn a_reload_gives_a_pool_that_is_asleep_its_new_command_without_a_start() {
+    let before = settings(vec![on_demand(1, Assignment::RoundRobin)]);
+    let mut after = before.clone();
+    after.pools[0].generation = 1;
+    let mut bench = Bench::new(before);
+    bench.reload(&after);
+    assert!(bench.workers.is_empty());
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert_eq!(bench.commands.iter().map(|(.., generation)| *generation).collect::<Vec<_>>(), [1]);
+    assert_eq!(bench.read(bench.worker(0)).len(), 1);
+    bench.write(bench.worker(0), r#"{"id":1,"result":1}"#);
+    bench.pass(2 * IDLE);
+    bench.obeys(bench.worker(0));
+    after.pools[0].start = Start::AtOnce;
+    bench.reload(&after);
+    assert_eq!((bench.workers.len(), bench.bus.view().is_asleep(0)), (1, false), "a pool that starts at once is awake");
+}
+
+#[test]
+fn a_paused_pool_is_woken_by_the_requests_that_waited_for_its_resume() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.handle(Input::PausePool(PoolId::at(0)));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(10 * IDLE);
+    assert!(bench.workers.is_empty());
+    bench.handle(Input::ResumePool(PoolId::at(0)));
+    assert_eq!(bench.read(bench.worker(0)).len(), 1);
+}
+
+#[test]
+fn a_shutdown_starts_nothing() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.shutdown();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.write(client, r#"{"method":"note"}"#);
+    bench.pass(seconds(60));
+    assert!(bench.workers.is_empty());
+}
+
+#[test]
+fn the_initialize_of_a_client_wakes_a_pool_for_mcp_whose_command_is_asked_first() {
+    for assignment in ALL {
+        let mut bench = Bench::new(with_mcp_listener(on_demand(1, assignment)));
+        let client = bench.mcp(Era::Legacy);
+        bench.write(client, INITIALIZE);
+        let worker = bench.worker(0);
+        let question = bench.read_json(worker);
+        assert_eq!(question["method"], "server/discover");
+        // One of its own is started for it, as at any other time.
+        let waits = assignment != Assignment::Dedicated;
+        assert_eq!((bench.is_paused(client), bench.workers.len()), (waits, if waits { 1 } else { 2 }));
+        bench.write(worker, &format!(r#"{{"id":{},"error":{{"code":-32601,"message":"no"}}}}"#, question["id"]));
+        let last = bench.workers.len() - 1;
+        assert_eq!(bench.read_json(bench.worker(last))["method"], "initialize", "{assignment:?}");
+    }
+}
+
+#[test]
+fn a_request_of_2026_07_28_wakes_a_pool_and_waits_until_its_command_was_asked() {
+    for assignment in ALL {
+        let mut bench = Bench::new(with_mcp_listener(on_demand(1, assignment)));
+        let client = bench.mcp(Era::Modern);
+        bench.write(client, CALL);
+        let worker = bench.worker(0);
+        let question = bench.read_json(worker);
+        assert_eq!(question["method"], "server/discover");
+        bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+        assert_eq!(bench.read_one(worker), CALL, "{assignment:?}");
+        bench.write(worker, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        bench.breaks(client);
+        bench.gone(client);
+        bench.pass(3 * IDLE);
+        assert!(bench.bus.view().is_asleep(0), "{assignment:?}");
+        bench.obeys(worker);
+        let client = bench.mcp(Era::Modern);
+        bench.write(client, CALL);
+        assert_eq!(bench.read_one(bench.worker(0)), CALL, "what is known is known for good");
+    }
+}
+
+#[test]
+fn clients_of_either_era_wake_workers_of_their_own_and_each_fleet_falls_asleep_by_itself() {
+    let mut bench = Bench::new(with_mcp_listener(on_demand(1, Assignment::RoundRobin)));
+    let (modern, legacy) = (bench.mcp(Era::Modern), bench.mcp(Era::Legacy));
+    bench.write(modern, CALL);
+    let first = bench.worker(0);
+    let question = bench.read_json(first);
+    bench.write(first, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    bench.read(first);
+    bench.write(legacy, INITIALIZE);
+    let second = bench.worker(1);
+    assert_eq!(bench.answers(second)["method"], "initialize");
+    bench.pass(2 * IDLE);
+    bench.obeys(second);
+    assert_eq!((bench.workers.len(), bench.bus.view().is_asleep(0)), (1, false), "one still works");
+    bench.write(first, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    bench.pass(2 * IDLE);
+    assert!(bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn the_next_worker_of_a_pool_that_was_asleep_gets_the_initialize_of_its_connected_client_again() {
+    let mut bench = Bench::new(with_mcp_listener(on_demand(1, Assignment::RoundRobin)));
+    let client = bench.mcp(Era::Legacy);
+    bench.write(client, INITIALIZE);
+    let first = bench.worker(0);
+    let question = bench.read_json(first);
+    bench.write(first, &format!(r#"{{"id":{},"error":{{"code":-32601,"message":"no"}}}}"#, question["id"]));
+    assert_eq!(bench.answers(first)["method"], "initialize");
+    bench.read(client);
+    bench.write(client, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    bench.read(first);
+    bench.pass(2 * IDLE);
+    bench.obeys(first);
+    bench.write(client, r#"{"jsonrpc":"2.0","id":7,"method":"tools/list"}"#);
+    let next = bench.worker(0);
+    assert_eq!(bench.answers(next)["method"], "initialize");
+    let methods: Vec<String> = bench.read(next);
+    assert!(methods.last().is_some_and(|line| line.contains("tools/list")), "{methods:?}");
+}
+
+#[test]
+fn a_question_for_the_era_wakes_a_pool_once() {
+    let mut bench = Bench::new(with_mcp_listener(on_demand(1, Assignment::RoundRobin)));
+    bench.handle(Input::WakePool(PoolId::at(0)));
+    bench.handle(Input::WakePool(PoolId::at(0)));
+    let worker = bench.worker(0);
+    let question = bench.read_json(worker);
+    bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!((bench.workers.len(), bench.bus.view().pool_era(0)), (1, Some(Era::Modern)));
+    bench.pass(2 * IDLE);
+    bench.obeys(worker);
+    bench.handle(Input::WakePool(PoolId::at(0)));
+    assert!(bench.workers.is_empty(), "it is known");
+}

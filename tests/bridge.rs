@@ -760,6 +760,30 @@ fn half_a_message_at_the_end_of_stdin_is_not_sent_on_the_new_connection_either()
 }
 
 #[test]
+fn a_prompt_that_the_daemon_has_is_cancelled_when_stdin_ends_though_a_refused_request_waits() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(b"{\"id\":1,\"method\":\"session/prompt\",\"params\":{\"sessionId\":\"s\"}}\n");
+    line(&mut *peer);
+    bridge.send(ask(2, "m").as_bytes());
+    line(&mut *peer);
+    peer.write_all(&[&refusal(2), &b"{\"method\":\"read\"}\n"[..]].concat()).expect("it reads");
+    assert_eq!(stdout.message()["method"], "read");
+    bridge.end_input();
+    let cancels: Value = serde_json::from_str(&line(&mut *peer)).expect("JSON");
+    assert_eq!((&cancels["method"], &cancels["params"]["sessionId"]), (&json!("session/cancel"), &json!("s")));
+    peer.write_all(b"{\"id\":1,\"result\":{}}\n").expect("it reads");
+    assert_eq!(stdout.message()["id"], 1);
+    drop(peer);
+    let mut second = daemon.accept();
+    assert_eq!(String::from_utf8_lossy(&rest(&mut *second)), ask(2, "m"));
+    second.write_all(b"{\"id\":2,\"result\":{}}\n").expect("it reads");
+    drop(second);
+    assert_eq!(stdout.message()["id"], 2);
+    assert_eq!(bridge.code(), Some(0));
+}
+
+#[test]
 fn an_editor_that_leaves_while_its_bridge_looks_for_another_daemon_ends_it() {
     let daemon = Daemon::unix();
     let (mut bridge, stdout) = unread(&daemon);

@@ -701,6 +701,13 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
             shared.repeat.borrow_mut().hold(&rest);
         }
         rest.clear();
+        if !shared.repeat.borrow().is_sending() && !shared.waiting.borrow().is_amid() {
+            // The daemon still has these; what waits for another one is cancelled there.
+            let lines = shared.waiting.borrow().cancellations();
+            shared.waiting.borrow_mut().sending(&lines);
+            // That the connection is lost, the receiving side notices.
+            let _ = shared.send(&shared.sink(), lines).await;
+        }
         // What waits is for nobody if the editor leaves.
         watch_reader(Rc::clone(&shared));
     }

@@ -266,17 +266,21 @@ impl Waiting {
         draft.push(b"\n");
         requests.end(|line| open.sent(&line, &draft.bytes));
         draft.clear();
-        let mut prompts: Vec<_> =
-            open.requests.values().filter_map(|request| Some((request.order, request.prompts.as_deref()?))).collect();
-        prompts.sort();
         let mut lines = Vec::new();
         if is_whole && !has_newline {
             lines.push(b'\n');
         }
-        for (_, session) in prompts {
-            lines.extend(session_cancel(session));
-        }
+        lines.extend(self.cancellations());
         Farewell { lines, is_whole }
+    }
+
+    /// The lines that cancel pending prompts.
+    pub(super) fn cancellations(&self) -> Vec<u8> {
+        let prompts = self.open.requests.values();
+        let mut prompts: Vec<_> =
+            prompts.filter_map(|request| Some((request.order, request.prompts.as_deref()?))).collect();
+        prompts.sort();
+        prompts.into_iter().flat_map(|(_, session)| session_cancel(session)).collect()
     }
 
     /// Records bytes that were written to the editor.

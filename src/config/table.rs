@@ -378,7 +378,7 @@ const OF_ALL_LISTENERS: &[Setting] = &[
         "when_not_ready",
         Choice(&["accept", "close"]),
         Value("\"accept\""),
-        "While none of its workers runs, or all are doubtful: accept clients, or close the socket.",
+        "While none of its workers runs, or all are doubtful or taken out: accept clients, or close the socket.",
     ),
     row("reuse_port", Flag, Value("false"), "Whether other daemons of the same user may listen at the same TCP port."),
 ];

@@ -200,7 +200,7 @@ impl Bus {
             Input::RestartWorker { worker, at_once: false } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Operator),
             Input::RestartPool(pool) => self.fleets.pools_mut().on_restart_pool(&mut self.ctx, pool),
             Input::TakeOutWorker(worker) => self.fleets.pools_mut().take_out(&mut self.ctx, worker),
-            Input::PausePool(pool) => self.fleets.pause_pool(&self.ctx, pool),
+            Input::PausePool(pool) => self.fleets.pause_pool(&mut self.ctx, pool),
             Input::WakePool(pool) => self.fleets.wake_to_ask(&mut self.ctx, pool),
             Input::ResumePool(pool) => self.fleets.resume_pool(&mut self.ctx, pool),
             Input::PauseListener { listener, is_paused } => {
@@ -268,7 +268,11 @@ impl Bus {
                 Timer::Client(client) => self.tick_client(client),
                 Timer::Slots => self.make_room_for_a_connection(),
                 Timer::Worker(worker) => self.tick_worker(worker),
-                Timer::Fleet(fleet) => self.fleets.tick_fleet(&mut self.ctx, fleet),
+                Timer::Fleet(fleet) => {
+                    self.fleets.tick_fleet(&mut self.ctx, fleet);
+                    // Its next client may get a worker again.
+                    self.ctx.workers_changed = true;
+                }
                 Timer::WorkerQueue => self.fleets.tick_worker_queue(&mut self.ctx),
                 Timer::Listeners => self.tick_listeners(),
                 Timer::Drain => self.advance_shutdown(),

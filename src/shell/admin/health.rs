@@ -11,23 +11,25 @@ use crate::http1::Status;
 
 /// `/readyz`, optionally for a pool or a listener.
 pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
-    match asked(view, request) {
-        Ok(Readiness::Ready) => {
+    let readiness = match asked(view, request) {
+        Ok(readiness) => readiness,
+        Err(why) => return Response::text(Status::BadRequest, &why),
+    };
+    let (status, what) = match readiness {
+        Readiness::Ready => {
             let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.view().roll_failure(pool));
             let asleep = request.parameter("pool").filter(|id| is_asleep(view, id)).map(|_| "the pool is asleep");
             // Clients are served, but an operator should look at these.
-            let said = std::iter::once("ready").chain(asleep).chain(failures);
-            Response::text(Status::Ok, &said.collect::<Vec<_>>().join("; "))
+            let all: Vec<_> = std::iter::once("ready").chain(asleep).chain(failures).collect();
+            return Response::text(Status::Ok, &all.join("; "));
         }
-        Ok(Readiness::NotReady(why)) => Response::text(replaced(request, &[UNREADY]), &format!("not ready: {why}")),
-        Ok(Readiness::Doubtful(why)) => {
-            Response::text(replaced(request, &[UNREADY, DOUBTFUL]), &format!("not ready: {why}"))
-        }
-        Ok(Readiness::Full(why)) => Response::text(Status::NotFound, &format!("full: {why}")),
-        Ok(Readiness::Paused(why)) => Response::text(Status::NotFound, &format!("paused: {why}")),
-        Ok(Readiness::Draining) => Response::text(Status::NotFound, "draining: the daemon shuts down"),
-        Err(why) => Response::text(Status::BadRequest, &why),
-    }
+        Readiness::NotReady(_) => (replaced(request, &[UNREADY]), "not ready"),
+        Readiness::Doubtful(_) => (replaced(request, &[UNREADY, DOUBTFUL]), "not ready"),
+        Readiness::Full(_) => (Status::NotFound, "full"),
+        Readiness::Paused(_) => (Status::NotFound, "paused"),
+        Readiness::Draining => (Status::NotFound, "draining"),
+    };
+    Response::text(status, &format!("{what}: {}", readiness.reason().unwrap_or("the daemon shuts down")))
 }
 
 /// The parameter that replaces the status 503.

@@ -26,15 +26,15 @@ pub(super) fn status() -> Object {
 
 fn figures(view: &View<'_>) -> serde_json::Value {
     let levels = view.bus.view().levels();
-    let (stage, why) = match view.bus.view().readiness() {
-        Readiness::Ready => {
-            let failure = (0..view.workers.pools.len()).find_map(|pool| view.bus.view().roll_failure(pool));
-            ("ready", failure.map(str::to_owned))
-        }
-        Readiness::NotReady(why) | Readiness::Doubtful(why) | Readiness::Full(why) => ("not ready", Some(why)),
-        Readiness::Paused(why) => ("paused", Some(why)),
-        Readiness::Draining => ("draining", None),
+    let readiness = view.bus.view().readiness();
+    let stage = match readiness {
+        Readiness::Ready => "ready",
+        Readiness::NotReady(_) | Readiness::Doubtful(_) | Readiness::Full(_) => "not ready",
+        Readiness::Paused(_) => "paused",
+        Readiness::Draining => "draining",
     };
+    let failure = || (0..view.workers.pools.len()).find_map(|pool| view.bus.view().roll_failure(pool));
+    let why = if readiness.is_ready() { failure() } else { readiness.reason() };
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),

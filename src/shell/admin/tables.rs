@@ -368,12 +368,10 @@ fn name(view: &View<'_>, name: Name) -> String {
 
 /// Why it is not ready, if it is not.
 fn why(readiness: Option<Readiness>) -> Value {
-    match readiness {
+    match &readiness {
         Some(Readiness::Ready) => Value::Null,
-        Some(Readiness::NotReady(why) | Readiness::Doubtful(why) | Readiness::Full(why) | Readiness::Paused(why)) => {
-            why.into()
-        }
-        Some(Readiness::Draining) | None => "draining".into(),
+        Some(readiness) => readiness.reason().unwrap_or("draining").into(),
+        None => "draining".into(),
     }
 }
 

@@ -10,12 +10,11 @@ use crate::http1::{Head, Method, Status};
 /// The response to a listener's health check, after which the connection is closed.
 pub(in crate::shell) fn health(bus: &Bus, listener: ListenerId, method: Method) -> String {
     let readiness = bus.view().listener_readiness(listener);
-    let (status, body) = match readiness {
-        Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
-        Some(Readiness::NotReady(why) | Readiness::Doubtful(why) | Readiness::Full(why) | Readiness::Paused(why)) => {
-            (Status::Unavailable, json!({ "status": "not ready", "message": why }))
-        }
-        Some(Readiness::Draining) | None => (Status::Unavailable, json!({ "status": "draining" })),
+    let why = readiness.as_ref().and_then(Readiness::reason);
+    let (status, body) = match readiness.as_ref().map(Readiness::is_ready) {
+        Some(true) => (Status::Ok, json!({ "status": "ready" })),
+        _ if why.is_some() => (Status::Unavailable, json!({ "status": "not ready", "message": why })),
+        _ => (Status::Unavailable, json!({ "status": "draining" })),
     };
     let head = Head::answer(status)
         .field("Connection", "close")

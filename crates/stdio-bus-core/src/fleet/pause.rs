@@ -42,9 +42,10 @@ impl Fleets {
     }
 
     /// The operator pauses a pool.
-    pub(crate) fn pause_pool(&mut self, ctx: &Ctx, pool: PoolId) {
+    pub(crate) fn pause_pool(&mut self, ctx: &mut Ctx, pool: PoolId) {
         if ctx.settings.pools.get(pool.index()).is_some_and(|pool| !pool.is_gone) {
             self.pools_mut().set_paused(pool, true);
+            ctx.workers_changed = true;
         }
     }
 

@@ -1,5 +1,5 @@
-//! Readiness as a load balancer sees it, by listener, by pool or in total; and listeners that are closed while none of
-//! their workers runs, for balancers that only connect.
+//! Readiness as a load balancer sees it, by listener, by pool or in total; and listeners that are closed while no worker
+//! could serve their new clients, for balancers that only connect. One that is full or paused stays open.
 //!
 //! A listener is ready if a message of a new client that names no pool would find a running worker, and there is room
 //! for the client. A worker that is being started does not count, though messages for it would be kept; nor does a
@@ -49,6 +49,14 @@ impl Readiness {
     /// Whether new clients are served.
     pub fn is_ready(&self) -> bool {
         *self == Self::Ready
+    }
+
+    /// Why they are not, unless the daemon shuts down.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::NotReady(why) | Self::Doubtful(why) | Self::Full(why) | Self::Paused(why) => Some(why),
+            Self::Ready | Self::Draining => None,
+        }
     }
 }
 
@@ -184,6 +192,10 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
             }
             return full(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
         }
+        // Its spares were taken out: the next client gets one of its own.
+        if !is_coming && slots.iter().any(|slot| slot.is_out()) && pools.may_grow(ctx, fleet) {
+            return Ok(());
+        }
         // The next spare is being started, and the others show that it will run.
         if is_coming
             && !slots.iter().any(|slot| slot.restarts.is_failing())
@@ -209,7 +221,7 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     if goes_on { full(why) } else { dead(why) }
 }
 
-/// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.
+/// Closes listeners that are configured to close while no worker could serve their new clients, and opens them again.
 pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
     ctx.workers_changed = false;
     if ctx.shutdown.refuses_requests() {
@@ -219,9 +231,11 @@ pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
         if !ctx.settings.listeners[listener].closes_when_not_ready {
             continue;
         }
-        let runs = fleets.balancer[fleets.balancer.of_listener(listener)]
-            .fleets()
-            .any(|fleet| ctx.workers.pool_runs(fleet.pool, |_| true) || fleets.pools.is_asleep(fleet.pool));
+        let serves = listener_serves(fleets, ctx, listener);
+        // A closed listener would never wake a pool that is asleep.
+        let wakes = || fleets.balancer[fleets.balancer.of_listener(listener)].fleets();
+        let runs = matches!(serves, Ok(()) | Err(Unready::Full(_) | Unready::Paused(_)))
+            || wakes().any(|fleet| fleets.pools.is_asleep(fleet.pool));
         let state = fleets.admission.listener_mut(listener);
         if core::mem::replace(&mut state.is_closed, !runs) != runs {
             continue;

@@ -228,3 +228,51 @@ fn the_start_is_not_over_where_no_worker_lives() {
     bench.pass(milliseconds(500));
     assert!(bench.bus.view().has_started(bench.now), "one of two is enough");
 }
+
+#[test]
+fn a_listener_that_closes_when_not_ready_closes_when_its_last_worker_is_taken_out_and_opens_when_it_is_back() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.listeners = vec![Listener { closes_when_not_ready: true, ..Listener::default() }];
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    let Peer::Worker(key) = worker else { panic!("it is a worker") };
+    bench.handle(Input::TakeOutWorker(key));
+    assert_eq!(bench.listeners.closed, [ListenerId::at(0)], "it finishes its work, and takes no new client");
+    bench.handle(Input::ResumePool(PoolId::at(0)));
+    assert!(bench.listeners.closed.is_empty());
+}
+
+#[test]
+fn a_listener_that_closes_when_not_ready_stays_open_while_its_pool_is_full_or_paused() {
+    let mut settings = settings(vec![Pool { max_instances: 1, ..pool(1, Assignment::Dedicated) }]);
+    settings.listeners = vec![Listener { closes_when_not_ready: true, ..Listener::default() }];
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    assert!(matches!(bench.bus.view().pool_readiness(0), Some(Readiness::Full(_))));
+    assert!(bench.listeners.closed.is_empty());
+    bench.handle(Input::PausePool(PoolId::at(0)));
+    assert!(bench.listeners.closed.is_empty());
+}
+
+#[test]
+fn a_dedicated_pool_whose_spares_were_all_taken_out_is_ready_while_it_may_start_a_worker_for_the_next_client() {
+    let mut settings = settings(vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }]);
+    settings.listeners = vec![Listener { closes_when_not_ready: true, ..Listener::default() }];
+    let mut bench = Bench::new(settings);
+    let spare = bench.worker(0);
+    let Peer::Worker(key) = spare else { panic!("it is a worker") };
+    bench.handle(Input::TakeOutWorker(key));
+    bench.dies(spare);
+    assert_eq!(bench.bus.view().pool_readiness(0), Some(Readiness::Ready));
+    assert!(bench.listeners.closed.is_empty());
+    for id in 1..3 {
+        let client = bench.client();
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+        bench.pass(milliseconds(100));
+        let own = bench.newest(1)[0];
+        assert_eq!(bench.read(own).len(), 1, "it has got one");
+    }
+    assert!(matches!(bench.bus.view().pool_readiness(0), Some(Readiness::Full(_))), "there is room for no third one");
+}

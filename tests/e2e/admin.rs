@@ -221,12 +221,42 @@ fn a_draining_daemon_refuses_new_clients_and_lets_others_finish() {
     until_status(&daemon, "/readyz", 404);
     answers(&daemon, "/readyz?pool=agents", 404, "draining: the daemon shuts down\n");
     answers(&daemon, "/healthz", 200, "alive\n");
-    for asked in [["restart", "pool", "agents"], ["restart", "worker", "agents/0"]] {
+    for asked in [
+        ["restart", "pool", "agents"],
+        ["restart", "worker", "agents/0"],
+        ["take-out", "worker", "agents/0"],
+        ["pause", "pool", "agents"],
+        ["resume", "pool", "agents"],
+        ["pause", "listener", "0"],
+        ["resume", "listener", "0"],
+    ] {
         let (code, _, why) = command(&daemon, &asked);
-        assert!(code == Some(1) && why.contains("starts no workers any more"), "{why}");
+        assert!(
+            code == Some(1) && why.contains("nothing is restarted, taken out, paused or resumed any more"),
+            "{why}"
+        );
     }
     client.reset();
     daemon.ends_well();
+}
+
+#[test]
+fn a_lame_duck_is_still_restarted_paused_and_resumed() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("lame_duck_sec", 600);
+    let mut daemon = start_ready(setup);
+    let mut client = daemon.connect();
+    client.request(1, "who", json!({}));
+    said(&daemon, &["drain"]);
+    until_status(&daemon, "/readyz", 404);
+    said(&daemon, &["pause", "pool", "agents"]);
+    client.ask(2, "who", json!({}));
+    daemon.until("it waits", || said(&daemon, &["show", "waiting"]).contains("the paused pool agents"));
+    said(&daemon, &["resume", "pool", "agents"]);
+    assert!(client.answer(2)["error"].is_null());
+    said(&daemon, &["restart", "pool", "agents"]);
+    daemon.logs(&["a worker is being replaced: the operator wants it"]);
+    drop(client);
+    daemon.stop();
 }
 
 #[test]

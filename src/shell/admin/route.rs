@@ -216,12 +216,11 @@ fn kill_client(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Re
     Ok((Act::Tell(Input::CloseClient(client.ok_or_else(unknown)?)), format!("client {number} is closed")))
 }
 
-/// Refuses while the daemon shuts down, when workers are not replaced.
-fn starts_workers(view: &View<'_>) -> Result<(), Response> {
-    match view.bus.view().readiness() == Readiness::Draining {
-        true => Err(Response::text(Status::Conflict, "the daemon shuts down, and starts no workers any more")),
-        false => Ok(()),
-    }
+/// Refuses once the daemon that shuts down takes no new requests: what operators do about workers, pools and listeners
+/// changes nothing any more.
+fn is_served(view: &View<'_>) -> Result<(), Response> {
+    let why = "the daemon shuts down: nothing is restarted, taken out, paused or resumed any more";
+    if view.bus.view().refuses_requests() { Err(Response::text(Status::Conflict, why)) } else { Ok(()) }
 }
 
 /// The worker that is meant.
@@ -245,7 +244,7 @@ fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done,
     let at_once = is_set(request, "now")?;
     let how = if at_once { "told to stop" } else { "replaced: first another one runs, then it ends with its work" };
     if !at_once {
-        starts_workers(view)?;
+        is_served(view)?;
     }
     Ok((Act::Tell(Input::RestartWorker { worker, at_once }), format!("worker {name} is {how}")))
 }
@@ -269,14 +268,14 @@ fn no_worker(view: &View<'_>, name: &str) -> String {
 fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let id = required(request, "pool")?;
     let pool = pool_meant(view, id)?;
-    starts_workers(view)?;
+    is_served(view)?;
     let done = format!("the workers of pool {id} are replaced in turn, and those that are missing started");
     Ok((Act::Tell(Input::RestartPool(pool)), done))
 }
 
 fn take_out_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let (name, worker) = worker_meant(view, request)?;
-    starts_workers(view)?;
+    is_served(view)?;
     if !view.bus.view().may_take_out(worker) {
         let why = format!("worker {name} ends, or is about to replace another one; see show workers");
         return Err(Response::text(Status::Conflict, &why));
@@ -315,31 +314,34 @@ fn meant<'r>(view: &View<'_>, request: &'r Request) -> Result<Meant<'r>, Respons
 }
 
 fn pause(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
-    let meant = meant(view, request)?;
-    starts_workers(view)?;
-    Ok(match meant {
-        Meant::Pool(pool, id) => {
-            let done = format!("pool {id} is paused: new requests wait until it is resumed, and pending ones go on");
-            (Act::Tell(Input::PausePool(pool)), done)
-        }
-        Meant::Listener(listener, name) => {
-            let done = format!("{name} is paused: it takes no new clients until it is resumed, and the others go on");
-            (Act::Tell(Input::PauseListener { listener, is_paused: true }), done)
-        }
-    })
+    set_paused(view, request, true)
 }
 
 fn resume(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
-    Ok(match meant(view, request)? {
-        Meant::Pool(pool, id) => {
-            let done = format!("pool {id} takes requests, and workers that were taken out are started again");
-            (Act::Tell(Input::ResumePool(pool)), done)
-        }
+    set_paused(view, request, false)
+}
+
+fn set_paused(view: &View<'_>, request: &Request, is_paused: bool) -> Result<Done, Response> {
+    let meant = meant(view, request)?;
+    is_served(view)?;
+    let (input, done) = match meant {
+        Meant::Pool(pool, id) if is_paused => (
+            Input::PausePool(pool),
+            format!("pool {id} is paused: new requests wait until it is resumed, and pending ones go on"),
+        ),
+        Meant::Pool(pool, id) => (
+            Input::ResumePool(pool),
+            format!("pool {id} takes requests, and workers that were taken out are started again"),
+        ),
         Meant::Listener(listener, name) => {
-            let done = format!("{name} takes new clients");
-            (Act::Tell(Input::PauseListener { listener, is_paused: false }), done)
+            let done = match is_paused {
+                true => format!("{name} is paused: it takes no new clients until it is resumed, and the others go on"),
+                false => format!("{name} takes new clients"),
+            };
+            (Input::PauseListener { listener, is_paused }, done)
         }
-    })
+    };
+    Ok((Act::Tell(input), done))
 }
 
 fn set_log_level(_: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {

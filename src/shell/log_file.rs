@@ -19,7 +19,8 @@ pub(super) fn before() -> Option<File> {
     BEFORE.get()?.try_clone().ok().map(File::from)
 }
 
-/// Opens a log file.
+/// Opens a log file. One that is there is written on at its end, another one is created for the daemon's user and group
+/// (mode 0640).
 ///
 /// # Errors
 /// It cannot be opened, or is no regular file.
@@ -32,16 +33,14 @@ pub(super) fn opened(path: &Path) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Has this file take the place of stderr, or stderr its own place again. A file that is there is written on at its end,
-/// another one is created for the daemon's user and group (mode 0640).
+/// Has this file take the place of stderr, or stderr its own place again.
 ///
 /// # Errors
-/// The file cannot be opened, or is no regular file; what was written to before goes on.
-pub(super) fn take(path: Option<&Path>) -> io::Result<()> {
-    let Some(path) = path else {
+/// Those of dup(2): what was written to before goes on.
+pub(super) fn take(file: Option<OwnedFd>) -> io::Result<()> {
+    let Some(file) = file else {
         return BEFORE.get().map_or(Ok(()), |before| Ok(dup2_stderr(before)?));
     };
-    let file = opened(path)?;
     if BEFORE.get().is_none() {
         // There is one writer, so nothing else is set meanwhile.
         let _ = BEFORE.set(fcntl_dupfd_cloexec(stderr(), 3)?);

@@ -86,7 +86,7 @@ use turn::Unflushed;
 /// Anything that prevents the start; at run time, only a failure of the ring itself.
 pub fn run(config: Config, source: reload::Source, choice: Choice) -> Result<u8, StartError> {
     let file = config.log.file.as_deref();
-    let taken = log_file::take(file);
+    let taken = file.map(log_file::opened).transpose().and_then(log_file::take);
     log::install(&config.log);
     if let (Err(source), Some(file)) = (taken, file) {
         return Err(StartError::LogFile { path: file.to_owned(), source });

@@ -4,6 +4,7 @@
 //! The log has no entry in the table of connections: it has no peer, no input and no end, nobody is paused for it, and what
 //! it cannot write is lost and counted instead of kept. It must be written when everything else is gone, too.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,9 +45,10 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Writes the log to this file, or to stderr, from now on. If that is not possible, it goes on where it was.
-    pub(super) fn write_log_to(&mut self, file: Option<&Path>) -> bool {
-        let taken = log_file::take(file);
+    /// Writes the log to this file, which was opened, or to stderr, from now on. If that is not possible, it goes on where it
+    /// was.
+    pub(super) fn write_log_to(&mut self, file: Option<&Path>, opened: std::io::Result<Option<OwnedFd>>) -> bool {
+        let taken = opened.and_then(log_file::take);
         if let Err(error) = &taken {
             let name = file.map_or_else(|| "stderr".into(), Path::to_string_lossy);
             tracing::error!(

@@ -15,6 +15,7 @@ use crate::shell::descriptors::Allowance;
 use crate::shell::listen::Listening;
 use crate::shell::listeners::{Acceptor, Terms};
 use crate::shell::log;
+use crate::shell::log_file;
 use crate::shell::news::News;
 use crate::shell::operation::Operation;
 use crate::shell::timers::Timer;
@@ -42,7 +43,7 @@ impl<I: Io> Shell<I> {
     /// SIGUSR1: the log's file was moved away, and another one takes its place.
     pub(in crate::shell) fn open_log_again(&mut self) {
         if let Some(file) = &self.reloads.running.log.file
-            && self.reactor.write_log_to(Some(file))
+            && self.reactor.write_log_to(Some(file), log_file::opened(file).map(Some))
         {
             tracing::info!("SIGUSR1: the log file was opened again");
         }
@@ -122,11 +123,11 @@ impl<I: Io> Shell<I> {
 
     /// Makes a prepared configuration the running one.
     fn take_over(&mut self, now: Moment, prepared: Prepared) {
-        let Prepared { plan, opened, allowance } = prepared;
+        let Prepared { plan, opened, allowance, log } = prepared;
         let config = &plan.config;
         log::set_level(config.log.level);
         if config.log.file != self.reloads.running.log.file {
-            self.reactor.write_log_to(config.log.file.as_deref());
+            self.reactor.write_log_to(config.log.file.as_deref(), Ok(log));
         }
         log::set_format(config.log.format);
         self.bus.record_requests(config.log.requests);

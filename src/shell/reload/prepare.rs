@@ -1,5 +1,7 @@
 //! Prepares a configuration outside the loop: reads, checks and plans it, and opens its new sockets.
 
+use std::os::fd::OwnedFd;
+
 use super::Again;
 use crate::activation::Inherited;
 use crate::bus::port::ListenerId;
@@ -16,6 +18,8 @@ pub(in crate::shell) struct Prepared {
     /// The opened sockets, for clients and for operators.
     pub opened: Vec<Listening>,
     pub allowance: Option<Allowance>,
+    /// The opened file of the log, if the log moves there.
+    pub log: Option<OwnedFd>,
 }
 
 /// Does everything that may block.
@@ -32,15 +36,16 @@ pub(super) fn prepare(
 ) -> Result<Prepared, StartError> {
     let plan = again(inherited)?.replace(running, in_use)?;
     if is_dry_run {
-        return Ok(Prepared { plan, opened: Vec::new(), allowance: None });
+        return Ok(Prepared { plan, opened: Vec::new(), allowance: None, log: None });
     }
-    if let Some(path) = plan.config.log.file.as_ref().filter(|file| running.log.file.as_ref() != Some(*file)) {
-        log_file::opened(path).map_err(|source| StartError::LogFile { path: path.clone(), source })?;
-    }
+    let log = plan.config.log.file.as_ref().filter(|file| running.log.file.as_ref() != Some(*file));
+    let log =
+        log.map(|path| log_file::opened(path).map_err(|source| StartError::LogFile { path: path.clone(), source }));
+    let log = log.transpose()?;
     let allowance = Some(descriptors::allow(Need::of(&plan.config))?);
     let leaving =
         own.into_iter().filter(|(listener, _)| listener.map_or(plan.moves_admin, |at| plan.closes(at.index())));
     let mut opening = Opening::new(inherited, leaving.map(|(_, socket)| socket).collect());
     let opened = opening.open_all(&plan.config, plan.opens.iter().copied().map(ListenerId::at), plan.moves_admin)?;
-    Ok(Prepared { plan, opened, allowance })
+    Ok(Prepared { plan, opened, allowance, log })
 }

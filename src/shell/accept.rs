@@ -159,11 +159,42 @@ impl<I: Io> Shell<I> {
     }
 
     /// Accepts the pending connections before a socket is closed for good: closing it would reset them, although they
-    /// are connected as far as the peers know. Those of an inherited socket wait for the next daemon.
+    /// are connected as far as the peers know. Those of an inherited socket wait for the next daemon. While all places over
+    /// HTTP are taken, the others are closed: none of those that have one gives way to what is not served any more either,
+    /// and to choose one for each of thousands would hold up the loop for seconds.
     pub(super) fn empty_backlog(&mut self, now: Moment, index: usize) {
-        let listening = self.reactor.listeners.acceptors[index].listening.as_ref();
-        if listening.is_some_and(|listening| !listening.is_inherited) {
-            let _ = (0..BACKLOG).try_for_each(|_| self.accept_next(now, index));
+        let acceptor = &self.reactor.listeners.acceptors[index];
+        let needs_places = acceptor.listener().is_some_and(|listener| {
+            self.reactor.listeners.speaks_web(listener) || self.bus.view().is_behind_proxies(listener)
+        });
+        if acceptor.listening.as_ref().is_none_or(|listening| listening.is_inherited) {
+            return;
+        }
+        let mut closed = 0;
+        for _ in 0..BACKLOG {
+            let is_full = needs_places && !self.reactor.has_room(index);
+            let accepted = if is_full { self.close_next(index) } else { self.accept_next(now, index) };
+            if accepted.is_err() {
+                break;
+            }
+            closed += u32::from(is_full);
+        }
+        if closed > 0 {
+            let address = &self.reactor.listeners.acceptors[index].address;
+            tracing::warn!(
+                reason = "accept_paused",
+                "{closed} connections to {address} were not accepted yet, and are closed with it: all places are taken"
+            );
+        }
+    }
+
+    /// Closes the next pending connection of a socket.
+    fn close_next(&mut self, index: usize) -> Result<(), Errno> {
+        let reactor = &mut self.reactor;
+        let listening = reactor.listeners.acceptors[index].socket().ok_or(Errno::AGAIN)?;
+        match reactor.io.accept_now(listening) {
+            Ok(_) | Err(Errno::CONNABORTED) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }

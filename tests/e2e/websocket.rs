@@ -380,6 +380,24 @@ fn silent_connections_from_one_address_do_not_keep_out_slow_clients_of_another()
 }
 
 #[test]
+fn silent_connections_do_not_hold_up_the_end_of_a_daemon_that_has_no_place_for_more() {
+    let daemon = door([echo("echo", 1)], json!({}));
+    let address = daemon.address();
+    let connect = |count: usize| -> Vec<Client> { (0..count).map(|_| Client::over_tcp(address)).collect() };
+    let crowd = connect(SLOTS + BEYOND);
+    let descriptors = daemon.descriptors();
+    daemon.until("all places are taken", || daemon.descriptors() >= descriptors.max(SLOTS + BEYOND));
+    daemon.stand_still();
+    let waits = connect(50);
+    daemon.signal(Signal::TERM);
+    daemon.signal(Signal::CONT);
+    daemon.logs(&["connections to ", "were not accepted yet, and are closed with it: all places are taken"]);
+    drop((crowd, waits));
+    let log = daemon.ends_well().stderr;
+    assert!(log.matches("handshake_refused").count() < 3, "none gave way to one that is not served either: {log}");
+}
+
+#[test]
 fn of_one_source_silent_connections_are_evicted_first() {
     let daemon = door([echo("echo", 1)], json!({}));
     let mut begun = Client::over_tcp(daemon.address());

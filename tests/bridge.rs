@@ -219,23 +219,55 @@ fn an_error_stands_on_a_line_of_its_own_when_the_daemon_breaks_off_within_a_line
     assert_eq!(bridge.code(), Some(1));
 }
 
+/// Waits until the bridge has logged this as often.
+fn has_logged(bridge: &mut Bridge, text: &str, times: usize) {
+    while String::from_utf8_lossy(&bridge.stderr.seen).matches(text).count() < times {
+        assert!(!bridge.stderr.ended, "{}", String::from_utf8_lossy(&bridge.stderr.seen));
+        bridge.stderr.more();
+    }
+}
+
+const IDLE: &str = "has ended the connection, and nothing was pending";
+
 #[test]
-fn a_daemon_that_ends_while_nothing_is_pending_is_only_logged() {
+fn after_a_daemon_that_ends_while_nothing_is_pending_the_next_message_makes_a_new_connection() {
     for daemon in Daemon::both() {
         let (mut bridge, mut stdout, mut peer) = daemon.bridge();
-        bridge.send(b"{\"method\":\"m\"}\n");
-        let mut seen = [0; 15];
-        peer.read_exact(&mut seen).expect("the line arrives");
-        peer.write_all(b"{\"method\":\"n\"}\n").expect("the bridge reads");
+        bridge.send(ask(0, "initialize").as_bytes());
+        assert_eq!(line(&mut *peer), ask(0, "initialize"));
+        peer.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+        assert_eq!(stdout.message()["id"], 0);
+        for times in 1..3 {
+            drop(peer);
+            has_logged(&mut bridge, IDLE, times);
+            bridge.send(&ask(1, "m").as_bytes()[..9]);
+            bridge.send(&ask(1, "m").as_bytes()[9..]);
+            peer = daemon.accept();
+            assert_eq!(line(&mut *peer), ask(0, "initialize"));
+            peer.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
+            assert_eq!(line(&mut *peer), ask(1, "m"));
+            peer.write_all(b"{\"id\":1,\"result\":{}}\n").expect("it reads");
+            assert_eq!(stdout.message(), json!({ "id": 1, "result": {} }), "the answer to initialize is not passed on");
+        }
+        bridge.send(ask(2, "m").as_bytes());
+        assert_eq!(line(&mut *peer), ask(2, "m"));
         drop(peer);
-        assert_eq!(bridge.code(), Some(1));
-        assert_eq!(stdout.rest(), b"{\"method\":\"n\"}\n");
-        let log = bridge.stderr.text();
-        assert!(
-            log.contains("lost the connection to the daemon at ") && log.contains("start it if it has ended"),
-            "{log}"
-        );
+        assert_eq!(stdout.message()["error"]["data"]["reason"], "daemon_gone");
+        assert_eq!((bridge.code(), stdout.rest()), (Some(1), Vec::new()), "a request was pending");
     }
+}
+
+#[test]
+fn an_editor_that_leaves_after_an_idle_connection_has_ended_is_no_failure() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(b"{\"method\":\"m\"}\n");
+    line(&mut *peer);
+    peer.write_all(b"{\"method\":\"n\"}\n").expect("it reads");
+    drop(peer);
+    has_logged(&mut bridge, IDLE, 1);
+    bridge.end_input();
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), b"{\"method\":\"n\"}\n".to_vec()));
 }
 
 #[test]
@@ -466,7 +498,7 @@ fn an_editor_is_told_which_of_its_requests_was_too_long_for_the_real_daemon() {
 }
 
 #[test]
-fn an_editor_talks_to_the_real_daemon_until_that_shuts_down() {
+fn an_idle_editor_goes_on_with_the_next_daemon_after_the_real_one_has_shut_down() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("bus");
     let mut daemon = real_daemon(&path);
@@ -477,9 +509,12 @@ fn an_editor_talks_to_the_real_daemon_until_that_shuts_down() {
     // SAFETY: kill(2) takes integers alone, and the child has not been reaped, so the number is still its own.
     assert_eq!(unsafe { libc::kill(daemon.child.id() as i32, libc::SIGTERM) }, 0);
     assert_eq!(daemon.code(), Some(0));
-    assert_eq!(bridge.code(), Some(1));
-    assert_eq!(stdout.rest(), b"");
-    assert!(bridge.stderr.text().contains("start it if it has ended"));
+    has_logged(&mut bridge, IDLE, 1);
+    let _second = real_daemon(&path);
+    bridge.send(b"{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"method\":\"m\",\"params\":[1]}\n");
+    assert_eq!(stdout.message(), expected);
+    bridge.end_input();
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
 }
 
 /// What a daemon that shuts down answers a request with that no worker got.
@@ -888,9 +923,10 @@ fn what_may_have_been_delivered_is_not_sent_again() {
     assert_eq!(line(&mut *second), ask(2, "m"));
     second.write_all(b"{\"id\":2,\"result\":{}}\n").expect("it reads");
     assert_eq!(stdout.message()["id"], 2);
+    bridge.end_input();
+    rest(&mut *second);
     drop(second);
-    // Nothing is refused, and nothing is sent again.
-    assert_eq!(bridge.code(), Some(1));
+    assert_eq!(bridge.code(), Some(0));
 }
 
 #[test]
@@ -913,7 +949,9 @@ fn without_another_daemon_the_editor_gets_the_refusal_itself() {
         "five are enough"
     );
     drop(peer);
-    assert_eq!(bridge.code(), Some(1));
+    has_logged(&mut bridge, IDLE, 1);
+    bridge.end_input();
+    assert_eq!(bridge.code(), Some(0));
 }
 
 #[test]

@@ -10,7 +10,9 @@
 //! |---|---|
 //! | stdin ends | cancels pending prompts (`session/cancel`), tells the daemon (half-close; a WebSocket is closed once all is answered), passes on outstanding answers, exits with 0 when the daemon closes |
 //! | stdin has ended and stdout is closed, or stdout while there is no connection | exits with 0: the editor is gone |
-//! | the daemon closes | an error for each pending request; exits with 1, or 0 if stdin had ended and nothing was pending |
+//! | the daemon closes while requests are pending | an error for each of them; exits with 1 |
+//! | the daemon closes after the end of stdin, and nothing is pending | exits with 0 |
+//! | the daemon closes while nothing is pending, with no other reason than that it ends | the next line of stdin makes a new connection, as after a refusal; exits with 0 if stdin ends before |
 //! | the daemon cannot be reached, refuses, or closes before any request | an error for each further request, for a while; exits with 1 |
 //! | the daemon shuts down, and has refused requests that no worker got | they are sent again on a new connection, with what came since (`repeat.rs`) |
 //! | received data is not JSON-RPC | none of it is passed on; an error for each pending request; exits with 1 |
@@ -61,6 +63,7 @@ use tokio::task::spawn_local as spawn;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::bus::reply::Delivered;
+use crate::bus::report::Reason;
 use crate::error::{StartError, exit};
 use begun::BegunLine;
 use cancelled::Cancelled;
@@ -160,6 +163,8 @@ struct Shared {
     has_asked: Cell<bool>,
     /// Stdin has ended, and all of it was sent to the daemon.
     input_ended: Cell<bool>,
+    /// Nothing more comes from stdin; some of it may be held.
+    has_read_all: Cell<bool>,
     /// Stdin was read, or has ended.
     was_read: Notify,
     /// The connection has ended in both directions.
@@ -187,6 +192,7 @@ impl Shared {
             drops_line: Cell::new(false),
             has_asked: Cell::new(false),
             input_ended: Cell::new(false),
+            has_read_all: Cell::new(false),
             was_read: Notify::new(),
             has_ended: Cell::new(false),
             blocks: Cell::new(0),
@@ -205,6 +211,17 @@ impl Shared {
     async fn send(&self, sink: &Sink, bytes: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
         let _sending = self.sending.lock().await;
         sink.send(bytes).await
+    }
+
+    /// Whether the end of the connection has taken nothing from the editor, and the daemon has given no other reason than
+    /// its own end. Over HTTP each request has a connection of its own.
+    fn is_idle(&self, sink: &Sink, ending: &Ending) -> bool {
+        let waiting = self.waiting.borrow();
+        let has_reason = waiting.last_word().is_some_and(|word| word.reason != Reason::ShuttingDown.name());
+        let nothing_is_lost = waiting.is_empty() && !waiting.is_amid() && waiting.at_line_start();
+        let was_used = self.has_asked.get() && self.blocks.get() > 0;
+        let goes_on = ending.is_gone() && !has_reason && nothing_is_lost && was_used && !sink.answers_each_line();
+        goes_on && !self.has_read_all.get() && self.repeat.borrow().has_nothing_to_send()
     }
 
     /// Waits until lines can be written to stdout: nobody writes there, and no line of the daemon is begun.
@@ -255,6 +272,10 @@ async fn bridge(
             Ok(ending) => ending,
             Err(code) => return code,
         };
+        let is_idle = shared.is_idle(&sink, &ending);
+        if is_idle {
+            shared.repeat.borrow_mut().hold_all();
+        }
         shared.end_sending();
         if ending.is_gone() && shared.repeat.borrow().wants_connection() {
             sink.leave(Some(&ending)).await;
@@ -263,6 +284,18 @@ async fn bridge(
             let _ = listener.await;
             if let Some(sender) = sender {
                 let _ = sender.await;
+            }
+            if is_idle {
+                say(&format!(
+                    "the daemon at {} has ended the connection, and nothing was pending: {ending}",
+                    options.daemon
+                ));
+                // What could not be sent on this connection is not waited for.
+                shared.connection.set(shared.connection.get() + 1);
+                shared.goes_on.notify_waiters();
+                if let Err(code) = next_message(&shared).await {
+                    return code;
+                }
             }
             match connect_again(options, backend, &shared, &stdout, &ending).await {
                 Ok(again) => {
@@ -305,8 +338,32 @@ enum NotAgain {
     EditorLeft(u8),
 }
 
-/// The daemon has ended the connection, and refused requests that are sent again on a new one, which this makes. What else
-/// is pending may have been delivered, and gets an error.
+/// There is no connection, and nothing that needs one: waits for the next message of the editor.
+///
+/// # Errors
+/// None comes any more, since the editor has left: the exit code.
+async fn next_message(shared: &Shared) -> Result<(), u8> {
+    let left = async {
+        shared.stdout.reader_gone().await;
+        Err(exit::OK)
+    };
+    let comes = async {
+        while shared.repeat.borrow().has_nothing_to_send() {
+            if shared.has_read_all.get() {
+                return Err(exit::OK);
+            }
+            shared.was_read.notified().await;
+        }
+        Ok(())
+    };
+    first(left, comes).await?;
+    // From now on somebody waits.
+    shared.repeat.borrow_mut().hold_all();
+    Ok(())
+}
+
+/// The daemon has ended the connection, and there are messages for a new one, which this makes: what it has refused, or what
+/// has come since. What else is pending may have been delivered, and gets an error.
 ///
 /// # Errors
 /// See [`NotAgain`].
@@ -365,14 +422,14 @@ async fn connect_again(
     };
     let (sink, source) = first(left, connecting).await?;
     let count = shared.repeat.borrow().count();
-    let what = match count {
-        // They were cancelled.
-        0 => "what comes is sent".to_owned(),
-        1 => "a request that it has refused is sent again".to_owned(),
-        count => format!("{count} requests that it has refused are sent again"),
-    };
     if round.is_first {
-        say(&format!("the daemon at {} shuts down; {what} on a new connection", options.daemon));
+        let daemon = &options.daemon;
+        let again = |what: &str| format!("the daemon at {daemon} shuts down; {what} sent again on a new connection");
+        say(&match count {
+            0 => format!("connected to the daemon at {daemon} anew"),
+            1 => again("a request that it has refused is"),
+            count => again(&format!("{count} requests that it has refused are")),
+        });
     }
     shared.connection.set(shared.connection.get() + 1);
     shared.sink.replace(sink);
@@ -711,6 +768,8 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
         // What waits is for nobody if the editor leaves.
         watch_reader(Rc::clone(&shared));
     }
+    shared.has_read_all.set(true);
+    shared.was_read.notify_one();
     while shared.repeat.borrow().is_holding() {
         shared.goes_on.notified().await;
     }

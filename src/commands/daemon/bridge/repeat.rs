@@ -144,6 +144,16 @@ impl Repeat {
         self.is_sending
     }
 
+    /// Holds all that stdin brings from now on: there is no connection.
+    pub(super) fn hold_all(&mut self) {
+        (self.since, self.is_sending, self.idle_since, self.rounds) = (Some(Instant::now()), true, None, None);
+    }
+
+    /// Whether nothing waits for a connection.
+    pub(super) fn has_nothing_to_send(&self) -> bool {
+        self.count() == 0 && self.held.is_empty() && !self.has_given_up
+    }
+
     /// Holds a part of stdin.
     pub(super) fn hold(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);

@@ -2,6 +2,7 @@
 
 mod admin;
 mod attacks;
+mod burst;
 pub mod fairness;
 pub mod handshakes;
 mod idle;
@@ -19,7 +20,7 @@ pub fn all() -> Vec<Scenario> {
     race::scenarios()
         .chain([fairness::scenario()])
         .chain(attacks::scenarios())
-        .chain([idle::scenario(), reload::scenario(), admin::scenario()])
+        .chain([idle::scenario(), burst::scenario(), reload::scenario(), admin::scenario()])
         .chain(sweep::scenarios())
         .collect()
 }

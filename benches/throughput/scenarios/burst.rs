@@ -1,0 +1,196 @@
+//! A burst: 64 clients come at once to a dedicated pool of two spares whose workers need a second before they answer,
+//! against as many processes that are started directly and released at the same moment; and how long a client of
+//! another pool waits meanwhile, against one that talks to a process of its own.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::harness::Harness;
+use crate::harness::address::Transport;
+use crate::harness::client::{Client, request};
+use crate::harness::machine::Placement;
+use crate::harness::measure::{self, Over, first, joined, median, progress};
+use crate::harness::polite::polite;
+use crate::harness::server::Contestant;
+use crate::scenario::{Goal, Scenario, goals};
+
+const CLIENTS: usize = 64;
+/// Time limit of a round.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The pause between an answer and the next request of who talks to a process of its own, as of a polite client.
+const BREAK: Duration = Duration::from_millis(5);
+
+/// How a worker is started, and the largest part of the time of direct starts that a burst may take.
+struct Start {
+    name: &'static str,
+    /// What the shell does before it becomes the worker.
+    before: &'static str,
+    most: f64,
+}
+
+/// A shim, such as those of pyenv, nvm and asdf, runs a few programs to find the one that is meant.
+const STARTS: [Start; 2] = [
+    Start { name: "a program", before: "", most: 1.03 },
+    Start {
+        name: "a shell's shim",
+        before: "for each in 1 2 3 4 5 6 7 8 9 10 11 12; do found=$(uname); done; ",
+        most: 1.10,
+    },
+];
+
+/// The p99 of another pool's client, at most this much of what a client of a process of its own has.
+const MOST_WAIT: f64 = 2.0;
+
+/// The only scenario.
+pub fn scenario() -> Scenario {
+    Scenario::new("burst", |harness| {
+        let reached = STARTS.iter().map(|start| burst(harness, start)).collect::<io::Result<Vec<_>>>()?;
+        progress("");
+        Ok(vec![goals(reached.into_iter().flatten().collect())])
+    })
+}
+
+fn burst(harness: &Harness, start: &Start) -> io::Result<[Goal; 2]> {
+    let rounds = harness.either(harness.rounds, 1);
+    let clients = harness.either(CLIENTS, 4);
+    let script = format!("{}sleep 1; exec '{}' worker echo", start.before, harness.bus.display());
+    let (mut times, mut waits) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    for round in 0..rounds {
+        progress(&format!("burst, {}, round {} of {rounds}", start.name, round + 1));
+        let rounds = [directly(harness, &script, clients)?, through_the_bus(harness, &script, clients)?];
+        for (at, (time, wait)) in rounds.into_iter().enumerate() {
+            times[at].push(time);
+            waits[at].push(wait);
+        }
+    }
+    let [direct, bus] = times.map(median);
+    let [alone, beside] = waits.map(median);
+    let figures = json!({ "direct_seconds": direct, "seconds": bus, "direct_p99_millis": alone, "p99_millis": beside });
+    let goal = |what: String, most: f64, value: String, reached| Goal {
+        what,
+        goal: format!("at most {most:.2} ×"),
+        value,
+        reached,
+        figures: figures.clone(),
+    };
+    Ok([
+        goal(
+            format!("{clients} clients at once, {}: the last first answer, to direct starts", start.name),
+            start.most,
+            format!("{:.2} × ({bus:.2} s, {direct:.2})", bus / direct),
+            bus <= start.most * direct,
+        ),
+        goal(
+            format!("{clients} clients at once, {}: p99 of another pool, to a process of its own", start.name),
+            MOST_WAIT,
+            format!("{:.2} × ({beside:.1} ms, {alone:.1})", beside / alone),
+            beside <= MOST_WAIT * alone,
+        ),
+    ])
+}
+
+/// Starts processes that wait for a line, and releases all. The seconds until the last of them has answered, and the p99
+/// of a client of another process meanwhile, in milliseconds.
+fn directly(harness: &Harness, script: &str, count: usize) -> io::Result<(f64, f64)> {
+    let gated = format!("read gate; {script}");
+    let mut started = (0..count).map(|_| Direct::start(Command::new("/bin/sh").args(["-c", &gated])));
+    let mut started = started.by_ref().collect::<io::Result<Vec<_>>>()?;
+    let mut other = Direct::start(Command::new(&harness.bus).args(["worker", "echo"]))?;
+    std::thread::sleep(Duration::from_millis(300));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| first(|| waits_of(&mut other, &is_over)));
+        let over = Over(&is_over);
+        let begun = Instant::now();
+        let line = format!("\n{}", request(1, "m", "bench"));
+        started.iter_mut().try_for_each(|process| process.send(&line))?;
+        started.iter_mut().try_for_each(Direct::answer)?;
+        let time = begun.elapsed().as_secs_f64();
+        drop(over);
+        Ok((time, joined(asking.join())?))
+    })
+}
+
+/// The same with clients of the daemon.
+fn through_the_bus(harness: &Harness, script: &str, count: usize) -> io::Result<(f64, f64)> {
+    let burst = json!({
+        "id": "bench", "command": "/bin/sh", "args": ["-c", script], "assignment": "dedicated", "instances": 2,
+        "max_instances": 2 * count
+    });
+    let pools = [burst, harness.echo("other", 1)];
+    let server = harness.start(Contestant::Bus, &pools, Transport::Unix, Placement::FREE)?;
+    let until = Instant::now() + PATIENCE;
+    // The spares are there, as before any burst.
+    std::thread::sleep(Duration::from_millis(harness.either(2500, 1500)));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| polite(&server.address, "other", until, |_| is_over.load(Ordering::Relaxed)));
+        let over = Over(&is_over);
+        let begun = Instant::now();
+        let ask = |_| {
+            let mut client = Client::connect(&server.address)?;
+            client.ask(1, "m", "bench", until)?;
+            Ok(client)
+        };
+        let mut clients = (0..count).map(ask).collect::<io::Result<Vec<_>>>()?;
+        for client in &mut clients {
+            let answer = client.answer(1, until)?;
+            if answer.get("result").is_none() {
+                return Err(io::Error::other(format!("a client of a burst is told {answer}")));
+            }
+        }
+        let time = begun.elapsed().as_secs_f64();
+        drop(over);
+        Ok((time, joined(asking.join())?.quantile(0.99)))
+    })
+}
+
+/// Asks a process until it is over. The p99 in milliseconds.
+fn waits_of(other: &mut Direct, is_over: &AtomicBool) -> io::Result<f64> {
+    let mut times = measure::histogram();
+    while !is_over.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        other.send(&request(1, "m", "other"))?;
+        other.answer()?;
+        times.saturating_record(begun.elapsed().as_nanos() as u64);
+        std::thread::sleep(BREAK);
+    }
+    Ok(times.value_at_quantile(0.99) as f64 / 1e6)
+}
+
+/// A process that was started without the daemon. It ends with this.
+struct Direct {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Direct {
+    fn start(command: &mut Command) -> io::Result<Self> {
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = process.stdout.take().map(BufReader::new).ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { process, output })
+    }
+
+    fn send(&mut self, text: &str) -> io::Result<()> {
+        let input = self.process.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        input.write_all(text.as_bytes())
+    }
+
+    fn answer(&mut self) -> io::Result<()> {
+        match self.output.read_line(&mut String::new())? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

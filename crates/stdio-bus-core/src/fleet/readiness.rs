@@ -95,9 +95,18 @@ fn dead(why: String) -> Result<(), Unready> {
     Err(Unready::Dead(why))
 }
 
-/// One that serves suffices, then one that is full or paused; else the reason of the first one is returned.
+/// One that serves suffices, then one that is full or paused; else the reason of the first one is returned. Beside one
+/// that is paused, the others have to serve: why they do not is said as well.
 fn any_or_first(serve: impl Iterator<Item = Result<(), Unready>>) -> Result<(), Unready> {
-    let better = |first: Unready, next: Unready| if next.rank() > first.rank() { next } else { first };
+    let better = |first: Unready, next: Unready| {
+        let (better, other) = if next.rank() > first.rank() { (next, first) } else { (first, next) };
+        match (better, other) {
+            (Unready::Paused(why), Unready::Dead(other) | Unready::Doubtful(other)) => {
+                Unready::Paused(format!("{why}, and {other}"))
+            }
+            (better, _) => better,
+        }
+    };
     serve.reduce(|first, next| first.or_else(|first| next.map_err(|next| better(first, next)))).unwrap_or(Ok(()))
 }
 
@@ -231,11 +240,14 @@ pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
         if !ctx.settings.listeners[listener].closes_when_not_ready {
             continue;
         }
-        let serves = listener_serves(fleets, ctx, listener);
         // A closed listener would never wake a pool that is asleep.
-        let wakes = || fleets.balancer[fleets.balancer.of_listener(listener)].fleets();
-        let runs = matches!(serves, Ok(()) | Err(Unready::Full(_) | Unready::Paused(_)))
-            || wakes().any(|fleet| fleets.pools.is_asleep(fleet.pool));
+        let mut fleets_here = fleets.balancer[fleets.balancer.of_listener(listener)].fleets();
+        let wakes = fleets_here.any(|fleet| fleets.pools.is_asleep(fleet.pool));
+        let why_not = match listener_serves(fleets, ctx, listener) {
+            Err(Unready::Dead(why) | Unready::Doubtful(why)) if !wakes => Some(why),
+            _ => None,
+        };
+        let runs = why_not.is_none();
         let state = fleets.admission.listener_mut(listener);
         if core::mem::replace(&mut state.is_closed, !runs) != runs {
             continue;
@@ -243,13 +255,15 @@ pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
         // Before its first worker runs this is normal.
         let is_news = state.has_opened;
         state.has_opened |= runs;
-        let (effect, reason, what) = match runs {
-            true => (Effect::OpenListener(listener), Reason::ListenerOpened, "open: a worker"),
-            false => (Effect::CloseListener(listener), Reason::ListenerClosed, "closed: no worker"),
+        let (effect, reason) = match runs {
+            true => (Effect::OpenListener(listener), Reason::ListenerOpened),
+            false => (Effect::CloseListener(listener), Reason::ListenerClosed),
         };
         ctx.out.push(effect);
         ctx.tell(reason, || {
-            let text = format!("listener {} is {what} of its pools is running", listener.index());
+            let what =
+                why_not.map_or_else(|| "open: new clients are served".to_owned(), |why| format!("closed: {why}"));
+            let text = format!("listener {} is {what}", listener.index());
             let report = Report::new(reason, text);
             if is_news { report } else { report.at(Level::Debug) }
         });

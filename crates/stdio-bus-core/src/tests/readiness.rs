@@ -134,6 +134,18 @@ fn what_serves_nobody_is_worse_than_what_is_full() {
 }
 
 #[test]
+fn where_one_pool_is_paused_and_the_other_one_serves_nobody_both_are_named() {
+    let mut bench = two_pools();
+    bench.handle(Input::PausePool(PoolId::at(1)));
+    assert_eq!(bench.bus.view().listener_readiness(2), Some(Readiness::Ready));
+    let only = bench.worker(0);
+    bench.dies(only);
+    let why =
+        "the operator has paused pool \"tools\", and no worker of pool \"agents\" is running: 1 of 1 were given up";
+    assert_eq!(bench.bus.view().listener_readiness(2), Some(Readiness::Paused(why.into())));
+}
+
+#[test]
 fn a_listener_without_room_is_not_ready_and_the_others_are() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     let full = Listener {
@@ -239,6 +251,8 @@ fn a_listener_that_closes_when_not_ready_closes_when_its_last_worker_is_taken_ou
     let Peer::Worker(key) = worker else { panic!("it is a worker") };
     bench.handle(Input::TakeOutWorker(key));
     assert_eq!(bench.listeners.closed, [ListenerId::at(0)], "it finishes its work, and takes no new client");
+    let told = bench.reports.iter().find(|report| report.reason == Reason::ListenerClosed).expect("the log says why");
+    assert!(told.text.starts_with("listener 0 is closed: no worker of pool \"agents\""), "{}", told.text);
     bench.handle(Input::ResumePool(PoolId::at(0)));
     assert!(bench.listeners.closed.is_empty());
 }

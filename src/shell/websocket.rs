@@ -66,7 +66,8 @@ impl WebSocket {
                 Event::Fault(fault) => self.ending = Some(Ending::Fault(fault)),
                 // Binary messages are ignored (ACP's remote transport).
                 Event::Binary { .. } => self.saw_binary = true,
-                Event::Text { .. } | Event::Pong(_) => {}
+                Event::Pong(_) => self.heartbeat.awaits_pong = false,
+                Event::Text { .. } => {}
             }
         }
         received.text()
@@ -77,9 +78,10 @@ impl WebSocket {
         self.ending.is_some() && !self.is_told
     }
 
-    /// Whether the client has sent its close frame, after which it sends nothing (RFC 6455, section 5.5.1).
+    /// Whether the client has sent its close frame and sends nothing after it: no message (RFC 6455, section 5.5.1), and no
+    /// pong, which it might while our ping is under way (section 5.5.2).
     pub(super) fn has_left(&self) -> bool {
-        matches!(self.ending, Some(Ending::Left(_)))
+        matches!(self.ending, Some(Ending::Left(_))) && !self.heartbeat.awaits_pong
     }
 
     /// Its ending, if the core was not told. Returns it only once.
@@ -128,6 +130,8 @@ pub(super) struct Heartbeat {
     turn: Moment,
     /// When it was pinged, if it has been silent since.
     pinged: Option<Moment>,
+    /// It was pinged, and no pong has come since.
+    awaits_pong: bool,
     /// When it has to be checked, if it is pinged at all.
     pub due: Option<Moment>,
 }
@@ -143,7 +147,7 @@ pub(super) enum Beat {
 
 impl Heartbeat {
     fn new(period: Option<Duration>, pong_timeout: Duration, now: Moment) -> Self {
-        Self { period, pong_timeout, heard: now, turn: now, pinged: None, due: None }
+        Self { period, pong_timeout, heard: now, turn: now, pinged: None, awaits_pong: false, due: None }
     }
 
     /// Starts the pings. Connections accepted together have consecutive numbers.
@@ -192,7 +196,7 @@ impl Heartbeat {
             self.due = Some(self.turn);
             return Beat::Nothing;
         }
-        self.pinged = Some(now);
+        (self.pinged, self.awaits_pong) = (Some(now), true);
         self.due = Some(now.after(self.pong_timeout));
         Beat::Ping
     }

@@ -127,8 +127,10 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| is_ready(it.view.bus.view().listener_readiness(at));
     gauge "stdio_bus_pool_ready" as "ready" of Pools: "1 if /readyz?pool=ID says 200.";
         One |it, at| is_ready(it.view.bus.view().pool_readiness(at));
-    gauge "stdio_bus_listener_paused" as "paused" of Listeners: "1 while the operator has paused it, or all of its pools.";
+    gauge "stdio_bus_listener_paused" as "paused" of Listeners: "1 while the operator has paused it.";
         One |it, at| Value::from(it.view.bus.view().is_listener_paused(at));
+    gauge "stdio_bus_listener_pools_paused" as "pools_paused" of Listeners: "1 while the operator has paused all of its pools.";
+        One |it, at| Value::from(it.view.bus.view().are_pools_paused_of(at));
     gauge "stdio_bus_pool_paused" as "paused" of Pools: "1 while the operator has paused it.";
         One |it, at| Value::from(it.pool(at).is_paused);
     gauge "stdio_bus_pool_asleep" as "asleep" of Pools: "1 while it has no workers until a line needs one.";

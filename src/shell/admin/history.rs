@@ -24,6 +24,12 @@ pub(super) struct History {
 }
 
 impl History {
+    /// One that begins now, with these counters.
+    pub(super) fn since(stats: &Stats, busy: Duration) -> Self {
+        let last = (stats.client_side.lines_in, stats.worker_side.lines_in, busy);
+        Self { last, ..Self::default() }
+    }
+
     /// Takes a sample.
     pub(super) fn take(&mut self, stats: &Stats, busy: Duration) {
         let counted = (stats.client_side.lines_in, stats.worker_side.lines_in, busy);
@@ -51,5 +57,16 @@ mod tests {
         }
         assert_eq!(history.samples.len(), MOST);
         assert!(history.samples.iter().all(|sample| *sample == (10, 0, 3, 0, 0.005)));
+    }
+
+    #[test]
+    fn a_history_that_begins_later_has_nothing_of_the_time_before() {
+        let mut stats = Stats::default();
+        stats.client_side.lines_in = 1_000;
+        let mut history = History::since(&stats, Duration::from_secs(9));
+        assert!(history.samples.is_empty());
+        stats.client_side.lines_in = 1_007;
+        history.take(&stats, Duration::from_secs(10));
+        assert_eq!(history.samples, [(7, 0, 0, 0, 1.0)]);
     }
 }

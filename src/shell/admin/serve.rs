@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::access::Origin;
 use super::audit::{self, Who};
-use super::history::EVERY;
+use super::history::{EVERY, History};
 use super::request::{LIMITS, Request};
 use super::response::{Body, Response, Rest};
 use super::route::{Act, is_action, route};
@@ -213,6 +213,16 @@ impl<I: Io> Shell<I> {
         self.admin.start(&mut self.reactor.timers, now.after(EVERY));
     }
 
+    /// Begins the chart and the usage of the last minute anew, if no sample is due: a reload may have added the admin
+    /// listener.
+    pub(in crate::shell) fn begin_history(&mut self, now: Moment) {
+        if !self.reactor.timers.is_set(Timer::History) {
+            self.admin.history = History::since(&self.bus.view().stats(), self.admin.turns.sum());
+            self.bus.mark_usage(now);
+            self.admin.start(&mut self.reactor.timers, now.after(EVERY));
+        }
+    }
+
     /// Closes everything.
     pub(in crate::shell) fn close_admin(&mut self) {
         self.admin.closed = true;
@@ -226,13 +236,6 @@ impl<I: Io> Shell<I> {
 }
 
 impl Admin {
-    /// Schedules the first sample, if there is an admin listener and none is scheduled: a reload may have added it.
-    pub(in crate::shell) fn start_if_idle(&mut self, timers: &mut Timers, now: Moment) {
-        if !timers.is_set(Timer::History) {
-            self.start(timers, now);
-        }
-    }
-
     /// Schedules the next sample, if there is an admin listener.
     pub(in crate::shell) fn start(&mut self, timers: &mut Timers, at: Moment) {
         if self.is_on {

@@ -162,7 +162,7 @@ impl<I: Io> Shell<I> {
         // Sockets of a paused listener may be another one's now.
         self.reactor.start_accepting();
         self.admin.configure(config, self.reactor.listeners.there());
-        self.admin.start_if_idle(&mut self.reactor.timers, now);
+        self.begin_history(now);
         if let Err(error) = self.reloads.token_files.watch(config, &self.reactor.signals.teller) {
             tracing::error!("files of tokens are not read again when they change: {error}");
         }

@@ -99,12 +99,21 @@ impl Pools {
 }
 
 impl View<'_> {
-    /// Whether the operator has paused a listener, or all of its pools.
+    /// Whether the operator has paused a listener.
     pub fn is_listener_paused(&self, listener: impl Into<ListenerId>) -> bool {
+        let listener = listener.into();
+        self.has_listener(listener) && self.bus.fleets.admission().is_paused(listener)
+    }
+
+    /// Whether the operator has paused all pools of a listener.
+    pub fn are_pools_paused_of(&self, listener: impl Into<ListenerId>) -> bool {
         let (fleets, listener) = (&self.bus.fleets, listener.into());
-        let is_there = self.bus.ctx.settings.listener(listener).is_some_and(|listener| !listener.is_gone);
         let group = || &fleets.balancer()[fleets.balancer().of_listener(listener)];
-        is_there && (fleets.admission().is_paused(listener) || group().is_paused(fleets.pools()))
+        self.has_listener(listener) && group().is_paused(fleets.pools())
+    }
+
+    fn has_listener(&self, listener: ListenerId) -> bool {
+        self.bus.ctx.settings.listener(listener).is_some_and(|listener| !listener.is_gone)
     }
 
     /// Whether a worker is to take the slot of another one, or gets no new work: it cannot be taken out.

@@ -165,6 +165,11 @@ fn pool_serves(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<(), Unready> {
     if pools[pool].is_paused() {
         return paused(&format!("pool \"{}\"", ctx.settings.pools[pool].id));
     }
+    pool_works(pools, ctx, pool)
+}
+
+/// The same, whether it is paused or not.
+fn pool_works(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<(), Unready> {
     let is_there = |fleet: &FleetId| !pools[*fleet].rests();
     any_or_first(pools.of(pool).filter(is_there).map(|fleet| fleet_serves(pools, ctx, fleet)))
 }
@@ -231,6 +236,7 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
 }
 
 /// Closes listeners that are configured to close while no worker could serve their new clients, and opens them again.
+/// Only workers count: pauses and full listeners change nothing.
 pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
     ctx.workers_changed = false;
     if ctx.shutdown.refuses_requests() {
@@ -241,9 +247,9 @@ pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
             continue;
         }
         // A closed listener would never wake a pool that is asleep.
-        let mut fleets_here = fleets.balancer[fleets.balancer.of_listener(listener)].fleets();
-        let wakes = fleets_here.any(|fleet| fleets.pools.is_asleep(fleet.pool));
-        let why_not = match listener_serves(fleets, ctx, listener) {
+        let group = &fleets.balancer[fleets.balancer.of_listener(listener)];
+        let wakes = group.fleets().any(|fleet| fleets.pools.is_asleep(fleet.pool));
+        let why_not = match any_or_first(group.fleets().map(|fleet| pool_works(&fleets.pools, ctx, fleet.pool))) {
             Err(Unready::Dead(why) | Unready::Doubtful(why)) if !wakes => Some(why),
             _ => None,
         };

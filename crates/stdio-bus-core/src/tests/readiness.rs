@@ -271,6 +271,25 @@ fn a_listener_that_closes_when_not_ready_stays_open_while_its_pool_is_full_or_pa
 }
 
 #[test]
+fn a_listener_that_closes_when_not_ready_is_closed_without_workers_whether_it_or_its_pool_is_paused() {
+    for paused in
+        [Input::PausePool(PoolId::at(0)), Input::PauseListener { listener: ListenerId::at(0), is_paused: true }]
+    {
+        let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+        settings.limits.max_restarts = 0;
+        settings.listeners = vec![Listener { closes_when_not_ready: true, ..Listener::default() }];
+        let mut bench = Bench::new(settings);
+        let only = bench.worker(0);
+        bench.handle(paused.clone());
+        assert!(bench.listeners.closed.is_empty(), "its worker runs");
+        bench.dies(only);
+        assert_eq!(bench.listeners.closed, [ListenerId::at(0)]);
+        bench.handle(paused);
+        assert_eq!(bench.listeners.closed, [ListenerId::at(0)], "that opens nothing");
+    }
+}
+
+#[test]
 fn a_dedicated_pool_whose_spares_were_all_taken_out_is_ready_while_it_may_start_a_worker_for_the_next_client() {
     let mut settings = settings(vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }]);
     settings.listeners = vec![Listener { closes_when_not_ready: true, ..Listener::default() }];

@@ -893,16 +893,50 @@ fn what_the_editor_cancels_while_it_is_held_is_not_sent_again_and_its_id_is_free
 fn what_the_editor_has_cancelled_before_it_is_refused_is_not_sent_again() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();
-    for id in 1..3 {
-        bridge.send(ask(id, "m").as_bytes());
+    let prompt = "{\"id\":3,\"method\":\"session/prompt\",\"params\":{\"sessionId\":\"s\"}}\n";
+    for request in [&ask(1, "m"), &ask(2, "m"), prompt, &ask(4, "m")] {
+        bridge.send(request.as_bytes());
         line(&mut *peer);
     }
+    for cancels in [
+        "{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":1}}\n",
+        "{\"method\":\"$/cancel_request\",\"params\":{\"requestId\":2}}\n",
+        "{\"method\":\"session/cancel\",\"params\":{\"sessionId\":\"s\"}}\n",
+    ] {
+        bridge.send(cancels.as_bytes());
+        assert_eq!(line(&mut *peer), cancels);
+    }
+    peer.write_all(&[refusal(1), refusal(2), refusal(3), refusal(4)].concat()).expect("it reads");
+    let answer = stdout.message();
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(2), &json!(-32800)), "in MCP nothing answers it");
+    assert_eq!(stdout.message(), json!({ "jsonrpc": "2.0", "id": 3, "result": { "stopReason": "cancelled" } }));
+    drop(peer);
+    let mut second = daemon.accept();
+    assert_eq!(line(&mut *second), ask(4, "m"));
+    second.write_all(b"{\"id\":4,\"result\":{}}\n").expect("it reads");
+    assert_eq!(stdout.message()["id"], 4);
+    bridge.end_input();
+    rest(&mut *second);
+    drop(second);
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+}
+
+#[test]
+fn a_request_that_was_cancelled_in_mcp_is_not_waited_for_and_its_id_begins_anew() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(ask(1, "m").as_bytes());
+    line(&mut *peer);
     bridge.send(b"{\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":1}}\n");
     line(&mut *peer);
-    peer.write_all(&[refusal(1), refusal(2)].concat()).expect("it reads");
-    assert_eq!(stdout.message()["error"]["code"], -32016);
+    bridge.send(ask(1, "again").as_bytes());
+    line(&mut *peer);
+    peer.write_all(b"{\"id\":1,\"result\":{}}\n").expect("it reads");
+    assert_eq!(stdout.message()["id"], 1);
+    bridge.end_input();
+    rest(&mut *peer);
     drop(peer);
-    assert_eq!(line(&mut *daemon.accept()), ask(2, "m"));
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()), "nothing was pending");
 }
 
 #[test]

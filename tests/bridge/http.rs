@@ -699,6 +699,41 @@ fn a_request_that_is_cancelled_before_it_is_sent_again_is_not_and_its_id_is_free
 }
 
 #[test]
+fn a_request_that_is_cancelled_while_its_session_is_begun_anew_is_not_sent_and_a_late_answer_is_not_the_next_ones() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    bridge.ask(tool(1));
+    let late = server.next("POST");
+    bridge.ask(json!({"method": "notifications/cancelled", "params": {"requestId": 1}}));
+    server.next("POST").accept();
+    bridge.ask(tool(1));
+    let own = server.next("POST");
+    late.result(json!({ "is": "late" }));
+    bridge.ask(tool(2));
+    let lost = server.next("POST");
+    let answer = own.result(json!({ "is": "own" }));
+    assert_eq!(stdout.message(), answer);
+    lost.answer("404 Not Found", "text/plain", "", "no such session");
+    let begins = server.next("POST");
+    assert_eq!(begins.body["method"], "initialize");
+    bridge.ask(json!({"method": "notifications/cancelled", "params": {"requestId": 2}}));
+    bridge.ask(tool(3));
+    super::was_read(&bridge);
+    let result = json!({"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": "2025-11-25"}});
+    begins.answer("200 OK", JSON, &format!("Mcp-Session-Id: {SESSION}\r\n"), &result.to_string());
+    let initialized = server.next("POST");
+    assert_eq!(initialized.body["method"], "notifications/initialized");
+    initialized.accept();
+    let next = server.next("POST");
+    assert_eq!(next.body["id"], 3, "neither the cancelled one nor its cancellation");
+    let answer = next.result(json!({}));
+    assert_eq!(stdout.message(), answer);
+    bridge.end_input();
+    server.next("DELETE").accept();
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+}
+
+#[test]
 fn an_initialize_that_a_server_has_no_room_for_yet_is_repeated_and_begins_the_session() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout) = server.start();

@@ -545,5 +545,6 @@ fn a_request_that_waits_for_a_paused_pool_when_its_session_is_deleted_has_reache
     let told = batch.answer();
     assert_eq!((told.status, told.json()["error"]["data"]["delivered"].as_bool()), (404, Some(false)));
     assert_eq!(behind.answer().status, 404);
+    daemon.logs(&["the session has ended before a worker got this", "\"reason\":\"request_discarded\""]);
     daemon.stop();
 }

@@ -106,6 +106,7 @@ impl Fault {
             (_, code) if code == Reason::ShuttingDown.code() => Reason::ShuttingDown,
             (Status::TooManyRequests, code) if code == Reason::PendingLimit.code() => Reason::PendingLimit,
             (Status::TooManyRequests, _) => Reason::ConnectionLimit,
+            (Status::NotFound, NO_SESSION) if self.data.is_some() => Reason::RequestDiscarded,
             (_, UNSUPPORTED_VERSION) if self.data.as_ref().is_some_and(|data| data.get("reason").is_some()) => {
                 Reason::EraUnsupported
             }
@@ -197,6 +198,8 @@ mod tests {
             assert_eq!((fault.status.code(), fault.code, fault.reason()), (429, reason.code(), reason));
             assert_eq!(fault.data, Some(json!({ "reason": reason.name(), "delivered": true })));
         }
+        let discarded = Fault::session_ended_before();
+        assert_eq!((discarded.status.code(), discarded.reason()), (404, Reason::RequestDiscarded));
         for (fault, status) in [(Fault::shutting_down(), 503), (Fault::session_shuts_down(), 404)] {
             assert_eq!((fault.status.code(), fault.code, fault.reason()), (status, -32016, Reason::ShuttingDown));
             assert_eq!(fault.data, Some(json!({ "reason": "shutting_down", "delivered": false })));

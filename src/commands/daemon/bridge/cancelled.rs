@@ -11,7 +11,7 @@ use crate::bus::id::Id;
 use crate::bus::reply::error_response;
 
 /// What a line of stdin cancels.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cancelled {
     /// The request with this id, in MCP: nothing answers it.
     Unanswered(Id),
@@ -61,24 +61,30 @@ impl Cancelled {
         let (token, method) = (members.get("id")?.get().as_bytes(), members.get("method")?);
         let method: String = serde_json::from_str(method.get()).ok()?;
         let is_it = |id: &Id| Id::parse(token).is_ok_and(|own| own == *id);
-        let mut answer = match self {
+        let is_cancelled = match self {
             // MCP: the `initialize` is not cancelled.
-            Self::Unanswered(id) if is_it(id) && method != "initialize" => return Some(Vec::new()),
-            Self::Answered(id) if is_it(id) => {
-                error_response(token, None, REQUEST_CANCELLED, "the request was cancelled", None)
+            Self::Unanswered(id) => is_it(id) && method != "initialize",
+            Self::Answered(id) => is_it(id),
+            Self::Turn(session) => {
+                let names = || -> Option<String> {
+                    let params: HashMap<String, &RawValue> = serde_json::from_str(members.get("params")?.get()).ok()?;
+                    serde_json::from_str(params.get("sessionId")?.get()).ok()
+                };
+                method == "session/prompt" && names().is_some_and(|named| named == *session)
             }
-            Self::Turn(session) if method == "session/prompt" => {
-                let params: HashMap<String, &RawValue> = serde_json::from_str(members.get("params")?.get()).ok()?;
-                let named: String = serde_json::from_str(params.get("sessionId")?.get()).ok()?;
-                if named != *session {
-                    return None;
-                }
-                [br#"{"jsonrpc":"2.0","id":"#, token, br#","result":"#, TURN_CANCELLED, b"}"].concat()
-            }
-            _ => return None,
+        };
+        is_cancelled.then(|| self.answer(token))
+    }
+
+    /// The answer to a request with this id, a JSON token, that is cancelled by this; it may be nothing.
+    pub(super) fn answer(&self, token: &[u8]) -> Vec<u8> {
+        let mut answer = match self {
+            Self::Unanswered(_) => return Vec::new(),
+            Self::Answered(_) => error_response(token, None, REQUEST_CANCELLED, "the request was cancelled", None),
+            Self::Turn(_) => [br#"{"jsonrpc":"2.0","id":"#, token, br#","result":"#, TURN_CANCELLED, b"}"].concat(),
         };
         answer.push(b'\n');
-        Some(answer)
+        answer
     }
 }
 

@@ -185,9 +185,8 @@ impl Repeat {
                 return;
             }
             is_amid = !is_whole;
-            if !(begins && is_whole && self.takes(line, waiting)) {
-                bytes.extend_from_slice(line);
-            }
+            let instead = if begins && is_whole { self.takes(line, waiting) } else { None };
+            bytes.extend_from_slice(instead.as_deref().unwrap_or(line));
         }
     }
 
@@ -222,8 +221,9 @@ impl Repeat {
         }
     }
 
-    /// Takes a line of the daemon that the editor is not to see. False if it is to see it.
-    fn takes(&mut self, line: &[u8], waiting: &mut Waiting) -> bool {
+    /// Takes a line of the daemon that the editor is not to see. Returns what it is to see instead, which may be nothing; none
+    /// if it is to see the line.
+    fn takes(&mut self, line: &[u8], waiting: &mut Waiting) -> Option<Vec<u8>> {
         if let Initialize::Awaited(awaited) = &self.initialize
             && let Some(id) = answered(line)
             && id == *awaited
@@ -233,16 +233,20 @@ impl Repeat {
                 None => Initialize::Accepted,
                 Some(error) => Initialize::Refused(LastWord::of(error)),
             };
-            return true;
+            return Some(Vec::new());
         }
-        if self.has_given_up || line.len() > LONGEST_REFUSAL || !is_refusal(line) {
-            return false;
+        if line.len() > LONGEST_REFUSAL || !is_refusal(line) {
+            return None;
         }
-        let Some(again) = answered(line).and_then(|id| waiting.take_refused(&id)) else { return false };
+        let id = answered(line)?;
+        if let Some(answer) = waiting.take_cancelled(&id) {
+            return Some(answer);
+        }
+        let again = if self.has_given_up { None } else { waiting.take_refused(&id) }?;
         self.since.get_or_insert_with(Instant::now);
         self.was_refused = true;
         self.refused.push((again, line.to_vec()));
-        true
+        Some(Vec::new())
     }
 
     /// A new connection begins, for which this id is that of the repeated `initialize`, if it is repeated.

@@ -1,7 +1,7 @@
 //! The pending requests: recorded before they are sent to the daemon, removed when their answers have passed. Those
 //! that remain when the connection ends would keep the editor waiting for ever.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use memchr::memmem;
 use serde_json::Value;
@@ -22,6 +22,9 @@ const MAX_LAST_WORD: usize = 4096;
 
 /// How many bytes of pending requests are kept, so that they can be sent again. Longer ones are not kept.
 const MOST_KEPT: usize = 4 << 20;
+
+/// How many requests that nothing answers any more are remembered, in case a daemon has refused them.
+const MOST_GIVEN_UP: usize = 64;
 
 /// Maximum length of a message that begins a connection.
 const LONGEST_OPENING: usize = 64 * 1024;
@@ -103,6 +106,11 @@ pub(super) struct Opening {
 }
 
 impl Opening {
+    /// Whether this would cancel the `initialize`, which MCP does not do.
+    fn outlasts(&self, cancelled: &Cancelled) -> bool {
+        matches!((&self.initialize, cancelled), (Some((id, _)), Cancelled::Unanswered(other)) if id == other)
+    }
+
     /// Takes note of a line that is being sent.
     fn note(&mut self, line: &Line<'_>, bytes: &[u8]) {
         if bytes.len() > LONGEST_OPENING || memmem::find(bytes, b"initialize").is_none() {
@@ -144,6 +152,8 @@ struct Open {
     longest: Longest,
     /// The editor has received an error without an id.
     has_null_id_error: bool,
+    /// The last requests that were given up in MCP, newest first.
+    given_up: VecDeque<Key>,
 }
 
 /// The longest line sent.
@@ -188,8 +198,8 @@ struct Request {
     /// Its line, if it is the only one with its id and not too long, and how often it was sent.
     line: Option<Vec<u8>>,
     tries: u8,
-    /// The editor has cancelled it.
-    is_cancelled: bool,
+    /// How the editor has cancelled it.
+    cancelled: Option<Cancelled>,
 }
 
 impl Waiting {
@@ -205,6 +215,7 @@ impl Waiting {
             open.sent(&line, &draft.bytes);
             if line.message.is_none()
                 && let Some(cancelled) = Cancelled::by(&draft.bytes)
+                && !opening.outlasts(&cancelled)
             {
                 open.cancel(&cancelled);
             }
@@ -223,12 +234,26 @@ impl Waiting {
 
     /// Removes a request that the daemon has refused, if it can be sent again and the editor still wants it.
     pub(super) fn take_refused(&mut self, id: &Id) -> Option<Again> {
-        let may_go = |request: &&mut Request| request.tries < MOST_TRIES && !request.is_cancelled;
+        let may_go = |request: &&mut Request| request.tries < MOST_TRIES && request.cancelled.is_none();
         let request = self.open.requests.get_mut(&key(id)).filter(may_go)?;
         let (order, line, tries) = (request.order, request.line.take()?, request.tries);
         self.open.kept -= line.len();
         self.open.answered(id);
         Some(Again { order, line, tries })
+    }
+
+    /// A daemon has refused a request as not delivered: if the editor has cancelled it, it is pending no more. Returns what
+    /// answers it instead, which may be nothing.
+    pub(super) fn take_cancelled(&mut self, id: &Id) -> Option<Vec<u8>> {
+        let name = key(id);
+        if let Some(at) = self.open.given_up.iter().position(|other| *other == name) {
+            self.open.given_up.remove(at);
+            return Some(Vec::new());
+        }
+        let request = self.open.requests.get(&name)?;
+        let answer = request.cancelled.as_ref()?.answer(&request.token);
+        self.open.answered(id);
+        Some(answer)
     }
 
     /// Takes the incomplete line that was sent so far, of which the daemon can have done nothing.
@@ -324,7 +349,7 @@ impl Waiting {
         self.has_answered
     }
 
-    /// Removes a request that was cancelled.
+    /// Removes a request that nothing answers any more.
     pub(super) fn forget(&mut self, id: &Id) {
         self.open.answered(id);
     }
@@ -384,15 +409,10 @@ impl Open {
         self.count += 1;
         let order = self.next;
         self.next += 1;
-        let new = || Request {
-            order,
-            token: token.into(),
-            prompts: None,
-            times: 0,
-            line: None,
-            tries: 0,
-            is_cancelled: false,
-        };
+        // Its id begins anew.
+        self.given_up.retain(|other| *other != key(id));
+        let new =
+            || Request { order, token: token.into(), prompts: None, times: 0, line: None, tries: 0, cancelled: None };
         let request = self.requests.entry(key(id)).or_insert_with(new);
         request.times += 1;
         request.prompts = line.prompts.map(Box::from);
@@ -403,16 +423,24 @@ impl Open {
         }
     }
 
-    /// The editor cancels what is pending.
+    /// The editor cancels what is pending. In MCP nothing answers it, so nothing is pending then.
     fn cancel(&mut self, cancelled: &Cancelled) {
         match cancelled {
-            Cancelled::Unanswered(id) | Cancelled::Answered(id) => {
-                self.requests.get_mut(&key(id)).into_iter().for_each(|request| request.is_cancelled = true);
+            Cancelled::Unanswered(id) => {
+                if self.answered(id) {
+                    self.given_up.truncate(MOST_GIVEN_UP - 1);
+                    self.given_up.push_front(key(id));
+                }
+            }
+            Cancelled::Answered(id) => {
+                let request = self.requests.get_mut(&key(id));
+                request.into_iter().for_each(|request| request.cancelled = Some(cancelled.clone()));
             }
             Cancelled::Turn(session) => {
                 let names = |raw: &[u8]| serde_json::from_slice::<String>(raw).is_ok_and(|name| name == *session);
                 let prompts = |request: &&mut Request| request.prompts.as_deref().is_some_and(names);
-                self.requests.values_mut().filter(prompts).for_each(|request| request.is_cancelled = true);
+                let all = self.requests.values_mut().filter(prompts);
+                all.for_each(|request| request.cancelled = Some(cancelled.clone()));
             }
         }
     }

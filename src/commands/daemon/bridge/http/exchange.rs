@@ -68,7 +68,7 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
             break;
         }
         if Instant::now() >= until {
-            state.pass(line).await;
+            state.pass(Some(number), line).await;
             trouble = None;
             break;
         }
@@ -94,7 +94,9 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
         return;
     }
     match (trouble, open.token) {
-        (_, Some(token)) if open.is_cancelled => state.tell(Heard::GivenUp(token)).await,
+        // Its client does not wait for it, but for an `initialize`, which is not cancelled.
+        (_, Some(token)) if open.is_cancelled && message.initializes() => state.tell(Heard::GivenUp(token)).await,
+        (_, Some(_)) if open.is_cancelled => {}
         (Some(trouble), _) => report(&state, &message, trouble).await,
         (None, _) => {}
     }
@@ -102,7 +104,10 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
 
 /// Sends a request again in a new session, which is begun for it, unless its client cancels it meanwhile.
 async fn again_in_new_session(state: &Rc<State>, number: u64, message: &Message, renewals: u64) -> Result<(), Trouble> {
-    renew(state, renewals).await.map_err(Trouble::Over)?;
+    state.set_held(number, true);
+    let renewed = renew(state, renewals).await;
+    state.set_held(number, false);
+    renewed.map_err(Trouble::Over)?;
     if !state.awaits(number) {
         return Ok(());
     }
@@ -117,7 +122,7 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
     let broken = |failure| Trouble::Broken(failure, delivered);
     let head = reply.head().await.map_err(broken)?;
     if !head.is_success() {
-        return refused(state, message, head, reply).await;
+        return refused(state, number, message, head, reply).await;
     }
     if message.initializes() {
         // An earlier session has ended.
@@ -141,7 +146,7 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
     if let Some(line) = refusal_among(&lines, message) {
         return Err(Trouble::Later(line, RENEW_EVERY));
     }
-    take(state, message, lines).await;
+    take(state, number, message, lines).await;
     state.keep(reply);
     match state.awaits(number) && message.token().is_some() {
         true => Err(broken(Failure::NoMcp("what it answers is no answer to the request".to_owned()))),
@@ -150,14 +155,14 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
 }
 
 /// Passes on received messages, and records what was negotiated.
-async fn take(state: &State, message: &Message, lines: Vec<Vec<u8>>) {
+async fn take(state: &State, number: u64, message: &Message, lines: Vec<Vec<u8>>) {
     if message.initializes()
         && let Some(version) = lines.iter().find_map(|line| message::agreed_version(line))
     {
         state.session.borrow_mut().version = Some(version);
         state.opening.replace(Some(Opening { initialize: message.line.clone(), initialized: None }));
     }
-    state.pass_all(lines).await;
+    state.pass_all(Some(number), lines).await;
 }
 
 /// Reads a response that is a stream, resuming it after each break while that is possible.
@@ -222,7 +227,7 @@ async fn follow(
         }
         let mut lines = Vec::new();
         events.read(&piece, &mut lines);
-        take(state, message, lines).await;
+        take(state, number, message, lines).await;
     }
 }
 
@@ -263,7 +268,13 @@ fn refusal_among(lines: &[Vec<u8>], message: &Message) -> Option<Vec<u8>> {
 }
 
 /// Handles a refusal: a JSON-RPC error is passed on, anything else is turned into one.
-async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: Reply) -> Result<(), Trouble> {
+async fn refused(
+    state: &State,
+    number: u64,
+    message: &Message,
+    head: AnswerHead,
+    mut reply: Reply,
+) -> Result<(), Trouble> {
     let body = reply.body(LONGEST_REFUSAL).await.unwrap_or_default();
     if head.status == 503
         && let Some(line) = message::of_body(&body).and_then(|lines| refusal_among(&lines, message))
@@ -283,7 +294,7 @@ async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: 
     if let Some(pause) = comes_again {
         return Err(Trouble::Later(line, pause.clamp(RENEW_EVERY, LONGEST_PAUSE)));
     }
-    state.pass(line).await;
+    state.pass(Some(number), line).await;
     state.keep(reply);
     Ok(())
 }
@@ -294,7 +305,7 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
     let refusal = match trouble {
         Trouble::Over(ending) => return over(state, ending).await,
         Trouble::Later(line, _) => {
-            state.pass(line).await;
+            state.pass(None, line).await;
             return;
         }
         Trouble::Refused(refused) if is_no_to_all(state, message, &refused) => {
@@ -395,7 +406,7 @@ async fn listen(state: Rc<State>) {
                     }
                     let mut lines = Vec::new();
                     events.read(&piece, &mut lines);
-                    state.pass_all(lines).await;
+                    state.pass_all(None, lines).await;
                 }
             }
             Err(Trouble::Over(_)) if state.can_renew() => {
@@ -491,7 +502,7 @@ async fn begin_anew(state: &Rc<State>) -> Result<(), (Ending, bool)> {
         (session.id, session.version) = (head.session.clone(), Some(version));
     }
     lines.retain(|line| !is_it(line));
-    state.pass_all(lines).await;
+    state.pass_all(None, lines).await;
     if let Some(initialized) = &opening.initialized {
         match deliver(state, &Message::read(initialized)).await {
             Ok(()) => {}

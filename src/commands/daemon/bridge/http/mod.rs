@@ -131,10 +131,31 @@ impl Client {
     fn push_line(&self) {
         let line = std::mem::take(&mut *self.begun.borrow_mut());
         let line = line.trim_ascii();
-        if !line.is_empty() {
-            self.queue.borrow_mut().push(Message::read(line));
-            self.state.wake.notify_one();
+        if line.is_empty() {
+            return;
         }
+        let message = Message::read(line);
+        if let Kind::Cancel { token } = &message.kind
+            && self.takes_back(token)
+        {
+            return;
+        }
+        self.queue.borrow_mut().push(message);
+        self.state.wake.notify_one();
+    }
+
+    /// Takes back a request that no server has, at once: it may wait for a session that is being begun. Returns whether there
+    /// is one.
+    fn takes_back(&self, token: &[u8]) -> bool {
+        if self.queue.borrow_mut().cancel(token).is_some() {
+            return true;
+        }
+        let mut open = self.state.open.borrow_mut();
+        let is_it = |one: &&mut Open| one.is_held && !one.is_cancelled && one.token.as_deref() == Some(token);
+        let Some(held) = open.iter_mut().find(is_it) else { return false };
+        // Its task notices.
+        held.is_cancelled = true;
+        true
     }
 
     /// Closes once nothing is pending. What has no id, such as a line that is no JSON, is answered, too, and is known
@@ -196,24 +217,21 @@ impl Client {
 
     /// Cancels a request that the client no longer waits for.
     async fn cancel(self: &Rc<Self>, token: &[u8], message: &Message) {
-        if self.queue.borrow_mut().cancel(token).is_some() {
-            return self.state.tell(Heard::GivenUp(token.into())).await;
-        }
-        let (number, at_once) = {
+        let (number, is_modern) = {
             let mut open = self.state.open.borrow_mut();
             let found = open.iter_mut().find(|one| one.token.as_deref() == Some(token) && !one.is_cancelled);
             match found {
                 Some(one) => {
-                    one.is_cancelled = !one.is_modern;
-                    (Some(one.number), one.is_modern || one.is_held)
+                    one.is_cancelled = true;
+                    (Some(one.number), one.is_modern)
                 }
                 None => (None, message.modern.is_some()),
             }
         };
         match number {
-            Some(number) if at_once => self.break_off(number).await,
+            Some(number) if is_modern => self.break_off(number).await,
             // It was answered already.
-            None if at_once => {}
+            None if is_modern => {}
             number => {
                 exchange::say_to_server(&self.state, message).await;
                 let client = Rc::clone(self);
@@ -231,7 +249,8 @@ impl Client {
     async fn break_off(&self, number: u64) {
         let Some(open) = self.state.close(number) else { return };
         open.task.into_iter().for_each(|task| task.abort());
-        if let Some(token) = open.token.filter(|_| !open.is_answered) {
+        // What its client has cancelled is not waited for.
+        if let Some(token) = open.token.filter(|_| !open.is_answered && !open.is_cancelled) {
             self.state.tell(Heard::GivenUp(token)).await;
         }
     }

@@ -183,26 +183,32 @@ impl State {
         Some(self.of_session(self.head("DELETE", "application/json")).end())
     }
 
-    /// Passes on a line if it is a message; false if it is not.
-    pub(super) async fn pass(&self, line: Vec<u8>) -> bool {
+    /// Passes on a line if it is a message; false if it is not. `number` is that of the request whose response it came with.
+    pub(super) async fn pass(&self, number: Option<u64>, line: Vec<u8>) -> bool {
         let Some(answers) = message::answers(&line) else { return false };
         self.has_heard.set(true);
-        if let Some(token) = &answers {
-            let mut open = self.open.borrow_mut();
-            // An id may be used again while the server may still answer the request that was cancelled.
-            let waiting = open.iter_mut().filter(|one| !one.is_answered && one.token.as_ref() == Some(token));
-            if let Some(request) = waiting.min_by_key(|one| one.is_cancelled) {
-                request.is_answered = true;
-            }
+        if answers.is_none_or(|token| self.note_answer(number, &token)) {
+            self.tell(Heard::Line(line)).await;
         }
-        self.tell(Heard::Line(line)).await;
         true
     }
 
+    /// Notes an answer. False if it is that of a cancelled request, which nobody waits for any more: its id may be that of
+    /// another one by now.
+    fn note_answer(&self, number: Option<u64>, token: &[u8]) -> bool {
+        let mut open = self.open.borrow_mut();
+        let is_it = |one: &Open| !one.is_answered && one.token.as_deref() == Some(token);
+        let own = open.iter().position(|one| Some(one.number) == number && is_it(one));
+        let any = || (0..open.len()).filter(|at| is_it(&open[*at])).min_by_key(|at| open[*at].is_cancelled);
+        let Some(at) = own.or_else(any) else { return true };
+        open[at].is_answered = true;
+        !open[at].is_cancelled
+    }
+
     /// The same for the messages of a stream.
-    pub(super) async fn pass_all(&self, lines: Vec<Vec<u8>>) {
+    pub(super) async fn pass_all(&self, number: Option<u64>, lines: Vec<Vec<u8>>) {
         for line in lines {
-            if !self.pass(line).await {
+            if !self.pass(number, line).await {
                 say("an event is left out that is no JSON");
             }
         }

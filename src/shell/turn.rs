@@ -18,6 +18,7 @@ use super::connections::Connections;
 use super::crowd::Crowd;
 use super::descriptors::Allowance;
 use super::http::Http;
+use super::http::exchange::Exchange;
 use super::listeners::{Acceptor, Listeners, Terms};
 use super::log::{self, Batch};
 use super::notify::{Condition, Notify};
@@ -277,6 +278,7 @@ impl<I: Io> Shell<I> {
         for slot in slots {
             self.reactor.leave(slot);
         }
+        self.send_last_answers();
         self.close_admin();
         if self.reactor.connections.all_http().next().is_some() {
             // Flush what was submitted last: without the end of their streams clients would take them for broken.
@@ -315,6 +317,19 @@ impl<I: Io> Shell<I> {
             std::mem::forget(std::mem::take(&mut left.log));
         }
         left
+    }
+
+    /// Sends operators what they are answered in the last turn: that the daemon drains, for one.
+    fn send_last_answers(&mut self) {
+        let is_owed = |exchange: &Exchange| exchange.is_operators() && exchange.outgoing.weight() > 0;
+        let all = self.reactor.connections.all_http().filter(|(_, _, exchange)| is_owed(exchange));
+        let slots: Vec<usize> = all.map(|(slot, ..)| slot).collect();
+        for slot in &slots {
+            self.send_http(self.reactor.clock.now(), *slot);
+        }
+        if !slots.is_empty() {
+            self.take_completions(Duration::ZERO);
+        }
     }
 
     /// Takes the last completions, for a limited time.

@@ -170,6 +170,14 @@ fn to_have_a_daemon_drain_twice_and_then_to_send_it_a_signal_does_not_end_it_ear
 }
 
 #[test]
+fn the_drain_of_a_daemon_without_clients_and_workers_is_answered_before_it_ends() {
+    let pool = with(worker("agents", 1, &[]), "start", "on_demand");
+    let daemon = start_ready(Setup::new([pool]));
+    assert_eq!(said(&daemon, &["drain"]), "the daemon drains\n");
+    daemon.ends_well();
+}
+
+#[test]
 fn a_command_names_the_address_that_it_uses_and_the_error() {
     let run = |arguments: &[&str], variable: &str| {
         let output = Command::new(program()).args(arguments).env("STDIO_BUS_ADMIN", variable).output();

@@ -50,6 +50,8 @@ pub use rights::{Identity, Limit, Rights};
 /// Maximum size of a configuration in bytes: far above any real one, far below what would hurt.
 pub const MAX_CONFIG_BYTES: usize = 4 << 20;
 
+/// Default of `start_timeout_sec`, in seconds: a package may have to be fetched.
+const DEFAULT_START_TIMEOUT: u64 = 120;
 /// Default of `max_instances` in a `dedicated` pool.
 pub const DEFAULT_DEDICATED_WORKERS: usize = 64;
 

@@ -14,8 +14,8 @@ use super::document::{Node, Object, Problem, Reader};
 use super::listeners::listeners;
 use super::values::{checked, number, set_mode, small_file, socket_mode};
 use super::{
-    Admin, Config, DEFAULT_DEDICATED_WORKERS, LEVELS, Listen, Listener, Log, LogFormat, Mode, Pool, Text, node,
-    same_place,
+    Admin, Config, DEFAULT_DEDICATED_WORKERS, DEFAULT_START_TIMEOUT, LEVELS, Listen, Listener, Log, LogFormat, Mode,
+    Pool, Text, node, same_place,
 };
 use crate::access::Secret;
 use crate::address::Address;
@@ -185,14 +185,23 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         let hint = "name a method, as in \"session/list\"";
         reader.strings(node, |method| method.is_empty().then(|| ("must not be empty".to_owned(), Some(hint))))
     });
+    let start = reader.choice(object, "start", [Start::AtOnce, Start::OnDemand]).unwrap_or_default();
+    let idle_stop = number(reader, object, "idle_stop_sec").filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    if let Some(node) = object.get("idle_stop_sec").filter(|_| idle_stop.is_some() && start == Start::AtOnce) {
+        let hint = "set \"start\": \"on_demand\", or leave idle_stop_sec out".to_owned();
+        reader.fail(node, "is for pools that start on demand", Some(hint));
+    }
+    let start_timeout = number(reader, object, "start_timeout_sec").unwrap_or(DEFAULT_START_TIMEOUT);
+    let start_timeout = Some(Duration::from_secs(start_timeout));
     let cancel = object.get("cancel_on_disconnect").and_then(|node| reader.boolean(node));
     settings::Pool {
         id,
         instances,
         max_instances,
         assignment,
-        start: reader.choice(object, "start", [Start::AtOnce, Start::OnDemand]).unwrap_or_default(),
-        idle_stop: number(reader, object, "idle_stop_sec").filter(|seconds| *seconds > 0).map(Duration::from_secs),
+        start,
+        idle_stop,
+        start_timeout: start_timeout.filter(|_| start == Start::OnDemand).filter(|limit| !limit.is_zero()),
         cancel_on_disconnect: cancel.unwrap_or(false),
         on_bad_output: reader.choice(object, "on_bad_output", [BadOutput::Restart, BadOutput::Skip]),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),

@@ -180,6 +180,12 @@ const POOL: &[Setting] = &[
         "Idle time after which a pool that starts on demand falls asleep again; 0 is never.",
     ),
     row(
+        "start_timeout_sec",
+        Number(Seconds, 0, DAY),
+        Value("120"),
+        "Time that a worker of a pool that starts on demand may take for its first output; 0 is without a limit.",
+    ),
+    row(
         "cancel_on_disconnect",
         Flag,
         Value("false"),

@@ -65,7 +65,7 @@ const ALL: &str = r#"{
     "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
     "user": "root", "group": "7", "no_new_privs": false, "umask": "027",
     "rlimits": {"descriptors": 100, "core": 0, "file_size": 5, "cpu_sec": 60, "_": 1}, "cpus": [0],
-    "start": "on_demand", "idle_stop_sec": 300,
+    "start": "on_demand", "idle_stop_sec": 300, "start_timeout_sec": 9,
     "cancel_on_disconnect": true, "request_timeout_sec": 7, "idle_timeout_sec": 5, "deny_methods": ["session/list", "x\u002fy"]
   }, {"id": "b", "command": "sh", "instances": 1}],
   "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
@@ -109,6 +109,7 @@ fn every_key_arrives() {
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));
     assert_eq!(core.idle_timeout, Some(Duration::from_secs(5)));
     assert_eq!((core.start, core.idle_stop), (Start::OnDemand, Some(Duration::from_secs(300))));
+    assert_eq!(core.start_timeout, Some(Duration::from_secs(9)));
     assert_eq!(core.deny_methods, ["session/list", "x/y"]);
     let admin = config.admin.as_ref().expect("it is there");
     assert_eq!(admin.listen, Listen::Unix { path: "/run/admin".into(), mode: 0o660, owner: Owner::default() });
@@ -330,6 +331,18 @@ fn values_of_the_wrong_kind_are_named() {
         let message = refused(&text);
         assert!(message.contains(expected), "{text}: {message}");
     }
+}
+
+#[test]
+fn only_pools_that_start_on_demand_fall_asleep() {
+    assert!(refused(&pool(r#","idle_stop_sec":5"#)).contains("set \"start\": \"on_demand\""));
+    let core = |text: &str| good(text).pools[0].core.clone();
+    assert_eq!(core(&pool(r#","idle_stop_sec":0"#)).start_timeout, None);
+    let asleep = core(&pool(r#","start":"on_demand","idle_stop_sec":5"#));
+    assert_eq!(
+        (asleep.idle_stop, asleep.start_timeout),
+        (Some(Duration::from_secs(5)), Some(Duration::from_secs(120)))
+    );
 }
 
 #[test]

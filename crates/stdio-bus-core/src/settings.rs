@@ -165,6 +165,9 @@ pub struct Pool {
     pub start: Start,
     /// How long it is idle before it stops the workers that it does not keep then; none for never.
     pub idle_stop: Option<Duration>,
+    /// How long a worker of a pool that starts on demand may say nothing from its start on while it owes an answer, if that is
+    /// limited.
+    pub start_timeout: Option<Duration>,
     /// Whether workers are told with `session/cancel` when a client leaves with a request pending.
     pub cancel_on_disconnect: bool,
     /// Time limit for the answer to a request, if any.

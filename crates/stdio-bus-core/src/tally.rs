@@ -58,11 +58,12 @@ impl Outcome {
 }
 
 /// Ways in which a worker ends without being asked to: by itself, or stopped for what it did.
-pub const ENDS: [Reason; 7] = [
+pub const ENDS: [Reason; 8] = [
     Reason::WorkerExited,
     Reason::WorkerMalformed,
     Reason::WorkerLineTooLong,
     Reason::WorkerHangs,
+    Reason::StartTimeout,
     Reason::WorkerStalled,
     Reason::WorkerClosedStdout,
     Reason::WorkerClosedStdin,

@@ -131,7 +131,8 @@ mod tests {
     /// (`e2e::websocket`), none that says `initialize` (`bus::tests::openings`), and its listeners are never closed for lack of workers (`bus::tests::readiness`). No two of
     /// its clients share a name at the same time, its sessions do not grow old, and few seeds lead to a request for a
     /// lost one (`bus::tests::sessions`). Events are kept by the shell (`e2e::mcp`).
-    const UNREACHED: [Reason; 24] = [
+    const UNREACHED: [Reason; 25] = [
+        Reason::StartTimeout,
         Reason::InitializeLost,
         Reason::InitializeRefused,
         Reason::EventsLost,

@@ -126,6 +126,9 @@ fn with(section: &Section, key: &str, value: Option<Value>) -> String {
     if key == "max_instances" {
         config["pools"][0]["assignment"] = json!("dedicated");
     }
+    if ["idle_stop_sec", "start_timeout_sec"].contains(&key) {
+        config["pools"][0]["start"] = json!("on_demand");
+    }
     if section.path.starts_with("listeners[]") {
         let is_web = section.name == table::PINGS || section.name == table::WEB;
         config["listeners"] = json!([if is_web {

@@ -376,7 +376,7 @@ impl Fleets {
             return Err(Refusal(Reason::NoWorker, "the operator has paused the pool".into()));
         }
         if self.pools.may_sleep() {
-            self.wake_for_line(ctx, group);
+            self.wake_for_line(ctx, group, line.id.is_some());
         }
         let has_doors = self.pools.have_modern();
         while has_doors && let Some(fleet) = self.balancer[group].unused_fleet(&self.pools) {

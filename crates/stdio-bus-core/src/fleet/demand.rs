@@ -28,18 +28,34 @@ use crate::timers::Timer;
 use crate::view::View;
 
 impl Fleets {
-    /// A line is for a group. If no worker there could take it, nor is about to, the first pool that is asleep is woken.
-    #[cold]
-    pub(super) fn wake_for_line(&mut self, ctx: &mut Ctx, group: GroupId) {
-        let here = &self.balancer[group];
-        if ctx.shutdown.stops_workers() || here.has_spare(ctx, &self.pools) || here.questions_end(ctx).is_some() {
+    /// A line is for a group. If no worker there serves it, nor is about to, the first pool that is asleep is woken: rather one
+    /// that may start a worker at once.
+    pub(super) fn wake_for_line(&mut self, ctx: &mut Ctx, group: GroupId, is_request: bool) {
+        let (here, pools) = (&self.balancer[group], &self.pools);
+        if !here.fleets().any(|fleet| ctx.settings.pools[fleet].may_sleep()) || ctx.shutdown.stops_workers() {
             return;
         }
-        let first = here.fleets().find(|fleet| self.pools[*fleet].is_asleep);
-        for fleet in here.fleets() {
-            self.pools[fleet].asked_at = ctx.time.now();
+        // If all are paused, what comes nevertheless is not held up.
+        let are_paused = here.is_paused(pools);
+        let goes_on = |fleet: FleetId| are_paused || !pools[fleet.pool].is_paused();
+        let serves = |key: WorkerKey| {
+            let worker = ctx.workers.get(key).filter(|worker| worker.takes_messages() && !worker.is_doubtful());
+            worker.is_some_and(|worker| goes_on(worker.fleet))
+        };
+        let mut workers = here.slots().iter().filter_map(|slot| pools[*slot].worker);
+        if workers.any(serves) || here.questions_end(ctx).is_some() {
+            return;
         }
-        first.into_iter().for_each(|fleet| self.wake(ctx, fleet));
+        let now = ctx.time.now();
+        let asleep = || here.fleets().filter(|fleet| pools[*fleet].is_asleep && goes_on(*fleet));
+        let may_begin = |fleet: &FleetId| pools[*fleet].slots.iter().any(|slot| slot.may_begin(now));
+        let first = asleep().find(may_begin).or_else(|| asleep().next());
+        for fleet in here.fleets() {
+            self.pools[fleet].asked_at = now;
+        }
+        if let Some(fleet) = first {
+            self.wake(ctx, fleet, is_request);
+        }
     }
 
     /// A client of MCP 2026-07-28 wants to know whether a pool serves it: if that is asleep and it is not known, its workers
@@ -52,13 +68,14 @@ impl Fleets {
             && !self.pools[pool].is_paused()
             && !ctx.shutdown.stops_workers()
         {
-            self.wake(ctx, fleet);
+            self.wake(ctx, fleet, true);
         }
     }
 
-    /// Starts the workers of a fleet that is asleep.
-    fn wake(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+    /// Starts the workers of a fleet that is asleep. How long it takes is measured if somebody waits for an answer.
+    fn wake(&mut self, ctx: &mut Ctx, fleet: FleetId, is_request: bool) {
         let now = ctx.time.now();
+        self.pools.forget_old_era(fleet.pool);
         // As long as the era of the command is not known, a worker of the fleet that has the slots is asked.
         let is_unknown = self.pools[fleet].rests() && self.pools.pool_era(fleet.pool).is_none();
         let other = self.pools.other(fleet).filter(|_| is_unknown);
@@ -66,7 +83,7 @@ impl Fleets {
             let here = &mut self.pools[woken];
             (here.is_asleep, here.asked_at, here.woken_at) = (false, now, None);
         }
-        self.pools[other.unwrap_or(fleet)].woken_at = Some(now);
+        self.pools[other.unwrap_or(fleet)].woken_at = is_request.then_some(now);
         let id = &ctx.settings.pools[fleet].id;
         let text = format!("pool \"{id}\" is woken: a line has come for it");
         ctx.report(Reason::PoolWoken, None, || text);
@@ -122,6 +139,10 @@ impl Fleets {
     fn fall_asleep(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         let here = &mut self.pools[fleet];
         (here.is_asleep, here.woken_at) = (true, None);
+        // The fleet of the other era has no workers either, if those of the pool were here.
+        if let Some(other) = self.pools.other(fleet).filter(|other| self.pools[*other].rests()) {
+            self.pools[other].is_asleep = true;
+        }
         let settings = &ctx.settings.pools[fleet];
         let idle_stop = settings.idle_stop.unwrap_or_default().as_secs_f32();
         let text = format!("pool \"{}\" is asleep: nobody has needed it for {idle_stop} s", settings.id);
@@ -138,6 +159,8 @@ impl Fleets {
     /// A fleet whose workers cannot be started, or end whenever they are, falls asleep as well when nobody asks for it.
     pub(super) fn fall_asleep_without_workers(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         let (here, settings) = (&self.pools[fleet], &ctx.settings.pools[fleet]);
+        // Its failures may be old enough for it to be ready again.
+        ctx.workers_changed |= here.is_asleep;
         let Some(idle_stop) = settings.idle_stop.filter(|_| settings.may_sleep() && !here.is_asleep && !here.rests())
         else {
             return;
@@ -163,9 +186,16 @@ impl Fleet {
         self.is_asleep
     }
 
+    /// Whether its command was replaced by another one than this while it was asleep.
+    pub(super) fn has_slept_over(&self, command: u32) -> bool {
+        !self.rests() && self.is_asleep && self.settled != command
+    }
+
     /// A worker has ended: what it was asked last counts for its pool.
-    pub(super) fn note_asked(&mut self, worker: &Worker) {
-        self.asked_at = self.asked_at.max(worker.answering.waits_since());
+    pub(super) fn note_asked(&mut self, now: Moment, worker: &Worker) {
+        // It had work when it was last looked at.
+        let now = worker.tenure.idle().is_none().then_some(now);
+        self.asked_at = self.asked_at.max(worker.answering.waits_since()).max(now.unwrap_or_default());
     }
 
     /// Whether a line would find a worker, as far as is known, though none serves now: one would be started for it, or is
@@ -178,8 +208,8 @@ impl Fleet {
         let (now, window) = (ctx.time.now(), ctx.settings.limits.restart_window);
         if self.is_asleep {
             let mut kept = self.slots.iter().take(settings.instances);
-            let has_failed = |slot: &WorkerSlot| slot.restarts.has_failed_lately(now, window);
-            return !kept.all(has_failed) && self.rests_until(now).is_none();
+            let may_start = |slot: &WorkerSlot| !slot.is_out && !slot.restarts.has_failed_lately(now, window);
+            return kept.any(may_start) && self.rests_until(now).is_none();
         }
         let mut workers = self.slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
         let starts = |worker: &Worker| worker.process.state() == State::Starting || worker.is_asked();
@@ -220,12 +250,31 @@ impl WorkerQueue {
     }
 }
 
+/// By when a worker that owes an answer, and has said nothing yet, has to say something.
+pub(super) fn start_ends(ctx: &Ctx, key: WorkerKey) -> Option<Moment> {
+    let worker = ctx.workers.get(key).filter(|worker| worker.end.to_answer.awaited() > 0 && worker.takes_messages())?;
+    let limit = ctx.settings.pools[worker.fleet].start_timeout?;
+    worker.end.stream.spoke_at().is_none().then(|| worker.process.started().after(limit))
+}
+
+/// A worker takes the slot of another one: it is no sooner needed than that.
+pub(super) fn pass_idleness_on(ctx: &mut Ctx, before: Option<WorkerKey>, next: WorkerKey) {
+    let idle = before.and_then(|before| ctx.workers.get(before)?.tenure.idle());
+    if let Some((since, _)) = idle
+        && let Some(next) = ctx.workers.get_mut(next)
+    {
+        let sent = next.window.queued();
+        next.tenure.note_idle(Some((since, sent)));
+    }
+}
+
 /// Since when nobody needs a worker; none if somebody does.
 fn idle_since(ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
     let worker = ctx.workers.get(key)?;
     let has_work = sessions.has_work(ctx, key, worker)
         || worker.process.state() != State::Running
         || worker.is_asked()
+        || !worker.end.asked.is_empty()
         || tasks.need(ctx, key).is_some();
     let sent = worker.window.queued();
     let asked = worker.answering.waits_since();

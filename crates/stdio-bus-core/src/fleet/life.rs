@@ -9,6 +9,7 @@ use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::fleet::answering::{hangs, tick_first_answer, tick_probation};
+use crate::fleet::demand::start_ends;
 use crate::fleet::doubt::Look;
 use crate::fleet::eras::discovery::ask_era;
 use crate::fleet::eras::lending::tick_extra;
@@ -220,7 +221,17 @@ impl Bus {
                 None
             }
         };
+        let starts_until = match start_ends(&self.ctx, key) {
+            Some(at) if at <= now => {
+                let text =
+                    "a worker has said nothing for start_timeout_sec since its start, although it owes an answer";
+                self.stop_broken_worker(key, Reason::StartTimeout, text);
+                None
+            }
+            at => at,
+        };
         let due = [
+            starts_until,
             next_look,
             self.requests.tick_silent(&mut self.ctx, key),
             tick_probation(&mut self.ctx, key),
@@ -418,6 +429,9 @@ fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
             "the worker was replaced before it answered: it wrote a malformed line (pools[].on_bad_output)"
         }
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: it hung",
+        Some(Reason::StartTimeout) => {
+            "the worker was replaced before it answered: it said nothing within start_timeout_sec of its start"
+        }
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
         Some(Reason::WorkerReplaced) if tenure.worn() == Some(Wear::Operator) => {
             "the operator had the worker replaced before it answered"

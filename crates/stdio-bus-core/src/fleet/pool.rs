@@ -544,7 +544,7 @@ impl Fleets {
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, ctx: &mut Ctx, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.pools[worker.fleet].roll.is_candidate(key);
-        self.pools[worker.fleet].note_asked(worker);
+        self.pools[worker.fleet].note_asked(ctx.time.now(), worker);
         if worker.has_run() && !worker.process.is_unwanted() {
             let learned = self.pools.end_question(ctx, worker);
             self.follow_era(ctx, learned);
@@ -668,8 +668,9 @@ impl Pools {
         let worker = ctx.workers.insert(worker)?;
         self.next_number += 1;
         ctx.wake_at(worker.into(), tenure.ages_at());
-        if let Some(idle_stop) = ctx.settings.pools[fleet].idle_stop {
-            ctx.wake_at(worker.into(), ctx.time.now().after(idle_stop));
+        let settings = &ctx.settings.pools[fleet];
+        for limit in [settings.idle_stop, settings.start_timeout].into_iter().flatten() {
+            ctx.wake_at(worker.into(), ctx.time.now().after(limit));
         }
         ctx.out.push(Effect::Spawn { worker, name, generation });
         Some(worker)

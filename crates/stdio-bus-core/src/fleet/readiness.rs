@@ -246,12 +246,10 @@ pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
         if !ctx.settings.listeners[listener].closes_when_not_ready {
             continue;
         }
-        // A closed listener would never wake a pool that is asleep.
         let group = &fleets.balancer[fleets.balancer.of_listener(listener)];
-        let wakes = group.fleets().any(|fleet| fleets.pools.is_asleep(fleet.pool));
         let why_not = match any_or_first(group.fleets().map(|fleet| pool_works(&fleets.pools, ctx, fleet.pool))) {
-            Err(Unready::Dead(why) | Unready::Doubtful(why)) if !wakes => Some(why),
-            _ => None,
+            Err(Unready::Dead(why) | Unready::Doubtful(why)) => Some(why),
+            Ok(()) | Err(Unready::Full(_) | Unready::Paused(_)) => None,
         };
         let runs = why_not.is_none();
         let state = fleets.admission.listener_mut(listener);

@@ -18,6 +18,7 @@ use super::tenure::Wear;
 use super::worker::{State, Worker};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::demand::pass_idleness_on;
 use crate::fleet::eras::discovery::Question;
 use crate::fleet::life::stop_worker;
 use crate::fleet::pool::{Fleet, Pools};
@@ -139,6 +140,7 @@ impl Fleets {
         here.settled = generation;
         here.slots[slot].restarts = Restarts::default();
         let before = here.slots[slot].worker.replace(candidate);
+        pass_idleness_on(ctx, before, candidate);
         before.into_iter().for_each(|before| self.pools.retire_worker(ctx, before));
         let learned = self.pools.judge_ends(ctx, fleet.pool, generation);
         self.follow_era(ctx, learned);

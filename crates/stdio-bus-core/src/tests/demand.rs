@@ -245,8 +245,15 @@ fn a_pool_whose_worker_cannot_be_started_says_so_and_is_not_ready_for_a_while() 
     bench.pass(IDLE - milliseconds(1));
     assert!(bench.workers.is_empty() && !bench.is_ready());
     // Nobody has asked again: it is not tried every minute for nobody.
+    bench.pass(seconds(1));
+    if !bench.workers.is_empty() {
+        fail(&mut bench);
+    }
+    bench.pass(2 * IDLE);
+    assert!(bench.workers.is_empty() && bench.bus.view().is_asleep(0));
+    let started = bench.commands.len();
     bench.pass(seconds(1_000_000));
-    assert!(bench.workers.len() <= 1 && bench.count(Reason::PoolDegraded) <= 2);
+    assert_eq!((bench.commands.len(), bench.workers.len()), (started, 0));
 }
 
 #[test]
@@ -333,6 +340,14 @@ fn a_paused_pool_is_woken_by_the_requests_that_waited_for_its_resume() {
     assert!(bench.workers.is_empty());
     bench.handle(Input::ResumePool(PoolId::at(0)));
     assert_eq!(bench.read(bench.worker(0)).len(), 1);
+    for assignment in ALL {
+        let mut bench = asleep(1, assignment);
+        let client = bench.client();
+        bench.handle(Input::PausePool(PoolId::at(0)));
+        bench.write(client, r#"{"method":"note"}"#);
+        assert_eq!(bench.read(bench.worker(0)).len(), 1, "a notification is not held up: {assignment:?}");
+        assert!(!bench.bus.view().is_asleep(0));
+    }
 }
 
 #[test]
@@ -441,4 +456,121 @@ fn a_question_for_the_era_wakes_a_pool_once() {
     bench.obeys(worker);
     bench.handle(Input::WakePool(PoolId::at(0)));
     assert!(bench.workers.is_empty(), "it is known");
+}
+
+#[test]
+fn a_pool_that_is_asleep_is_woken_where_the_others_of_a_listener_are_paused() {
+    let named = |id: &str, start| Pool { id: id.into(), start, ..on_demand(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![named("a", Start::AtOnce), named("b", Start::OnDemand)]));
+    let client = bench.client();
+    bench.handle(Input::PausePool(PoolId::at(0)));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert_eq!(bench.read(bench.worker(1)).len(), 1);
+    let mut bench = Bench::new(settings(vec![named("a", Start::OnDemand), named("b", Start::OnDemand)]));
+    let client = bench.client();
+    bench.handle(Input::PausePool(PoolId::at(0)));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert_eq!((bench.commands[0].1, bench.read(bench.worker(0)).len()), (1, 1), "a paused one is not woken");
+}
+
+#[test]
+fn a_listener_that_closes_without_workers_stays_open_while_its_pool_is_woken() {
+    for is_mcp in [false, true] {
+        let mut settings = with_mcp_listener(on_demand(1, Assignment::RoundRobin));
+        if !is_mcp {
+            settings.listeners.truncate(1);
+        }
+        settings.listeners.iter_mut().for_each(|listener| listener.closes_when_not_ready = true);
+        let mut bench = Bench::starting(settings);
+        let client = bench.client();
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
+        assert_eq!((bench.workers.len(), bench.listeners.closed.len()), (1, 0));
+        bench.spawn_all();
+        bench.pass(seconds(1));
+        assert!(bench.listeners.closed.is_empty(), "{is_mcp}");
+    }
+}
+
+#[test]
+fn a_pool_whose_workers_are_all_taken_out_is_not_ready_while_it_is_asleep() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.write(client, r#"{"method":"note"}"#);
+    let Peer::Worker(worker) = bench.worker(0) else { unreachable!() };
+    bench.handle(Input::TakeOutWorker(worker));
+    bench.pass(3 * IDLE);
+    assert!(bench.bus.view().is_asleep(0) && !bench.is_ready());
+    bench.handle(Input::ResumePool(PoolId::at(0)));
+    assert!(bench.bus.view().is_asleep(0) && bench.is_ready());
+}
+
+#[test]
+fn a_worker_that_waits_for_the_answer_of_a_client_is_needed() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    bench.write(worker, r#"{"id":"q","method":"elicitation/create"}"#);
+    bench.pass(5 * IDLE);
+    assert!(!bench.bus.view().is_asleep(0));
+    bench.write(client, r#"{"id":"q","result":1}"#);
+    bench.pass(3 * IDLE);
+    assert!(bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn a_pool_falls_asleep_although_its_workers_are_replaced_for_their_age_sooner() {
+    let young = Pool { max_age: Some(IDLE / 4), ..on_demand(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![young]));
+    let client = bench.client();
+    bench.write(client, r#"{"method":"note"}"#);
+    let mut passed = Duration::ZERO;
+    while !bench.bus.view().is_asleep(0) {
+        bench.pass(seconds(1));
+        passed += seconds(1);
+        assert!(passed < 4 * IDLE, "it is kept awake by its own replacements");
+    }
+}
+
+#[test]
+fn a_worker_that_says_nothing_since_its_start_is_restarted_and_its_request_gets_an_error_that_says_so() {
+    let pool = Pool { start_timeout: Some(seconds(9)), ..on_demand(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![pool]));
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(9) - milliseconds(1));
+    assert!(bench.read(client).is_empty());
+    bench.pass(milliseconds(1));
+    let error = bench.read_json(client);
+    assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("start_timeout_sec")), "{error}");
+    assert_eq!(bench.count(Reason::StartTimeout), 1);
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(9));
+    assert_eq!(bench.count(Reason::StartTimeout), 0, "without a limit it may take its time");
+}
+
+#[test]
+fn a_command_that_was_replaced_while_its_pool_was_asleep_is_asked_what_it_serves() {
+    let before = with_mcp_listener(on_demand(1, Assignment::RoundRobin));
+    let mut after = before.clone();
+    after.pools[0].generation = 1;
+    let mut bench = Bench::new(before);
+    bench.handle(Input::WakePool(PoolId::at(0)));
+    let worker = bench.worker(0);
+    let question = bench.read_json(worker);
+    bench.write(worker, &format!(r#"{{"id":{},"error":{{"code":-32601,"message":"no"}}}}"#, question["id"]));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Legacy));
+    bench.pass(2 * IDLE);
+    bench.obeys(worker);
+    bench.reload(&after);
+    assert_eq!((bench.bus.view().is_asleep(0), bench.bus.view().pool_era(0)), (true, None));
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    let next = bench.worker(0);
+    let question = bench.read_json(next);
+    bench.write(next, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!((bench.bus.view().pool_era(0), bench.read_one(next)), (Some(Era::Modern), CALL.to_owned()));
 }

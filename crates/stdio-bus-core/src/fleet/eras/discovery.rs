@@ -237,7 +237,24 @@ impl Pools {
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
     /// 2026-07-28, and usually others.
     pub(crate) fn pool_era(&self, pool: PoolId) -> Option<Era> {
-        self.discovery(pool)?.era
+        let discovery = self.discovery(pool)?;
+        // What another command served, which was replaced while the pool was asleep, does not hold for this one.
+        discovery.era.filter(|era| *era == Era::Modern || !self.has_slept_over(pool))
+    }
+
+    /// A pool is woken: what was not served by a command that was replaced meanwhile is asked again.
+    pub(crate) fn forget_old_era(&mut self, pool: PoolId) {
+        let is_old = self.has_slept_over(pool);
+        if let Some(discovery) = self[pool].discovery.as_mut().filter(|_| is_old) {
+            // One that served more is known to be another one when the next has answered.
+            discovery.era = discovery.era.filter(|era| *era == Era::Modern);
+        }
+    }
+
+    /// Whether the command of a pool is another one than was asked, since it was replaced while the pool was asleep.
+    fn has_slept_over(&self, pool: PoolId) -> bool {
+        let Some(of) = self.discovery(pool).map(|discovery| discovery.of) else { return false };
+        self.is_asleep(pool) && self.of(pool).any(|fleet| self[fleet].has_slept_over(of))
     }
 
     /// A worker has answered, or is late.

@@ -72,6 +72,7 @@ impl Fleets {
         // A client has woken the one that needs them, or a fleet that is asleep gives none.
         taker.is_asleep &= giver.is_asleep;
         taker.woken_at = taker.woken_at.or(giver.woken_at.take());
+        giver.is_asleep = ctx.settings.pools[from].may_sleep();
         (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
         taker.roll = core::mem::take(&mut giver.roll);
         self.pools[to].give_candidate_a_slot(ctx);

@@ -22,18 +22,27 @@ const PROBATION: Duration = Duration::from_secs(5);
 /// A client that has waited this long for the first answer of its own worker is reported.
 pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 
+/// What a worker's answers have shown so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Proof {
+    /// It has answered nothing.
+    #[default]
+    Unanswered,
+    /// Nor has it proved that it is healthier than its predecessors in the slot, which have failed in a row: new clients
+    /// are sent to it once it has answered, or has run for a while.
+    OnProbation,
+    /// It has answered a request.
+    Answered,
+}
+
 /// A worker's record of answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answering {
     /// The time limits of its requests.
     limits: TimeLimits,
-    /// It has answered a request.
-    has_answered: bool,
+    proof: Proof,
     /// It has answered a request with a response: it does not merely echo its input.
     responds: bool,
-    /// Its predecessors in the slot have failed in a row: new clients are sent to it once it has answered, or has run
-    /// for a while.
-    is_on_probation: bool,
     /// Number of requests that timed out since its last output.
     timeouts: u32,
     /// When the first of its pending requests was sent.
@@ -94,7 +103,7 @@ impl Answering {
 
     /// Whether it has answered a request.
     pub(crate) fn has_answered(&self) -> bool {
-        self.has_answered
+        self.proof == Proof::Answered
     }
 
     /// Whether it does not merely echo its input.
@@ -104,15 +113,14 @@ impl Answering {
 
     /// Whether it has still to prove that it is healthier than its predecessors.
     pub(super) fn is_on_probation(&self) -> bool {
-        self.is_on_probation
+        self.proof == Proof::OnProbation
     }
 
-    /// It has answered, perhaps with a response. Returns whether that is its first answer, or ends its probation.
+    /// It has answered, perhaps with a response, which ends its probation. Returns whether that is its first answer.
     pub(crate) fn answers(&mut self, responds: bool) -> bool {
-        let is_first = !core::mem::replace(&mut self.has_answered, true);
         self.responds |= responds;
         self.timeouts = 0;
-        core::mem::take(&mut self.is_on_probation) | is_first
+        core::mem::replace(&mut self.proof, Proof::Answered) != Proof::Answered
     }
 }
 
@@ -174,15 +182,19 @@ pub(crate) fn hangs(ctx: &mut Ctx, key: WorkerKey) -> Option<u32> {
 /// A worker follows others that have failed.
 pub(super) fn put_on_probation(ctx: &mut Ctx, key: WorkerKey) {
     let Some(worker) = ctx.workers.get_mut(key) else { return };
-    worker.answering.is_on_probation = true;
+    if worker.answering.proof == Proof::Unanswered {
+        worker.answering.proof = Proof::OnProbation;
+    }
     ctx.wake_at(key.into(), ctx.time.now().after(PROBATION));
 }
 
 /// Ends the probation of a worker that has run for long enough. Returns when to check again.
 pub(super) fn tick_probation(ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
-    let worker = ctx.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
+    let worker = ctx.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation())?;
     let due = worker.process.started().after(PROBATION);
-    worker.answering.is_on_probation = due > ctx.time.now();
+    if due <= ctx.time.now() {
+        worker.answering.proof = Proof::Unanswered;
+    }
     ctx.workers_changed |= due <= ctx.time.now();
     (due > ctx.time.now()).then_some(due)
 }

@@ -250,11 +250,13 @@ impl WorkerQueue {
     }
 }
 
-/// By when a worker that owes an answer, and has said nothing yet, has to say something.
+/// By when a worker that owes an answer, and has said nothing yet, has to say something. A spare has all of the time from
+/// its first request on.
 pub(super) fn start_ends(ctx: &Ctx, key: WorkerKey) -> Option<Moment> {
     let worker = ctx.workers.get(key).filter(|worker| worker.end.to_answer.awaited() > 0 && worker.takes_messages())?;
     let limit = ctx.settings.pools[worker.fleet].start_timeout?;
-    worker.end.stream.spoke_at().is_none().then(|| worker.process.started().after(limit))
+    let since = worker.process.started().max(worker.answering.waits_since());
+    worker.end.stream.spoke_at().is_none().then(|| since.after(limit))
 }
 
 /// A worker takes the slot of another one: it is no sooner needed than that.

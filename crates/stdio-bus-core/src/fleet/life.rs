@@ -224,7 +224,7 @@ impl Bus {
         let starts_until = match start_ends(&self.ctx, key) {
             Some(at) if at <= now => {
                 let text =
-                    "a worker has said nothing for start_timeout_sec since its start, although it owes an answer";
+                    "a worker that owes an answer, and has never said anything, has done so for start_timeout_sec";
                 self.stop_broken_worker(key, Reason::StartTimeout, text);
                 None
             }
@@ -430,7 +430,7 @@ fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
         }
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: it hung",
         Some(Reason::StartTimeout) => {
-            "the worker was replaced before it answered: it said nothing within start_timeout_sec of its start"
+            "the worker was replaced before it answered: it said nothing within start_timeout_sec"
         }
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
         Some(Reason::WorkerReplaced) if tenure.worn() == Some(Wear::Operator) => {

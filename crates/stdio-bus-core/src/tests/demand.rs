@@ -574,3 +574,21 @@ fn a_command_that_was_replaced_while_its_pool_was_asleep_is_asked_what_it_serves
     bench.write(next, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
     assert_eq!((bench.bus.view().pool_era(0), bench.read_one(next)), (Some(Era::Modern), CALL.to_owned()));
 }
+
+#[test]
+fn a_spare_that_has_waited_for_long_has_all_of_start_timeout_sec_for_its_first_answer() {
+    let pool = Pool { start_timeout: Some(seconds(9)), max_instances: 4, ..on_demand(2, Assignment::Dedicated) };
+    let mut bench = Bench::new(settings(vec![pool]));
+    let first = bench.client();
+    bench.write(first, r#"{"id":1,"method":"m"}"#);
+    let own = bench.worker(0);
+    bench.write(own, r#"{"id":1,"result":{}}"#);
+    bench.pass(seconds(60));
+    let second = bench.client();
+    bench.write(second, r#"{"id":2,"method":"m"}"#);
+    bench.read(second);
+    bench.pass(seconds(8));
+    assert!(bench.read(second).is_empty(), "its worker may still answer");
+    bench.pass(seconds(2));
+    assert!(bench.read(second).concat().contains("start_timeout_sec"));
+}

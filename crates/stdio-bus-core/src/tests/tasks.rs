@@ -272,6 +272,23 @@ fn a_client_that_listens_to_a_task_elsewhere_gives_the_worker_back_that_it_has_b
 }
 
 #[test]
+fn a_worker_beyond_those_that_are_kept_stays_while_somebody_listens_to_a_task_that_it_had() {
+    let mut bench = Bench::asked(Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }, MODERN);
+    let (busy, one, listener) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(busy, r#"{"id":1,"method":"tools/call","params":{"name":"slow"}}"#);
+    let (kept, _) = who_reads(&mut bench);
+    let extra = makes(&mut bench, one, "t", "");
+    assert_ne!(extra, kept);
+    bench.write(extra, r#"{"method":"notifications/tasks","params":{"taskId":"t","status":"completed"}}"#);
+    bench.write(listener, r#"{"id":2,"method":"subscriptions/listen","params":{"notifications":{"taskIds":["t"]}}}"#);
+    let (reader, asked) = who_reads(&mut bench);
+    assert_eq!(reader, extra);
+    bench.pass(seconds(200));
+    answer(&mut bench, extra, &id_of(&asked), "");
+    assert_eq!(bench.read(listener).len(), 1, "it was not stopped");
+}
+
+#[test]
 fn a_client_that_waits_gets_a_worker_as_soon_as_it_has_answered_what_names_its_task() {
     let mut bench = Bench::asked(Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }, MODERN);
     let clients = [(); 4].map(|()| bench.mcp(Era::Modern));

@@ -175,8 +175,14 @@ pub(crate) fn take_back(ctx: &mut Ctx, key: WorkerKey) {
 /// check again.
 pub(crate) fn tick_extra(pools: &Pools, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
     let is_free = |worker: &&Worker| worker.owner().is_none() && worker.takes_messages() && is_extra(pools, ctx, key);
-    let due = ctx.workers.get(key).filter(is_free)?.claim.since().after(spared_for(ctx, key));
+    let worker = ctx.workers.get(key).filter(is_free)?;
+    let (spared_for, owes) = (spared_for(ctx, key), worker.end.to_answer.awaited() > 0);
+    let due = worker.claim.since().after(spared_for);
     if due <= ctx.time.now() {
+        if owes {
+            // What names one of its tasks goes to it, whoever has it.
+            return Some(ctx.time.now().after(spared_for));
+        }
         if let Some(until) = tasks.need(ctx, key) {
             return Some(until);
         }

@@ -357,6 +357,15 @@ impl Group {
 }
 
 impl Fleets {
+    /// Whether a client has a worker in a group already, and that takes messages.
+    fn has_worker_for(&self, ctx: &Ctx, client: ClientKey, group: GroupId) -> bool {
+        let worker = match self.balancer[group].lends {
+            true => lent_worker(ctx, client, group),
+            false => ctx.clients.worker_in(client, group),
+        };
+        worker.is_some_and(|worker| ctx.workers.get(worker).is_some_and(Worker::takes_messages))
+    }
+
     /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment.
     pub(crate) fn pick_worker_for_line(
         &mut self,
@@ -375,7 +384,7 @@ impl Fleets {
         if self.waits_for_resume(group, line) {
             return Err(Refusal(Reason::NoWorker, "the operator has paused the pool".into()));
         }
-        if self.pools.may_sleep() {
+        if self.pools.may_sleep() && !self.has_worker_for(ctx, client, group) {
             self.wake_for_line(ctx, group, line.id.is_some());
         }
         let has_doors = self.pools.have_modern();

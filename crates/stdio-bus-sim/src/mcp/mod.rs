@@ -121,15 +121,16 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
         let assignment = *draws.of("assignment").pick(&assignments);
         let instances = draws.of("instances").range(1..4);
         let more = if assignment == Assignment::Dedicated { draws.of("max_instances").range(0..3) } else { 0 };
+        let start = if draws.of("start").one_in(3) { Start::OnDemand } else { Start::AtOnce };
         pools.push(Pool {
             id: format!("p{at}"),
             instances,
             max_instances: instances + more,
             assignment,
             cancel_on_disconnect: draws.of("cancel_on_disconnect").one_in(3),
-            start: if draws.of("start").one_in(3) { Start::OnDemand } else { Start::AtOnce },
-            // Its rules do not know yet which requests of clients that have left keep a pool awake: none falls asleep again.
-            idle_stop: None,
+            start,
+            idle_stop: (start == Start::OnDemand && draws.of("idle_stop").one_in(2))
+                .then(|| Duration::from_millis(draws.of("idle").range(300..4000) as u64)),
             ..Pool::default()
         });
     }

@@ -204,7 +204,8 @@ impl World {
         let is_for_others = (worker.may_be_pinned || worker.is_late) && worker.served.is_empty();
         // Its pool falls asleep.
         let pool = &self.settings.pools[worker.pool];
-        let is_unneeded = worker.work.iter().all(|work| work.given_up.is_some()) && !self.works_on_task(at);
+        let is_over = |work: &Work| work.given_up.is_some() || self.clients[work.client].closing;
+        let is_unneeded = worker.work.iter().all(is_over) && !self.works_on_task(at);
         let sleeps = pool.start == Start::OnDemand && pool.idle_stop.is_some() && is_unneeded;
         assert!(is_left || is_extra || is_for_others || sleeps || worker.is_gone(), "worker {at} is told to stop");
     }

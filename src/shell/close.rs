@@ -4,7 +4,6 @@ use super::connections::AsPeer;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::transport::{Ends, Flight, State};
-use super::websocket::WebSocket;
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
 use crate::io::{Io, tells_half_closed};
 
@@ -40,7 +39,7 @@ impl<I: Io> Reactor<I> {
 
     /// Our end was sent to a peer of the core, or will be once a worker's stdin is idle.
     pub(super) fn peer_lingers(&mut self, now: Moment, slot: usize) {
-        let has_left = self.connections.entry(slot).protocol.web().is_some_and(WebSocket::has_left);
+        let has_left = self.connections.entry(slot).has_left();
         let (transport, endpoint) = self.connections.peer_parts(slot);
         if transport.ends.is_worker() {
             if transport.in_flight.has(Flight::Watch) {

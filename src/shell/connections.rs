@@ -14,6 +14,7 @@ use super::http::exchange::Exchange;
 use super::protocol::Protocol;
 use super::timers::earlier;
 use super::transport::{Flight, Transport};
+use super::websocket::WebSocket;
 use crate::bus::port::{ClientKey, Moment, Peer, WorkerKey};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::Config;
@@ -30,13 +31,18 @@ impl Connection {
         earlier(self.transport.due(), self.protocol.due())
     }
 
+    /// Whether it is a WebSocket whose client has closed it, and sends nothing more.
+    pub(super) fn has_left(&self) -> bool {
+        self.protocol.web().is_some_and(WebSocket::has_left)
+    }
+
     /// Whether it is the connection of a peer of the core, and should be read now.
     pub(super) fn is_to_be_read(&self) -> bool {
         let Some(Endpoint { incoming, is_resumed, .. }) = self.protocol.endpoint() else { return false };
         let is_wanted = !incoming.is_paused || incoming.is_discarded;
         let is_busy = self.transport.in_flight.has(Flight::Read) || self.transport.in_flight.has(Flight::Presentation);
-        let is_over = self.protocol.web().is_some_and(|web| web.has_untold_ending() || web.has_left());
-        let is_closed = self.transport.is_closing() || is_over;
+        let is_over = self.protocol.web().is_some_and(WebSocket::has_untold_ending);
+        let is_closed = self.transport.is_closing() || is_over || self.has_left();
         is_wanted && !self.transport.has_ended() && !is_busy && !is_resumed && !is_closed
     }
 

@@ -14,7 +14,6 @@ use super::reactor::Reactor;
 use super::timers::Timer;
 use super::transport::{Ends, Flight, State};
 use super::turn::Shell;
-use super::websocket::WebSocket;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
@@ -123,10 +122,10 @@ impl<I: Io> Reactor<I> {
     /// the last answer might be lost. A WebSocket whose client has sent its close frame has nothing to wait for: the
     /// server closes first (RFC 6455, section 7.1.1).
     pub(super) fn linger(&mut self, now: Moment, slot: usize) {
-        let Connection { transport, protocol } = self.connections.entry(slot);
+        let has_left = self.connections.entry(slot).has_left();
+        let transport = &mut self.connections[slot];
         let was_draining = transport.is_draining();
         transport.state = State::Lingering;
-        let has_left = protocol.web().is_some_and(WebSocket::has_left);
         if let Ends::Socket(socket) = &transport.ends
             && !has_left
         {

@@ -54,12 +54,7 @@ enum Trouble {
 /// Sends a client's request, and answers it whatever happens. Signals `has_gone` when the server has it, as far as that
 /// can be known here.
 pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has_gone: oneshot::Sender<()>) {
-    let renewals = state.renewals.get();
-    let mut trouble = converse(&state, number, &message, has_gone).await.err();
-    if matches!(trouble, Some(Trouble::Over(_))) && message.modern.is_none() && state.can_renew() {
-        // The server has not taken it: its session, or the daemon, was not there any more.
-        trouble = again_in_new_session(&state, number, &message, renewals).await.err();
-    }
+    let mut trouble = attempt(&state, number, &message, has_gone).await.err();
     // A balancer brings it to another daemon, or this one is started again.
     let until = Instant::now() + RENEW_LIMIT;
     while let Some(Trouble::Later(line, pause)) = trouble {
@@ -75,11 +70,7 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
         state.set_held(number, true);
         sleep(pause).await;
         state.set_held(number, false);
-        let renewals = state.renewals.get();
-        trouble = converse(&state, number, &message, oneshot::channel().0).await.err();
-        if matches!(trouble, Some(Trouble::Over(_))) && message.modern.is_none() && state.can_renew() {
-            trouble = again_in_new_session(&state, number, &message, renewals).await.err();
-        }
+        trouble = attempt(&state, number, &message, oneshot::channel().0).await.err();
         if let Some(Trouble::Unreached(failure)) = &trouble
             && failure.may_pass()
         {
@@ -99,6 +90,22 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
         (_, Some(_)) if open.is_cancelled => {}
         (Some(trouble), _) => report(&state, &message, trouble).await,
         (None, _) => {}
+    }
+}
+
+/// Sends a request, and if it was not taken since its session or the daemon was not there any more, in a new session.
+async fn attempt(
+    state: &Rc<State>,
+    number: u64,
+    message: &Message,
+    has_gone: oneshot::Sender<()>,
+) -> Result<(), Trouble> {
+    let renewals = state.renewals.get();
+    match converse(state, number, message, has_gone).await {
+        Err(Trouble::Over(_)) if message.modern.is_none() && state.can_renew() => {
+            again_in_new_session(state, number, message, renewals).await
+        }
+        result => result,
     }
 }
 

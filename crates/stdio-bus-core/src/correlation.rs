@@ -152,8 +152,7 @@ impl Bus {
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
             && let Some(client) = self.ctx.clients.get_mut(client)
         {
-            client.end_mut().meter.add(since, now);
-            client.note_answer_of(worker);
+            client.note_answer_of(worker, since, now);
         }
         self.ctx.forward(to, line, &mut edits);
     }

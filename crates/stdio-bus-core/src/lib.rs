@@ -270,7 +270,7 @@ impl Bus {
                 Timer::Worker(worker) => self.tick_worker(worker),
                 Timer::Fleet(fleet) => {
                     self.fleets.tick_fleet(&mut self.ctx, fleet);
-                    // Its next client may get a worker again.
+                    // Its next client may get a worker again: its failures may be old enough for it to be ready.
                     self.ctx.workers_changed = true;
                 }
                 Timer::WorkerQueue => self.fleets.tick_worker_queue(&mut self.ctx),

@@ -163,9 +163,9 @@ pub struct Pool {
     pub assignment: Assignment,
     /// When its workers are started.
     pub start: Start,
-    /// How long it is idle before it stops the workers that it does not keep then; none for never.
+    /// How long a pool that starts on demand is idle before it falls asleep; none for never.
     pub idle_stop: Option<Duration>,
-    /// How long a worker of a pool that starts on demand may say nothing from its start on while it owes an answer, if that is
+    /// How long a worker of a pool that starts on demand may owe its first answer and have said nothing yet, if that is
     /// limited.
     pub start_timeout: Option<Duration>,
     /// Whether workers are told with `session/cancel` when a client leaves with a request pending.

@@ -5,7 +5,8 @@
 //! as a crash. What comes meanwhile wakes it again.
 //!
 //! A worker has work while it owes an answer that somebody waits for, works on a task, has a session whose client is
-//! there or a client of its own, or has bytes to read. When each worker was last needed is looked at on its timer
+//! there or a client of its own, or while bytes for it are queued in the daemon: what it has not read from its pipe is not
+//! known. When each worker was last needed is looked at on its timer
 //! alone: lines on the usual way pay nothing for it.
 //!
 //! Of a pool with a fleet for each era either is asleep by itself.
@@ -159,8 +160,6 @@ impl Fleets {
     /// A fleet whose workers cannot be started, or end whenever they are, falls asleep as well when nobody asks for it.
     pub(super) fn fall_asleep_without_workers(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         let (here, settings) = (&self.pools[fleet], &ctx.settings.pools[fleet]);
-        // Its failures may be old enough for it to be ready again.
-        ctx.workers_changed |= here.is_asleep;
         let Some(idle_stop) = settings.idle_stop.filter(|_| settings.may_sleep() && !here.is_asleep && !here.rests())
         else {
             return;

@@ -214,8 +214,9 @@ impl Client {
         self.heard
     }
 
-    /// A worker answers it.
-    pub(crate) fn note_answer_of(&mut self, worker: WorkerKey) {
+    /// A worker answers it, which has had the request since then.
+    pub(crate) fn note_answer_of(&mut self, worker: WorkerKey, since: Moment, now: Moment) {
+        self.end_mut().meter.add(since, now);
         self.mcp.answered_by = Some(worker);
     }
 

@@ -414,8 +414,7 @@ impl Bus {
         }
         let now = self.ctx.time.now();
         if let Some(client) = self.ctx.clients.get_mut(client) {
-            client.end_mut().meter.add(since, now);
-            client.note_answer_of(key);
+            client.note_answer_of(key, since, now);
         }
         self.ctx.send(client.into(), &text);
         self.wake_after_answer(client);

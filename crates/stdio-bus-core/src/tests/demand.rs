@@ -361,15 +361,21 @@ fn a_shutdown_starts_nothing() {
     assert!(bench.workers.is_empty());
 }
 
+/// The first worker, which is asked what its command serves, and that question.
+fn asked_first(bench: &mut Bench) -> (Peer, Value) {
+    let worker = bench.worker(0);
+    let question = bench.read_json(worker);
+    assert_eq!(question["method"], "server/discover");
+    (worker, question)
+}
+
 #[test]
 fn the_initialize_of_a_client_wakes_a_pool_for_mcp_whose_command_is_asked_first() {
     for assignment in ALL {
         let mut bench = Bench::new(with_mcp_listener(on_demand(1, assignment)));
         let client = bench.mcp(Era::Legacy);
         bench.write(client, INITIALIZE);
-        let worker = bench.worker(0);
-        let question = bench.read_json(worker);
-        assert_eq!(question["method"], "server/discover");
+        let (worker, question) = asked_first(&mut bench);
         // One of its own is started for it, as at any other time.
         let waits = assignment != Assignment::Dedicated;
         assert_eq!((bench.is_paused(client), bench.workers.len()), (waits, if waits { 1 } else { 2 }));
@@ -385,9 +391,7 @@ fn a_request_of_2026_07_28_wakes_a_pool_and_waits_until_its_command_was_asked() 
         let mut bench = Bench::new(with_mcp_listener(on_demand(1, assignment)));
         let client = bench.mcp(Era::Modern);
         bench.write(client, CALL);
-        let worker = bench.worker(0);
-        let question = bench.read_json(worker);
-        assert_eq!(question["method"], "server/discover");
+        let (worker, question) = asked_first(&mut bench);
         bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
         assert_eq!(bench.read_one(worker), CALL, "{assignment:?}");
         bench.write(worker, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);

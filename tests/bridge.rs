@@ -109,6 +109,7 @@ fn each_waiting_request_gets_an_error_when_the_daemon_goes() {
 }
 
 const PROMPT: &[u8] = b"{\"id\":3,\"method\":\"session/prompt\",\"params\":{\"sessionId\":\"s\",\"prompt\":[]}}\n";
+const PROMPT_OF_S: &str = "{\"id\":ID,\"method\":\"session/prompt\",\"params\":{\"sessionId\":\"s\"}}\n";
 const CANCEL: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"session/cancel\",\"params\":{\"sessionId\":\"s\"}}\n";
 
 #[test]
@@ -612,6 +613,7 @@ fn refused(daemon: &Daemon) -> (Bridge, Reader) {
     let (bridge, stdout) = unread(daemon);
     let mut stdout = Reader::new(stdout);
     assert_eq!(stdout.message()["id"], 0);
+    assert_eq!(stdout.message()["method"], "read", "the refusal is held");
     (bridge, stdout)
 }
 
@@ -625,7 +627,7 @@ fn unread(daemon: &Daemon) -> (Bridge, ChildStdout) {
     peer.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
     bridge.send(ask(1, "m").as_bytes());
     line(&mut *peer);
-    peer.write_all(&refusal(1)).expect("it reads");
+    peer.write_all(&[&refusal(1), &b"{\"method\":\"read\"}\n"[..]].concat()).expect("it reads");
     (bridge, stdout)
 }
 
@@ -948,19 +950,95 @@ fn what_may_have_been_delivered_is_not_sent_again() {
         line(&mut *peer);
     }
     let delivered = String::from_utf8(refusal(1)).expect("text").replace("false", "true");
-    peer.write_all(&[delivered.into_bytes(), refusal(2)].concat()).expect("it reads");
+    peer.write_all(&[delivered.into_bytes(), refusal(3)].concat()).expect("it reads");
     assert_eq!(stdout.message()["error"]["data"]["delivered"], true);
     drop(peer);
     let lost = stdout.message();
-    assert_eq!((&lost["id"], &lost["error"]["data"]["reason"]), (&json!(3), &json!("daemon_gone")));
+    assert_eq!((&lost["id"], &lost["error"]["data"]["reason"]), (&json!(2), &json!("daemon_gone")));
     let mut second = daemon.accept();
-    assert_eq!(line(&mut *second), ask(2, "m"));
-    second.write_all(b"{\"id\":2,\"result\":{}}\n").expect("it reads");
-    assert_eq!(stdout.message()["id"], 2);
+    assert_eq!(line(&mut *second), ask(3, "m"));
+    second.write_all(b"{\"id\":3,\"result\":{}}\n").expect("it reads");
+    assert_eq!(stdout.message()["id"], 3);
     bridge.end_input();
     rest(&mut *second);
     drop(second);
     assert_eq!(bridge.code(), Some(0));
+}
+
+#[test]
+fn what_crosses_the_refusal_of_a_daemon_that_shuts_down_is_sent_again_though_nothing_answers_it() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+        bridge.send(ask(1, "m").as_bytes());
+        line(&mut *peer);
+        let cancels = "{\"method\":\"$/cancel_request\",\"params\":{\"id\":3}}\n";
+        for crosses in [ask(2, "m"), ask(3, "m"), ask(4, "m"), cancels.to_owned()] {
+            bridge.send(crosses.as_bytes());
+            assert_eq!(line(&mut *peer), crosses);
+        }
+        // A daemon reads a connection in order, and takes no request after the first one that it refuses.
+        peer.write_all(&refusal(1)).expect("it reads");
+        drop(peer);
+        let answer = stdout.message();
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(3), &json!(-32800)));
+        let mut second = daemon.accept();
+        for id in [1, 2, 4] {
+            assert_eq!(line(&mut *second), ask(id, "m"));
+            second.write_all(format!("{{\"id\":{id},\"result\":{{}}}}\n").as_bytes()).expect("it reads");
+            assert_eq!(stdout.message()["id"], id);
+        }
+        bridge.end_input();
+        rest(&mut *second);
+        drop(second);
+        assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+    }
+}
+
+#[test]
+fn a_turn_that_is_cancelled_while_a_prompt_of_it_is_held_is_cancelled_where_it_goes_on_and_nowhere_else() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    let prompt = |id: u32| PROMPT_OF_S.replace("ID", &id.to_string());
+    for request in [prompt(1), prompt(2)] {
+        bridge.send(request.as_bytes());
+        assert_eq!(line(&mut *peer), request);
+    }
+    peer.write_all(&[&refusal(2), &b"{\"method\":\"read\"}\n"[..]].concat()).expect("it reads");
+    assert_eq!(stdout.message()["method"], "read");
+    let cancel = String::from_utf8_lossy(CANCEL);
+    let cancelled = |id: u32| json!({ "jsonrpc": "2.0", "id": id, "result": { "stopReason": "cancelled" } });
+    bridge.send(CANCEL);
+    assert_eq!(stdout.message(), cancelled(2));
+    assert_eq!(line(&mut *peer), cancel);
+    // Its first prompt is answered, but in ACP 2 the turn may go on.
+    peer.write_all(format!("{}\n", cancelled(1)).as_bytes()).expect("it reads");
+    assert_eq!(stdout.message(), cancelled(1));
+    bridge.send((prompt(3) + &cancel + &ask(4, "m")).as_bytes());
+    assert_eq!(stdout.message(), cancelled(3));
+    assert_eq!(line(&mut *peer), cancel);
+    drop(peer);
+    let mut second = daemon.accept();
+    assert_eq!(line(&mut *second), ask(4, "m"), "the new agent hears of none of it");
+    second.write_all(b"{\"id\":4,\"result\":{}}\n").expect("it reads");
+    assert_eq!(stdout.message()["id"], 4);
+    bridge.end_input();
+    assert_eq!(rest(&mut *second), b"");
+    drop(second);
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+}
+
+#[test]
+fn a_prompt_that_is_cancelled_by_the_end_of_stdin_and_then_refused_is_not_sent_again() {
+    let daemon = Daemon::unix();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(PROMPT);
+    line(&mut *peer);
+    bridge.end_input();
+    assert_eq!(line(&mut *peer), String::from_utf8_lossy(CANCEL));
+    peer.write_all(&refusal(3)).expect("it reads");
+    assert_eq!(stdout.message(), json!({ "jsonrpc": "2.0", "id": 3, "result": { "stopReason": "cancelled" } }));
+    drop(peer);
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
 }
 
 #[test]

@@ -292,6 +292,33 @@ fn each_pending_request_gets_the_reason_why_the_daemon_closed() {
 }
 
 #[test]
+fn what_a_daemon_that_shuts_down_has_not_answered_when_it_closes_is_sent_again() {
+    for daemon in Daemon::both() {
+        let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+        let ask = |id: u32| format!("{{\"id\":{id},\"method\":\"m\"}}");
+        let prompt = r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#;
+        let cancel = r#"{"method":"session/cancel","params":{"sessionId":"s"}}"#;
+        for request in [ask(1), prompt.to_owned(), cancel.to_owned(), ask(2)] {
+            bridge.send(format!("{request}\n").as_bytes());
+            assert_eq!(text(&mut peer), request);
+        }
+        // It has answered all that its workers got.
+        say(&mut peer, r#"{"id":1,"result":{}}"#);
+        assert_eq!(stdout.message()["id"], 1);
+        close(&mut peer, 1001, "shutting_down");
+        assert_eq!(ending(&mut peer), Some(1001));
+        assert_eq!(stdout.message(), json!({ "jsonrpc": "2.0", "id": 3, "result": { "stopReason": "cancelled" } }));
+        let mut second = daemon.accept();
+        assert_eq!(text(&mut second), ask(2));
+        say(&mut second, r#"{"id":2,"result":{}}"#);
+        assert_eq!(stdout.message()["id"], 2);
+        bridge.end_input();
+        assert_eq!(ending(&mut second), Some(1000));
+        assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+    }
+}
+
+#[test]
 fn a_daemon_that_dies_within_a_message_leaves_an_error_for_each_request() {
     for daemon in Daemon::both() {
         let (mut bridge, mut stdout, mut peer) = daemon.bridge();

@@ -269,6 +269,12 @@ impl Ending {
         }
     }
 
+    /// Whether no worker got what was not answered: a daemon that closes a WebSocket since it shuts down answers all else
+    /// before.
+    pub(super) fn refuses_unanswered(&self) -> bool {
+        matches!(self, Self::Said { code: Some(close::GOING_AWAY), reason } if reason == Reason::ShuttingDown.name())
+    }
+
     /// Whether what was sent was refused, so that nobody has acted on it. A proxy may have passed it on before some
     /// statuses.
     pub(super) fn is_refusal(&self) -> bool {

@@ -14,7 +14,7 @@
 //! | the daemon closes after the end of stdin, and nothing is pending | exits with 0 |
 //! | the daemon closes while nothing is pending, with no other reason than that it ends | the next line of stdin makes a new connection, as after a refusal; exits with 0 if stdin ends before |
 //! | the daemon cannot be reached, refuses, or closes before any request | an error for each further request, for a while; exits with 1 |
-//! | the daemon shuts down, and has refused requests that no worker got | they are sent again on a new connection, with what came since (`repeat.rs`) |
+//! | the daemon shuts down, and has refused requests that no worker got, or closes a WebSocket before they reach one | they are sent again on a new connection, with what came since (`repeat.rs`) |
 //! | received data is not JSON-RPC | none of it is passed on; an error for each pending request; exits with 1 |
 //! | stdout is closed | exits with 0 |
 //! | SIGTERM, SIGINT | ends at once: their default action is kept, and the kernel closes the socket |
@@ -272,6 +272,7 @@ async fn bridge(
             Ok(ending) => ending,
             Err(code) => return code,
         };
+        tell_undelivered(options, &shared, &ending).await;
         let is_idle = shared.is_idle(&sink, &ending);
         if is_idle {
             shared.repeat.borrow_mut().hold_all();
@@ -285,6 +286,7 @@ async fn bridge(
             if let Some(sender) = sender {
                 let _ = sender.await;
             }
+            tell_undelivered(options, &shared, &ending).await;
             if is_idle {
                 say(&format!(
                     "the daemon at {} has ended the connection, and nothing was pending: {ending}",
@@ -326,6 +328,26 @@ async fn bridge(
         sink.leave(Some(&ending)).await;
         return code;
     }
+}
+
+/// The connection has ended: keeps what no worker got, to send it again, and answers at once what is not sent again.
+async fn tell_undelivered(options: &Options, shared: &Shared, ending: &Ending) {
+    let told = {
+        let undelivered = Refusal::over(options, ending, Delivered::No);
+        let mut waiting = shared.waiting.borrow_mut();
+        shared
+            .repeat
+            .borrow_mut()
+            .take_undelivered(ending.refuses_unanswered(), &mut waiting, |id| undelivered.error(id))
+    };
+    if told.is_empty() {
+        return;
+    }
+    let _writing = shared.writing.lock().await;
+    let broken_line = if shared.waiting.borrow().at_line_start() { &b""[..] } else { b"\n" };
+    // If the editor has left, that is noticed by all who wait for it.
+    let (_, told) = shared.stdout.write([broken_line, &told].concat()).await;
+    shared.waiting.borrow_mut().passed(&told);
 }
 
 /// Why there is no new connection.
@@ -760,7 +782,7 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
         rest.clear();
         if !shared.repeat.borrow().is_sending() && !shared.waiting.borrow().is_amid() {
             // The daemon still has these; what waits for another one is cancelled there.
-            let lines = shared.waiting.borrow().cancellations();
+            let lines = shared.waiting.borrow_mut().cancel_prompts();
             shared.waiting.borrow_mut().sending(&lines);
             // That the connection is lost, the receiving side notices.
             let _ = shared.send(&shared.sink(), lines).await;
@@ -838,7 +860,9 @@ async fn pass_on(shared: &Rc<Shared>, mut bytes: Vec<u8>) -> Vec<u8> {
 fn lost(bytes: &[u8]) {
     // An incomplete line is sent again.
     let lines = bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
-    let count = lines.filter(|line| !is_request(line)).count();
+    // What would be cancelled is not pending any more.
+    let is_missed = |line: &&[u8]| !is_request(line) && Cancelled::by(line).is_none();
+    let count = lines.filter(is_missed).count();
     if count > 0 {
         let what =
             if count == 1 { "a notification or an answer" } else { &format!("{count} notifications or answers") };
@@ -856,24 +880,26 @@ async fn hold(shared: &Rc<Shared>, mut bytes: &[u8]) {
         bytes = &bytes[end..];
     }
     let has_pending = !shared.waiting.borrow().is_empty();
+    // In ACP a turn may go on after its prompt was answered.
+    let may_have_turn = if is_sending { has_pending } else { !shared.is_over.get() };
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         let mut repeat = shared.repeat.borrow_mut();
         let is_whole = !repeat.is_amid_held_line() && line.ends_with(b"\n");
-        if let Some(cancelled) = Cancelled::by(line).filter(|_| is_whole)
-            && let Some(answers) = repeat.cancel(&cancelled)
-        {
+        let cancelled = Cancelled::by(line).filter(|_| is_whole);
+        let may_be_there = may_have_turn && cancelled.as_ref().is_some_and(Cancelled::is_turn);
+        if let Some(answers) = cancelled.and_then(|cancelled| repeat.cancel(&cancelled)) {
             answer(shared, answers);
-            // A turn may have a prompt that was sent, too.
-            if !(has_pending && cancelled.is_turn()) {
+            if !may_be_there {
                 continue;
             }
         }
-        let urgency = if is_sending || !is_whole { Urgency::Held } else { Urgency::of(line, has_pending) };
-        if urgency != Urgency::Held {
-            urgent.extend_from_slice(line);
-        }
-        if urgency != Urgency::Sent {
-            repeat.hold(line);
+        let urgency = match is_sending || !is_whole {
+            true => Urgency::Held,
+            false => Urgency::of(line, has_pending || may_be_there),
+        };
+        match urgency {
+            Urgency::Held => repeat.hold(line),
+            Urgency::Sent => urgent.extend_from_slice(line),
         }
     }
     if !urgent.is_empty() {

@@ -1,13 +1,13 @@
 //! What a daemon that shuts down has refused is sent again on a new connection, so that its editor notices nothing: a
 //! request whose error says `shutting_down` and that no worker got it (`"delivered": false`). The error is held back, and
-//! with it what stdin brings from then on, in order, until the connection has ended. What may have been delivered is never
-//! repeated: it gets an error, as without this.
+//! with it what stdin brings from then on, in order, until the connection has ended. So is what crossed that: a request that
+//! was sent after a refused one and has no answer at the end, or over a WebSocket any, if the daemon closes it since it shuts
+//! down. What may have been delivered is never repeated: it gets an error, as without this.
 //!
 //! Number, bytes and time are bounded: [`MOST_TRIES`](super::terms::MOST_TRIES), [`MOST_HELD`], [`HOLD_LIMIT`]. What exceeds them gets the daemon's
 //! own error. What the editor cancels meanwhile is not sent again, and gets the answer that its protocol has for that
 //! ([`Cancelled`]). On the new connection the editor's `initialize` is repeated first, and its answer is not passed on.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -18,8 +18,7 @@ use tokio::time::Instant;
 
 use super::cancelled::Cancelled;
 use super::rounds::{Round, Rounds};
-use super::waiting::{Again, LastWord, Waiting};
-use crate::bus::cancels;
+use super::waiting::{Again, LastWord, Undelivered, Waiting};
 use crate::bus::id::Id;
 use crate::bus::report::Reason;
 
@@ -63,8 +62,8 @@ pub(super) struct Repeat {
     since: Option<Instant>,
     /// Since when, of that, the daemon has owed nothing.
     idle_since: Option<Instant>,
-    /// Something was refused on this connection.
-    was_refused: bool,
+    /// The number of the first request that was refused on this connection. No worker gets any that was sent after it.
+    refused_from: Option<u64>,
     /// The connections tried since a daemon was last there.
     rounds: Option<Rounds>,
     /// Refused on this connection, with the daemon's errors.
@@ -107,7 +106,7 @@ impl Repeat {
     /// anything on that.
     pub(super) fn next_round(&mut self, was_answered: bool, now: Instant) -> Round {
         let was_taken = match self.initialize {
-            Initialize::NotRepeated => was_answered || self.was_refused,
+            Initialize::NotRepeated => was_answered || self.refused_from.is_some(),
             Initialize::Accepted => true,
             Initialize::Awaited(_) | Initialize::Refused(_) => false,
         };
@@ -122,6 +121,8 @@ impl Repeat {
     /// That time has come: nothing is held back any more.
     pub(super) fn give_up(&mut self) {
         self.has_given_up = true;
+        // It was not the daemon of this connection that has refused it, but one behind that.
+        self.refused_from = None;
     }
 
     /// Whether [`Self::give_up`] was called, and not all that was held is sent yet.
@@ -243,17 +244,45 @@ impl Repeat {
             return Some(answer);
         }
         let again = if self.has_given_up { None } else { waiting.take_refused(&id) }?;
-        self.since.get_or_insert_with(Instant::now);
-        self.was_refused = true;
-        self.refused.push((again, line.to_vec()));
+        self.note_refused(again, line.to_vec());
         Some(Vec::new())
+    }
+
+    fn note_refused(&mut self, again: Again, error: Vec<u8>) {
+        self.since.get_or_insert_with(Instant::now);
+        self.refused_from = Some(self.refused_from.map_or(again.order, |first| first.min(again.order)));
+        self.refused.push((again, error));
+    }
+
+    /// The connection has ended: takes the pending requests that no worker got, to send them again. These are all that were
+    /// sent after one that was refused, and if `all`, all others: the daemon has closed the connection, and before that it
+    /// answers what workers have got. `error` is what a request gets otherwise. Returns what the editor is to see at once.
+    pub(super) fn take_undelivered(
+        &mut self,
+        all: bool,
+        waiting: &mut Waiting,
+        error: impl Fn(&[u8]) -> Vec<u8>,
+    ) -> Vec<u8> {
+        let after = self.refused_from.filter(|_| !all);
+        if after.is_none() && !all {
+            return Vec::new();
+        }
+        let mut told = Vec::new();
+        for undelivered in waiting.take_undelivered(after) {
+            match undelivered {
+                Undelivered::Again(again, id) => self.note_refused(again, error(&id)),
+                Undelivered::Cancelled(answer) => told.extend(answer),
+                Undelivered::Lost(id) => told.extend(error(&id)),
+            }
+        }
+        told
     }
 
     /// A new connection begins, for which this id is that of the repeated `initialize`, if it is repeated.
     pub(super) fn begin_again(&mut self, initialize: Option<Id>) {
         self.requeue();
         self.initialize = initialize.map_or(Initialize::NotRepeated, Initialize::Awaited);
-        (self.tail, self.is_sending, self.idle_since, self.was_refused) = (Vec::new(), true, None, false);
+        (self.tail, self.is_sending, self.idle_since, self.refused_from) = (Vec::new(), true, None, None);
     }
 
     /// What has become of the `initialize` that is repeated on this connection.
@@ -378,24 +407,18 @@ pub(super) fn is_request(line: &[u8]) -> bool {
 pub(super) enum Urgency {
     /// It waits for the new connection.
     Held,
-    /// It is about something that the daemon has: the answer to a question, a notification.
+    /// It is about something that the daemon has: the answer to a question, a notification, a cancellation.
     Sent,
-    /// It may be about both: a cancellation.
-    Both,
 }
 
 impl Urgency {
     /// That of a line; `has_pending` says whether the daemon still owes answers.
     pub(super) fn of(line: &[u8], has_pending: bool) -> Self {
         let Ok(members) = serde_json::from_slice::<HashMap<String, &RawValue>>(line) else { return Self::Held };
-        let method: Option<Cow<'_, str>> =
-            members.get("method").map(|method| serde_json::from_str(method.get()).unwrap_or_default());
-        match method {
+        match members.get("method") {
             None if members.contains_key("result") || members.contains_key("error") => Self::Sent,
-            Some(_) if members.contains_key("id") || !has_pending => Self::Held,
-            Some(method) if cancels(method.as_bytes()) => Self::Both,
-            Some(_) => Self::Sent,
-            None => Self::Held,
+            Some(_) if !members.contains_key("id") && has_pending => Self::Sent,
+            _ => Self::Held,
         }
     }
 }
@@ -604,12 +627,32 @@ mod tests {
             sifted(&refusal("1"), 1000, repeat, waiting);
             false
         };
+        let closes = |repeat: &mut Repeat, waiting: &mut Waiting| {
+            waiting.sending_again(&repeat.next(false).expect("it is held").0, 1);
+            assert!(repeat.take_undelivered(true, waiting, |_| Vec::new()).is_empty());
+            false
+        };
         for (what, (untils, _)) in [
             ("a daemon that takes the initialize", tried(true, accepts)),
             ("one that answers", tried(false, |_, _| true)),
             ("one that shuts down", tried(false, refuses_again)),
+            ("one that closes a WebSocket since it does", tried(false, closes)),
         ] {
             assert_eq!(untils, moved, "{what}");
+        }
+    }
+
+    #[test]
+    fn each_idle_end_of_a_connection_has_a_limit_of_its_own_though_nothing_was_answered_between() {
+        let (mut repeat, mut begin) = (Repeat::default(), Instant::now());
+        for _ in 0..3 {
+            repeat.hold_all();
+            let round = repeat.next_round(false, begin);
+            assert_eq!((round.is_first, round.until), (true, begin + Duration::from_secs(30)));
+            repeat.begin_again(None);
+            repeat.hold(b"{\"method\":\"note\"}\n");
+            assert!(repeat.next(false).is_some() && repeat.next(false).is_none(), "it is sent");
+            begin += Duration::from_secs(40);
         }
     }
 
@@ -639,10 +682,10 @@ mod tests {
             (r#"{"id":1,"result":{}}"#, Urgency::Sent),
             (r#"{"id":1,"error":{}}"#, Urgency::Sent),
             (r#"{"method":"m"}"#, Urgency::Sent),
-            (r#"{"method":"session/cancel","params":{"sessionId":"s"}}"#, Urgency::Both),
-            (r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#, Urgency::Both),
-            (r#"{"method":"$/cancel_request","params":{"requestId":1}}"#, Urgency::Both),
-            (r#"{"method":"$\/cancelRequest","params":{"id":1}}"#, Urgency::Both),
+            (r#"{"method":"session/cancel","params":{"sessionId":"s"}}"#, Urgency::Sent),
+            (r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#, Urgency::Sent),
+            (r#"{"method":"$/cancel_request","params":{"requestId":1}}"#, Urgency::Sent),
+            (r#"{"method":"$\/cancelRequest","params":{"id":1}}"#, Urgency::Sent),
             ("nonsense", Urgency::Held),
         ] {
             assert_eq!(Urgency::of(line.as_bytes(), true), urgency, "{line}");

@@ -138,6 +138,17 @@ pub(super) struct Again {
     pub tries: u8,
 }
 
+/// A pending request that no worker got, now that its connection has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Undelivered {
+    /// It can be sent again; and its raw id.
+    Again(Again, Box<[u8]>),
+    /// The editor has cancelled it: what answers it.
+    Cancelled(Vec<u8>),
+    /// It was not kept, or was sent too often: its raw id.
+    Lost(Box<[u8]>),
+}
+
 /// The table of pending requests.
 #[derive(Default)]
 struct Open {
@@ -256,6 +267,20 @@ impl Waiting {
         Some(answer)
     }
 
+    /// Takes the pending requests that no worker got: those that were sent `after` this one, or all.
+    pub(super) fn take_undelivered(&mut self, after: Option<u64>) -> Vec<Undelivered> {
+        let is_later = |request: &Request| after.is_none_or(|order| request.order > order);
+        let mut taken: Vec<_> = self.open.requests.extract_if(|_, request| is_later(request)).collect();
+        taken.sort_by_key(|(_, request)| request.order);
+        let mut undelivered = Vec::new();
+        for (_, request) in taken {
+            self.open.count -= request.times;
+            self.open.kept -= request.line.as_ref().map_or(0, Vec::len);
+            undelivered.extend(request.undelivered());
+        }
+        undelivered
+    }
+
     /// Takes the incomplete line that was sent so far, of which the daemon can have done nothing.
     ///
     /// # Errors
@@ -295,17 +320,20 @@ impl Waiting {
         if is_whole && !has_newline {
             lines.push(b'\n');
         }
-        lines.extend(self.cancellations());
+        lines.extend(self.cancel_prompts());
         Farewell { lines, is_whole }
     }
 
-    /// The lines that cancel pending prompts.
-    pub(super) fn cancellations(&self) -> Vec<u8> {
-        let prompts = self.open.requests.values();
-        let mut prompts: Vec<_> =
-            prompts.filter_map(|request| Some((request.order, request.prompts.as_deref()?))).collect();
-        prompts.sort();
-        prompts.into_iter().flat_map(|(_, session)| session_cancel(session)).collect()
+    /// Cancels pending prompts, which are not sent again then. Returns the lines that do so.
+    pub(super) fn cancel_prompts(&mut self) -> Vec<u8> {
+        let mut lines = Vec::new();
+        for request in self.open.requests.values_mut() {
+            let Some(session) = request.prompts.as_deref() else { continue };
+            lines.push((request.order, session_cancel(session)));
+            request.cancelled = serde_json::from_slice(session).ok().map(Cancelled::Turn);
+        }
+        lines.sort();
+        lines.into_iter().flat_map(|(_, line)| line).collect()
     }
 
     /// Records bytes that were written to the editor.
@@ -389,6 +417,20 @@ impl Waiting {
         let mut requests: Vec<Request> = self.open.requests.drain().map(|(_, request)| request).collect();
         requests.sort_by_key(|request| request.order);
         requests.into_iter().flat_map(|request| vec![request.token; request.times]).collect()
+    }
+}
+
+impl Request {
+    /// What has become of it, and of others with its id.
+    fn undelivered(self) -> Vec<Undelivered> {
+        let Self { order, token, line, tries, times, .. } = self;
+        if let Some(cancelled) = &self.cancelled {
+            return vec![Undelivered::Cancelled(cancelled.answer(&token).repeat(times))];
+        }
+        match line.filter(|_| tries < MOST_TRIES) {
+            Some(line) => vec![Undelivered::Again(Again { order, line, tries }, token)],
+            None => (0..times).map(|_| Undelivered::Lost(token.clone())).collect(),
+        }
     }
 }
 

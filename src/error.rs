@@ -92,6 +92,19 @@ pub enum StartError {
         source: io::Error,
     },
 
+    /// The folder of what outlives the daemon cannot be used.
+    #[error(
+        "cannot use the folder {}: {source}\nlet the daemon's user write there, and give each daemon a folder of its own \
+         (state)",
+        path.display()
+    )]
+    State {
+        /// The folder's path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+
     /// Another process listens on the Unix socket.
     #[error(
         "cannot listen on unix:{}: {}",
@@ -169,6 +182,7 @@ impl StartError {
             Self::Bind { .. }
             | Self::Resolve { .. }
             | Self::LogFile { .. }
+            | Self::State { .. }
             | Self::SocketInUse { .. }
             | Self::NotASocket { .. }
             | Self::Owner { .. } => exit::CANNOT_BIND,

@@ -46,6 +46,7 @@ pub mod reserve;
 pub mod shell;
 #[doc(hidden)]
 pub mod small_file;
+mod state;
 #[doc(hidden)]
 pub mod visible;
 

@@ -79,6 +79,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// Log settings.
     pub log: Log,
+    /// The folder of what outlives the daemon, if anything does.
+    pub state: Option<PathBuf>,
     /// The mode from a `transport` section, which the command line overrides.
     wanted_mode: Option<Mode>,
     /// Commands that cannot be run, of some of the pools but not of all. These pools have no workers until that is
@@ -117,6 +119,8 @@ pub struct Pool {
     pub env: BTreeMap<String, String>,
     /// The absolute working directory, if it is not the daemon's.
     pub cwd: Option<PathBuf>,
+    /// Its sessions of MCP outlive the daemon, if anything does.
+    pub restores: bool,
     /// The workers' identity and limits.
     pub rights: Rights,
     /// Memory in MiB that a worker's processes may use before it is replaced.
@@ -473,6 +477,7 @@ impl Config {
             args: vec!["worker".to_owned(), "echo".to_owned()],
             env: BTreeMap::new(),
             cwd: None,
+            restores: true,
             rights: Rights::default(),
             recycle_memory: None,
         };
@@ -486,6 +491,7 @@ impl Config {
             routing: Routing::default(),
             admin: None,
             log: Log::default(),
+            state: None,
             wanted_mode: None,
             missing: Vec::new(),
             unprivileged: Vec::new(),

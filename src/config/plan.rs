@@ -108,6 +108,13 @@ impl Config {
     }
 
     fn needs_restart(&self, running: &Self) -> Option<String> {
+        if self.state != running.state || self.state.is_some() && self.node != running.node {
+            return Some(
+                "where sessions outlive the daemon (state), and the node whose they are, is settled at the start; restart \
+                 the daemon"
+                    .into(),
+            );
+        }
         let is_stdio = |listener: &Listener| listener.listen == Listen::Stdio;
         let has_stdio = |config: &Self| config.listeners.iter().any(is_stdio);
         (has_stdio(self) != has_stdio(running)).then(|| {

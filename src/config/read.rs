@@ -68,6 +68,7 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
     };
     let admin = top.get("admin").and_then(|node| admin(reader, node, &listeners));
     let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
+    let state = top.get("state").and_then(|node| path(reader, node, "the folder"));
     let node = top.get("node").and_then(|node| name(reader, node)).unwrap_or_else(node::of_host);
     let wanted_mode = top.get("transport").and_then(|node| transport(reader, node));
     Some(Config {
@@ -80,6 +81,7 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
         routing,
         admin,
         log,
+        state,
         wanted_mode,
         missing: Vec::new(),
         unprivileged: Vec::new(),
@@ -152,8 +154,9 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
     let (command, program) = program(reader, object, &id, env.get("PATH").map(String::as_str)).unwrap_or_default();
     let core = core(reader, object, id);
     let recycle_memory = number(reader, object, "recycle_memory_mb");
+    let restores = object.get("restore").and_then(|node| reader.boolean(node)).unwrap_or(true);
     let (says_assignment, rights) = (object.get("assignment").is_some(), rights(reader, object));
-    Pool { core, says_assignment, command, program, args, env, cwd, rights, recycle_memory }
+    Pool { core, says_assignment, command, program, args, env, cwd, restores, rights, recycle_memory }
 }
 
 fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> settings::Pool {
@@ -392,16 +395,19 @@ fn routing<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Routing {
     Routing { id_collision: id_collision.unwrap_or_default(), session_access: session_access.unwrap_or_default() }
 }
 
+/// The path of `what`.
+fn path<'t>(reader: &mut Reader<'t>, node: &Node<'t>, what: &str) -> Option<PathBuf> {
+    let path = reader.string(node)?;
+    let checked = checked(&path).map_err(|why| format!("{what} {path:?} {why}"));
+    reader.found(node, checked).map(PathBuf::from)
+}
+
 fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {
     let Some(object) = reader.object(node, "log") else { return Log::default() };
     let level = reader.choice(&object, "level", LEVELS.map(|(_, level)| level));
     let format = reader.choice(&object, "format", [LogFormat::Text, LogFormat::Json]);
     let requests = object.get("requests").and_then(|node| reader.boolean(node)).unwrap_or_default();
-    let file = object.get("file").and_then(|node| {
-        let path = reader.string(node)?;
-        let checked = checked(&path).map_err(|why| format!("the log file {path:?} {why}"));
-        reader.found(node, checked).map(PathBuf::from)
-    });
+    let file = object.get("file").and_then(|node| path(reader, node, "the log file"));
     Log { level: level.unwrap_or_default(), format: format.unwrap_or_default(), requests, file }
 }
 

@@ -118,6 +118,12 @@ const TOP: &[Setting] = &[
         Words("the host's name"),
         "The daemon's name, with which its ids begin.",
     ),
+    row(
+        "state",
+        Text("a folder"),
+        Words("none"),
+        "Folder in which sessions of MCP, and who owns those of ACP, outlive the daemon.",
+    ),
     row("transport", Object, Words("none"), "A section of the C daemon."),
 ];
 
@@ -184,6 +190,12 @@ const POOL: &[Setting] = &[
         Number(Seconds, 0, DAY),
         Value("120"),
         "Time that a worker of a pool that starts on demand may take for its first output; 0 is without a limit.",
+    ),
+    row(
+        "restore",
+        Flag,
+        Value("true"),
+        "With `state`: sessions of MCP in this pool outlive the daemon; a worker is sent their `initialize` again.",
     ),
     row(
         "cancel_on_disconnect",

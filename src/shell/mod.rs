@@ -39,6 +39,7 @@ mod handshakes;
 mod http;
 mod inbox;
 mod inherited;
+mod lasting;
 mod life;
 pub(crate) mod listen;
 mod listeners;

@@ -12,6 +12,7 @@ use super::budget::Budget;
 use super::clock::Clock;
 use super::connections::{AsPeer, Connections};
 use super::http::Http;
+use super::lasting::Lasting;
 use super::listeners::Listeners;
 use super::notify::Notify;
 use super::operation::Operation;
@@ -38,6 +39,8 @@ pub(super) struct Reactor<I: Io> {
     pub stdio: Stdio,
     /// Notifies the service manager.
     pub notify: Notify,
+    /// What outlives the daemon.
+    pub lasting: Lasting,
     pub memory: Budget,
     /// Events that the core was not told of yet.
     pub inputs: VecDeque<(Moment, Input)>,

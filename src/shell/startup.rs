@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::admin::Admin;
 use super::descriptors::{self, Allowance, Need};
+use super::http::SESSION_IDLE;
 use super::inherited::may_block;
+use super::lasting::Lasting;
 use super::listen::{MIGRATES, Opening, doubt_of_sharing};
 use super::listeners::Acceptor;
 use super::notify::Notify;
@@ -16,7 +18,7 @@ use super::turn::Shell;
 use super::workers::reap::Reaper;
 use super::workers::spawn;
 use crate::activation::Inherited;
-use crate::bus::port::ListenerId;
+use crate::bus::port::{ListenerId, PoolId};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::cgroup;
 use crate::config::{Config, Listen};
@@ -74,6 +76,14 @@ pub(super) fn start<I: Io>(
     let (teller, reloads) = (signals.teller.clone(), Reloads::new(source, Arc::new(config)));
     let reaper = Box::new(Reaper::new(teller.clone()));
     let mut shell = Shell::new(reloads, io, reaper, signals, descriptors, acceptors, admin);
+    let idle = shell.reloads.running.limits.session_idle.unwrap_or(SESSION_IDLE);
+    let until = shell.reactor.clock.now().after(idle);
+    let (lasting, bonds) = Lasting::open(&shell.reloads.running, &teller, until)?;
+    shell.reactor.lasting = lasting;
+    for bond in bonds {
+        let pool = shell.reloads.running.pools.iter().position(|pool| pool.core.id == bond.pool);
+        pool.into_iter().for_each(|pool| shell.bus.bind(PoolId::at(pool), bond.session.as_bytes(), &bond.user));
+    }
     let Reloads { token_files, running, .. } = &mut shell.reloads;
     token_files.watch(running, &teller).map_err(StartError::io("make a thread that reads tokens again"))?;
     shell.reactor.notify = Notify::from_environment();

@@ -31,6 +31,8 @@ pub(super) enum Timer {
     Memories,
     /// A reload that has taken too long.
     Reload,
+    /// What outlives the daemon may be written again.
+    State,
 }
 
 #[derive(Debug, Default)]

@@ -19,6 +19,7 @@ use super::crowd::Crowd;
 use super::descriptors::Allowance;
 use super::http::Http;
 use super::http::exchange::Exchange;
+use super::lasting::Lasting;
 use super::listeners::{Acceptor, Listeners, Terms};
 use super::log::{self, Batch};
 use super::notify::{Condition, Notify};
@@ -94,6 +95,7 @@ impl<I: Io> Shell<I> {
             log: LogOutput::for_stderr(),
             stdio: Stdio::default(),
             notify: Notify::default(),
+            lasting: Lasting::default(),
             memory,
             inputs: VecDeque::new(),
             is_done: false,
@@ -179,6 +181,10 @@ impl<I: Io> Shell<I> {
         self.step(|shell| shell.check_reload(now));
         self.notify();
         self.check_memory(now);
+        if self.reactor.lasting.is_on() {
+            let next = self.reactor.lasting.write(now, self.bus.view(), &self.reloads.running);
+            next.into_iter().for_each(|at| self.reactor.timers.set_at_latest(Timer::State, at));
+        }
         self.step(|shell| shell.work_for_admin(now));
         if self.reactor.http.is_busy() {
             self.step(|shell| shell.work_for_http(now));
@@ -237,8 +243,8 @@ impl<I: Io> Shell<I> {
                 Timer::Session(client) => shell.session_due(now, client),
                 Timer::History => shell.sample_history(now),
                 Timer::Memories => shell.ask_for_memories(now),
-                // It is checked in each turn.
-                Timer::Reload => {}
+                // They are checked in each turn.
+                Timer::Reload | Timer::State => {}
             });
         }
     }
@@ -279,6 +285,8 @@ impl<I: Io> Shell<I> {
             self.reactor.leave(slot);
         }
         self.send_last_answers();
+        let now = self.reactor.clock.now();
+        self.reactor.lasting.close(now, self.bus.view(), &self.reloads.running);
         self.close_admin();
         if self.reactor.connections.all_http().next().is_some() {
             // Flush what was submitted last: without the end of their streams clients would take them for broken.

@@ -437,6 +437,40 @@ fn another_tokens_connection_is_unknown() {
 }
 
 #[test]
+fn a_session_is_loaded_by_its_owner_alone_after_a_restart_of_a_daemon_with_a_state() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("tokens");
+    std::fs::write(&file, "alice:secret-of-alice-1234567890\nbob:secret-of-bob-123456789012\n").unwrap();
+    let start = |state: &str| {
+        let setup = Setup::new([shared()]).set("state", json!(folder.path().join(state)));
+        door_of(setup, json!({ "tokens_file": file }))
+    };
+    let connect = |daemon: &Daemon, secret: &str| {
+        Acp::over(Http::connect(daemon.address()).with("Authorization", &format!("Bearer {secret}")))
+    };
+    let daemon = start("state");
+    let mut alice = connect(&daemon, "secret-of-alice-1234567890");
+    let mut general = alice.stream(None);
+    let session = alice.session(&mut general, 1);
+    drop((alice, general));
+    daemon.stop();
+    let loads = |daemon: &Daemon, secret: &str| {
+        let mut client = connect(daemon, secret);
+        let mut general = client.stream(None);
+        client.say(Some(&session), &request(2, "session/load", json!({ "sessionId": session })));
+        next(&mut general)["error"]["data"]["reason"].clone()
+    };
+    let daemon = start("state");
+    assert_eq!(loads(&daemon, "secret-of-bob-123456789012"), "session_denied");
+    assert_eq!(loads(&daemon, "secret-of-alice-1234567890"), Value::Null);
+    assert_eq!(loads(&daemon, "secret-of-bob-123456789012"), "session_denied");
+    daemon.stop();
+    let daemon = start("another state");
+    assert_eq!(loads(&daemon, "secret-of-bob-123456789012"), Value::Null, "without it nobody knows the owner");
+    daemon.stop();
+}
+
+#[test]
 fn a_page_reaches_it_only_from_its_origins_and_may_read_the_answers() {
     let daemon = door(shared(), json!({ "origins": ["https://app.example"] }));
     let page = |origin: &str| Http::connect(daemon.address()).with("Origin", origin);

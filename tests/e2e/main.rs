@@ -45,6 +45,7 @@ mod routing;
 mod service;
 mod shutdown;
 mod startup;
+mod state;
 mod stdio;
 mod websocket;
 mod workers;

@@ -318,6 +318,12 @@ impl Bus {
         usage::mark(&mut self.ctx, &self.fleets, &self.requests, now);
     }
 
+    /// Binds a session of a pool to the user name that it was created or loaded under in an earlier process, as
+    /// [`View::bonds`](view::View::bonds) said.
+    pub fn bind(&mut self, pool: index::PoolId, session: &[u8], user: &str) {
+        self.sessions.bonds_mut().bind(pool, session, user);
+    }
+
     /// Starts or stops keeping a record of each request.
     pub fn record_requests(&mut self, is_wanted: bool) {
         if self.ctx.out.keeps_records() != is_wanted {

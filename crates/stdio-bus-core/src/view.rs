@@ -104,6 +104,17 @@ impl<'a> View<'a> {
         self.bus.ctx.settings.offers_any(listener.into(), origin)
     }
 
+    /// The user names that sessions are bound to, those bound first in front: the pool, the session, and its user name.
+    /// [`Bus::bind`] gives them back to the core of a later process.
+    pub fn bonds(&self) -> impl Iterator<Item = (PoolId, &'a [u8], &'a str)> + use<'a> {
+        self.bus.sessions.bonds().iter()
+    }
+
+    /// How often [`bonds`](Self::bonds) have changed.
+    pub fn bond_changes(&self) -> u64 {
+        self.bus.sessions.bonds().changes()
+    }
+
     /// The client that a worker of a dedicated pool belongs to.
     pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
         self.bus.ctx.workers.owner(worker)

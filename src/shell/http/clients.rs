@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::members::{Member, Role};
+use super::members::{Member, Opening, Role};
 use super::places::gives_way;
 use crate::access::Refusal;
 use crate::bus::origin::Names;
@@ -61,6 +61,7 @@ impl<I: Io> Shell<I> {
                 is_paused: false,
                 is_closing: false,
                 is_flushing: false,
+                opening: Opening::Done,
                 since: now,
                 visitors: 0,
                 detached: None,

@@ -112,6 +112,18 @@ pub(super) trait Keeps {
     }
 }
 
+/// How far the `initialize` of a session that an earlier daemon has begun is: what its client sends waits behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// It is answered, or there is none.
+    #[default]
+    Done,
+    /// It is the first message that waits for the core.
+    Queued,
+    /// A worker has it.
+    Asked,
+}
+
 /// One client of the core.
 pub(super) struct Member {
     pub client: ClientKey,
@@ -134,6 +146,8 @@ pub(super) struct Member {
     pub is_closing: bool,
     /// The core closes it as soon as its last lines were sent.
     pub is_flushing: bool,
+    /// Whether it waits for a worker that knows it again.
+    pub opening: Opening,
     /// When it was last active.
     pub since: Moment,
     /// Number of connections whose last request was one of this session.

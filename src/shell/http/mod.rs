@@ -38,7 +38,7 @@ pub(super) use members::Members;
 use protocols::mcp::states::OfMcp;
 
 /// Default idle timeout of a session.
-const SESSION_IDLE: Duration = Duration::from_secs(1800);
+pub(super) const SESSION_IDLE: Duration = Duration::from_secs(1800);
 
 #[derive(Default)]
 pub(super) struct Http {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
-use super::members::{Member, Waiting};
+use super::members::{Member, Opening, Waiting};
 use super::protocols;
 use super::service::Service;
 use crate::access::{Caller, Refusal};
@@ -248,8 +248,9 @@ impl<I: Io> Shell<I> {
             return Ok(());
         }
         let client = member.client;
+        let fault = self.reactor.shuts_session_down(id);
         self.reactor.tell(now, Input::EndClient { client, why: Reason::ShuttingDown });
-        Err(Fault::session_shuts_down())
+        Err(fault)
     }
 
     /// Checks the token of a request again, now that its body has come, or that it goes on.
@@ -327,7 +328,8 @@ impl<I: Io> Shell<I> {
         let mut left = SHARE;
         loop {
             let http = &mut self.reactor.http;
-            let is_read = |member: &&mut Member| !member.is_paused && !member.is_flushing;
+            let is_read =
+                |member: &&mut Member| !member.is_paused && !member.is_flushing && member.opening != Opening::Asked;
             let Some(member) = http.members.get_mut(client).filter(is_read) else { return };
             let is_closing = member.is_closing;
             let Some(mut waiting) = member.inbox.pop_front() else { return };
@@ -357,6 +359,9 @@ impl<I: Io> Shell<I> {
                 }
             }
             http.memory.held -= waiting.message.weight();
+            if let Some(member) = http.members.get_mut(client).filter(|member| member.opening == Opening::Queued) {
+                member.opening = Opening::Asked;
+            }
             let Some((connection, serial)) = waiting.tells else { continue };
             // A request that is refused has its answer elsewhere.
             let is_dropped = waiting.message.kind() != Kind::Request;
@@ -370,12 +375,22 @@ impl<I: Io> Shell<I> {
     /// Why the core passes on nothing of a client, if that is so; `is_closing` if it has begun to close it.
     fn drops_messages(&self, client: ClientKey, is_closing: bool) -> Option<Fault> {
         let view = self.bus.view();
-        let has_session = self.reactor.http.members.get(client).is_some_and(Member::is_session);
+        let session = self.reactor.http.members.get(client).filter(|member| member.is_session());
         (is_closing || view.refuses_everything()).then(|| match view.refuses_requests() {
-            true if has_session => Fault::session_shuts_down(),
-            true => Fault::shutting_down(),
+            true => match session.and_then(|member| member.role.kept().id()) {
+                Some(id) => self.reactor.shuts_session_down(id),
+                None => Fault::shutting_down(),
+            },
             false => Fault::no_session(),
         })
+    }
+}
+
+impl<I: Io> Reactor<I> {
+    /// Why a request of a session of MCP is refused while the daemon shuts down: the session ends with it, or goes on at
+    /// the next one.
+    pub(super) fn shuts_session_down(&self, id: &str) -> Fault {
+        if self.lasting.has(id) { Fault::shutting_down() } else { Fault::session_shuts_down() }
     }
 }
 

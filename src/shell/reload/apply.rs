@@ -268,6 +268,7 @@ impl<I: Io> Shell<I> {
             match news {
                 News::Prepared(prepared) => self.take_prepared(now, *prepared),
                 News::Grown(worker, mib) => self.reactor.tell(now, Input::Grown { worker, mib }),
+                News::StateWritten(result) => self.reactor.lasting.written(now, &result),
                 News::Tokens(list, owner, content) => self.take_token_file(now, list, owner, content),
             }
         }

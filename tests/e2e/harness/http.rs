@@ -218,16 +218,18 @@ impl Http {
         Answer { status, fields, body: String::new() }
     }
 
+    /// The next event or comment of a stream as it was sent, or none at its end.
+    pub fn piece(&mut self) -> Option<String> {
+        let length = usize::from_str_radix(&self.line(), 16).expect("the length of a chunk");
+        let mut chunk = vec![0; length + 2];
+        self.reader.read_exact(&mut chunk).unwrap();
+        (length > 0).then(|| String::from_utf8(chunk).unwrap())
+    }
+
     /// The next event of a stream, or none at its end. Comments are skipped.
     pub fn event(&mut self) -> Option<Event> {
         loop {
-            let length = usize::from_str_radix(&self.line(), 16).expect("the length of a chunk");
-            let mut chunk = vec![0; length + 2];
-            self.reader.read_exact(&mut chunk).unwrap();
-            if length == 0 {
-                return None;
-            }
-            let text = String::from_utf8(chunk).unwrap();
+            let text = self.piece()?;
             let field =
                 |name: &str| text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim_start().to_owned()));
             if let Some(data) = field("data:") {

@@ -217,7 +217,7 @@ impl Sessions {
         &self.bonds
     }
 
-    pub(super) fn bonds_mut(&mut self) -> &mut Bonds {
+    pub(crate) fn bonds_mut(&mut self) -> &mut Bonds {
         &mut self.bonds
     }
 

@@ -2,8 +2,8 @@
 //! owner has left; and the sessions lost with their workers, so that their owners get an error when they name them.
 //!
 //! A user name is that of a client's token or certificate ([`Names::owner`](crate::origin::Names::owner)). Sessions of
-//! clients without one are not bound. This is known only to the process: the first client that loads a session after a
-//! restart gets it.
+//! clients without one are not bound. The caller may keep the user names beyond a restart ([`View::bonds`](crate::View::bonds)):
+//! without that the first client that loads a session afterwards gets it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -27,11 +27,13 @@ pub(crate) struct Bonds {
     names: Vec<HashMap<Rc<[u8]>, Box<str>>>,
     /// The same sessions, the first one bound in front.
     oldest: VecDeque<(PoolId, Rc<[u8]>)>,
+    /// How often they have changed.
+    changes: u64,
 }
 
 impl Bonds {
     /// The session `session` of a pool was created or loaded under the user name `name`. A bond is final.
-    pub(super) fn bind(&mut self, pool: PoolId, session: &[u8], name: &str) {
+    pub(crate) fn bind(&mut self, pool: PoolId, session: &[u8], name: &str) {
         if self.names.len() <= pool.index() {
             self.names.resize_with(pool.index() + 1, HashMap::default);
         }
@@ -43,6 +45,7 @@ impl Bonds {
         {
             self.names[pool.index()].remove(&oldest);
         }
+        self.changes += 1;
         let session: Rc<[u8]> = session.into();
         self.names[pool.index()].insert(Rc::clone(&session), name.into());
         self.oldest.push_back((pool, session));
@@ -50,8 +53,20 @@ impl Bonds {
 
     /// A pool is removed, and another one may get its index.
     pub(crate) fn forget_pool(&mut self, pool: PoolId) {
+        self.changes += 1;
         self.oldest.retain(|(of, _)| *of != pool);
         self.names.get_mut(pool.index()).into_iter().for_each(HashMap::clear);
+    }
+
+    /// How often they have changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// All of them, the first one bound in front: the pool, the session, and its user name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PoolId, &[u8], &str)> {
+        let name = |pool: PoolId, session: &[u8]| self.names.get(pool.index())?.get(session);
+        self.oldest.iter().filter_map(move |(pool, session)| Some((*pool, &**session, &**name(*pool, session)?)))
     }
 
     /// Whether no session is bound.
@@ -115,6 +130,19 @@ mod tests {
         assert!(!bonds.keeps_from(PoolId::at(1), b"s", Some("alice")));
         assert!(bonds.keeps_from(PoolId::at(1), b"s", Some("bob")) && bonds.keeps_from(PoolId::at(1), b"s", None));
         assert!(!bonds.keeps_from(PoolId::at(0), b"s", None) && !bonds.keeps_from(PoolId::at(1), b"t", None));
+    }
+
+    #[test]
+    fn bonds_hold_in_a_later_process_that_is_given_them_and_each_change_is_counted() {
+        let (mut bonds, mut later) = (Bonds::default(), Bonds::default());
+        bonds.bind(PoolId::at(1), b"s", "alice");
+        bonds.bind(PoolId::at(0), b"t", "bob");
+        bonds.bind(PoolId::at(0), b"t", "bob");
+        assert_eq!(bonds.changes(), 2);
+        bonds.iter().for_each(|(pool, session, name)| later.bind(pool, session, name));
+        assert!(later.keeps_from(PoolId::at(1), b"s", Some("bob")) && later.keeps_from(PoolId::at(0), b"t", None));
+        bonds.forget_pool(PoolId::at(1));
+        assert_eq!((bonds.changes(), bonds.iter().count()), (3, 1));
     }
 
     #[test]

@@ -106,11 +106,17 @@ pub struct Session {
     pub version: Option<&'static Revision>,
     /// The initialize request, until it is answered.
     pub initialize: Option<Id>,
+    /// That request as it was sent, while it may be kept for a later daemon.
+    pub opening: Option<Box<[u8]>>,
+    /// The initialize request that a restored session's worker was sent again, until it is answered.
+    pub again: Option<Id>,
     /// The first one is the GET stream.
     streams: Vec<Stream>,
     exchanges: Vec<Exchange>,
     next: u32,
     log: Log,
+    /// Smaller numbers of streams and events are those of an earlier daemon; 0 if none has begun it.
+    earlier: u32,
 }
 
 impl Session {
@@ -122,7 +128,42 @@ impl Session {
         let general =
             Stream { number: 0, connection: None, pending: 0, place: 0, has_events: true, is_for_answer_alone: false };
         let (streams, exchanges) = (vec![general], Vec::new());
-        Self { id, version: None, initialize, streams, exchanges, next: Self::FIRST, log: Log::default() }
+        let (version, opening, again) = (None, None, None);
+        Self {
+            id,
+            version,
+            initialize,
+            opening,
+            again,
+            streams,
+            exchanges,
+            next: Self::FIRST,
+            log: Log::default(),
+            earlier: 0,
+        }
+    }
+
+    /// A session that an earlier daemon has begun, with this version. Streams and their events are counted from `earlier`
+    /// on, a random number, since its client may know smaller ones, whose events are lost.
+    pub fn restored(id: Box<str>, version: &[u8], earlier: u32) -> Self {
+        let mut session = Self::new(id, None);
+        session.agree(version);
+        let earlier = earlier % (1 << 30) + (1 << 30);
+        (session.earlier, session.next, session.streams[0].place) = (earlier, earlier, earlier);
+        session
+    }
+
+    /// Whether an earlier daemon has given out an event, so that it and what followed it there is lost.
+    pub fn is_of_earlier(&self, id: EventId) -> bool {
+        let general = &self.streams[0];
+        let is_ours =
+            if id.stream == 0 { (self.earlier..=general.place).contains(&id.place) } else { id.stream >= self.earlier };
+        self.earlier > 0 && !is_ours
+    }
+
+    /// Whether an earlier daemon has begun it, and what that kept is lost.
+    pub fn is_restored(&self) -> bool {
+        self.earlier > 0
     }
 
     /// Records the negotiated version, if it is a known one.
@@ -296,6 +337,14 @@ impl Session {
     /// # Errors
     /// That event was not given out, or the answer behind it is not known any more.
     pub fn resume(&mut self, connection: Connection, id: EventId) -> Result<Resumed, Fault> {
+        if self.is_of_earlier(id) {
+            if id.stream == 0 {
+                return Ok(Resumed::Events(self.open(connection)));
+            }
+            let why = "the daemon was restarted, and what this stream carried is lost: send its requests again, if they may \
+                       be repeated";
+            return Err(Fault::new(Status::BadRequest, why));
+        }
         let stream = self.streams.iter_mut().find(|stream| stream.number == id.stream);
         let has_ended = stream.is_none();
         let last = match &stream {
@@ -488,6 +537,22 @@ mod tests {
         post(&mut session, 10, 0, None);
         assert_eq!(session.cancel(&Id::Number(0)), None);
         assert!(deliver(&mut session, &Line::Answer(b"0")).is_whole);
+    }
+
+    #[test]
+    fn a_restored_session_gives_out_no_number_twice_and_resumes_its_general_stream_alone() {
+        let mut session = Session::restored("s".into(), b"2025-11-25", 7);
+        assert!(session.is_restored() && session.version.is_some());
+        let stream = post(&mut session, 10, 1, None);
+        assert!(stream > 1000);
+        for place in [0, 5, u32::MAX] {
+            assert_eq!(session.resume(30, EventId { stream: 0, place }), Ok(Resumed::Events(None)));
+            session.detach(30, &[]);
+        }
+        let why = session.resume(30, EventId { stream: 3, place: 1 }).expect_err("its answer is lost");
+        assert!(why.why.contains("restarted"), "{}", why.why);
+        let answer = deliver(&mut session, &Line::Answer(b"1"));
+        assert!(!session.is_of_earlier(answer.id));
     }
 
     #[test]

@@ -196,9 +196,14 @@ pub fn prime(out: &mut Vec<u8>, id: EventId, is_old: bool) {
     piece(out, &[text.as_bytes()], is_old);
 }
 
+/// Writes a comment for people who look at the stream: a text of one line.
+pub fn comment(out: &mut Vec<u8>, text: &str, is_old: bool) {
+    piece(out, &[b": ", text.as_bytes(), b"\n\n"], is_old);
+}
+
 /// Writes a keep-alive comment.
 pub fn keep_alive(out: &mut Vec<u8>, is_old: bool) {
-    piece(out, &[b": keep-alive\n\n"], is_old);
+    comment(out, "keep-alive", is_old);
 }
 
 /// Writes the end of an event stream.

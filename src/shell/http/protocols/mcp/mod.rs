@@ -1,6 +1,7 @@
 //! MCP over Streamable HTTP. Its clients are of two roles: sessions, of the revisions that have sessions (`session.rs`),
 //! and the self-contained requests of one connection, of 2026-07-28 (`self_contained.rs`).
 
+mod restore;
 mod self_contained;
 mod session;
 pub(in crate::shell::http) mod states;

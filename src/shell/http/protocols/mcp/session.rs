@@ -14,7 +14,7 @@ use crate::io::Io;
 use crate::mcp::asked::{Takes, Verb};
 use crate::mcp::log::Event;
 use crate::mcp::session::{self, Delivery, MOST_REQUESTS, Resumed};
-use crate::mcp::write::EventId;
+use crate::mcp::write::{self, EventId};
 use crate::mcp::{Body, Fault, Kind, Message, Session};
 use crate::scan::{decoded, member, string_in};
 use crate::shell::connections::{AsHttp, Connections};
@@ -22,6 +22,7 @@ use crate::shell::http::Http;
 use crate::shell::http::deliver::{Beginning, Said, Text};
 use crate::shell::http::exchange::{Exchange, Replay, State, Unsent};
 use crate::shell::http::members::{Keeps, Member, Role};
+use crate::shell::lasting::LONGEST;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -82,12 +83,20 @@ fn kind_of<'a>(said: &'a Said<'_>) -> session::Line<'a> {
 }
 
 impl<I: Io> Shell<I> {
-    /// Starts a session with a connection's request, which has this id.
-    fn begin_session(&mut self, now: Moment, slot: usize, pool: PoolId, id: Id) -> Result<ClientKey, Fault> {
+    /// Starts a session with a connection's request, which has this id. It is kept for a later daemon if it is given.
+    fn begin_session(
+        &mut self,
+        now: Moment,
+        slot: usize,
+        pool: PoolId,
+        id: Id,
+        opening: Option<&[u8]>,
+    ) -> Result<ClientKey, Fault> {
         self.reactor.end_own_client(slot);
         let listener = self.reactor.connections[AsHttp(slot)].listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
-        let session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
+        let mut session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
+        session.opening = opening.map(Box::from);
         let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
         self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
         self.reactor.visit(now, slot, Some(client));
@@ -105,11 +114,13 @@ impl<I: Io> Shell<I> {
             true => {
                 let pool = self.pool_asked(slot)?;
                 let id = messages[0].id().and_then(|id| Id::parse(id).ok());
-                self.begin_session(now, slot, pool, id.ok_or_else(too_long)?)?
+                let is_kept = self.reactor.lasting.is_on() && self.reactor.workers.pools[pool.index()].restores;
+                let opening = Some(messages[0].text()).filter(|text| is_kept && text.len() <= LONGEST);
+                self.begin_session(now, slot, pool, id.ok_or_else(too_long)?, opening)?
             }
             false => self.session_asked(slot)?,
         };
-        let Reactor { connections, http, .. } = &mut self.reactor;
+        let Reactor { connections, http, lasting, .. } = &mut self.reactor;
         let connection = &mut connections[AsHttp(slot)];
         let version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.as_deref());
         let Some(at) = http.members.get_mut(client) else { return Err(Fault::no_session()) };
@@ -131,6 +142,9 @@ impl<I: Io> Shell<I> {
         }
         let cancelled: Vec<usize> =
             messages.iter().filter_map(|message| session.cancel(&cancelled_by(message)?)).collect();
+        if let Some(first) = messages.iter().find(|message| *message.method() == *b"notifications/initialized") {
+            lasting.initialized(&session.id, first.text());
+        }
         self.await_answer(now, slot);
         cancelled.into_iter().for_each(|slot| self.reactor.end_unanswered(now, slot));
         match body {
@@ -148,6 +162,7 @@ impl<I: Io> Shell<I> {
 
     /// The session that a request names, if it belongs to its sender.
     pub(super) fn session_asked(&mut self, slot: usize) -> Result<ClientKey, Fault> {
+        self.restore_asked(slot)?;
         let connection = &self.reactor.connections[AsHttp(slot)];
         let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
         let missing = "the request names no session (Mcp-Session-Id); begin with initialize";
@@ -185,8 +200,13 @@ impl<I: Io> Shell<I> {
 
     /// Ends a session.
     pub(super) fn http_delete(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
-        let client = self.session_asked(slot)?;
-        self.reactor.tell(now, Input::Left(client));
+        if !self.forget_asked(slot) {
+            let client = self.session_asked(slot)?;
+            let Reactor { http, lasting, .. } = &mut self.reactor;
+            let id = http.members.get(client).and_then(|member| member.role.kept().id());
+            id.into_iter().for_each(|id| lasting.forget(id, true));
+            self.reactor.tell(now, Input::Left(client));
+        }
         self.reactor.answer_empty(now, slot, Status::NoContent);
         Ok(())
     }
@@ -204,6 +224,10 @@ impl<I: Io> Reactor<I> {
         let session = self.http.members.get_mut(client)?.session()?;
         let kind = kind_of(said);
         let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
+        if answered.is_some() && session.again == answered {
+            self.restored(now, client, said);
+            return None;
+        }
         let is_first = answered.is_some() && session.initialize == answered;
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
         let is_sent_whole = match connection.map_or(Takes::Either, |at| self.connections[AsHttp(at)].takes()) {
@@ -222,6 +246,8 @@ impl<I: Io> Reactor<I> {
             if let Some(version) = version {
                 session.agree(&version);
             }
+            let opening = session.opening.take().filter(|_| !said.is_error);
+            opening.into_iter().for_each(|opening| self.keep_session(client, &opening));
         }
         if is_last
             && let Some(at) = connection
@@ -273,7 +299,7 @@ impl<I: Io> Reactor<I> {
         }
         let member = self.http.members.get(client)?;
         let Role::Session(session) = &member.role else { return None };
-        session.unanswered().all(|id| member.holds(id)).then(Fault::session_shuts_down)
+        session.unanswered().all(|id| member.holds(id)).then(|| self.shuts_session_down(&session.id))
     }
 
     /// A response becomes a stream of events of its session, which has had `place` of them. It gives out the `id` of the
@@ -322,7 +348,8 @@ impl<I: Io> Reactor<I> {
             None => session.open(slot),
         };
         let stream = behind.map_or(0, |id| id.stream);
-        let place = behind.map_or_else(|| session.place(0), |id| id.place);
+        let is_lost = session.is_restored() && behind.is_none_or(|id| session.is_of_earlier(id));
+        let place = behind.filter(|_| !is_lost).map_or_else(|| session.place(0), |id| id.place);
         self.cut_replays(now, slot, client, stream);
         if let Some(old) = old.filter(|old| *old != slot) {
             self.end_stream(now, old);
@@ -330,6 +357,15 @@ impl<I: Io> Reactor<I> {
         let connection = &mut self.connections[AsHttp(slot)];
         (connection.member, connection.stream) = (Some(client), stream);
         self.begin_session_events(now, slot, None, place);
+        if is_lost {
+            let connection = &mut self.connections[AsHttp(slot)];
+            let is_old = connection.incoming.is_old;
+            write::comment(
+                connection.outgoing.queue(),
+                "the daemon was restarted: events before that are lost",
+                is_old,
+            );
+        }
         let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return Ok(()) };
         let mut replay = Replay::default();
         if let Some(id) = behind {
@@ -514,6 +550,7 @@ impl Client for Session {
 
     fn removed<I: Io>(reactor: &mut Reactor<I>, _now: Moment, member: &Member) {
         reactor.http.memory.keep_log(member.kept(), 0);
+        member.role.kept().id().into_iter().for_each(|id| reactor.lasting.forget(id, false));
     }
 }
 

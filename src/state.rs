@@ -1,0 +1,502 @@
+//! The file of what outlives the daemon (`state`): sessions of MCP, and the user names that sessions of ACP belong to.
+//!
+//! A file is never changed: a new one is written beside it, brought to the disk, and takes its place (rename(2)), so that a
+//! start finds the one or the other, whenever the machine stopped. Each line has a checksum of its own. A line that does not
+//! match is left out, since it could give a session to another client, and the others are used.
+//!
+//! Nothing in it lets anybody in: ids of MCP sessions, which do where a listener has no tokens, are there as digests, and
+//! of tokens there are the names.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fsync, mkdir, open, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// Maximum size of the file in bytes.
+pub(crate) const MOST_BYTES: usize = 8 << 20;
+/// The version of its format.
+const VERSION: u32 = 1;
+/// Length of a line's checksum in hexadecimal digits.
+const CHECKSUM: usize = 16;
+/// What the first line says.
+const FORMAT: &str = "stdio_bus state";
+
+/// The file, its successor while that is written, the one that could not be read, and the one that is locked.
+const NAME: &str = "sessions";
+const NEW: &str = "sessions.new";
+const UNREADABLE: &str = "sessions.unreadable";
+const LOCK: &str = "lock";
+
+/// The digest of a session's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Key([u8; 32]);
+
+impl Key {
+    /// That of this id.
+    pub(crate) fn of(id: &str) -> Self {
+        Self(Sha256::digest(id).into())
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        hexadecimal(&key.0)
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let mut key = [0; 32];
+        if text.len() != 64 || !text.is_ascii() {
+            return Err("a digest has 64 hexadecimal digits");
+        }
+        for (at, byte) in key.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| "it has other characters")?;
+        }
+        Ok(Self(key))
+    }
+}
+
+/// Whose a session is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Owner {
+    /// Whoever knows its id.
+    Anyone,
+    /// Clients with the token of this name.
+    Token(String),
+    /// Clients whose certificate has this common name.
+    Certificate(String),
+}
+
+/// A session of MCP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Session {
+    pub id: Key,
+    pub pool: String,
+    pub owner: Owner,
+    /// The negotiated version.
+    pub version: String,
+    /// The `initialize` that began it, as it was sent.
+    pub initialize: String,
+    /// The notification that followed, if that has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initialized: Option<String>,
+}
+
+impl Session {
+    /// About as many bytes as it takes in the file.
+    pub(crate) fn weight(&self) -> usize {
+        256 + self.pool.len() + self.initialize.len() + self.initialized.as_ref().map_or(0, String::len)
+    }
+}
+
+/// The user name that a session of ACP, or of lines, belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Bond {
+    pub session: String,
+    pub pool: String,
+    pub user: String,
+}
+
+/// A line of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Record {
+    McpSession(Arc<Session>),
+    SessionName(Bond),
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    format: String,
+    version: u32,
+    node: String,
+    /// The number of lines behind it.
+    records: usize,
+}
+
+/// What a file has.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub records: Vec<Record>,
+    /// Why not all of it is used.
+    pub doubt: Option<String>,
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The checksum of a line.
+fn checksum(line: &[u8]) -> String {
+    let mut sum = hexadecimal(&Sha256::digest(line));
+    sum.truncate(CHECKSUM);
+    sum
+}
+
+fn push(out: &mut Vec<u8>, line: &impl Serialize) {
+    // Only a map with keys that are no strings cannot be written.
+    let Ok(line) = serde_json::to_vec(line) else { return };
+    out.extend_from_slice(checksum(&line).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(&line);
+    out.push(b'\n');
+}
+
+/// The file that has these records.
+pub(crate) fn encode(node: &str, records: &[Record]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let head = Head { format: FORMAT.to_owned(), version: VERSION, node: node.to_owned(), records: records.len() };
+    push(&mut out, &head);
+    records.iter().for_each(|record| push(&mut out, record));
+    out
+}
+
+/// The text of a line whose checksum is right.
+fn checked(line: &[u8]) -> Option<&[u8]> {
+    let (sum, text) = line.split_at_checked(CHECKSUM)?;
+    let text = text.strip_prefix(b" ")?;
+    (checksum(text).as_bytes() == sum).then_some(text)
+}
+
+/// What a file has that this node wrote.
+pub(crate) fn decode(node: &str, bytes: &[u8]) -> Loaded {
+    let unused = |doubt: String| Loaded { records: Vec::new(), doubt: Some(doubt) };
+    let mut lines = bytes.split(|byte| *byte == b'\n');
+    let head = lines.next().and_then(checked).and_then(|text| serde_json::from_slice::<Head>(text).ok());
+    let Some(head) = head.filter(|head| head.format == FORMAT) else {
+        return unused("its first line is damaged, so nothing of it is used".to_owned());
+    };
+    if head.version != VERSION {
+        return unused(format!("it has version {} of its format, and this daemon reads {VERSION}", head.version));
+    }
+    if head.node != node {
+        return unused(format!("the node {:?} has written it, and this is {node:?}: their sessions differ", head.node));
+    }
+    let read = |line: &[u8]| serde_json::from_slice(checked(line)?).ok();
+    let records: Vec<Record> = lines.take(head.records).filter_map(read).collect();
+    let lost = head.records - records.len();
+    let doubt = (lost > 0).then(|| format!("{lost} of its {} records are damaged or missing", head.records));
+    Loaded { records, doubt }
+}
+
+/// A folder of files: what [`replace`] needs of one.
+trait Folder {
+    /// Makes or empties a file, and writes it. What it has may be lost until `sync`.
+    fn write(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
+
+    /// Brings a file's content to the disk.
+    fn sync(&mut self, name: &str) -> io::Result<()>;
+
+    /// Gives a file the name of another one, which is gone then.
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Brings the names to the disk.
+    fn sync_names(&mut self) -> io::Result<()>;
+}
+
+/// Replaces the file.
+fn replace(folder: &mut impl Folder, bytes: &[u8]) -> io::Result<()> {
+    folder.write(NEW, bytes)?;
+    folder.sync(NEW)?;
+    folder.rename(NEW, NAME)?;
+    folder.sync_names()
+}
+
+/// The folder that `state` names. While it exists no other daemon can open it.
+pub(crate) struct State {
+    folder: OwnedFd,
+    /// The locked file, and the one that was written last.
+    _lock: OwnedFd,
+    written: Option<OwnedFd>,
+    node: String,
+}
+
+impl State {
+    /// Opens the folder, makes it if there is none, and reads what is in it.
+    ///
+    /// # Errors
+    /// It cannot be used, or another daemon uses it.
+    pub(crate) fn open(path: &Path, node: &str) -> io::Result<(Self, Loaded)> {
+        match mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let folder = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let lock = openat(&folder, LOCK, OFlags::RDWR | OFlags::CREATE | FLAGS, Mode::RUSR | Mode::WUSR)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(io::Error::other("another daemon uses it")),
+            Err(error) => return Err(error.into()),
+        }
+        let loaded = match openat(&folder, NAME, OFlags::RDONLY | FLAGS, Mode::empty()) {
+            Ok(file) => {
+                let mut bytes = Vec::new();
+                File::from(file).take(2 * MOST_BYTES as u64).read_to_end(&mut bytes)?;
+                decode(node, &bytes)
+            }
+            Err(Errno::NOENT) => Loaded::default(),
+            Err(error) => return Err(error.into()),
+        };
+        if loaded.doubt.is_some() {
+            // The next one takes its place; people may want to look at this one.
+            renameat(&folder, NAME, &folder, UNREADABLE)?;
+        }
+        Ok((Self { folder, _lock: lock, written: None, node: node.to_owned() }, loaded))
+    }
+
+    /// Replaces the file by one with these records.
+    ///
+    /// # Errors
+    /// The file system's. The file that was there before is there still.
+    pub(crate) fn replace(&mut self, records: &[Record]) -> io::Result<()> {
+        let bytes = encode(&self.node, records);
+        let result = replace(self, &bytes);
+        self.written = None;
+        if result.is_err() {
+            // A full disk gets its room back.
+            let _ = unlinkat(&self.folder, NEW, AtFlags::empty());
+        }
+        result
+    }
+}
+
+/// For all files: none is followed to another place.
+const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK);
+
+impl Folder for State {
+    fn write(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | FLAGS;
+        let mut file = File::from(openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?);
+        file.write_all(bytes)?;
+        self.written = Some(file.into());
+        Ok(())
+    }
+
+    fn sync(&mut self, _name: &str) -> io::Result<()> {
+        Ok(self.written.as_ref().map_or(Ok(()), |file| fsync(file.as_fd()))?)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        Ok(renameat(&self.folder, from, &self.folder, to)?)
+    }
+
+    fn sync_names(&mut self) -> io::Result<()> {
+        Ok(fsync(&self.folder)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn session(number: usize, owner: Owner) -> Record {
+        Record::McpSession(Arc::new(Session {
+            id: Key::of(&format!("bus.{number}")),
+            pool: "tools".to_owned(),
+            owner,
+            version: "2025-11-25".to_owned(),
+            initialize: format!(r#"{{"id":{number},"method":"initialize","params":{{"a":"b\nc"}}}}"#),
+            initialized: number.is_multiple_of(2).then(|| r#"{"method":"notifications/initialized"}"#.to_owned()),
+        }))
+    }
+
+    fn records(count: usize) -> Vec<Record> {
+        let owner = |number: usize| match number % 3 {
+            0 => Owner::Anyone,
+            1 => Owner::Token(format!("user {number}")),
+            _ => Owner::Certificate(format!("user {number}")),
+        };
+        let bond =
+            |number| Bond { session: format!("s{number}"), pool: "agents".into(), user: format!("user {number}") };
+        let bonds = (0..count).map(|number| Record::SessionName(bond(number)));
+        (0..count).map(|number| session(number, owner(number))).chain(bonds).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_by_the_same_node_alone() {
+        let records = records(5);
+        let bytes = encode("bus-1", &records);
+        let Loaded { records: read, doubt } = decode("bus-1", &bytes);
+        assert_eq!((read, doubt), (records, None));
+        let other = decode("bus-2", &bytes);
+        assert!(other.records.is_empty() && other.doubt.is_some_and(|doubt| doubt.contains("bus-1")));
+    }
+
+    #[test]
+    fn a_damaged_file_gives_its_undamaged_records_unchanged_and_says_so() {
+        let records = records(4);
+        let bytes = encode("bus", &records);
+        let is_whole = |loaded: &Loaded| loaded.records.iter().all(|record| records.contains(record));
+        for end in 0..bytes.len() {
+            let loaded = decode("bus", &bytes[..end]);
+            let lacks_only_its_end = end == bytes.len() - 1 && loaded.records == records;
+            assert!(is_whole(&loaded) && (loaded.doubt.is_some() || lacks_only_its_end), "cut at {end}");
+        }
+        for at in 0..bytes.len() {
+            for flip in [1, 0x10, 0x80] {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= flip;
+                let loaded = decode("bus", &damaged);
+                assert!(is_whole(&loaded) && loaded.doubt.is_some() || at == bytes.len() - 1, "{flip:#x} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_of_a_later_version_is_not_read() {
+        let mut bytes = Vec::new();
+        push(&mut bytes, &Head { format: FORMAT.into(), version: VERSION + 1, node: "bus".into(), records: 0 });
+        assert!(decode("bus", &bytes).doubt.is_some_and(|doubt| doubt.contains("version 2")));
+    }
+
+    #[test]
+    fn no_id_is_in_the_file() {
+        let text = String::from_utf8(encode("bus", &records(3))).expect("it is text");
+        assert!(!text.contains("bus.1") && text.contains("user 1"), "{text}");
+    }
+
+    /// A disk that stops at any moment. What was not brought to it may be lost, in whole or in part.
+    #[derive(Clone, Default)]
+    struct Disk {
+        names: BTreeMap<String, usize>,
+        /// The names as they are on the disk, if they differ.
+        before: Option<BTreeMap<String, usize>>,
+        contents: Vec<(Vec<u8>, bool)>,
+        /// How many steps are done before it stops.
+        left: usize,
+        /// It has no room for more bytes than these.
+        room: usize,
+    }
+
+    impl Disk {
+        fn step(&mut self) -> io::Result<()> {
+            self.left = self.left.checked_sub(1).ok_or_else(|| io::Error::other("it has stopped"))?;
+            Ok(())
+        }
+
+        fn change_names(&mut self, change: impl FnOnce(&mut BTreeMap<String, usize>)) {
+            self.before.get_or_insert_with(|| self.names.clone());
+            change(&mut self.names);
+        }
+
+        /// All contents that the file may have after a stop; none if it may be missing.
+        fn after_a_stop(&self) -> Vec<Option<Vec<u8>>> {
+            let mut found = Vec::new();
+            for names in [Some(&self.names), self.before.as_ref()].into_iter().flatten() {
+                match names.get(NAME).map(|at| &self.contents[*at]) {
+                    None => found.push(None),
+                    Some((bytes, true)) => found.push(Some(bytes.clone())),
+                    Some((bytes, false)) => found.extend((0..=bytes.len()).map(|end| Some(bytes[..end].to_vec()))),
+                }
+            }
+            found
+        }
+    }
+
+    impl Folder for Disk {
+        fn write(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
+            self.step()?;
+            let at = self.contents.len();
+            self.contents.push((bytes[..bytes.len().min(self.room)].to_vec(), false));
+            self.change_names(|names| _ = names.insert(name.to_owned(), at));
+            if bytes.len() > self.room { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+
+        fn sync(&mut self, name: &str) -> io::Result<()> {
+            self.step()?;
+            let at = self.names[name];
+            self.contents[at].1 = true;
+            Ok(())
+        }
+
+        fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+            self.step()?;
+            self.change_names(|names| {
+                let at = names.remove(from).expect("it is there");
+                names.insert(to.to_owned(), at);
+            });
+            Ok(())
+        }
+
+        fn sync_names(&mut self) -> io::Result<()> {
+            self.step()?;
+            self.before = None;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_stop_at_any_moment_leaves_the_file_before_or_the_new_one() {
+        let (old, new) = (encode("bus", &records(2)), encode("bus", &records(3)));
+        for before in [None, Some(&old)] {
+            for left in 0..=4 {
+                let mut disk = Disk { left: usize::MAX, room: usize::MAX, ..Disk::default() };
+                before.iter().for_each(|old| replace(&mut disk, old).expect("it goes on"));
+                disk.left = left;
+                let is_done = replace(&mut disk, &new).is_ok();
+                assert_eq!(is_done, left == 4, "four steps");
+                for found in disk.after_a_stop() {
+                    let is_old = !is_done && found.as_ref() == before;
+                    assert!(is_old || found.as_ref() == Some(&new), "after {left} steps");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_file_that_was_there() {
+        let old = encode("bus", &records(1));
+        let mut disk = Disk { left: usize::MAX, room: usize::MAX, ..Disk::default() };
+        replace(&mut disk, &old).expect("it has room");
+        for room in [0, 10, 100] {
+            disk.room = room;
+            assert!(replace(&mut disk, &encode("bus", &records(5))).is_err());
+            assert!(disk.after_a_stop().iter().all(|found| found.as_ref() == Some(&old)), "room for {room}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_one_daemons_its_files_nobody_elses_and_what_cannot_be_read_is_put_aside() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("state");
+        let (mut state, loaded) = State::open(&path, "bus").expect("it is made");
+        assert!(loaded.records.is_empty() && loaded.doubt.is_none());
+        let why = State::open(&path, "bus").err().expect("it is in use");
+        assert_eq!(why.to_string(), "another daemon uses it");
+        state.replace(&records(2)).expect("it has room");
+        state.replace(&records(1)).expect("it has room");
+        let mode = |name: &str| path.join(name).metadata().expect("it is there").permissions().mode() & 0o777;
+        assert_eq!((mode("."), mode(NAME), mode(LOCK)), (0o700, 0o600, 0o600));
+        assert!(!path.join(NEW).exists());
+        drop(state);
+        assert_eq!(State::open(&path, "bus").expect("it is free").1.records, records(1));
+        std::fs::write(path.join(NAME), "something else").expect("it is ours");
+        let (state, loaded) = State::open(&path, "bus").expect("it goes on");
+        assert!(loaded.records.is_empty() && loaded.doubt.is_some());
+        assert!(path.join(UNREADABLE).exists() && !path.join(NAME).exists());
+        drop(state);
+        std::os::unix::fs::symlink("/dev/zero", path.join(NAME)).expect("a link");
+        assert!(State::open(&path, "bus").is_err(), "nothing else is read in its place");
+    }
+}

@@ -3,14 +3,15 @@
 //   era   "legacy", "modern", or "fallback": starts with the newer era against a server of the older one
 //   pool  "own" or "shared": skips what a shared server of the older era lacks
 //   url   of the listener, and `cut` of a proxy in front of it that cuts each session's connections once, mid-stream
+//   restart a folder: only asks for a restart of the daemon there, between two calls
 //   trust the trusted certificate: then it uses TLS and HTTP/2, and nothing is cut
 // It prints each scenario and its result.
 import assert from "node:assert/strict";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-const { line, era, pool, url, cut, trust } = JSON.parse(process.argv[2]);
+const { line, era, pool, url, cut, trust, restart } = JSON.parse(process.argv[2]);
 const isModern = era === "modern";
 // Without a session, each request has a process of its own in a dedicated pool: other processes do not report its
 // changes.
@@ -252,6 +253,15 @@ const scenarios = {
     await guest.end();
   },
 
+  async restart() {
+    const guest = await Guest.of("restarted");
+    assert.equal(await guest.call("echo", { text: "before it" }), "before it");
+    writeFileSync(join(restart, "asks"), "");
+    await until("the daemon runs again", () => existsSync(join(restart, "done")));
+    assert.equal(await guest.call("echo", { text: "after it" }), "after it");
+    await guest.end();
+  },
+
   async two_at_once() {
     await many(2);
   },
@@ -279,8 +289,9 @@ async function many(count) {
   await Promise.all(guests.map((guest) => guest.end()));
 }
 
-const wanted = era === "fallback" ? ["tools", "progress"] : Object.keys(scenarios);
-const guest = await Guest.of("guest");
+const usual = Object.keys(scenarios).filter((name) => name !== "restart");
+const wanted = restart ? ["restart"] : era === "fallback" ? ["tools", "progress"] : usual;
+const guest = restart ? undefined : await Guest.of("guest");
 let failed = 0;
 for (const name of wanted) {
   console.log(`begin ${name}`);
@@ -293,6 +304,6 @@ for (const name of wanted) {
     console.log(`not ok ${name}: ${String(error.stack ?? error).split("\n").slice(0, 6).join(" | ")}`);
   }
 }
-await guest.end();
+await guest?.end();
 rmSync(folder, { recursive: true });
 process.exit(failed > 0 ? 1 : 0);

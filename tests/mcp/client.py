@@ -19,6 +19,8 @@ ASKED = json.loads(sys.argv[1])
 LINE, ERA, POOL, URL, CUT = (ASKED[name] for name in ("line", "era", "pool", "url", "cut"))
 # The certificate that it trusts: if given, it uses TLS and HTTP/2.
 TRUST = ASKED.get("trust")
+# A folder: only asks for a restart of the daemon there, between two calls.
+RESTART = ASKED.get("restart")
 IS_MODERN = ERA == "modern"
 # Without a session, each request has a process of its own in a dedicated pool: other processes do not report its
 # changes.
@@ -286,6 +288,14 @@ async def many(count):
             group.start_soon(one, at)
 
 
+async def restart(guest):
+    assert await guest.call("echo", {"text": "before it"}) == "before it"
+    with open(os.path.join(RESTART, "asks"), "w"):
+        pass
+    await until("the daemon runs again", lambda: os.path.exists(os.path.join(RESTART, "done")))
+    assert await guest.call("echo", {"text": "after it"}) == "after it"
+
+
 async def two_at_once(_guest):
     await many(2)
 
@@ -302,7 +312,7 @@ async def main():
     failed = 0
     guest = Guest("guest")
     async with guest.connected():
-        for scenario in SCENARIOS:
+        for scenario in [restart] if RESTART else SCENARIOS:
             name = scenario.__name__
             print(f"begin {name}", flush=True)
             begun = time.monotonic()

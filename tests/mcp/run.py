@@ -22,6 +22,7 @@ import clients
 import crowds
 import front
 import late
+import restarts
 import suite
 from wire import Cut
 
@@ -42,6 +43,7 @@ GROUPS = [
     (None, False, crowds.cases),
     (None, False, chaos.cases),
     (None, False, late.cases),
+    (None, False, restarts.cases),
 ]
 
 

@@ -33,6 +33,8 @@ struct Asked {
     is_shared: bool,
     url: String,
     cut: String,
+    /// A folder: only asks for a restart of the daemon there, between two calls.
+    restart: Option<PathBuf>,
 }
 
 impl Asked {
@@ -328,6 +330,15 @@ async fn reconnect(_: &Guest, asked: &Asked) -> Verdict {
     Ok(Outcome::Passed)
 }
 
+async fn restart(guest: &Guest, asked: &Asked) -> Verdict {
+    let folder = asked.restart.as_ref().ok_or("no folder")?;
+    check(guest.call("echo", json!({ "text": "before it" })).await? == "before it", "an echo is another")?;
+    std::fs::write(folder.join("asks"), "")?;
+    until("the daemon runs again", || folder.join("done").exists()).await?;
+    check(guest.call("echo", json!({ "text": "after it" })).await? == "after it", "an echo is another")?;
+    Ok(Outcome::Passed)
+}
+
 async fn many(asked: &Asked, count: u32) -> Verdict {
     let mut tasks = tokio::task::JoinSet::new();
     for at in 0..count {
@@ -370,6 +381,7 @@ async fn scenario(name: &str, guest: &Guest, asked: &Asked) -> Verdict {
         "roots" => asks(guest, asked, "test_input_required_result_list_roots", json!({}), "file:///home/guest").await,
         "logging" => logging(guest, asked).await,
         "reconnect" => reconnect(guest, asked).await,
+        "restart" => restart(guest, asked).await,
         "two_at_once" => many(asked, 2).await,
         _ => many(asked, 16).await,
     }
@@ -399,10 +411,12 @@ async fn main() -> Result<(), Failed> {
         is_shared: text("pool") == "shared",
         url: text("url"),
         cut: text("cut"),
+        restart: asked["restart"].as_str().map(PathBuf::from),
     };
     let guest = Guest::of("guest", &asked.url, asked.is_modern).await?;
     let mut failed = 0;
-    for name in SCENARIOS {
+    let wanted = if asked.restart.is_some() { vec!["restart"] } else { SCENARIOS.to_vec() };
+    for name in wanted {
         println!("begin {name}");
         let begun = Instant::now();
         match scenario(name, &guest, &asked).await {

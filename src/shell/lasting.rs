@@ -111,6 +111,17 @@ impl Lasting {
         Ok((lasting, bonds))
     }
 
+    /// One in which these sessions wait, and that writes nothing.
+    #[cfg(test)]
+    pub(super) fn of(sessions: impl IntoIterator<Item = Session>, until: Moment) -> Self {
+        let mut lasting = Self { until, ..Self::default() };
+        for session in sessions {
+            lasting.bytes += session.weight();
+            lasting.sessions.insert(session.id, Kept { session: Arc::new(session), waits: true });
+        }
+        lasting
+    }
+
     /// Whether anything outlives the daemon.
     pub(super) fn is_on(&self) -> bool {
         self.writer.is_some()

@@ -1,5 +1,6 @@
 //! Simulates an MCP listener on a seeded kernel: visitors of both eras, whose connections break anywhere, and workers
-//! that answer in any order, report progress, die, or exit when asked for their protocol. In some worlds there is a
+//! that answer in any order, report progress, die, or exit when asked for their protocol. Some visitors go on in sessions of
+//! an earlier daemon. In some worlds there is a
 //! listener for ACP beside it, with clients and workers of its own.
 //!
 //! No client gets another's messages. Every request is answered once, or the visitor knows that its connection or
@@ -26,6 +27,7 @@ use crate::config::Config;
 use crate::io::Io;
 use crate::shell::crowd::MOST_CONNECTIONS;
 use crate::shell::descriptors::Allowance;
+use crate::shell::lasting::Lasting;
 use crate::shell::turn::Shell;
 use crate::testing::{Draws, Random};
 
@@ -413,6 +415,16 @@ impl Door {
             let is_modern = self.random.one_in(2);
             self.visitors.push(Visitor::new(name, is_modern, &mut self.random));
         }
+        // Some have sessions of an earlier daemon.
+        let pool = self.machine.shell.reactor.workers.pools[0].core.id.clone();
+        let mut kept = Vec::new();
+        for visitor in self.visitors.iter_mut().filter(|visitor| !visitor.is_modern()) {
+            if self.random.one_in(3) {
+                kept.push(visitor.returns(&pool, &mut self.random));
+            }
+        }
+        let until = self.machine.shell.reactor.clock.now().after(Duration::from_secs(600));
+        self.machine.shell.reactor.lasting = Lasting::of(kept, until);
         let callers = if self.acp.is_some() { self.random.range(1..4) } else { 0 };
         self.callers.extend((0..callers).map(|name| Caller::new(100 + name)));
         let mut steps = self.random.range(200..STEPS).min(most_steps).max(1);

@@ -11,6 +11,7 @@ use super::lines::Pulled;
 use super::wire::shown;
 use crate::http1::Method;
 use crate::mcp::head::Repeated;
+use crate::state;
 use crate::testing::Random;
 
 /// The requests on a connection, in order.
@@ -121,7 +122,22 @@ impl Visitor {
         }
     }
 
-    fn is_modern(&self) -> bool {
+    /// It has a session of an earlier daemon, in this pool.
+    pub(super) fn returns(&mut self, pool: &str, random: &mut Random) -> state::Session {
+        let id = format!("earlier.{}", self.name);
+        let session = state::Session {
+            id: state::Key::of(&id),
+            pool: pool.to_owned(),
+            owner: state::Owner::Anyone,
+            version: self.version.to_owned(),
+            initialize: self.initialize().to_string(),
+            initialized: random.one_in(2).then(|| r#"{"method":"notifications/initialized"}"#.to_owned()),
+        };
+        (self.session, self.stage, self.sessions) = (Some(id), Stage::Inside, 1);
+        session
+    }
+
+    pub(super) fn is_modern(&self) -> bool {
         self.version == MODERN
     }
 
@@ -182,10 +198,13 @@ impl Visitor {
     }
 
     fn begins(&mut self, at: usize, random: &mut Random) {
-        let params = json!({"protocolVersion": self.version, "who": self.name, "era": self.is_modern()});
-        let message = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
         self.stage = Stage::Begins;
-        self.post(at, &message, What::Begin, random);
+        self.post(at, &self.initialize(), What::Begin, random);
+    }
+
+    fn initialize(&self) -> Value {
+        let params = json!({"protocolVersion": self.version, "who": self.name, "era": self.is_modern()});
+        json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
     }
 
     fn params(&self, number: u64, steps: usize, length: usize) -> Value {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,16 @@ impl Reader {
             Err(RecvTimeoutError::Disconnected) => self.ended = true,
             Err(RecvTimeoutError::Timeout) => panic!("nothing came; seen so far: {}", self.seen.escape_ascii()),
         }
+    }
+
+    /// Whether anything is there that was not taken, or the end.
+    pub fn has_more(&mut self) -> bool {
+        match self.pieces.try_recv() {
+            Ok(piece) => self.seen.extend(piece),
+            Err(TryRecvError::Disconnected) => self.ended = true,
+            Err(TryRecvError::Empty) => {}
+        }
+        self.ended || !self.seen.is_empty()
     }
 
     /// The next line, which must be JSON.

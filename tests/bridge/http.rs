@@ -41,12 +41,7 @@ impl Server {
         let url = format!("http://{}/mcp", listener.local_addr().expect("it is bound"));
         let (sender, asked) = channel();
         // The threads end with their connections, and the first one with the test.
-        std::thread::spawn(move || {
-            for (connection, socket) in listener.incoming().flatten().enumerate() {
-                let sender = sender.clone();
-                std::thread::spawn(move || read_requests(connection, patient(socket).0, &sender));
-            }
-        });
+        std::thread::spawn(move || accept_all(&listener, &sender));
         Self { url, arguments: Vec::new(), asked, later: Vec::new() }
     }
 
@@ -114,6 +109,13 @@ impl Server {
     fn has_more(&mut self) -> bool {
         self.later.extend(self.asked.try_iter());
         !self.later.is_empty()
+    }
+}
+
+fn accept_all(listener: &TcpListener, sender: &Sender<Asked>) {
+    for (connection, socket) in listener.incoming().flatten().enumerate() {
+        let sender = sender.clone();
+        std::thread::spawn(move || read_requests(connection, patient(socket).0, &sender));
     }
 }
 
@@ -486,10 +488,10 @@ fn a_truncated_response_that_cannot_be_resumed_is_an_error() {
         assert_eq!((line["id"].as_i64(), reason(&line)), (Some(3), "daemon_unreachable"), "{body}");
     }
     bridge.ask(tool(4));
-    server.next("POST").answer("503 Service Unavailable", "text/plain", "Retry-After: 7\r\n", "full");
+    server.next("POST").answer("429 Too Many Requests", "text/plain", "Retry-After: 7\r\n", "full");
     let line = stdout.message();
     assert_eq!(reason(&line), "daemon_refused");
-    assert!(line["error"]["message"].as_str().is_some_and(|message| message.ends_with("it answers 503: full")));
+    assert!(line["error"]["message"].as_str().is_some_and(|message| message.ends_with("it answers 429: full")));
     assert!(line["error"]["data"]["remedy"].as_str().is_some_and(|remedy| remedy.ends_with("try again in 7 s")));
     bridge.ask(tool(5));
     let answer = server.next("POST").result(json!({}));
@@ -757,6 +759,104 @@ fn an_initialize_that_a_server_has_no_room_for_yet_is_repeated_and_begins_the_se
     bridge.end_input();
     server.next("DELETE").accept();
     assert_eq!(bridge.code(), Some(0));
+}
+
+/// A client of 2026-07-28 whose server was there once, and now nothing listens at its address.
+fn left_alone() -> (Bridge, Reader, Server, TcpListener) {
+    // A port that was asked for by its number stays that of its socket, whatever becomes of that.
+    let (address, _keeps_it) = super::unheard();
+    let listener = TcpListener::bind(address).expect("its port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("it is bound"));
+    let (mut bridge, mut stdout) = Bridge::start(&url);
+    let socket = patient(listener.accept().expect("a connection").0).0;
+    // Closing it would not be enough: a process that another test starts has a copy of it until it executes its program.
+    rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).expect("it listens");
+    let (sender, asked) = channel();
+    std::thread::spawn(move || read_requests(0, socket, &sender));
+    let mut server = Server { url, arguments: Vec::new(), asked, later: Vec::new() };
+    bridge.ask(modern(json!(0), "tools/list", json!({})));
+    let asked = server.next("POST");
+    let answer = asked.result(json!({}));
+    assert_eq!(stdout.message(), answer);
+    asked.break_off();
+    (bridge, stdout, server, listener)
+}
+
+#[test]
+fn what_a_modern_client_asks_while_the_daemon_is_away_waits_for_it_in_order() {
+    let (mut bridge, mut stdout, mut server, listener) = left_alone();
+    for id in 1..5 {
+        bridge.ask(modern(json!(id), "tools/call", json!({"name": "t"})));
+    }
+    for id in [1, 3] {
+        bridge.ask(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
+    }
+    bridge.ask(modern(json!(1), "tools/call", json!({"name": "again"})));
+    super::was_read(&bridge);
+    // A test can wait only a limited time for something not to happen.
+    assert!(
+        !super::waiting::comes_true(Duration::from_millis(500), || stdout.has_more()),
+        "each gets no error at once"
+    );
+    rustix::net::listen(&listener, 16).expect("it is bound");
+    let (sender, asked) = channel();
+    server.asked = asked;
+    std::thread::spawn(move || accept_all(&listener, &sender));
+    let mut all: Vec<Asked> = (0..3).map(|_| server.next("POST")).collect();
+    all.sort_by_key(|asked| asked.connection);
+    assert_eq!(
+        super::ids(&all.iter().map(|asked| asked.body.clone()).collect::<Vec<_>>()),
+        [json!(2), json!(4), json!(1)]
+    );
+    assert_eq!(all[2].field("mcp-name"), Some("again"));
+    for asked in &all {
+        let answer = asked.result(json!({}));
+        assert_eq!(stdout.message(), answer);
+    }
+    bridge.end_input();
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+    assert!(!server.has_more(), "what was cancelled is not sent");
+}
+
+#[test]
+#[ignore = "scripts/test slow"]
+fn what_a_modern_client_asks_of_a_daemon_that_stays_away_gets_its_error_after_half_a_minute() {
+    let (mut bridge, mut stdout, _server, _listener) = left_alone();
+    let begin = Instant::now();
+    for id in 1..20 {
+        bridge.ask(modern(json!(id), "tools/call", json!({"name": "t"})));
+    }
+    for id in 1..20 {
+        let error = stdout.message();
+        assert_eq!((&error["id"], reason(&error)), (&json!(id), "daemon_unreachable"));
+        assert_eq!(error["error"]["data"]["delivered"], false);
+    }
+    assert!(begin.elapsed() > Duration::from_secs(29));
+    bridge.end_input();
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+}
+
+#[test]
+fn a_request_that_a_server_or_proxy_has_no_room_for_yet_is_repeated_if_no_worker_has_it() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout) = server.start();
+    bridge.ask(modern(json!(1), "tools/call", json!({"name": "t"})));
+    for _ in 0..2 {
+        server.next("POST").answer("503 Service Unavailable", "text/html", "Retry-After: 1\r\n", "<html>");
+    }
+    let answer = server.next("POST").result(json!({}));
+    assert_eq!(stdout.message(), answer);
+    for delivered in [true, false] {
+        bridge.ask(modern(json!(2), "tools/call", json!({"name": "t"})));
+        let error = json!({ "code": -32019, "message": "no room", "data": { "delivered": delivered } });
+        let body = json!({ "jsonrpc": "2.0", "id": 2, "error": error });
+        server.next("POST").answer("503 Service Unavailable", JSON, "Retry-After: 1\r\n", &body.to_string());
+        let answer = if delivered { body } else { server.next("POST").result(json!({})) };
+        assert_eq!(stdout.message(), answer);
+    }
+    bridge.end_input();
+    assert_eq!((bridge.code(), stdout.rest()), (Some(0), Vec::new()));
+    assert!(!server.has_more());
 }
 
 #[test]

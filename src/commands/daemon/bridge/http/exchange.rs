@@ -46,9 +46,11 @@ enum Trouble {
     Refused(Refused),
     /// The daemon or the session has ended.
     Over(Ending),
-    /// No worker got the request, as this error says, and it may be taken after this time: the daemon shuts down, or has
-    /// no room for a new session yet.
-    Later(Vec<u8>, Duration),
+    /// The daemon has answered with this error, which says that no worker got the request.
+    Told(Vec<u8>),
+    /// No worker got the request, for this reason, and it may be taken after this time: the daemon is away or shuts down, or
+    /// has no room yet.
+    Later(Box<Trouble>, Duration),
 }
 
 /// Sends a client's request, and answers it whatever happens. Signals `has_gone` when the server has it, as far as that
@@ -56,25 +58,25 @@ enum Trouble {
 pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has_gone: oneshot::Sender<()>) {
     let mut trouble = attempt(&state, number, &message, has_gone).await.err();
     // A balancer brings it to another daemon, or this one is started again.
-    let until = Instant::now() + RENEW_LIMIT;
-    while let Some(Trouble::Later(line, pause)) = trouble {
+    let mut until = None;
+    while let Some(Trouble::Later(why, pause)) = trouble {
         if !state.awaits(number) {
             trouble = None;
             break;
         }
-        if Instant::now() >= until {
-            state.pass(Some(number), line).await;
-            trouble = None;
+        if Instant::now() >= *until.get_or_insert_with(|| state.troubled_since().max(message.since) + RENEW_LIMIT) {
+            trouble = Some(*why);
             break;
         }
         state.set_held(number, true);
         sleep(pause).await;
-        state.set_held(number, false);
+        state.turn(number).await;
         trouble = attempt(&state, number, &message, oneshot::channel().0).await.err();
-        if let Some(Trouble::Unreached(failure)) = &trouble
-            && failure.may_pass()
+        if let Some(Trouble::Later(later, _)) = &mut trouble
+            && matches!((&*why, &**later), (Trouble::Told(_), Trouble::Unreached(_)))
         {
-            trouble = Some(Trouble::Later(line, RENEW_EVERY));
+            // What the daemon has said says more.
+            *later = why;
         }
     }
     if message.initializes() {
@@ -82,7 +84,7 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
     }
     let Some(open) = state.close(number) else { return };
     if open.is_answered {
-        return;
+        return state.forget_trouble();
     }
     match (trouble, open.token) {
         // Its client does not wait for it, but for an `initialize`, which is not cancelled.
@@ -107,24 +109,31 @@ async fn attempt(
         }
         result => result,
     }
+    .map_err(|trouble| match trouble {
+        Trouble::Unreached(failure) if failure.may_pass() => {
+            Trouble::Later(Box::new(Trouble::Unreached(failure)), RENEW_EVERY)
+        }
+        trouble => trouble,
+    })
 }
 
 /// Sends a request again in a new session, which is begun for it, unless its client cancels it meanwhile.
 async fn again_in_new_session(state: &Rc<State>, number: u64, message: &Message, renewals: u64) -> Result<(), Trouble> {
     state.set_held(number, true);
-    let renewed = renew(state, renewals).await;
-    state.set_held(number, false);
-    renewed.map_err(Trouble::Over)?;
-    if !state.awaits(number) {
-        return Ok(());
-    }
+    renew(state, renewals).await.map_err(Trouble::Over)?;
+    state.turn(number).await;
     converse(state, number, message, oneshot::channel().0).await
 }
 
 async fn converse(state: &State, number: u64, message: &Message, has_gone: oneshot::Sender<()>) -> Result<(), Trouble> {
     let connection = connection(state).await?;
+    if !state.ceases_to_hold(number) {
+        // It was cancelled meanwhile.
+        return Ok(());
+    }
     let (mut reply, is_sent) = connection.ask(Method::Post, state.post(message), &message.line).await;
     let _ = has_gone.send(());
+    state.next_turn();
     let delivered = if is_sent { Delivered::Yes } else { Delivered::No };
     let broken = |failure| Trouble::Broken(failure, delivered);
     let head = reply.head().await.map_err(broken)?;
@@ -151,7 +160,7 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
         };
     };
     if let Some(line) = refusal_among(&lines, message) {
-        return Err(Trouble::Later(line, RENEW_EVERY));
+        return Err(Trouble::Later(Box::new(Trouble::Told(line)), RENEW_EVERY));
     }
     take(state, number, message, lines).await;
     state.keep(reply);
@@ -286,7 +295,7 @@ async fn refused(
     if head.status == 503
         && let Some(line) = message::of_body(&body).and_then(|lines| refusal_among(&lines, message))
     {
-        return Err(Trouble::Later(line, RENEW_EVERY));
+        return Err(Trouble::Later(Box::new(Trouble::Told(line)), RENEW_EVERY));
     }
     if head.status == 404 && message.modern.is_none() && !message.initializes() && state.has_session() {
         return Err(Trouble::Over(Ending::SessionLost));
@@ -295,12 +304,15 @@ async fn refused(
         let is_own = message::answers(&line).flatten().is_some_and(|token| Some(&*token) == message.token());
         if is_own { Some(line) } else { message::error_for(&line, message.id()) }
     });
-    let Some(line) = line else { return Err(Trouble::Refused(head.refused(&body))) };
-    // Nothing has begun, and later messages would have no session.
-    let comes_again = head.retry_after().filter(|_| head.status == 503 && message.initializes());
-    if let Some(pause) = comes_again {
-        return Err(Trouble::Later(line, pause.clamp(RENEW_EVERY, LONGEST_PAUSE)));
+    // Nothing has begun, and later messages may depend on it.
+    let comes_again = head.retry_after().filter(|_| head.status == 503);
+    if let Some(pause) = comes_again
+        && !line.as_deref().is_some_and(message::is_delivered)
+    {
+        let why = line.map_or_else(|| Trouble::Refused(head.refused(&body)), Trouble::Told);
+        return Err(Trouble::Later(Box::new(why), pause.clamp(RENEW_EVERY, LONGEST_PAUSE)));
     }
+    let Some(line) = line else { return Err(Trouble::Refused(head.refused(&body))) };
     state.pass(Some(number), line).await;
     state.keep(reply);
     Ok(())
@@ -311,9 +323,10 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
     let options = &state.way.options;
     let refusal = match trouble {
         Trouble::Over(ending) => return over(state, ending).await,
-        Trouble::Later(line, _) => {
-            state.pass(None, line).await;
-            return;
+        Trouble::Later(why, _) => return Box::pin(report(state, message, *why)).await,
+        Trouble::Told(line) => {
+            state.has_heard.set(true);
+            return state.tell(Heard::Line(line)).await;
         }
         Trouble::Refused(refused) if is_no_to_all(state, message, &refused) => {
             let refused = Box::new((refused, options.token_file.is_some()));
@@ -369,7 +382,7 @@ pub(super) async fn say_to_server(state: &Rc<State>, message: &Message) {
         Ok(Err(Trouble::Over(ending))) => return over(state, ending).await,
         Ok(Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _))) => failure,
         Ok(Err(Trouble::Refused(refused))) => Failure::Refused(refused),
-        Ok(Err(Trouble::Later(..))) | Err(_) => Failure::Silent,
+        Ok(Err(Trouble::Told(_) | Trouble::Later(..))) | Err(_) => Failure::Silent,
     };
     let what = if message.kind == Kind::Response { "an answer" } else { "a notification" };
     say(&format!("{what} of the client was not taken: {failure}"));

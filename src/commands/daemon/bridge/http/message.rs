@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use crate::bus::id::Id;
 use crate::mcp::head::{Repeated, is_plain, named_by};
@@ -16,6 +17,8 @@ pub(super) struct Message {
     /// Without its newline.
     pub line: Vec<u8>,
     pub kind: Kind,
+    /// When it came.
+    pub since: Instant,
     /// The head fields of a message that names its revision; none if it belongs to a session.
     pub modern: Option<Repeated>,
 }
@@ -75,7 +78,7 @@ impl Message {
     /// Reads a line without its newline.
     pub(super) fn read(line: &[u8]) -> Self {
         let (kind, modern) = read(line).unwrap_or((Kind::Other, None));
-        Self { line: line.to_vec(), kind, modern }
+        Self { line: line.to_vec(), kind, since: Instant::now(), modern }
     }
 
     /// The canonical id of a request.
@@ -189,6 +192,12 @@ pub(super) fn error_for(line: &[u8], token: &[u8]) -> Option<Vec<u8>> {
     let code = serde_json::from_str::<serde_json::Value>(error.get()).ok()?;
     code.get("code")?.as_i64()?;
     Some([br#"{"jsonrpc":"2.0","id":"#, token, br#","error":"#, error.get().as_bytes(), b"}"].concat())
+}
+
+/// Whether an error says that a worker may have got the request.
+pub(super) fn is_delivered(line: &[u8]) -> bool {
+    let answer: serde_json::Value = serde_json::from_slice(line).unwrap_or_default();
+    answer.pointer("/error/data/delivered").is_some_and(|delivered| delivered == true)
 }
 
 /// The revision that the answer to `initialize` agrees on.

@@ -9,6 +9,7 @@
 //! | a stream breaks before its answer | it is resumed by the id of its last event; without one the request gets an error |
 //! | a modern request is cancelled | its connection is closed, which tells its server |
 //! | the session is unknown (404), or the daemon was restarted | a new session is begun with the client's own `initialize`; what the old one had not answered gets an error |
+//! | no server takes a request (nothing listens, or 503 with `Retry-After`) | it is held, with all that comes after it, and sent again for 30 s |
 //! | stdin ends | all pending requests are awaited, and the session is ended (DELETE) |
 //!
 //! Reading order: `message` (the kinds of lines), `queue` (when they are sent), `connection`, `events` (responses),
@@ -155,6 +156,8 @@ impl Client {
         let Some(held) = open.iter_mut().find(is_it) else { return false };
         // Its task notices.
         held.is_cancelled = true;
+        drop(open);
+        self.state.next_turn();
         true
     }
 
@@ -261,7 +264,8 @@ async fn feed(client: Rc<Client>) {
     loop {
         let has_room = client.state.has_room();
         let is_beginning = client.state.session.borrow().is_beginning;
-        let next = client.queue.borrow_mut().next(has_room, is_beginning);
+        let is_holding = client.state.is_holding();
+        let next = client.queue.borrow_mut().next(has_room, is_beginning, is_holding);
         let Some(message) = next else {
             client.state.wake.notified().await;
             continue;

@@ -1,5 +1,5 @@
 //! The client's queued lines. Requests wait while too many are in flight; answers to the server never do, since a
-//! request may depend on one. While a session starts, nothing else is sent.
+//! request may depend on one. While a session starts, nothing else is sent, and nothing overtakes a held request.
 
 use std::collections::VecDeque;
 
@@ -22,17 +22,19 @@ impl Queue {
         self.bytes
     }
 
-    /// The first line that may be sent: a request if `has_room`, and any line unless a session is just starting.
-    pub(super) fn next(&mut self, has_room: bool, mut is_beginning: bool) -> Option<Message> {
+    /// The first line that may be sent: a request if `has_room`, and any line unless a session is just starting; while earlier
+    /// requests are held, only what is about those that are not.
+    pub(super) fn next(&mut self, has_room: bool, mut is_beginning: bool, is_holding: bool) -> Option<Message> {
         let mut may_go = |message: &Message| match message.kind {
             Kind::Response => true,
             Kind::Request { .. } | Kind::Other => {
-                let may_go = has_room && !is_beginning;
+                let may_go = has_room && !is_beginning && !is_holding;
                 // Later lines have to wait, too.
                 is_beginning |= !may_go && message.initializes();
                 may_go
             }
-            Kind::Cancel { .. } | Kind::Initialized | Kind::Notification => !is_beginning,
+            Kind::Cancel { .. } => !is_beginning,
+            Kind::Initialized | Kind::Notification => !is_beginning && !is_holding,
         };
         let at = self.waiting.iter().position(&mut may_go)?;
         self.take(at)
@@ -79,7 +81,7 @@ mod tests {
     }
 
     fn all(queue: &mut Queue, has_room: bool, is_beginning: bool) -> Vec<String> {
-        let lines = std::iter::from_fn(|| queue.next(has_room, is_beginning));
+        let lines = std::iter::from_fn(|| queue.next(has_room, is_beginning, false));
         lines.map(|message| String::from_utf8(message.line).expect("text")).collect()
     }
 
@@ -101,6 +103,18 @@ mod tests {
         assert_eq!(all(&mut queue, true, false), [INITIALIZED, ONE]);
         let mut crowded = self::queue(&[ONE, INITIALIZE, INITIALIZED]);
         assert_eq!(all(&mut crowded, false, false), Vec::<String>::new());
+    }
+
+    #[test]
+    fn while_requests_are_held_only_what_is_about_others_goes() {
+        let cancels = r#"{"method":"notifications/cancelled","params":{"requestId":9}}"#;
+        let mut queue = queue(&[ONE, SAID, cancels, ANSWER]);
+        let mut next = |is_holding| Some(String::from_utf8(queue.next(true, false, is_holding)?.line).expect("text"));
+        assert_eq!(
+            [next(true).as_deref(), next(true).as_deref(), next(true).as_deref()],
+            [Some(cancels), Some(ANSWER), None]
+        );
+        assert_eq!([next(false).as_deref(), next(false).as_deref()], [Some(ONE), Some(SAID)]);
     }
 
     #[test]

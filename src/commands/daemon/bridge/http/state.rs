@@ -75,6 +75,13 @@ pub(super) struct Open {
     pub task: Option<AbortHandle>,
 }
 
+impl Open {
+    /// Whether it waits to be sent again.
+    fn waits(&self) -> bool {
+        self.is_held && !self.is_cancelled
+    }
+}
+
 /// How to reach the daemon.
 pub(super) struct Way {
     pub options: Options,
@@ -93,6 +100,10 @@ pub(super) struct State {
     pub wake: Notify,
     /// A request has ended, for who waits for the last one.
     pub has_ended: Notify,
+    /// A held request has been sent, or given up.
+    has_turn: Notify,
+    /// Since when requests are not taken.
+    troubled_since: Cell<Option<Instant>>,
     /// What the client began its session with, once that was answered.
     pub opening: RefCell<Option<Opening>>,
     /// How many sessions were begun anew, one at a time.
@@ -111,6 +122,8 @@ impl State {
             has_heard: Cell::new(false),
             wake: Notify::new(),
             has_ended: Notify::new(),
+            has_turn: Notify::new(),
+            troubled_since: Cell::new(None),
             opening: RefCell::default(),
             renewals: Cell::new(0),
             renewing: Mutex::new(()),
@@ -230,13 +243,50 @@ impl State {
         self.open.borrow_mut().iter_mut().filter(|one| one.number == number).for_each(|one| one.is_held = is_held);
     }
 
+    /// A request is about to be sent: it is held no longer. Returns whether its client still waits for it.
+    pub(super) fn ceases_to_hold(&self, number: u64) -> bool {
+        self.set_held(number, false);
+        self.awaits(number)
+    }
+
+    /// Whether requests are held: later lines wait, too.
+    pub(super) fn is_holding(&self) -> bool {
+        self.open.borrow().iter().any(Open::waits)
+    }
+
+    /// Waits until all held requests that came before this one are sent, or this one is cancelled.
+    pub(super) async fn turn(&self, number: u64) {
+        let is_before = |one: &Open| one.waits() && one.number < number;
+        while self.awaits(number) && self.open.borrow().iter().any(is_before) {
+            self.has_turn.notified().await;
+        }
+    }
+
+    /// A held request was sent, or is held no longer.
+    pub(super) fn next_turn(&self) {
+        self.has_turn.notify_waiters();
+        self.wake.notify_one();
+    }
+
+    /// Since when requests are not taken, which is now if it was not so before.
+    pub(super) fn troubled_since(&self) -> Instant {
+        let since = self.troubled_since.get().unwrap_or_else(Instant::now);
+        self.troubled_since.set(Some(since));
+        since
+    }
+
+    /// A request was taken.
+    pub(super) fn forget_trouble(&self) {
+        self.troubled_since.set(None);
+    }
+
     /// Removes a finished request.
     pub(super) fn close(&self, number: u64) -> Option<Open> {
         let mut open = self.open.borrow_mut();
         let at = open.iter().position(|one| one.number == number)?;
-        self.wake.notify_one();
         let closed = open.swap_remove(at);
         drop(open);
+        self.next_turn();
         self.has_ended.notify_one();
         Some(closed)
     }

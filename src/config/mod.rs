@@ -664,7 +664,8 @@ impl Config {
             .map(|pool| {
                 let settings::Pool { id, instances, max_instances, .. } = &pool.core;
                 let most = if max_instances > instances { format!(" to {max_instances}") } else { String::new() };
-                format!("{id} ({instances}{most} × {})", pool.command)
+                let start = if pool.core.start == settings::Start::OnDemand { "on demand " } else { "" };
+                format!("{id} ({start}{instances}{most} × {})", pool.command)
             })
             .collect();
         let listeners: Vec<String> = self.listeners.iter().map(Listener::address).collect();

@@ -190,11 +190,19 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
     });
     let start = reader.choice(object, "start", [Start::AtOnce, Start::OnDemand]).unwrap_or_default();
     let idle_stop = number(reader, object, "idle_stop_sec").filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    if let Some(node) = object.get("idle_stop_sec").filter(|_| idle_stop.is_some() && start == Start::AtOnce) {
-        let hint = "set \"start\": \"on_demand\", or leave idle_stop_sec out".to_owned();
-        reader.fail(node, "is for pools that start on demand", Some(hint));
+    let start_timeout = number(reader, object, "start_timeout_sec");
+    // A file may write out the defaults.
+    let of_sleepers = [
+        ("idle_stop_sec", idle_stop.is_some()),
+        ("start_timeout_sec", start_timeout.is_some_and(|n| n != DEFAULT_START_TIMEOUT)),
+    ];
+    for (key, is_set) in of_sleepers {
+        if let Some(node) = object.get(key).filter(|_| is_set && start == Start::AtOnce) {
+            let hint = format!("set \"start\": \"on_demand\", or leave {key} out");
+            reader.fail(node, "is for pools that start on demand", Some(hint));
+        }
     }
-    let start_timeout = number(reader, object, "start_timeout_sec").unwrap_or(DEFAULT_START_TIMEOUT);
+    let start_timeout = start_timeout.unwrap_or(DEFAULT_START_TIMEOUT);
     let start_timeout = Some(Duration::from_secs(start_timeout));
     let cancel = object.get("cancel_on_disconnect").and_then(|node| reader.boolean(node));
     settings::Pool {

@@ -135,7 +135,7 @@ fn every_key_arrives() {
     let file = Some(PathBuf::from("/var/log/bus"));
     assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json, requests: true, file });
     assert_eq!((config.max_workers(), &*config.node), (10, "bus-1"));
-    let summary = "bus.json: pools: a (2 to 9 × sh), b (1 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c; \
+    let summary = "bus.json: pools: a (on demand 2 to 9 × sh), b (1 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c; \
          admin: unix:/run/admin";
     assert_eq!(config.summary(), summary);
 }
@@ -335,9 +335,13 @@ fn values_of_the_wrong_kind_are_named() {
 
 #[test]
 fn only_pools_that_start_on_demand_fall_asleep() {
-    assert!(refused(&pool(r#","idle_stop_sec":5"#)).contains("set \"start\": \"on_demand\""));
+    for key in ["idle_stop_sec", "start_timeout_sec"] {
+        let message = refused(&pool(&format!(r#","{key}":5"#)));
+        assert!(message.contains(&format!("pools[0].{key}: is for pools that start on demand")), "{message}");
+        assert!(message.contains("set \"start\": \"on_demand\""), "{message}");
+    }
     let core = |text: &str| good(text).pools[0].core.clone();
-    assert_eq!(core(&pool(r#","idle_stop_sec":0"#)).start_timeout, None);
+    assert_eq!(core(&pool(r#","idle_stop_sec":0,"start_timeout_sec":120"#)).start_timeout, None);
     let asleep = core(&pool(r#","start":"on_demand","idle_stop_sec":5"#));
     assert_eq!(
         (asleep.idle_stop, asleep.start_timeout),

@@ -11,7 +11,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::system::uname;
 use serde_json::json;
 
-use crate::bus::settings::MAX_CONNECTIONS;
+use crate::bus::settings::{MAX_CONNECTIONS, Start};
 use crate::config::{Config, Pool, may_change_users};
 use crate::error::{StartError, exit};
 use crate::io::Io;
@@ -26,6 +26,8 @@ const MIB: u64 = 1 << 20;
 /// Minimum memory of an agent on Node.js or Python, and of our own, in MiB.
 const AGENT: u64 = 50;
 const SMALL_AGENT: u64 = 4;
+/// Memory of a daemon without clients, in MiB (docs/operations.md, "Sizing").
+const RESTING: u64 = 6;
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -275,12 +277,27 @@ fn memory_of_all(config: &Config, allowed: Option<u64>, meminfo: Option<&str>) -
         let name = pool.program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         ["stdio_bus", "openai-agent"].contains(&name)
     };
-    let of_pool = |pool: &Pool| pool.core.max_instances as u64 * if is_small(pool) { SMALL_AGENT } else { AGENT };
-    let (workers, of_workers) = (config.max_workers() as u64, config.pools.iter().map(of_pool).sum::<u64>());
-    let needed = ours + of_workers;
+    let of_one = |pool: &Pool| if is_small(pool) { SMALL_AGENT } else { AGENT };
+    let (mut resting, mut asleep, mut of_workers) = (0, 0, 0);
+    for pool in &config.pools {
+        match pool.core.start {
+            Start::AtOnce => resting += pool.core.instances as u64 * of_one(pool),
+            Start::OnDemand => asleep += 1,
+        }
+        // One that takes more than it may is replaced.
+        of_workers += pool.core.max_instances as u64 * pool.recycle_memory.unwrap_or(of_one(pool));
+    }
+    let (workers, needed) = (config.max_workers() as u64, ours + of_workers);
+    let asleep = match asleep {
+        0 => "all pools are started".to_owned(),
+        1 => "1 pool is asleep".to_owned(),
+        count => format!("{count} pools are asleep"),
+    };
     let sum = format!(
-        "the daemon takes {ours} MiB at most, and {workers} workers {of_workers} MiB, if one takes {AGENT} MiB as small \
-         agents in Node.js or Python do ({SMALL_AGENT} MiB of our own): {needed} MiB"
+        "while nobody asks, about {} MiB ({asleep} then); at most the daemon takes {ours} MiB, and {workers} workers \
+         {of_workers} MiB. That is estimated: {AGENT} MiB for a worker, as small agents in Node.js or Python take \
+         ({SMALL_AGENT} MiB for our own), or at most its recycle_memory_mb. In all: {needed} MiB",
+        RESTING + resting
     );
     let total = meminfo.and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -461,6 +478,21 @@ mod tests {
         let memory = memory_of_all(&config, Some(1 << 30), meminfo);
         assert!(memory.text.contains("the control group may use 1024 MiB, which leaves 0 MiB"), "{memory:?}");
         assert_eq!(memory_of_all(&config, None, None).verdict, Verdict::Good);
+    }
+
+    #[test]
+    fn the_memory_of_pools_that_sleep_is_needed_only_at_most() {
+        let mut config = Config::embedded(Path::new("/proc/self/exe"));
+        let [pool] = &mut config.pools[..] else { panic!("one pool is built in") };
+        pool.program = "/usr/bin/node".into();
+        (pool.core.instances, pool.core.max_instances) = (2, 4);
+        let mut asleep = config.pools[0].clone();
+        asleep.core.start = Start::OnDemand;
+        config.pools.extend([asleep.clone(), asleep]);
+        config.pools[2].recycle_memory = Some(300);
+        let said = memory_of_all(&config, None, None).text;
+        assert!(said.starts_with("while nobody asks, about 106 MiB (2 pools are asleep then)"), "{said}");
+        assert!(said.contains("12 workers 1600 MiB"), "{said}");
     }
 
     #[test]

@@ -13,8 +13,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fsync, mkdir, open, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, fsync, mkdir, open, openat, renameat, unlinkat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -84,7 +85,11 @@ pub(crate) enum Owner {
 pub(crate) struct Session {
     pub id: Key,
     pub pool: String,
+    /// The listener that it was begun at, as the configuration names it.
+    pub listener: String,
     pub owner: Owner,
+    /// How many daemons it has waited for in vain.
+    pub daemons: u8,
     /// The negotiated version.
     pub version: String,
     /// The `initialize` that began it, as it was sent.
@@ -95,9 +100,9 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// About as many bytes as it takes in the file.
+    /// As many bytes as it takes in the file, or some more.
     pub(crate) fn weight(&self) -> usize {
-        256 + self.pool.len() + self.initialize.len() + self.initialized.as_ref().map_or(0, String::len)
+        serde_json::to_vec(self).map_or(0, |text| text.len()) + CHECKSUM + 24
     }
 }
 
@@ -160,13 +165,23 @@ fn push(out: &mut Vec<u8>, line: &impl Serialize) {
     out.push(b'\n');
 }
 
-/// The file that has these records.
-pub(crate) fn encode(node: &str, records: &[Record]) -> Vec<u8> {
+/// The file that has these records, and how many of them are left out, since it would be too large.
+fn encode(node: &str, records: &[Record]) -> (Vec<u8>, usize) {
+    let (mut lines, mut written) = (Vec::new(), 0);
+    for record in records {
+        let before = lines.len();
+        push(&mut lines, record);
+        if lines.len() > MOST_BYTES {
+            lines.truncate(before);
+            break;
+        }
+        written += 1;
+    }
     let mut out = Vec::new();
-    let head = Head { format: FORMAT.to_owned(), version: VERSION, node: node.to_owned(), records: records.len() };
+    let head = Head { format: FORMAT.to_owned(), version: VERSION, node: node.to_owned(), records: written };
     push(&mut out, &head);
-    records.iter().for_each(|record| push(&mut out, record));
-    out
+    out.append(&mut lines);
+    (out, records.len() - written)
 }
 
 /// The text of a line whose checksum is right.
@@ -177,29 +192,36 @@ fn checked(line: &[u8]) -> Option<&[u8]> {
 }
 
 /// What a file has that this node wrote.
-pub(crate) fn decode(node: &str, bytes: &[u8]) -> Loaded {
-    let unused = |doubt: String| Loaded { records: Vec::new(), doubt: Some(doubt) };
+///
+/// # Errors
+/// It is undamaged, and another node's or another version's.
+fn decode(node: &str, bytes: &[u8]) -> io::Result<Loaded> {
     let mut lines = bytes.split(|byte| *byte == b'\n');
     let head = lines.next().and_then(checked).and_then(|text| serde_json::from_slice::<Head>(text).ok());
     let Some(head) = head.filter(|head| head.format == FORMAT) else {
-        return unused("its first line is damaged, so nothing of it is used".to_owned());
+        let doubt = "its first line is damaged, so that nothing of it is used".to_owned();
+        return Ok(Loaded { records: Vec::new(), doubt: Some(doubt) });
     };
-    if head.version != VERSION {
-        return unused(format!("it has version {} of its format, and this daemon reads {VERSION}", head.version));
+    let Head { version, node: writer, .. } = &head;
+    if *version != VERSION {
+        let text = format!("the file {NAME} has version {version} of its format, and this daemon reads {VERSION}");
+        return Err(io::Error::other(text));
     }
-    if head.node != node {
-        return unused(format!("the node {:?} has written it, and this is {node:?}: their sessions differ", head.node));
+    if writer != node {
+        return Err(io::Error::other(format!(
+            "the file {NAME} is of the node {writer:?}, and this is {node:?} (node)"
+        )));
     }
     let read = |line: &[u8]| serde_json::from_slice(checked(line)?).ok();
     let records: Vec<Record> = lines.take(head.records).filter_map(read).collect();
     let lost = head.records - records.len();
     let doubt = (lost > 0).then(|| format!("{lost} of its {} records are damaged or missing", head.records));
-    Loaded { records, doubt }
+    Ok(Loaded { records, doubt })
 }
 
 /// A folder of files: what [`replace`] needs of one.
 trait Folder {
-    /// Makes or empties a file, and writes it. What it has may be lost until `sync`.
+    /// Makes a file anew, and writes it. What it has may be lost until `sync`.
     fn write(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
 
     /// Brings a file's content to the disk.
@@ -240,6 +262,13 @@ impl State {
             Err(error) => return Err(error.into()),
         }
         let folder = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let status = fstat(&folder)?;
+        // What stands there says whose sessions are.
+        if status.st_mode & 0o022 != 0 || ![0, geteuid().as_raw()].contains(&status.st_uid) {
+            return Err(io::Error::other(
+                "other users may write there (its owner has to be the daemon's user, its mode 0700)",
+            ));
+        }
         let lock = openat(&folder, LOCK, OFlags::RDWR | OFlags::CREATE | FLAGS, Mode::RUSR | Mode::WUSR)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -250,7 +279,7 @@ impl State {
             Ok(file) => {
                 let mut bytes = Vec::new();
                 File::from(file).take(2 * MOST_BYTES as u64).read_to_end(&mut bytes)?;
-                decode(node, &bytes)
+                decode(node, &bytes)?
             }
             Err(Errno::NOENT) => Loaded::default(),
             Err(error) => return Err(error.into()),
@@ -262,19 +291,19 @@ impl State {
         Ok((Self { folder, _lock: lock, written: None, node: node.to_owned() }, loaded))
     }
 
-    /// Replaces the file by one with these records.
+    /// Replaces the file by one with these records. Returns how many of the last ones found no room.
     ///
     /// # Errors
     /// The file system's. The file that was there before is there still.
-    pub(crate) fn replace(&mut self, records: &[Record]) -> io::Result<()> {
-        let bytes = encode(&self.node, records);
+    pub(crate) fn replace(&mut self, records: &[Record]) -> io::Result<usize> {
+        let (bytes, left) = encode(&self.node, records);
         let result = replace(self, &bytes);
         self.written = None;
         if result.is_err() {
             // A full disk gets its room back.
             let _ = unlinkat(&self.folder, NEW, AtFlags::empty());
         }
-        result
+        result.map(|()| left)
     }
 }
 
@@ -283,7 +312,11 @@ const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONB
 
 impl Folder for State {
     fn write(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | FLAGS;
+        match unlinkat(&self.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | FLAGS;
         let mut file = File::from(openat(&self.folder, name, flags, Mode::RUSR | Mode::WUSR)?);
         file.write_all(bytes)?;
         self.written = Some(file.into());
@@ -314,7 +347,9 @@ mod tests {
         Record::McpSession(Arc::new(Session {
             id: Key::of(&format!("bus.{number}")),
             pool: "tools".to_owned(),
+            listener: "http://127.0.0.1:1/mcp".to_owned(),
             owner,
+            daemons: 0,
             version: "2025-11-25".to_owned(),
             initialize: format!(r#"{{"id":{number},"method":"initialize","params":{{"a":"b\nc"}}}}"#),
             initialized: number.is_multiple_of(2).then(|| r#"{"method":"notifications/initialized"}"#.to_owned()),
@@ -336,20 +371,21 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again_by_the_same_node_alone() {
         let records = records(5);
-        let bytes = encode("bus-1", &records);
-        let Loaded { records: read, doubt } = decode("bus-1", &bytes);
-        assert_eq!((read, doubt), (records, None));
-        let other = decode("bus-2", &bytes);
-        assert!(other.records.is_empty() && other.doubt.is_some_and(|doubt| doubt.contains("bus-1")));
+        let (bytes, left) = encode("bus-1", &records);
+        let Loaded { records: read, doubt } = decode("bus-1", &bytes).expect("it is its own");
+        assert_eq!((read, doubt, left), (records, None, 0));
+        let other = decode("bus-2", &bytes).expect_err("it is not");
+        assert!(other.to_string().contains("bus-1"), "{other}");
     }
 
     #[test]
     fn a_damaged_file_gives_its_undamaged_records_unchanged_and_says_so() {
         let records = records(4);
-        let bytes = encode("bus", &records);
+        let bytes = encode("bus", &records).0;
+        let decode = |bytes: &[u8]| decode("bus", bytes).expect("it is of this node and version");
         let is_whole = |loaded: &Loaded| loaded.records.iter().all(|record| records.contains(record));
         for end in 0..bytes.len() {
-            let loaded = decode("bus", &bytes[..end]);
+            let loaded = decode(&bytes[..end]);
             let lacks_only_its_end = end == bytes.len() - 1 && loaded.records == records;
             assert!(is_whole(&loaded) && (loaded.doubt.is_some() || lacks_only_its_end), "cut at {end}");
         }
@@ -357,7 +393,7 @@ mod tests {
             for flip in [1, 0x10, 0x80] {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= flip;
-                let loaded = decode("bus", &damaged);
+                let loaded = decode(&damaged);
                 assert!(is_whole(&loaded) && loaded.doubt.is_some() || at == bytes.len() - 1, "{flip:#x} at {at}");
             }
         }
@@ -367,12 +403,31 @@ mod tests {
     fn a_file_of_a_later_version_is_not_read() {
         let mut bytes = Vec::new();
         push(&mut bytes, &Head { format: FORMAT.into(), version: VERSION + 1, node: "bus".into(), records: 0 });
-        assert!(decode("bus", &bytes).doubt.is_some_and(|doubt| doubt.contains("version 2")));
+        let why = decode("bus", &bytes).expect_err("it is another version");
+        assert!(why.to_string().contains("version 2"), "{why}");
+    }
+
+    #[test]
+    fn a_file_is_no_larger_than_its_bound_and_what_is_last_is_left_out() {
+        let bond = |number: usize| Bond { session: "\u{1}".repeat(20_000), pool: "p".into(), user: number.to_string() };
+        let records: Vec<Record> = (0..100).map(|number| Record::SessionName(bond(number))).collect();
+        let (bytes, left) = encode("bus", &records);
+        assert!(bytes.len() <= MOST_BYTES + 1000 && left > 0, "{} bytes, {left} left out", bytes.len());
+        let loaded = decode("bus", &bytes).expect("it is its own");
+        assert_eq!((loaded.records.as_slice(), loaded.doubt), (&records[..100 - left], None));
+    }
+
+    #[test]
+    fn a_folder_in_which_others_may_write_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o770)).expect("it is ours");
+        let why = State::open(directory.path(), "bus").err().expect("its group may write there");
+        assert!(why.to_string().contains("other users may write there"), "{why}");
     }
 
     #[test]
     fn no_id_is_in_the_file() {
-        let text = String::from_utf8(encode("bus", &records(3))).expect("it is text");
+        let text = String::from_utf8(encode("bus", &records(3)).0).expect("it is text");
         assert!(!text.contains("bus.1") && text.contains("user 1"), "{text}");
     }
 
@@ -448,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_stop_at_any_moment_leaves_the_file_before_or_the_new_one() {
-        let (old, new) = (encode("bus", &records(2)), encode("bus", &records(3)));
+        let (old, new) = (encode("bus", &records(2)).0, encode("bus", &records(3)).0);
         for before in [None, Some(&old)] {
             for left in 0..=4 {
                 let mut disk = Disk { left: usize::MAX, room: usize::MAX, ..Disk::default() };
@@ -466,12 +521,12 @@ mod tests {
 
     #[test]
     fn a_full_disk_leaves_the_file_that_was_there() {
-        let old = encode("bus", &records(1));
+        let old = encode("bus", &records(1)).0;
         let mut disk = Disk { left: usize::MAX, room: usize::MAX, ..Disk::default() };
         replace(&mut disk, &old).expect("it has room");
         for room in [0, 10, 100] {
             disk.room = room;
-            assert!(replace(&mut disk, &encode("bus", &records(5))).is_err());
+            assert!(replace(&mut disk, &encode("bus", &records(5)).0).is_err());
             assert!(disk.after_a_stop().iter().all(|found| found.as_ref() == Some(&old)), "room for {room}");
         }
     }

@@ -38,7 +38,7 @@ use thiserror::Error;
 use crate::access::{Policy, Secret};
 use crate::address::{Address, is_abstract, is_loopback};
 use crate::bus::index::PoolId;
-use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Routing, Settings};
+use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Routing, Settings, Start};
 
 pub use crate::bus::report::Level as LogLevel;
 pub use crate::kinds::ListenerKind;
@@ -624,6 +624,14 @@ impl Config {
     /// Maximum number of running workers over all pools; at most [`settings::MAX_WORKERS`].
     pub fn max_workers(&self) -> usize {
         self.settings().most_workers()
+    }
+
+    /// How many workers are likely to run at once, for which memory is set aside: those of pools that start on demand are
+    /// two, since most of these sleep.
+    pub fn usual_workers(&self) -> usize {
+        let (asleep, awake): (Vec<_>, Vec<_>) = self.pools.iter().partition(|pool| pool.core.start == Start::OnDemand);
+        let most = |pools: &[&Pool]| pools.iter().map(|pool| pool.core.max_instances).sum::<usize>();
+        most(&awake) + most(&asleep).min(2)
     }
 
     /// Warnings about listeners that accept clients from any other machine: they are neither authenticated nor

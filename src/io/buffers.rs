@@ -371,7 +371,7 @@ const ORDINARY: usize = 1;
 
 impl Buffers {
     /// Allocates the memory and registers as much of it as the kernel permits, if there is a ring. `workers` is how
-    /// many may run at once.
+    /// many are likely to run at once: what others need is ordinary memory.
     ///
     /// The caller drops the ring first.
     pub fn new(ring: Option<&Ring>, workers: usize) -> io::Result<Self> {

@@ -1,6 +1,6 @@
 //! What outlives the daemon, if its configuration says where (`state`): sessions of MCP, with what began them, and the user
-//! names of the core's sessions ([`View::bonds`](crate::bus::view::View::bonds)). The loop notes what changes; a thread
-//! writes it behind the loop, at most once a second, and once more at the end (`crate::state` has the file).
+//! names of the core's sessions ([`View::bonds`]). The loop notes what changes; a thread writes it behind the loop, one
+//! file at a time, and once more at the end (`crate::state` has the file).
 //!
 //! From the moment at which the daemon takes no more clients, sessions end with it, and stay in the file.
 
@@ -13,18 +13,23 @@ use std::time::{Duration, Instant};
 use super::news::{News, Teller};
 use crate::bus::View;
 use crate::bus::port::{Moment, Names};
-use crate::config::Config;
+use crate::config::{Config, Listener, Pool};
 use crate::error::StartError;
 use crate::state::{Bond, Key, MOST_BYTES, Owner, Record, Session, State};
 
-/// The file is written so often at most.
+/// The file is written so often at most, and more seldom by as much for each of so many records.
 const EVERY: Duration = Duration::from_secs(1);
+const RECORDS: u32 = 4000;
 /// After so long it is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// How long the daemon waits for its last write.
 const LAST_WRITE: Duration = Duration::from_secs(5);
 /// Maximum size of an `initialize` that is kept, and of the notification behind it.
-pub(super) const LONGEST: usize = 16 << 10;
+const LONGEST: usize = 16 << 10;
+/// How many workers may fail before they answer the `initialize` of a session: then it ends.
+const MOST_TRIES: u8 = 3;
+/// After so many daemons whose time it has waited in vain, a session is forgotten.
+const MOST_DAEMONS: u8 = 8;
 
 /// Whose the sessions of a client with these names are.
 fn owner_of(names: &Names) -> Owner {
@@ -38,23 +43,33 @@ fn owner_of(names: &Names) -> Owner {
 /// A session that is in the file.
 struct Kept {
     session: Arc<Session>,
-    /// An earlier daemon has begun it, and no request has named it since.
+    /// An earlier daemon has begun it, and no request has named it since, or none of the workers that were to serve it
+    /// again has answered.
     waits: bool,
+    /// How many workers have not.
+    tries: u8,
+    bytes: usize,
 }
 
 /// The thread that writes.
 struct Writer {
     records: Sender<Vec<Record>>,
-    /// How its last write has ended; it ends with the thread.
-    last: Receiver<io::Result<()>>,
+    /// How its last write has ended.
+    last: Receiver<io::Result<usize>>,
+    /// It has records that it has not written yet.
+    is_busy: bool,
 }
 
 /// What outlives the daemon.
 #[derive(Default)]
 pub(super) struct Lasting {
     sessions: BTreeMap<Key, Kept>,
-    /// The sum of their weights.
+    /// How many of them wait for their clients.
+    waiting: usize,
+    /// The sum of their bytes in the file.
     bytes: usize,
+    /// Owners of sessions in pools that the configuration does not have.
+    strangers: Vec<Bond>,
     /// Something has changed that was not written.
     has_changed: bool,
     /// The number of changes of user names that was written.
@@ -67,59 +82,88 @@ pub(super) struct Lasting {
     is_final: bool,
     /// The last write has failed.
     has_failed: bool,
-    /// That there is no room for a session was said.
-    has_said_full: bool,
+    /// That there is no room for sessions, and for names, was said.
+    has_said_full: [bool; 2],
     writer: Option<Writer>,
 }
 
 impl Lasting {
-    /// Opens the folder of this configuration, if it has one. Sessions of an earlier daemon are waited for `until` then.
-    /// Returns what to give back to the core, too.
+    /// Opens the folder of this configuration, if it has one. Returns what to give back to the core, too.
     ///
     /// # Errors
     /// It cannot be used.
-    pub(super) fn open(config: &Config, teller: &Teller, until: Moment) -> Result<(Self, Vec<Bond>), StartError> {
+    pub(super) fn open(config: &Config, teller: &Teller) -> Result<(Self, Vec<Bond>), StartError> {
         let Some(path) = &config.state else { return Ok((Self::default(), Vec::new())) };
         let failed = |source| StartError::State { path: path.clone(), source };
         let (state, loaded) = State::open(path, &config.node).map_err(failed)?;
         if let Some(doubt) = loaded.doubt {
             tracing::warn!(
                 reason = "state",
-                "{}: {doubt}; it is put aside as sessions.unreadable, and the daemon goes on without what is missing",
+                "{}: {doubt}; the file is put aside as sessions.unreadable, and the daemon goes on without what is missing",
                 path.display()
             );
         }
-        let mut lasting = Self { until, ..Self::default() };
+        let mut lasting = Self::default();
         let mut bonds = Vec::new();
         for record in loaded.records {
             match record {
-                Record::McpSession(session) => {
-                    lasting.bytes += session.weight();
-                    lasting.sessions.insert(session.id, Kept { session, waits: true });
-                }
+                Record::McpSession(session) => lasting.wait_for(session),
                 Record::SessionName(bond) => bonds.push(bond),
             }
         }
+        // The newest is first in the file, and last in the core.
+        bonds.reverse();
         if !lasting.sessions.is_empty() || !bonds.is_empty() {
             let (sessions, names) = (lasting.sessions.len(), bonds.len());
             tracing::info!("state: {sessions} sessions of MCP wait for their clients, {names} sessions have owners");
         }
+        let is_there = |bond: &Bond| config.pools.iter().any(|pool| pool.core.id == bond.pool);
+        let (bonds, strangers) = bonds.into_iter().partition(is_there);
         let ((records, received), (told, last)) = (channel(), channel());
         let write = move |teller: &Teller| write(state, &received, teller, &told);
         teller.spawn("state", write).map_err(StartError::io("make a thread that writes the state"))?;
-        lasting.writer = Some(Writer { records, last });
+        (lasting.strangers, lasting.writer) = (strangers, Some(Writer { records, last, is_busy: false }));
+        lasting.configure(config);
         Ok((lasting, bonds))
     }
 
     /// One in which these sessions wait, and that writes nothing.
     #[cfg(test)]
-    pub(super) fn of(sessions: impl IntoIterator<Item = Session>, until: Moment) -> Self {
-        let mut lasting = Self { until, ..Self::default() };
-        for session in sessions {
-            lasting.bytes += session.weight();
-            lasting.sessions.insert(session.id, Kept { session: Arc::new(session), waits: true });
-        }
+    pub(super) fn of(sessions: impl IntoIterator<Item = Session>) -> Self {
+        let mut lasting = Self::default();
+        sessions.into_iter().for_each(|session| lasting.wait_for(Arc::new(session)));
         lasting
+    }
+
+    /// A session of an earlier daemon waits for its client, unless it has waited in vain too often.
+    fn wait_for(&mut self, session: Arc<Session>) {
+        let session = Session { daemons: session.daemons.saturating_add(1), ..Session::clone(&session) };
+        if session.daemons <= MOST_DAEMONS {
+            let bytes = session.weight();
+            (self.bytes, self.waiting) = (self.bytes + bytes, self.waiting + 1);
+            self.sessions.insert(session.id, Kept { session: Arc::new(session), waits: true, tries: 0, bytes });
+        }
+    }
+
+    /// Sessions of an earlier daemon are waited for until then.
+    pub(super) fn wait_until(&mut self, until: Moment) {
+        self.until = until;
+    }
+
+    /// Forgets the sessions of pools that are gone, or whose sessions end with the daemon.
+    pub(super) fn configure(&mut self, config: &Config) {
+        let restores = |pool: &str| config.pools.iter().any(|it| it.core.id == pool && it.restores && !it.core.is_gone);
+        self.retain(|kept| restores(&kept.session.pool));
+    }
+
+    fn retain(&mut self, stays: impl Fn(&Kept) -> bool) {
+        let before = self.sessions.len();
+        self.sessions.retain(|_, kept| stays(kept));
+        if self.sessions.len() < before {
+            self.waiting = self.sessions.values().filter(|kept| kept.waits).count();
+            self.bytes = self.sessions.values().map(|kept| kept.bytes).sum();
+            self.has_changed = true;
+        }
     }
 
     /// Whether anything outlives the daemon.
@@ -127,23 +171,65 @@ impl Lasting {
         self.writer.is_some()
     }
 
-    /// The session of an earlier daemon that this id names, if no request has named it yet.
-    pub(super) fn waiting(&self, now: Moment, id: &str) -> Option<&Arc<Session>> {
-        if self.sessions.is_empty() || now >= self.until {
+    /// The session that this id names, if it is kept, and whether it waits for its client since an earlier daemon.
+    pub(super) fn find(&self, now: Moment, id: &str) -> Option<(&Arc<Session>, bool)> {
+        if self.sessions.is_empty() {
             return None;
         }
-        self.sessions.get(&Key::of(id)).filter(|kept| kept.waits).map(|kept| &kept.session)
+        let kept = self.sessions.get(&Key::of(id)).filter(|kept| !kept.waits || now < self.until)?;
+        Some((&kept.session, kept.waits))
     }
 
-    /// Whether clients with these names may use a session of an earlier daemon.
-    pub(super) fn is_of(session: &Session, names: &Names) -> bool {
-        session.owner == owner_of(names)
+    /// What is kept of a session that begins with this `initialize`; none if nothing of it is.
+    pub(super) fn begins(
+        &self,
+        id: &str,
+        names: &Names,
+        pool: &Pool,
+        listener: &Listener,
+        initialize: &[u8],
+    ) -> Option<Box<Session>> {
+        let initialize = str::from_utf8(initialize).ok()?;
+        let is_kept = self.is_on() && pool.restores && initialize.len() <= LONGEST;
+        is_kept.then(|| {
+            Box::new(Session {
+                id: Key::of(id),
+                pool: pool.core.id.clone(),
+                listener: listener.address(),
+                owner: owner_of(names),
+                daemons: 0,
+                version: String::new(),
+                initialize: initialize.to_owned(),
+                initialized: None,
+            })
+        })
     }
 
-    /// A session that waited for its client goes on.
+    /// Whether clients with these names, who come in here, may use a session of an earlier daemon.
+    pub(super) fn is_of(session: &Session, names: &Names, listener: &Listener) -> bool {
+        session.owner == owner_of(names) && session.listener == listener.address()
+    }
+
+    /// A session that waited for its client is about to go on.
     pub(super) fn goes_on(&mut self, id: &str) {
-        if let Some(kept) = self.sessions.get_mut(&Key::of(id)) {
-            kept.waits = false;
+        if let Some(kept) = self.sessions.get_mut(&Key::of(id)).filter(|kept| kept.waits) {
+            self.waiting -= 1;
+            (kept.waits, kept.tries) = (false, kept.tries + 1);
+            if kept.session.daemons > 0 {
+                kept.session = Arc::new(Session { daemons: 0, ..Session::clone(&kept.session) });
+            }
+            self.has_changed = true;
+        }
+    }
+
+    /// A session was to go on, and no worker has answered its `initialize`: it waits again, or has ended.
+    pub(super) fn waits_again(&mut self, id: &str) {
+        match self.sessions.get_mut(&Key::of(id)).filter(|kept| !kept.waits) {
+            Some(kept) if self.is_final || kept.tries < MOST_TRIES => {
+                kept.waits = true;
+                self.waiting += 1;
+            }
+            _ => self.forget(id, false),
         }
     }
 
@@ -153,37 +239,42 @@ impl Lasting {
     }
 
     /// Keeps a session that has begun.
-    pub(super) fn keep(&mut self, id: &str, names: &Names, pool: &str, version: &str, initialize: &[u8]) {
-        let Ok(initialize) = str::from_utf8(initialize) else { return };
-        let (pool, version, initialize) = (pool.to_owned(), version.to_owned(), initialize.to_owned());
-        let (id, owner) = (Key::of(id), owner_of(names));
-        self.put(Session { id, pool, owner, version, initialize, initialized: None });
+    pub(super) fn keep(&mut self, session: Session) {
+        if self.is_on() && !self.is_final {
+            self.put(session);
+        }
     }
 
     fn put(&mut self, session: Session) {
-        if !self.is_on() || self.is_final {
-            return;
+        let bytes = session.weight();
+        let before = self.sessions.get(&session.id).map_or(0, |kept| kept.bytes);
+        while self.bytes - before + bytes > MOST_BYTES / 2 {
+            // One whose client may never come gives way.
+            let Some(id) = self.sessions.iter().find(|(_, kept)| kept.waits).map(|(id, _)| *id) else {
+                if !std::mem::replace(&mut self.has_said_full[0], true) {
+                    let text = "the state is full: sessions that begin now do not outlive the daemon";
+                    tracing::warn!(reason = "state", "{text}");
+                }
+                return;
+            };
+            self.drop_one(id);
         }
-        let before = self.sessions.get(&session.id).map_or(0, |kept| kept.session.weight());
-        let bytes = self.bytes - before + session.weight();
-        if bytes > MOST_BYTES / 2 {
-            if !std::mem::replace(&mut self.has_said_full, true) {
-                tracing::warn!(
-                    reason = "state",
-                    "the state is full: sessions that begin now do not outlive the daemon"
-                );
-            }
-            return;
+        (self.bytes, self.has_changed) = (self.bytes - before + bytes, true);
+        let tries = self.sessions.get(&session.id).map_or(0, |kept| kept.tries);
+        self.sessions.insert(session.id, Kept { session: Arc::new(session), waits: false, tries, bytes });
+    }
+
+    fn drop_one(&mut self, id: Key) {
+        if let Some(kept) = self.sessions.remove(&id) {
+            (self.bytes, self.waiting) = (self.bytes - kept.bytes, self.waiting - usize::from(kept.waits));
+            self.has_changed = true;
         }
-        (self.bytes, self.has_changed) = (bytes, true);
-        self.sessions.insert(session.id, Kept { session: Arc::new(session), waits: false });
     }
 
     /// The notification behind the `initialize` of a session has come.
     pub(super) fn initialized(&mut self, id: &str, text: &[u8]) {
-        let Some(kept) = self.sessions.get(&Key::of(id)).filter(|kept| kept.session.initialized.is_none()) else {
-            return;
-        };
+        let is_new = |kept: &&Kept| kept.session.initialized.is_none() && !kept.waits;
+        let Some(kept) = self.sessions.get(&Key::of(id)).filter(is_new) else { return };
         if let Some(text) = str::from_utf8(text).ok().filter(|text| text.len() <= LONGEST) {
             self.put(Session { initialized: Some(text.to_owned()), ..Session::clone(&kept.session) });
         }
@@ -194,14 +285,10 @@ impl Lasting {
         self.sessions.get(&Key::of(id))?.session.initialized.as_deref()
     }
 
-    /// A session has ended. With the daemon it does not, unless its client ends it.
-    pub(super) fn forget(&mut self, id: &str, by_client: bool) {
-        if self.sessions.is_empty() || self.is_final && !by_client {
-            return;
-        }
-        if let Some(kept) = self.sessions.remove(&Key::of(id)) {
-            self.bytes -= kept.session.weight();
-            self.has_changed = true;
+    /// A session has ended. With the daemon it does not, unless its client ends it, or its worker.
+    pub(super) fn forget(&mut self, id: &str, for_good: bool) {
+        if !self.sessions.is_empty() && (for_good || !self.is_final) {
+            self.drop_one(Key::of(id));
         }
     }
 
@@ -212,39 +299,39 @@ impl Lasting {
 
     /// Has what outlives the daemon written, if it has changed. Returns when to come again, if it has to wait.
     pub(super) fn write(&mut self, now: Moment, view: View<'_>, config: &Config) -> Option<Moment> {
+        if self.waiting > 0 && now >= self.until {
+            self.retain(|kept| !kept.waits);
+        }
         let bonds = view.bond_changes();
+        let writer = self.writer.as_ref().filter(|writer| !writer.is_busy)?;
         if !self.has_changed && self.bonds == bonds {
             return None;
         }
         if now < self.next {
             return Some(self.next);
         }
-        let records = self.records(now, view, config);
-        (self.has_changed, self.bonds, self.next) = (false, bonds, now.after(EVERY));
-        if let Some(writer) = &self.writer {
-            // It ends only after this sender.
-            let _ = writer.records.send(records);
-        }
+        let records = self.records(view, config);
+        let part = u32::try_from(records.len()).unwrap_or(u32::MAX) / RECORDS;
+        // It ends only after this sender.
+        let _ = writer.records.send(records);
+        (self.has_changed, self.bonds, self.next) = (false, bonds, now.after(EVERY * (part + 1)));
+        self.writer.iter_mut().for_each(|writer| writer.is_busy = true);
         None
     }
 
     /// Writes it for the last time, and waits for that, at most for a while.
-    pub(super) fn close(&mut self, now: Moment, view: View<'_>, config: &Config) {
-        let Some(Writer { records, last }) = self.writer.take() else { return };
-        let _ = records.send(self.records(now, view, config));
+    pub(super) fn close(&mut self, view: View<'_>, config: &Config) {
+        let Some(Writer { records, last, .. }) = self.writer.take() else { return };
+        let _ = records.send(self.records(view, config));
         drop(records);
         let until = Instant::now() + LAST_WRITE;
-        let mut result = Ok(());
-        loop {
-            match last.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(written) => result = written,
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    result = Err(io::Error::other(format!("it takes longer than {} s", LAST_WRITE.as_secs())));
-                    break;
-                }
+        let result = match last.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(written) => written.map(drop),
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("its thread has ended")),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(io::Error::other(format!("it takes longer than {} s", LAST_WRITE.as_secs())))
             }
-        }
+        };
         if let Err(error) = result {
             tracing::error!(
                 reason = "state",
@@ -253,36 +340,32 @@ impl Lasting {
         }
     }
 
-    /// All that outlives the daemon.
-    fn records(&self, now: Moment, view: View<'_>, config: &Config) -> Vec<Record> {
-        let sessions = self.sessions.values().filter(|kept| !kept.waits || now < self.until);
-        let sessions = sessions.map(|kept| Record::McpSession(Arc::clone(&kept.session)));
+    /// All that outlives the daemon: sessions, and owners, the newest first.
+    fn records(&self, view: View<'_>, config: &Config) -> Vec<Record> {
+        let sessions = self.sessions.values().map(|kept| Record::McpSession(Arc::clone(&kept.session)));
         let bonds = view.bonds().filter_map(|(pool, session, user)| {
             let session = str::from_utf8(session).ok()?.to_owned();
             let pool = config.pools.get(pool.index()).filter(|pool| !pool.core.is_gone)?.core.id.clone();
-            Some(Record::SessionName(Bond { session, pool, user: user.to_owned() }))
+            Some(Bond { session, pool, user: user.to_owned() })
         });
-        let mut room = MOST_BYTES / 2;
-        let mut newest: Vec<Record> = bonds.collect();
-        newest.reverse();
-        let fits = |record: &Record| {
-            let Record::SessionName(bond) = record else { return true };
-            let takes = 128 + bond.session.len() + bond.pool.len() + bond.user.len();
-            room = room.saturating_sub(takes);
-            room > 0
-        };
-        let mut bonds: Vec<Record> = newest.into_iter().take_while(fits).collect();
+        let mut bonds: Vec<Bond> = self.strangers.iter().cloned().chain(bonds).collect();
         bonds.reverse();
-        sessions.chain(bonds).collect()
+        sessions.chain(bonds.into_iter().map(Record::SessionName)).collect()
     }
 
-    /// Takes how a write has ended.
-    pub(super) fn written(&mut self, now: Moment, result: &io::Result<()>) {
+    /// Takes how a write has ended: how many records found no room.
+    pub(super) fn written(&mut self, now: Moment, result: &io::Result<usize>) {
+        self.writer.iter_mut().for_each(|writer| writer.is_busy = false);
         match result {
-            Ok(()) if std::mem::take(&mut self.has_failed) => {
-                tracing::info!(reason = "state", "the state is written again");
+            Ok(left) => {
+                if std::mem::take(&mut self.has_failed) {
+                    tracing::info!(reason = "state", "the state is written again");
+                }
+                if *left > 0 && !std::mem::replace(&mut self.has_said_full[1], true) {
+                    let text = "the state is full: the owners of the oldest sessions do not outlive the daemon";
+                    tracing::warn!(reason = "state", "{text}");
+                }
             }
-            Ok(()) => {}
             Err(error) => {
                 if !std::mem::replace(&mut self.has_failed, true) {
                     tracing::error!(
@@ -299,15 +382,16 @@ impl Lasting {
 }
 
 /// Writes what comes, the newest alone.
-fn write(mut state: State, records: &Receiver<Vec<Record>>, teller: &Teller, told: &Sender<io::Result<()>>) {
+fn write(mut state: State, records: &Receiver<Vec<Record>>, teller: &Teller, told: &Sender<io::Result<usize>>) {
+    let mut last = Ok(0);
     while let Ok(mut newest) = records.recv() {
         while let Ok(newer) = records.try_recv() {
             newest = newer;
         }
         let result = state.replace(&newest);
         // The loop hears it while it runs, and whoever waits for the last one afterwards.
-        let again = result.as_ref().map(drop).map_err(|error| io::Error::new(error.kind(), error.to_string()));
+        last = result.as_ref().copied().map_err(|error| io::Error::new(error.kind(), error.to_string()));
         teller.tell(News::StateWritten(result));
-        let _ = told.send(again);
     }
+    let _ = told.send(last);
 }

@@ -95,7 +95,7 @@ pub fn run(config: Config, source: reload::Source, choice: Choice) -> Result<u8,
     exit_watchdog::limit_panic();
     let mut left = Unflushed::default();
     let result = StartupContext::prepare(&config).and_then(|context| {
-        let kernel = Kernel::open(choice, config.max_workers())?;
+        let kernel = Kernel::open(choice, config.usual_workers())?;
         let context = match &kernel {
             Kernel::Ring(_) => context,
             Kernel::Epoll(_, why) => context.without_ring(why.as_ref()),

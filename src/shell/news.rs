@@ -21,7 +21,7 @@ pub(super) enum News {
     /// A worker uses more memory than its limit: how much in MiB.
     Grown(WorkerKey, u64),
     /// What outlives the daemon was written, or could not be.
-    StateWritten(io::Result<()>),
+    StateWritten(io::Result<usize>),
 }
 
 /// The owner of a token file.

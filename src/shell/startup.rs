@@ -69,6 +69,8 @@ pub(super) fn start<I: Io>(
         io.prepare_aside(output.as_raw_fd());
     }
     reserve::keep();
+    // Before anybody connects: with a folder that another daemon has, this one ends.
+    let (lasting, bonds) = Lasting::open(&config, &context.signals.teller)?;
     let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
     say_how_it_is(&config, &context, io.describe(), io.name());
@@ -77,9 +79,8 @@ pub(super) fn start<I: Io>(
     let reaper = Box::new(Reaper::new(teller.clone()));
     let mut shell = Shell::new(reloads, io, reaper, signals, descriptors, acceptors, admin);
     let idle = shell.reloads.running.limits.session_idle.unwrap_or(SESSION_IDLE);
-    let until = shell.reactor.clock.now().after(idle);
-    let (lasting, bonds) = Lasting::open(&shell.reloads.running, &teller, until)?;
     shell.reactor.lasting = lasting;
+    shell.reactor.lasting.wait_until(shell.reactor.clock.now().after(idle));
     for bond in bonds {
         let pool = shell.reloads.running.pools.iter().position(|pool| pool.core.id == bond.pool);
         pool.into_iter().for_each(|pool| shell.bus.bind(PoolId::at(pool), bond.session.as_bytes(), &bond.user));

@@ -285,8 +285,6 @@ impl<I: Io> Shell<I> {
             self.reactor.leave(slot);
         }
         self.send_last_answers();
-        let now = self.reactor.clock.now();
-        self.reactor.lasting.close(now, self.bus.view(), &self.reloads.running);
         self.close_admin();
         if self.reactor.connections.all_http().next().is_some() {
             // Flush what was submitted last: without the end of their streams clients would take them for broken.
@@ -299,6 +297,7 @@ impl<I: Io> Shell<I> {
             self.reactor.cancel(Operation::Log, 0);
             self.settle();
         }
+        self.reactor.lasting.close(self.bus.view(), &self.reloads.running);
         self.log_requests();
         let reactor = &mut self.reactor;
         reactor.log.requests.tell_lost(reactor.clock.now(), Duration::ZERO);

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Daemon, Setup, with, worker};
+use crate::harness::{Daemon, Setup, seconds_go_by, with, worker};
 use crate::http::{Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door_of, shared};
 
@@ -145,19 +145,31 @@ fn while_the_daemon_drains_a_session_that_outlives_it_is_asked_to_come_again_and
     let (mut holds, mut other) = (at(&daemon, &busy), at(&daemon, &busy));
     holds.post(&request(1, "hold", json!({})));
     daemon.until("it is with the worker", || other.call(2, "kept", json!({})).to_string().contains("hold"));
-    let mut client = at(&daemon, &idle);
-    assert_eq!(client.call(3, "a", json!({}))["id"], 3);
+    let ended = session(&daemon);
+    let [mut client, mut late] = [(); 2].map(|()| at(&daemon, &idle));
+    let [mut ends, mut deleted] = [(); 2].map(|()| at(&daemon, &ended));
+    for client in [&mut client, &mut late, &mut ends, &mut deleted] {
+        assert_eq!(client.call(3, "a", json!({}))["id"], 3);
+    }
     daemon.signal(Signal::TERM);
     daemon.logs(&["shutting down"]);
     let refused = client.ask(&request(4, "a", json!({})));
     assert_eq!((refused.status, &*refused.fields["retry-after"]), (503, "1"));
     assert_eq!(refused.json()["error"]["data"], json!({ "reason": "shutting_down", "delivered": false }));
+    // Its client tries again at the same daemon, on a connection that was open before.
+    let again = late.ask(&request(5, "a", json!({})));
+    assert_eq!((again.status, &*again.fields["retry-after"]), (503, "1"));
+    let gone = ends.ask(&request(6, "a", json!({})));
+    assert_eq!(gone.status, 503);
+    deleted.send("DELETE /mcp", &[], "");
+    assert_eq!(deleted.answer().status, 204);
     other.post(&notification("release", json!({})));
     assert_eq!(holds.answer().json()["id"], 1);
-    drop((holds, other, client));
+    drop((holds, other, client, late, ends, deleted));
     daemon.ends_well();
     let daemon = lasting(folder.path(), keeping("client"), json!({}));
     assert_eq!(at(&daemon, &idle).call(5, "a", json!({}))["id"], 5);
+    assert_eq!(at(&daemon, &ended).ask(&request(7, "a", json!({}))).status, 404, "it was deleted");
     daemon.stop();
 }
 
@@ -233,6 +245,72 @@ fn a_session_whose_worker_refuses_its_initialize_now_is_gone() {
 }
 
 #[test]
+fn a_session_whose_worker_dies_before_it_is_greeted_is_asked_for_again_and_goes_on() {
+    let folder = folder();
+    let daemon = lasting(folder.path(), dedicated(), json!({}));
+    let id = session(&daemon);
+    daemon.stop();
+    let mark = folder.path().join("died");
+    // The first one dies of its initialize.
+    let script = format!(
+        r#"while read -r line; do case "$line" in
+        *'"initialize"'*) if [ ! -e {mark} ]; then touch {mark}; exit 1; fi
+            printf '{{"jsonrpc":"2.0","id":"init","result":{{"protocolVersion":"{VERSION}"}}}}\n';;
+        *'"id":2'*) printf '{{"jsonrpc":"2.0","id":2,"result":{{}}}}\n';; esac; done"#,
+        mark = mark.display()
+    );
+    let pool = json!({ "id": "tools", "command": "sh", "args": ["-c", script], "instances": 1,
+                       "assignment": "dedicated", "max_instances": 4 });
+    let daemon = lasting(folder.path(), pool, json!({}));
+    let mut client = at(&daemon, &id);
+    let mut answers = Vec::new();
+    daemon.until("it is answered", || {
+        let answer = client.ask(&request(2, "a", json!({})));
+        answers.push((answer.status, answer.body));
+        answers.last().is_some_and(|(status, _)| *status == 200)
+    });
+    assert!(answers.len() > 1 && answers.iter().all(|(status, _)| [200, 503].contains(status)), "{answers:?}");
+    assert!(answers[0].1.contains("\"delivered\":false"), "{answers:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_second_signal_while_only_readiness_has_changed_keeps_the_sessions() {
+    let folder = folder();
+    let setup = Setup::new([dedicated()]).set("state", json!(folder.path())).limit("lame_duck_sec", 600);
+    let daemon = door_of(setup, json!({}));
+    let id = session(&daemon);
+    daemon.signal(Signal::TERM);
+    daemon.logs(&["shutting down in 600 s"]);
+    // Two within a second are one.
+    seconds_go_by(2);
+    daemon.stop();
+    let daemon = lasting(folder.path(), dedicated(), json!({}));
+    assert_eq!(at(&daemon, &id).call(2, "a", json!({}))["id"], 2);
+    daemon.stop();
+}
+
+#[test]
+fn a_session_goes_on_at_the_listener_that_it_was_begun_at_alone() {
+    let folder = folder();
+    let start = |path: &str| {
+        let listeners = json!([{ "http": "127.0.0.1:0", "path": path }]);
+        let setup = Setup::new([shared()]).no_listener().set("state", json!(folder.path())).set("listeners", listeners);
+        let daemon = setup.start();
+        daemon.address();
+        daemon
+    };
+    let daemon = start("/mcp");
+    let id = session(&daemon);
+    daemon.stop();
+    let daemon = start("/other");
+    let mut client = at(&daemon, &id);
+    client.send("POST /other", &[], &request(2, "a", json!({})).to_string());
+    assert_eq!(client.answer().status, 404);
+    daemon.stop();
+}
+
+#[test]
 fn a_stream_of_a_restored_session_says_that_events_are_lost_and_goes_on() {
     let folder = folder();
     let daemon = lasting(folder.path(), dedicated(), json!({}));
@@ -246,7 +324,7 @@ fn a_stream_of_a_restored_session_says_that_events_are_lost_and_goes_on() {
     assert_eq!(client.ask(&notification("write", json!({ "text": format!("{changed}\n") }))).status, 202);
     let pieces: Vec<String> = (0..3).map_while(|_| stream.piece()).collect();
     assert!(
-        pieces.iter().any(|piece| piece.starts_with(": ") && piece.contains("events before that are lost")),
+        pieces.iter().any(|piece| piece.starts_with(": ") && piece.contains("events from before the restart are lost")),
         "{pieces:?}"
     );
     assert!(pieces.iter().any(|piece| piece.contains("list_changed")), "it goes on: {pieces:?}");

@@ -122,6 +122,9 @@ impl Bus {
         self.ctx.report(Reason::Draining, None, || {
             format!("a second signal: everything ends within a second; {pending} pending requests get errors")
         });
+        if self.ctx.shutdown.stage < Stage::Quiescing {
+            self.ctx.out.push(Effect::StopAccept);
+        }
         self.close_clients();
         if self.ctx.shutdown.stage < Stage::Terminating {
             self.terminate();

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::members::{Member, Opening, Role};
+use super::members::{Member, Restoring, Role};
 use super::places::gives_way;
 use crate::access::Refusal;
 use crate::bus::origin::Names;
@@ -61,7 +61,8 @@ impl<I: Io> Shell<I> {
                 is_paused: false,
                 is_closing: false,
                 is_flushing: false,
-                opening: Opening::Done,
+                restoring: Restoring::No,
+                record: None,
                 since: now,
                 visitors: 0,
                 detached: None,

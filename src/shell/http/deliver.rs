@@ -438,7 +438,9 @@ impl<I: Io> Reactor<I> {
             Close::Flush => {
                 (member.is_closing, member.is_flushing) = (true, true);
                 let untold: Vec<_> = member.inbox.iter_mut().filter_map(|waiting| waiting.tells.take()).collect();
-                untold.into_iter().for_each(|(connection, _)| self.lose_member(now, connection, client, &[], &[]));
+                untold.into_iter().for_each(|(connection, _)| {
+                    self.lose_member(now, connection, client, &[], (&[], &Fault::no_session()))
+                });
                 self.flush_by_role(now, client);
                 self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
             }
@@ -454,6 +456,9 @@ impl<I: Io> Reactor<I> {
         self.http.memory.held -= member.waiting();
         self.removed_by_role(now, &member);
         self.notify.changed();
+        // A session that outlives the daemon, or whose worker has not begun, may be asked again.
+        let goes_on = member.role.kept().id().is_some_and(|id| self.lasting.has(id));
+        let fault = if goes_on { Fault::session_waits() } else { Fault::session_ended_before() };
         let mut connections = member.connections();
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
         for at in connections {
@@ -461,7 +466,7 @@ impl<I: Io> Reactor<I> {
             let unanswered = member.role.kept().unanswered_on(stream);
             let (held, begun): (Vec<_>, Vec<_>) = unanswered.iter().partition(|id| member.holds(id));
             let [held, begun] = [held, begun].map(|ids| ids.into_iter().map(Id::token).collect::<Vec<_>>());
-            self.lose_member(now, at, client, &begun, &held);
+            self.lose_member(now, at, client, &begun, (&held, &fault));
         }
         let lost = member.forget();
         self.count_lost_events(client, lost);
@@ -469,15 +474,22 @@ impl<I: Io> Reactor<I> {
     }
 
     /// The client of a connection's request is gone: each request with one of these ids gets an error, and so does each
-    /// that was `held`, which no worker has got.
-    fn lose_member(&mut self, now: Moment, slot: usize, client: ClientKey, ids: &[Vec<u8>], held: &[Vec<u8>]) {
+    /// that was `held`, which no worker has got: this one.
+    fn lose_member(
+        &mut self,
+        now: Moment,
+        slot: usize,
+        client: ClientKey,
+        ids: &[Vec<u8>],
+        (held, fault): (&[Vec<u8>], &Fault),
+    ) {
         let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.member.take_if(|member| *member == client).is_none() {
             return;
         }
         let is_waiting = self.connections[AsHttp(slot)].state == State::Waiting;
         if ids.is_empty() && is_waiting {
-            let fault = if held.is_empty() { Fault::no_session() } else { Fault::session_ended_before() };
+            let fault = if held.is_empty() { Fault::no_session() } else { fault.clone() };
             let id = Some(held).filter(|held| held.len() == 1).and_then(|held| held.first());
             return self.refuse_http(now, slot, &fault, id.map(Vec::as_slice));
         }
@@ -485,7 +497,7 @@ impl<I: Io> Reactor<I> {
             if is_waiting {
                 self.begin_events_by_role(now, slot);
             }
-            self.queue_faults(slot, &Fault::session_ended_before(), held);
+            self.queue_faults(slot, fault, held);
         }
         // The core has reported the loss.
         self.fail_exchange(now, slot, &Fault::session_ended(), ids);

@@ -14,6 +14,7 @@ use crate::bus::port::{ClientKey, ListenerId, Moment, Names, PoolId, Source};
 use crate::bus::settings::Era;
 use crate::mcp::write::EventId;
 use crate::mcp::{Kind, Message, Session};
+use crate::state;
 
 /// A message queued for the core.
 pub(super) struct Waiting {
@@ -114,10 +115,10 @@ pub(super) trait Keeps {
 
 /// How far the `initialize` of a session that an earlier daemon has begun is: what its client sends waits behind it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Opening {
+pub(super) enum Restoring {
     /// It is answered, or there is none.
     #[default]
-    Done,
+    No,
     /// It is the first message that waits for the core.
     Queued,
     /// A worker has it.
@@ -147,7 +148,9 @@ pub(super) struct Member {
     /// The core closes it as soon as its last lines were sent.
     pub is_flushing: bool,
     /// Whether it waits for a worker that knows it again.
-    pub opening: Opening,
+    pub restoring: Restoring,
+    /// What is kept of it for a later daemon, once its `initialize` is answered.
+    pub record: Option<Box<state::Session>>,
     /// When it was last active.
     pub since: Moment,
     /// Number of connections whose last request was one of this session.
@@ -187,6 +190,18 @@ impl Member {
         let is_its = |waiting: &&Waiting| waiting.taken == 0 && waiting.message.kind() == Kind::Request;
         let ids = self.inbox.iter().filter(is_its).filter_map(|waiting| waiting.message.id());
         ids.into_iter().any(|held| Id::parse(held).is_ok_and(|held| held == *id))
+    }
+
+    /// The next message for the core. Behind an `initialize` that a worker has to answer first only answers are: it may
+    /// ask something before.
+    pub(super) fn next_waiting(&mut self) -> Option<Waiting> {
+        match self.restoring {
+            Restoring::No | Restoring::Queued => self.inbox.pop_front(),
+            Restoring::Asked => {
+                let at = self.inbox.iter().position(|waiting| waiting.message.kind() == Kind::Response)?;
+                self.inbox.remove(at)
+            }
+        }
     }
 
     /// Whether a connection waits only for its message to be accepted.

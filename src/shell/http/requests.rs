@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
-use super::members::{Member, Opening, Waiting};
+use super::members::{Member, Restoring, Waiting};
 use super::protocols;
 use super::service::Service;
 use crate::access::{Caller, Refusal};
@@ -328,11 +328,10 @@ impl<I: Io> Shell<I> {
         let mut left = SHARE;
         loop {
             let http = &mut self.reactor.http;
-            let is_read =
-                |member: &&mut Member| !member.is_paused && !member.is_flushing && member.opening != Opening::Asked;
+            let is_read = |member: &&mut Member| !member.is_paused && !member.is_flushing;
             let Some(member) = http.members.get_mut(client).filter(is_read) else { return };
             let is_closing = member.is_closing;
-            let Some(mut waiting) = member.inbox.pop_front() else { return };
+            let Some(mut waiting) = member.next_waiting() else { return };
             if left == 0 {
                 member.inbox.push_front(waiting);
                 return http.members.resume(client);
@@ -359,8 +358,8 @@ impl<I: Io> Shell<I> {
                 }
             }
             http.memory.held -= waiting.message.weight();
-            if let Some(member) = http.members.get_mut(client).filter(|member| member.opening == Opening::Queued) {
-                member.opening = Opening::Asked;
+            if let Some(member) = http.members.get_mut(client).filter(|member| member.restoring == Restoring::Queued) {
+                member.restoring = Restoring::Asked;
             }
             let Some((connection, serial)) = waiting.tells else { continue };
             // A request that is refused has its answer elsewhere.

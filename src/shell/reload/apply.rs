@@ -138,6 +138,7 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         reactor.connections.configure(config);
         reactor.http.configure(config);
+        reactor.lasting.configure(config);
         reactor.memory.most = config.limits.max_memory;
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
         reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, config)).collect();

@@ -417,14 +417,16 @@ impl Door {
         }
         // Some have sessions of an earlier daemon.
         let pool = self.machine.shell.reactor.workers.pools[0].core.id.clone();
+        let listener = self.machine.shell.reloads.running.listeners[0].address();
         let mut kept = Vec::new();
         for visitor in self.visitors.iter_mut().filter(|visitor| !visitor.is_modern()) {
             if self.random.one_in(3) {
-                kept.push(visitor.returns(&pool, &mut self.random));
+                kept.push(visitor.returns(&pool, &listener, &mut self.random));
             }
         }
         let until = self.machine.shell.reactor.clock.now().after(Duration::from_secs(600));
-        self.machine.shell.reactor.lasting = Lasting::of(kept, until);
+        self.machine.shell.reactor.lasting = Lasting::of(kept);
+        self.machine.shell.reactor.lasting.wait_until(until);
         let callers = if self.acp.is_some() { self.random.range(1..4) } else { 0 };
         self.callers.extend((0..callers).map(|name| Caller::new(100 + name)));
         let mut steps = self.random.range(200..STEPS).min(most_steps).max(1);

@@ -123,11 +123,13 @@ impl Visitor {
     }
 
     /// It has a session of an earlier daemon, in this pool.
-    pub(super) fn returns(&mut self, pool: &str, random: &mut Random) -> state::Session {
+    pub(super) fn returns(&mut self, pool: &str, listener: &str, random: &mut Random) -> state::Session {
         let id = format!("earlier.{}", self.name);
         let session = state::Session {
             id: state::Key::of(&id),
             pool: pool.to_owned(),
+            listener: listener.to_owned(),
+            daemons: 0,
             owner: state::Owner::Anyone,
             version: self.version.to_owned(),
             initialize: self.initialize().to_string(),

@@ -135,6 +135,13 @@ impl Fault {
         Self { why: why.into(), data: Some(data), ..Self::no_session() }
     }
 
+    /// No worker serves the session now, which is known: no worker has got the request, and it may be asked again.
+    pub fn session_waits() -> Self {
+        let data = json!({ "reason": Reason::RequestDiscarded.name(), "delivered": false });
+        let why = "no worker serves this session now; ask again";
+        Self { code: Reason::RequestDiscarded.code(), data: Some(data), ..Self::busy(why) }
+    }
+
     /// The answer to a request could not be kept until its client came back for it.
     pub fn answer_lost() -> Self {
         let why = Reason::EventsLost;

@@ -106,17 +106,17 @@ pub struct Session {
     pub version: Option<&'static Revision>,
     /// The initialize request, until it is answered.
     pub initialize: Option<Id>,
-    /// That request as it was sent, while it may be kept for a later daemon.
-    pub opening: Option<Box<[u8]>>,
     /// The initialize request that a restored session's worker was sent again, until it is answered.
-    pub again: Option<Id>,
+    pub replayed: Option<Id>,
     /// The first one is the GET stream.
     streams: Vec<Stream>,
     exchanges: Vec<Exchange>,
     next: u32,
     log: Log,
     /// Smaller numbers of streams and events are those of an earlier daemon; 0 if none has begun it.
-    earlier: u32,
+    numbers_from: u32,
+    /// An earlier daemon has begun it, and none of its streams was told yet that what was kept there is lost.
+    is_new_to_its_streams: bool,
 }
 
 impl Session {
@@ -128,42 +128,46 @@ impl Session {
         let general =
             Stream { number: 0, connection: None, pending: 0, place: 0, has_events: true, is_for_answer_alone: false };
         let (streams, exchanges) = (vec![general], Vec::new());
-        let (version, opening, again) = (None, None, None);
         Self {
             id,
-            version,
+            version: None,
             initialize,
-            opening,
-            again,
+            replayed: None,
             streams,
             exchanges,
             next: Self::FIRST,
             log: Log::default(),
-            earlier: 0,
+            numbers_from: 0,
+            is_new_to_its_streams: false,
         }
     }
 
-    /// A session that an earlier daemon has begun, with this version. Streams and their events are counted from `earlier`
-    /// on, a random number, since its client may know smaller ones, whose events are lost.
-    pub fn restored(id: Box<str>, version: &[u8], earlier: u32) -> Self {
+    /// A session that an earlier daemon has begun, with this version. Streams and their events are counted from a number
+    /// that depends on this random one: its client may know smaller ones, whose events are lost.
+    pub fn restored(id: Box<str>, version: &[u8], random: u32) -> Self {
         let mut session = Self::new(id, None);
         session.agree(version);
-        let earlier = earlier % (1 << 30) + (1 << 30);
-        (session.earlier, session.next, session.streams[0].place) = (earlier, earlier, earlier);
+        let from = random % (1 << 30) + (1 << 30);
+        (session.numbers_from, session.next, session.streams[0].place) = (from, from, from);
+        session.is_new_to_its_streams = true;
         session
     }
 
     /// Whether an earlier daemon has given out an event, so that it and what followed it there is lost.
     pub fn is_of_earlier(&self, id: EventId) -> bool {
         let general = &self.streams[0];
-        let is_ours =
-            if id.stream == 0 { (self.earlier..=general.place).contains(&id.place) } else { id.stream >= self.earlier };
-        self.earlier > 0 && !is_ours
+        let is_ours = if id.stream == 0 {
+            (self.numbers_from..=general.place).contains(&id.place)
+        } else {
+            id.stream >= self.numbers_from
+        };
+        self.numbers_from > 0 && !is_ours
     }
 
-    /// Whether an earlier daemon has begun it, and what that kept is lost.
-    pub fn is_restored(&self) -> bool {
-        self.earlier > 0
+    /// Whether a GET that resumes after this event, or after none, has to be told that events of an earlier daemon are lost.
+    pub fn tells_of_loss(&mut self, behind: Option<EventId>) -> bool {
+        let is_first = std::mem::take(&mut self.is_new_to_its_streams);
+        behind.map_or(is_first, |id| self.is_of_earlier(id))
     }
 
     /// Records the negotiated version, if it is a known one.
@@ -542,7 +546,9 @@ mod tests {
     #[test]
     fn a_restored_session_gives_out_no_number_twice_and_resumes_its_general_stream_alone() {
         let mut session = Session::restored("s".into(), b"2025-11-25", 7);
-        assert!(session.is_restored() && session.version.is_some());
+        assert!(session.version.is_some());
+        assert!(session.tells_of_loss(None) && !session.tells_of_loss(None), "it is said once");
+        assert!(session.tells_of_loss(Some(EventId { stream: 0, place: 5 })), "and to who asks for what is lost");
         let stream = post(&mut session, 10, 1, None);
         assert!(stream > 1000);
         for place in [0, 5, u32::MAX] {

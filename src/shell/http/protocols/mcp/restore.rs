@@ -1,67 +1,88 @@
 //! Sessions of an earlier daemon (`src/shell/lasting.rs`). The first request that names one, from its owner, begins it
 //! anew: a worker is sent its `initialize`, and when it has answered that, the notification that followed. What its client
-//! sends meanwhile waits behind.
+//! sends meanwhile waits behind. A client of a shared worker the core introduces to the next one in the same way
+//! (`eras/opening.rs`), but of a session that a dead process had it knows nothing.
 
 use std::sync::Arc;
 
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, PoolId};
 use crate::io::Io;
-use crate::mcp::{Fault, Message, Session};
+use crate::mcp::{Fault, Kind, Message, Session};
 use crate::random;
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
 use crate::shell::http::deliver::Said;
-use crate::shell::http::members::{Member, Opening, Role, Waiting};
+use crate::shell::http::members::{Restoring, Role, Waiting};
 use crate::shell::lasting::Lasting;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 use crate::state;
 
+/// What follows `initialize`, if it is not known how the client has put it.
+const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+/// Whether it is the notification that follows `initialize`.
+pub(super) fn is_initialized(message: &Message) -> bool {
+    message.kind() == Kind::Notification && *message.method() == *b"notifications/initialized"
+}
+
+/// Whether an error is the daemon's own: no worker has refused anything.
+fn is_ours(said: &Said<'_>) -> bool {
+    let text = said.whole();
+    let data = member(&text, b"error").and_then(|error| member(error, b"data"));
+    data.is_some_and(|data| member(data, b"reason").is_some() && member(data, b"delivered").is_some())
+}
+
 impl<I: Io> Shell<I> {
-    /// The session of an earlier daemon that a request names, and its pool, if it is the sender's and nobody has named it
-    /// yet.
-    fn waiting_asked(&self, slot: usize) -> Option<(Arc<state::Session>, PoolId)> {
-        let Reactor { connections, lasting, workers, clock, .. } = &self.reactor;
+    /// The session that a request names, and its pool, if it is kept, is the sender's, and has no client here. And whether it
+    /// waits for its client since an earlier daemon.
+    fn kept_asked(&self, slot: usize) -> Option<(Arc<state::Session>, PoolId, bool)> {
+        let Reactor { connections, http, lasting, workers, clock, .. } = &self.reactor;
         let connection = &connections[AsHttp(slot)];
         let (asked, origin) = (connection.incoming.asked.as_ref()?, &connection.incoming.sender.origin);
-        let session = lasting.waiting(clock.now(), asked.session.as_deref()?)?;
+        let id = asked.session.as_deref().filter(|id| !http.members.sessions.contains_key(*id))?;
+        let (session, waits) = lasting.find(clock.now(), id)?;
         let is_meant = asked.pool.as_deref().is_none_or(|name| name == session.pool);
         let may_use = |pool: &PoolId| self.bus.view().offers(connection.listener, origin, *pool);
         let pool = workers.pools.iter().position(|pool| pool.core.id == session.pool && pool.restores);
         let pool = pool.map(PoolId::at).filter(|pool| is_meant && may_use(pool))?;
-        Lasting::is_of(session, &origin.names).then(|| (Arc::clone(session), pool))
+        let listener = self.reloads.running.listeners.get(connection.listener.index())?;
+        Lasting::is_of(session, &origin.names, listener).then(|| (Arc::clone(session), pool, waits))
     }
 
     /// Begins the session that a request names anew, if an earlier daemon has begun it.
     ///
     /// # Errors
-    /// There is no room for it now, or the daemon shuts down.
+    /// There is no room for it now, or the daemon shuts down: it goes on at the next one.
     pub(super) fn restore_asked(&mut self, slot: usize) -> Result<(), Fault> {
-        let Some((kept, pool)) = self.waiting_asked(slot) else { return Ok(()) };
+        let Some((kept, pool, waits)) = self.kept_asked(slot) else { return Ok(()) };
         if self.bus.view().refuses_requests() {
             return Err(Fault::shutting_down());
+        }
+        if !waits {
+            return Ok(());
         }
         let Reactor { connections, http, clock, .. } = &mut self.reactor;
         let now = clock.now();
         let asked = connections[AsHttp(slot)].incoming.asked.as_ref();
         let id: Box<str> = asked.and_then(|asked| asked.session.as_deref()).ok_or_else(Fault::no_session)?.into();
         let initialize = Message::of_line(kept.initialize.as_bytes(), &mut http.lines);
-        let again = initialize.as_ref().and_then(Message::id).and_then(|id| Id::parse(id).ok());
-        let (Some(initialize), Some(again)) = (initialize, again) else { return Ok(()) };
-        let mut earlier = [0; 4];
-        let random = random::fill(&mut earlier, random::Flags::NONBLOCK);
+        let replayed = initialize.as_ref().and_then(Message::id).and_then(|id| Id::parse(id).ok());
+        let (Some(initialize), Some(replayed)) = (initialize, replayed) else { return Ok(()) };
+        let mut number = [0; 4];
+        let random = random::fill(&mut number, random::Flags::NONBLOCK);
         random.map_err(|_| Fault::busy("the system has no random numbers yet"))?;
-        let mut session = Session::restored(id.clone(), kept.version.as_bytes(), u32::from_ne_bytes(earlier));
-        session.again = Some(again);
+        let mut session = Session::restored(id.clone(), kept.version.as_bytes(), u32::from_ne_bytes(number));
+        session.replayed = Some(replayed);
         self.reactor.end_own_client(slot);
         let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
         self.reactor.lasting.goes_on(&id);
         self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
         self.reactor.visit(now, slot, Some(client));
         if let Some(member) = self.reactor.http.members.get_mut(client) {
-            member.opening = Opening::Queued;
+            member.restoring = Restoring::Queued;
         }
         let number = self.bus.view().client_number(client);
         tracing::info!(
@@ -75,9 +96,9 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
-    /// Forgets the session that a request ends, if it waits for its client since an earlier daemon.
+    /// Forgets the session that a request ends, if it is kept and has no client here.
     pub(super) fn forget_asked(&mut self, slot: usize) -> bool {
-        let is_there = self.waiting_asked(slot).is_some();
+        let is_there = self.kept_asked(slot).is_some();
         let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
         if let Some(id) = asked.and_then(|asked| asked.session.as_deref()).filter(|_| is_there) {
             self.reactor.lasting.forget(id, true);
@@ -87,41 +108,47 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Reactor<I> {
-    /// Keeps a session that has begun for a later daemon, with its `initialize`.
-    pub(super) fn keep_session(&mut self, client: ClientKey, opening: &[u8]) {
+    /// A worker has answered the `initialize` of a session: it is kept for a later daemon, if that was a result.
+    pub(super) fn keep_session(&mut self, client: ClientKey, is_error: bool) {
         let Some(member) = self.http.members.get_mut(client) else { return };
-        let pool = &self.workers.pools[member.pool.index()].core.id;
-        let names = member.names.clone();
-        let Some(session) = member.session() else { return };
-        if let Some(version) = session.version {
-            self.lasting.keep(&session.id, &names, pool, version.date, opening);
+        let record = member.record.take().filter(|_| !is_error);
+        let version = member.session().and_then(|session| session.version);
+        if let (Some(record), Some(version)) = (record, version) {
+            self.lasting.keep(state::Session { version: version.date.to_owned(), ..*record });
         }
     }
 
-    /// A worker has answered the `initialize` of a restored session: what waits behind it goes on, or the session ends.
+    /// The `initialize` of a restored session is answered: what waits behind it goes on, or the session ends. One that no
+    /// worker has answered waits for its client again.
     pub(super) fn restored(&mut self, now: Moment, client: ClientKey, said: &Said<'_>) {
         let text = said.whole();
         let version = member(&text, b"result").and_then(|result| string_in(result, b"protocolVersion"));
-        let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return };
-        session.again = None;
+        let Some(member) = self.http.members.get_mut(client) else { return };
+        let pool = &self.workers.pools[member.pool.index()].core.id;
+        let Some(session) = member.session() else { return };
+        session.replayed = None;
         let is_same = session.version.map(|known| known.date.as_bytes()) == version.as_deref();
+        let id = session.id.clone();
+        if said.is_error && is_ours(said) {
+            return self.tell(now, Input::Left(client));
+        }
         if said.is_error || !is_same {
-            let id = session.id.clone();
             tracing::warn!(
                 reason = "session_restored",
+                pool = pool,
                 "a session of an earlier daemon has ended: its worker has refused the initialize that began it, or \
                  chosen another version; its client has to begin anew"
             );
             self.lasting.forget(&id, true);
             return self.tell(now, Input::Left(client));
         }
-        let initialized = self.lasting.initialized_of(&session.id);
-        let message = initialized.and_then(|text| Message::of_line(text.as_bytes(), &mut self.http.lines));
-        let Some(member) = self.http.members.get_mut(client) else { return };
-        member.opening = Opening::Done;
-        if let Some(message) = message {
-            self.http.memory.held += message.weight();
-            member.inbox.push_front(Waiting { message, tells: None, trace: None, offered: 0, taken: 0 });
+        member.restoring = Restoring::No;
+        if !member.inbox.iter().any(|waiting| is_initialized(&waiting.message)) {
+            let text = self.lasting.initialized_of(&id).unwrap_or(INITIALIZED);
+            if let Some(message) = Message::of_line(text.as_bytes(), &mut self.http.lines) {
+                self.http.memory.held += message.weight();
+                member.inbox.push_front(Waiting { message, tells: None, trace: None, offered: 0, taken: 0 });
+            }
         }
         self.http.members.resume(client);
     }

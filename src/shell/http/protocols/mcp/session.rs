@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use super::restore::is_initialized;
 use super::{Client, needs_events, no_batches, says_batches, too_long};
 use crate::bus::eras::protocol::INVALID_REQUEST;
 use crate::bus::id::Id;
@@ -21,8 +22,7 @@ use crate::shell::connections::{AsHttp, Connections};
 use crate::shell::http::Http;
 use crate::shell::http::deliver::{Beginning, Said, Text};
 use crate::shell::http::exchange::{Exchange, Replay, State, Unsent};
-use crate::shell::http::members::{Keeps, Member, Role};
-use crate::shell::lasting::LONGEST;
+use crate::shell::http::members::{Keeps, Member, Restoring, Role};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -83,21 +83,26 @@ fn kind_of<'a>(said: &'a Said<'_>) -> session::Line<'a> {
 }
 
 impl<I: Io> Shell<I> {
-    /// Starts a session with a connection's request, which has this id. It is kept for a later daemon if it is given.
+    /// Starts a session with a connection's `initialize`, which has this id.
     fn begin_session(
         &mut self,
         now: Moment,
         slot: usize,
         pool: PoolId,
         id: Id,
-        opening: Option<&[u8]>,
+        initialize: &[u8],
     ) -> Result<ClientKey, Fault> {
         self.reactor.end_own_client(slot);
         let listener = self.reactor.connections[AsHttp(slot)].listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
-        let mut session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
-        session.opening = opening.map(Box::from);
-        let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
+        let name: Box<str> = policy.new_id().map_err(Fault::busy)?.into();
+        let names = &self.reactor.connections[AsHttp(slot)].incoming.sender.origin.names;
+        let (at, of) = (&self.reloads.running.listeners[listener.index()], &self.reactor.workers.pools[pool.index()]);
+        let record = self.reactor.lasting.begins(&name, names, of, at, initialize);
+        let client = self.add_member(now, slot, pool, Role::Session(Box::new(Session::new(name, Some(id)))))?;
+        if let Some(member) = self.reactor.http.members.get_mut(client) {
+            member.record = record;
+        }
         self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
         self.reactor.visit(now, slot, Some(client));
         Ok(client)
@@ -114,9 +119,7 @@ impl<I: Io> Shell<I> {
             true => {
                 let pool = self.pool_asked(slot)?;
                 let id = messages[0].id().and_then(|id| Id::parse(id).ok());
-                let is_kept = self.reactor.lasting.is_on() && self.reactor.workers.pools[pool.index()].restores;
-                let opening = Some(messages[0].text()).filter(|text| is_kept && text.len() <= LONGEST);
-                self.begin_session(now, slot, pool, id.ok_or_else(too_long)?, opening)?
+                self.begin_session(now, slot, pool, id.ok_or_else(too_long)?, messages[0].text())?
             }
             false => self.session_asked(slot)?,
         };
@@ -142,7 +145,7 @@ impl<I: Io> Shell<I> {
         }
         let cancelled: Vec<usize> =
             messages.iter().filter_map(|message| session.cancel(&cancelled_by(message)?)).collect();
-        if let Some(first) = messages.iter().find(|message| *message.method() == *b"notifications/initialized") {
+        if let Some(first) = messages.iter().find(|message| is_initialized(message)) {
             lasting.initialized(&session.id, first.text());
         }
         self.await_answer(now, slot);
@@ -224,7 +227,7 @@ impl<I: Io> Reactor<I> {
         let session = self.http.members.get_mut(client)?.session()?;
         let kind = kind_of(said);
         let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
-        if answered.is_some() && session.again == answered {
+        if answered.is_some() && session.replayed == answered {
             self.restored(now, client, said);
             return None;
         }
@@ -246,8 +249,7 @@ impl<I: Io> Reactor<I> {
             if let Some(version) = version {
                 session.agree(&version);
             }
-            let opening = session.opening.take().filter(|_| !said.is_error);
-            opening.into_iter().for_each(|opening| self.keep_session(client, &opening));
+            self.keep_session(client, said.is_error);
         }
         if is_last
             && let Some(at) = connection
@@ -348,7 +350,7 @@ impl<I: Io> Reactor<I> {
             None => session.open(slot),
         };
         let stream = behind.map_or(0, |id| id.stream);
-        let is_lost = session.is_restored() && behind.is_none_or(|id| session.is_of_earlier(id));
+        let is_lost = session.tells_of_loss(behind);
         let place = behind.filter(|_| !is_lost).map_or_else(|| session.place(0), |id| id.place);
         self.cut_replays(now, slot, client, stream);
         if let Some(old) = old.filter(|old| *old != slot) {
@@ -362,7 +364,7 @@ impl<I: Io> Reactor<I> {
             let is_old = connection.incoming.is_old;
             write::comment(
                 connection.outgoing.queue(),
-                "the daemon was restarted: events before that are lost",
+                "the daemon was restarted, and events from before the restart are lost",
                 is_old,
             );
         }
@@ -550,7 +552,12 @@ impl Client for Session {
 
     fn removed<I: Io>(reactor: &mut Reactor<I>, _now: Moment, member: &Member) {
         reactor.http.memory.keep_log(member.kept(), 0);
-        member.role.kept().id().into_iter().for_each(|id| reactor.lasting.forget(id, false));
+        let Some(id) = member.role.kept().id() else { return };
+        match member.restoring {
+            Restoring::No => reactor.lasting.forget(id, false),
+            // No worker has answered it.
+            Restoring::Queued | Restoring::Asked => reactor.lasting.waits_again(id),
+        }
     }
 }
 

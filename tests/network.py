@@ -369,7 +369,9 @@ class User:
                     await self.client.begin()
                 answer = await asyncio.wait_for(ask(self.client, id), PATIENCE)
             except (Ended, asyncio.TimeoutError) as error:
-                if not is_late or isinstance(error, asyncio.TimeoutError):
+                # What crosses the end of a WebSocket whose daemon shuts down has reached no worker.
+                crosses = "code=1001, reason='shutting_down'" in str(error)
+                if not (is_late or crosses) or isinstance(error, asyncio.TimeoutError):
                     self.failed.append(f"{self.kind.__name__} lost request {id}: {error!r}")
                 self.late += 1
                 self.client, again = None, True

@@ -23,6 +23,7 @@ use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
 use crate::closing::{begin_refusing, count_refused, leave_unread, leave_untaken};
+use crate::ended::record_left;
 use crate::eviction::idle_deadline;
 use crate::fleet::admission::{lets_in, no_room};
 use crate::fleet::life::stop_worker;
@@ -202,6 +203,8 @@ impl Bus {
         }
         if how == Close::Refuse {
             begin_refusing(&mut self.ctx, key);
+        } else {
+            record_left(&mut self.ctx, key);
         }
         // Workers that waited for it can continue: what they send to it has no receiver now.
         self.ctx.release_waiters(Peer::Client(key));

@@ -4,6 +4,7 @@
 //! the limit is lost, and counted.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,7 +12,7 @@ use core::time::Duration;
 use memchr::memmem;
 use ndjson_scan::{Line, decoded, member};
 
-use super::message::{Parsed, session_name, session_named};
+use super::message::{Parsed, is_response, session_name, session_named};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, Text};
 use super::report::{Reason, WorkerName};
@@ -124,6 +125,8 @@ struct Begun {
 pub(super) struct Records {
     /// Each pending request that has a record, by slot.
     begun: Vec<Option<Begun>>,
+    /// The request that a client has to wait with before a worker gets it, and since when.
+    waiting: BTreeMap<ClientKey, (Moment, Ended)>,
     /// The trace id that was sent with the bytes that are being received, if one was.
     sent_with: Text,
     ended: Vec<Ended>,
@@ -262,28 +265,69 @@ pub(super) fn record_refusal(
     reason: Reason,
     said: Option<&Said>,
 ) {
-    let pool = pool_meant(fleets, ctx, sessions, from, line);
     let now = ctx.time.now();
     if !ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
         return;
     }
-    let Some(identity) = ctx.clients.identity(from) else { return };
-    let id = line.get(line.id);
-    let method = method_of(line);
-    let trace = ctx.out.records().as_ref().map(|records| records.trace_of(line)).unwrap_or_default();
-    let ended = Ended {
+    let waited = now.since(ctx.time.taken_at());
+    let Some(ended) = unforwarded(fleets, ctx, sessions, from, line) else { return };
+    let Some(records) = ctx.out.records() else { return };
+    records.add(Ended { waited, ending: Ending::of(REFUSED, reason, said), ..ended });
+}
+
+/// What is known of a client's request that no worker has got.
+fn unforwarded(
+    fleets: &Fleets,
+    ctx: &mut Ctx,
+    sessions: &Sessions,
+    from: ClientKey,
+    line: Parsed<'_>,
+) -> Option<Ended> {
+    let pool = pool_meant(fleets, ctx, sessions, from, line);
+    let trace = ctx.out.records().as_ref()?.trace_of(line);
+    let (id, method) = (line.get(line.id), method_of(line));
+    Some(Ended {
         pool,
-        waited: now.since(ctx.time.taken_at()),
         tool: tool_of(&method, line),
         trace,
         bytes_in: bytes_of(&line),
         id: id[..id.len().min(2 * MAX_REQUEST_ID_LEN)].into(),
         method,
         session: begin_of(&session_named(line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
-        ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
-    };
+        ..Ended::of(from, ctx.clients.identity(from)?, Ending::default())
+    })
+}
+
+/// This line of a client, which was taken from it at `taken_at`, has to wait, or none has. A request is remembered: if its
+/// client leaves, it has ended.
+#[cold]
+pub(super) fn note_waiting(
+    fleets: &Fleets,
+    ctx: &mut Ctx,
+    sessions: &Sessions,
+    from: ClientKey,
+    waiting: Option<(Parsed<'_>, Moment)>,
+) {
+    let request = waiting.filter(|(line, _)| line.id.is_some() && !is_response(line));
+    let ended = request.and_then(|(line, since)| Some((since, unforwarded(fleets, ctx, sessions, from, line)?)));
     let Some(records) = ctx.out.records() else { return };
-    records.add(ended);
+    match ended {
+        Some(ended) => drop(records.waiting.insert(from, ended)),
+        None => drop(records.waiting.remove(&from)),
+    }
+}
+
+/// A client is closed: the request that it had to wait with ends before a worker gets it.
+pub(super) fn record_left(ctx: &mut Ctx, client: ClientKey) {
+    let now = ctx.time.now();
+    let Some(records) = ctx.out.records() else { return };
+    if let Some((since, ended)) = records.waiting.remove(&client)
+        && records.admit(now)
+    {
+        let reason = Reason::RequestDiscarded;
+        let ending = Ending::of(Outcome::of(reason).name(), reason, None);
+        records.add(Ended { waited: now.since(since), ending, ..ended });
+    }
 }
 
 impl Requests {

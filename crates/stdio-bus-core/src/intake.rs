@@ -10,7 +10,7 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
-use super::ended::{Ended, Ending};
+use super::ended::{Ended, Ending, note_waiting};
 use super::fleet::pool::Pools;
 use super::id::{Id, Spelled};
 use super::message::{Parsed, Verb, has_method, print_of, verb};
@@ -370,6 +370,16 @@ impl Bus {
         let (done, waiting) = batch.split_at(lines);
         let is_timed = self.ctx.settings.has_time_limits() || self.ctx.out.keeps_records();
         let waits = flow == Flow::Blocked && is_timed;
+        if let Peer::Client(client) = from
+            && (waits || kept.is_some())
+            && self.ctx.out.keeps_records()
+        {
+            let first = waiting.first().filter(|_| waits).map(|line| {
+                let taken_at = kept.as_ref().map_or(now, |kept| kept.taken_at(line.span.end as usize, now));
+                (Parsed { window: &window, line }, taken_at)
+            });
+            note_waiting(&self.fleets, &mut self.ctx, &self.sessions, client, first);
+        }
         let received = self.ctx.endpoint(from).map(|end| {
             take_lines(end, now, done);
             let received = match flow {

@@ -165,3 +165,50 @@ fn a_record_tells_how_long_a_request_waited_before_its_worker_got_it() {
     bench.bus.take_ended(|ended| told.push((ended.waited.as_secs(), ended.took.as_secs())));
     assert_eq!(told, [(0, 7), (3, 4)]);
 }
+
+#[test]
+fn a_request_whose_client_leaves_before_a_worker_got_it_is_recorded() {
+    let mut limited = settings(vec![pool(1, Assignment::RoundRobin)]);
+    limited.limits.max_output_queue = 10;
+    for (how, outcome) in [("breaks", "client_left"), ("is gone", "client_left"), ("is refused", REFUSED)] {
+        let mut bench = recording(limited.clone());
+        let (other, waits, worker) = (bench.client(), bench.client(), bench.worker(0));
+        bench.stalls(worker);
+        for (client, id) in [(other, 1), (waits, 2)] {
+            let call = r#""method":"tools/call","params":{"name":"search"}"#;
+            bench.write(client, &format!(r#"{{"id":{id},{call}}}"#));
+        }
+        assert!(bench.is_paused(waits));
+        bench.pass(seconds(3));
+        match how {
+            "breaks" => bench.breaks(waits),
+            "is gone" => bench.gone(waits),
+            _ => bench.shutdown(),
+        }
+        let mut told = Vec::new();
+        bench.bus.take_ended(|ended| {
+            let [id, tool] = [ended.id, ended.tool].map(|text| String::from_utf8_lossy(text.as_bytes()).into_owned());
+            told.push((id, tool, ended.ending.outcome, ended.waited.as_secs(), ended.worker.is_some()));
+        });
+        told.retain(|(id, ..)| id == "2");
+        assert_eq!(told, [("2".to_owned(), "search".to_owned(), outcome, 3, false)]);
+    }
+}
+
+#[test]
+fn a_request_that_has_waited_and_is_answered_is_recorded_once_though_its_client_leaves_then() {
+    let mut limited = settings(vec![pool(1, Assignment::RoundRobin)]);
+    limited.limits.max_output_queue = 10;
+    let mut bench = recording(limited);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.stalls(worker);
+    for id in 1..=2 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+    }
+    bench.takes(worker, 1000);
+    for id in 1..=2 {
+        bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+    }
+    bench.gone(client);
+    assert_eq!(told(&mut bench), ["1", "2"].map(|id| (id.to_owned(), "answered", None)));
+}

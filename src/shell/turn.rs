@@ -37,6 +37,9 @@ use crate::bus::shutdown::Stage;
 use crate::io::Io;
 use crate::io::ring::Completion;
 
+/// A deadline that is noticed this late was not noticed for want of CPU, and what has arrived meanwhile comes first.
+const LATE: Duration = Duration::from_millis(1);
+
 /// How long to wait for the last cancelled operations at the end.
 const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
 
@@ -160,10 +163,12 @@ impl<I: Io> Shell<I> {
         completions.clear();
         let gap = self.enter(&mut completions)?;
         let now = self.reactor.clock.now();
-        if let Some((held_up, suspended)) = gap {
-            // A signal may have ended the wait before the completion it caused: those available by now belong to this
-            // moment.
+        if gap.is_some() || self.is_late(now) {
+            // A signal, or its time, may have ended the wait before the completions that it caused: those available by now
+            // belong to this moment, and nobody is taken for silent who has spoken by then.
             self.reactor.io.turn(Some(Duration::ZERO), &mut completions)?;
+        }
+        if let Some((held_up, suspended)) = gap {
             self.step(|shell| shell.reactor.tell(now, Input::Gap { held_up, suspended }));
         }
         for completion in &completions {
@@ -209,6 +214,11 @@ impl<I: Io> Shell<I> {
         let elapsed = reactor.io.turned_at();
         self.admin.turned_at = self.admin.is_on.then_some(elapsed);
         Ok(reactor.clock.read(elapsed, || reactor.io.asleep(), planned))
+    }
+
+    /// Whether the core's next deadline has passed for so long that the daemon had no CPU then.
+    fn is_late(&self, now: Moment) -> bool {
+        self.bus.view().next_deadline().is_some_and(|deadline| deadline.after(LATE) <= now)
     }
 
     /// How long the next turn may wait.

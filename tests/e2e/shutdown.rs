@@ -187,6 +187,50 @@ fn a_client_that_asks_on_does_not_hold_up_the_drain() {
     daemon.ends_well();
 }
 
+/// Stops the daemon while a client's silence counts, for longer than it may last, and has the client ask meanwhile. Returns
+/// whether it was stopped before it had closed the client.
+fn asks_while_it_stands_still(daemon: &Daemon, client: &mut Client) -> bool {
+    daemon.stand_still();
+    let came_in_time = !client.is_over();
+    if came_in_time {
+        client.ask("late", "who", json!({}));
+        std::thread::sleep(Duration::from_millis(600));
+    }
+    daemon.signal(Signal::CONT);
+    if came_in_time {
+        let refused = client.answer("late");
+        assert_eq!(refused["error"]["data"], json!({ "reason": "shutting_down", "delivered": false }));
+    }
+    client.ends();
+    came_in_time
+}
+
+#[test]
+fn a_request_that_has_arrived_before_its_silent_client_is_closed_is_refused() {
+    for was_refused in [false, true] {
+        let came_in_time = (0..20).any(|_| {
+            let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 60).start();
+            let (mut client, mut other) = (daemon.connect(), daemon.connect());
+            client.request(1, "who", json!({}));
+            other.ask(1, "hold", json!({}));
+            other.request(2, "who", json!({}));
+            daemon.signal(Signal::TERM);
+            daemon.logs(&["shutting down"]);
+            if was_refused {
+                client.ask(2, "who", json!({}));
+                client.error(2, "shutting_down");
+            }
+            let came_in_time = asks_while_it_stands_still(&daemon, &mut client);
+            other.send(&json!({ "method": "release" }));
+            other.answer(1);
+            other.ends();
+            daemon.ends_well();
+            came_in_time
+        });
+        assert!(came_in_time, "the daemon was never stopped in time");
+    }
+}
+
 #[test]
 fn a_lame_duck_without_clients_ends_at_once() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("lame_duck_sec", 600).start();

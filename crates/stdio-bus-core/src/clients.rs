@@ -474,7 +474,8 @@ impl Bus {
         let is_read = !client.end().gate.waits() && !client.end().stream.waits();
         let is_silent = is_read.then(|| {
             let is_amid_a_line = client.closing().skips_line() || client.end().stream.is_amid();
-            client.heard().max(client.closing().since()).after(if is_amid_a_line { LONGEST } else { SILENCE })
+            let may_last = is_amid_a_line || client.closing().awaits_workers() && self.ctx.shutdown.has_workers();
+            client.heard().max(client.closing().since()).after(if may_last { LONGEST } else { SILENCE })
         });
         // One that is slow to take its errors has the time that the shutdown gives to all.
         let deadline = client.closing().deadline().filter(|_| is_read || !self.ctx.shutdown.has_deadline_for_clients());

@@ -1,7 +1,8 @@
 //! The shutdown of the daemon: Running → LameDuck → Quiescing → Terminating → Killing → Flushing → Done (spec 10,
 //! decision 14). It only moves forward. From Quiescing on new requests are refused, from Terminating on all client
 //! input. A client that waits for nothing is closed with its first refusal, or when it is silent; and before it is closed
-//! it is read until it is silent, for a second at most: everything received is answered or refused.
+//! it is read until it is silent, for a second at most: everything received is answered or refused. One that was silent
+//! is read until the workers have ended, too, since its next request may be under way; then all are closed at once.
 
 use alloc::string::String;
 use core::time::Duration;
@@ -26,6 +27,9 @@ const LAST_GRACE: Duration = Duration::from_secs(1);
 /// A daemon without clients and sessions is a lame duck for this long at most: whoever comes by a balancer that has not
 /// noticed yet comes again within it.
 const ALONE: Duration = Duration::from_secs(1);
+
+/// Why its clients are closed.
+const SHUTS_DOWN: &str = "the daemon is shutting down";
 
 /// Two signals within this time count as one: timeout(1), systemd and containers signal us and our group.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
@@ -83,6 +87,11 @@ impl Shutdown {
     /// Whether there is a moment at which all remaining clients are closed.
     pub fn has_deadline_for_clients(&self) -> bool {
         self.stage == Stage::Flushing || self.immediate
+    }
+
+    /// Whether workers run that may still answer.
+    pub(crate) fn has_workers(&self) -> bool {
+        self.stage < Stage::Flushing
     }
 
     /// Whether the workers are told to stop: new connections are rejected, all client input is refused, and no worker
@@ -180,7 +189,7 @@ impl Bus {
             format!("shutting down: {why}; {clients} clients are connected, {pending} requests are pending{patience}")
         });
         for subscription in subscriptions {
-            self.fail_request(subscription, Reason::ShuttingDown, "the daemon is shutting down");
+            self.fail_request(subscription, Reason::ShuttingDown, SHUTS_DOWN);
         }
         self.advance_shutdown();
     }
@@ -251,7 +260,9 @@ impl Bus {
 
     fn close_clients(&mut self) {
         for client in self.ctx.clients.keys() {
-            self.close_orderly(client, Reason::ShuttingDown, "the daemon is shutting down");
+            self.close_orderly(client, Reason::ShuttingDown, SHUTS_DOWN);
+            // It may have been read until now because workers ran.
+            self.ctx.wake_at(client.into(), self.ctx.time.now().after(Duration::from_nanos(1)));
         }
     }
 
@@ -273,7 +284,12 @@ impl Bus {
             match is_busy {
                 true => self.ctx.timers.arm(Timer::Drain, self.ctx.time.now().after(grace.max(closing::SILENCE))),
                 false if silent_at > self.ctx.time.now() => self.ctx.timers.arm(Timer::Drain, silent_at),
-                false => self.close_client(key, Close::Flush, Reason::ShuttingDown),
+                false => {
+                    self.close_orderly(key, Reason::ShuttingDown, SHUTS_DOWN);
+                    if let Some(client) = self.ctx.clients.get_mut(key) {
+                        client.closing_mut().await_workers();
+                    }
+                }
             }
         }
     }
@@ -287,7 +303,7 @@ impl Bus {
             |client: &Client| client.end().traffic.refused > refused && !awaits_something(&self.sessions, client);
         let closes = self.ctx.shutdown.refuses_requests() && client.is_some_and(is_done);
         if closes {
-            self.close_orderly(key, Reason::ShuttingDown, "the daemon is shutting down");
+            self.close_orderly(key, Reason::ShuttingDown, SHUTS_DOWN);
         }
         closes
     }

@@ -16,13 +16,22 @@ pub(crate) struct Closing {
     bytes: usize,
     /// It is in the middle of a line that is not kept.
     skips: bool,
+    /// It was silent before refusing began, and is read as long as workers run.
+    awaits_workers: bool,
     /// The error that it gets for what it still sends.
     refusal: Option<Refusal>,
 }
 
 impl Closing {
-    pub(super) const NONE: Self =
-        Self { why: None, deadline: None, since: Moment(0), bytes: 0, skips: false, refusal: None };
+    pub(super) const NONE: Self = Self {
+        why: None,
+        deadline: None,
+        since: Moment(0),
+        bytes: 0,
+        skips: false,
+        awaits_workers: false,
+        refusal: None,
+    };
 
     /// It begins, or goes on faster, without a deadline. Returns the first reason that was given.
     pub(super) fn begin(&mut self, why: Reason) -> Reason {
@@ -34,6 +43,16 @@ impl Closing {
     pub(crate) fn refuse(&mut self, now: Moment, why: Reason, refusal: Refusal) {
         self.why.get_or_insert(why);
         (self.since, self.refusal) = (now, Some(refusal));
+    }
+
+    /// It was silent when refusing began: as long as workers run, it is read on.
+    pub(crate) fn await_workers(&mut self) {
+        self.awaits_workers = true;
+    }
+
+    /// Whether it is read as long as workers run: nothing of it was refused yet.
+    pub(crate) fn awaits_workers(&self) -> bool {
+        self.awaits_workers && self.bytes == 0
     }
 
     /// Why it is closed, once it is.

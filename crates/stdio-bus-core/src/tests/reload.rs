@@ -749,7 +749,7 @@ fn a_drain_waits_for_an_active_session_without_pending_requests() {
     assert_eq!((bench.how_closed(client), bench.signals_to(worker)), (None, vec![]));
     tells(&mut bench, worker, "idle");
     bench.pass(seconds(1));
-    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse));
     assert_eq!(bench.read(client).len(), 1, "it has heard of the end");
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
 }

@@ -35,7 +35,57 @@ fn quiescing_ends_when_the_last_client_has_its_answers_and_is_silent() {
     bench.pass(milliseconds(249));
     assert_eq!((bench.how_closed(client), bench.signals_to(worker)), (None, vec![]));
     bench.pass(milliseconds(1));
-    assert_eq!((bench.how_closed(client), bench.signals_to(worker)), (Some(Close::Flush), vec![Signal::Terminate]));
+    assert_eq!((bench.how_closed(client), bench.signals_to(worker)), (Some(Close::Refuse), vec![Signal::Terminate]));
+}
+
+/// A bus that drains, with a client that has been silent for so long that it is closed, and the only worker.
+fn silent() -> (Bench, Peer, Peer) {
+    let (mut bench, client, worker) = quiescing(seconds(10));
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    bench.read(client);
+    bench.shutdown();
+    bench.pass(milliseconds(250));
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+    (bench, client, worker)
+}
+
+#[test]
+fn a_silent_client_is_heard_until_the_workers_have_ended_and_closed_at_once_then() {
+    let (mut bench, client, worker) = silent();
+    bench.pass(milliseconds(500));
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse));
+    bench.dies(worker);
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+}
+
+#[test]
+fn a_request_that_was_under_way_when_its_client_counted_as_silent_is_refused() {
+    for has_ended in [false, true] {
+        let (mut bench, client, worker) = silent();
+        match has_ended {
+            false => bench.pass(milliseconds(900)),
+            // It is read for 100 ms in any case.
+            true => {
+                bench.dies(worker);
+                bench.pass(milliseconds(99));
+            }
+        }
+        bench.write(client, r#"{"id":2,"method":"x"}"#);
+        let error = bench.read_json(client)["error"].take();
+        assert_eq!(error["data"], json!({ "reason": "shutting_down", "delivered": false }));
+        bench.pass(milliseconds(100));
+        assert_eq!(bench.how_closed(client), Some(Close::Flush), "it has been told");
+    }
+}
+
+#[test]
+fn a_silent_client_waits_for_workers_that_do_not_end_for_a_second_at_most() {
+    let (mut bench, client, _) = silent();
+    bench.pass(milliseconds(999));
+    assert_eq!(bench.how_closed(client), Some(Close::Refuse));
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
 }
 
 #[test]
@@ -51,7 +101,7 @@ fn quiescing_waits_for_no_subscription() {
         assert_eq!((&told["id"], &told["error"]["data"]["reason"]), (&id.into(), &"shutting_down".into()));
     }
     bench.pass(seconds(1));
-    assert_eq!((bench.how_closed(listener), bench.how_closed(client)), (Some(Close::Flush), None));
+    assert_eq!((bench.how_closed(listener), bench.how_closed(client)), (Some(Close::Refuse), None));
     bench.write(worker, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
     bench.pass(seconds(1));

@@ -69,6 +69,27 @@ fn a_session_ends_at_once_if_its_initialize_is_abandoned() {
 }
 
 #[test]
+fn a_session_whose_client_closes_before_its_initialize_is_answered_is_gone_before_the_answer_comes() {
+    // It answers after a second: what closes looks like what half-closes, and would be taken for one that reads.
+    let pool = with(worker("tools", 1, &["--slow", "1000000"]), "assignment", "client");
+    let daemon = door_of(with_admin(Setup::new([pool])), json!({}));
+    let mut client = Http::connect(daemon.address());
+    client.post(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
+    daemon.until("the session has begun", || gauge(&daemon, "stdio_bus_clients") == 1);
+    drop(client);
+    daemon.until("no client knows it, and it is gone", || gauge(&daemon, "stdio_bus_clients") == 0);
+    // One that half-closes gets its session.
+    let mut client = Http::connect(daemon.address());
+    client.post(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
+    client.half_close();
+    let answer = client.answer();
+    assert_eq!(answer.status, 200);
+    let mut next = Http::connect(daemon.address()).with("Mcp-Session-Id", &answer.fields["mcp-session-id"]);
+    assert_eq!(next.ask(&notification("notifications/initialized", json!({}))).status, 202);
+    daemon.stop();
+}
+
+#[test]
 fn events_that_are_kept_count_as_memory() {
     let daemon = door_of(with_admin(Setup::new([dedicated()])), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);

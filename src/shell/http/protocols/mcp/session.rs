@@ -498,13 +498,18 @@ impl Client for Session {
         reactor.begin_session_events(now, slot, None, place);
     }
 
-    /// It still gets its answers; but the client of a GET stream has gone, and will return for undelivered events.
+    /// It still gets its answers; but the client of a GET stream has gone, and will return for undelivered events. Whether
+    /// one that awaits its session has gone is asked at once: the session would be nobody's, and have a worker.
     fn half_closed<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize) {
         let connection = &reactor.connections[AsHttp(slot)];
+        let (state, stream) = (connection.state, connection.stream);
         let is_get = connection.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
-        match connection.state {
-            State::Events if is_get => reactor.leave_stream(now, slot),
-            _ => reactor.doubt_http(now, slot),
+        if state == State::Events && is_get {
+            return reactor.leave_stream(now, slot);
+        }
+        reactor.doubt_http(now, slot);
+        if reactor.http.session_of(&reactor.connections, slot).is_some_and(|session| session.begins_on(stream)) {
+            reactor.set_deadline(slot, now);
         }
     }
 

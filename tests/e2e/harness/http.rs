@@ -75,6 +75,10 @@ impl Http {
         let params = json!({ "protocolVersion": version, "capabilities": {} });
         let answer = client.ask(&json!({ "jsonrpc": "2.0", "id": "init", "method": "initialize", "params": params }));
         assert_eq!(answer.status, 200, "{answer:?}");
+        if answer.is_stream() {
+            // It has waited for a worker for so long that it is kept alive.
+            client.events();
+        }
         let id = answer.fields["mcp-session-id"].clone();
         client.with("Mcp-Session-Id", &id)
     }

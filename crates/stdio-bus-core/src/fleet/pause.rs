@@ -14,8 +14,10 @@ use crate::fleet::balancer::Group;
 use crate::fleet::pool::Pools;
 use crate::index::{GroupId, ListenerId, PoolId};
 use crate::message::Parsed;
+use crate::origin::Origin;
 use crate::peer::{ClientKey, WorkerKey};
 use crate::port::Effect;
+use crate::settings::{Assignment, Era};
 use crate::view::View;
 
 impl Group {
@@ -27,6 +29,46 @@ impl Group {
 }
 
 impl Fleets {
+    /// The group that new clients of a listener use: its own, or that of another pool while the pool of its own is paused.
+    pub(crate) fn group_of_new(&self, ctx: &Ctx, listener: ListenerId) -> GroupId {
+        let group = self.balancer.of_listener(listener);
+        self.detour(ctx, listener, &Origin::default(), group).unwrap_or(group)
+    }
+
+    /// Where a client's requests that name no pool go while the only pool of its group is paused, a dedicated one: to the
+    /// first of the other dedicated pools that it may use and that goes on.
+    fn detour(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin, group: GroupId) -> Option<GroupId> {
+        let has_choice = ctx.settings.listener(listener).is_some_and(|listener| listener.pool.is_none());
+        if !self.balancer[group].is_paused(&self.pools) || !self.balancer[group].is_dedicated() || !has_choice {
+            return None;
+        }
+        let goes_on = |pool: &PoolId| {
+            let is_dedicated = ctx.settings.pools[*pool].assignment == Assignment::Dedicated;
+            is_dedicated && !self.pools[*pool].is_paused() && ctx.settings.offers(listener, origin, *pool)
+        };
+        ctx.settings.places_of_pools().find(goes_on).map(|pool| GroupId::Fleet(pool.of(Era::Legacy)))
+    }
+
+    /// A client's line is for this group. If it would wait until the group's pool is resumed, and another pool could serve it,
+    /// all that names no pool goes there from now on. Returns where.
+    pub(crate) fn go_elsewhere(
+        &self,
+        ctx: &mut Ctx,
+        client: ClientKey,
+        group: GroupId,
+        line: Parsed<'_>,
+    ) -> Option<GroupId> {
+        if !self.waits_for_resume(group, line) || line.pool.is_some() || ctx.clients.worker_in(client, group).is_some()
+        {
+            return None;
+        }
+        let at = ctx.clients.get(client).filter(|client| client.mcp().era.is_none() && client.group() == group)?;
+        let other = self.detour(ctx, at.identity().listener, &at.identity().origin, group)?;
+        let lends = self.balancer[other].lends();
+        ctx.clients.get_mut(client)?.regroup(other, lends);
+        Some(other)
+    }
+
     /// Whether a line for this group is a request, and waits until the operator resumes the group's pools.
     pub(crate) fn waits_for_resume(&self, group: GroupId, line: Parsed<'_>) -> bool {
         line.id.is_some() && self.balancer()[group].is_paused(self.pools())
@@ -46,6 +88,10 @@ impl Fleets {
         if ctx.settings.pools.get(pool.index()).is_some_and(|pool| !pool.is_gone) {
             self.pools_mut().set_paused(pool, true);
             ctx.workers_changed = true;
+            // Nobody waits for a turn there: another pool may have a worker, or the wait has no end.
+            for fleet in self.pools.of(pool) {
+                self.queue.stop_awaiting_turns_of(ctx, &self.balancer, fleet);
+            }
         }
     }
 
@@ -108,8 +154,14 @@ impl View<'_> {
     /// Whether the operator has paused all pools of a listener.
     pub fn are_pools_paused_of(&self, listener: impl Into<ListenerId>) -> bool {
         let (fleets, listener) = (&self.bus.fleets, listener.into());
-        let group = || &fleets.balancer()[fleets.balancer().of_listener(listener)];
+        let group = || &fleets.balancer()[fleets.group_of_new(&self.bus.ctx, listener)];
         self.has_listener(listener) && group().is_paused(fleets.pools())
+    }
+
+    /// The only pool that messages of a client go to which name none.
+    pub fn pool_of(&self, client: ClientKey) -> Option<PoolId> {
+        let group = self.bus.ctx.clients.get(client)?.group();
+        self.bus.fleets.balancer()[group].only_fleet().map(|fleet| fleet.pool)
     }
 
     fn has_listener(&self, listener: ListenerId) -> bool {

@@ -121,6 +121,12 @@ impl WorkerQueue {
         stop_awaiting(ctx, false, over);
     }
 
+    /// A fleet gives no turns any more: clients that wait for one of its workers are asked again what they want.
+    pub(crate) fn stop_awaiting_turns_of(&mut self, ctx: &mut Ctx, groups: &Balancer, fleet: FleetId) {
+        let over = self.take(|waiting| waiting.for_turn && groups[waiting.group].has(fleet));
+        stop_awaiting(ctx, false, over);
+    }
+
     /// The next turn: the source that has waited longest for one, and of its clients the first one that may still send.
     /// A spare can be taken while a worker is being started.
     fn next_turn_of(&self, ctx: &Ctx, (pools, groups, admission): (&Pools, &Balancer, &Admission)) -> Option<usize> {

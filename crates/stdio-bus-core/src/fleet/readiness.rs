@@ -156,7 +156,7 @@ fn listener_serves(fleets: &Fleets, ctx: &Ctx, listener: ListenerId) -> Result<(
     if fleets.admission.is_paused(listener) {
         return paused("this listener");
     }
-    let all = fleets.balancer[fleets.balancer.of_listener(listener)].fleets();
+    let all = fleets.balancer[fleets.group_of_new(ctx, listener)].fleets();
     any_or_first(all.map(|fleet| pool_serves(&fleets.pools, ctx, fleet.pool)))
 }
 

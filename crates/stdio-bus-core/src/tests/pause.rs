@@ -64,6 +64,54 @@ fn other_pools_go_on_and_get_what_names_no_pool() {
 }
 
 #[test]
+fn what_names_no_pool_goes_to_the_next_dedicated_pool_that_goes_on_and_stays_there() {
+    let mut settings = settings(vec![pool(1, Assignment::Dedicated), pool(1, Assignment::Dedicated)]);
+    (settings.pools[0].id, settings.pools[1].id) = ("a".into(), "b".into());
+    settings.pools[1].max_instances = 4;
+    let mut bench = Bench::new(settings.clone());
+    let [client, before, named] = [(); 3].map(|()| bench.client());
+    let (first, other) = (bench.worker(0), bench.worker(1));
+    bench.write(before, r#"{"id":1,"method":"m"}"#);
+    assert_eq!(bench.read(first).len(), 1);
+    bench.handle(Input::PausePool(A));
+    for id in 1..=2 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+    }
+    bench.write(before, r#"{"id":2,"method":"m"}"#);
+    bench.write(named, r#"{"id":1,"method":"m","pool":"a"}"#);
+    assert_eq!((bench.read(first).len(), bench.read(other).len()), (0, 2));
+    assert!(bench.is_paused(before), "its worker is in the paused pool");
+    assert!(bench.is_paused(named), "it wants no other one");
+    assert_eq!(bench.bus.view().listener_readiness(0), Some(Readiness::Ready));
+    bench.handle(Input::ResumePool(A));
+    bench.write(client, r#"{"id":3,"method":"m"}"#);
+    assert_eq!((bench.read(first).len(), bench.read(other).len()), (1, 1), "each goes on with its own worker");
+    // A pool that a listener prefers is that of its clients.
+    settings.listeners[0].pool = Some(A);
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    bench.handle(Input::PausePool(A));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    assert!(bench.is_paused(client));
+}
+
+#[test]
+fn a_client_that_waits_for_its_turn_in_a_pool_that_is_paused_then_is_served_by_another_one() {
+    let mut settings = settings(vec![pool(1, Assignment::Dedicated), pool(1, Assignment::Dedicated)]);
+    (settings.pools[0].id, settings.pools[1].id) = ("a".into(), "b".into());
+    settings.pools[0].max_instances = 3;
+    let mut bench = Bench::starting(settings);
+    let (served, waits) = (bench.client(), bench.client());
+    for client in [served, waits] {
+        bench.write(client, r#"{"id":1,"method":"m"}"#);
+    }
+    assert!(!bench.is_paused(served) && bench.is_paused(waits), "one worker is started at a time");
+    bench.handle(Input::PausePool(A));
+    let other = bench.worker(1);
+    assert_eq!(bench.read(other).len(), 1);
+}
+
+#[test]
 fn a_request_that_waits_for_a_resume_times_out_like_any_other() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.pools[0].request_timeout = Some(seconds(5));

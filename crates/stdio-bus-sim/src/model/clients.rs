@@ -75,6 +75,29 @@ impl Model {
         self.may_name(client, pool).then_some(pool)
     }
 
+    /// All messages of a client that name no pool go to this one now. If it was another one until now, that is paused, the
+    /// client has no worker there, and this is the first of those that it may use instead.
+    pub fn goes_to(&mut self, client: usize, pool: usize) {
+        let at = &self.clients[client];
+        let (pools, _) = self.pools_of(at.group);
+        if pools == [pool] {
+            return;
+        }
+        assert!(
+            pools.iter().all(|pool| self.paused.contains(pool)),
+            "client {client} leaves pools {pools:?}, which go on"
+        );
+        assert!(
+            pools.iter().all(|pool| self.is_dedicated(*pool)),
+            "client {client} leaves pools {pools:?}, which are shared"
+        );
+        assert_eq!(self.settings.listeners[at.listener].pool, None, "client {client} leaves the pool of its listener");
+        assert!(at.assigned.iter().all(|(of, _)| *of != at.group), "client {client} leaves its worker");
+        let goes_on = |pool: &usize| self.is_dedicated(*pool) && !self.paused.contains(pool);
+        assert_eq!(self.offered(at.listener).into_iter().find(goes_on), Some(pool), "client {client} goes elsewhere");
+        self.clients[client].group = pool;
+    }
+
     /// Whether messages of a client may name a pool.
     pub(super) fn may_name(&self, client: usize, pool: usize) -> bool {
         let offered = places(&self.settings.listeners[self.clients[client].listener]);

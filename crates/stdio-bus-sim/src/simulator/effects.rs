@@ -26,6 +26,7 @@ impl World {
         // The counter shows what a report may hold back.
         let has_stalled = self.more(Reason::ClientStalled) + self.more(Reason::ClientSlow) > 0;
         self.learn_expired(&effects);
+        self.learn_pools();
         let released = effects.iter().enumerate().filter_map(|(at, effect)| match effect {
             Effect::Release(worker) => Some((at, self.worker(*worker))),
             _ => None,

@@ -193,6 +193,15 @@ impl World {
         }
     }
 
+    /// While a pool is paused, its new clients use another one.
+    pub(super) fn learn_pools(&mut self) {
+        for (at, client) in self.clients.iter().enumerate().filter(|(_, client)| !client.closed) {
+            if let Some(pool) = self.bus.view().pool_of(client.key) {
+                self.model.goes_to(at, pool.index());
+            }
+        }
+    }
+
     pub(super) fn learn_owners_by(&mut self, client: usize, lines: &[usize]) {
         let key = self.clients[client].key;
         for at in 0..self.workers.len() {

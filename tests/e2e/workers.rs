@@ -129,6 +129,22 @@ fn a_pool_that_starts_on_demand_has_no_process_before_its_first_line_nor_when_no
 }
 
 #[test]
+fn what_a_worker_has_not_read_when_its_pool_falls_asleep_reaches_it_nevertheless() {
+    let setup = Setup::new([]);
+    let (slow, noted) = (setup.path("slow"), setup.path("noted"));
+    script(&slow, &format!("#!/bin/sh\nsleep 4\ncat > {0}.part && mv {0}.part {0}\n", noted.display()));
+    let pool = json!({ "id": "a", "command": slow, "start": "on_demand", "idle_stop_sec": 1, "instances": 1 });
+    let mut daemon = setup.set("pools", json!([pool])).start();
+    let mut client = daemon.connect();
+    client.send(&json!({ "jsonrpc": "2.0", "method": "note" }));
+    daemon.logs(&["reason=pool_asleep"]);
+    daemon.until("it has read to the end of its stdin", || noted.exists());
+    assert!(fs::read_to_string(&noted).unwrap().contains("note"));
+    daemon.until("its worker has ended", || daemon.descendants().is_empty());
+    daemon.stop();
+}
+
+#[test]
 fn a_pool_sets_the_environment_and_the_directory_of_its_workers() {
     let setup = Setup::new([]).variable("KEPT", "from the daemon").variable("CHANGED", "from the daemon");
     let directory = setup.path("work");

@@ -28,7 +28,7 @@ use crate::eviction::idle_deadline;
 use crate::fleet::admission::{lets_in, no_room};
 use crate::fleet::life::stop_worker;
 use crate::fleet::reload::release_gone_pools;
-use crate::fleet::roll::notice_leaving;
+use crate::fleet::roll::notice_end_of_work;
 use crate::flow::delivery::release_overdue;
 use crate::index::{GroupId, ListenerId, PoolId};
 use crate::peers::{Client, Identity, McpState, Phase};
@@ -244,7 +244,7 @@ impl Bus {
         let leaves = |worker: &Worker| worker.owner() == Some(key) && worker.tenure().is_leaving();
         of_client.extend(self.ctx.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
         for worker in of_client {
-            notice_leaving(&mut self.ctx, worker);
+            notice_end_of_work(&mut self.ctx, worker);
             if self.ctx.workers.owner(worker) == Some(key) {
                 stop_worker(&mut self.ctx, worker);
             }

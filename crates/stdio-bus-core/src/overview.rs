@@ -154,6 +154,8 @@ pub struct PoolRow<'a> {
     pub is_paused: bool,
     /// It has no workers until a line needs one.
     pub is_asleep: bool,
+    /// How often it was woken.
+    pub woken: u64,
     /// How long its wakes have taken, from the line to the first answer of a worker.
     pub wakes: &'a Histogram,
     /// Its counters.
@@ -371,6 +373,7 @@ impl<'a> View<'a> {
             out: slots().filter(|slot| slot.is_out()).count(),
             is_paused: self.bus.fleets.pools()[pool].is_paused(),
             is_asleep: self.bus.fleets.pools().is_asleep(pool),
+            woken: self.bus.fleets.pools()[pool].woken(),
             wakes: self.bus.fleets.pools()[pool].wakes(),
             tally: self.bus.fleets.pools()[pool].tally(),
         })

@@ -365,8 +365,10 @@ pub(super) fn error_for(
     if !takes_errors(ctx, to) {
         return None;
     }
-    // A worker that was replaced has not simply ended.
-    let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
+    // A worker that was replaced, or has never said anything, has not simply ended.
+    let told = cause
+        .filter(|cause| matches!(cause, Reason::WorkerReplaced | Reason::StartTimeout))
+        .map_or(reason.told(), Reason::name);
     let (cause, lists_revisions) = (cause.map(Reason::name), reason == Reason::EraUnsupported);
     let data = reply::Data { reason: told, cause, delivered, lists_revisions };
     Some(Said { code, reason: told, line: reply::error(id, session, code, text, &data) })

@@ -137,7 +137,7 @@ reasons! {
     WorkerFloods "worker_floods" Warn "A worker writes much that has no receiver; it is read with pauses.",
     WorkerSilent "worker_silent" Warn "A worker has written nothing for 30 s although requests wait for it.",
     WorkerHangs "worker_hangs" Error "Three requests in a row to a worker timed out without any output, or two checks of its pool; it is restarted.",
-    StartTimeout "start_timeout" Error "A worker of a pool that starts on demand has said nothing for start_timeout_sec although it owes an answer; it is restarted.",
+    StartTimeout "start_timeout" Error says -32011 "A worker of a pool that starts on demand has said nothing for start_timeout_sec although it owes an answer; it is restarted.",
     WorkerDoubtful "worker_doubtful" Warn "A worker has said nothing for worker_silent_sec although it owes answers; new clients go to others.",
     WorkerWell "worker_well" Info "A doubtful worker has said something, or owes nothing any more.",
     WorkerReplaced "worker_replaced" Warn "A worker is replaced: by a reload, for its age, requests or memory, or by the operator.",

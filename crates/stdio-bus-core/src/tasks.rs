@@ -25,7 +25,7 @@ use super::router::message::{Message, Said};
 use super::shares::Shares;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::fleet::roll::notice_leaving;
+use crate::fleet::roll::notice_end_of_work;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId};
 use crate::peers::{Client, Clients};
 
@@ -291,7 +291,7 @@ impl Tasks {
         }
         self.set_works(&name, works);
         if !works {
-            notice_leaving(ctx, worker);
+            notice_end_of_work(ctx, worker);
         }
     }
 

@@ -269,7 +269,10 @@ fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, R
     let id = required(request, "pool")?;
     let pool = pool_meant(view, id)?;
     is_served(view)?;
-    let done = format!("the workers of pool {id} are replaced in turn, and those that are missing started");
+    let done = match view.bus.view().is_asleep(pool) {
+        true => format!("pool {id} is asleep: its next line starts workers"),
+        false => format!("the workers of pool {id} are replaced in turn, and those that are missing started"),
+    };
     Ok((Act::Tell(Input::RestartPool(pool)), done))
 }
 

@@ -11,7 +11,7 @@ use crate::bus::usage::Used;
 use crate::shell::workers::usage::Usage;
 
 /// The states of a worker, by number.
-pub(super) const STATES: [&str; 5] = ["starting", "running", "stopping", "killed", "stopped"];
+pub(super) const STATES: [&str; 6] = ["starting", "running", "ending", "stopping", "killed", "stopped"];
 
 /// Seconds, rounded to milliseconds.
 pub(super) fn seconds(duration: Duration) -> f64 {

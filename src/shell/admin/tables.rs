@@ -140,7 +140,7 @@ tables! {
         "requests": Outcome::ALL.iter().map(|one| (one.name(), pool.tally.requests(*one))).collect::<Value>(),
         "answer_seconds_half_below" as "p50": quantile(pool.tally, 0.5),
         "answer_seconds_99_percent_below" as "p99": quantile(pool.tally, 0.99),
-        "wakes": pool.wakes.count(),
+        "wakes": pool.woken,
         "wake_seconds_half_below" as "wake_p50": below(pool.wakes, 0.5),
         "wake_seconds_99_percent_below" as "wake_p99": below(pool.wakes, 0.99),
         "instances": pool.settings.instances,

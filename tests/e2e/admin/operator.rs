@@ -173,6 +173,8 @@ fn to_have_a_daemon_drain_twice_and_then_to_send_it_a_signal_does_not_end_it_ear
 fn the_drain_of_a_daemon_without_clients_and_workers_is_answered_before_it_ends() {
     let pool = with(worker("agents", 1, &[]), "start", "on_demand");
     let daemon = start_ready(Setup::new([pool]));
+    let restarts = said(&daemon, &["restart", "pool", "agents"]);
+    assert_eq!(restarts, "pool agents is asleep: its next line starts workers\n");
     assert_eq!(said(&daemon, &["drain"]), "the daemon drains\n");
     daemon.ends_well();
 }

@@ -5,19 +5,20 @@
 //! as a crash. What comes meanwhile wakes it again.
 //!
 //! A worker has work while it owes an answer that somebody waits for, works on a task, has a session whose client is
-//! there or a client of its own, or while bytes for it are queued in the daemon: what it has not read from its pipe is not
-//! known. When each worker was last needed is looked at on its timer
+//! there or a client of its own, or while bytes for it are queued in the daemon. What is in its pipe it may read when it
+//! leaves. When each worker was last needed is looked at on its timer
 //! alone: lines on the usual way pay nothing for it.
 //!
 //! Of a pool with a fleet for each era either is asleep by itself.
 
 use core::time::Duration;
 
+use super::restart::Restarts;
 use super::tenure::Wear;
 use super::worker::{State, Worker};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::fleet::pool::{Fleet, Pools, WorkerSlot};
+use crate::fleet::pool::{Fleet, Pools};
 use crate::fleet::queue::WorkerQueue;
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, WorkerKey};
@@ -33,7 +34,7 @@ impl Fleets {
     /// that may start a worker at once.
     pub(super) fn wake_for_line(&mut self, ctx: &mut Ctx, group: GroupId, is_request: bool) {
         let (here, pools) = (&self.balancer[group], &self.pools);
-        if !here.fleets().any(|fleet| ctx.settings.pools[fleet].may_sleep()) || ctx.shutdown.stops_workers() {
+        if !here.fleets().any(|fleet| ctx.settings.pools[fleet].may_sleep()) || ctx.shutdown.refuses_requests() {
             return;
         }
         // If all are paused, what comes nevertheless is not held up.
@@ -48,7 +49,8 @@ impl Fleets {
             return;
         }
         let now = ctx.time.now();
-        let asleep = || here.fleets().filter(|fleet| pools[*fleet].is_asleep && goes_on(*fleet));
+        let is_asleep = |fleet: &FleetId| pools[*fleet].is_asleep && pools[*fleet].may_start_any(ctx);
+        let asleep = || here.fleets().filter(|fleet| is_asleep(fleet) && goes_on(*fleet));
         let may_begin = |fleet: &FleetId| pools[*fleet].slots.iter().any(|slot| slot.may_begin(now));
         let first = asleep().find(may_begin).or_else(|| asleep().next());
         for fleet in here.fleets() {
@@ -67,7 +69,7 @@ impl Fleets {
             && self.pools.has(fleet)
             && self.pools.pool_era(pool).is_none()
             && !self.pools[pool].is_paused()
-            && !ctx.shutdown.stops_workers()
+            && !ctx.shutdown.refuses_requests()
         {
             self.wake(ctx, fleet, true);
         }
@@ -87,6 +89,7 @@ impl Fleets {
         self.pools[other.unwrap_or(fleet)].woken_at = is_request.then_some(now);
         let id = &ctx.settings.pools[fleet].id;
         let text = format!("pool \"{id}\" is woken: a line has come for it");
+        self.pools[fleet.pool].woken += 1;
         ctx.report(Reason::PoolWoken, None, || text);
         for woken in [Some(fleet), other].into_iter().flatten() {
             self.tick_fleet(ctx, woken);
@@ -150,8 +153,9 @@ impl Fleets {
         ctx.report(Reason::PoolAsleep, None, || text);
         // When its failures are old enough it is ready again.
         let (now, window) = (ctx.time.now(), ctx.settings.limits.restart_window);
-        let has_failed = |slot: &&WorkerSlot| slot.restarts.has_failed_lately(now, window);
-        let failures = self.pools[fleet].slots.iter().filter(has_failed).filter_map(|slot| slot.restarts.due());
+        let restarts = self.pools[fleet].slots.iter().map(|slot| &slot.restarts).chain([&self.pools[fleet].restarts]);
+        let has_failed = |restarts: &&Restarts| restarts.has_failed_lately(now, window);
+        let failures = restarts.filter(has_failed).filter_map(Restarts::due);
         ctx.timers.arm(Timer::Fleet(fleet), failures.max().map(|due| due.max(now).after(window)));
         self.pools.retire_those(ctx, fleet, Some(Wear::Idle), |_, _| true);
         ctx.workers_changed = true;
@@ -194,7 +198,24 @@ impl Fleet {
     pub(super) fn note_asked(&mut self, now: Moment, worker: &Worker) {
         // It had work when it was last looked at.
         let now = worker.tenure.idle().is_none().then_some(now);
-        self.asked_at = self.asked_at.max(worker.answering.waits_since()).max(now.unwrap_or_default());
+        let asked = worker.answering.waits_since().max(worker.tenure.worked_at());
+        self.asked_at = self.asked_at.max(asked).max(now.unwrap_or_default());
+    }
+
+    /// Whether the operator has not taken out all of its workers, or its clients get others.
+    pub(super) fn may_start_any(&self, ctx: &Ctx) -> bool {
+        let settings = &ctx.settings.pools[self.id()];
+        let gives_own = settings.assignment == Assignment::Dedicated && !settings.lends(self.id().era);
+        gives_own || self.slots.iter().take(settings.instances).any(|slot| !slot.is_out)
+    }
+
+    /// Whether the last worker has failed lately in every slot in which one may be started, or with its client.
+    pub(super) fn has_failed_lately(&self, ctx: &Ctx) -> bool {
+        let (now, window) = (ctx.time.now(), ctx.settings.limits.restart_window);
+        let kept = self.slots.iter().take(ctx.settings.pools[self.id()].instances);
+        let mut kept = kept.filter(|slot| !slot.is_out).peekable();
+        self.restarts.has_failed_lately(now, window)
+            || kept.peek().is_some() && kept.all(|slot| slot.restarts.has_failed_lately(now, window))
     }
 
     /// Whether a line would find a worker, as far as is known, though none serves now: one would be started for it, or is
@@ -204,11 +225,8 @@ impl Fleet {
         if !settings.may_sleep() {
             return false;
         }
-        let (now, window) = (ctx.time.now(), ctx.settings.limits.restart_window);
         if self.is_asleep {
-            let mut kept = self.slots.iter().take(settings.instances);
-            let may_start = |slot: &WorkerSlot| !slot.is_out && !slot.restarts.has_failed_lately(now, window);
-            return kept.any(may_start) && self.rests_until(now).is_none();
+            return self.may_start_any(ctx) && !self.has_failed_lately(ctx);
         }
         let mut workers = self.slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
         let starts = |worker: &Worker| worker.process.state() == State::Starting || worker.is_asked();
@@ -276,9 +294,10 @@ fn idle_since(ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, key: WorkerKey)
         || worker.process.state() != State::Running
         || worker.is_asked()
         || !worker.end.asked.is_empty()
+        || worker.is_listened_to_until(ctx.time.now()).is_some()
         || tasks.need(ctx, key).is_some();
     let sent = worker.window.queued();
-    let asked = worker.answering.waits_since();
+    let asked = worker.answering.waits_since().max(worker.tenure.worked_at());
     let spoke = worker.end.stream.spoke_at().unwrap_or_default();
     let since = match worker.tenure.idle() {
         _ if has_work => None,

@@ -239,7 +239,7 @@ impl Bus {
             self.tick_refused(key),
             tick_first_answer(&mut self.ctx, key),
             self.fleets.tick_question(&mut self.ctx, key),
-            tick_extra(self.fleets.pools(), &mut self.ctx, &self.tasks, key),
+            tick_extra(self.fleets.pools_mut(), &mut self.ctx, &self.tasks, key),
             self.fleets.pools.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
             self.fleets.tick_idle(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
@@ -278,7 +278,7 @@ impl Bus {
             State::Running => {
                 (false, Reason::WorkerClosedStdout, "a worker closed its stdout and still runs; it is told to stop")
             }
-            State::Starting | State::Stopping | State::Killed => return self.step(key, Event::Timer),
+            State::Starting | State::Ending | State::Stopping | State::Killed => return self.step(key, Event::Timer),
         };
         if goes_on {
             let at = self.ctx.time.now().after(GRACE);
@@ -331,18 +331,20 @@ fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: Event) -> Life {
     let Some(worker) = ctx.workers.get_mut(key) else { return Life::GoesOn };
     let action = worker.process.step(event);
     let (is_there, drained) = (worker.process.is_there(), worker.process.is_drained());
+    let leaves_by = worker.tenure.leaves_by().filter(|_| action == Action::EndInput).unwrap_or(Moment::NEVER);
     ctx.workers_changed = true;
     let lasts = match action {
         Action::None => return Life::GoesOn,
-        Action::Terminate | Action::Kill => ctx.settings.limits.drain_timeout,
+        Action::EndInput | Action::Terminate | Action::Kill => ctx.settings.limits.drain_timeout,
         Action::Await | Action::ReadRest | Action::Finish => GRACE,
     };
-    set_timer(ctx, key, ctx.time.now().after(lasts));
+    set_timer(ctx, key, ctx.time.now().after(lasts).min(leaves_by));
     if !ctx.workers.worker_takes_messages(key) {
         // Its queue may be lost, and nothing is added to it, so no client has to wait for it.
         ctx.release_waiters(Peer::Worker(key));
     }
     match action {
+        Action::EndInput => ctx.out.push(Effect::CloseStdin(key)),
         Action::Terminate => {
             ctx.out.push(Effect::CloseStdin(key));
             if is_there {
@@ -360,6 +362,15 @@ fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: Event) -> Life {
         Action::None | Action::Await | Action::ReadRest | Action::Kill => {}
     }
     Life::GoesOn
+}
+
+/// Ends a worker that is not needed any more: it gets the end of its stdin behind all that it has not read yet, and a
+/// signal only if it does not end by itself.
+pub(crate) fn end_worker(ctx: &mut Ctx, key: WorkerKey) {
+    let Some(worker) = ctx.workers.get_mut(key) else { return };
+    worker.process.dismiss();
+    let life = step_worker(ctx, key, Event::Leave);
+    debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
 }
 
 /// Stops a worker that is not wanted any more.
@@ -430,7 +441,8 @@ fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
         }
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: it hung",
         Some(Reason::StartTimeout) => {
-            "the worker was replaced before it answered: it said nothing within start_timeout_sec"
+            "the worker was replaced before it answered: it said nothing within start_timeout_sec; its stderr is in the log of \
+             the daemon; raise pools[].start_timeout_sec if it needs more time"
         }
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
         Some(Reason::WorkerReplaced) if tenure.worn() == Some(Wear::Operator) => {

@@ -194,6 +194,8 @@ pub(crate) struct Pool {
     pub(in crate::fleet) discovery: Option<Discovery>,
     /// Its counters.
     pub(in crate::fleet) tally: Tally,
+    /// How often it was woken.
+    pub(in crate::fleet) woken: u64,
     /// How long its wakes have taken, to the first answer of a worker.
     pub(in crate::fleet) wakes: Histogram,
     /// The operator has paused it.
@@ -210,6 +212,7 @@ impl Pool {
             fleets: [Some(Fleet::new(pool, id.of(Era::Legacy), legacy)), modern],
             discovery: has_both.then(Discovery::default),
             tally: Tally::default(),
+            woken: 0,
             wakes: Histogram::default(),
             is_paused: false,
         }
@@ -228,6 +231,11 @@ impl Pool {
     /// Its counters.
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// How often it was woken.
+    pub(crate) fn woken(&self) -> u64 {
+        self.woken
     }
 
     /// How long its wakes have taken, to the first answer of a worker.
@@ -474,8 +482,9 @@ impl Fleet {
     /// the first session.
     fn on_taken_end(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let process = &worker.process;
-        let is_unexpected = worker.owner().is_some() && process.ended_by_itself() && !process.is_unwanted();
-        let is_failure = is_unexpected && ctx.time.now().since(worker.claim.since()) < LASTS;
+        let is_taken = worker.owner().is_some() && !process.is_unwanted();
+        let has_ended_soon = process.ended_by_itself() && ctx.time.now().since(worker.claim.since()) < LASTS;
+        let is_failure = is_taken && (has_ended_soon || process.cause() == Some(Reason::StartTimeout));
         let source = worker.owner().and_then(|owner| ctx.clients.identity(owner)).map(|owner| owner.origin.source());
         let restarts = &mut self.restarts;
         if !is_failure {
@@ -486,8 +495,11 @@ impl Fleet {
         }
         let Some(delay) = restarts.fail_for(ctx.time.now(), source) else { return };
         ctx.tell(Reason::RestartScheduled, || {
-            let text =
-                format!("the worker ended soon after a client got it; the next one starts in {} ms", delay.as_millis());
+            let what = match worker.process.ended_by_itself() {
+                true => "ended soon after a client got it",
+                false => "has said nothing to its client",
+            };
+            let text = format!("the worker {what}; the next one starts in {} ms", delay.as_millis());
             Report { worker: Some(worker.name), ..Report::new(Reason::RestartScheduled, text) }
         });
     }

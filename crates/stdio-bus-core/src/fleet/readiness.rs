@@ -181,8 +181,13 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     if workers().any(Worker::serves) || here.starts_on_demand(ctx, pools) {
         return Ok(());
     }
+    let out = slots.iter().filter(|slot| slot.is_out()).count();
     if here.is_asleep() {
-        return dead(format!("pool \"{id}\" is asleep, and its last worker has failed"));
+        let what = match here.may_start_any(ctx) {
+            true => "its last worker has failed".to_owned(),
+            false => format!("the operator has taken {out} of {} out", slots.len()),
+        };
+        return dead(format!("pool \"{id}\" is asleep, and {what}"));
     }
     if workers().any(Worker::is_asked) {
         return dead(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
@@ -220,7 +225,6 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     }
     let given_up = slots.iter().filter(|slot| slot.restarts.is_given_up()).count();
     let failing = slots.iter().filter(|slot| slot.restarts.is_failing()).count();
-    let out = slots.iter().filter(|slot| slot.is_out()).count();
     let what = match (given_up, failing) {
         (0, 0) if !is_coming && out > 0 => format!("the operator has taken {out} of {} out", slots.len()),
         (0, 0) if is_coming => "the first one is being started".to_owned(),

@@ -3,7 +3,8 @@
 //!
 //! A pool replaces one worker at a time. First a candidate runs beside the others. When it has settled (it has run for
 //! 200 ms without an exit or bad output, or has answered `server/discover`), it takes the slot of an outgoing worker.
-//! That one gets no new work, and ends when its requests and sessions are over, or when `replace_timeout_sec` is.
+//! That one gets no new work, and ends when its requests and sessions are over, or when `replace_timeout_sec` is. Its stdin
+//! is closed, so that it reads first what is left there; a signal ends it if it has not ended after `drain_timeout_sec`.
 //!
 //! Three candidates in a row that do not settle stop the roll: the current workers stay, and if one of them ends, the
 //! last command that settled is started again. On a busy machine a broken command may live for longer than that: so
@@ -20,7 +21,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::demand::pass_idleness_on;
 use crate::fleet::eras::discovery::Question;
-use crate::fleet::life::stop_worker;
+use crate::fleet::life::{end_worker, stop_worker};
 use crate::fleet::pool::{Fleet, Pools};
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
@@ -296,8 +297,7 @@ impl Pools {
             return Some(if by > now { until.min(by) } else { until });
         }
         let is_over = by <= now;
-        let listens = (worker.question == Question::Late).then(|| worker.process.started().after(LISTENED_FOR));
-        let listens = listens.filter(|until| *until > now);
+        let listens = worker.is_listened_to_until(now);
         let stays = if sessions.has_work(ctx, key, worker) { Some(by) } else { listens };
         if let Some(until) = stays.filter(|_| !is_over) {
             return Some(until.min(by));
@@ -311,7 +311,11 @@ impl Pools {
         if let Some(worker) = ctx.workers.get_mut(key) {
             worker.process.replace_for(Reason::WorkerReplaced);
         }
-        stop_worker(ctx, key);
+        if is_over {
+            stop_worker(ctx, key);
+        } else {
+            end_worker(ctx, key);
+        }
         None
     }
 
@@ -400,6 +404,14 @@ impl Pools {
     }
 }
 
+impl Worker {
+    /// Until when it may still answer `server/discover`, if it is late with that.
+    pub(super) fn is_listened_to_until(&self, now: Moment) -> Option<Moment> {
+        let until = (self.question == Question::Late).then(|| self.process.started().after(LISTENED_FOR))?;
+        (until > now).then_some(until)
+    }
+}
+
 impl Sessions {
     /// Whether a worker is needed, even if it gets no new work.
     pub(super) fn has_work(&self, ctx: &Ctx, key: WorkerKey, worker: &Worker) -> bool {
@@ -433,6 +445,13 @@ pub(crate) fn is_outdated(ctx: &Ctx, worker: &Worker) -> bool {
 /// Some work of a worker is over: if it leaves, that may have been the last.
 pub(crate) fn notice_leaving(ctx: &mut Ctx, key: WorkerKey) {
     ctx.workers_changed |= ctx.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
+}
+
+/// The same, if it is over otherwise than by an answer: it was needed until now.
+pub(crate) fn notice_end_of_work(ctx: &mut Ctx, key: WorkerKey) {
+    let now = ctx.time.now();
+    ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.tenure.note_work(now));
+    notice_leaving(ctx, key);
 }
 
 impl Workers {

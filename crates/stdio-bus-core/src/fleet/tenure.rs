@@ -39,6 +39,8 @@ pub(crate) struct Tenure {
     leaves_by: Option<Moment>,
     /// Since when nobody needs it, and how many bytes it had been sent then, as of the last look.
     idle: Option<(Moment, u64)>,
+    /// When some of its work was last over, other than by an answer on the usual way.
+    worked_at: Moment,
 }
 
 impl Tenure {
@@ -49,7 +51,15 @@ impl Tenure {
         let ages_at = pool.max_age.map_or(Moment::NEVER, |age| now.after(age - age * part / 2560));
         let requests = pool.max_requests.unwrap_or(0);
         let less = (u64::from(requests) * u64::from(part) / 2560) as u32;
-        Self { generation, worn: None, ages_at, requests_left: requests - less, leaves_by: None, idle: Some((now, 0)) }
+        Self {
+            generation,
+            worn: None,
+            ages_at,
+            requests_left: requests - less,
+            leaves_by: None,
+            idle: Some((now, 0)),
+            worked_at: Moment::default(),
+        }
     }
 
     /// Whether it gets no new work.
@@ -121,6 +131,16 @@ impl Tenure {
         self.idle = idle;
     }
 
+    /// When some of its work was last over, other than by an answer on the usual way.
+    pub(super) fn worked_at(&self) -> Moment {
+        self.worked_at
+    }
+
+    /// Some of its work is over.
+    pub(super) fn note_work(&mut self, now: Moment) {
+        self.worked_at = now;
+    }
+
     /// It gets a request. Returns whether that is the last one that it may get.
     #[inline(always)]
     pub(super) fn count_request(&mut self) -> bool {
@@ -135,6 +155,7 @@ impl Tenure {
     /// Other limits hold for it from now on, as from its start.
     pub(super) fn limit(&mut self, started: Moment, pool: &Pool, number: u32) {
         let limits = Self::new(started, pool, self.generation, number);
-        *self = Self { worn: self.worn, leaves_by: self.leaves_by, idle: self.idle, ..limits };
+        let Self { worn, leaves_by, idle, worked_at, .. } = *self;
+        *self = Self { worn, leaves_by, idle, worked_at, ..limits };
     }
 }

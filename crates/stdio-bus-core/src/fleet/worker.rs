@@ -37,6 +37,8 @@ pub enum State {
     Starting,
     /// Running and accepting messages.
     Running,
+    /// Its stdin is closed: it may read what is left there, and is to end by itself.
+    Ending,
     /// Told to stop; its answers are still read.
     Stopping,
     /// It did not stop in time.
@@ -55,6 +57,8 @@ pub(crate) enum Event {
     StdoutEnded,
     /// Writes to its stdin fail.
     StdinBroken,
+    /// It is not needed any more, and has its time to end.
+    Leave,
     /// It is told to stop.
     Stop,
     /// It was reaped.
@@ -70,6 +74,8 @@ pub(super) enum Action {
     None,
     /// Give it [`GRACE`] to exit by itself, or to answer.
     Await,
+    /// Close stdin, and set the timer to drain_timeout, or to when it leaves at the latest.
+    EndInput,
     /// SIGTERM, close stdin, and set the timer to drain_timeout.
     Terminate,
     /// SIGKILL.
@@ -85,18 +91,24 @@ fn step(state: State, event: Event) -> (State, Action) {
     use {Action as A, Event as E, State as S};
     match (state, event) {
         (S::Stopped, E::StdoutEnded | E::Timer) => (S::Stopped, A::Finish),
-        (S::Stopped, E::Spawned | E::SpawnFailed | E::StdinBroken | E::Stop | E::Exited) => (S::Stopped, A::None),
-        (S::Starting | S::Running | S::Stopping | S::Killed, E::Exited) => (S::Stopped, A::ReadRest),
-        (S::Starting | S::Stopping | S::Killed, E::SpawnFailed) => (S::Stopped, A::Finish),
+        (S::Stopped, E::Spawned | E::SpawnFailed | E::StdinBroken | E::Leave | E::Stop | E::Exited) => {
+            (S::Stopped, A::None)
+        }
+        (S::Starting | S::Running | S::Ending | S::Stopping | S::Killed, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Starting | S::Ending | S::Stopping | S::Killed, E::SpawnFailed) => (S::Stopped, A::Finish),
 
         (S::Starting, E::Spawned) => (S::Running, A::None),
+        // Its time begins when it has a process.
+        (S::Ending, E::Spawned) | (S::Starting | S::Running, E::Leave) => (S::Ending, A::EndInput),
         // A worker that was told to stop before had no process to signal.
-        (S::Stopping, E::Spawned) | (S::Starting | S::Running, E::Stop) | (S::Running, E::Timer) => {
-            (S::Stopping, A::Terminate)
-        }
+        (S::Stopping, E::Spawned)
+        | (S::Starting | S::Running | S::Ending, E::Stop)
+        | (S::Running | S::Ending, E::Timer) => (S::Stopping, A::Terminate),
         (S::Killed, E::Spawned) | (S::Stopping, E::Timer) => (S::Killed, A::Kill),
         (S::Running, E::StdoutEnded | E::StdinBroken) => (S::Running, A::Await),
-        (_, E::Spawned | E::SpawnFailed | E::StdoutEnded | E::StdinBroken | E::Stop | E::Timer) => (state, A::None),
+        (_, E::Spawned | E::SpawnFailed | E::StdoutEnded | E::StdinBroken | E::Leave | E::Stop | E::Timer) => {
+            (state, A::None)
+        }
     }
 }
 
@@ -271,7 +283,7 @@ impl Process {
 
     /// It is replaced for this reason, unless it was about to end anyway.
     pub(super) fn replace_for(&mut self, reason: Reason) {
-        if !matches!(self.state, State::Stopping | State::Killed) {
+        if !self.is_told_to_end() {
             self.cause.get_or_insert(reason);
         }
     }
@@ -280,13 +292,18 @@ impl Process {
     /// or none if it was requested.
     pub(super) fn exited(&mut self, is_kill: bool) -> Option<Reason> {
         self.stdin_closed = true;
-        self.ended_by_itself = !matches!(self.state, State::Stopping | State::Killed);
+        self.ended_by_itself = !self.is_told_to_end();
         self.was_killed = is_kill && self.ended_by_itself;
         match self.cause {
             _ if self.ended_by_itself => Some(Reason::WorkerExited),
             Some(Reason::WorkerReplaced) => None,
             cause => cause,
         }
+    }
+
+    /// Whether it was told to end, by the end of its stdin or a signal.
+    fn is_told_to_end(&self) -> bool {
+        matches!(self.state, State::Ending | State::Stopping | State::Killed)
     }
 
     /// Applies the state table.
@@ -627,12 +644,14 @@ impl Worker {
 mod tests {
     use super::*;
 
-    const STATES: [State; 5] = [State::Starting, State::Running, State::Stopping, State::Killed, State::Stopped];
-    const EVENTS: [Event; 7] = [
+    const STATES: [State; 6] =
+        [State::Starting, State::Running, State::Ending, State::Stopping, State::Killed, State::Stopped];
+    const EVENTS: [Event; 8] = [
         Event::Spawned,
         Event::SpawnFailed,
         Event::StdoutEnded,
         Event::StdinBroken,
+        Event::Leave,
         Event::Stop,
         Event::Exited,
         Event::Timer,

@@ -9,7 +9,7 @@ use super::{NewRequest, Request, Requests};
 use crate::ctx::Ctx;
 use crate::ended::{Ending, Said};
 use crate::fleet::Fleets;
-use crate::fleet::roll::notice_leaving;
+use crate::fleet::roll::{notice_end_of_work, notice_leaving};
 use crate::id::{Id, Spelled};
 use crate::message::{Edit, Edits, Parsed, Verb, print_of};
 use crate::peer::{Peer, RequestKey, WorkerKey};
@@ -232,6 +232,9 @@ impl Requests {
             sessions.step_all(self.sessions(key), Event::Unseen);
         }
         self.forget(ctx, sessions, key);
+        if let Peer::Worker(worker) = answerer {
+            notice_end_of_work(ctx, worker);
+        }
         if let Peer::Worker(worker) = answerer
             && verb.creates()
         {
@@ -252,8 +255,12 @@ impl Requests {
         if let Some(end) = ctx.endpoint(asker) {
             end.traffic.given_up += 1;
         }
+        let answerer = self.get(key).map(Request::answerer);
         self.release_asker(ctx, sessions, key);
         self.orphan(key);
+        if let Some(Peer::Worker(worker)) = answerer {
+            notice_end_of_work(ctx, worker);
+        }
     }
 
     /// Panics if requests disagree with what their endpoints know of them.

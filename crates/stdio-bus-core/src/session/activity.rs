@@ -6,7 +6,7 @@
 
 use crate::ctx::Ctx;
 use crate::fleet::pool::Pools;
-use crate::fleet::roll::notice_leaving;
+use crate::fleet::roll::notice_end_of_work;
 use crate::message::{Parsed, session_named, text_after};
 use crate::peer::WorkerKey;
 use crate::session::children::note_subagents;
@@ -49,7 +49,7 @@ impl Sessions {
         let Some((session, is_idle)) = session.zip(told_idle(line.get(line.span))) else { return };
         self.set_working(session, !is_idle);
         if is_idle {
-            notice_leaving(ctx, worker);
+            notice_end_of_work(ctx, worker);
             watch_silence(ctx);
         }
     }

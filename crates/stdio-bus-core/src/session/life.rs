@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::state::{Event, State};
 use super::table::{Session, Sessions};
 use crate::ctx::Ctx;
-use crate::fleet::roll::notice_leaving;
+use crate::fleet::roll::notice_end_of_work;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::report::Reason;
@@ -77,7 +77,7 @@ impl Sessions {
         let Some(session) = self.get(key) else { return };
         let (worker, owner) = (session.worker, session.client.and_then(|owner| ctx.clients.get_mut(owner)));
         self.take_from_owner(key, owner.map(|owner| &mut owner.end_mut().sessions));
-        notice_leaving(ctx, worker);
+        notice_end_of_work(ctx, worker);
     }
 
     /// Gives a session to another client, which uses it now. It keeps its state.

@@ -25,7 +25,7 @@ const ALL: [Assignment; 3] = [Assignment::RoundRobin, Assignment::Client, Assign
 impl Bench {
     /// A worker ends as it was told to.
     fn obeys(&mut self, worker: Peer) {
-        assert_eq!(self.signals_to(worker).first(), Some(&Signal::Terminate));
+        assert_eq!(self.told(worker).first(), Some(&Told::End));
         self.exits(worker, Exit::Signal(15));
         self.ends(worker);
     }
@@ -92,7 +92,7 @@ fn a_pool_falls_asleep_when_nobody_has_needed_it_and_the_next_line_wakes_it_agai
             bench.breaks(client);
             bench.gone(client);
             bench.pass(IDLE - milliseconds(1));
-            assert!(all.iter().all(|worker| bench.signals_to(*worker).is_empty()), "not yet");
+            assert!(all.iter().all(|worker| bench.told(*worker).is_empty()), "not yet");
             bench.pass(milliseconds(1));
             all.into_iter().for_each(|worker| bench.obeys(worker));
             assert!(bench.workers.is_empty() && bench.bus.view().is_asleep(0) && bench.is_ready());
@@ -112,7 +112,7 @@ fn a_client_that_stays_connected_is_served_by_the_next_worker() {
     bench.write(first, r#"{"id":1,"result":1}"#);
     bench.read(client);
     bench.pass(IDLE);
-    assert_eq!(bench.signals_to(first), [Signal::Terminate]);
+    assert_eq!(bench.told(first), [Told::End]);
     // The process has not ended yet.
     bench.write(client, r#"{"id":2,"method":"x"}"#);
     let next = bench.worker(1);
@@ -121,6 +121,29 @@ fn a_client_that_stays_connected_is_served_by_the_next_worker() {
     bench.write(next, r#"{"id":2,"result":2}"#);
     assert_eq!(bench.read_json(client)["result"], 2);
     assert_eq!(bench.count(Reason::WorkerExited) + bench.count(Reason::RequestLost), 0);
+}
+
+#[test]
+fn a_worker_that_is_not_needed_any_more_has_time_to_read_what_is_left_before_a_signal_ends_it() {
+    let limits = Limits::default();
+    let replaced = Pool { max_age: Some(IDLE), ..pool(1, Assignment::RoundRobin) };
+    for pool in [on_demand(1, Assignment::RoundRobin), replaced] {
+        let mut bench = Bench::new(settings(vec![pool]));
+        let client = bench.client();
+        bench.write(client, r#"{"method":"note"}"#);
+        let worker = bench.worker(0);
+        while bench.told(worker).is_empty() {
+            bench.pass(seconds(1));
+            assert!(bench.now < Moment(0).after(4 * IDLE), "it is to end");
+        }
+        bench.pass(limits.drain_timeout - seconds(2));
+        assert_eq!(bench.told(worker), [Told::End], "what it has not read yet comes before that");
+        bench.pass(seconds(3));
+        assert_eq!(bench.signals_to(worker), [Signal::Terminate], "this one does not end by itself");
+        bench.pass(limits.drain_timeout);
+        assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
+        assert_eq!(bench.count(Reason::WorkerExited), 0);
+    }
 }
 
 #[test]
@@ -386,6 +409,58 @@ fn the_initialize_of_a_client_wakes_a_pool_for_mcp_whose_command_is_asked_first(
 }
 
 #[test]
+fn a_command_that_is_slow_to_answer_server_discover_is_not_stopped_while_its_answer_may_come() {
+    let pool = Pool { idle_stop: Some(seconds(2)), ..on_demand(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(with_mcp_listener(pool));
+    bench.handle(Input::WakePool(PoolId::at(0)));
+    let (worker, question) = asked_first(&mut bench);
+    bench.pass(seconds(20));
+    assert_eq!((bench.told(worker), bench.bus.view().is_asleep(0)), (vec![], false));
+    bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern));
+    bench.pass(seconds(5));
+    assert!(bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn the_time_that_nobody_needs_a_pool_begins_when_its_last_request_has_failed() {
+    let pool = Pool { request_timeout: Some(3 * IDLE), ..on_demand(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![pool.clone()]));
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(3 * IDLE);
+    assert_eq!(bench.read_error(client).0, "timeout");
+    bench.pass(IDLE - milliseconds(1));
+    assert_eq!((bench.told(bench.worker(0)), bench.bus.view().is_asleep(0)), (vec![], false));
+    bench.pass(IDLE);
+    assert!(bench.bus.view().is_asleep(0));
+    let mut settings = settings(vec![pool]);
+    settings.limits.max_restarts = 0;
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(IDLE - seconds(1));
+    bench.dies(bench.worker(0));
+    bench.pass(IDLE - seconds(1));
+    assert!(!bench.bus.view().is_asleep(0), "a request was lost a minute ago");
+    bench.pass(IDLE);
+    assert!(bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn a_drain_does_not_wake_a_paused_pool_for_what_waits() {
+    let mut settings = settings(vec![on_demand(1, Assignment::RoundRobin)]);
+    settings.limits.quiesce = seconds(10);
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    bench.handle(Input::PausePool(PoolId::at(0)));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.write(client, r#"{"method":"note"}"#);
+    bench.handle(Input::Drain);
+    assert_eq!((bench.read_error(client).0, bench.commands.len()), ("shutting_down".to_owned(), 0));
+}
+
+#[test]
 fn a_request_of_2026_07_28_wakes_a_pool_and_waits_until_its_command_was_asked() {
     for assignment in ALL {
         let mut bench = Bench::new(with_mcp_listener(on_demand(1, assignment)));
@@ -503,7 +578,13 @@ fn a_pool_whose_workers_are_all_taken_out_is_not_ready_while_it_is_asleep() {
     let Peer::Worker(worker) = bench.worker(0) else { unreachable!() };
     bench.handle(Input::TakeOutWorker(worker));
     bench.pass(3 * IDLE);
-    assert!(bench.bus.view().is_asleep(0) && !bench.is_ready());
+    assert!(bench.bus.view().is_asleep(0));
+    let why = Readiness::NotReady("pool \"agents\" is asleep, and the operator has taken 1 of 1 out".to_owned());
+    assert_eq!(bench.bus.view().pool_readiness(0), Some(why));
+    let woken = bench.count(Reason::PoolWoken);
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    assert!(bench.read(client).concat().contains("the operator has taken it out"));
+    assert_eq!(bench.count(Reason::PoolWoken), woken, "there is nothing to start");
     bench.handle(Input::ResumePool(PoolId::at(0)));
     assert!(bench.bus.view().is_asleep(0) && bench.is_ready());
 }
@@ -547,13 +628,45 @@ fn a_worker_that_says_nothing_since_its_start_is_restarted_and_its_request_gets_
     assert!(bench.read(client).is_empty());
     bench.pass(milliseconds(1));
     let error = bench.read_json(client);
-    assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("start_timeout_sec")), "{error}");
+    let text = error["error"]["message"].as_str().expect("a text");
+    assert!(text.contains("raise pools[].start_timeout_sec"), "{text}");
+    assert_eq!(error["error"]["data"]["reason"], "start_timeout");
     assert_eq!(bench.count(Reason::StartTimeout), 1);
     let mut bench = asleep(1, Assignment::RoundRobin);
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     bench.pass(seconds(9));
     assert_eq!(bench.count(Reason::StartTimeout), 0, "without a limit it may take its time");
+}
+
+#[test]
+fn a_dedicated_pool_whose_last_start_has_timed_out_is_not_ready_while_it_is_asleep() {
+    let pool = Pool { start_timeout: Some(seconds(9)), ..on_demand(1, Assignment::Dedicated) };
+    let mut settings = settings(vec![pool]);
+    settings.limits.restart_window = seconds(600);
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(9));
+    bench.obeys(bench.worker(0));
+    bench.breaks(client);
+    bench.gone(client);
+    while !bench.bus.view().is_asleep(0) {
+        bench.pass(seconds(1));
+        assert!(bench.now < Moment(0).after(4 * IDLE), "nobody needs it");
+    }
+    assert!(!bench.is_ready());
+    bench.pass(seconds(700));
+    assert!(bench.is_ready(), "that was long ago");
+}
+
+#[test]
+fn a_wake_by_a_notification_counts_though_nobody_waits_for_its_answer() {
+    let mut bench = asleep(1, Assignment::RoundRobin);
+    let client = bench.client();
+    bench.write(client, r#"{"method":"note"}"#);
+    let row = bench.bus.view().pool_row(0).expect("a pool");
+    assert_eq!((row.woken, row.wakes.count()), (1, 0));
 }
 
 #[test]

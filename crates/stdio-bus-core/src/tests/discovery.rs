@@ -83,7 +83,7 @@ fn sessions_get_no_worker_that_the_question_may_have_pinned_to_2026_07_28() {
         bench.write(waits, CALL);
         bench.write(asked, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
         assert!(bench.read(asked).is_empty(), "{assignment:?}");
-        assert_eq!(bench.signals_to(asked), [Signal::Terminate], "{assignment:?}");
+        assert_eq!(bench.told(asked), [Told::End], "{assignment:?}");
         bench.dies(asked);
         bench.write(line, CALL);
         assert!(bench.busy()[0], "{assignment:?}");
@@ -104,14 +104,14 @@ fn a_worker_that_is_late_with_its_answer_leaves_sessions_to_another_one_and_is_l
         bench.pass(seconds(5));
         assert_eq!((bench.bus.view().pool_era(0), bench.busy()), (Some(Era::Legacy), vec![false, true]));
         bench.pass(seconds(54));
-        assert_eq!(bench.signals_to(asked), []);
+        assert_eq!(bench.told(asked), []);
         if answers {
             bench.write(asked, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
             assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern));
         } else {
             bench.pass(seconds(1));
         }
-        assert_eq!(bench.signals_to(asked), [Signal::Terminate]);
+        assert_eq!(bench.told(asked), [Told::End]);
     }
 }
 
@@ -129,10 +129,10 @@ fn a_new_command_that_serves_2026_07_28_is_asked_by_a_worker_that_takes_no_place
     let asked = bench.worker(1);
     let question = bench.read_json(asked);
     bench.write(asked, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
-    assert_eq!((bench.signals_to(asked), bench.signals_to(old)), (vec![Signal::Terminate], vec![]));
+    assert_eq!((bench.told(asked), bench.told(old)), (vec![Told::End], vec![]));
     bench.dies(asked);
     bench.pass(milliseconds(200));
-    assert_eq!(bench.signals_to(old), [Signal::Terminate]);
+    assert_eq!(bench.told(old), [Told::End]);
     bench.write(session, CALL);
     assert_eq!((bench.busy(), bench.count(Reason::RollFailed)), (vec![false, true], 0));
 }

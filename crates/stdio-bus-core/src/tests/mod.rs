@@ -84,13 +84,21 @@ struct Bench {
     /// Lines of workers to log.
     strays: Vec<String>,
     closed: Vec<(ClientKey, Close)>,
-    signals: Vec<(WorkerKey, Signal)>,
-    stdin_closed: Vec<WorkerKey>,
+    /// How workers were told to end.
+    told: Vec<(WorkerKey, Told)>,
     released: Vec<WorkerKey>,
     listeners: Listeners,
     /// Pools whose era is known.
     discovered: Vec<PoolId>,
     done: bool,
+}
+
+/// How a worker is told to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// By the end of its stdin.
+    End,
+    Signal(Signal),
 }
 
 /// The listeners.
@@ -190,8 +198,7 @@ impl Bench {
             reports: Vec::new(),
             strays: Vec::new(),
             closed: Vec::new(),
-            signals: Vec::new(),
-            stdin_closed: Vec::new(),
+            told: Vec::new(),
             released: Vec::new(),
             listeners: Listeners {
                 accepting: true,
@@ -243,8 +250,8 @@ impl Bench {
                     self.workers.push(worker);
                     self.commands.push((worker, name.pool.index(), generation));
                 }
-                Effect::CloseStdin(worker) => self.stdin_closed.push(worker),
-                Effect::Signal { worker, signal } => self.signals.push((worker, signal)),
+                Effect::CloseStdin(worker) => self.told.push((worker, Told::End)),
+                Effect::Signal { worker, signal } => self.told.push((worker, Told::Signal(signal))),
                 Effect::Probe(worker) => probed.push(worker),
                 Effect::Release(worker) => {
                     self.workers.retain(|known| *known != worker);
@@ -468,9 +475,14 @@ impl Bench {
         found.map(|(_, how)| *how)
     }
 
+    /// How a worker was told to end, in this order.
+    fn told(&self, peer: Peer) -> Vec<Told> {
+        self.told.iter().filter(|(worker, _)| Peer::Worker(*worker) == peer).map(|(_, told)| *told).collect()
+    }
+
     fn signals_to(&self, peer: Peer) -> Vec<Signal> {
-        let signals = self.signals.iter().filter(|(worker, _)| Peer::Worker(*worker) == peer);
-        signals.map(|(_, signal)| *signal).collect()
+        let signals = |told| if let Told::Signal(signal) = told { Some(signal) } else { None };
+        self.told(peer).into_iter().filter_map(signals).collect()
     }
 
     fn is_released(&self, peer: Peer) -> bool {

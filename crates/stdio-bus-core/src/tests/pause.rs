@@ -208,14 +208,14 @@ fn a_worker_that_is_taken_out_finishes_its_work_and_gets_no_successor_until_the_
         bench.write(client, r#"{"id":1,"method":"m"}"#);
         let (out, stays) = if bench.read(one).is_empty() { (other, one) } else { (one, other) };
         bench.handle(Input::TakeOutWorker(key(out)));
-        assert!(bench.signals_to(out).is_empty(), "it has a request to answer");
+        assert!(bench.told(out).is_empty(), "it has a request to answer");
         for id in 2..5 {
             bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
         }
         assert_eq!(bench.read(stays).len(), 3);
         bench.write(out, r#"{"id":1,"result":1}"#);
         assert_eq!(bench.read_json(client)["id"], 1);
-        assert_eq!(bench.signals_to(out), [Signal::Terminate]);
+        assert_eq!(bench.told(out), [Told::End]);
         bench.dies(out);
         bench.pass(seconds(3600));
         assert_eq!(bench.workers.len(), 1, "its place stays empty");
@@ -343,6 +343,6 @@ fn a_candidate_whose_slot_a_reload_removes_takes_none_that_was_taken_out() {
     bench.pass(seconds(1));
     let row = bench.bus.view().pool_row(0).map(|row| (row.out, row.waiting));
     assert_eq!(row, Some((1, 0)));
-    assert_eq!(bench.signals_to(first), [Signal::Terminate], "the candidate has the second slot");
+    assert_eq!(bench.told(first), [Told::End], "the candidate has the second slot");
     bench.bus.check_invariants();
 }

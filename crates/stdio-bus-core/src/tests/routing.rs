@@ -130,7 +130,7 @@ fn blank_lines_are_ignored_from_both_sides() {
     bench.write_bytes(worker, b"\n\r\n");
     assert!(bench.read(worker).is_empty() && bench.read(client).is_empty());
     assert_eq!(bench.how_closed(client), None);
-    assert!(bench.signals.is_empty());
+    assert!(bench.told.is_empty());
 }
 
 #[test]

@@ -381,7 +381,7 @@ fn a_shutdown_stops_accepting_stops_the_workers_and_ends_when_all_have_left() {
     bench.shutdown();
     assert!(!bench.listeners.listening);
     assert!(bench.connect(0, Source::Inherited).is_none());
-    assert_eq!(bench.stdin_closed.len(), 2);
+    assert_eq!(bench.told.iter().filter(|(_, told)| *told == Told::End).count(), 2);
     for worker in [first, second] {
         assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
         bench.exits(worker, Exit::Signal(15));

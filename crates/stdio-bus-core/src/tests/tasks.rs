@@ -146,8 +146,7 @@ fn aged(more: &str) -> (Bench, Peer, Peer) {
 }
 
 fn is_stopped(bench: &Bench, worker: Peer) -> bool {
-    bench.signals.iter().any(|(signalled, _)| Peer::Worker(*signalled) == worker)
-        || bench.stdin_closed.iter().any(|closed| Peer::Worker(*closed) == worker)
+    !bench.told(worker).is_empty()
 }
 
 #[test]

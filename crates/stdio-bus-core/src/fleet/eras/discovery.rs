@@ -20,7 +20,7 @@ use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
 use crate::fleet::eras::protocol::MODERN;
 use crate::fleet::pool::Pools;
-use crate::fleet::roll::notice_leaving;
+use crate::fleet::roll::notice_end_of_work;
 use crate::fleet::tenure::Wear;
 use crate::id::Id;
 use crate::index::{FleetId, PoolId};
@@ -154,7 +154,7 @@ impl Fleets {
         };
         let learned = self.pools.stop_asking(ctx, key, answered, era);
         self.follow_era(ctx, learned);
-        notice_leaving(ctx, key);
+        notice_end_of_work(ctx, key);
         true
     }
 

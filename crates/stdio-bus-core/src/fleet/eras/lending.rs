@@ -11,9 +11,9 @@ use crate::ctx::Ctx;
 use crate::eviction::gives_up_at;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
-use crate::fleet::life::stop_worker;
 use crate::fleet::pool::{Fleet, Pools, ending};
-use crate::fleet::roll::notice_leaving;
+use crate::fleet::roll::notice_end_of_work;
+use crate::fleet::tenure::Wear;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, GroupId, SlotId};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
@@ -80,7 +80,7 @@ impl Fleets {
         for (_, key) in lent {
             let Some(worker) = ctx.workers.get_mut(key) else { continue };
             worker.claim.give_back(ctx.time.now());
-            notice_leaving(ctx, key);
+            notice_end_of_work(ctx, key);
             if is_extra(&self.pools, ctx, key) {
                 ctx.wake_at(key.into(), ctx.time.now().after(spared_for(ctx, key)));
             }
@@ -173,7 +173,7 @@ pub(crate) fn take_back(ctx: &mut Ctx, key: WorkerKey) {
 
 /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
 /// check again.
-pub(crate) fn tick_extra(pools: &Pools, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
+pub(crate) fn tick_extra(pools: &mut Pools, ctx: &mut Ctx, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
     let is_free = |worker: &&Worker| worker.owner().is_none() && worker.takes_messages() && is_extra(pools, ctx, key);
     let worker = ctx.workers.get(key).filter(is_free)?;
     let (spared_for, owes) = (spared_for(ctx, key), worker.end.to_answer.awaited() > 0);
@@ -186,7 +186,10 @@ pub(crate) fn tick_extra(pools: &Pools, ctx: &mut Ctx, tasks: &Tasks, key: Worke
         if let Some(until) = tasks.need(ctx, key) {
             return Some(until);
         }
-        stop_worker(ctx, key);
+        if let Some(worker) = ctx.workers.get_mut(key) {
+            worker.tenure.wear_out(Wear::Idle);
+        }
+        pools.retire_worker(ctx, key);
         return None;
     }
     Some(due)

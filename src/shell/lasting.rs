@@ -46,6 +46,8 @@ struct Kept {
     /// An earlier daemon has begun it, and no request has named it since, or none of the workers that were to serve it
     /// again has answered.
     waits: bool,
+    /// Its client has come since.
+    has_come: bool,
     /// How many workers have not.
     tries: u8,
     bytes: usize,
@@ -141,7 +143,10 @@ impl Lasting {
         if session.daemons <= MOST_DAEMONS {
             let bytes = session.weight();
             (self.bytes, self.waiting) = (self.bytes + bytes, self.waiting + 1);
-            self.sessions.insert(session.id, Kept { session: Arc::new(session), waits: true, tries: 0, bytes });
+            let kept = Kept { session: Arc::new(session), waits: true, has_come: false, tries: 0, bytes };
+            if let Some(twice) = self.sessions.insert(kept.session.id, kept) {
+                (self.bytes, self.waiting) = (self.bytes - twice.bytes, self.waiting - 1);
+            }
         }
     }
 
@@ -176,7 +181,8 @@ impl Lasting {
         if self.sessions.is_empty() {
             return None;
         }
-        let kept = self.sessions.get(&Key::of(id)).filter(|kept| !kept.waits || now < self.until)?;
+        let is_there = |kept: &&Kept| !kept.waits || kept.has_come || now < self.until;
+        let kept = self.sessions.get(&Key::of(id)).filter(is_there)?;
         Some((&kept.session, kept.waits))
     }
 
@@ -214,7 +220,7 @@ impl Lasting {
     pub(super) fn goes_on(&mut self, id: &str) {
         if let Some(kept) = self.sessions.get_mut(&Key::of(id)).filter(|kept| kept.waits) {
             self.waiting -= 1;
-            (kept.waits, kept.tries) = (false, kept.tries + 1);
+            kept.waits = false;
             if kept.session.daemons > 0 {
                 kept.session = Arc::new(Session { daemons: 0, ..Session::clone(&kept.session) });
             }
@@ -222,15 +228,23 @@ impl Lasting {
         }
     }
 
-    /// A session was to go on, and no worker has answered its `initialize`: it waits again, or has ended.
-    pub(super) fn waits_again(&mut self, id: &str) {
-        match self.sessions.get_mut(&Key::of(id)).filter(|kept| !kept.waits) {
-            Some(kept) if self.is_final || kept.tries < MOST_TRIES => {
-                kept.waits = true;
-                self.waiting += 1;
-            }
-            _ => self.forget(id, false),
+    /// A session was to go on, and no worker has answered its `initialize`: it waits again, or has ended. `has_failed` if a
+    /// worker had that.
+    pub(super) fn waits_again(&mut self, id: &str, has_failed: bool) {
+        let Some(kept) = self.sessions.get_mut(&Key::of(id)).filter(|kept| !kept.waits) else { return };
+        (kept.has_come, kept.tries) = (true, kept.tries + u8::from(has_failed));
+        if self.is_final || kept.tries < MOST_TRIES {
+            kept.waits = true;
+            self.waiting += 1;
+            return;
         }
+        tracing::warn!(
+            reason = "session_restored",
+            pool = kept.session.pool,
+            "a session of an earlier daemon has ended: {MOST_TRIES} workers have not answered the initialize that began it; \
+             its client has to begin anew"
+        );
+        self.forget(id, false);
     }
 
     /// Whether a session is kept beyond the end of the daemon.
@@ -261,7 +275,8 @@ impl Lasting {
         }
         (self.bytes, self.has_changed) = (self.bytes - before + bytes, true);
         let tries = self.sessions.get(&session.id).map_or(0, |kept| kept.tries);
-        self.sessions.insert(session.id, Kept { session: Arc::new(session), waits: false, tries, bytes });
+        let kept = Kept { session: Arc::new(session), waits: false, has_come: true, tries, bytes };
+        self.sessions.insert(kept.session.id, kept);
     }
 
     fn drop_one(&mut self, id: Key) {
@@ -292,6 +307,11 @@ impl Lasting {
         }
     }
 
+    /// Whether what ends ends with the daemon.
+    pub(super) fn is_final(&self) -> bool {
+        self.is_final
+    }
+
     /// The daemon shuts down: what ends from now on ends with it.
     pub(super) fn ends(&mut self) {
         self.is_final = true;
@@ -300,7 +320,9 @@ impl Lasting {
     /// Has what outlives the daemon written, if it has changed. Returns when to come again, if it has to wait.
     pub(super) fn write(&mut self, now: Moment, view: View<'_>, config: &Config) -> Option<Moment> {
         if self.waiting > 0 && now >= self.until {
-            self.retain(|kept| !kept.waits);
+            // Whose client has come is no stranger, though its worker has died.
+            self.retain(|kept| !kept.waits || kept.has_come);
+            self.until = Moment::NEVER;
         }
         let bonds = view.bond_changes();
         let writer = self.writer.as_ref().filter(|writer| !writer.is_busy)?;

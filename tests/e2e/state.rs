@@ -147,6 +147,10 @@ fn while_the_daemon_drains_a_session_that_outlives_it_is_asked_to_come_again_and
     daemon.until("it is with the worker", || other.call(2, "kept", json!({})).to_string().contains("hold"));
     let ended = session(&daemon);
     let [mut client, mut late] = [(); 2].map(|()| at(&daemon, &idle));
+    let mut others: Vec<Http> = (0..12).map(|_| at(&daemon, &idle)).collect();
+    for other in &mut others {
+        assert_eq!(other.call(2, "a", json!({}))["id"], 2);
+    }
     let [mut ends, mut deleted] = [(); 2].map(|()| at(&daemon, &ended));
     for client in [&mut client, &mut late, &mut ends, &mut deleted] {
         assert_eq!(client.call(3, "a", json!({}))["id"], 3);
@@ -159,13 +163,18 @@ fn while_the_daemon_drains_a_session_that_outlives_it_is_asked_to_come_again_and
     // Its client tries again at the same daemon, on a connection that was open before.
     let again = late.ask(&request(5, "a", json!({})));
     assert_eq!((again.status, &*again.fields["retry-after"]), (503, "1"));
+    // Also while its silent client is closed, and afterwards.
+    for other in &mut others {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert_eq!(other.ask(&request(5, "a", json!({}))).status, 503);
+    }
     let gone = ends.ask(&request(6, "a", json!({})));
     assert_eq!(gone.status, 503);
     deleted.send("DELETE /mcp", &[], "");
     assert_eq!(deleted.answer().status, 204);
     other.post(&notification("release", json!({})));
     assert_eq!(holds.answer().json()["id"], 1);
-    drop((holds, other, client, late, ends, deleted));
+    drop((holds, other, client, late, others, ends, deleted));
     daemon.ends_well();
     let daemon = lasting(folder.path(), keeping("client"), json!({}));
     assert_eq!(at(&daemon, &idle).call(5, "a", json!({}))["id"], 5);

@@ -438,9 +438,12 @@ impl<I: Io> Reactor<I> {
             Close::Flush => {
                 (member.is_closing, member.is_flushing) = (true, true);
                 let untold: Vec<_> = member.inbox.iter_mut().filter_map(|waiting| waiting.tells.take()).collect();
-                untold.into_iter().for_each(|(connection, _)| {
-                    self.lose_member(now, connection, client, &[], (&[], &Fault::no_session()))
-                });
+                let outlives = self.lasting.is_final() || member.is_restoring();
+                let id: Option<Box<str>> = member.role.kept().id().filter(|_| outlives).map(Box::from);
+                let faults = self.faults_of_loss(id.as_deref());
+                for (connection, _) in untold {
+                    self.lose_member(now, connection, client, &[], &[], &faults);
+                }
                 self.flush_by_role(now, client);
                 self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
             }
@@ -456,9 +459,7 @@ impl<I: Io> Reactor<I> {
         self.http.memory.held -= member.waiting();
         self.removed_by_role(now, &member);
         self.notify.changed();
-        // A session that outlives the daemon, or whose worker has not begun, may be asked again.
-        let goes_on = member.role.kept().id().is_some_and(|id| self.lasting.has(id));
-        let fault = if goes_on { Fault::session_waits() } else { Fault::session_ended_before() };
+        let faults = self.faults_of_loss(member.role.kept().id());
         let mut connections = member.connections();
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
         for at in connections {
@@ -466,22 +467,32 @@ impl<I: Io> Reactor<I> {
             let unanswered = member.role.kept().unanswered_on(stream);
             let (held, begun): (Vec<_>, Vec<_>) = unanswered.iter().partition(|id| member.holds(id));
             let [held, begun] = [held, begun].map(|ids| ids.into_iter().map(Id::token).collect::<Vec<_>>());
-            self.lose_member(now, at, client, &begun, (&held, &fault));
+            self.lose_member(now, at, client, &begun, &held, &faults);
         }
         let lost = member.forget();
         self.count_lost_events(client, lost);
         self.tell(now, Input::Closed(client));
     }
 
+    /// What is told of a message that no worker has got, since its client is gone: of a request, and of another one. A
+    /// session that goes on at a later daemon, or with another worker, may be asked again.
+    fn faults_of_loss(&self, id: Option<&str>) -> [Fault; 2] {
+        match id.is_some_and(|id| self.lasting.has(id)) {
+            true => [Fault::session_waits(), Fault::session_waits()],
+            false => [Fault::session_ended_before(), Fault::no_session()],
+        }
+    }
+
     /// The client of a connection's request is gone: each request with one of these ids gets an error, and so does each
-    /// that was `held`, which no worker has got: this one.
+    /// that was `held`, which no worker has got: the first one. The second one is for what is no request.
     fn lose_member(
         &mut self,
         now: Moment,
         slot: usize,
         client: ClientKey,
         ids: &[Vec<u8>],
-        (held, fault): (&[Vec<u8>], &Fault),
+        held: &[Vec<u8>],
+        [of_held, of_others]: &[Fault; 2],
     ) {
         let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.member.take_if(|member| *member == client).is_none() {
@@ -489,15 +500,15 @@ impl<I: Io> Reactor<I> {
         }
         let is_waiting = self.connections[AsHttp(slot)].state == State::Waiting;
         if ids.is_empty() && is_waiting {
-            let fault = if held.is_empty() { Fault::no_session() } else { fault.clone() };
+            let fault = if held.is_empty() { of_others } else { of_held };
             let id = Some(held).filter(|held| held.len() == 1).and_then(|held| held.first());
-            return self.refuse_http(now, slot, &fault, id.map(Vec::as_slice));
+            return self.refuse_http(now, slot, fault, id.map(Vec::as_slice));
         }
         if !held.is_empty() {
             if is_waiting {
                 self.begin_events_by_role(now, slot);
             }
-            self.queue_faults(slot, fault, held);
+            self.queue_faults(slot, of_held, held);
         }
         // The core has reported the loss.
         self.fail_exchange(now, slot, &Fault::session_ended(), ids);

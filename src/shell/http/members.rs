@@ -192,6 +192,11 @@ impl Member {
         ids.into_iter().any(|held| Id::parse(held).is_ok_and(|held| held == *id))
     }
 
+    /// Whether no worker has answered the `initialize` that begins it anew. If it ends, it waits again.
+    pub(super) fn is_restoring(&self) -> bool {
+        self.restoring != Restoring::No
+    }
+
     /// The next message for the core. Behind an `initialize` that a worker has to answer first only answers are: it may
     /// ask something before.
     pub(super) fn next_waiting(&mut self) -> Option<Waiting> {
@@ -202,6 +207,12 @@ impl Member {
                 self.inbox.remove(at)
             }
         }
+    }
+
+    /// Puts a message before those that wait, but behind one of which the core has seen a part.
+    pub(super) fn goes_first(&mut self, waiting: Waiting) {
+        let is_begun = self.inbox.front().is_some_and(|first| first.offered > 0);
+        self.inbox.insert(usize::from(is_begun), waiting);
     }
 
     /// Whether a connection waits only for its message to be accepted.
@@ -249,6 +260,11 @@ impl Members {
         self.table[client.index()] = Some(Box::new(member));
     }
 
+    /// The member of this name, if it exists.
+    pub(super) fn named(&self, id: &str) -> Option<&Member> {
+        self.get(*self.sessions.get(id)?)
+    }
+
     /// The member of a client, if it exists.
     pub(super) fn get(&self, client: ClientKey) -> Option<&Member> {
         self.table.get(client.index())?.as_deref().filter(|member| member.client == client)
@@ -287,8 +303,54 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bus::Bus;
+    use crate::bus::port::Origin;
+    use crate::config::Config;
     use crate::mcp::Body;
     use crate::mcp::message::{LineReader, Upload};
+
+    fn waiting(text: &str) -> Waiting {
+        let message = Message::of_line(text.as_bytes(), &mut LineReader::default()).expect("it is a message");
+        Waiting { message, tells: None, trace: None, offered: 0, taken: 0 }
+    }
+
+    #[test]
+    fn behind_an_initialize_that_is_not_answered_only_answers_go_on_and_none_is_interrupted() {
+        let text = br#"{"pools":[{"id":"p","command":"cat","instances":1}],"listeners":[{"tcp":"127.0.0.1:0"}]}"#;
+        let mut bus = Bus::new(Config::from_bytes(text, "a test").expect("it is valid").settings());
+        let client = bus.connect(Moment(0), ListenerId::at(0), Origin::default()).0.expect("it has room");
+        let session = Session::new("s".into(), None);
+        let mut member = Member {
+            client,
+            role: Role::Session(Box::new(session)),
+            pool: PoolId::at(0),
+            listener: ListenerId::at(0),
+            source: Source::User(0),
+            names: Names::default(),
+            pools: None,
+            inbox: VecDeque::new(),
+            is_resumed: false,
+            is_paused: false,
+            is_closing: false,
+            is_flushing: false,
+            restoring: Restoring::Asked,
+            record: None,
+            since: Moment(0),
+            visitors: 0,
+            detached: None,
+        };
+        member.inbox.push_back(waiting(r#"{"id":1,"method":"a"}"#));
+        assert!(member.next_waiting().is_none());
+        member.inbox.push_back(waiting(r#"{"id":"asked","result":{}}"#));
+        let mut answer = member.next_waiting().expect("it answers");
+        assert_eq!(answer.offer(&mut 10), 0..10);
+        member.inbox.push_front(answer);
+        member.goes_first(waiting(r#"{"method":"notifications/initialized"}"#));
+        member.restoring = Restoring::No;
+        let order: Vec<usize> =
+            std::iter::from_fn(|| member.next_waiting()).map(|next| next.message.length()).collect();
+        assert_eq!(order, [27, 39, 22]);
+    }
 
     #[test]
     fn a_long_body_is_presented_piece_by_piece_and_what_was_not_taken_with_the_next_piece() {

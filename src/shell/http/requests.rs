@@ -380,6 +380,7 @@ impl<I: Io> Shell<I> {
                 Some(id) => self.reactor.shuts_session_down(id),
                 None => Fault::shutting_down(),
             },
+            false if session.is_some_and(Member::is_restoring) => Fault::session_waits(),
             false => Fault::no_session(),
         })
     }

@@ -13,7 +13,7 @@ use crate::random;
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
 use crate::shell::http::deliver::Said;
-use crate::shell::http::members::{Restoring, Role, Waiting};
+use crate::shell::http::members::{Member, Restoring, Role, Waiting};
 use crate::shell::lasting::Lasting;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
@@ -28,11 +28,12 @@ pub(super) fn is_initialized(message: &Message) -> bool {
     message.kind() == Kind::Notification && *message.method() == *b"notifications/initialized"
 }
 
-/// Whether an error is the daemon's own: no worker has refused anything.
-fn is_ours(said: &Said<'_>) -> bool {
+/// Of an error that is the daemon's own, whether a worker has got the request; none if a worker has answered.
+fn delivered(said: &Said<'_>) -> Option<bool> {
     let text = said.whole();
-    let data = member(&text, b"error").and_then(|error| member(error, b"data"));
-    data.is_some_and(|data| member(data, b"reason").is_some() && member(data, b"delivered").is_some())
+    let data = member(member(&text, b"error")?, b"data")?;
+    let value = member(data, b"delivered").filter(|_| member(data, b"reason").is_some())?;
+    Some(value != b"false")
 }
 
 impl<I: Io> Shell<I> {
@@ -42,7 +43,9 @@ impl<I: Io> Shell<I> {
         let Reactor { connections, http, lasting, workers, clock, .. } = &self.reactor;
         let connection = &connections[AsHttp(slot)];
         let (asked, origin) = (connection.incoming.asked.as_ref()?, &connection.incoming.sender.origin);
-        let id = asked.session.as_deref().filter(|id| !http.members.sessions.contains_key(*id))?;
+        // One that is being closed takes nothing any more.
+        let is_here = |id: &str| http.members.named(id).is_some_and(|member| !member.is_closing);
+        let id = asked.session.as_deref().filter(|id| !is_here(id))?;
         let (session, waits) = lasting.find(clock.now(), id)?;
         let is_meant = asked.pool.as_deref().is_none_or(|name| name == session.pool);
         let may_use = |pool: &PoolId| self.bus.view().offers(connection.listener, origin, *pool);
@@ -62,7 +65,10 @@ impl<I: Io> Shell<I> {
             return Err(Fault::shutting_down());
         }
         if !waits {
-            return Ok(());
+            // It is just being closed, and will wait again.
+            let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
+            let member = asked.and_then(|asked| self.reactor.http.members.named(asked.session.as_deref()?));
+            return if member.is_some_and(Member::is_restoring) { Err(Fault::session_waits()) } else { Ok(()) };
         }
         let Reactor { connections, http, clock, .. } = &mut self.reactor;
         let now = clock.now();
@@ -129,7 +135,11 @@ impl<I: Io> Reactor<I> {
         session.replayed = None;
         let is_same = session.version.map(|known| known.date.as_bytes()) == version.as_deref();
         let id = session.id.clone();
-        if said.is_error && is_ours(said) {
+        if let Some(was_delivered) = delivered(said) {
+            if !was_delivered {
+                // No worker has failed at it.
+                member.restoring = Restoring::Queued;
+            }
             return self.tell(now, Input::Left(client));
         }
         if said.is_error || !is_same {
@@ -147,7 +157,7 @@ impl<I: Io> Reactor<I> {
             let text = self.lasting.initialized_of(&id).unwrap_or(INITIALIZED);
             if let Some(message) = Message::of_line(text.as_bytes(), &mut self.http.lines) {
                 self.http.memory.held += message.weight();
-                member.inbox.push_front(Waiting { message, tells: None, trace: None, offered: 0, taken: 0 });
+                member.goes_first(Waiting { message, tells: None, trace: None, offered: 0, taken: 0 });
             }
         }
         self.http.members.resume(client);

@@ -560,8 +560,9 @@ impl Client for Session {
         let Some(id) = member.role.kept().id() else { return };
         match member.restoring {
             Restoring::No => reactor.lasting.forget(id, false),
-            // No worker has answered it.
-            Restoring::Queued | Restoring::Asked => reactor.lasting.waits_again(id),
+            // No worker has answered it, or has got it.
+            Restoring::Asked => reactor.lasting.waits_again(id, true),
+            Restoring::Queued => reactor.lasting.waits_again(id, false),
         }
     }
 }

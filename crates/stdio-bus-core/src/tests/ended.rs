@@ -23,6 +23,24 @@ fn with_timeout() -> Bench {
     recording(settings(vec![Pool { request_timeout: Some(seconds(10)), ..pool(1, Assignment::RoundRobin) }]))
 }
 
+/// A worker of this pool has room for one request.
+fn with_little_room(assignment: Assignment) -> Settings {
+    let mut limited = settings(vec![pool(1, assignment)]);
+    limited.limits.max_output_queue = 10;
+    limited
+}
+
+/// A client has sent two requests, and its worker, which does not read, has room for the first one.
+fn second_waits(assignment: Assignment) -> (Bench, Peer, Peer) {
+    let mut bench = recording(with_little_room(assignment));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.stalls(worker);
+    for id in 1..=2 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+    }
+    (bench, client, worker)
+}
+
 #[test]
 fn each_request_is_recorded_once_with_its_outcome() {
     let mut bench = with_timeout();
@@ -146,14 +164,7 @@ fn a_record_has_the_tool_of_a_call_and_the_id_of_its_trace() {
 
 #[test]
 fn a_record_tells_how_long_a_request_waited_before_its_worker_got_it() {
-    let mut limited = settings(vec![pool(1, Assignment::Dedicated)]);
-    limited.limits.max_output_queue = 10;
-    let mut bench = recording(limited);
-    let (client, worker) = (bench.client(), bench.worker(0));
-    bench.stalls(worker);
-    for id in 1..=2 {
-        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
-    }
+    let (mut bench, client, worker) = second_waits(Assignment::Dedicated);
     assert!(bench.is_paused(client), "the second one waits for room");
     bench.pass(seconds(3));
     bench.takes(worker, 1000);
@@ -168,10 +179,8 @@ fn a_record_tells_how_long_a_request_waited_before_its_worker_got_it() {
 
 #[test]
 fn a_request_whose_client_leaves_before_a_worker_got_it_is_recorded() {
-    let mut limited = settings(vec![pool(1, Assignment::RoundRobin)]);
-    limited.limits.max_output_queue = 10;
     for (how, outcome) in [("breaks", "client_left"), ("is gone", "client_left"), ("is refused", REFUSED)] {
-        let mut bench = recording(limited.clone());
+        let mut bench = recording(with_little_room(Assignment::RoundRobin));
         let (other, waits, worker) = (bench.client(), bench.client(), bench.worker(0));
         bench.stalls(worker);
         for (client, id) in [(other, 1), (waits, 2)] {
@@ -197,14 +206,7 @@ fn a_request_whose_client_leaves_before_a_worker_got_it_is_recorded() {
 
 #[test]
 fn a_request_that_has_waited_and_is_answered_is_recorded_once_though_its_client_leaves_then() {
-    let mut limited = settings(vec![pool(1, Assignment::RoundRobin)]);
-    limited.limits.max_output_queue = 10;
-    let mut bench = recording(limited);
-    let (client, worker) = (bench.client(), bench.worker(0));
-    bench.stalls(worker);
-    for id in 1..=2 {
-        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
-    }
+    let (mut bench, client, worker) = second_waits(Assignment::RoundRobin);
     bench.takes(worker, 1000);
     for id in 1..=2 {
         bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::admin::Admin;
 use super::descriptors::{self, Allowance, Need};
-use super::http::SESSION_IDLE;
 use super::inherited::may_block;
 use super::lasting::Lasting;
 use super::listen::{MIGRATES, Opening, doubt_of_sharing};
@@ -78,9 +77,8 @@ pub(super) fn start<I: Io>(
     let (teller, reloads) = (signals.teller.clone(), Reloads::new(source, Arc::new(config)));
     let reaper = Box::new(Reaper::new(teller.clone()));
     let mut shell = Shell::new(reloads, io, reaper, signals, descriptors, acceptors, admin);
-    let idle = shell.reloads.running.limits.session_idle.unwrap_or(SESSION_IDLE);
     shell.reactor.lasting = lasting;
-    shell.reactor.lasting.wait_until(shell.reactor.clock.now().after(idle));
+    shell.reactor.lasting.wait_until(shell.reactor.clock.now().after(shell.reactor.http.session_idle()));
     for bond in bonds {
         let pool = shell.reloads.running.pools.iter().position(|pool| pool.core.id == bond.pool);
         pool.into_iter().for_each(|pool| shell.bus.bind(PoolId::at(pool), bond.session.as_bytes(), &bond.user));

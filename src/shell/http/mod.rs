@@ -38,7 +38,7 @@ pub(super) use members::Members;
 use protocols::mcp::states::OfMcp;
 
 /// Default idle timeout of a session.
-pub(super) const SESSION_IDLE: Duration = Duration::from_secs(1800);
+const SESSION_IDLE: Duration = Duration::from_secs(1800);
 
 #[derive(Default)]
 pub(super) struct Http {
@@ -103,6 +103,11 @@ impl Http {
         self.memory.most = config.limits.max_memory / 4;
         self.session_idle = config.limits.session_idle.unwrap_or(SESSION_IDLE);
         self.session_detached = config.limits.session_detached;
+    }
+
+    /// The idle timeout of sessions.
+    pub(super) fn session_idle(&self) -> Duration {
+        self.session_idle
     }
 
     /// Whether there is work that can be done at once.

@@ -288,13 +288,13 @@ impl<I: Io> Shell<I> {
     ) -> Result<&Member, Fault> {
         let Reactor { connections, http, listeners, .. } = &self.reactor;
         let connection = &connections[AsHttp(slot)];
-        let Some(client) = http.members.sessions.get(id) else {
+        let Some(member) = http.members.named(id) else {
             let policy = listeners.policy(connection.listener);
             return Err(unknown(policy.is_some_and(|policy| policy.is_of_another_node(id))));
         };
         let names = &connection.incoming.sender.origin.names;
         let is_its = |at: &&Member| !at.is_closing && at.listener == connection.listener && at.is_of(names);
-        http.members.get(*client).filter(is_its).ok_or_else(|| unknown(false))
+        Some(member).filter(is_its).ok_or_else(|| unknown(false))
     }
 
     /// Waits for an answer from now on.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::bus;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, PoolId};
 use crate::io::Io;
@@ -13,10 +14,9 @@ use crate::random;
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
 use crate::shell::http::deliver::Said;
-use crate::shell::http::members::{Member, Restoring, Role, Waiting};
+use crate::shell::http::members::{Member, Restoring, Waiting};
 use crate::shell::lasting::Lasting;
 use crate::shell::reactor::Reactor;
-use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 use crate::state;
 
@@ -25,7 +25,7 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialize
 
 /// Whether it is the notification that follows `initialize`.
 pub(super) fn is_initialized(message: &Message) -> bool {
-    message.kind() == Kind::Notification && *message.method() == *b"notifications/initialized"
+    message.kind() == Kind::Notification && bus::is_initialized(&message.method())
 }
 
 /// Of an error that is the daemon's own, whether a worker has got the request; none if a worker has answered.
@@ -36,10 +36,18 @@ fn delivered(said: &Said<'_>) -> Option<bool> {
     Some(value != b"false")
 }
 
+/// A session that a request names, and that is kept.
+struct Kept {
+    id: Box<str>,
+    session: Arc<state::Session>,
+    pool: PoolId,
+    /// It waits for its client since an earlier daemon.
+    waits: bool,
+}
+
 impl<I: Io> Shell<I> {
-    /// The session that a request names, and its pool, if it is kept, is the sender's, and has no client here. And whether it
-    /// waits for its client since an earlier daemon.
-    fn kept_asked(&self, slot: usize) -> Option<(Arc<state::Session>, PoolId, bool)> {
+    /// The session that a request names, if it is kept, is the sender's, and has no client here.
+    fn kept_asked(&self, slot: usize) -> Option<Kept> {
         let Reactor { connections, http, lasting, workers, clock, .. } = &self.reactor;
         let connection = &connections[AsHttp(slot)];
         let (asked, origin) = (connection.incoming.asked.as_ref()?, &connection.incoming.sender.origin);
@@ -52,7 +60,8 @@ impl<I: Io> Shell<I> {
         let pool = workers.pools.iter().position(|pool| pool.core.id == session.pool && pool.restores);
         let pool = pool.map(PoolId::at).filter(|pool| is_meant && may_use(pool))?;
         let listener = self.reloads.running.listeners.get(connection.listener.index())?;
-        Lasting::is_of(session, &origin.names, listener).then(|| (Arc::clone(session), pool, waits))
+        let is_its = Lasting::is_of(session, &origin.names, listener);
+        is_its.then(|| Kept { id: id.into(), session: Arc::clone(session), pool, waits })
     }
 
     /// Begins the session that a request names anew, if an earlier daemon has begun it.
@@ -60,21 +69,17 @@ impl<I: Io> Shell<I> {
     /// # Errors
     /// There is no room for it now, or the daemon shuts down: it goes on at the next one.
     pub(super) fn restore_asked(&mut self, slot: usize) -> Result<(), Fault> {
-        let Some((kept, pool, waits)) = self.kept_asked(slot) else { return Ok(()) };
+        let Some(Kept { id, session: kept, pool, waits }) = self.kept_asked(slot) else { return Ok(()) };
         if self.bus.view().refuses_requests() {
             return Err(Fault::shutting_down());
         }
         if !waits {
             // It is just being closed, and will wait again.
-            let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
-            let member = asked.and_then(|asked| self.reactor.http.members.named(asked.session.as_deref()?));
+            let member = self.reactor.http.members.named(&id);
             return if member.is_some_and(Member::is_restoring) { Err(Fault::session_waits()) } else { Ok(()) };
         }
-        let Reactor { connections, http, clock, .. } = &mut self.reactor;
-        let now = clock.now();
-        let asked = connections[AsHttp(slot)].incoming.asked.as_ref();
-        let id: Box<str> = asked.and_then(|asked| asked.session.as_deref()).ok_or_else(Fault::no_session)?.into();
-        let initialize = Message::of_line(kept.initialize.as_bytes(), &mut http.lines);
+        let now = self.reactor.clock.now();
+        let initialize = Message::of_line(kept.initialize.as_bytes(), &mut self.reactor.http.lines);
         let replayed = initialize.as_ref().and_then(Message::id).and_then(|id| Id::parse(id).ok());
         let (Some(initialize), Some(replayed)) = (initialize, replayed) else { return Ok(()) };
         let mut number = [0; 4];
@@ -83,10 +88,8 @@ impl<I: Io> Shell<I> {
         let mut session = Session::restored(id.clone(), kept.version.as_bytes(), u32::from_ne_bytes(number));
         session.replayed = Some(replayed);
         self.reactor.end_own_client(slot);
-        let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
+        let client = self.add_session(now, slot, pool, session)?;
         self.reactor.lasting.goes_on(&id);
-        self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
-        self.reactor.visit(now, slot, Some(client));
         if let Some(member) = self.reactor.http.members.get_mut(client) {
             member.restoring = Restoring::Queued;
         }
@@ -104,12 +107,9 @@ impl<I: Io> Shell<I> {
 
     /// Forgets the session that a request ends, if it is kept and has no client here.
     pub(super) fn forget_asked(&mut self, slot: usize) -> bool {
-        let is_there = self.kept_asked(slot).is_some();
-        let asked = self.reactor.connections[AsHttp(slot)].incoming.asked.as_ref();
-        if let Some(id) = asked.and_then(|asked| asked.session.as_deref()).filter(|_| is_there) {
-            self.reactor.lasting.forget(id, true);
-        }
-        is_there
+        let kept = self.kept_asked(slot);
+        kept.iter().for_each(|kept| self.reactor.lasting.forget(&kept.id, true));
+        kept.is_some()
     }
 }
 

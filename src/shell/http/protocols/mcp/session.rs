@@ -99,10 +99,22 @@ impl<I: Io> Shell<I> {
         let names = &self.reactor.connections[AsHttp(slot)].incoming.sender.origin.names;
         let (at, of) = (&self.reloads.running.listeners[listener.index()], &self.reactor.workers.pools[pool.index()]);
         let record = self.reactor.lasting.begins(&name, names, of, at, initialize);
-        let client = self.add_member(now, slot, pool, Role::Session(Box::new(Session::new(name, Some(id)))))?;
+        let client = self.add_session(now, slot, pool, Session::new(name, Some(id)))?;
         if let Some(member) = self.reactor.http.members.get_mut(client) {
             member.record = record;
         }
+        Ok(client)
+    }
+
+    /// Adds the client of a session, which a connection's request begins or restores.
+    pub(super) fn add_session(
+        &mut self,
+        now: Moment,
+        slot: usize,
+        pool: PoolId,
+        session: Session,
+    ) -> Result<ClientKey, Fault> {
+        let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
         self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
         self.reactor.visit(now, slot, Some(client));
         Ok(client)

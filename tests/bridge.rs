@@ -729,7 +729,7 @@ fn a_notification_that_is_being_sent_again_when_the_connection_ends_is_not_lost_
     // More than a socket takes at once, and less than is held at most.
     let note = format!("{{\"method\":\"note\",\"params\":[\"{}\"]}}\n", "a".repeat(3 << 20));
     bridge.send(note.as_bytes());
-    was_read(&bridge);
+    was_taken(&mut bridge);
     second.write_all(b"{\"id\":0,\"result\":{}}\n").expect("it reads");
     assert_eq!(line(&mut *second), ask(1, "m"));
     second.read_exact(&mut [0; 10]).expect("the notification is being sent");
@@ -853,6 +853,13 @@ fn was_read(bridge: &Bridge) {
     let stdin = bridge.stdin.as_ref().expect("stdin is open");
     let is_empty = || rustix::io::ioctl_fionread(stdin).expect("it is a pipe") == 0;
     assert!(waiting::comes_true(PATIENCE, is_empty), "the bridge does not read");
+}
+
+/// Waits until a bridge has taken all lines that were sent to it: it reads on only when it has. A blank line follows them.
+fn was_taken(bridge: &mut Bridge) {
+    was_read(bridge);
+    bridge.send(b"\n");
+    was_read(bridge);
 }
 
 #[test]

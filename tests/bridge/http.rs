@@ -720,7 +720,7 @@ fn a_request_that_is_cancelled_while_its_session_is_begun_anew_is_not_sent_and_a
     assert_eq!(begins.body["method"], "initialize");
     bridge.ask(json!({"method": "notifications/cancelled", "params": {"requestId": 2}}));
     bridge.ask(tool(3));
-    super::was_read(&bridge);
+    super::was_taken(&mut bridge);
     let result = json!({"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": "2025-11-25"}});
     begins.answer("200 OK", JSON, &format!("Mcp-Session-Id: {SESSION}\r\n"), &result.to_string());
     let initialized = server.next("POST");
@@ -792,7 +792,7 @@ fn what_a_modern_client_asks_while_the_daemon_is_away_waits_for_it_in_order() {
         bridge.ask(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
     }
     bridge.ask(modern(json!(1), "tools/call", json!({"name": "again"})));
-    super::was_read(&bridge);
+    super::was_taken(&mut bridge);
     // A test can wait only a limited time for something not to happen.
     assert!(
         !super::waiting::comes_true(Duration::from_millis(500), || stdout.has_more()),

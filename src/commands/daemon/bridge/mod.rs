@@ -267,7 +267,7 @@ async fn bridge(
         let sink = shared.sink();
         let listener = spawn(from_daemon(source, sink.clone(), Rc::clone(&stdout), Rc::clone(&shared)));
         let again = send_again(sink.clone(), Rc::clone(&shared), SETTLE_TIME);
-        let sender = (shared.connection.get() > 0).then(|| spawn(again));
+        let mut sender = (shared.connection.get() > 0).then(|| spawn(again));
         let ending = match until_ended(&mut reports, &shared, &stdout, &sink, &mut input_ended).await {
             Ok(ending) => ending,
             Err(code) => return code,
@@ -278,12 +278,12 @@ async fn bridge(
             shared.repeat.borrow_mut().hold_all();
         }
         shared.end_sending();
-        if ending.is_gone() && shared.repeat.borrow().wants_connection() {
+        if is_idle || ending.is_gone() && shared.repeat.borrow().wants_connection() {
             sink.leave(Some(&ending)).await;
             // What has arrived is passed on first, and nothing of this connection is read or written any more. What is being
             // written ends with the connection, and what may not have arrived is said.
             let _ = listener.await;
-            if let Some(sender) = sender {
+            if let Some(sender) = sender.take() {
                 let _ = sender.await;
             }
             tell_undelivered(options, &shared, &ending).await;
@@ -326,6 +326,10 @@ async fn bridge(
         let delivered = if was_taken { Delivered::Yes } else { Delivered::No };
         let code = ended(options, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
         sink.leave(Some(&ending)).await;
+        if let Some(sender) = sender {
+            // What was being sent again may not have arrived, which it says.
+            let _ = sender.await;
+        }
         return code;
     }
 }
@@ -861,7 +865,8 @@ fn lost(bytes: &[u8]) {
     // An incomplete line is sent again.
     let lines = bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n"));
     // What would be cancelled is not pending any more.
-    let is_missed = |line: &&[u8]| !is_request(line) && Cancelled::by(line).is_none();
+    let is_blank = |line: &[u8]| line.trim_ascii().is_empty();
+    let is_missed = |line: &&[u8]| !is_blank(line) && !is_request(line) && Cancelled::by(line).is_none();
     let count = lines.filter(is_missed).count();
     if count > 0 {
         let what =

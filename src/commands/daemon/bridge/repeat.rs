@@ -87,9 +87,11 @@ impl Repeat {
         self.since.is_some()
     }
 
-    /// Whether what is held waits for a new connection.
+    /// Whether what is held waits for a new connection. What is being sent on this one does not, even though stdin is held
+    /// until that is done.
     pub(super) fn wants_connection(&self) -> bool {
-        self.is_holding() && !self.has_given_up
+        let is_sending_the_last = self.is_sending && self.has_nothing_to_send();
+        self.is_holding() && !self.has_given_up && !is_sending_the_last
     }
 
     /// When it is held no longer; `has_pending` says whether the daemon still owes answers `now`.
@@ -471,6 +473,20 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&again), request("\"b\"") + &request("3"), "as they were sent first");
             assert!(!repeat.is_holding());
         }
+    }
+
+    #[test]
+    fn what_is_being_sent_last_waits_for_no_other_connection() {
+        let mut repeat = Repeat::default();
+        repeat.hold_all();
+        repeat.hold(request("1").as_bytes());
+        assert!(repeat.wants_connection());
+        repeat.begin_again(None);
+        assert!(repeat.wants_connection(), "it is not sent yet");
+        assert_eq!(repeat.next(false), Some((request("1").into_bytes(), 0)));
+        assert!(repeat.is_holding() && !repeat.wants_connection(), "it may have been delivered, and is not sent again");
+        repeat.hold(request("2").as_bytes());
+        assert!(repeat.wants_connection(), "that came meanwhile");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::bus::port::{Owner as Verified, Vouches};
+
 /// Maximum size of the file in bytes.
 pub(crate) const MOST_BYTES: usize = 8 << 20;
 /// The version of its format.
@@ -77,6 +79,31 @@ pub(crate) enum Owner {
     Token(String),
     /// Clients whose certificate has this common name.
     Certificate(String),
+    /// Clients whom a believed proxy calls so in a header.
+    User(String),
+}
+
+impl From<Verified<'_>> for Owner {
+    fn from(Verified { vouches, name }: Verified<'_>) -> Self {
+        match vouches {
+            Vouches::Token => Self::Token(name.to_owned()),
+            Vouches::Certificate => Self::Certificate(name.to_owned()),
+            Vouches::Proxy => Self::User(name.to_owned()),
+        }
+    }
+}
+
+impl Owner {
+    /// The verified name, if it is one's.
+    pub(crate) fn verified(&self) -> Option<Verified<'_>> {
+        let (vouches, name) = match self {
+            Self::Anyone => return None,
+            Self::Token(name) => (Vouches::Token, name),
+            Self::Certificate(name) => (Vouches::Certificate, name),
+            Self::User(name) => (Vouches::Proxy, name),
+        };
+        Some(Verified { vouches, name })
+    }
 }
 
 /// A session of MCP.
@@ -112,7 +139,7 @@ impl Session {
 pub(crate) struct Bond {
     pub session: String,
     pub pool: String,
-    pub user: String,
+    pub user: Owner,
 }
 
 /// A line of the file.
@@ -362,8 +389,11 @@ mod tests {
             1 => Owner::Token(format!("user {number}")),
             _ => Owner::Certificate(format!("user {number}")),
         };
-        let bond =
-            |number| Bond { session: format!("s{number}"), pool: "agents".into(), user: format!("user {number}") };
+        let bond = |number| Bond {
+            session: format!("s{number}"),
+            pool: "agents".into(),
+            user: Owner::Token(format!("user {number}")),
+        };
         let bonds = (0..count).map(|number| Record::SessionName(bond(number)));
         (0..count).map(|number| session(number, owner(number))).chain(bonds).collect()
     }
@@ -409,7 +439,11 @@ mod tests {
 
     #[test]
     fn a_file_is_no_larger_than_its_bound_and_what_is_last_is_left_out() {
-        let bond = |number: usize| Bond { session: "\u{1}".repeat(20_000), pool: "p".into(), user: number.to_string() };
+        let bond = |number: usize| Bond {
+            session: "\u{1}".repeat(20_000),
+            pool: "p".into(),
+            user: Owner::Token(number.to_string()),
+        };
         let records: Vec<Record> = (0..100).map(|number| Record::SessionName(bond(number))).collect();
         let (bytes, left) = encode("bus", &records);
         assert!(bytes.len() <= MOST_BYTES + 1000 && left > 0, "{} bytes, {left} left out", bytes.len());

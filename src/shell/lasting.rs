@@ -33,11 +33,7 @@ const MOST_DAEMONS: u8 = 8;
 
 /// Whose the sessions of a client with these names are.
 fn owner_of(names: &Names) -> Owner {
-    match (&names.token, &names.common_name) {
-        (Some(name), _) => Owner::Token(name.to_string()),
-        (None, Some(name)) => Owner::Certificate(name.to_string()),
-        (None, None) => Owner::Anyone,
-    }
+    names.owner().map_or(Owner::Anyone, Owner::from)
 }
 
 /// A session that is in the file.
@@ -368,7 +364,7 @@ impl Lasting {
         let bonds = view.bonds().filter_map(|(pool, session, user)| {
             let session = str::from_utf8(session).ok()?.to_owned();
             let pool = config.pools.get(pool.index()).filter(|pool| !pool.core.is_gone)?.core.id.clone();
-            Some(Bond { session, pool, user: user.to_owned() })
+            Some(Bond { session, pool, user: user.into() })
         });
         let mut bonds: Vec<Bond> = self.strangers.iter().cloned().chain(bonds).collect();
         bonds.reverse();

@@ -398,6 +398,7 @@ pub(super) fn add_origin(entry: &mut Entry, origin: &Origin) {
     let names = &origin.names;
     let names = [
         ("token", names.token.as_deref()),
+        ("user", names.user.as_deref()),
         ("cn", names.common_name.as_deref()),
         ("sni", names.server_name.as_deref()),
         ("unique_id", names.unique_id.as_deref()),

@@ -81,7 +81,9 @@ pub(super) fn start<I: Io>(
     shell.reactor.lasting.wait_until(shell.reactor.clock.now().after(shell.reactor.http.session_idle()));
     for bond in bonds {
         let pool = shell.reloads.running.pools.iter().position(|pool| pool.core.id == bond.pool);
-        pool.into_iter().for_each(|pool| shell.bus.bind(PoolId::at(pool), bond.session.as_bytes(), &bond.user));
+        if let (Some(pool), Some(user)) = (pool, bond.user.verified()) {
+            shell.bus.bind(PoolId::at(pool), bond.session.as_bytes(), user);
+        }
     }
     let Reloads { token_files, running, .. } = &mut shell.reloads;
     token_files.watch(running, &teller).map_err(StartError::io("make a thread that reads tokens again"))?;

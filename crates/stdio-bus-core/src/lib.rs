@@ -320,7 +320,7 @@ impl Bus {
 
     /// Binds a session of a pool to the user name that it was created or loaded under in an earlier process, as
     /// [`View::bonds`](view::View::bonds) said.
-    pub fn bind(&mut self, pool: index::PoolId, session: &[u8], user: &str) {
+    pub fn bind(&mut self, pool: index::PoolId, session: &[u8], user: port::Owner<'_>) {
         self.sessions.bonds_mut().bind(pool, session, user);
     }
 

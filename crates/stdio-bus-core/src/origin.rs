@@ -88,11 +88,14 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The source that its shares are counted by: its token's name, or else its place.
+    /// The source that its shares are counted by: the name of its token, or that which a proxy gives it in a header, or
+    /// else its place: a proxy that tells the name of a certificate tells its client's address as well.
     pub fn source(&self) -> Source {
-        match &self.names.token {
-            Some(name) => Source::Name(hash_of_name(name.as_bytes())),
-            None => self.place.source(),
+        match (&self.names.token, &self.names.user) {
+            (Some(name), _) => Source::Name(hash_of_name(name.as_bytes())),
+            // No name of a token begins with a control character.
+            (None, Some(name)) => Source::Name(hash_of_name(&[b"\0", name.as_bytes()].concat())),
+            (None, None) => self.place.source(),
         }
     }
 }
@@ -109,21 +112,49 @@ pub struct Names {
     pub unique_id: Option<Box<str>>,
     /// The name of the token that the client has shown.
     pub token: Option<Arc<str>>,
+    /// The name that a believed proxy has given it in a header of its request.
+    pub user: Option<Arc<str>>,
     /// The connection id that a WebSocket client was given (`Acp-Connection-Id`).
     pub connection_id: Option<Box<str>>,
 }
 
-blank!(Names, Self { common_name: None, server_name: None, unique_id: None, token: None, connection_id: None });
+blank!(
+    Names,
+    Self { common_name: None, server_name: None, unique_id: None, token: None, user: None, connection_id: None }
+);
+
+/// Who vouches for a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Vouches {
+    /// The daemon: the client has shown the token of this name.
+    Token,
+    /// A believed proxy: the client has shown it the certificate with this common name.
+    Certificate,
+    /// A believed proxy, in a header: how it knows the client is its affair.
+    Proxy,
+}
+
+/// A verified name, which is known beyond a connection: what belongs to it is used by no other. The same text is another
+/// name if somebody else vouches for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner<'n> {
+    pub vouches: Vouches,
+    pub name: &'n str,
+}
 
 impl Names {
-    /// The owner of its sessions beyond the connection: the name of its token, or that of its certificate.
-    pub fn owner(&self) -> Option<&str> {
-        self.token.as_deref().or(self.common_name.as_deref())
+    /// The verified name: that of its token, of its certificate, or of the header, in this order.
+    pub fn owner(&self) -> Option<Owner<'_>> {
+        let of = |vouches, name| Owner { vouches, name };
+        let token = self.token.as_deref().map(|name| of(Vouches::Token, name));
+        let certificate = || self.common_name.as_deref().map(|name| of(Vouches::Certificate, name));
+        let user = || self.user.as_deref().map(|name| of(Vouches::Proxy, name));
+        token.or_else(certificate).or_else(user)
     }
 
-    /// Whether both have shown the token, or both the certificate, of the same name.
+    /// Whether both have the same verified name.
     pub fn are_the_same_owner(&self, other: &Self) -> bool {
-        self.owner().is_some() && self.owner() == other.owner() && self.token.is_some() == other.token.is_some()
+        self.owner().is_some() && self.owner() == other.owner()
     }
 }
 
@@ -149,6 +180,25 @@ mod tests {
         assert_ne!(source("::ffff:192.0.2.8"), source("192.0.2.7"));
         assert_eq!(source("2001:db8:1:2:3:4:5:6"), source("2001:db8:1:2::"));
         assert_ne!(source("2001:db8:1:2::1"), source("2001:db8:1:3::1"));
+    }
+
+    #[test]
+    fn the_same_text_from_token_certificate_and_header_is_three_names_of_which_the_first_counts() {
+        let token = Names { token: Some("alice".into()), ..Names::default() };
+        let certificate = Names { common_name: Some("alice".into()), ..Names::default() };
+        let user = Names { user: Some("alice".into()), ..Names::default() };
+        let all = [&token, &certificate, &user, &Names::default()];
+        for (at, one) in all.iter().enumerate() {
+            for (other_at, other) in all.iter().enumerate() {
+                assert_eq!(one.are_the_same_owner(other), at == other_at && at < 3, "{one:?} {other:?}");
+            }
+        }
+        let both = Names { token: Some("alice".into()), user: Some("alice".into()), ..Names::default() };
+        assert!(both.are_the_same_owner(&token) && !both.are_the_same_owner(&user));
+        let source = |names: Names| Origin { names: names.into(), ..Origin::default() }.source();
+        assert_ne!(source(token.clone()), source(user.clone()), "each has its own share");
+        assert_eq!(source(user.clone()), source(user), "wherever it comes from");
+        assert_eq!(source(both), source(token));
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub enum Source {
     Address([u8; 16]),
     /// A user of this machine, at the other end of a Unix socket (SO_PEERCRED, unix(7)).
     User(u32),
-    /// Every client with a token of this name, by the name's hash.
+    /// Every client with a token of this name, or whom believed proxies call so, by the name's hash.
     Name(u64),
 }
 
@@ -114,7 +114,7 @@ impl core::fmt::Display for Source {
                 }
             }
             Self::User(user) => write!(formatter, "user {user}"),
-            Self::Name(_) => formatter.write_str("the bearer of a token"),
+            Self::Name(_) => formatter.write_str("the clients of one name"),
         }
     }
 }

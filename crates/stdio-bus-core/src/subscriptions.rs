@@ -14,15 +14,15 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::lending::preferred_in;
 use crate::index::{FleetId, GroupId, ListenerId};
+use crate::origin::Vouches;
 use crate::peers::Clients;
 use crate::requests::Requests;
 
-/// Who listens: a listener, and the name that was shown there, with whether it is a token's; without a name the
-/// connection.
+/// Who listens: a listener, and the verified name, and who vouches for it; without a name the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listener {
     at: ListenerId,
-    name: Option<(bool, String)>,
+    name: Option<(Vouches, String)>,
     client: Option<ClientKey>,
 }
 
@@ -122,7 +122,7 @@ impl Clients {
     fn listener(&self, client: ClientKey) -> Option<Listener> {
         let identity = self.identity(client)?;
         let names = &identity.origin.names;
-        let name = names.owner().map(|name| (names.token.is_some(), name.to_owned()));
+        let name = names.owner().map(|owner| (owner.vouches, owner.name.to_owned()));
         let client = Some(client).filter(|_| name.is_none());
         Some(Listener { at: identity.listener, name, client })
     }

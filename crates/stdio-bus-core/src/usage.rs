@@ -1,4 +1,4 @@
-//! Who uses how much: by the source of clients, by the name of their tokens, and by pool, in the last minute and since the
+//! Who uses how much: by the source of clients, by the name of their tokens, by that which a proxy gives them, and by pool, in the last minute and since the
 //! start.
 //!
 //! A client counts what it uses, and for that the usual line pays one addition (`Meter`); what a pool has used is known from
@@ -92,19 +92,22 @@ pub enum Kind {
     Source,
     /// The names of the tokens that clients have shown.
     Token,
+    /// The names that believed proxies give to clients in headers.
+    User,
     /// Pools.
     Pool,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Source, Self::Token, Self::Pool];
+    pub const ALL: [Self; 4] = [Self::Source, Self::Token, Self::User, Self::Pool];
 
     /// The name that users see.
     pub fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
             Self::Token => "token",
+            Self::User => "user",
             Self::Pool => "pool",
         }
     }
@@ -115,6 +118,7 @@ impl Kind {
 pub enum Who {
     Source(Source),
     Token(Arc<str>),
+    User(Arc<str>),
     Pool(PoolId),
 }
 
@@ -123,6 +127,7 @@ impl Who {
         match self {
             Self::Source(_) => Kind::Source,
             Self::Token(_) => Kind::Token,
+            Self::User(_) => Kind::User,
             Self::Pool(_) => Kind::Pool,
         }
     }
@@ -131,7 +136,8 @@ impl Who {
 /// The names that a client's usage is counted by.
 fn names_of(origin: &Origin) -> impl Iterator<Item = Who> + use<> {
     let source = Who::Source(origin.place.source());
-    core::iter::once(source).chain(origin.names.token.clone().map(Who::Token))
+    let (token, user) = (origin.names.token.clone(), origin.names.user.clone());
+    core::iter::once(source).chain(token.map(Who::Token)).chain(user.map(Who::User))
 }
 
 /// The usage of one name, for people.

@@ -3,7 +3,7 @@
 use crate::Bus;
 use crate::fleet::admission::{TurnedAway, may_ask};
 use crate::index::{ListenerId, PoolId};
-use crate::origin::Origin;
+use crate::origin::{Origin, Owner};
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::report::Reason;
 use crate::settings::Era;
@@ -106,7 +106,7 @@ impl<'a> View<'a> {
 
     /// The user names that sessions are bound to, those bound first in front: the pool, the session, and its user name.
     /// [`Bus::bind`] gives them back to the core of a later process.
-    pub fn bonds(&self) -> impl Iterator<Item = (PoolId, &'a [u8], &'a str)> + use<'a> {
+    pub fn bonds(&self) -> impl Iterator<Item = (PoolId, &'a [u8], Owner<'a>)> + use<'a> {
         self.bus.sessions.bonds().iter()
     }
 

@@ -177,7 +177,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     histogram "stdio_bus_request_duration_seconds" of Pools: "Time from passing a request on to its answer.";
         Many |out, it, at| out.histogram(it.pool(at).tally.durations());
     counter "stdio_bus_usage_requests_total" of All:
-        "Requests passed on to workers, by (source, token, pool) and name: of each the 20 heaviest.";
+        "Requests passed on to workers, by (source, token, user, pool) and name: of each the 20 heaviest.";
         Many |out, it, _| out.consumers(it.gathered, |used| used.requests as f64);
     counter "stdio_bus_usage_bytes_total" of All:
         "Bytes received from and sent to them, by and name as above; of a pool those of its workers.";

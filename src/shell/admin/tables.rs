@@ -19,7 +19,7 @@ use crate::shell::log::level_of;
 use crate::visible;
 
 /// Rows of a piece.
-const ROWS: usize = 64;
+const ROWS: usize = 96;
 // Those who use most are one piece, with the others of each kind: the next piece would be of another moment.
 const _: () = assert!(Kind::ALL.len() * (MOST_CONSUMERS + 1) <= ROWS);
 /// A client that has waited for so long is worth a line of an overview.
@@ -101,6 +101,7 @@ tables! {
         "failed": client.account.failed,
         "via": client.origin.via.as_ref().map(|via| via.to_string()),
         "token": client.origin.names.token.as_deref(),
+        "user": client.origin.names.user.as_deref(),
         "connection_id": client.origin.names.connection_id,
         "cn": client.origin.names.common_name,
         "sni": client.origin.names.server_name,
@@ -352,7 +353,7 @@ pub(super) fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
 pub(super) fn who(view: &View<'_>, who: &Who) -> String {
     match who {
         Who::Source(source) => source.to_string(),
-        Who::Token(name) => name.to_string(),
+        Who::Token(name) | Who::User(name) => name.to_string(),
         Who::Pool(pool) => pool_id(view, *pool).to_owned(),
     }
 }

@@ -232,7 +232,7 @@ impl Member {
 
     /// Whether these names are its owner's.
     pub(super) fn is_of(&self, names: &Names) -> bool {
-        self.names.owner() == names.owner() && self.names.token.is_some() == names.token.is_some()
+        self.names.owner() == names.owner()
     }
 }
 

@@ -156,8 +156,8 @@ impl Sessions {
     /// Records the user name under which a session was created or loaded.
     pub(super) fn bind(&mut self, ctx: &Ctx, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let Some(origin) = ctx.clients.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
-        if let (Some(name), Some(worker)) = (origin.names.owner(), ctx.workers.worker_name(worker)) {
-            self.bonds_mut().bind(worker.pool, session, name);
+        if let (Some(owner), Some(worker)) = (origin.names.owner(), ctx.workers.worker_name(worker)) {
+            self.bonds_mut().bind(worker.pool, session, owner);
         }
     }
 

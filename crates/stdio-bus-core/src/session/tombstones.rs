@@ -1,7 +1,7 @@
 //! The remains of sessions: the user name under which each was created, so that it is loaded under no other after its
 //! owner has left; and the sessions lost with their workers, so that their owners get an error when they name them.
 //!
-//! A user name is that of a client's token or certificate ([`Names::owner`](crate::origin::Names::owner)). Sessions of
+//! A user name is that of a client's token or certificate, or of a proxy's header ([`Names::owner`](crate::origin::Names::owner)). Sessions of
 //! clients without one are not bound. The caller may keep the user names beyond a restart ([`View::bonds`](crate::View::bonds)):
 //! without that the first client that loads a session afterwards gets it.
 
@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 
 use crate::index::PoolId;
+use crate::origin::{Owner, Vouches};
 use crate::peer::hash_of_name;
 
 /// Maximum number of sessions remembered; beyond it the oldest one is dropped.
@@ -20,11 +21,14 @@ const MOST: usize = 16 * 1024;
 /// Maximum number of such names remembered for one client; beyond it the oldest one is dropped.
 const MAX_LOST: usize = 64;
 
+/// A user name, and who vouches for it.
+type User = (Vouches, Box<str>);
+
 /// The user names that sessions were created or loaded under.
 #[derive(Default)]
 pub(crate) struct Bonds {
     /// User names, by pool and session.
-    names: Vec<HashMap<Rc<[u8]>, Box<str>>>,
+    names: Vec<HashMap<Rc<[u8]>, User>>,
     /// The same sessions, the first one bound in front.
     oldest: VecDeque<(PoolId, Rc<[u8]>)>,
     /// How often they have changed.
@@ -32,8 +36,8 @@ pub(crate) struct Bonds {
 }
 
 impl Bonds {
-    /// The session `session` of a pool was created or loaded under the user name `name`. A bond is final.
-    pub(crate) fn bind(&mut self, pool: PoolId, session: &[u8], name: &str) {
+    /// The session `session` of a pool was created or loaded under the user name `owner`. A bond is final.
+    pub(crate) fn bind(&mut self, pool: PoolId, session: &[u8], owner: Owner<'_>) {
         if self.names.len() <= pool.index() {
             self.names.resize_with(pool.index() + 1, HashMap::default);
         }
@@ -47,7 +51,7 @@ impl Bonds {
         }
         self.changes += 1;
         let session: Rc<[u8]> = session.into();
-        self.names[pool.index()].insert(Rc::clone(&session), name.into());
+        self.names[pool.index()].insert(Rc::clone(&session), (owner.vouches, owner.name.into()));
         self.oldest.push_back((pool, session));
     }
 
@@ -64,9 +68,9 @@ impl Bonds {
     }
 
     /// All of them, the first one bound in front: the pool, the session, and its user name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PoolId, &[u8], &str)> {
-        let name = |pool: PoolId, session: &[u8]| self.names.get(pool.index())?.get(session);
-        self.oldest.iter().filter_map(move |(pool, session)| Some((*pool, &**session, &**name(*pool, session)?)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PoolId, &[u8], Owner<'_>)> {
+        let owner = |pool: PoolId, session: &[u8]| Some(owned(self.names.get(pool.index())?.get(session)?));
+        self.oldest.iter().filter_map(move |(pool, session)| Some((*pool, &**session, owner(*pool, session)?)))
     }
 
     /// Whether no session is bound.
@@ -75,10 +79,14 @@ impl Bonds {
     }
 
     /// Whether a session of a pool is bound to another user name.
-    pub(super) fn keeps_from(&self, pool: PoolId, session: &[u8], name: Option<&str>) -> bool {
+    pub(super) fn keeps_from(&self, pool: PoolId, session: &[u8], owner: Option<Owner<'_>>) -> bool {
         let bound = self.names.get(pool.index()).and_then(|names| names.get(session));
-        bound.is_some_and(|bound| Some(&**bound) != name)
+        bound.is_some_and(|bound| Some(owned(bound)) != owner)
     }
+}
+
+fn owned((vouches, name): &User) -> Owner<'_> {
+    Owner { vouches: *vouches, name }
 }
 
 /// Names of sessions that were lost with their workers, for the client that owned them. A name is kept as its hash: a
@@ -122,25 +130,31 @@ impl LostNames {
 mod tests {
     use super::*;
 
+    const ALICE: Owner<'_> = Owner { vouches: Vouches::Token, name: "alice" };
+    const BOB: Owner<'_> = Owner { vouches: Vouches::Token, name: "bob" };
+
     #[test]
     fn a_session_is_bound_to_its_first_name_in_its_pool() {
         let mut bonds = Bonds::default();
-        bonds.bind(PoolId::at(1), b"s", "alice");
-        bonds.bind(PoolId::at(1), b"s", "bob");
-        assert!(!bonds.keeps_from(PoolId::at(1), b"s", Some("alice")));
-        assert!(bonds.keeps_from(PoolId::at(1), b"s", Some("bob")) && bonds.keeps_from(PoolId::at(1), b"s", None));
+        bonds.bind(PoolId::at(1), b"s", ALICE);
+        bonds.bind(PoolId::at(1), b"s", BOB);
+        assert!(!bonds.keeps_from(PoolId::at(1), b"s", Some(ALICE)));
+        assert!(bonds.keeps_from(PoolId::at(1), b"s", Some(BOB)) && bonds.keeps_from(PoolId::at(1), b"s", None));
+        for vouches in [Vouches::Certificate, Vouches::Proxy] {
+            assert!(bonds.keeps_from(PoolId::at(1), b"s", Some(Owner { vouches, ..ALICE })), "another's alice");
+        }
         assert!(!bonds.keeps_from(PoolId::at(0), b"s", None) && !bonds.keeps_from(PoolId::at(1), b"t", None));
     }
 
     #[test]
     fn bonds_hold_in_a_later_process_that_is_given_them_and_each_change_is_counted() {
         let (mut bonds, mut later) = (Bonds::default(), Bonds::default());
-        bonds.bind(PoolId::at(1), b"s", "alice");
-        bonds.bind(PoolId::at(0), b"t", "bob");
-        bonds.bind(PoolId::at(0), b"t", "bob");
+        bonds.bind(PoolId::at(1), b"s", ALICE);
+        bonds.bind(PoolId::at(0), b"t", BOB);
+        bonds.bind(PoolId::at(0), b"t", BOB);
         assert_eq!(bonds.changes(), 2);
-        bonds.iter().for_each(|(pool, session, name)| later.bind(pool, session, name));
-        assert!(later.keeps_from(PoolId::at(1), b"s", Some("bob")) && later.keeps_from(PoolId::at(0), b"t", None));
+        bonds.iter().for_each(|(pool, session, owner)| later.bind(pool, session, owner));
+        assert!(later.keeps_from(PoolId::at(1), b"s", Some(BOB)) && later.keeps_from(PoolId::at(0), b"t", None));
         bonds.forget_pool(PoolId::at(1));
         assert_eq!((bonds.changes(), bonds.iter().count()), (3, 1));
     }
@@ -149,7 +163,7 @@ mod tests {
     fn the_oldest_bond_goes_when_there_are_too_many() {
         let mut bonds = Bonds::default();
         for number in 0..=MOST {
-            bonds.bind(PoolId::at(0), number.to_string().as_bytes(), "alice");
+            bonds.bind(PoolId::at(0), number.to_string().as_bytes(), ALICE);
         }
         assert!(!bonds.keeps_from(PoolId::at(0), b"0", None) && bonds.keeps_from(PoolId::at(0), b"1", None));
         assert_eq!((bonds.names[0].len(), bonds.oldest.len()), (MOST, MOST));

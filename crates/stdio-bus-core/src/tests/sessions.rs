@@ -544,10 +544,11 @@ fn a_message_that_is_refused_takes_no_session_over() {
 }
 
 #[test]
-fn a_token_a_certificate_and_another_listener_are_not_the_same_owner() {
+fn a_token_a_certificate_a_header_and_another_listener_are_not_the_same_owner() {
     let certificate = || super::super::origin::Names { common_name: Some("alice".into()), ..Default::default() };
     let token = || super::super::origin::Names { token: Some("alice".into()), ..Default::default() };
-    for (listener, names) in [(0, certificate()), (1, token())] {
+    let user = || super::super::origin::Names { user: Some("alice".into()), ..Default::default() };
+    for (listener, names) in [(0, certificate()), (0, user()), (1, token())] {
         let mut settings = settings(vec![pool(1, Assignment::Client)]);
         settings.listeners.push(Listener::default());
         let (mut bench, [old, _], worker) = names_of(settings, [Some("alice"), None]);

@@ -1,4 +1,4 @@
-//! Who uses how much: by source, token and pool.
+//! Who uses how much: by source, token, user and pool.
 
 use super::*;
 use crate::origin::Names;
@@ -61,7 +61,7 @@ fn ask(bench: &mut Bench, client: Peer, time: Duration) {
 }
 
 #[test]
-fn requests_bytes_and_the_time_of_workers_are_counted_by_source_token_and_pool() {
+fn requests_bytes_and_the_time_of_workers_are_counted_by_source_token_user_and_pool() {
     let mut bench = bench(1);
     let (one, other) = (bearer(&mut bench, FIRST, "team"), bearer(&mut bench, SECOND, "team"));
     let third = client_at(&mut bench, SECOND);
@@ -73,10 +73,15 @@ fn requests_bytes_and_the_time_of_workers_are_counted_by_source_token_and_pool()
     assert_eq!(rounded(first), (1, line + r#"{"id":1,"result":{}}"#.len() as u64 + 1, 2000));
     let (_, second) = of_source(&bench, SECOND);
     assert_eq!((second.requests, second.bytes), (2, 2 * first.bytes));
+    let names = Names { user: Some("team".into()), ..Names::default() };
+    let user = bench.connect(0, Origin { names: names.into(), ..Origin::from(Place::from(source(FIRST))) });
+    ask(&mut bench, Peer::Client(user.expect("there is room")), seconds(2));
+    let (_, called) = used(&bench, &Who::User("team".into()));
+    assert_eq!(rounded(called).0, 1, "whom a proxy calls so is another than the bearer of a token");
     let (now, team) = used(&bench, &Who::Token("team".into()));
     assert_eq!((rounded(team), now), ((2, 2 * first.bytes, 4000), team), "all of it was in the last minute");
     let (_, agents) = used(&bench, &Who::Pool(PoolId::at(0)));
-    assert_eq!((agents.requests, rounded(agents).2), (3, 6000));
+    assert_eq!((agents.requests, rounded(agents).2), (4, 8000));
     // Ids that are the same are replaced by others, which may be longer.
     assert!(agents.bytes >= 3 * first.bytes, "{agents:?}");
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::scenario::Scenario;
 use super::wires::any_token;
 use super::{End, SimClient, World};
 use crate::Draws;
@@ -171,7 +172,7 @@ impl World {
         let is_gone = self.settings.listeners[listener].is_gone;
         let refuses = is_gone || self.bus.view().stage() >= Stage::Terminating;
         let mut origin = Origin::from(place);
-        origin.names.token = name.map(Into::into);
+        origin.names = name.map(Scenario::shown).unwrap_or_default().into();
         let (key, effects) = self.bus.connect(self.now, listener, &origin);
         assert_eq!(key.is_none(), refuses, "a connection was refused or taken wrongly");
         if let Some(key) = key {

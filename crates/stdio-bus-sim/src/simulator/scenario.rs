@@ -1,11 +1,11 @@
 //! The scenario of a world: drawn before anything happens in it.
 
-use crate::bus::port::Moment;
+use crate::bus::port::{Moment, Names};
 use crate::bus::settings::{Assignment, Settings};
 use crate::faults::{self, Action};
 use crate::{Draws, Random};
 
-/// The owners of tokens.
+/// Clients with verified names, as the model calls them; [`Scenario::shown`] is what the bus sees of them.
 const NAMES: [&str; 5] = ["alice", "bob", "carol", "dave", "eve"];
 /// In one step of this many the configuration is changed, or workers are to be replaced.
 const RELOADS: usize = 40;
@@ -24,7 +24,7 @@ pub(super) struct Scenario {
     reuses_ids: bool,
     /// Maximum number of clients connected at once.
     crowd: usize,
-    /// The owners of tokens that clients may show.
+    /// The names that clients may show.
     names: &'static [&'static str],
 }
 
@@ -133,6 +133,14 @@ impl Scenario {
     }
 
     /// The owner of the token that a client shows.
+    /// What a client of this name shows: a token, or that a proxy calls it so; two have the same text.
+    pub(super) fn shown(name: &'static str) -> Names {
+        match name {
+            "bob" => Names { user: Some("alice".into()), ..Names::default() },
+            token => Names { token: Some(token.into()), ..Names::default() },
+        }
+    }
+
     pub(super) fn any_name(&self, draws: &mut Draws<'_>) -> Option<&'static str> {
         (self.has_names() && !draws.of("has no token").one_in(4)).then(|| *draws.of("name").pick(self.names))
     }

@@ -52,6 +52,8 @@ pub const MAX_CONFIG_BYTES: usize = 4 << 20;
 
 /// Default of `start_timeout_sec`, in seconds: a package may have to be fetched.
 const DEFAULT_START_TIMEOUT: u64 = 120;
+/// Default of `concurrency`.
+const DEFAULT_CONCURRENCY: usize = 8;
 /// Default of `max_instances` in a `dedicated` pool.
 pub const DEFAULT_DEDICATED_WORKERS: usize = 64;
 

@@ -14,8 +14,8 @@ use super::document::{Node, Object, Problem, Reader};
 use super::listeners::listeners;
 use super::values::{checked, number, set_mode, small_file, socket_mode};
 use super::{
-    Admin, Config, DEFAULT_DEDICATED_WORKERS, DEFAULT_START_TIMEOUT, LEVELS, Listen, Listener, Log, LogFormat, Mode,
-    Pool, Text, node, same_place,
+    Admin, Config, DEFAULT_CONCURRENCY, DEFAULT_DEDICATED_WORKERS, DEFAULT_START_TIMEOUT, LEVELS, Listen, Listener,
+    Log, LogFormat, Mode, Pool, Text, node, same_place,
 };
 use crate::access::Secret;
 use crate::address::Address;
@@ -173,10 +173,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
     };
     if let Some(node) = object.get("max_instances") {
         let most = number(reader, object, "max_instances").map(|value| value as usize);
-        if assignment != Assignment::Dedicated {
-            let hint = "set \"assignment\": \"dedicated\", or leave max_instances out".to_owned();
-            reader.fail(node, "is for pools that give each connection a worker of its own", Some(hint));
-        } else if let Some(most) = most {
+        if let Some(most) = most {
             if given.is_some() && most < instances {
                 let message = format!("must be at least instances, which is {instances}, not {most}");
                 reader.fail(node, message, None);
@@ -184,6 +181,11 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
             max_instances = most.max(instances);
         }
     }
+    if let Some(node) = object.get("concurrency").filter(|_| assignment == Assignment::Dedicated) {
+        let hint = "leave it out: each connection has a worker of its own".to_owned();
+        reader.fail(node, "is for pools whose clients share workers", Some(hint));
+    }
+    let concurrency = number(reader, object, "concurrency").map_or(DEFAULT_CONCURRENCY, |value| value as usize);
     let deny = object.get("deny_methods").map(|node| {
         let hint = "name a method, as in \"session/list\"";
         reader.strings(node, |method| method.is_empty().then(|| ("must not be empty".to_owned(), Some(hint))))
@@ -191,16 +193,18 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
     let start = reader.choice(object, "start", [Start::AtOnce, Start::OnDemand]).unwrap_or_default();
     let idle_stop = number(reader, object, "idle_stop_sec").filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let start_timeout = number(reader, object, "start_timeout_sec");
+    let grows = assignment != Assignment::Dedicated && max_instances > instances;
     // A file may write out the defaults.
-    let of_sleepers = [
-        ("idle_stop_sec", idle_stop.is_some()),
-        ("start_timeout_sec", start_timeout.is_some_and(|n| n != DEFAULT_START_TIMEOUT)),
-    ];
-    for (key, is_set) in of_sleepers {
-        if let Some(node) = object.get(key).filter(|_| is_set && start == Start::AtOnce) {
-            let hint = format!("set \"start\": \"on_demand\", or leave {key} out");
-            reader.fail(node, "is for pools that start on demand", Some(hint));
-        }
+    let is_set = start_timeout.is_some_and(|n| n != DEFAULT_START_TIMEOUT);
+    if let Some(node) = object.get("start_timeout_sec").filter(|_| is_set && start == Start::AtOnce) {
+        let hint = "set \"start\": \"on_demand\", or leave start_timeout_sec out".to_owned();
+        reader.fail(node, "is for pools that start on demand", Some(hint));
+    }
+    let has_use = start == Start::OnDemand || grows;
+    if let Some(node) = object.get("idle_stop_sec").filter(|_| idle_stop.is_some() && !has_use) {
+        let hint = "set \"start\": \"on_demand\", or a max_instances above instances where clients share workers, or leave \
+                    idle_stop_sec out";
+        reader.fail(node, "is for pools that start on demand or grow", Some(hint.to_owned()));
     }
     let start_timeout = start_timeout.unwrap_or(DEFAULT_START_TIMEOUT);
     let start_timeout = Some(Duration::from_secs(start_timeout));
@@ -209,6 +213,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         id,
         instances,
         max_instances,
+        concurrency,
         assignment,
         start,
         idle_stop,

@@ -170,8 +170,14 @@ const POOL: &[Setting] = &[
     row(
         "max_instances",
         Number(One, 1, MAX_WORKERS as u64),
-        Words("the larger of 64 and `instances`"),
-        "Most workers of a dedicated pool.",
+        Words("`instances`; if `dedicated`, the larger of 64 and it"),
+        "Most workers; those that clients share are more than `instances` only if all were busy.",
+    ),
+    row(
+        "concurrency",
+        Number(One, 1, 4096),
+        Value("8"),
+        "Requests of each shared worker at which all are busy, so that one more is started, up to `max_instances`.",
     ),
     row(
         "start",
@@ -183,7 +189,7 @@ const POOL: &[Setting] = &[
         "idle_stop_sec",
         Number(Seconds, 0, 30 * DAY),
         Value("0"),
-        "Idle time after which a pool that starts on demand falls asleep again; 0 is never.",
+        "Idle time after which workers beyond `instances` end, and all if the pool starts on demand; 0 is never.",
     ),
     row(
         "start_timeout_sec",

@@ -334,14 +334,18 @@ fn values_of_the_wrong_kind_are_named() {
 }
 
 #[test]
-fn only_pools_that_start_on_demand_fall_asleep() {
-    for key in ["idle_stop_sec", "start_timeout_sec"] {
-        let message = refused(&pool(&format!(r#","{key}":5"#)));
-        assert!(message.contains(&format!("pools[0].{key}: is for pools that start on demand")), "{message}");
-        assert!(message.contains("set \"start\": \"on_demand\""), "{message}");
+fn only_pools_that_start_on_demand_fall_asleep_and_only_those_and_growing_ones_end_what_is_idle() {
+    let message = refused(&pool(r#","start_timeout_sec":5"#));
+    assert!(message.contains("pools[0].start_timeout_sec: is for pools that start on demand"), "{message}");
+    assert!(message.contains("set \"start\": \"on_demand\""), "{message}");
+    for text in [r#","idle_stop_sec":5"#, r#","idle_stop_sec":5,"max_instances":4,"assignment":"dedicated""#] {
+        let message = refused(&pool(text));
+        assert!(message.contains("pools[0].idle_stop_sec: is for pools that start on demand or grow"), "{message}");
+        assert!(message.contains("set \"start\": \"on_demand\", or a max_instances above instances"), "{message}");
     }
     let core = |text: &str| good(text).pools[0].core.clone();
     assert_eq!(core(&pool(r#","idle_stop_sec":0,"start_timeout_sec":120"#)).start_timeout, None);
+    assert_eq!(core(&pool(r#","idle_stop_sec":5,"max_instances":4"#)).idle_stop, Some(Duration::from_secs(5)));
     let asleep = core(&pool(r#","start":"on_demand","idle_stop_sec":5"#));
     assert_eq!(
         (asleep.idle_stop, asleep.start_timeout),
@@ -357,13 +361,18 @@ fn pools_have_ids_of_their_own() {
 }
 
 #[test]
-fn only_dedicated_pools_grow() {
-    assert!(refused(&pool(r#","max_instances":4"#)).contains("set \"assignment\": \"dedicated\""));
+fn pools_grow_up_to_max_instances() {
     let text = pool(r#","max_instances":1,"assignment":"dedicated""#);
     assert!(refused(&text).contains("pools[0].max_instances: must be at least instances, which is 2, not 1"));
     let core = |text: &str| good(text).pools[0].core.clone();
     assert_eq!(core(&pool(r#","assignment":"dedicated""#)).max_instances, DEFAULT_DEDICATED_WORKERS);
     assert_eq!(core(&pool(r#","max_instances":2,"assignment":"dedicated""#)).max_instances, 2);
+    assert_eq!(core(&pool("")).max_instances, 2);
+    let shared = core(&pool(r#","max_instances":4"#));
+    assert_eq!((shared.max_instances, shared.concurrency), (4, DEFAULT_CONCURRENCY));
+    assert_eq!(core(&pool(r#","max_instances":4,"concurrency":1"#)).concurrency, 1);
+    let own = pool(r#","max_instances":4,"concurrency":4,"assignment":"dedicated""#);
+    assert!(refused(&own).contains("each connection has a worker of its own"));
 }
 
 #[test]

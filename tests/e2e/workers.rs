@@ -129,6 +129,23 @@ fn a_pool_that_starts_on_demand_has_no_process_before_its_first_line_nor_when_no
 }
 
 #[test]
+fn a_pool_whose_workers_are_all_busy_starts_another_one_which_is_stopped_when_it_is_not_needed() {
+    let pool = with(with(worker("agents", 1, &[]), "max_instances", 2), "concurrency", 1);
+    let mut daemon = Setup::new([with(pool, "idle_stop_sec", 1)]).start();
+    let mut client = daemon.connect();
+    let first = pid(&mut client);
+    client.ask("busy", "hold", json!({}));
+    daemon.logs_times("reason=worker_started", 2);
+    let second = successor(&mut client, first);
+    client.send(&json!({ "method": "notifications/cancelled", "params": { "requestId": "busy" } }));
+    daemon.logs(&["reason=worker_stopped"]);
+    assert_ne!(lives(first), lives(second), "one is kept");
+    let log = daemon.log();
+    daemon.stop();
+    assert!(!log.contains("reason=worker_exited"), "that is no failure: {log}");
+}
+
+#[test]
 fn what_a_worker_has_not_read_when_its_pool_falls_asleep_reaches_it_nevertheless() {
     let setup = Setup::new([]);
     let (slow, noted) = (setup.path("slow"), setup.path("noted"));

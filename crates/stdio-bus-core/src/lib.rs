@@ -291,6 +291,7 @@ impl Bus {
         fleet::pool::check_pools(self.fleets.pools(), &self.ctx);
         fleet::roll::check_rolls(self.fleets.pools(), &self.ctx);
         fleet::demand::check_demand(self.fleets.pools(), &self.ctx);
+        fleet::growth::check_growth(self.fleets.pools(), &self.ctx);
         eras::discovery::check_questions(self.fleets.pools(), &self.ctx);
         self.fleets.queue().check_worker_queue(&self.ctx);
         self.fleets.balancer().check_assignments(&self.ctx);

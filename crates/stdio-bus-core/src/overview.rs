@@ -150,6 +150,8 @@ pub struct PoolRow<'a> {
     pub given_up: usize,
     /// Slots whose workers the operator has taken out.
     pub out: usize,
+    /// Workers beyond `instances` that it keeps since those were busy.
+    pub grown: usize,
     /// The operator has paused it.
     pub is_paused: bool,
     /// It has no workers until a line needs one.
@@ -371,6 +373,7 @@ impl<'a> View<'a> {
             waiting: slots().filter(|slot| !slot.is_given_up() && !slot.is_out() && slot.worker().is_none()).count(),
             given_up: slots().filter(|slot| slot.is_given_up()).count(),
             out: slots().filter(|slot| slot.is_out()).count(),
+            grown: self.bus.fleets.pools().grown(pool),
             is_paused: self.bus.fleets.pools()[pool].is_paused(),
             is_asleep: self.bus.fleets.pools().is_asleep(pool),
             woken: self.bus.fleets.pools()[pool].woken(),

@@ -29,6 +29,7 @@ impl Bus {
         self.fleets.arrange_clients(&mut self.ctx, &self.requests, &mut self.subscriptions, &kept);
         self.fleets.admission_mut().arrange_listeners(&mut self.ctx, &before);
         kept.into_iter().for_each(|fleet| self.fleets.pools_mut().renew(&mut self.ctx, &before, fleet));
+        self.fleets.fit_groups(&self.ctx);
         release_gone_pools(&mut self.fleets, &mut self.ctx);
         // Lines that wait may have another destination.
         self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.release_waiters(worker.into()));

@@ -157,13 +157,16 @@ pub struct Pool {
     pub id: String,
     /// Number of workers to keep running; with [`Assignment::Dedicated`] the warm spares.
     pub instances: usize,
-    /// Maximum number of workers; only [`Assignment::Dedicated`] goes beyond `instances`.
+    /// Maximum number of workers.
     pub max_instances: usize,
+    /// Where clients share workers: while each of them owes so many answers, another one is started. 0 is as 1.
+    pub concurrency: usize,
     /// How messages without a session choose a worker.
     pub assignment: Assignment,
     /// When its workers are started.
     pub start: Start,
-    /// How long a pool that starts on demand is idle before it falls asleep; none for never.
+    /// How long workers beyond `instances` are idle before they are stopped, and all of a pool that starts on demand; none for
+    /// never.
     pub idle_stop: Option<Duration>,
     /// How long a worker of a pool that starts on demand may owe its first answer and have said nothing yet, if that is
     /// limited.
@@ -206,9 +209,20 @@ impl Pool {
         era == Era::Modern && self.assignment == Assignment::Dedicated
     }
 
-    /// How many slots it has for them. Workers that are lent have one each, whether they are kept or not.
+    /// Whether it starts more workers while those that clients share are busy.
+    pub(super) fn grows(&self) -> bool {
+        self.assignment != Assignment::Dedicated && self.max_instances > self.instances
+    }
+
+    /// How many slots it has for them. Workers that are lent, or started while others are busy, have one each, whether they
+    /// are kept or not.
     pub(super) fn slots(&self, era: Era) -> usize {
-        if self.lends(era) { self.max_instances } else { self.instances }
+        if self.lends(era) || self.grows() { self.max_instances } else { self.instances }
+    }
+
+    /// In how many of them workers take turns, as long as it has not grown.
+    pub(super) fn open_slots(&self, era: Era) -> usize {
+        if self.grows() { self.instances } else { self.slots(era) }
     }
 }
 

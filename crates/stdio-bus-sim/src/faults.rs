@@ -107,11 +107,12 @@ pub fn settings(draws: &mut Draws<'_>) -> Settings {
 fn pool(number: usize, draws: &mut Draws<'_>) -> Pool {
     let instances = draws.of("instances").range(1..5);
     let assignment = *draws.of("assignment").pick(&[Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated]);
-    let more = if assignment == Assignment::Dedicated { draws.of("max_instances").range(0..4) } else { 0 };
+    let more = more(assignment == Assignment::Dedicated, draws);
     Pool {
         id: format!("pool-{number}"),
         instances,
         max_instances: instances + more,
+        concurrency: draws.of("concurrency").range(1..4),
         assignment,
         cancel_on_disconnect: draws.of("cancel_on_disconnect").one_in(2),
         request_timeout: sometimes(draws, "request_timeout", 3, 500..5000),
@@ -122,6 +123,15 @@ fn pool(number: usize, draws: &mut Draws<'_>) -> Pool {
         start: start(draws),
         idle_stop: sometimes(draws, "idle_stop", 2, 300..4000),
         ..Pool::default()
+    }
+}
+
+/// How many workers a pool may have beyond its instances.
+fn more(is_dedicated: bool, draws: &mut Draws<'_>) -> usize {
+    match is_dedicated {
+        true => draws.of("max_instances").range(0..4),
+        false if draws.of("grows").one_in(3) => draws.of("growth").range(1..4),
+        false => 0,
     }
 }
 
@@ -200,8 +210,7 @@ fn change(next: &mut Settings, draws: &mut Draws<'_>) {
         0..4 => pool.generation += u32::from(!pool.is_gone),
         4 => {
             pool.instances = draws.of("instances").range(1..5);
-            let more = if is_dedicated { draws.of("max_instances").range(0..4) } else { 0 };
-            pool.max_instances = pool.instances + more;
+            pool.max_instances = pool.instances + more(is_dedicated, draws);
         }
         5 => pool.request_timeout = sometimes(draws, "request_timeout", 2, 500..5000),
         6 => {

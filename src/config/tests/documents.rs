@@ -123,9 +123,6 @@ fn a_setting_is_described_in_one_short_sentence() {
 /// A small configuration with this value of a setting, or without the setting.
 fn with(section: &Section, key: &str, value: Option<Value>) -> String {
     let mut config = json!({ "pools": [{ "id": "a", "command": "/bin/sh", "instances": 2 }] });
-    if key == "max_instances" {
-        config["pools"][0]["assignment"] = json!("dedicated");
-    }
     if ["idle_stop_sec", "start_timeout_sec"].contains(&key) {
         config["pools"][0]["start"] = json!("on_demand");
     }
@@ -300,10 +297,10 @@ fn property(path: &str, setting: &Setting) -> Value {
 fn by_hand(path: &str, key: &str) -> Value {
     let no_zero = "^[^\\u0000]*$";
     match (path, key) {
-        // Only dedicated pools grow.
+        // Workers of connections have no load that others share.
         ("pools[]", "") => json!({
-            "if": { "required": ["max_instances"] },
-            "then": { "required": ["assignment"], "properties": { "assignment": { "const": "dedicated" } } },
+            "if": { "required": ["concurrency"] },
+            "then": { "properties": { "assignment": { "enum": ["round_robin", "client"] } } },
         }),
         ("listeners[]", "") => json!({
             "oneOf": KINDS.iter().map(kind).collect::<Vec<Value>>(),

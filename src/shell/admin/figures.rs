@@ -193,7 +193,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up, taken_out by the operator.";
         Many |out, it, at| {
             let pool = it.pool(at);
-            let wanted = if pool.is_asleep { 0 } else { pool.settings.instances };
+            let wanted = if pool.is_asleep { 0 } else { pool.settings.instances + pool.grown };
             let there = wanted.saturating_sub(pool.waiting + pool.given_up + pool.out);
             let seats = [
                 ("filled", there),

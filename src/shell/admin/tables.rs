@@ -145,6 +145,7 @@ tables! {
         "wake_seconds_half_below" as "wake_p50": below(pool.wakes, 0.5),
         "wake_seconds_99_percent_below" as "wake_p99": below(pool.wakes, 0.99),
         "instances": pool.settings.instances,
+        "grown": pool.grown,
         "max_instances": pool.settings.max_instances,
         "waiting": pool.waiting,
         "given_up": pool.given_up,

@@ -23,7 +23,7 @@ use crate::worker::Worker;
 /// The workers that a message may go to: those of one fleet, or of the fleets of several pools.
 #[derive(Default)]
 pub(crate) struct Group {
-    /// Their slots, in the order of the configuration.
+    /// The slots whose workers take turns, in the order of the configuration.
     slots: Vec<SlotId>,
     fleets: Vec<FleetId>,
     /// How one of them is chosen.
@@ -114,13 +114,22 @@ impl Group {
         if fleets.is_empty() {
             fleets.extend(offered.first());
         }
-        let slots = |fleet: FleetId| (0..settings.pools[fleet].slots(era)).map(move |number| fleet.slot(number));
+        let slots = |fleet: FleetId| (0..settings.pools[fleet].open_slots(era)).map(move |number| fleet.slot(number));
         Self {
             slots: fleets.iter().copied().flat_map(slots).collect(),
             assignment: fleets.iter().map(assignment).max().unwrap_or_default(),
             lends: fleets.iter().any(|fleet| settings.pools[*fleet].lends(era)),
             fleets,
             ..Self::default()
+        }
+    }
+
+    /// Some of its fleets have more or fewer slots whose workers take turns.
+    pub(super) fn fit(&mut self, slots: impl Fn(FleetId) -> usize) {
+        let of_fleet = |fleet: FleetId| (0..slots(fleet)).map(move |number| fleet.slot(number));
+        self.slots = self.fleets.iter().copied().flat_map(of_fleet).collect();
+        if self.cursor >= self.slots.len() {
+            self.cursor = 0;
         }
     }
 
@@ -294,6 +303,12 @@ impl Group {
         workers.any(|worker| ctx.workers.worker_takes_messages(worker))
     }
 
+    /// Whether one of its slots has a worker that takes messages, and is not doubtful.
+    pub(super) fn has_well(&self, ctx: &Ctx, pools: &Pools) -> bool {
+        let mut workers = self.slots.iter().filter_map(|slot| ctx.workers.get(pools[*slot].worker?));
+        workers.any(|worker| worker.takes_messages() && !worker.is_doubtful())
+    }
+
     /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). Doubtful ones are passed over while there is
     /// another one, and those of paused pools unless all pools of the group are paused.
     pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, pools: &Pools) -> Option<WorkerKey> {
@@ -385,6 +400,7 @@ impl Fleets {
         if self.waits_for_resume(group, line) {
             return Err(Refusal(Reason::NoWorker, "the operator has paused the pool".into()));
         }
+        self.open_for_line(ctx, group);
         if self.pools.may_sleep() && !self.has_worker_for(ctx, client, group) {
             self.wake_for_line(ctx, group, line.id.is_some());
         }

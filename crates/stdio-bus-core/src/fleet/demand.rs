@@ -13,6 +13,7 @@
 
 use core::time::Duration;
 
+use super::growth::Growth;
 use super::restart::Restarts;
 use super::tenure::Wear;
 use super::worker::{State, Worker};
@@ -106,7 +107,9 @@ impl Fleets {
     ) -> Option<Moment> {
         let fleet = ctx.workers.fleet_of(key)?;
         let settings = &ctx.settings.pools[fleet];
-        let idle_stop = settings.idle_stop.filter(|_| settings.may_sleep())?;
+        let may_sleep = settings.may_sleep();
+        let has_grown = self.pools[fleet].growth.more() > 0;
+        let idle_stop = settings.idle_stop.filter(|_| may_sleep || has_grown)?;
         // One that belongs to a client ends with it.
         self.pools[fleet].slot_of(key)?;
         let now = ctx.time.now();
@@ -115,7 +118,8 @@ impl Fleets {
         if since.after(idle_stop) > now {
             return Some(since.after(idle_stop));
         }
-        if !self.is_idle(ctx, sessions, tasks, fleet, idle_stop) {
+        if !may_sleep || !self.is_idle(ctx, sessions, tasks, fleet, idle_stop) {
+            self.shrink(ctx, fleet, key);
             return Some(again);
         }
         self.fall_asleep(ctx, fleet);
@@ -142,7 +146,7 @@ impl Fleets {
     /// Nobody needs the workers of a fleet: they leave, and others are started when a line has come.
     fn fall_asleep(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         let here = &mut self.pools[fleet];
-        (here.is_asleep, here.woken_at) = (true, None);
+        (here.is_asleep, here.woken_at, here.growth) = (true, None, Growth::default());
         // The fleet of the other era has no workers either, if those of the pool were here.
         if let Some(other) = self.pools.other(fleet).filter(|other| self.pools[*other].rests()) {
             self.pools[other].is_asleep = true;
@@ -158,6 +162,7 @@ impl Fleets {
         let failures = restarts.filter(has_failed).filter_map(Restarts::due);
         ctx.timers.arm(Timer::Fleet(fleet), failures.max().map(|due| due.max(now).after(window)));
         self.pools.retire_those(ctx, fleet, Some(Wear::Idle), |_, _| true);
+        self.fit_groups(ctx);
         ctx.workers_changed = true;
     }
 
@@ -262,7 +267,7 @@ impl Pools {
 
 impl WorkerQueue {
     /// Whether a client waits for a worker of a fleet.
-    fn has_any_for(&self, groups: &super::balancer::Balancer, fleet: FleetId) -> bool {
+    pub(super) fn has_any_for(&self, groups: &super::balancer::Balancer, fleet: FleetId) -> bool {
         self.groups().any(|group| groups[group].has(fleet))
     }
 }
@@ -307,7 +312,7 @@ fn idle_since(ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, key: WorkerKey)
         Some((since, _)) if asked >= since => Some(asked.max(spoke)),
         // It was sent only what needs no answer.
         Some(_) => Some(ctx.time.now()),
-        None => Some(asked.max(spoke).max(worker.claim.since())),
+        None => Some(asked.max(spoke).max(worker.claim.since()).max(worker.process.started())),
     };
     let worker = ctx.workers.get_mut(key)?;
     worker.tenure.note_idle(since.map(|since| (since, sent)));

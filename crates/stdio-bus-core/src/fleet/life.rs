@@ -241,6 +241,7 @@ impl Bus {
             self.fleets.tick_question(&mut self.ctx, key),
             tick_extra(self.fleets.pools_mut(), &mut self.ctx, &self.tasks, key),
             self.fleets.pools.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
+            self.fleets.tick_growth(&mut self.ctx, &self.requests, key),
             self.fleets.tick_idle(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
         let Some(worker) = self.ctx.workers.get(key) else { return };

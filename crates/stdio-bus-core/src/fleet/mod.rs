@@ -4,7 +4,7 @@
 //! `life.rs` carries out its actions, `answering.rs` watches workers that do not answer, and `doubt.rs` those that say
 //! nothing at all. `pool.rs` fills slots, as `restart.rs` allows, and `queue.rs` makes clients wait. `roll.rs` replaces
 //! workers in turn, `claim.rs` says whose they are. `pause.rs` has what the operator stops for a while, `demand.rs`
-//! the pools that are asleep while nobody asks. `balancer.rs` has
+//! the pools that are asleep while nobody asks, `growth.rs` those that have more workers while all are busy. `balancer.rs` has
 //! the groups of workers, `admission.rs` the listeners and the sources of their clients. `readiness.rs` is what load
 //! balancers see.
 //!
@@ -21,6 +21,7 @@ pub(crate) mod claim;
 pub(crate) mod demand;
 pub(crate) mod doubt;
 pub mod eras;
+pub(crate) mod growth;
 pub(crate) mod life;
 pub(crate) mod pause;
 pub(crate) mod pool;

@@ -8,6 +8,7 @@ use core::ops::{Index, IndexMut};
 use core::time::Duration;
 
 use super::answering::Answering;
+use super::growth::Growth;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
@@ -88,12 +89,13 @@ pub(crate) enum Need {
 /// | `roll`, `settled`, `fallback` | `roll.rs` |
 /// | `is_released` | `reload.rs` |
 /// | `is_asleep`, `asked_at`, `woken_at` | `demand.rs`; `reload.rs` if it may not be asleep any more |
+/// | `growth` | `growth.rs`; `demand.rs` when it falls asleep; `eras/mod.rs` when its workers are handed over |
 /// | `need` | `eras/mod.rs`, which also hands slots and roll over to the fleet of the other era |
 /// | `has_subagents`, `dialect` | this file, asked by `session/children.rs` and `session/activity.rs` |
 pub(crate) struct Fleet {
     /// Its own id, which never changes.
     id: FleetId,
-    /// One per instance; in a dedicated pool, one per warm spare, or with lending one per possible worker.
+    /// One per instance, or per possible worker where a pool grows or lends; in a dedicated pool, one per warm spare.
     pub(in crate::fleet) slots: Vec<WorkerSlot>,
     /// Whether it is needed.
     pub(in crate::fleet) need: Need,
@@ -105,6 +107,8 @@ pub(crate) struct Fleet {
     pub(in crate::fleet) asked_at: Moment,
     /// When it was woken, until one of its workers has answered something.
     pub(in crate::fleet) woken_at: Option<Moment>,
+    /// The workers that it has beyond `instances` since those were busy.
+    pub(in crate::fleet) growth: Growth,
     /// When the next spare is started after workers that ended soon after a client had taken them.
     pub(in crate::fleet) restarts: Restarts,
     /// The replacement of its workers.
@@ -130,6 +134,7 @@ impl Fleet {
             is_asleep: pool.may_sleep(),
             asked_at: Moment::default(),
             woken_at: None,
+            growth: Growth::default(),
             restarts: Restarts::default(),
             roll: Roll::default(),
             settled: pool.generation,
@@ -158,6 +163,11 @@ impl Fleet {
     /// The slots whose workers were taken out may be filled again.
     pub(in crate::fleet) fn put_back(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.is_out = false);
+    }
+
+    /// The workers in its slots.
+    pub(crate) fn workers_in_slots(&self) -> impl Iterator<Item = WorkerKey> {
+        self.slots.iter().filter_map(|slot| slot.worker)
     }
 
     /// The number of the slot that a worker is in.
@@ -460,7 +470,10 @@ impl IndexMut<SlotId> for Pools {
 impl Fleet {
     /// Number of slots that are kept filled, the first ones.
     pub(crate) fn kept_slots(&self, ctx: &Ctx) -> usize {
-        if self.rests() || self.is_released || self.is_asleep { 0 } else { ctx.settings.pools[self.id].instances }
+        if self.rests() || self.is_released || self.is_asleep {
+            return 0;
+        }
+        ctx.settings.pools[self.id].instances + self.growth.more()
     }
 
     /// Whether the workers of a pool do not crash.
@@ -563,6 +576,7 @@ impl Fleets {
         }
         if let Some(slot) = self.pools[worker.fleet].slot_of(key) {
             self.pools[worker.fleet].slots[slot].worker = None;
+            self.open_all(ctx, worker.fleet);
             if worker.is_excused() || ctx.shutdown.stops_workers() {
                 // It has not failed.
             } else if worker.process.was_short() {
@@ -589,6 +603,7 @@ impl Fleets {
             return;
         }
         self.fall_asleep_without_workers(ctx, fleet);
+        self.tick_turns_of(ctx, fleet);
         self.advance_roll(ctx, fleet);
         self.fill_slots(ctx, fleet);
         let kept = self.pools[fleet].kept_slots(ctx);
@@ -673,7 +688,7 @@ impl Pools {
         if has_subagents {
             updates.expect_children();
         }
-        let answering = Answering::new(TimeLimits::of(settings), ctx.settings.first_look(fleet.pool));
+        let answering = Answering::new(TimeLimits::of(settings), ctx.settings.first_tick(fleet.pool));
         let end = Endpoint::of_worker();
         let window = SendWindow::new();
         let worker = Worker { fleet, name, process, updates, tenure, answering, window, end, ..Worker::default() };

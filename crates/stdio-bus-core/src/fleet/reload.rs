@@ -69,7 +69,8 @@ impl Pools {
         // A client with a dedicated worker relies on no other client having used it.
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
-        let first_look = ctx.settings.first_look(fleet.pool);
+        self[fleet].growth.resize(was, is);
+        let first_look = ctx.settings.first_tick(fleet.pool);
         for worker in ctx.workers.values_mut().filter(|worker| worker.fleet == fleet) {
             worker.answering.limit(TimeLimits::of(is), first_look);
             if was.idle_timeout.is_none() && is.idle_timeout.is_some() {
@@ -89,7 +90,9 @@ impl Pools {
             self.roll_soon(ctx);
         }
         let slots = ctx.settings.pools[fleet].slots(fleet.era);
-        let keeps = if is_assigned_otherwise { 0 } else { slots };
+        let is = &ctx.settings.pools[fleet];
+        let kept = if is.grows() { is.instances + self[fleet].growth.more() } else { slots };
+        let keeps = if is_assigned_otherwise { 0 } else { kept };
         for worker in self[fleet].workers_beyond(keeps) {
             if is_assigned_otherwise {
                 take_back(ctx, worker);

@@ -14,7 +14,7 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::opening::needs_opening;
 use crate::id::{Id, Spelled};
-use crate::index::GroupId;
+use crate::index::{FleetId, GroupId};
 use crate::message::{
     Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
 };
@@ -389,7 +389,8 @@ fn session_in_group(
     name: &[u8],
 ) -> Option<(WorkerKey, SessionKey)> {
     let group = &fleets.balancer()[group];
-    let in_slots = group.slots().iter().filter_map(|slot| fleets.pools()[*slot].worker());
+    let slots = |fleet: FleetId| fleets.pools()[fleet].workers_in_slots();
+    let in_slots = group.fleets().flat_map(slots);
     let others = group.fleets().flat_map(|fleet| ctx.workers.beside_slots(fleet, client));
     let found = in_slots.chain(others).filter_map(|worker| {
         let key = sessions.of_worker(worker, name)?;

@@ -19,6 +19,7 @@ mod ended;
 mod eras;
 mod errors;
 mod fairness;
+mod growth;
 mod hung;
 mod idle;
 mod ids;

@@ -120,16 +120,22 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
         let assignments = [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated];
         let assignment = *draws.of("assignment").pick(&assignments);
         let instances = draws.of("instances").range(1..4);
-        let more = if assignment == Assignment::Dedicated { draws.of("max_instances").range(0..3) } else { 0 };
+        let grows = assignment != Assignment::Dedicated && draws.of("grows").one_in(3);
+        let more = match grows {
+            true => draws.of("growth").range(1..3),
+            false if assignment == Assignment::Dedicated => draws.of("max_instances").range(0..3),
+            false => 0,
+        };
         let start = if draws.of("start").one_in(3) { Start::OnDemand } else { Start::AtOnce };
         pools.push(Pool {
             id: format!("p{at}"),
             instances,
             max_instances: instances + more,
+            concurrency: draws.of("concurrency").range(1..3),
             assignment,
             cancel_on_disconnect: draws.of("cancel_on_disconnect").one_in(3),
             start,
-            idle_stop: (start == Start::OnDemand && draws.of("idle_stop").one_in(2))
+            idle_stop: ((start == Start::OnDemand || grows) && draws.of("idle_stop").one_in(2))
                 .then(|| Duration::from_millis(draws.of("idle").range(300..4000) as u64)),
             ..Pool::default()
         });

@@ -7,7 +7,7 @@ use super::worker::{SimWorker, Work};
 use super::{PATIENCE, SILENT_FOR, SimClient, World};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
-use crate::bus::settings::{Assignment, Era, Start};
+use crate::bus::settings::{Assignment, Era, Pool, Start};
 use crate::small::SmallWorld;
 
 impl World {
@@ -202,11 +202,11 @@ impl World {
         let is_extra = is_spare && live.count() > self.settings.pools[worker.pool].instances;
         // Sessions have another one.
         let is_for_others = (worker.may_be_pinned || worker.is_late) && worker.served.is_empty();
-        // Its pool falls asleep.
+        // Its pool falls asleep, or becomes smaller.
         let pool = &self.settings.pools[worker.pool];
         let is_over = |work: &Work| work.given_up.is_some() || self.clients[work.client].closing;
         let is_unneeded = worker.work.iter().all(is_over) && !self.works_on_task(at);
-        let sleeps = pool.start == Start::OnDemand && pool.idle_stop.is_some() && is_unneeded;
+        let sleeps = ends_what_is_idle(pool) && is_unneeded;
         assert!(is_left || is_extra || is_for_others || sleeps || worker.is_gone(), "worker {at} is told to stop");
     }
 
@@ -216,9 +216,10 @@ impl World {
             assert_eq!(self.ground.bus.view().pool_era(pool), self.eras[pool], "of pool {pool}");
             let here = &self.settings.pools[pool];
             let leaves = |worker: &SimWorker| (worker.may_be_pinned || worker.is_late) && worker.pinned.is_none();
-            // Others may be started while those of a pool that has fallen asleep are ending.
+            // Others may be started while those that nobody needs are ending.
             let counts = |worker: &&SimWorker| {
-                worker.pool == pool && !worker.released && (here.start != Start::OnDemand || worker.takes())
+                let others_may_end = here.start == Start::OnDemand || ends_what_is_idle(here);
+                worker.pool == pool && !worker.released && (!others_may_end || worker.takes())
             };
             let of_pool = self.workers.iter().filter(counts);
             let live: Vec<&SimWorker> = of_pool.filter(|worker| !leaves(worker)).collect();
@@ -260,4 +261,10 @@ impl World {
             assert_eq!(self.ground.bus.view().count(reason), 0, "{}", reason.name());
         }
     }
+}
+
+/// Whether workers of a pool end that nobody needs.
+fn ends_what_is_idle(pool: &Pool) -> bool {
+    let grows = pool.assignment != Assignment::Dedicated && pool.max_instances > pool.instances;
+    (pool.start == Start::OnDemand || grows) && pool.idle_stop.is_some()
 }

@@ -39,10 +39,10 @@ impl Seats {
         self.vacant.push((pool, now));
     }
 
-    /// Another one is started in its place.
-    pub(super) fn take(&mut self, now: Moment, pool: usize) {
+    /// Another one is started in its place, if there is one that has been vacant for as long as the first backoff.
+    pub(super) fn take(&mut self, now: Moment, pool: usize) -> bool {
         let seat = self.vacant.iter().position(|(of, since)| *of == pool && now.since(*since) >= FIRST_BACKOFF);
-        self.vacant.remove(seat.expect("a seat is vacant for as long as the first backoff"));
+        seat.map(|seat| self.vacant.remove(seat)).is_some()
     }
 
     /// A client of this source was assigned a worker, or leaves.

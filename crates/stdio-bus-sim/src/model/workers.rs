@@ -10,11 +10,39 @@ use crate::line::Party;
 
 impl Model {
     /// The role of a worker: whether it gets what any worker of its pool may get.
-    pub fn has_role(&mut self, worker: usize, role: &str) {
+    pub fn has_role(&mut self, now: Moment, worker: usize, role: &str) {
         let did = std::mem::replace(&mut self.workers[worker].serves, role == "serves");
         if did && role == "leaves" {
             self.may_be_kept(worker);
+            self.may_shrink(now, worker);
         }
+    }
+
+    /// A worker leaves although none is replaced: its pool had grown, or has fallen asleep, and it is not followed by another
+    /// one.
+    fn may_shrink(&mut self, now: Moment, worker: usize) {
+        let settings = &self.settings.pools[self.workers[worker].pool];
+        if !self.seats.are_replaced() && grows(settings) {
+            let idle_stop = settings.idle_stop.expect("a pool becomes smaller only if it says when");
+            let idle = now.since(self.workers[worker].needed_at);
+            assert!(idle >= idle_stop, "worker {worker} was needed {idle:?} ago");
+            self.workers[worker].is_dismissed = true;
+        }
+    }
+
+    /// Whether each worker of a pool that clients share has as many requests to answer as make it busy.
+    fn are_all_busy(&self, pool: usize) -> bool {
+        let Pool { concurrency, .. } = self.settings.pools[pool];
+        let serves = |at: &usize| {
+            let worker = &self.workers[*at];
+            worker.pool == pool && !worker.released && worker.serves
+        };
+        let asked = |worker: usize| {
+            let is_its = |request: &&Request| request.asker.is_some() && request.answerer == Party::Worker(worker);
+            self.to_workers.iter().filter(is_its).count()
+        };
+        let mut serving = (0..self.workers.len()).filter(serves).peekable();
+        serving.peek().is_some() && serving.all(|worker| asked(worker) >= concurrency)
     }
 
     /// The operator has paused these pools, and no others.
@@ -43,13 +71,15 @@ impl Model {
         let idle_stop = idle_stop.expect("a pool falls asleep only if it says when");
         let is_there = |worker: &Worker| worker.pool == pool && !worker.released && worker.serves && worker.takes;
         let workers: Vec<usize> = (0..self.workers.len()).filter(|at| is_there(&self.workers[*at])).collect();
-        for worker in workers {
+        for (number, worker) in workers.into_iter().enumerate() {
             assert_eq!(self.workers[worker].owner, None, "a client has worker {worker}");
             let idle = now.since(self.workers[worker].needed_at);
             assert!(idle >= idle_stop, "worker {worker} was needed {idle:?} ago");
             // The next one is started in its place at once.
             self.workers[worker].is_dismissed = true;
-            self.seats.leave(Moment::default(), pool);
+            if number < self.settings.pools[pool].instances {
+                self.seats.leave(Moment::default(), pool);
+            }
         }
     }
 
@@ -97,8 +127,10 @@ impl Model {
         let is_asleep = self.asleep.contains(&pool) && !self.seats.are_replaced();
         assert!(may_wake || !is_asleep, "pool {pool} is woken, and nobody can have asked for it");
         let before = self.workers.iter().filter(|worker| worker.pool == pool).count();
-        if before >= instances && assignment != Assignment::Dedicated && !self.seats.are_replaced() {
-            self.seats.take(now, pool);
+        let is_shared = assignment != Assignment::Dedicated;
+        if before >= instances && is_shared && !self.seats.are_replaced() && !self.seats.take(now, pool) {
+            let has_reason = grows(&self.settings.pools[pool]) && self.are_all_busy(pool);
+            assert!(has_reason, "no seat of pool {pool} is vacant, and it does not grow");
         }
         self.workers.push(Worker {
             pool,
@@ -327,4 +359,9 @@ impl Model {
             |request: &Request| request.answerer == Party::Worker(worker) && self.lines[request.line].creates();
         self.workers[worker].may_create || self.to_workers.iter().any(creates)
     }
+}
+
+/// Whether a pool may have more workers than it keeps.
+fn grows(pool: &Pool) -> bool {
+    pool.assignment != Assignment::Dedicated && pool.max_instances > pool.instances
 }

@@ -189,7 +189,7 @@ impl World {
         let is_asleep = |pool: &usize| self.bus.view().is_asleep(*pool);
         self.model.are_asleep(self.now, (0..self.settings.pools.len()).filter(is_asleep).collect());
         for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
-            self.model.has_role(at, self.bus.view().role(worker.key).expect("it lives"));
+            self.model.has_role(self.now, at, self.bus.view().role(worker.key).expect("it lives"));
         }
     }
 

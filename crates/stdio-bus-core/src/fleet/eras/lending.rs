@@ -204,6 +204,7 @@ fn spared_for(ctx: &Ctx, key: WorkerKey) -> Duration {
 /// Whether a worker was started beyond those that its pool keeps.
 fn is_extra(pools: &Pools, ctx: &Ctx, key: WorkerKey) -> bool {
     let Some(fleet) = ctx.workers.fleet_of(key) else { return false };
-    let slot = pools[fleet].slot_of(key);
-    slot.is_some_and(|slot| slot >= ctx.settings.pools[fleet].instances)
+    let settings = &ctx.settings.pools[fleet];
+    let slot = pools[fleet].slot_of(key).filter(|_| settings.lends(fleet.era));
+    slot.is_some_and(|slot| slot >= settings.instances)
 }

@@ -20,6 +20,7 @@ use protocol::MODERN;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
+use crate::fleet::growth::Growth;
 use crate::fleet::pool::{Need, Pools};
 use crate::fleet::roll::is_outdated;
 use crate::fleet::worker::Worker;
@@ -61,6 +62,7 @@ impl Fleets {
     fn hand_over(&mut self, ctx: &mut Ctx, from: FleetId, need: Need) {
         let to = from.other_era();
         let instances = ctx.settings.pools[from].instances;
+        self.pools[from].growth = Growth::default();
         for worker in self.pools[from].workers_beyond(instances) {
             self.pools.retire_worker(ctx, worker);
         }
@@ -76,6 +78,7 @@ impl Fleets {
         (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
         taker.roll = core::mem::take(&mut giver.roll);
         self.pools[to].give_candidate_a_slot(ctx);
+        self.fit_groups(ctx);
         let stays = |worker: &&mut Worker| worker.fleet == from && !worker.tenure.is_leaving();
         ctx.workers.values_mut().filter(stays).for_each(|worker| worker.fleet = to);
         self.tick_fleet(ctx, to);

@@ -1,0 +1,321 @@
+//! Pools that have more workers while all that clients share are busy.
+
+use super::eras::{CALL, with_mcp_listener};
+use super::*;
+use crate::settings::{Era, Start};
+
+const IDLE: Duration = seconds(60);
+const SHARED: [Assignment; 2] = [Assignment::RoundRobin, Assignment::Client];
+
+/// A pool of one worker that may have three, which two requests each keep busy.
+fn growing(assignment: Assignment) -> Pool {
+    Pool { max_instances: 3, concurrency: 2, idle_stop: Some(IDLE), ..pool(1, assignment) }
+}
+
+fn bench(assignment: Assignment) -> Bench {
+    let mut bench = Bench::new(settings(vec![growing(assignment)]));
+    bench.pass(seconds(1));
+    bench
+}
+
+impl Bench {
+    /// A client sends so many requests, which are not answered.
+    fn asks(&mut self, client: Peer, ids: std::ops::Range<usize>) {
+        ids.for_each(|id| self.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#)));
+    }
+
+    /// All workers answer what they have got; returns how many requests that was.
+    fn all_answer(&mut self) -> usize {
+        let workers: Vec<Peer> = self.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
+        workers.into_iter().map(|worker| self.answers_all(worker)).sum()
+    }
+
+    fn answers_all(&mut self, worker: Peer) -> usize {
+        let lines = self.read(worker);
+        for line in &lines {
+            let id = &serde_json::from_str::<Value>(line).expect("JSON")["id"];
+            self.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+        }
+        lines.len()
+    }
+
+    /// Clients ask so much that the pool has all three workers.
+    fn grows_fully(&mut self) -> [Peer; 3] {
+        for client in 0..8 {
+            let client = (client, self.client()).1;
+            self.asks(client, 0..4);
+            self.pass(seconds(1));
+        }
+        assert_eq!(self.workers.len(), 3);
+        [0, 1, 2].map(|at| self.worker(at))
+    }
+
+    /// The worker has ended as it was told to.
+    fn ends_at_end(&mut self, worker: Peer) {
+        assert_eq!(self.told(worker).first(), Some(&Told::End));
+        self.exits(worker, Exit::Code(0));
+        self.ends(worker);
+    }
+}
+
+#[test]
+fn a_pool_starts_one_more_worker_while_all_that_it_has_are_busy_up_to_max_instances() {
+    for assignment in SHARED {
+        let mut bench = bench(assignment);
+        let client = bench.client();
+        bench.asks(client, 0..1);
+        bench.pass(seconds(10));
+        assert_eq!(bench.workers.len(), 1, "one request is not enough");
+        bench.asks(client, 1..2);
+        bench.pass(milliseconds(250));
+        assert_eq!(bench.workers.len(), 2, "{assignment:?}");
+        bench.pass(seconds(10));
+        assert_eq!(bench.workers.len(), 2, "the new one has nothing to do");
+        bench.grows_fully();
+        let row = bench.bus.view().pool_row(0).expect("a pool");
+        assert_eq!((row.grown, row.waiting, bench.bus.view().staffing()), (2, 0, (3, 3)));
+        assert!(bench.all_answer() >= 30 && bench.count(Reason::NoWorker) == 0);
+    }
+}
+
+#[test]
+fn what_is_beyond_instances_leaves_when_it_was_not_needed_for_idle_stop_sec() {
+    for assignment in SHARED {
+        let mut bench = bench(assignment);
+        bench.grows_fully();
+        assert!(bench.all_answer() > 20);
+        for client in 0..8 {
+            let Some(client) = bench.bus.ctx.clients.keys().first().copied().filter(|_| client < 8) else { break };
+            bench.breaks(client.into());
+            bench.gone(client.into());
+        }
+        bench.pass(3 * IDLE);
+        let leaving: Vec<Peer> =
+            (0..3).map(|at| bench.worker(at)).filter(|worker| !bench.told(*worker).is_empty()).collect();
+        assert_eq!(leaving.len(), 2, "instances stay: {assignment:?}");
+        leaving.into_iter().for_each(|worker| bench.ends_at_end(worker));
+        bench.pass(10 * IDLE);
+        assert_eq!((bench.workers.len(), bench.count(Reason::WorkerExited)), (1, 0));
+        let client = bench.client();
+        bench.asks(client, 0..2);
+        assert_eq!(bench.read(bench.worker(0)).len(), 2, "every line goes to the one that is left");
+    }
+}
+
+#[test]
+fn a_pool_that_has_grown_becomes_smaller_although_a_client_asks_now_and_then() {
+    let mut bench = bench(Assignment::RoundRobin);
+    bench.grows_fully();
+    bench.all_answer();
+    let client = bench.client();
+    for _ in 0..120 {
+        bench.asks(client, 0..1);
+        bench.all_answer();
+        bench.read(client);
+        bench.pass(seconds(2));
+    }
+    let left = bench.workers.iter().filter(|worker| bench.told((**worker).into()).is_empty()).count();
+    assert_eq!(left, 1, "one suffices, though all took turns");
+}
+
+/// A pool of two workers, each with a session of the client, which is at rest since long.
+fn with_sessions(most: usize) -> (Bench, Peer, [Peer; 2]) {
+    let pool = Pool { max_instances: most, ..growing(Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![pool]));
+    let owner = bench.client();
+    bench.asks(owner, 0..2);
+    bench.pass(milliseconds(250));
+    let workers = [bench.worker(0), bench.worker(1)];
+    bench.all_answer();
+    for (id, session) in ["a", "b"].into_iter().enumerate() {
+        bench.write(owner, &format!(r#"{{"id":"new {id}","method":"session/new"}}"#));
+        for worker in workers {
+            for line in bench.read(worker) {
+                let id = &serde_json::from_str::<Value>(&line).expect("JSON")["id"];
+                bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"{session}"}}}}"#));
+            }
+        }
+    }
+    bench.read(owner);
+    bench.pass(5 * IDLE);
+    (bench, owner, workers)
+}
+
+#[test]
+fn workers_that_have_sessions_stay_but_take_no_turns_while_fewer_suffice() {
+    let (mut bench, owner, workers) = with_sessions(3);
+    assert_eq!(workers.map(|worker| bench.told(worker)), [vec![], vec![]], "their sessions are in use");
+    for _ in 0..4 {
+        bench.asks(owner, 10..11);
+        assert_eq!((bench.answers_all(workers[0]), bench.read(workers[1]).len()), (1, 0), "one suffices");
+        bench.read(owner);
+    }
+    for (session, worker) in ["a", "b"].into_iter().zip(workers) {
+        bench.write(owner, &format!(r#"{{"id":20,"method":"m","params":{{"sessionId":"{session}"}}}}"#));
+        assert_eq!(bench.answers_all(worker), 1, "a session is where it was");
+    }
+    bench.breaks(owner);
+    bench.gone(owner);
+    bench.pass(3 * IDLE);
+    let left = workers.into_iter().filter(|worker| bench.told(*worker).is_empty()).count();
+    assert_eq!((left, bench.count(Reason::SessionLost) + bench.count(Reason::WorkerExited)), (1, 0));
+}
+
+#[test]
+fn a_worker_that_took_no_turns_takes_them_again_before_another_one_is_started_or_if_the_others_end() {
+    let (mut bench, owner, workers) = with_sessions(3);
+    bench.asks(owner, 10..12);
+    bench.pass(milliseconds(250));
+    bench.asks(owner, 12..14);
+    assert_eq!((bench.workers.len(), bench.read(workers[1]).len()), (2, 1));
+    let (mut bench, owner, workers) = with_sessions(2);
+    bench.dies(workers[0]);
+    bench.read(owner);
+    bench.asks(owner, 10..11);
+    assert_eq!(bench.read(workers[1]).len(), 1, "the other one has ended");
+    let (mut bench, owner, workers) = with_sessions(2);
+    let Peer::Worker(key) = workers[0] else { unreachable!() };
+    bench.handle(Input::RestartWorker { worker: key, at_once: true });
+    bench.read(owner);
+    bench.asks(owner, 10..11);
+    assert_eq!(bench.read(workers[1]).len(), 1, "the other one is ending");
+}
+
+#[test]
+fn a_worker_stays_while_a_client_waits_for_its_answer_to_an_initialize() {
+    let pool = Pool { idle_stop: Some(seconds(5)), ..growing(Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![pool]));
+    let client = bench.client();
+    bench.write(client, r#"{"id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18"}}"#);
+    bench.answers_all(bench.worker(0));
+    bench.asks(client, 1..3);
+    bench.pass(milliseconds(250));
+    let workers = [bench.worker(0), bench.worker(1)];
+    bench.answers_all(workers[0]);
+    bench.asks(client, 3..5);
+    assert!(bench.read_one(workers[1]).contains("initialize"), "it is sent again");
+    bench.answers_all(workers[0]);
+    bench.pass(seconds(20));
+    assert_eq!(bench.told(workers[1]), vec![]);
+}
+
+#[test]
+fn subscriptions_do_not_make_a_pool_grow() {
+    let mut bench = bench(Assignment::RoundRobin);
+    let client = bench.client();
+    for id in 0..8 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"subscriptions/listen"}}"#));
+    }
+    bench.pass(seconds(10));
+    assert_eq!(bench.workers.len(), 1);
+}
+
+#[test]
+fn a_pool_whose_workers_crash_or_that_is_paused_or_drains_does_not_grow() {
+    let pauses = |bench: &mut Bench| bench.handle(Input::PausePool(PoolId::at(0)));
+    let drains = |bench: &mut Bench| bench.handle(Input::Drain);
+    let crashes = |bench: &mut Bench| {
+        bench.grows_fully();
+        bench.dies(bench.worker(1));
+        bench.dies(bench.worker(1));
+    };
+    let cases: [&dyn Fn(&mut Bench); 3] = [&pauses, &drains, &crashes];
+    for (at, case) in cases.into_iter().enumerate() {
+        let mut settings = settings(vec![growing(Assignment::RoundRobin)]);
+        (settings.limits.quiesce, settings.limits.max_restarts) = (seconds(60), 0);
+        let mut bench = Bench::new(settings);
+        let client = bench.client();
+        bench.asks(client, 0..8);
+        case(&mut bench);
+        bench.pass(seconds(10));
+        assert_eq!(bench.workers.len(), 1, "case {at}");
+    }
+}
+
+#[test]
+fn a_pool_that_has_grown_keeps_that_size_over_a_crash_and_takes_the_one_of_a_reload() {
+    let mut bench = bench(Assignment::RoundRobin);
+    let client = bench.client();
+    bench.asks(client, 0..2);
+    bench.pass(milliseconds(250));
+    bench.dies(bench.worker(1));
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.workers.len(), 2);
+    let mut after = settings(vec![Pool { concurrency: 2, ..pool(1, Assignment::RoundRobin) }]);
+    bench.reload(&after);
+    assert_eq!(bench.all_answer(), 2);
+    bench.pass(seconds(1));
+    bench.ends_at_end(bench.worker(1));
+    after.pools[0].max_instances = 2;
+    bench.reload(&after);
+    bench.asks(client, 2..4);
+    bench.pass(milliseconds(250));
+    assert_eq!(bench.workers.len(), 2);
+}
+
+#[test]
+fn a_worker_of_a_pool_that_has_grown_is_replaced_or_taken_out_as_any_other() {
+    let mut bench = bench(Assignment::RoundRobin);
+    let [_, second, third] = bench.grows_fully();
+    let Peer::Worker(key) = second else { unreachable!() };
+    bench.handle(Input::TakeOutWorker(key));
+    bench.all_answer();
+    bench.pass(seconds(1));
+    bench.ends_at_end(second);
+    let Peer::Worker(key) = third else { unreachable!() };
+    bench.handle(Input::RestartWorker { worker: key, at_once: false });
+    bench.pass(seconds(1));
+    bench.ends_at_end(third);
+    assert_eq!(bench.workers.len(), 2, "one was replaced, the other is out");
+    bench.pass(10 * IDLE);
+    let leaving: Vec<Peer> =
+        [0, 1].map(|at| bench.worker(at)).into_iter().filter(|it| !bench.told(*it).is_empty()).collect();
+    assert_eq!(leaving.len(), 1, "instances stay");
+    bench.ends_at_end(leaving[0]);
+    bench.handle(Input::ResumePool(PoolId::at(0)));
+    bench.pass(seconds(1));
+    assert_eq!(bench.workers.len(), 1);
+    bench.grows_fully();
+}
+
+#[test]
+fn a_pool_that_starts_on_demand_is_woken_to_its_instances_grows_shrinks_and_falls_asleep() {
+    let mut bench = Bench::new(settings(vec![Pool { start: Start::OnDemand, ..growing(Assignment::RoundRobin) }]));
+    for _ in 0..2 {
+        let client = bench.client();
+        bench.asks(client, 0..1);
+        assert_eq!(bench.workers.len(), 1);
+        bench.grows_fully();
+        bench.all_answer();
+        bench.pass(5 * IDLE);
+        assert!(bench.bus.view().is_asleep(0));
+        let workers: Vec<Peer> = (0..3).map(|at| bench.worker(at)).collect();
+        workers.into_iter().for_each(|worker| bench.ends_at_end(worker));
+        assert_eq!(bench.workers.len(), 0);
+    }
+}
+
+#[test]
+fn a_pool_for_both_eras_grows_where_its_clients_are() {
+    let pool = Pool { max_instances: 2, concurrency: 1, start: Start::OnDemand, ..growing(Assignment::RoundRobin) };
+    let mut bench = Bench::new(with_mcp_listener(pool));
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    let first = bench.worker(0);
+    let question = bench.read_json(first);
+    bench.write(first, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!(bench.read_one(first), CALL);
+    bench.pass(milliseconds(250));
+    for _ in 0..2 {
+        let other = bench.mcp(Era::Modern);
+        bench.write(other, CALL);
+    }
+    let second = bench.worker(1);
+    assert_eq!((bench.workers.len(), bench.read(second).len()), (2, 1), "they take turns");
+    for worker in [first, second] {
+        bench.write(worker, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    }
+    bench.all_answer();
+    bench.pass(5 * IDLE);
+    assert!(bench.bus.view().is_asleep(0));
+}

@@ -628,12 +628,12 @@ impl Config {
         self.settings().most_workers()
     }
 
-    /// How many workers are likely to run at once, for which memory is set aside: those of pools that start on demand are
-    /// two, since most of these sleep.
+    /// How many workers are likely to run at once, for which memory is set aside: of all that start on demand it is one,
+    /// since most of them sleep. What more of them need is ordinary memory, which is given back.
     pub fn usual_workers(&self) -> usize {
         let (asleep, awake): (Vec<_>, Vec<_>) = self.pools.iter().partition(|pool| pool.core.start == Start::OnDemand);
         let most = |pools: &[&Pool]| pools.iter().map(|pool| pool.core.max_instances).sum::<usize>();
-        most(&awake) + most(&asleep).min(2)
+        most(&awake) + most(&asleep).min(1)
     }
 
     /// Warnings about listeners that accept clients from any other machine: they are neither authenticated nor

@@ -4,6 +4,7 @@ pub mod address;
 pub mod admin;
 pub mod client;
 pub mod crowd;
+pub mod direct;
 pub mod helper;
 pub mod install;
 pub mod load;

@@ -2,8 +2,8 @@
 //! against as many processes that are started directly and released at the same moment; and how long a client of
 //! another pool waits meanwhile, against one that talks to a process of its own.
 
-use std::io::{self, BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::harness::Harness;
 use crate::harness::address::Transport;
 use crate::harness::client::{Client, request};
+use crate::harness::direct::Direct;
 use crate::harness::machine::Placement;
 use crate::harness::measure::{self, Over, first, joined, median, progress};
 use crate::harness::polite::polite;
@@ -29,17 +30,21 @@ struct Start {
     name: &'static str,
     /// What the shell does before it becomes the worker.
     before: &'static str,
+    /// Whether the pool sleeps until the clients come, and has no spares then.
+    is_asleep: bool,
     most: f64,
 }
 
 /// A shim, such as those of pyenv, nvm and asdf, runs a few programs to find the one that is meant.
-const STARTS: [Start; 2] = [
-    Start { name: "a program", before: "", most: 1.03 },
+const STARTS: [Start; 3] = [
+    Start { name: "a program", before: "", is_asleep: false, most: 1.03 },
     Start {
         name: "a shell's shim",
         before: "for each in 1 2 3 4 5 6 7 8 9 10 11 12; do found=$(uname); done; ",
+        is_asleep: false,
         most: 1.10,
     },
+    Start { name: "a program of a pool that sleeps", before: "", is_asleep: true, most: 1.10 },
 ];
 
 /// The p99 of another pool's client, at most this much of what a client of a process of its own has.
@@ -61,7 +66,7 @@ fn burst(harness: &Harness, start: &Start) -> io::Result<[Goal; 2]> {
     let (mut times, mut waits) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for round in 0..rounds {
         progress(&format!("burst, {}, round {} of {rounds}", start.name, round + 1));
-        let rounds = [directly(harness, &script, clients)?, through_the_bus(harness, &script, clients)?];
+        let rounds = [directly(harness, &script, clients)?, through_the_bus(harness, start, &script, clients)?];
         for (at, (time, wait)) in rounds.into_iter().enumerate() {
             times[at].push(time);
             waits[at].push(wait);
@@ -116,15 +121,18 @@ fn directly(harness: &Harness, script: &str, count: usize) -> io::Result<(f64, f
 }
 
 /// The same with clients of the daemon.
-fn through_the_bus(harness: &Harness, script: &str, count: usize) -> io::Result<(f64, f64)> {
-    let burst = json!({
+fn through_the_bus(harness: &Harness, start: &Start, script: &str, count: usize) -> io::Result<(f64, f64)> {
+    let mut burst = json!({
         "id": "bench", "command": "/bin/sh", "args": ["-c", script], "assignment": "dedicated", "instances": 2,
         "max_instances": 2 * count
     });
+    if start.is_asleep {
+        burst["start"] = json!("on_demand");
+    }
     let pools = [burst, harness.echo("other", 1)];
     let server = harness.start(Contestant::Bus, &pools, Transport::Unix, Placement::FREE)?;
     let until = Instant::now() + PATIENCE;
-    // The spares are there, as before any burst.
+    // The spares are there, as before any burst, unless the pool sleeps.
     std::thread::sleep(Duration::from_millis(harness.either(2500, 1500)));
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -160,37 +168,4 @@ fn waits_of(other: &mut Direct, is_over: &AtomicBool) -> io::Result<f64> {
         std::thread::sleep(BREAK);
     }
     Ok(times.value_at_quantile(0.99) as f64 / 1e6)
-}
-
-/// A process that was started without the daemon. It ends with this.
-struct Direct {
-    process: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Direct {
-    fn start(command: &mut Command) -> io::Result<Self> {
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let output = process.stdout.take().map(BufReader::new).ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { process, output })
-    }
-
-    fn send(&mut self, text: &str) -> io::Result<()> {
-        let input = self.process.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        input.write_all(text.as_bytes())
-    }
-
-    fn answer(&mut self) -> io::Result<()> {
-        match self.output.read_line(&mut String::new())? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Drop for Direct {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }

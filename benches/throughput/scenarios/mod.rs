@@ -1,6 +1,7 @@
 //! All scenarios: one file each, which uses the harness and no other scenario.
 
 mod admin;
+mod asleep;
 mod attacks;
 mod burst;
 pub mod fairness;
@@ -20,7 +21,7 @@ pub fn all() -> Vec<Scenario> {
     race::scenarios()
         .chain([fairness::scenario()])
         .chain(attacks::scenarios())
-        .chain([idle::scenario(), burst::scenario(), reload::scenario(), admin::scenario()])
+        .chain([idle::scenario(), asleep::scenario(), burst::scenario(), reload::scenario(), admin::scenario()])
         .chain(sweep::scenarios())
         .collect()
 }

@@ -49,6 +49,14 @@ struct Kept {
     bytes: usize,
 }
 
+/// Sessions that outlive the daemon.
+pub(super) struct Counts {
+    /// Their clients use them.
+    pub open: usize,
+    /// They wait for their clients since an earlier daemon.
+    pub waiting: usize,
+}
+
 /// The thread that writes.
 struct Writer {
     records: Sender<Vec<Record>>,
@@ -165,6 +173,16 @@ impl Lasting {
             self.bytes = self.sessions.values().map(|kept| kept.bytes).sum();
             self.has_changed = true;
         }
+    }
+
+    /// How many sessions outlive the daemon.
+    pub(super) fn counts(&self) -> Counts {
+        Counts { open: self.sessions.len() - self.waiting, waiting: self.waiting }
+    }
+
+    /// Whether the last write has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// Whether anything outlives the daemon.

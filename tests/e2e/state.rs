@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::admin::{Admin, metric, with_admin};
 use crate::harness::{Daemon, Setup, seconds_go_by, with, worker};
 use crate::http::{Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door_of, shared};
@@ -374,5 +375,33 @@ fn a_torn_file_is_put_aside_and_said_and_the_daemon_goes_on() {
     daemon.stop();
     let daemon = lasting(folder.path(), dedicated(), json!({}));
     assert_eq!(at(&daemon, &id).call(2, "a", json!({}))["id"], 2);
+    daemon.stop();
+}
+
+#[test]
+fn metrics_say_how_many_sessions_outlive_the_daemon_and_whether_they_are_written() {
+    let folder = folder();
+    let start = || {
+        let daemon = door_of(with_admin(Setup::new([dedicated()]).set("state", json!(folder.path()))), json!({}));
+        daemon.address();
+        daemon
+    };
+    let daemon = start();
+    let id = session(&daemon);
+    daemon.stop();
+    let daemon = start();
+    let figure = |name: &str| metric(&Admin::of(&daemon).get("/metrics").body, name);
+    let sessions =
+        || ["open", "waiting"].map(|state| figure(&format!("stdio_bus_state_sessions{{state=\"{state}\"}}")));
+    assert_eq!(sessions(), [0.0, 1.0]);
+    // Nothing can be written over a folder.
+    let in_its_place = folder.path().join("sessions.new");
+    std::fs::create_dir(&in_its_place).expect("a folder");
+    assert_eq!(at(&daemon, &id).call(2, "a", json!({}))["id"], 2);
+    assert_eq!(sessions(), [1.0, 0.0]);
+    let is_written = || figure("stdio_bus_state_last_write_successful") == 1.0;
+    daemon.until("the write fails", || !is_written());
+    std::fs::remove_dir(&in_its_place).expect("it is empty");
+    daemon.until("it is written again", is_written);
     daemon.stop();
 }

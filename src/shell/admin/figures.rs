@@ -274,6 +274,15 @@ pub(super) const FIGURES: &[Figure] = figures! {
     counter "stdio_bus_log_lines_lost_total" as "log/lines_lost" of All:
         "Log lines that could not be kept or written.";
         One |_, _| Value::from(log::lost());
+    gauge "stdio_bus_state_sessions" of All:
+        "MCP sessions that outlive the daemon (state), by state: open, waiting for their client since an earlier daemon.";
+        Many |out, it, _| {
+            let counts = it.view.lasting.counts();
+            out.each("state", [("open", counts.open as u64), ("waiting", counts.waiting as u64)]);
+        };
+    gauge "stdio_bus_state_last_write_successful" as "state_last_write_successful" of All:
+        "1 if the last write of the state succeeded, or there was none.";
+        One |it, _| Value::from(!it.view.lasting.has_failed());
     gauge "stdio_bus_admin_connections" of All: "Connections of the admin listener.";
         One |it, _| Value::from(it.view.admin_connections);
     counter "process_cpu_seconds_total" of All: "CPU time of the daemon without its workers.";

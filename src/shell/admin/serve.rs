@@ -118,6 +118,7 @@ impl<I: Io> Shell<I> {
             node: &self.reloads.running.node,
             admin_connections: self.reactor.connections.crowd.count(Purpose::Admin),
             reloads: &self.reloads.outcomes,
+            lasting: &self.reactor.lasting,
         }
     }
 

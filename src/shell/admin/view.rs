@@ -11,6 +11,7 @@ use crate::bus::histogram::Histogram;
 use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
 use crate::bus::usage::Consumer;
+use crate::shell::lasting::Lasting;
 use crate::shell::reactor::Workers;
 use crate::shell::reload::Outcomes;
 
@@ -42,6 +43,7 @@ pub(super) struct View<'a> {
     pub node: &'a str,
     pub admin_connections: usize,
     pub reloads: &'a Outcomes,
+    pub lasting: &'a Lasting,
 }
 
 impl View<'_> {

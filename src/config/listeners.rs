@@ -9,7 +9,7 @@ use super::table;
 use super::users::{self, MAX_ID};
 use super::values::{number, set_mode, small_file, socket_mode};
 use super::{Listen, Listener, NoFile, Owner, Pool, Web, same_place};
-use crate::access::{Policy, Tokens};
+use crate::access::{Identity, Policy, Tokens};
 use crate::address::Address;
 use crate::bus::networks::Network;
 use crate::bus::settings::{Entry, MaxConnections, Proxies};
@@ -158,11 +158,63 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
             hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
             tokens,
             trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
+            identity: object.get("identity").and_then(|node| {
+                let has_proxies = object.get("trusted_proxies").is_some();
+                identity(reader, node, is_unix, has_proxies)
+            }),
         },
         tokens_file,
         ping: ping.unwrap_or(default.ping),
         pong_timeout: default.pong_timeout,
     })
+}
+
+fn identity<'t>(reader: &mut Reader<'t>, node: &Node<'t>, is_unix: bool, has_proxies: bool) -> Option<Identity> {
+    let object = reader.object(node, "listeners[].identity")?;
+    let example = "write \"header\": \"X-Forwarded-User\", or what the proxy calls it";
+    let header = match object.get("header") {
+        Some(node) => header(reader, node, example),
+        None => {
+            reader.missing(&object, "header", example);
+            None
+        }
+    };
+    let own = object.get("trusted_proxies");
+    if own.is_none() && !has_proxies {
+        let from = if is_unix { "[\"unix\"]" } else { "[\"192.0.2.10\"], the addresses of the proxies" };
+        reader.missing(&object, "trusted_proxies", &format!("write \"trusted_proxies\": {from}"));
+    }
+    let trusted_proxies = own.and_then(|node| proxies(reader, node, is_unix));
+    Some(Identity { header: header?.into(), trusted_proxies })
+}
+
+/// The name of a field that a proxy may set: none that means something of its own.
+fn header<'t>(reader: &mut Reader<'t>, node: &Node<'t>, hint: &str) -> Option<String> {
+    const TAKEN: [&str; 12] = [
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "cookie",
+        "forwarded",
+        "host",
+        "origin",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "x-forwarded-for",
+    ];
+    let name = reader.string(node)?;
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let why = if name.is_empty() || !name.bytes().all(is_token) {
+        format!("must be the name of a header, not {name:?}")
+    } else if TAKEN.iter().any(|taken| taken.eq_ignore_ascii_case(&name)) {
+        format!("{name} means something else, and clients send it themselves")
+    } else {
+        return Some(name);
+    };
+    reader.fail(node, why, Some(hint.to_owned()));
+    None
 }
 
 fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>, served: &kinds::Web) -> Option<String> {

@@ -81,7 +81,7 @@ const fn section(name: &'static str, path: &'static str, settings: &'static [Set
     Section { name, path, settings }
 }
 
-pub(super) const SETTINGS: [Section; 13] = [
+pub(super) const SETTINGS: [Section; 14] = [
     section("top level", "", TOP),
     section("pools[]", "pools[]", POOL),
     section("pools[].rlimits", "pools[].rlimits", RLIMITS),
@@ -91,6 +91,7 @@ pub(super) const SETTINGS: [Section; 13] = [
     section("listeners[]", "listeners[]", &LISTENER),
     section(WEB, "listeners[]", OF_WEB),
     section(PINGS, "listeners[]", OF_PINGS),
+    section("listeners[].identity", "listeners[].identity", IDENTITY),
     section("listeners[].max_connections", "listeners[].max_connections", COUNTS),
     section("listeners[].proxy", "listeners[].proxy", PROXY),
     section("admin", "admin", ADMIN),
@@ -422,6 +423,17 @@ const OF_WEB: &[Setting] = &[
         Texts("networks (CIDR), or `\"unix\"`"),
         Words("none"),
         "Proxies whose `X-Forwarded-For` and `Forwarded` are believed.",
+    ),
+    row("identity", Object, Words("none"), "How a proxy names its clients; each client needs a name."),
+];
+
+const IDENTITY: &[Setting] = &[
+    row("header", Text("a header"), Required, "The header with the client's name, as `X-Forwarded-User`."),
+    row(
+        "trusted_proxies",
+        Texts("networks (CIDR), or `\"unix\"`"),
+        Words("the listener's"),
+        "Proxies that are believed; from others the header is refused.",
     ),
 ];
 

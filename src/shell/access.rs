@@ -166,7 +166,8 @@ impl Access {
     /// # Errors
     /// It is not admitted any more.
     pub(super) fn still_admits(&self, sender: &Sender) -> Result<(), Refusal> {
-        self.terms.access.still_admits(sender.bearer.as_ref())
+        let is_named = sender.origin.names.owner().is_some();
+        self.terms.access.still_admits(sender.bearer.as_ref(), is_named)
     }
 
     /// Whether a connection from this address may name another source: by a token, or for its client.

@@ -33,6 +33,7 @@ mod backpressure;
 mod clients;
 mod command_line;
 mod fairness;
+mod identity;
 mod kernels;
 mod logs;
 mod mcp;

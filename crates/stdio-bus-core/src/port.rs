@@ -83,7 +83,7 @@ pub enum Input {
     Stranger {
         /// Where it came from.
         place: Place,
-        /// [`Reason::ProxyHeader`] or [`Reason::HandshakeRefused`].
+        /// [`Reason::ProxyHeader`], [`Reason::HandshakeRefused`], or a closer one.
         reason: Reason,
         /// The text of the report.
         text: String,

@@ -86,6 +86,7 @@ reasons! {
     NotAllowed "not_allowed" Warn "allow or peer_uids of the listener does not name the peer; the connection was closed.",
     ProxyHeader "proxy_header" Warn says -32600 "A PROXY header was malformed, missing, late, or from an address that proxy.from does not name; the connection was closed.",
     HandshakeRefused "handshake_refused" Warn "A WebSocket handshake was refused or came too late, or an HTTP request was refused.",
+    IdentityRefused "identity_refused" Warn "A request named its client in the header of identity, and its sender is not believed, or the name is none, ambiguous, or another than that of token or certificate.",
     EventsLost "events_lost" Warn "Events of a session were dropped: its client has not taken them before it ended, or before more came than are kept.",
     BinaryIgnored "binary_ignored" Warn "A client sends binary messages over WebSocket, which are ignored.",
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",

@@ -131,7 +131,7 @@ mod tests {
     /// (`e2e::websocket`), none that says `initialize` (`bus::tests::openings`), and its listeners are never closed for lack of workers (`bus::tests::readiness`). No two of
     /// its clients share a name at the same time, its sessions do not grow old, and few seeds lead to a request for a
     /// lost one (`bus::tests::sessions`). Events are kept by the shell (`e2e::mcp`).
-    const UNREACHED: [Reason; 25] = [
+    const UNREACHED: [Reason; 26] = [
         Reason::StartTimeout,
         Reason::InitializeLost,
         Reason::InitializeRefused,
@@ -150,6 +150,7 @@ mod tests {
         Reason::NotAllowed,
         Reason::ProxyHeader,
         Reason::HandshakeRefused,
+        Reason::IdentityRefused,
         Reason::BinaryIgnored,
         Reason::SessionLimit,
         Reason::SessionEvicted,

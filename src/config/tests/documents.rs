@@ -334,7 +334,9 @@ fn by_hand(path: &str, key: &str) -> Value {
             json!({ "minItems": 1, "items": { "minimum": 0, "maximum": 4_294_967_294_u64 } })
         }
         ("listeners[]" | "admin", "mode") => json!({ "pattern": "^0?[0-7]{3}$" }),
-        ("listeners[]", "allow" | "trusted_proxies") | ("listeners[].proxy", "from") => json!({ "minItems": 1 }),
+        ("listeners[]", "allow" | "trusted_proxies")
+        | ("listeners[].identity", "trusted_proxies")
+        | ("listeners[].proxy", "from") => json!({ "minItems": 1 }),
         (_, "command" | "cwd" | "owner" | "tokens_file" | "token_file" | "listen" | "file") => {
             json!({ "minLength": 1 })
         }

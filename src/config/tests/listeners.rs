@@ -1,7 +1,7 @@
 //! Listeners: their addresses, access, and pools.
 
 use super::*;
-use crate::access::Tokens;
+use crate::access::{Identity, Tokens};
 
 #[test]
 fn a_websocket_listener_has_its_terms() {
@@ -14,7 +14,7 @@ fn a_websocket_listener_has_its_terms() {
     assert_eq!((plain.web.clone(), plain.address()), (Some(Web::default()), "ws://127.0.0.1:0/acp".to_owned()));
     let full = listener(&format!(
         r#""ws":"[::1]:9000","path":"/a/b","origins":["https://App.example","*"],"hosts":["Bus.example"],"tokens_file":"{}",
-           "trusted_proxies":["10.0.0.0/8"],"ping_sec":0"#,
+           "trusted_proxies":["10.0.0.0/8"],"identity":{{"header":"X-User"}},"ping_sec":0"#,
         file.display()
     ));
     let web = Web {
@@ -25,6 +25,7 @@ fn a_websocket_listener_has_its_terms() {
             hosts: vec!["bus.example".to_owned()],
             tokens: Some(Tokens::parse("alice:0123456789abcdef a", &["a"]).expect("it is right")),
             trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
+            identity: Some(Identity { header: "X-User".into(), trusted_proxies: None }),
         },
         tokens_file: Some(file),
         ping: None,
@@ -34,6 +35,31 @@ fn a_websocket_listener_has_its_terms() {
     let unix = listener(r#""ws":"unix:/run/bus.sock","mode":"0660","ping_sec":7,"trusted_proxies":["unix"]"#);
     assert_eq!(unix.address(), "ws+unix:/run/bus.sock:/acp");
     assert!(unix.web.is_some_and(|web| web.ping == Some(Duration::from_secs(7))));
+}
+
+#[test]
+fn the_header_of_names_is_one_that_means_nothing_else_and_comes_from_proxies_that_are_named() {
+    let with = |kind: &str, identity: &str| top(&format!(r#","listeners":[{{{kind},"identity":{identity}}}]"#));
+    let proxies = |kind: &str, identity: &str| {
+        let web = good(&with(kind, identity)).listeners.remove(0).web.expect("it is served over HTTP");
+        web.access.identity.expect("it names clients").trusted_proxies
+    };
+    let ten = Some(Proxies::Networks(networks(&["10.0.0.0/8"])));
+    assert_eq!(proxies(r#""ws":"a:1""#, r#"{"header":"X-User","trusted_proxies":["10.0.0.0/8"]}"#), ten);
+    assert_eq!(proxies(r#""ws":"unix:/a""#, r#"{"header":"X-User","trusted_proxies":["unix"]}"#), Some(Proxies::Unix));
+    assert_eq!(proxies(r#""ws":"a:1","trusted_proxies":["10.0.0.0/8"]"#, r#"{"header":"X-User"}"#), None);
+    for (kind, identity, why) in [
+        (r#""ws":"a:1""#, r#"{"header":"X-User"}"#, "listeners[0].identity.trusted_proxies: is missing"),
+        (r#""ws":"a:1""#, r#"{"trusted_proxies":["10.0.0.1"]}"#, "listeners[0].identity.header: is missing"),
+        (r#""ws":"unix:/a""#, r#"{"header":"X-User"}"#, r#"write "trusted_proxies": ["unix"]"#),
+        (r#""ws":"a:1""#, r#"{"header":"X User","trusted_proxies":["10.0.0.1"]}"#, "must be the name of a header"),
+        (r#""ws":"a:1""#, r#"{"header":"cookie","trusted_proxies":["10.0.0.1"]}"#, "cookie means something else"),
+        (r#""ws":"a:1""#, r#"{"header":"X-User","trusted_proxies":[]}"#, "at least one network"),
+        (r#""tcp":"a:1""#, r#"{"header":"X-User","trusted_proxies":["10.0.0.1"]}"#, "is of a listener over HTTP"),
+    ] {
+        let told = refused(&with(kind, identity));
+        assert!(told.contains(why) && told.lines().count() == 1, "{told}");
+    }
 }
 
 /// A configuration with two pools, which have these additional members, and one listener.

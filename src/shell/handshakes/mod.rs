@@ -204,8 +204,8 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let connection = &reactor.connections[AsHttp(slot)];
         let listener = connection.listener;
-        let request = request::Request::of(head)?;
         let policy = reactor.listeners.policy(listener).ok_or_else(|| Fault::busy("the listener is closed"))?;
+        let request = request::Request::of(head, policy.terms.access.identity.as_ref())?;
         let (sender, answer) = policy.admit(&self.bus, listener, connection.origin.clone(), &request)?;
         let longest = reactor.connections.longest_client_line;
         let mut web = WebSocket::new(&policy.terms, longest, now);
@@ -298,12 +298,13 @@ impl<I: Io> Reactor<I> {
     /// Refuses a WebSocket.
     pub(super) fn refuse_handshake(&mut self, now: Moment, slot: usize, fault: &Fault) {
         let connection = &mut self.connections[AsHttp(slot)];
-        let refusal = Refusal { status: fault.status, why: fault.why.clone(), retry_after: fault.retry_after };
+        let reason = fault.counts_as.unwrap_or(Reason::HandshakeRefused);
+        let refusal = Refusal { status: fault.status, why: fault.why.clone(), retry_after: fault.retry_after, reason };
         connection.incoming.is_last = true;
         connection.outgoing.queue().extend_from_slice(refusal.to_string().as_bytes());
         let (place, address) = (connection.origin.place, &self.listeners.acceptors[connection.acceptor].address);
         let text = format!("a WebSocket is refused: on {address} {} ({})", fault.why, fault.status.code());
-        self.tell(now, Input::Stranger { place, reason: Reason::HandshakeRefused, text });
+        self.tell(now, Input::Stranger { place, reason, text });
         self.begin_http_answer(now, slot);
     }
 }

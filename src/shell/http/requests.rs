@@ -84,7 +84,7 @@ impl<I: Io> Shell<I> {
         let protocol = self.reactor.protocol(slot);
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
-        let caller = Caller::of(head, None)?;
+        let caller = Caller::of(head, None, policy.terms.access.identity.as_ref())?;
         let origin = connection.origin.clone();
         if caller.origin.is_some() {
             policy.admits_page(&origin, &caller)?;
@@ -125,7 +125,7 @@ impl<I: Io> Shell<I> {
         self.find_place(slot, source)?;
         let connection = &mut self.reactor.connections[AsHttp(slot)];
         // The connections that a proxy keeps between the requests of its clients are its own.
-        let is_brought = origin.place != connection.origin.place;
+        let is_brought = origin.place != connection.origin.place || origin.names.user.is_some();
         connection.source_between = if is_brought { connection.origin.source() } else { source };
         // Without a client at a removed listener, the next request has to go to another one.
         let is_stray =

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::identity::{Claim, Identity};
 use super::refusal::Refusal;
 use crate::http1::{Error, Request, Status, ascii};
 
@@ -20,14 +21,16 @@ pub struct Caller<'b> {
     pub forwarded_for: Vec<&'b [u8]>,
     /// The values of `Forwarded` (RFC 7239), one per field line. Any client can forge them.
     pub forwarded: Vec<&'b [u8]>,
+    /// The name that a proxy gives the client. Any client can forge it.
+    pub claim: Claim<'b>,
 }
 
 impl<'b> Caller<'b> {
-    /// Reads them from a head; the token may come from elsewhere.
+    /// Reads them from a head; the token may come from elsewhere. `identity` says which field has the client's name.
     ///
     /// # Errors
     /// The fields are ambiguous or malformed.
-    pub fn of(head: &Request<'b>, other_token: Option<&'b str>) -> Result<Self, Refusal> {
+    pub fn of(head: &Request<'b>, other_token: Option<&'b str>, identity: Option<&Identity>) -> Result<Self, Refusal> {
         if head.host == Some("") {
             return Err(Refusal::bad("Host is not a host and a port"));
         }
@@ -49,6 +52,7 @@ impl<'b> Caller<'b> {
             token: token.map(Token),
             forwarded_for: head.fields.values("x-forwarded-for").collect(),
             forwarded: head.fields.values("forwarded").collect(),
+            claim: identity.map(|identity| identity.claim(&head.fields)).unwrap_or_default(),
         })
     }
 }

@@ -6,18 +6,20 @@
 //! [`Policy::still_admits`] asks again when tokens may have changed.
 //!
 //! # Reading order
-//! `caller.rs`, `hosts.rs` (names of this machine, DNS rebinding), `forwarded.rs` (clients behind proxies), `tokens.rs`,
-//! `policy.rs`, `refusal.rs`.
+//! `caller.rs`, `hosts.rs` (names of this machine, DNS rebinding), `forwarded.rs` (clients behind proxies), `identity.rs`
+//! (their names), `tokens.rs`, `policy.rs`, `refusal.rs`.
 
 mod caller;
 pub mod forwarded;
 mod hosts;
+mod identity;
 mod policy;
 mod refusal;
 mod tokens;
 
 pub use caller::{Caller, Token, bearer, page};
 pub use hosts::{is_loopback, names_this_machine};
+pub use identity::{Claim, Identity, LONGEST_NAME};
 pub use policy::{Entrance, Policy, Reach};
 pub use refusal::{RETRY_AFTER, Refusal};
 pub use tokens::{Bearer, SHORTEST_TOKEN, Secret, Tokens};

@@ -1,13 +1,15 @@
-//! The decision: whether a request is let in by its host, its page and its token, and whose client it is.
+//! The decision: whether a request is let in by its host, its page, and its token or the name that its proxy gives it, and
+//! whose client it is.
 
 use std::net::IpAddr;
 
-use stdio_bus_core::port::{Origin, Place};
+use stdio_bus_core::port::{Names, Origin, Place};
 use stdio_bus_core::settings::Proxies;
 
 use super::caller::Caller;
 use super::forwarded;
 use super::hosts::{cannot_be_rebound, host_of, is_page_of, names_this_machine};
+use super::identity::Identity;
 use super::refusal::Refusal;
 use super::tokens::{Bearer, Tokens};
 use crate::http1::Status;
@@ -23,6 +25,8 @@ pub struct Policy {
     pub tokens: Option<Tokens>,
     /// Proxies that are trusted in `X-Forwarded-For` and `Forwarded`.
     pub trusted_proxies: Option<Proxies>,
+    /// How believed proxies name its clients; with it each client needs a name.
+    pub identity: Option<Identity>,
 }
 
 /// What of a listener matters beside its configured policy.
@@ -56,7 +60,7 @@ impl Policy {
     /// # Errors
     /// It may not (403).
     pub fn admits_page(&self, entrance: Entrance, origin: &Origin, caller: &Caller<'_>) -> Result<(), Refusal> {
-        let is_behind_proxy = origin.via.is_some() || self.trusts(origin.place);
+        let is_behind_proxy = origin.via.is_some() || self.trusts(origin.place) || self.believes(origin.place);
         let is_ours = |host: &str| names_this_machine(host) || self.is_listed(host);
         let is_known = |host: &str| cannot_be_rebound(host) || is_ours(host);
         match entrance.reach {
@@ -85,10 +89,11 @@ impl Policy {
 
     /// Determines the sender of a request, and whether it is admitted with this host, page and token. `origin` is the
     /// origin before any of the request's claims is believed, and afterwards the client that a trusted proxy and the
-    /// token name. Returns the bearer of the token, if one is needed.
+    /// token name. Returns the bearer of the token, if it has shown one.
     ///
     /// # Errors
-    /// It is not admitted: 400 if a proxy names two clients, 401 for its token, 403 for its host or page.
+    /// It is not admitted: 400 if a proxy names two clients, or the client has two names; 401 if it needs a token, or a
+    /// name, and has none; 403 for its host or page.
     pub fn identify(
         &self,
         entrance: Entrance,
@@ -106,30 +111,74 @@ impl Policy {
                 origin.via.get_or_insert_with(|| sender.into());
             }
         }
-        let mut bearer = None;
-        if let Some(tokens) = &self.tokens {
-            let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
-            let token = caller.token.ok_or_else(|| {
-                refused(match entrance.takes_subprotocols {
-                    false => "a token is needed: Authorization: Bearer TOKEN",
-                    true => "a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN",
-                })
-            })?;
-            let found = tokens.find(token.0).ok_or_else(|| refused("this token is not valid"))?;
-            (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());
-            bearer = Some(found.clone());
+        let is_believed = self.believes(sender);
+        if let Some(identity) = &self.identity {
+            origin.names.user = identity.name(caller.claim, is_believed)?;
+        }
+        // A believed proxy that names nobody has not named the client by the certificate of whoever is before it, either.
+        let is_named = match &self.identity {
+            Some(_) => origin.names.user.is_some() || origin.names.common_name.is_some() && !is_believed,
+            None => false,
+        };
+        let bearer = self.bearer(entrance, caller, is_named)?.cloned();
+        if let Some(bearer) = &bearer {
+            (origin.names.token, origin.pools) = (Some(bearer.name.clone()), bearer.pools.clone());
+        } else if self.identity.is_some() && !is_named {
+            return Err(self.nameless(is_believed));
+        }
+        if let Some(identity) = &self.identity
+            && !has_one_name(&origin.names)
+        {
+            let why = format!("{}, token and certificate name different clients", identity.header);
+            return Err(Refusal::identity(why));
         }
         // A proxy's own request is a client here: health has a path of its own.
         origin.is_proxy = false;
         Ok(bearer)
     }
 
-    /// Whether the sender of a request is still admitted, with this bearer or without one.
+    /// The bearer of the token that a request shows, if tokens let clients in. Beside a name from a proxy a token that is
+    /// not known is the proxy's affair: many pass on the one by which their client has signed in.
+    ///
+    /// # Errors
+    /// It has none that is known, and needs one.
+    fn bearer(&self, entrance: Entrance, caller: &Caller<'_>, is_named: bool) -> Result<Option<&Bearer>, Refusal> {
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
+        match caller.token.map(|token| tokens.find(token.0)) {
+            Some(Some(bearer)) => Ok(Some(bearer)),
+            _ if is_named => Ok(None),
+            Some(None) => Err(refused("this token is not valid")),
+            None => Err(refused(match entrance.takes_subprotocols {
+                false => "a token is needed: Authorization: Bearer TOKEN",
+                true => "a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN",
+            })),
+        }
+    }
+
+    /// The refusal of a client without a name, where each needs one.
+    fn nameless(&self, is_believed: bool) -> Refusal {
+        let header = self.identity.as_ref().map_or("", |identity| &identity.header);
+        let why = match is_believed {
+            true => format!("the proxy has not said who you are ({header}): sign in there"),
+            false => {
+                format!("a name is needed, which a trusted proxy of this listener says in {header}: ask through it")
+            }
+        };
+        Refusal::new(Status::Unauthorized, why)
+    }
+
+    /// Whether the sender of a request is still admitted, with this bearer or without one. `is_named` says that it has a
+    /// verified name.
     ///
     /// # Errors
     /// It is not (401).
-    pub fn still_admits(&self, bearer: Option<&Bearer>) -> Result<(), Refusal> {
-        match bearer.map_or(self.tokens.is_none(), |bearer| self.knows(bearer)) {
+    pub fn still_admits(&self, bearer: Option<&Bearer>, is_named: bool) -> Result<(), Refusal> {
+        let without = || match &self.identity {
+            Some(_) => is_named,
+            None => self.tokens.is_none(),
+        };
+        match bearer.map_or_else(without, |bearer| self.knows(bearer)) {
             true => Ok(()),
             false => Err(Refusal::new(
                 Status::Unauthorized,
@@ -145,7 +194,16 @@ impl Policy {
 
     /// Whether a connection from this address may name another source: by a token, or for its client.
     pub fn names_sources(&self, place: Place) -> bool {
-        self.tokens.is_some() || self.trusts(place)
+        self.tokens.is_some() || self.trusts(place) || self.believes(place)
+    }
+
+    /// Whether the name that it gives a client is believed.
+    fn believes(&self, place: Place) -> bool {
+        let Some(identity) = &self.identity else { return false };
+        match &identity.trusted_proxies {
+            Some(proxies) => is_one_of(place, proxies),
+            None => self.trusts(place),
+        }
     }
 
     /// Whether the name in `Host` is listed in `hosts`.
@@ -155,12 +213,22 @@ impl Policy {
 
     /// Whether its claims about clients are trusted.
     fn trusts(&self, place: Place) -> bool {
-        match &self.trusted_proxies {
-            Some(Proxies::Unix) => matches!(place, Place::Process { .. }),
-            Some(Proxies::Networks(networks)) => place.is_in(networks),
-            None => false,
-        }
+        self.trusted_proxies.as_ref().is_some_and(|proxies| is_one_of(place, proxies))
     }
+}
+
+fn is_one_of(place: Place, proxies: &Proxies) -> bool {
+    match proxies {
+        Proxies::Unix => matches!(place, Place::Process { .. }),
+        Proxies::Networks(networks) => place.is_in(networks),
+    }
+}
+
+/// Whether all names that a client has are the same text.
+fn has_one_name(names: &Names) -> bool {
+    let mut all = [names.token.as_deref(), names.common_name.as_deref(), names.user.as_deref()].into_iter().flatten();
+    let first = all.next();
+    all.all(|name| Some(name) == first)
 }
 
 #[cfg(test)]
@@ -169,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::http1::HeadReader;
-    use stdio_bus_core::port::PoolId;
+    use stdio_bus_core::port::{PoolId, Vouches};
 
     const LOCAL: Entrance = Entrance { reach: Reach::ThisMachine, takes_subprotocols: true };
     const OPEN: Entrance = Entrance { reach: Reach::AnyName, takes_subprotocols: true };
@@ -185,10 +253,10 @@ mod tests {
         let mut reader = HeadReader::default();
         let head = reader.read(head.as_bytes()).expect("it is HTTP").expect("it is whole");
         let mut origin = from;
-        let caller = Caller::of(&head, None).expect("it has one meaning");
+        let caller = Caller::of(&head, None, policy.identity.as_ref()).expect("it has one meaning");
         match policy.identify(entrance, &mut origin, &caller) {
             Ok(bearer) => {
-                assert_eq!(policy.still_admits(bearer.as_ref()), Ok(()));
+                assert_eq!(policy.still_admits(bearer.as_ref(), origin.names.owner().is_some()), Ok(()));
                 assert_eq!(bearer.map(|bearer| bearer.name), origin.names.token);
                 Ok(origin)
             }
@@ -268,18 +336,83 @@ mod tests {
         assert_eq!((alice.names.token.as_deref(), alice.pools.as_deref()), (Some("alice"), Some(&[PoolId::at(1)][..])));
     }
 
+    /// A listener that believes 192.0.2.0/24 about users, with the tokens of alice and bob if they let clients in.
+    fn named(has_tokens: bool) -> Policy {
+        let identity = Identity { header: "X-User".into(), trusted_proxies: networks("192.0.2.0/24") };
+        let tokens = "alice:0123456789abcdef\nbob:0123456789abcdeg\n";
+        let tokens = has_tokens.then(|| Tokens::parse(tokens, &[]).expect("good lines"));
+        Policy { identity: Some(identity), tokens, ..Policy::default() }
+    }
+
+    const PROXY: &str = "192.0.2.7";
+    const STRANGER: &str = "203.0.113.1";
+
+    #[test]
+    fn a_believed_proxy_names_each_client_and_one_that_it_does_not_name_is_refused() {
+        let ask = |address: &str, more: &str| identify(&named(false), LOCAL, from(address), &format!("Host: a{more}"));
+        let alice = ask(PROXY, "\r\nX-User: alice").expect("any host is right behind a proxy that is believed");
+        assert_eq!((alice.names.user.as_deref(), alice.names.token.as_deref()), (Some("alice"), None));
+        for nobody in ["", "\r\nX-User:", "\r\nX-User: undefined", "\r\nX_User: alice", "\r\nX-Forwarded-User: alice"] {
+            let (code, why) = ask(PROXY, nobody).expect_err(nobody);
+            assert!(code == 401 && why.contains("has not said who you are (X-User)"), "{why}");
+        }
+        let ask = |more: &str| identify(&named(false), OPEN, from(STRANGER), &format!("Host: a{more}"));
+        let (code, why) = ask("\r\nX-User: alice").expect_err("anybody can write it");
+        assert!(code == 400 && why.contains("X-User comes from an address that is not believed"), "{why}");
+        assert_eq!(ask("").expect_err("nobody has named it").0, 401);
+    }
+
+    #[test]
+    fn a_token_names_a_client_beside_the_proxy_and_has_to_name_the_same_one() {
+        let ask = |address: &str, more: &str| identify(&named(true), OPEN, from(address), &format!("Host: a{more}"));
+        let token = "\r\nAuthorization: Bearer 0123456789abcdef";
+        for address in [PROXY, STRANGER] {
+            let alice = ask(address, token).expect("it is hers");
+            assert_eq!((alice.names.user.as_deref(), alice.names.token.as_deref()), (None, Some("alice")));
+        }
+        let both = ask(PROXY, &format!("{token}\r\nX-User: alice")).expect("they agree");
+        assert_eq!(both.names.owner().map(|owner| owner.vouches), Some(Vouches::Token), "the token comes first");
+        let (code, why) = ask(PROXY, &format!("{token}\r\nX-User: bob")).expect_err("they disagree");
+        assert!(code == 400 && why.contains("name different clients"), "{why}");
+        let passed_on = ask(PROXY, "\r\nAuthorization: Bearer eyJhbGciOi\r\nX-User: bob").expect("the proxy's own");
+        assert_eq!(passed_on.names.user.as_deref(), Some("bob"));
+        assert_eq!(ask(PROXY, "").expect_err("neither names it").0, 401);
+        assert_eq!(ask(PROXY, "\r\nAuthorization: Bearer eyJhbGciOi").expect_err("nobody knows it").0, 401);
+    }
+
+    #[test]
+    fn no_certificate_takes_the_place_of_a_name_that_a_believed_proxy_does_not_say() {
+        let ask = |address: &str, more: &str| {
+            let names = Names { common_name: Some("alice".into()), ..Names::default() };
+            let origin = Origin { names: names.into(), ..from(address) };
+            identify(&named(false), OPEN, origin, &format!("Host: a{more}"))
+        };
+        assert_eq!(ask(PROXY, "").expect_err("it may be the proxy's own").0, 401);
+        assert_eq!(ask(PROXY, "\r\nX-User: bob").expect_err("they disagree").0, 400);
+        let both = ask(PROXY, "\r\nX-User: alice").expect("they agree");
+        assert_eq!(both.names.owner().map(|owner| owner.vouches), Some(Vouches::Certificate));
+        assert!(ask(STRANGER, "").is_ok(), "one that comes itself is who its certificate says");
+    }
+
+    #[test]
+    fn a_request_whose_body_comes_after_a_reload_still_needs_a_name() {
+        assert_eq!(named(false).still_admits(None, true), Ok(()));
+        assert!(named(false).still_admits(None, false).is_err() && named(true).still_admits(None, false).is_err());
+        assert_eq!(Policy::default().still_admits(None, true), Ok(()), "none is needed any more");
+    }
+
     #[test]
     fn whose_token_was_taken_out_or_granted_other_pools_is_no_longer_admitted() {
         let tokens = |text: &str| Some(Tokens::parse(text, &["agents", "tools"]).expect("good lines"));
         let mut policy = Policy { tokens: tokens("alice:0123456789abcdef\n"), ..Policy::default() };
         let alice = policy.tokens.as_ref().and_then(|tokens| tokens.find("0123456789abcdef")).expect("hers").clone();
-        assert_eq!(policy.still_admits(Some(&alice)), Ok(()));
-        assert_eq!(policy.still_admits(None).expect_err("a token is needed").status, Status::Unauthorized);
+        assert_eq!(policy.still_admits(Some(&alice), true), Ok(()));
+        assert_eq!(policy.still_admits(None, false).expect_err("a token is needed").status, Status::Unauthorized);
         for other in ["alice:0123456789abcdef tools\n", "bob:0123456789abcdef\n", "alice:0123456789abcdeg\n", ""] {
             policy.tokens = tokens(other);
-            assert_eq!(policy.still_admits(Some(&alice)).expect_err(other).status, Status::Unauthorized);
+            assert_eq!(policy.still_admits(Some(&alice), true).expect_err(other).status, Status::Unauthorized);
         }
         policy.tokens = None;
-        assert_eq!(policy.still_admits(None), Ok(()), "none is needed any more");
+        assert_eq!(policy.still_admits(None, false), Ok(()), "none is needed any more");
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use stdio_bus_core::admission::TurnedAway;
+use stdio_bus_core::port::Reason;
 
 use crate::http1::{Error, Head, Status};
 
@@ -20,12 +21,14 @@ pub struct Refusal {
     pub why: Cow<'static, str>,
     /// Seconds after which to retry.
     pub retry_after: Option<u32>,
+    /// What it is counted as.
+    pub reason: Reason,
 }
 
 impl Refusal {
     /// A refusal.
     pub fn new(status: Status, why: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, why: why.into(), retry_after: None }
+        Self { status, why: why.into(), retry_after: None, reason: Reason::HandshakeRefused }
     }
 
     /// No connection is admitted now; retry in this many seconds.
@@ -36,6 +39,11 @@ impl Refusal {
     /// There is no room for this client, since its source has as much as it may have; retry in this many seconds.
     pub fn too_many(why: impl Into<Cow<'static, str>>, retry_after: u32) -> Self {
         Self { retry_after: Some(retry_after), ..Self::new(Status::TooManyRequests, why) }
+    }
+
+    /// The name that the request gives its client is not believed, or ambiguous (400).
+    pub fn identity(why: impl Into<Cow<'static, str>>) -> Self {
+        Self { reason: Reason::IdentityRefused, ..Self::new(Status::BadRequest, why) }
     }
 
     /// The request is ambiguous or malformed (400).

@@ -27,12 +27,14 @@ pub struct Fault {
     pub data: Option<Value>,
     /// Seconds after which to retry.
     pub retry_after: Option<u32>,
+    /// What it is counted as, if that does not follow from status and code.
+    pub counts_as: Option<Reason>,
 }
 
 impl Fault {
     /// A transport error.
     pub fn new(status: Status, why: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code: TRANSPORT, why: why.into(), data: None, retry_after: None }
+        Self { status, code: TRANSPORT, why: why.into(), data: None, retry_after: None, counts_as: None }
     }
 
     /// An invalid request, with this code.
@@ -101,6 +103,9 @@ impl Fault {
     /// The reason it is counted under. A client that asks for the newer era first only wants to learn which era the
     /// server speaks.
     pub fn reason(&self) -> Reason {
+        if let Some(reason) = self.counts_as {
+            return reason;
+        }
         match (self.status, self.code) {
             (Status::BadRequest, METHOD_NOT_FOUND) => Reason::EraUnsupported,
             (_, code) if code == Reason::ShuttingDown.code() => Reason::ShuttingDown,
@@ -167,10 +172,11 @@ impl Fault {
 
 impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { status, why, retry_after } = refusal;
+        let Refusal { status, why, retry_after, reason } = refusal;
+        let counts_as = Some(reason).filter(|reason| *reason != Reason::HandshakeRefused);
         match status {
             Status::TooManyRequests => Self { retry_after, ..Self::too_many(Reason::ConnectionLimit, why) },
-            _ => Self { retry_after, ..Self::new(status, why) },
+            _ => Self { retry_after, counts_as, ..Self::new(status, why) },
         }
     }
 }

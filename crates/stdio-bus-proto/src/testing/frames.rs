@@ -19,7 +19,7 @@ pub(crate) type Asked<'b> = Result<Option<Request<'b>>, Refusal>;
 /// # Errors
 /// It is refused.
 pub(crate) fn read_request<'b>(reader: &mut HeadReader, bytes: &'b [u8]) -> Asked<'b> {
-    reader.read(bytes)?.map(|head| Request::of(&head)).transpose()
+    reader.read(bytes)?.map(|head| Request::of(&head, None)).transpose()
 }
 
 /// Maximum length of a message in bytes.

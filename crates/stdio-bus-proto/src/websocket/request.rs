@@ -5,7 +5,7 @@
 //! end, token or origin differently. The result does not depend on how the bytes are cut.
 
 use super::key::Key;
-use crate::access::{Caller, Refusal};
+use crate::access::{Caller, Identity, Refusal};
 use crate::http1::{self, Fields, Framing, Status, ascii};
 
 pub use crate::http1::{LONGEST_HEAD, Method};
@@ -85,11 +85,11 @@ impl<'b> Request<'b> {
 }
 
 impl<'b> Request<'b> {
-    /// Reads a head.
+    /// Reads a head. `identity` says which field has the client's name.
     ///
     /// # Errors
     /// A field is ambiguous or malformed.
-    pub fn of(head: &http1::Request<'b>) -> Result<Self, Refusal> {
+    pub fn of(head: &http1::Request<'b>, identity: Option<&Identity>) -> Result<Self, Refusal> {
         let fields = &head.fields;
         // The bytes after a GET's head are frames, which no proxy in front of us may read differently. Other methods
         // are refused whatever their body, and nothing after them is read.
@@ -105,7 +105,7 @@ impl<'b> Request<'b> {
         }
         let only = |name: &'static str, twice: &'static str| fields.only(name).map_err(|_| Refusal::bad(twice));
         let (protocol, token_of_protocol) = read_protocols(fields)?;
-        let caller = Caller::of(head, token_of_protocol)?;
+        let caller = Caller::of(head, token_of_protocol, identity)?;
         let handshake = Handshake {
             is_old_http: head.is_old,
             asks_for_websocket: fields.has("upgrade", "websocket"),

@@ -9,9 +9,10 @@ use super::table;
 use super::users::{self, MAX_ID};
 use super::values::{number, set_mode, small_file, socket_mode};
 use super::{Listen, Listener, NoFile, Owner, Pool, Web, same_place};
-use crate::access::{Identity, Policy, Tokens};
+use crate::access::{Groups, Identity, Policy, Tokens};
 use crate::address::Address;
 use crate::bus::networks::Network;
+use crate::bus::port::PoolId;
 use crate::bus::settings::{Entry, MaxConnections, Proxies};
 use crate::kinds::{self, KINDS, Row, listed, over_http};
 use crate::websocket::HEALTH;
@@ -21,7 +22,7 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
     for element in reader.array(node).unwrap_or_default() {
         let Some(object) = reader.object(&element, "listeners[]") else { continue };
         let pool = object.get("pool").and_then(|node| pool_index(reader, node, pools));
-        let named = object.get("pools").and_then(|node| pool_indexes(reader, node, pools));
+        let (named, groups) = object.get("pools").map_or((None, None), |node| offered(reader, node, pools));
         if let (Some(node), Some(pool), Some(named)) = (object.get("pool"), pool, &named)
             && !named.contains(&pool)
         {
@@ -34,7 +35,17 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
         let closes_when_not_ready = reader.choice(&object, "when_not_ready", [false, true]).unwrap_or_default();
         let Some((node, listen)) = listen(reader, &object) else { continue };
         let reuse_port = object.get("reuse_port").is_some_and(|node| reuse_port(reader, node, &listen));
-        let web = web(reader, &object, &listen, pools);
+        let are_by_group = groups.is_some();
+        let web = web(reader, &object, &listen, pools, groups);
+        let identity = web.as_ref().and_then(|web| web.access.identity.as_ref());
+        let is_known = identity.is_some() || object.get("identity").is_none();
+        if let Some(node) = object.get("pools").filter(|_| are_by_group && is_known)
+            && identity.is_none_or(|identity| identity.groups_header.is_none())
+        {
+            let hint =
+                "write \"identity\": {\"header\": …, \"groups_header\": …}; listeners of lines have none".to_owned();
+            reader.fail(node, "are by group, and no header names groups", Some(hint));
+        }
         if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
             reader.fail(&node, format!("{listen} is listened on already"), None);
         }
@@ -122,7 +133,13 @@ fn proxies<'t>(reader: &mut Reader<'t>, from: &Node<'t>, is_unix: bool) -> Optio
     Some(Proxies::Unix)
 }
 
-fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools: &[Pool]) -> Option<Web> {
+fn web<'t>(
+    reader: &mut Reader<'t>,
+    object: &Object<'t>,
+    listen: &Listen,
+    pools: &[Pool],
+    groups: Option<Groups>,
+) -> Option<Web> {
     let served = over_http().find(|(row, _)| object.get(row.key).is_some());
     let quoted = |row: &Row| format!("\"{}\"", row.key);
     if served.is_none() {
@@ -160,8 +177,9 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
             trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
             identity: object.get("identity").and_then(|node| {
                 let has_proxies = object.get("trusted_proxies").is_some();
-                identity(reader, node, is_unix, has_proxies)
+                identity(reader, node, is_unix, has_proxies, groups.is_some())
             }),
+            groups,
         },
         tokens_file,
         ping: ping.unwrap_or(default.ping),
@@ -169,11 +187,17 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
     })
 }
 
-fn identity<'t>(reader: &mut Reader<'t>, node: &Node<'t>, is_unix: bool, has_proxies: bool) -> Option<Identity> {
+fn identity<'t>(
+    reader: &mut Reader<'t>,
+    node: &Node<'t>,
+    is_unix: bool,
+    has_proxies: bool,
+    has_groups: bool,
+) -> Option<Identity> {
     let object = reader.object(node, "listeners[].identity")?;
     let example = "write \"header\": \"X-Forwarded-User\", or what the proxy calls it";
     let header = match object.get("header") {
-        Some(node) => header(reader, node, example),
+        Some(node) => header_name(reader, node, example),
         None => {
             reader.missing(&object, "header", example);
             None
@@ -185,11 +209,22 @@ fn identity<'t>(reader: &mut Reader<'t>, node: &Node<'t>, is_unix: bool, has_pro
         reader.missing(&object, "trusted_proxies", &format!("write \"trusted_proxies\": {from}"));
     }
     let trusted_proxies = own.and_then(|node| proxies(reader, node, is_unix));
-    Some(Identity { header: header?.into(), trusted_proxies })
+    let example = "write \"groups_header\": \"X-Forwarded-Groups\", or what the proxy calls it";
+    let groups_header = object.get("groups_header").and_then(|node| header_name(reader, node, example));
+    if let (Some(node), false) = (object.get("groups_header"), has_groups) {
+        let hint = "write \"pools\": {\"GROUP\": [\"POOL\"]} in the listener, or leave it out".to_owned();
+        reader.fail(node, "is for pools by group, and this listener has none", Some(hint));
+    }
+    if let (Some(groups), Some(name)) = (&groups_header, &header)
+        && groups.eq_ignore_ascii_case(name)
+    {
+        reader.fail(node, "has one header for names and for groups", None);
+    }
+    Some(Identity { header: header?.into(), groups_header: groups_header.map(Into::into), trusted_proxies })
 }
 
 /// The name of a field that a proxy may set: none that means something of its own.
-fn header<'t>(reader: &mut Reader<'t>, node: &Node<'t>, hint: &str) -> Option<String> {
+fn header_name<'t>(reader: &mut Reader<'t>, node: &Node<'t>, hint: &str) -> Option<String> {
     const TAKEN: [&str; 12] = [
         "authorization",
         "connection",
@@ -338,6 +373,35 @@ fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> O
         reader.fail(node, format!("there is no pool {id:?}"), Some(hint));
     }
     index
+}
+
+/// The pools that a listener offers, and those of its groups if it has some.
+fn offered<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Option<Vec<usize>>, Option<Groups>) {
+    if !node.is_object() {
+        return (pool_indexes(reader, node, pools), None);
+    }
+    let (mut all, mut groups, mut good) = (Vec::new(), Vec::new(), true);
+    for (group, _, element) in reader.members(node, |key| key == "_comment").unwrap_or_default() {
+        if group.is_empty() || group.trim() != group || group.contains(',') {
+            let hint = "write it as the proxy does; a comma separates two of them".to_owned();
+            reader.fail(&element, format!("{group:?} cannot be the name of a group"), Some(hint));
+        }
+        let Some(indexes) = pool_indexes(reader, &element, pools) else {
+            good = false;
+            continue;
+        };
+        groups.push((group.into(), indexes.iter().map(|pool| PoolId::at(*pool)).collect()));
+        indexes.into_iter().for_each(|pool| {
+            if !all.contains(&pool) {
+                all.push(pool);
+            }
+        });
+    }
+    if good && groups.is_empty() {
+        reader.fail(node, "must name at least one group", Some("write {\"GROUP\": [\"POOL\"]}".to_owned()));
+        good = false;
+    }
+    (good.then_some(all), Some(Groups(groups)))
 }
 
 /// None if any of them is wrong, so that consequential errors are not reported as well.

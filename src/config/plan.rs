@@ -137,6 +137,7 @@ impl Config {
             listener.pools = listener.pools.take().map(|pools| pools.into_iter().map(|pool| places[pool]).collect());
             if let Some(web) = &mut listener.web {
                 web.access.tokens = web.access.tokens.take().map(|tokens| tokens.moved(&places));
+                web.access.groups = web.access.groups.take().map(|groups| groups.moved(&places));
             }
         }
     }

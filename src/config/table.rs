@@ -33,6 +33,8 @@ pub(super) enum Kind {
     Text(&'static str),
     Texts(&'static str),
     TextsByName,
+    /// An array of strings, or an object of such arrays by name.
+    TextsOrByName(&'static str),
     /// Whole numbers from the first to the second.
     Numbers(u64, u64),
     /// Strings, or the equivalent numbers.
@@ -65,7 +67,9 @@ pub(super) enum LeftOut {
     Words(&'static str),
 }
 
-use Kind::{Choice, Flag, Number, NumberOrObject, Numbers, Object, Objects, Text, Texts, TextsByName, Users};
+use Kind::{
+    Choice, Flag, Number, NumberOrObject, Numbers, Object, Objects, Text, Texts, TextsByName, TextsOrByName, Users,
+};
 use LeftOut::{Required, Value, Words};
 use Unit::{Bytes, One, Seconds};
 
@@ -383,7 +387,12 @@ const OF_ALL_LISTENERS: &[Setting] = &[
     row("mode", Text("`\"0000\"` to `\"0777\"`"), Value("\"0600\""), "Permissions of the socket file, octal."),
     row("owner", Text("`user`, `user:group`, `:group`"), Words("the daemon's user"), "Owner of the socket file."),
     row("pool", Text("id of a pool"), Words("all `pools`"), "Pool of its clients, unless a message names another."),
-    row("pools", Texts("ids of pools"), Words("`pool`, or all pools"), "Pools that a message may name."),
+    row(
+        "pools",
+        TextsOrByName("ids of pools"),
+        Words("`pool`, or all pools"),
+        "Pools that a message may name, or those of each group.",
+    ),
     row(
         "max_connections",
         NumberOrObject(1, MAX_CONNECTIONS as u64),
@@ -429,6 +438,7 @@ const OF_WEB: &[Setting] = &[
 
 const IDENTITY: &[Setting] = &[
     row("header", Text("a header"), Required, "The header with the client's name, as `X-Forwarded-User`."),
+    row("groups_header", Text("a header"), Words("none"), "The header with the client's groups, for pools by group."),
     row(
         "trusted_proxies",
         Texts("networks (CIDR), or `\"unix\"`"),

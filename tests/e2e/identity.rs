@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::admin::{Admin, with_admin};
 use crate::client::Client;
-use crate::harness::{Daemon, Setup, echo};
+use crate::harness::{Daemon, Setup, echo, with, worker};
 use crate::http::{Answer, Http, request};
 use crate::mcp::{VERSION, door_of, shared};
 
@@ -131,5 +131,38 @@ fn a_websocket_has_the_name_of_its_request_and_none_is_opened_without() {
     assert!(status.starts_with("HTTP/1.1 101 "), "{status}");
     daemon.logs(&["client_opened", " user=alice", " connection_id="]);
     drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn a_client_uses_the_pools_of_its_groups_and_is_told_of_others() {
+    let pool = |id: &str| with(worker(id, 1, &[]), "assignment", "client");
+    let mut keys = believes();
+    keys["identity"]["groups_header"] = json!("X-Groups");
+    keys["pools"] = json!({ "dev": ["tools"], "ops": ["shell", "tools"] });
+    let daemon = door_of(Setup::new([pool("tools"), pool("shell")]), keys);
+    let begins = |groups: &str, path: &str| {
+        let mut proxy = Http::connect(daemon.address()).with(USER, "alice").with("X-Groups", groups);
+        let initialize = request(0, "initialize", json!({ "protocolVersion": VERSION }));
+        proxy.send(&format!("POST {path}"), &[], &initialize.to_string());
+        (proxy.answer(), proxy)
+    };
+    let (begun, mut proxy) = begins("ops", "/mcp/shell");
+    assert_eq!(begun.status, 200, "{begun:?}");
+    assert_eq!(begins("x, dev", "/mcp").0.status, 200, "it has one pool");
+    let (told, _) = begins("dev", "/mcp/shell");
+    assert_eq!(told.status, 403, "{told:?}");
+    assert!(told.body.contains("is for other groups than yours; for you there is /mcp/tools"), "{told:?}");
+    assert!(!told.fields.contains_key("www-authenticate"), "no login would help: {told:?}");
+    assert_eq!(begins("dev", "/mcp/none").0.status, 404);
+    let (told, _) = begins("sales", "/mcp");
+    assert!(told.status == 403 && told.body.contains("you are in none of them"), "{told:?}");
+    // Who has lost the group has lost the session.
+    proxy.fields.retain(|(name, _)| name != "X-Groups");
+    let id = begun.fields["mcp-session-id"].clone();
+    let fields = [("X-Groups", "dev"), ("Mcp-Session-Id", &*id)];
+    assert_eq!(posts(&mut proxy, &fields, &request(1, "m", json!({}))).status, 404);
+    let fields = [("X-Groups", "ops"), ("Mcp-Session-Id", &*id)];
+    assert_eq!(posts(&mut proxy, &fields, &request(2, "m", json!({}))).status, 200);
     daemon.stop();
 }

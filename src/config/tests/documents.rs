@@ -209,6 +209,7 @@ fn value_of(kind: Kind) -> String {
         Kind::Texts(words) => list(words),
         Kind::Users => list("names or numbers"),
         Kind::TextsByName => "object of strings".to_owned(),
+        Kind::TextsOrByName(words) => format!("{}, or an object of such arrays by group", list(words)),
         Kind::Numbers(low, high) => list(&format!("{low} to {high}")),
         Kind::Objects => list("objects"),
         Kind::Object => "object".to_owned(),
@@ -281,6 +282,10 @@ fn property(path: &str, setting: &Setting) -> Value {
             "anyOf": [{ "type": "integer", "minimum": low, "maximum": high }, object(&below, "How many at once.")],
         }),
         Kind::TextsByName => json!({ "type": "object" }),
+        Kind::TextsOrByName(_) => {
+            let texts = json!({ "type": "array", "items": { "type": "string" }, "minItems": 1, "uniqueItems": true });
+            json!({ "anyOf": [texts, { "type": "object", "additionalProperties": texts, "minProperties": 1 }] })
+        }
         Kind::Object if setting.key == "transport" => json!({ "type": "object" }),
         Kind::Object => object(&below, &says),
         Kind::Objects => json!({ "type": "array", "items": object(&format!("{below}[]"), &says) }),
@@ -329,7 +334,6 @@ fn by_hand(path: &str, key: &str) -> Value {
         ("listeners[]", "path") => json!({ "pattern": "^/[^?#\\s]*$" }),
         ("listeners[]", "origins") => json!({ "items": { "pattern": "^(\\*|null|[^/?#]+://[^/?#]+)$" } }),
         ("listeners[]", "hosts") => json!({ "items": { "pattern": "^[A-Za-z0-9._-]+$" } }),
-        ("listeners[]", "pools") => json!({ "minItems": 1, "uniqueItems": true }),
         ("listeners[]", "peer_uids") => {
             json!({ "minItems": 1, "items": { "minimum": 0, "maximum": 4_294_967_294_u64 } })
         }

@@ -1,7 +1,8 @@
 //! Listeners: their addresses, access, and pools.
 
 use super::*;
-use crate::access::{Identity, Tokens};
+use crate::access::{Groups, Identity, Tokens};
+use crate::bus::port::PoolId;
 
 #[test]
 fn a_websocket_listener_has_its_terms() {
@@ -25,7 +26,8 @@ fn a_websocket_listener_has_its_terms() {
             hosts: vec!["bus.example".to_owned()],
             tokens: Some(Tokens::parse("alice:0123456789abcdef a", &["a"]).expect("it is right")),
             trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
-            identity: Some(Identity { header: "X-User".into(), trusted_proxies: None }),
+            groups: None,
+            identity: Some(Identity { header: "X-User".into(), ..Identity::default() }),
         },
         tokens_file: Some(file),
         ping: None,
@@ -60,6 +62,37 @@ fn the_header_of_names_is_one_that_means_nothing_else_and_comes_from_proxies_tha
         let told = refused(&with(kind, identity));
         assert!(told.contains(why) && told.lines().count() == 1, "{told}");
     }
+}
+
+#[test]
+fn pools_by_group_need_a_header_of_groups_and_the_other_way_round() {
+    let with = |listener: &str| {
+        format!(
+            r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":1}},{{"id":"b","command":"/bin/sh","instances":1}}],
+                "listeners":[{{{listener}}}]}}"#
+        )
+    };
+    const BOTH: &str =
+        r#""ws":"a:1","trusted_proxies":["10.0.0.1"],"identity":{"header":"X-User","groups_header":"X-Groups"}"#;
+    let listener = good(&with(&format!(r#"{BOTH},"pools":{{"ops":["b","a"],"*":["a"]}}"#))).listeners.remove(0);
+    let at = |pools: &[usize]| pools.iter().map(|pool| PoolId::at(*pool)).collect::<Vec<_>>();
+    let groups = Groups(vec![("ops".into(), at(&[1, 0])), ("*".into(), at(&[0]))]);
+    assert_eq!((listener.pools, listener.web.expect("it is").access.groups), (Some(vec![1, 0]), Some(groups)));
+    for (listener, why) in [
+        (BOTH, "listeners[0].identity.groups_header: is for pools by group, and this listener has none"),
+        (r#""ws":"a:1","pools":{"ops":["a"]}"#, "listeners[0].pools: are by group, and no header names groups"),
+        (r#""tcp":"a:1","pools":{"ops":["a"]}"#, "listeners[0].pools: are by group, and no header names groups"),
+        (&format!(r#"{BOTH},"pools":{{}}"#), "listeners[0].pools: must name at least one group"),
+        (&format!(r#"{BOTH},"pools":{{"ops":["c"]}}"#), "there is no pool \"c\""),
+        (&format!(r#"{BOTH},"pools":{{"a,b":["a"]}}"#), "cannot be the name of a group"),
+    ] {
+        let told = refused(&with(listener));
+        assert!(told.contains(why) && told.lines().count() == 1, "{told}");
+    }
+    let same = BOTH.replace("X-Groups", "x-user");
+    assert!(
+        refused(&with(&format!(r#"{same},"pools":{{"ops":["a"]}}"#))).contains("one header for names and for groups")
+    );
 }
 
 /// A configuration with two pools, which have these additional members, and one listener.

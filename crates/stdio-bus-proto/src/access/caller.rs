@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::identity::{Claim, Identity};
+use super::identity::{Claims, Identity};
 use super::refusal::Refusal;
 use crate::http1::{Error, Request, Status, ascii};
 
@@ -21,8 +21,8 @@ pub struct Caller<'b> {
     pub forwarded_for: Vec<&'b [u8]>,
     /// The values of `Forwarded` (RFC 7239), one per field line. Any client can forge them.
     pub forwarded: Vec<&'b [u8]>,
-    /// The name that a proxy gives the client. Any client can forge it.
-    pub claim: Claim<'b>,
+    /// The name and the groups that a proxy gives the client. Any client can forge them.
+    pub claims: Claims<'b>,
 }
 
 impl<'b> Caller<'b> {
@@ -52,7 +52,7 @@ impl<'b> Caller<'b> {
             token: token.map(Token),
             forwarded_for: head.fields.values("x-forwarded-for").collect(),
             forwarded: head.fields.values("forwarded").collect(),
-            claim: identity.map(|identity| identity.claim(&head.fields)).unwrap_or_default(),
+            claims: identity.map(|identity| identity.claims(&head.fields)).unwrap_or_default(),
         })
     }
 }

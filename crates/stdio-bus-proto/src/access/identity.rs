@@ -1,5 +1,5 @@
-//! The name of a client that a proxy in front tells in a field of each request, such as `X-Forwarded-User`: who signs in,
-//! and how, is the proxy's affair. Anybody can write such a field, so it counts from the proxies alone that are believed,
+//! The name of a client, and its groups, that a proxy in front tells in fields of each request, such as `X-Forwarded-User`:
+//! who signs in, and how, is the proxy's affair. Anybody can write such a field, so it counts from the proxies alone that are believed,
 //! and is refused from all others: who sends it there takes it for valid.
 //!
 //! The name of the field is compared as a whole, without case, so `X_Forwarded_User` is another field. Trailers are not
@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use stdio_bus_core::port::PoolId;
 use stdio_bus_core::settings::Proxies;
 
 use super::refusal::Refusal;
@@ -25,13 +26,22 @@ const PLACEHOLDERS: [&str; 8] = ["-", "undefined", "null", "(null)", "none", "ni
 pub struct Identity {
     /// The field of the name, as it is configured.
     pub header: Box<str>,
+    /// The field of the groups, if pools are for groups.
+    pub groups_header: Option<Box<str>>,
     /// The proxies that are believed; none means those of the listener.
     pub trusted_proxies: Option<Proxies>,
 }
 
-/// What a request says in the field. Nothing of it is believed yet.
+/// What a request says in the fields. Nothing of it is believed yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Claim<'b> {
+pub struct Claims<'b> {
+    name: Claim<'b>,
+    groups: Claim<'b>,
+}
+
+/// What it says in one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Claim<'b> {
     /// How many field lines there are.
     lines: usize,
     /// The value of the last one.
@@ -45,30 +55,86 @@ impl<'b> Claim<'b> {
     }
 }
 
+/// Whom a believed proxy has named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub name: Arc<str>,
+    /// The pools of its groups, if pools are for groups.
+    pub pools: Option<Arc<[PoolId]>>,
+}
+
 impl Identity {
-    /// What a request says in the field.
-    pub fn claim<'b>(&self, fields: &Fields<'b>) -> Claim<'b> {
-        Claim::of(fields, &self.header)
+    /// What a request says in the fields.
+    pub fn claims<'b>(&self, fields: &Fields<'b>) -> Claims<'b> {
+        let groups = self.groups_header.as_ref().map(|name| Claim::of(fields, name)).unwrap_or_default();
+        Claims { name: Claim::of(fields, &self.header), groups }
     }
 
-    /// The name that a request gives its client; none if its proxy does not know one.
+    /// Whom a request is from; none if its proxy does not know it. `groups` are those that pools are for.
     ///
     /// # Errors
-    /// The field is there and its sender not believed, or it is no name, or more than one.
-    pub fn name(&self, claim: Claim<'_>, is_believed: bool) -> Result<Option<Arc<str>>, Refusal> {
-        let bad = |what: &str| Err(Refusal::identity(format!("{} {what}", self.header)));
+    /// A field is there and its sender not believed, or the name is none, or a field stands more than once.
+    pub(super) fn named(
+        &self,
+        claims: Claims<'_>,
+        is_believed: bool,
+        groups: Option<&Groups>,
+    ) -> Result<Option<Named>, Refusal> {
+        let value = self.value(&self.header, claims.name, is_believed)?;
+        let of_groups = match &self.groups_header {
+            Some(header) => self.value(header, claims.groups, is_believed)?,
+            None => None,
+        };
+        let name = value.map(name).transpose().map_err(|what| Refusal::identity(format!("{} {what}", self.header)))?;
+        Ok(name.flatten().map(|name| Named {
+            name: name.into(),
+            pools: groups.map(|groups| groups.pools(of_groups.unwrap_or_default())),
+        }))
+    }
+
+    /// The value of a field that believed proxies send, once.
+    fn value<'b>(&self, header: &str, claim: Claim<'b>, is_believed: bool) -> Result<Option<&'b [u8]>, Refusal> {
+        let bad = |what: &str| Err(Refusal::identity(format!("{header} {what}")));
         match claim.lines {
             0 => Ok(None),
             _ if !is_believed => bad(
                 "comes from an address that is not believed; leave it out, or add the proxy to trusted_proxies of this \
                  listener's identity",
             ),
-            1 => match name(claim.value) {
-                Ok(name) => Ok(name.map(Arc::from)),
-                Err(what) => bad(&what),
-            },
+            1 => Ok(Some(claim.value)),
             _ => bad("stands twice; let the proxy replace what clients send"),
         }
+    }
+}
+
+/// The pools that are for groups: each group with its own. The group `*` is everybody.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups(pub Vec<(Box<str>, Vec<PoolId>)>);
+
+impl Groups {
+    /// The pools of the groups in this list, which commas separate, in the order of the configuration.
+    fn pools(&self, list: &[u8]) -> Arc<[PoolId]> {
+        let is_in = |group: &str| {
+            group == "*" || list.split(|byte| *byte == b',').any(|one| one.trim_ascii() == group.as_bytes())
+        };
+        let mut pools = Vec::new();
+        for pool in self.0.iter().filter(|(group, _)| is_in(group)).flat_map(|(_, pools)| pools) {
+            if !pools.contains(pool) {
+                pools.push(*pool);
+            }
+        }
+        pools.into()
+    }
+
+    /// The pools that are for everybody.
+    pub(super) fn for_all(&self) -> Arc<[PoolId]> {
+        self.pools(b"")
+    }
+
+    /// The same, with the pools at other places: `places` maps the old ones.
+    pub fn moved(self, places: &[usize]) -> Self {
+        let moved = |pools: Vec<PoolId>| pools.into_iter().map(|pool| PoolId::at(places[pool.index()])).collect();
+        Self(self.0.into_iter().map(|(group, pools)| (group, moved(pools))).collect())
     }
 }
 
@@ -103,7 +169,7 @@ mod tests {
     use crate::http1::HeadReader;
 
     fn identity() -> Identity {
-        Identity { header: "X-Forwarded-User".into(), trusted_proxies: None }
+        Identity { header: "X-Forwarded-User".into(), ..Identity::default() }
     }
 
     /// The name that these field lines give, or why they are refused.
@@ -113,8 +179,8 @@ mod tests {
         head.extend_from_slice(b"\r\n");
         let mut reader = HeadReader::default();
         let read = reader.read(&head).map_err(|error| error.why.to_owned())?.expect("it is whole");
-        let name = identity().name(identity().claim(&read.fields), is_believed);
-        name.map(|name| name.map(|name| name.to_string())).map_err(|refusal| {
+        let named = identity().named(identity().claims(&read.fields), is_believed, None);
+        named.map(|named| named.map(|named| named.name.to_string())).map_err(|refusal| {
             assert_eq!(refusal.status.code(), 400);
             refusal.why.into_owned()
         })
@@ -187,5 +253,46 @@ mod tests {
         }
         assert!(of(&"x".repeat(257)).expect_err("it is too long").contains("257 bytes"));
         assert!(told(&[b"X-Forwarded-User: m\xfcller"], true).expect_err("Latin-1").contains("not UTF-8"));
+    }
+
+    #[test]
+    fn groups_have_their_pools_in_the_order_of_the_configuration_and_everybody_those_of_the_star() {
+        let at = |pools: &[usize]| pools.iter().map(|pool| PoolId::at(*pool)).collect::<Vec<_>>();
+        let groups = Groups(vec![("ops".into(), at(&[1, 0])), ("*".into(), at(&[2])), ("all,of".into(), at(&[3]))]);
+        for (list, pools) in [
+            ("", &[2][..]),
+            ("ops", &[1, 0, 2]),
+            (" dev , ops,,", &[1, 0, 2]),
+            ("OPS", &[2]),
+            ("*", &[2]),
+            ("op", &[2]),
+            ("all,of", &[2]),
+            ("WyJvcHMiXQ==", &[2]),
+        ] {
+            assert_eq!(*groups.pools(list.as_bytes()), at(pools), "{list}");
+        }
+        assert_eq!(*groups.clone().moved(&[3, 2, 1, 0]).pools(b"ops"), at(&[2, 3, 1]));
+        assert!(Groups(vec![("ops".into(), at(&[0]))]).for_all().is_empty());
+    }
+
+    #[test]
+    fn groups_are_refused_as_names_are_from_who_is_not_believed_or_twice() {
+        let identity = Identity { groups_header: Some("X-Groups".into()), ..identity() };
+        let ask = |fields: &str, is_believed| {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+            let mut reader = HeadReader::default();
+            let head = reader.read(head.as_bytes()).expect("it is HTTP").expect("it is whole");
+            let groups = Groups(vec![("ops".into(), vec![PoolId::at(0)])]);
+            let named = identity.named(identity.claims(&head.fields), is_believed, Some(&groups));
+            named
+                .map(|named| named.and_then(|named| named.pools).map(|pools| pools.len()))
+                .map_err(|refusal| refusal.why)
+        };
+        assert_eq!(ask("X-Forwarded-User: a\r\nX-Groups: dev, ops\r\n", true), Ok(Some(1)));
+        assert_eq!(ask("X-Forwarded-User: a\r\nX_Groups: ops\r\n", true), Ok(Some(0)));
+        assert_eq!(ask("X-Groups: ops\r\n", true), Ok(None), "groups without a name are nobody's");
+        for (fields, is_believed) in [("X-Groups: ops\r\n", false), ("X-Groups: dev\r\nx-groups: ops\r\n", true)] {
+            assert!(ask(fields, is_believed).expect_err(fields).starts_with("X-Groups "));
+        }
     }
 }

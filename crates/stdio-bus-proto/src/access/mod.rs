@@ -19,7 +19,7 @@ mod tokens;
 
 pub use caller::{Caller, Token, bearer, page};
 pub use hosts::{is_loopback, names_this_machine};
-pub use identity::{Claim, Identity, LONGEST_NAME};
+pub use identity::{Claims, Groups, Identity, LONGEST_NAME};
 pub use policy::{Entrance, Policy, Reach};
 pub use refusal::{RETRY_AFTER, Refusal};
 pub use tokens::{Bearer, SHORTEST_TOKEN, Secret, Tokens};

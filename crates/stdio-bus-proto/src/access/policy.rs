@@ -9,7 +9,7 @@ use stdio_bus_core::settings::Proxies;
 use super::caller::Caller;
 use super::forwarded;
 use super::hosts::{cannot_be_rebound, host_of, is_page_of, names_this_machine};
-use super::identity::Identity;
+use super::identity::{Groups, Identity};
 use super::refusal::Refusal;
 use super::tokens::{Bearer, Tokens};
 use crate::http1::Status;
@@ -27,6 +27,8 @@ pub struct Policy {
     pub trusted_proxies: Option<Proxies>,
     /// How believed proxies name its clients; with it each client needs a name.
     pub identity: Option<Identity>,
+    /// The pools of its groups; none means that its clients need no group.
+    pub groups: Option<Groups>,
 }
 
 /// What of a listener matters beside its configured policy.
@@ -93,7 +95,7 @@ impl Policy {
     ///
     /// # Errors
     /// It is not admitted: 400 if a proxy names two clients, or the client has two names; 401 if it needs a token, or a
-    /// name, and has none; 403 for its host or page.
+    /// name, and has none; 403 for its host or page, or if none of its groups has a pool.
     pub fn identify(
         &self,
         entrance: Entrance,
@@ -112,8 +114,10 @@ impl Policy {
             }
         }
         let is_believed = self.believes(sender);
-        if let Some(identity) = &self.identity {
-            origin.names.user = identity.name(caller.claim, is_believed)?;
+        if let Some(identity) = &self.identity
+            && let Some(named) = identity.named(caller.claims, is_believed, self.groups.as_ref())?
+        {
+            (origin.names.user, origin.pools) = (Some(named.name), named.pools);
         }
         // A believed proxy that names nobody has not named the client by the certificate of whoever is before it, either.
         let is_named = match &self.identity {
@@ -131,6 +135,12 @@ impl Policy {
         {
             let why = format!("{}, token and certificate name different clients", identity.header);
             return Err(Refusal::identity(why));
+        }
+        if let Some(groups) = &self.groups {
+            let pools = origin.pools.get_or_insert_with(|| groups.for_all());
+            if pools.is_empty() {
+                return Err(forbidden("the pools of this listener are for groups, and you are in none of them"));
+            }
         }
         // A proxy's own request is a client here: health has a path of its own.
         origin.is_proxy = false;
@@ -338,7 +348,11 @@ mod tests {
 
     /// A listener that believes 192.0.2.0/24 about users, with the tokens of alice and bob if they let clients in.
     fn named(has_tokens: bool) -> Policy {
-        let identity = Identity { header: "X-User".into(), trusted_proxies: networks("192.0.2.0/24") };
+        let identity = Identity {
+            header: "X-User".into(),
+            groups_header: Some("X-Groups".into()),
+            trusted_proxies: networks("192.0.2.0/24"),
+        };
         let tokens = "alice:0123456789abcdef\nbob:0123456789abcdeg\n";
         let tokens = has_tokens.then(|| Tokens::parse(tokens, &[]).expect("good lines"));
         Policy { identity: Some(identity), tokens, ..Policy::default() }
@@ -378,6 +392,26 @@ mod tests {
         assert_eq!(passed_on.names.user.as_deref(), Some("bob"));
         assert_eq!(ask(PROXY, "").expect_err("neither names it").0, 401);
         assert_eq!(ask(PROXY, "\r\nAuthorization: Bearer eyJhbGciOi").expect_err("nobody knows it").0, 401);
+    }
+
+    #[test]
+    fn a_client_has_the_pools_of_its_groups_or_of_its_token_and_without_any_it_is_told() {
+        let at = PoolId::at;
+        let tokens = Tokens::parse("alice:0123456789abcdef tools\nbob:0123456789abcdeg\n", &["agents", "tools"]);
+        let groups = Groups(vec![("ops".into(), vec![at(0)]), ("dev".into(), vec![at(1)])]);
+        let mut policy = Policy { tokens: Some(tokens.expect("good lines")), groups: Some(groups), ..named(false) };
+        let ask = |policy: &Policy, more: &str| {
+            let asked = identify(policy, OPEN, from(PROXY), &format!("Host: a{more}"));
+            asked.map(|origin| origin.pools.as_deref().map(<[_]>::to_vec)).map_err(|(code, _)| code)
+        };
+        assert_eq!(ask(&policy, "\r\nX-User: a\r\nX-Groups: ops, x"), Ok(Some(vec![at(0)])));
+        assert_eq!(ask(&policy, "\r\nX-User: a\r\nX-Groups: dev,ops"), Ok(Some(vec![at(0), at(1)])));
+        assert_eq!(ask(&policy, "\r\nX-User: a\r\nX-Groups: x"), Err(403));
+        assert_eq!(ask(&policy, "\r\nX-User: a"), Err(403));
+        assert_eq!(ask(&policy, "\r\nAuthorization: Bearer 0123456789abcdef"), Ok(Some(vec![at(1)])));
+        assert_eq!(ask(&policy, "\r\nAuthorization: Bearer 0123456789abcdeg"), Err(403), "it has no group");
+        policy.groups.as_mut().expect("they are").0.push(("*".into(), vec![at(0)]));
+        assert_eq!(ask(&policy, "\r\nAuthorization: Bearer 0123456789abcdeg"), Ok(Some(vec![at(0)])));
     }
 
     #[test]

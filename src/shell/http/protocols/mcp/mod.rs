@@ -8,7 +8,7 @@ pub(in crate::shell::http) mod states;
 
 use super::{Client, Protocol};
 use crate::bus::eras::protocol::{INVALID_REQUEST, MODERN, REVISIONS, revision};
-use crate::bus::port::{ClientKey, Input, Moment, PoolId};
+use crate::bus::port::{ClientKey, Input, Moment, Origin, PoolId};
 use crate::http1::{Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::Verb;
@@ -101,6 +101,20 @@ impl<I: Io> Shell<I> {
             let names: Vec<&str> = of_client.map(|pool| pools[pool.index()].core.id.as_str()).collect();
             let path = self.reactor.listeners.policy(listener).map_or("/mcp", |policy| &policy.terms.path);
             let offered = names.join(&format!(", {path}/"));
+            let is_for_others = |name: &str| {
+                let anybody = Origin::default();
+                let is_it = |pool: &PoolId| pools[pool.index()].core.id == name;
+                let mut offered = (0..pools.len()).map(PoolId::at).filter(is_it);
+                offered.any(|pool| self.bus.view().offers(listener, &anybody, pool))
+            };
+            let has_groups =
+                self.reactor.listeners.policy(listener).is_some_and(|policy| policy.terms.access.groups.is_some());
+            // No scope that a client could ask for would help, and it is to hear what does.
+            if let Some(name) = named.filter(|name| has_groups && is_for_others(name)) {
+                let why =
+                    format!("the pool {name:?} is for other groups than yours; for you there is {path}/{offered}");
+                return Fault::new(Status::Forbidden, why);
+            }
             let why = match named {
                 _ if names.is_empty() => "this listener has no pool for this client".to_owned(),
                 Some(name) => format!("there is no pool {name:?} here: name {path}/{offered}"),

@@ -147,6 +147,23 @@ fn a_worker_that_is_not_needed_any_more_has_time_to_read_what_is_left_before_a_s
 }
 
 #[test]
+fn workers_that_ignore_the_end_of_their_stdin_do_not_pile_up_though_their_pool_is_woken_again_and_again() {
+    let mut settings = settings(vec![on_demand(2, Assignment::RoundRobin)]);
+    settings.limits.drain_timeout = 100 * IDLE;
+    let mut bench = Bench::new(settings);
+    let client = bench.client();
+    for wake in 0..4 {
+        bench.write(client, r#"{"method":"note"}"#);
+        bench.pass(3 * IDLE);
+        assert!(bench.bus.view().is_asleep(0));
+        let told = |at: usize| bench.signals_to(bench.worker(at));
+        let are_signalled: Vec<bool> = (0..2 * (wake + 1)).map(|at| told(at) == [Signal::Terminate]).collect();
+        let expected: Vec<bool> = (0..2 * (wake + 1)).map(|at| at < 2 * wake).collect();
+        assert_eq!(are_signalled, expected, "two may be ending, the oldest ones get a signal");
+    }
+}
+
+#[test]
 fn what_a_worker_says_by_itself_does_not_keep_its_pool_awake() {
     let mut bench = asleep(1, Assignment::RoundRobin);
     let client = bench.client();

@@ -395,6 +395,7 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>, default: Limits) -> Limi
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
         max_memory: bytes(reader, "max_memory", default.max_memory),
+        max_workers_memory: number(reader, &object, "max_workers_memory_mb").filter(|mib| *mib > 0),
         replace_timeout: seconds(reader, "replace_timeout_sec", default.replace_timeout),
         worker_silent: seconds(reader, "worker_silent_sec", default.worker_silent),
         ..default

@@ -352,6 +352,12 @@ const LIMITS: &[Setting] = &[
         Value("268435456"),
         "Memory for lines and queues of all connections.",
     ),
+    row(
+        "max_workers_memory_mb",
+        Number(One, 0, 1 << 24),
+        Value("0"),
+        "MiB of all workers above which the pool that starts on demand and is idle for longest falls asleep; 0 is no limit.",
+    ),
 ];
 
 const ROUTING: &[Setting] = &[

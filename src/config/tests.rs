@@ -70,7 +70,7 @@ const ALL: &str = r#"{
   }, {"id": "b", "command": "sh", "instances": 1}],
   "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
     "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
-    "session_idle_sec": 50, "session_detached_sec": 40, "max_memory": 16777216, "_why": {}},
+    "session_idle_sec": 50, "session_detached_sec": 40, "max_memory": 16777216, "max_workers_memory_mb": 900, "_why": {}},
   "routing": {"id_collision": "always", "session_access": "shared"}, "node": "bus-1",
   "listeners": [
     {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
@@ -127,6 +127,7 @@ fn every_key_arrives() {
         session_idle: Some(Duration::from_secs(50)),
         session_detached: Some(Duration::from_secs(40)),
         max_memory: 16 << 20,
+        max_workers_memory: Some(900),
         ..Limits::default()
     };
     assert_eq!(config.limits, limits);

@@ -20,6 +20,8 @@ pub(super) enum News {
     Tokens(u64, FileOwner, io::Result<Vec<u8>>),
     /// A worker uses more memory than its limit: how much in MiB.
     Grown(WorkerKey, u64),
+    /// All workers that were measured together hold so many MiB.
+    Measured(u64),
     /// What outlives the daemon was written, or could not be.
     StateWritten(io::Result<usize>),
 }

@@ -129,6 +129,18 @@ fn a_pool_that_starts_on_demand_has_no_process_before_its_first_line_nor_when_no
 }
 
 #[test]
+fn a_pool_that_nobody_needs_falls_asleep_when_workers_hold_more_memory_than_allowed() {
+    let pool = with(worker("agents", 1, &[]), "start", "on_demand");
+    let mut daemon = Setup::new([pool]).limit("max_workers_memory_mb", 1).start();
+    let mut client = daemon.connect();
+    let first = pid(&mut client);
+    daemon.logs(&["reason=pool_asleep", "more than max_workers_memory_mb (1)"]);
+    daemon.until("its worker has ended", || daemon.descendants().is_empty());
+    assert_ne!(pid(&mut client), first, "the next line wakes it");
+    daemon.stop();
+}
+
+#[test]
 fn a_pool_whose_workers_are_all_busy_starts_another_one_which_is_stopped_when_it_is_not_needed() {
     let pool = with(with(worker("agents", 1, &[]), "max_instances", 2), "concurrency", 1);
     let mut daemon = Setup::new([with(pool, "idle_stop_sec", 1)]).start();

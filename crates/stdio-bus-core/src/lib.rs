@@ -207,6 +207,7 @@ impl Bus {
                 self.fleets.pause_listener(&mut self.ctx, listener, is_paused)
             }
             Input::Grown { worker, mib } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Memory(mib)),
+            Input::WorkersMemory { mib } => self.fleets.weigh(&mut self.ctx, &self.sessions, &self.tasks, mib),
             Input::Gap { held_up, suspended } => self.ctx.on_gap(held_up, suspended),
             Input::ConnectionWaits => self.on_connection_waits(),
             Input::Drain => self.on_drain(),

@@ -146,6 +146,11 @@ pub enum Input {
         /// Number of MiB.
         mib: u64,
     },
+    /// The processes of all workers together hold memory.
+    WorkersMemory {
+        /// Number of MiB.
+        mib: u64,
+    },
     /// The daemon did not run for a while; to be passed before any other input of the same moment.
     Gap {
         /// How long it was stopped, or got no CPU; this is part of the time that has passed.

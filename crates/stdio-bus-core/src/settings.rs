@@ -112,6 +112,9 @@ pub struct Limits {
     pub worker_silent: Duration,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
     pub max_memory: usize,
+    /// MiB that the processes of all workers may hold together before pools that start on demand fall asleep when they are
+    /// idle; none for no limit.
+    pub max_workers_memory: Option<u64>,
 }
 
 /// A worker's line may be this many times as long as a client's: a worker that echoes its input may have wrapped it, or
@@ -146,6 +149,7 @@ impl Default for Limits {
             replace_timeout: Duration::from_secs(3600),
             worker_silent: Duration::from_secs(60),
             max_memory: 256 << 20,
+            max_workers_memory: None,
         }
     }
 }

@@ -158,6 +158,10 @@ fn limits(draws: &mut Draws<'_>, holds: bool) -> Limits {
         session_detached: None,
         worker_silent: Duration::ZERO,
         max_memory: 256 << 20,
+        max_workers_memory: draws
+            .of("max_workers_memory")
+            .one_in(3)
+            .then(|| draws.of("their memory").range(1..8) as u64),
         ..Limits::default()
     }
 }

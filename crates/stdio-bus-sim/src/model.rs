@@ -300,6 +300,8 @@ pub struct Model {
     paused: BTreeSet<usize>,
     /// The pools that have no workers until a line needs one.
     asleep: BTreeSet<usize>,
+    /// While the bus is told that all workers hold more memory than they may: those that it ends then.
+    ended_for_memory: Option<BTreeSet<usize>>,
 }
 
 impl Model {
@@ -308,6 +310,7 @@ impl Model {
         let pools = settings.pools.iter().enumerate();
         Self {
             asleep: pools.filter(|(_, pool)| pool.start == Start::OnDemand).map(|(at, _)| at).collect(),
+            ended_for_memory: None,
             settings,
             lines: Vec::new(),
             clients: Vec::new(),

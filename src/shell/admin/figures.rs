@@ -267,6 +267,12 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(it.view.memory);
     gauge "stdio_bus_memory_limit_bytes" as "memory/most" of All: "limits.max_memory.";
         One |it, _| Value::from(it.view.max_memory);
+    gauge "stdio_bus_workers_memory_bytes" as "workers_memory/used" of All:
+        "Memory in RAM of the processes of all workers, measured every 5 s; 0 without limits.max_workers_memory_mb.";
+        One |it, _| Value::from(it.view.bus.view().workers_memory().map_or(0, |(used, _)| used << 20));
+    gauge "stdio_bus_workers_memory_limit_bytes" as "workers_memory/most" of All:
+        "limits.max_workers_memory_mb; 0 without it.";
+        One |it, _| Value::from(it.view.bus.view().workers_memory().map_or(0, |(_, most)| most << 20));
     counter "stdio_bus_events_total" of All: "Everything dropped, closed or changed, by reason.";
         Many |out, it, _| out.reasons(it.view.bus.view().reasons());
     histogram "stdio_bus_turn_duration_seconds" of All: "Work of each turn of the loop, without waiting.";

@@ -394,6 +394,9 @@ fn limits(view: &View<'_>) -> Vec<(&'static str, Option<usize>, u64)> {
     let row = |name, Level { used, most }| (name, Some(used), most as u64);
     let mut rows: Vec<_> = figures::TABLES.iter().map(|table| row(table.name, (table.level)(&levels))).collect();
     rows.push(row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }));
+    if let Some((used, most)) = view.bus.view().workers_memory() {
+        rows.push(("MiB of all workers (limits.max_workers_memory_mb)", Some(used as usize), most));
+    }
     let limits = view.bus.view().limits();
     let fixed = [
         ("bytes of a line (limits.max_input_buffer)", limits.max_input_buffer as u64),

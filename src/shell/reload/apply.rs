@@ -268,6 +268,7 @@ impl<I: Io> Shell<I> {
         while let Ok(news) = self.reactor.signals.news.try_recv() {
             match news {
                 News::Prepared(prepared) => self.take_prepared(now, *prepared),
+                News::Measured(mib) => self.reactor.tell(now, Input::WorkersMemory { mib }),
                 News::Grown(worker, mib) => self.reactor.tell(now, Input::Grown { worker, mib }),
                 News::StateWritten(result) => self.reactor.lasting.written(now, &result),
                 News::Tokens(list, owner, content) => self.take_token_file(now, list, owner, content),

@@ -1,5 +1,5 @@
-//! Measures the memory of workers' processes (`recycle_memory_mb`). A thread does it, since it is slow with many
-//! processes; without the setting there is none.
+//! Measures the memory of workers' processes (`recycle_memory_mb`, `max_workers_memory_mb`). A thread does it, since it is
+//! slow with many processes; without these settings there is none.
 
 use std::io;
 use std::sync::mpsc::{Sender, channel};
@@ -12,18 +12,23 @@ use crate::shell::news::{News, Teller};
 const MOST_PROCESSES: usize = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A worker, its process, and its limit in MiB.
-pub(in crate::shell) type Question = (WorkerKey, u32, u64);
+/// A worker, its process, and its limit in MiB, if it has one.
+pub(in crate::shell) type Question = (WorkerKey, u32, Option<u64>);
 
-/// Starts the thread, which tells of workers above their limit.
+/// Starts the thread, which tells of workers above their limit, and what all together hold.
 pub(in crate::shell) fn begin(teller: &Teller) -> io::Result<Sender<Vec<Question>>> {
     let (questions, todo) = channel::<Vec<Question>>();
     teller.spawn("memories", move |teller| {
-        for (worker, process, most) in todo.iter().flatten() {
-            let mib = held_by(process) / MIB;
-            if mib > most {
-                teller.tell(News::Grown(worker, mib));
+        for workers in todo {
+            let mut all = 0;
+            for (worker, process, most) in workers {
+                let held = held_by(process);
+                all += held;
+                if most.is_some_and(|most| held / MIB > most) {
+                    teller.tell(News::Grown(worker, held / MIB));
+                }
             }
+            teller.tell(News::Measured(all / MIB));
         }
     })?;
     Ok(questions)

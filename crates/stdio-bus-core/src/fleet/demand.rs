@@ -9,6 +9,10 @@
 //! leaves. When each worker was last needed is looked at on its timer
 //! alone: lines on the usual way pay nothing for it.
 //!
+//! Where the memory of all workers is limited (`max_workers_memory_mb`), and they hold more than that, the pool that has
+//! been idle for longest falls asleep, whatever its `idle_stop`; and the next one if they still do when they are measured
+//! again.
+//!
 //! Of a pool with a fleet for each era either is asleep by itself.
 
 use core::time::Duration;
@@ -29,6 +33,15 @@ use crate::settings::{Assignment, Era};
 use crate::tasks::Tasks;
 use crate::timers::Timer;
 use crate::view::View;
+
+/// The memory of all workers.
+#[derive(Debug, Default)]
+pub(in crate::fleet) struct Footprint {
+    /// MiB that they held when they were last measured.
+    mib: u64,
+    /// They hold more than they may, and it was reported that no pool is idle.
+    is_told: bool,
+}
 
 impl Fleets {
     /// A line is for a group. If no worker there serves it, nor is about to, the first pool that is asleep is woken: rather one
@@ -122,12 +135,18 @@ impl Fleets {
             self.shrink(ctx, fleet, key);
             return Some(again);
         }
-        self.fall_asleep(ctx, fleet);
+        self.fall_asleep(ctx, fleet, Wear::Idle);
         None
     }
 
     /// Whether nobody has needed any worker of a fleet for so long.
     fn is_idle(&self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, fleet: FleetId, idle_stop: Duration) -> bool {
+        let since = self.unneeded_since(ctx, sessions, tasks, fleet);
+        since.is_some_and(|since| since.after(idle_stop) <= ctx.time.now())
+    }
+
+    /// Since when nobody has needed any worker of a fleet; none if somebody does.
+    fn unneeded_since(&self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, fleet: FleetId) -> Option<Moment> {
         let here = &self.pools[fleet];
         let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner().is_some() && worker.takes_messages();
         if here.roll.candidate.is_some()
@@ -135,16 +154,48 @@ impl Fleets {
             || self.queue.has_any_for(&self.balancer, fleet)
             || ctx.workers.iter().any(|(_, worker)| is_owned(worker))
         {
-            return false;
+            return None;
         }
-        let now = ctx.time.now();
-        let mut workers = here.slots.iter().filter_map(|slot| slot.worker);
-        let is_idle = |key| idle_since(ctx, sessions, tasks, key).is_some_and(|since| since.after(idle_stop) <= now);
-        workers.all(is_idle)
+        let mut since = here.workers_in_slots().map(|key| idle_since(ctx, sessions, tasks, key));
+        since.try_fold(Moment::default(), |latest, since| Some(latest.max(since?)))
+    }
+
+    /// All workers together hold so much memory. Above `max_workers_memory` the pool that has been idle for longest falls
+    /// asleep.
+    pub(crate) fn weigh(&mut self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, mib: u64) {
+        self.pools.footprint.mib = mib;
+        let most = ctx.settings.limits.max_workers_memory.filter(|most| mib > *most);
+        let Some(most) = most.filter(|_| !ctx.shutdown.refuses_requests()) else {
+            self.pools.footprint.is_told = false;
+            return;
+        };
+        let mut longest: Option<(Moment, FleetId)> = None;
+        for fleet in self.pools.all() {
+            let here = &self.pools[fleet];
+            let has_any = here.workers_in_slots().next().is_some();
+            if !ctx.settings.pools[fleet].may_sleep() || here.is_asleep || !has_any {
+                continue;
+            }
+            if let Some(since) = self.unneeded_since(ctx, sessions, tasks, fleet)
+                && longest.is_none_or(|(before, _)| since < before)
+            {
+                longest = Some((since, fleet));
+            }
+        }
+        if let Some((_, fleet)) = longest {
+            self.fall_asleep(ctx, fleet, Wear::Room);
+        } else if !core::mem::replace(&mut self.pools.footprint.is_told, true) {
+            ctx.report(Reason::WorkersMemory, None, || {
+                format!(
+                    "all workers together hold {mib} MiB, more than max_workers_memory_mb ({most}), and no pool that starts \
+                     on demand is idle: raise the limit, or lower instances or max_instances"
+                )
+            });
+        }
     }
 
     /// Nobody needs the workers of a fleet: they leave, and others are started when a line has come.
-    fn fall_asleep(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+    fn fall_asleep(&mut self, ctx: &mut Ctx, fleet: FleetId, why: Wear) {
         let here = &mut self.pools[fleet];
         (here.is_asleep, here.woken_at, here.growth) = (true, None, Growth::default());
         // The fleet of the other era has no workers either, if those of the pool were here.
@@ -152,8 +203,16 @@ impl Fleets {
             self.pools[other].is_asleep = true;
         }
         let settings = &ctx.settings.pools[fleet];
-        let idle_stop = settings.idle_stop.unwrap_or_default().as_secs_f32();
-        let text = format!("pool \"{}\" is asleep: nobody has needed it for {idle_stop} s", settings.id);
+        let why_now = match ctx.settings.limits.max_workers_memory.filter(|_| why == Wear::Room) {
+            Some(most) => {
+                let mib = self.pools.footprint.mib;
+                format!(
+                    "nobody needs it, and all workers together hold {mib} MiB, more than max_workers_memory_mb ({most})"
+                )
+            }
+            None => format!("nobody has needed it for {} s", settings.idle_stop.unwrap_or_default().as_secs_f32()),
+        };
+        let text = format!("pool \"{}\" is asleep: {why_now}", settings.id);
         ctx.report(Reason::PoolAsleep, None, || text);
         // When its failures are old enough it is ready again.
         let (now, window) = (ctx.time.now(), ctx.settings.limits.restart_window);
@@ -161,7 +220,7 @@ impl Fleets {
         let has_failed = |restarts: &&Restarts| restarts.has_failed_lately(now, window);
         let failures = restarts.filter(has_failed).filter_map(Restarts::due);
         ctx.timers.arm(Timer::Fleet(fleet), failures.max().map(|due| due.max(now).after(window)));
-        self.pools.retire_those(ctx, fleet, Some(Wear::Idle), |_, _| true);
+        self.pools.retire_those(ctx, fleet, Some(why), |_, _| true);
         self.fit_groups(ctx);
         ctx.workers_changed = true;
     }
@@ -184,7 +243,7 @@ impl Fleets {
             let soon = ctx.time.now().after(idle_stop);
             return ctx.timers.arm(Timer::Fleet(fleet), if due > ctx.time.now() { due } else { soon });
         }
-        self.fall_asleep(ctx, fleet);
+        self.fall_asleep(ctx, fleet, Wear::Idle);
     }
 }
 
@@ -327,6 +386,12 @@ pub(crate) fn check_demand(pools: &Pools, ctx: &Ctx) {
 }
 
 impl View<'_> {
+    /// MiB that the processes of all workers held when they were last measured, and how many they may, if that is limited.
+    pub fn workers_memory(&self) -> Option<(u64, u64)> {
+        let most = self.bus.ctx.settings.limits.max_workers_memory?;
+        Some((self.bus.fleets.pools().footprint.mib, most))
+    }
+
     /// Whether a configured pool is asleep: it has no workers until a line needs one.
     pub fn is_asleep(&self, pool: impl Into<PoolId>) -> bool {
         self.bus.fleets.pools().is_asleep(pool.into())

@@ -8,6 +8,7 @@ use core::ops::{Index, IndexMut};
 use core::time::Duration;
 
 use super::answering::Answering;
+use super::demand::Footprint;
 use super::growth::Growth;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
@@ -263,6 +264,8 @@ pub(crate) struct Pools {
     are_paused: bool,
     /// Whether any of them may be asleep.
     may_sleep: bool,
+    /// The memory of all workers (`demand.rs`).
+    pub(in crate::fleet) footprint: Footprint,
     /// Errors to requests that were for no pool, or for one of several.
     errors_of_no_pool: Counts,
     /// The number of the next worker.
@@ -280,6 +283,7 @@ impl Pools {
             have_modern: !both.is_empty(),
             are_paused: false,
             may_sleep: settings.pools.iter().any(settings::Pool::may_sleep),
+            footprint: Footprint::default(),
             errors_of_no_pool: Counts::default(),
             next_number: 0,
             rolls_due: false,

@@ -390,7 +390,7 @@ impl Pools {
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
         worker.tenure.leave(by);
         let (why, name) = (worker.tenure.why(), worker.name);
-        let is_gone = matches!(worker.tenure.worn(), Some(Wear::Out | Wear::Idle));
+        let is_gone = matches!(worker.tenure.worn(), Some(Wear::Out | Wear::Idle | Wear::Room));
         let what = if is_gone { "leaves" } else { "is being replaced" };
         let (pending, sessions) = (worker.end.to_answer.awaited(), worker.end.sessions.len());
         ctx.tell(Reason::WorkerReplaced, || {

@@ -20,6 +20,8 @@ pub(crate) enum Wear {
     Out,
     /// Nobody has needed it for `idle_stop_sec`.
     Idle,
+    /// Nobody needs it, and all workers hold more than `max_workers_memory_mb`.
+    Room,
     /// It was asked `server/discover`, and may serve no clients of earlier versions any more.
     Asked,
 }
@@ -77,6 +79,7 @@ impl Tenure {
             Some(Wear::Operator) => "the operator wants it".into(),
             Some(Wear::Out) => "the operator has taken it out".into(),
             Some(Wear::Idle) => "nobody has needed it for idle_stop_sec".into(),
+            Some(Wear::Room) => "nobody needs it, and workers hold more than max_workers_memory_mb".into(),
             Some(Wear::Asked) => "it was asked server/discover, and sessions need one that was not".into(),
         }
     }

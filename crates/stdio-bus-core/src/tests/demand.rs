@@ -163,6 +163,65 @@ fn workers_that_ignore_the_end_of_their_stdin_do_not_pile_up_though_their_pool_i
     }
 }
 
+/// Pools that never fall asleep by themselves, and whose workers together may hold 100 MiB.
+fn with_little_memory(ids: &[&str]) -> Bench {
+    let pool = |id: &&str| Pool { id: (*id).into(), idle_stop: None, ..on_demand(1, Assignment::RoundRobin) };
+    let mut settings = settings(ids.iter().map(pool).collect());
+    settings.limits.max_workers_memory = Some(100);
+    Bench::new(settings)
+}
+
+impl Bench {
+    /// All workers hold so much memory. Returns which pools are asleep then.
+    fn hold(&mut self, mib: u64) -> Vec<bool> {
+        self.handle(Input::WorkersMemory { mib });
+        (0..self.bus.ctx.settings.pools.len()).map(|pool| self.bus.view().is_asleep(pool)).collect()
+    }
+}
+
+#[test]
+fn while_workers_hold_more_than_max_workers_memory_mb_the_pool_that_was_idle_for_longest_falls_asleep() {
+    let mut bench = with_little_memory(&["a", "b", "c"]);
+    let client = bench.client();
+    for id in ["b", "a", "c"] {
+        bench.write(client, &format!(r#"{{"id":"{id}","method":"x","pool":"{id}"}}"#));
+        let worker = bench.busy_worker();
+        bench.write(worker, &format!(r#"{{"id":"{id}","result":1}}"#));
+        bench.read(client);
+        bench.pass(seconds(10));
+    }
+    assert_eq!(bench.hold(100), [false; 3], "that is allowed");
+    assert_eq!(bench.hold(101), [false, true, false]);
+    let slept = bench.reports.iter().find(|report| report.reason == Reason::PoolAsleep).expect("it is logged");
+    let text = "pool \"b\" is asleep: nobody needs it, and all workers together hold 101 MiB, more than \
+                max_workers_memory_mb (100)";
+    assert_eq!(slept.text, text);
+    assert_eq!(bench.told(bench.worker(0)), [Told::End], "it ends as what is replaced does");
+    bench.pass(seconds(5));
+    assert_eq!(bench.hold(101), [true, true, false]);
+    bench.write(client, r#"{"id":"b","method":"x","pool":"b"}"#);
+    assert_eq!(bench.hold(101), [true, false, true], "the one that was woken is needed");
+    assert_eq!(bench.bus.view().workers_memory(), Some((101, 100)));
+    assert_eq!(bench.count(Reason::WorkerExited) + bench.count(Reason::WorkersMemory), 0);
+}
+
+#[test]
+fn no_pool_that_somebody_needs_falls_asleep_for_memory_which_is_said_once_until_there_is_enough_again() {
+    let mut bench = with_little_memory(&["agents"]);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(10));
+    for (mib, told) in [(101, 1), (200, 1), (100, 1), (150, 2)] {
+        assert_eq!(bench.hold(mib), [false]);
+        assert_eq!(bench.count(Reason::WorkersMemory), told);
+    }
+    bench.write(bench.worker(0), r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read_json(client)["result"], 1);
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::RoundRobin)]));
+    bench.pass(seconds(10));
+    assert_eq!((bench.hold(1 << 20), bench.bus.view().workers_memory()), (vec![false], None), "without a limit");
+}
+
 #[test]
 fn what_a_worker_says_by_itself_does_not_keep_its_pool_awake() {
     let mut bench = asleep(1, Assignment::RoundRobin);

@@ -22,7 +22,7 @@ impl Model {
     /// one.
     fn may_shrink(&mut self, now: Moment, worker: usize) {
         let settings = &self.settings.pools[self.workers[worker].pool];
-        if !self.seats.are_replaced() && grows(settings) {
+        if !self.seats.are_replaced() && grows(settings) && !self.workers[worker].is_dismissed {
             let idle_stop = settings.idle_stop.expect("a pool becomes smaller only if it says when");
             let idle = now.since(self.workers[worker].needed_at);
             assert!(idle >= idle_stop, "worker {worker} was needed {idle:?} ago");
@@ -68,13 +68,19 @@ impl Model {
     fn falls_asleep(&mut self, now: Moment, pool: usize) {
         let Pool { start, idle_stop, .. } = self.settings.pools[pool];
         assert_eq!(start, Start::OnDemand, "pool {pool} is asleep");
-        let idle_stop = idle_stop.expect("a pool falls asleep only if it says when");
-        let is_there = |worker: &Worker| worker.pool == pool && !worker.released && worker.serves && worker.takes;
-        let workers: Vec<usize> = (0..self.workers.len()).filter(|at| is_there(&self.workers[*at])).collect();
+        let needed = self.needed();
+        let has_ended = |at: &usize| self.ended_for_memory.as_ref().is_some_and(|ended| ended.contains(at));
+        let is_there = |at: &usize| {
+            let worker = &self.workers[*at];
+            worker.pool == pool && !worker.released && worker.serves && (worker.takes || has_ended(at))
+        };
+        let workers: Vec<usize> = (0..self.workers.len()).filter(is_there).collect();
         for (number, worker) in workers.into_iter().enumerate() {
             assert_eq!(self.workers[worker].owner, None, "a client has worker {worker}");
             let idle = now.since(self.workers[worker].needed_at);
-            assert!(idle >= idle_stop, "worker {worker} was needed {idle:?} ago");
+            let is_long = idle_stop.is_some_and(|idle_stop| idle >= idle_stop);
+            let is_unneeded = self.ended_for_memory.is_some() && !needed.contains(&worker);
+            assert!(is_long || is_unneeded, "worker {worker} was needed {idle:?} ago");
             // The next one is started in its place at once.
             self.workers[worker].is_dismissed = true;
             if number < self.settings.pools[pool].instances {
@@ -83,12 +89,21 @@ impl Model {
         }
     }
 
+    /// Whether all workers together hold more memory than they may: pools that nobody needs may fall asleep.
+    pub fn holds(&mut self, is_heavy: bool) {
+        self.ended_for_memory = is_heavy.then(BTreeSet::new);
+    }
+
     /// Somebody waits for answers of workers, or has sessions there.
     pub(super) fn note_needed(&mut self, now: Moment) {
+        self.needed().into_iter().for_each(|worker| self.workers[worker].needed_at = now);
+    }
+
+    /// The workers that somebody needs.
+    fn needed(&self) -> BTreeSet<usize> {
         let asked = self.to_workers.iter().filter(|request| request.asker.is_some()).map(|request| request.answerer);
         let asked = asked.filter_map(|party| if let Party::Worker(worker) = party { Some(worker) } else { None });
-        let needed: BTreeSet<usize> = asked.chain(self.sessions.iter().map(|session| session.worker)).collect();
-        needed.into_iter().for_each(|worker| self.workers[worker].needed_at = now);
+        asked.chain(self.sessions.iter().map(|session| session.worker)).collect()
     }
 
     /// A line of a peer was refused.
@@ -189,6 +204,7 @@ impl Model {
     /// Nothing may be sent to this worker any more.
     pub fn stops(&mut self, worker: usize) {
         self.workers[worker].takes = false;
+        self.ended_for_memory.iter_mut().for_each(|ended| _ = ended.insert(worker));
     }
 
     /// A worker is not read any more: its requests need no answers.

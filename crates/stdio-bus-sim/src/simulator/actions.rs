@@ -103,6 +103,17 @@ impl World {
         let pause = Duration::from_millis(self.random.range(0..longest) as u64);
         self.pass(self.now.after(pause));
         self.tick_if_due();
+        self.weigh();
+    }
+
+    /// The memory of all workers is measured: each holds 1 MiB.
+    fn weigh(&mut self) {
+        if let Some(most) = self.settings.limits.max_workers_memory {
+            let mib = self.workers.iter().filter(|worker| !worker.released).count() as u64;
+            self.model.holds(mib > most);
+            self.handle("memory of workers", None, Input::WorkersMemory { mib });
+            self.model.holds(false);
+        }
     }
 
     /// A new configuration is loaded, or the operator has workers replaced.

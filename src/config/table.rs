@@ -247,6 +247,8 @@ const POOL: &[Setting] = &[
         "MiB of a worker's processes above which it is replaced.",
     ),
     row("deny_methods", Texts(""), Value("[]"), "Methods that clients may not use (`method_denied`)."),
+    row("deny_tools", Texts("`\"delete_*\"`"), Value("[]"), "Tools of MCP that clients may not call (`tool_denied`)."),
+    row("allow_tools", Texts("`\"read_*\"`"), Words("all"), "The only tools of MCP that clients may call."),
 ];
 
 /// No memory and no processes: see `keys::unlimited`.

@@ -417,6 +417,20 @@ fn a_command_that_cannot_run_names_pool_command_and_reason() {
 }
 
 #[test]
+fn rules_for_tools_are_names_or_their_beginnings() {
+    let refused = |value: &str| refused(&pool(&format!(r#","deny_tools":{value}"#)));
+    assert!(refused(r#"["a*",""]"#).contains("pools[0].deny_tools[1]: must not be empty (name a tool"));
+    assert!(refused(r#"["*_delete"]"#).contains("pools[0].deny_tools[0]: may have a * at its end alone"));
+    assert!(refused(r#"["a**"]"#).contains("may have a * at its end alone"));
+    let config = read(&pool(r#","deny_tools":["a","b*"],"allow_tools":[]"#)).unwrap();
+    let tools = &config.pools[0].core.tools;
+    assert_eq!(
+        (tools.allow.as_deref(), tools.deny.as_slice()),
+        (Some(&[][..]), &["a".to_owned(), "b*".to_owned()][..])
+    );
+}
+
+#[test]
 fn denied_methods_have_names() {
     let refused = |value: &str| refused(&pool(&format!(r#","deny_methods":{value}"#)));
     assert!(refused(r#"["a",""]"#).contains("pools[0].deny_methods[1]: must not be empty (name a method"));

@@ -569,3 +569,18 @@ fn a_request_that_waits_for_a_paused_pool_when_its_session_is_deleted_has_reache
     daemon.logs(&["the session has ended before a worker got this", "\"reason\":\"request_discarded\""]);
     daemon.stop();
 }
+
+#[test]
+fn a_tool_that_the_pool_denies_is_unknown_to_clients_and_counted_by_its_rule() {
+    let pool = with(dedicated(), "deny_tools", json!(["delete_*"]));
+    let daemon = door_of(with_admin(Setup::new([pool])), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    client.post(&request(1, "tools/call", json!({ "name": "delete_all", "arguments": {} })));
+    let answer = client.answer().json();
+    assert_eq!((&answer["error"]["code"], &answer["error"]["data"]["reason"]), (&json!(-32602), &json!("tool_denied")));
+    assert_eq!(client.call(2, "tools/call", json!({ "name": "read" }))["id"], 2);
+    let metrics = Admin::of(&daemon).get("/metrics").body;
+    let count = metrics.lines().find(|line| line.starts_with("stdio_bus_tool_calls_denied_total{"));
+    assert!(count.is_some_and(|line| line.contains("pattern=\"delete_*\"") && line.ends_with(" 1")), "{count:?}");
+    assert!(daemon.stop().stderr.contains("reason=tool_denied"));
+}

@@ -5,7 +5,7 @@ use alloc::borrow::Cow;
 
 use super::meta::Meta;
 use super::object::{Members, ends, filled};
-use super::string::{decoded, is_decoded};
+use super::string::{decoded, is_decoded, string_length};
 use super::{Line, Span, Window};
 
 /// Returns the decoded string member `name` of `params`, if there is one. `line` is a valid message.
@@ -85,6 +85,123 @@ pub fn wrapped_message(window: Window<'_>, line: &Line) -> Result<Line, usize> {
         }
     }
     Ok(inner)
+}
+
+/// What a message means depends on who reads it: a member stands there twice, or beside one whose name differs in case alone,
+/// which some parsers take for the same (Go's encoding/json: https://pkg.go.dev/encoding/json#Unmarshal).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ambiguous;
+
+/// The `name` in the params of the message that `line` is, or that it wraps ([`wrapped_message`]): the tool that it calls, if
+/// it does. It is a token; none if there is none.
+///
+/// # Errors
+/// Some reader may find another method, other params or another name.
+pub fn name_in_params<'a>(window: &Window<'a>, line: &Line) -> Result<Option<&'a [u8]>, Ambiguous> {
+    let data = window.data();
+    let mut levels = <[Level; 3]>::default();
+    let at = filled(data, line.span.start as usize).filter(|at| data[*at] == b'{').ok_or(Ambiguous)?;
+    walk(data, at, &mut levels).ok_or(Ambiguous)?;
+    let [outer, middle, inner] = levels;
+    let is_wrapped = outer.method.value != line.method;
+    let (message, params) = if is_wrapped { (&middle, &inner) } else { (&outer, &middle) };
+    let is_clear =
+        [&outer.method, &outer.params, &message.method, &message.params].iter().all(|found| !found.is_ambiguous);
+    if !is_clear || params.name.is_ambiguous {
+        return Err(Ambiguous);
+    }
+    let name = params.name.value;
+    Ok(name.is_some().then(|| &data[name.start as usize..name.end as usize]))
+}
+
+/// What readers find under a name.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    value: Span,
+    is_ambiguous: bool,
+}
+
+/// Members of a message, of its params, or of the params of these.
+#[derive(Clone, Copy, Default)]
+struct Level {
+    method: Found,
+    params: Found,
+    name: Found,
+}
+
+/// Notes the members of the object at `at`, and of the params in it as long as there are levels. Returns where it ends.
+fn walk(data: &[u8], at: usize, levels: &mut [Level]) -> Option<usize> {
+    let (here, below) = levels.split_first_mut()?;
+    let mut at = filled(data, at + 1)?;
+    if data[at] == b'}' {
+        return Some(at + 1);
+    }
+    loop {
+        let key_ends = ends(data, at)?;
+        let value = filled(data, filled(data, key_ends)? + 1)?;
+        let named = named(&data[at..key_ends]);
+        let enters = matches!(named, Some((Named::Params, true))) && data[value] == b'{' && !below.is_empty();
+        let end = if enters { walk(data, value, below)? } else { value_ends(data, value)? };
+        if let Some((named, is_exact)) = named {
+            let found = match named {
+                Named::Method => &mut here.method,
+                Named::Params => &mut here.params,
+                Named::Name => &mut here.name,
+            };
+            found.is_ambiguous |= found.value.is_some() || !is_exact;
+            found.value = Span { start: value as u32, end: end as u32 };
+        }
+        at = filled(data, end)?;
+        if data[at] != b',' {
+            return Some(at + 1);
+        }
+        at = filled(data, at + 1)?;
+    }
+}
+
+/// A name that [`walk`] looks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Method,
+    Params,
+    Name,
+}
+
+/// What a key is for some reader, and whether it is so for all.
+#[inline]
+fn named(key: &[u8]) -> Option<(Named, bool)> {
+    let text = &key[1..key.len() - 1];
+    let is = |named, name: &[u8]| text.eq_ignore_ascii_case(name).then_some((named, text == name));
+    match text.len() {
+        4 => is(Named::Name, b"name"),
+        6 => is(Named::Method, b"method").or_else(|| is(Named::Params, b"params")),
+        7..=36 if text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii()) => named_otherwise(key),
+        _ => None,
+    }
+}
+
+/// The same for a key with an escape, or with a letter that counts as one of ASCII: a long s.
+#[cold]
+fn named_otherwise(key: &[u8]) -> Option<(Named, bool)> {
+    let decoded = decoded(key)?;
+    let text = core::str::from_utf8(&decoded).ok()?;
+    let folded = |letter: char| if letter == '\u{17f}' { 's' } else { letter.to_ascii_lowercase() };
+    let names = [(Named::Name, "name"), (Named::Method, "method"), (Named::Params, "params")];
+    let (named, name) = names.into_iter().find(|(_, name)| text.chars().map(folded).eq(name.chars()))?;
+    Some((named, text == name))
+}
+
+/// Where the value that begins at `at` ends: most are short.
+#[inline]
+fn value_ends(data: &[u8], at: usize) -> Option<usize> {
+    match data[at] {
+        b'"' => Some(at + string_length(&data[at..])),
+        b'{' | b'[' => ends(data, at),
+        _ => {
+            let is_over = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n');
+            Some(at + data[at..].iter().position(is_over)?)
+        }
+    }
 }
 
 /// Whether the key at this span is `name`.
@@ -224,6 +341,48 @@ mod tests {
         assert_eq!(with_its_comma(br#"{"x":{"pool":1}}"#, 0, b"pool", Span::default()), None);
     }
 
+    /// These bytes with a pad before and after them.
+    fn padded(text: &str) -> Vec<u8> {
+        [&[b' '; crate::PAD], text.as_bytes(), &[b' '; crate::PAD]].concat()
+    }
+
+    /// The member `name` of the params that all readers find in a message.
+    fn tool(text: &str) -> Result<Option<String>, Ambiguous> {
+        let padded = padded(text);
+        let window = Window::new(&padded, crate::PAD, crate::PAD + text.len());
+        let span = Span { start: 0, end: text.len() as u32 };
+        let method = Members::of(window.data(), 0).find(|(key, _)| is_name(window.data(), *key, b"method"));
+        let bare = Line { span, method: method.map(|(_, value)| value).unwrap_or_default(), ..Line::default() };
+        let line = if text.contains("proxy/successor") { wrapped_message(window, &bare).expect("clear") } else { bare };
+        let name = name_in_params(&window, &line)?.and_then(decoded);
+        Ok(name.map(|name| String::from_utf8(name.into_owned()).expect("UTF-8")))
+    }
+
+    #[test]
+    fn the_params_and_their_members_are_those_that_any_reader_finds() {
+        for line in [
+            r#"{"method":"m","params":{"name":"t"}}"#,
+            r#" { "p\u0061rams" : { "x":{"name":"no","Name":1}, "n\u0061me" : "\u0074" } ,"id":1, "method":"m"}"#,
+            r#"{"method":"proxy/successor","params":{"params":{"name":"t"},"method":"m","name":"no"}}"#,
+        ] {
+            assert_eq!(tool(line), Ok(Some("t".into())), "{line}");
+        }
+        for line in [r#"{"method":"m"}"#, r#"{"params":{}}"#, r#"{"params":["name"]}"#, r#"{"params":{"name":1}}"#] {
+            assert_eq!(tool(line), Ok(None), "{line}");
+        }
+        for line in [
+            r#"{"method":"m","params":{"name":"t","name":"u"}}"#,
+            r#"{"method":"m","params":{"name":"t","Name":"u"}}"#,
+            r#"{"method":"m","params":{"NAM\u0045":"u"}}"#,
+            r#"{"method":"m","Method":"n","params":{"name":"t"}}"#,
+            r#"{"method":"m","params":{"name":"t"},"paramſ":{"name":"u"}}"#,
+            r#"{"id":1,"result":{},"METHOD":"m"}"#,
+            r#"{"method":"proxy/successor","params":{"params":{"name":"t"},"method":"m","Method":"n"}}"#,
+        ] {
+            assert_eq!(tool(line), Err(Ambiguous), "{line}");
+        }
+    }
+
     #[test]
     fn the_objects_of_an_array_in_params_are_found() {
         let line = r#"{"params":{"x":"no","list" : [ 1 , {"a":"]"} ,[{}], { } ,"s",null,{"b":[{}]}]}}"#;
@@ -236,9 +395,7 @@ mod tests {
 
     /// The message in the params of `text`: its method and the fields it names, in the order of [`Line`].
     fn wrapped(text: &str) -> Result<Vec<String>, usize> {
-        let mut padded = vec![b' '; crate::PAD];
-        padded.extend_from_slice(text.as_bytes());
-        padded.extend_from_slice(&[b' '; crate::PAD]);
+        let padded = padded(text);
         let window = Window::new(&padded, crate::PAD, crate::PAD + text.len());
         let whole = Span { start: 0, end: text.len() as u32 };
         let inner = wrapped_message(window, &Line { span: whole, ..Line::default() })?;

@@ -49,8 +49,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub use find::{
-    all_members, member, members, objects_in_params, string_in, string_in_params, strings_in, with_its_comma,
-    wrapped_message,
+    Ambiguous, all_members, member, members, name_in_params, objects_in_params, string_in, string_in_params,
+    strings_in, with_its_comma, wrapped_message,
 };
 pub use meta::Meta;
 pub use skip::SkipValue;

@@ -10,7 +10,7 @@ mod core;
 use std::time::{Duration, Instant};
 
 use core::{Core, Lines, answer, call, modern_call, progress, request, update};
-use stdio_bus::bus::settings::MAX_CONNECTIONS;
+use stdio_bus::bus::settings::{MAX_CONNECTIONS, ToolRules};
 use stdio_bus::scan::Scanner;
 
 /// The number of clients, and of lines in one read, in cases with many.
@@ -69,13 +69,14 @@ impl Case {
                 makes: Some(2_000_000_000),
             },
             // Every client sends a call without a session, and is answered; the same with MCP 2026-07-28; the same with
-            // progress tokens, and one progress notification each.
-            "calls" | "modern" | "progress" => {
+            // progress tokens, and one progress notification each; the same in a pool with rules for tools.
+            "calls" | "modern" | "progress" | "rules" => {
                 let has_token = name == "progress";
                 let asks = |id| if name == "modern" { modern_call(id) } else { call(id, has_token) };
                 let told = (0..MANY).filter(|_| has_token).map(|at| Lines::new([progress(id(at))]));
+                let denied = if name == "rules" { vec!["delete_*".to_owned(), "shell".to_owned()] } else { Vec::new() };
                 Self {
-                    core: Core::new(MANY, 1),
+                    core: Core::with_rules(MANY, 1, ToolRules { deny: denied, ..ToolRules::default() }),
                     clients: (0..MANY).map(|at| (at, Lines::new([asks(id(at))]))).collect(),
                     worker: told.chain((0..MANY).map(|at| Lines::new([answer(id(at))]))).collect(),
                     each: MANY,
@@ -133,7 +134,7 @@ fn main() {
     let rounds = given.next().and_then(|rounds| rounds.parse::<usize>().ok());
     let (Some(mut case), Some(rounds)) = (case, rounds) else {
         eprintln!(
-            "usage: instructions 64x1|full|1x64|calls|replaced|modern|progress|tokens ROUNDS; scripts/instructions counts it"
+            "usage: instructions 64x1|full|1x64|calls|replaced|modern|progress|rules|tokens ROUNDS; scripts/instructions counts it"
         );
         return;
     };

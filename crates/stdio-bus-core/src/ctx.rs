@@ -11,6 +11,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use crate::denials::Denials;
 use crate::eviction::Eviction;
 use crate::out::Out;
 use crate::peer::{Moment, Peer};
@@ -31,6 +32,7 @@ pub(crate) struct Ctx {
     pub(crate) timers: Timers,
     pub(crate) out: Out,
     pub(crate) usage: Usage,
+    pub(crate) denials: Denials,
     pub(crate) shutdown: Shutdown,
     /// Readiness and replacements must be checked after this call: a worker has started or ceased to run, or to be
     /// needed.
@@ -49,6 +51,7 @@ impl Ctx {
             timers: Timers::default(),
             out: Out::default(),
             usage: Usage::default(),
+            denials: Denials::default(),
             shutdown: Shutdown::default(),
             workers_changed: true,
             evictions: Vec::new(),

@@ -214,7 +214,9 @@ impl Bus {
         let now = self.ctx.time.now();
         let count = self.ctx.clients.len();
         let limit = self.ctx.settings.limits.max_input_buffer;
-        let (bytes, takes_fast_path) = (window.data().len(), self.may_take_fast_path());
+        // It does not look at methods.
+        let takes_fast_path = !self.fleets.balancer().denies_anything() && self.may_take_fast_path();
+        let bytes = window.data().len();
         let Some(client) = self.ctx.clients.get_mut(key) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
@@ -296,16 +298,14 @@ impl Bus {
         self.intake.charge_useless(&mut self.ctx, key, received)
     }
 
-    /// Whether lines may take the fast path, which checks neither methods, nor the shutdown, nor pauses.
+    /// Whether lines may take the fast path, which checks neither the shutdown nor pauses.
     #[inline(always)]
     fn may_take_fast_path(&self) -> bool {
         #[cfg(any(test, feature = "testing"))]
         if self.intake.is_plain {
             return false;
         }
-        !self.fleets.balancer().denies_methods()
-            && !self.fleets.pools().are_paused()
-            && !self.ctx.shutdown.refuses_requests()
+        !self.fleets.pools().are_paused() && !self.ctx.shutdown.refuses_requests()
     }
 
     /// Routes lines one after the other, until one of them has to wait or is the last of its sender. The first `lines`

@@ -29,6 +29,7 @@ mod clients;
 mod closing;
 mod correlation;
 mod ctx;
+mod denials;
 pub mod ended;
 mod eviction;
 mod fleet;

@@ -111,6 +111,7 @@ reasons! {
     UnknownPool "unknown_pool" Warn fails -32602 "A message named a pool that is not configured, or that its listener does not offer.",
     EraUnsupported "unsupported_protocol_version" Info fails -32022 "A client of MCP 2026-07-28 asked a pool whose command does not serve that version.",
     MethodDenied "method_denied" Warn fails -32601 "A client used a method that deny_methods of the pool keeps from clients.",
+    ToolDenied "tool_denied" Warn fails -32602 "A client called a tool that deny_tools or allow_tools of the pool keeps from clients.",
     Timeout "timeout" Warn fails -32015 "A request was not answered within request_timeout_sec, counted from when the daemon has taken it, or its worker said nothing about it for idle_timeout_sec.",
     ShuttingDown "shutting_down" Info fails -32016 "A request came, or was still pending, while the daemon shut down.",
     UnknownId "unknown_id" Warn "A response carries an id that no request is pending for, or a worker's request one that is no id.",

@@ -188,6 +188,8 @@ pub struct Pool {
     pub check: Option<Check>,
     /// Methods that clients may not use on its workers, decoded.
     pub deny_methods: Vec<String>,
+    /// Tools of MCP that they may call.
+    pub tools: ToolRules,
     /// A worker of about this age is replaced, if limited.
     pub max_age: Option<Duration>,
     /// A worker with about this many requests is replaced, if limited.
@@ -202,7 +204,48 @@ pub struct Pool {
     pub is_gone: bool,
 }
 
+/// Which tools clients may call (`tools/call` of MCP). A pattern is a name, or its beginning and a `*`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ToolRules {
+    /// Only these, if there are any such patterns: none is all tools.
+    pub allow: Option<Vec<String>>,
+    /// None of these, whatever is allowed.
+    pub deny: Vec<String>,
+}
+
+impl ToolRules {
+    /// Whether there is any.
+    pub(super) fn are_set(&self) -> bool {
+        self.allow.is_some() || !self.deny.is_empty()
+    }
+
+    /// The rule by which clients may not call this tool: a pattern of `deny`, or that `allow` has none for it.
+    pub(super) fn denies(&self, tool: &[u8]) -> Option<ToolRule<'_>> {
+        let matches = |pattern: &&String| match pattern.strip_suffix('*') {
+            Some(begin) => tool.starts_with(begin.as_bytes()),
+            None => tool == pattern.as_bytes(),
+        };
+        let denied = self.deny.iter().find(matches).map(|pattern| ToolRule::Deny(pattern));
+        let is_missing = || self.allow.as_ref().is_some_and(|allow| !allow.iter().any(|pattern| matches(&pattern)));
+        denied.or_else(|| is_missing().then_some(ToolRule::NotAllowed))
+    }
+}
+
+/// Why a tool is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ToolRule<'a> {
+    /// By this pattern.
+    Deny(&'a str),
+    /// It is none of those that are allowed.
+    NotAllowed,
+}
+
 impl Pool {
+    /// Whether clients may not use everything that its workers can do.
+    pub(super) fn denies_anything(&self) -> bool {
+        !self.deny_methods.is_empty() || self.tools.are_set()
+    }
+
     /// Whether it may be asleep.
     pub(super) fn may_sleep(&self) -> bool {
         self.start == Start::OnDemand

@@ -46,6 +46,12 @@ impl<'a> View<'a> {
         self.bus.ctx.out.count(reason)
     }
 
+    /// How often clients have called tools that a pool keeps from them, by the pattern of `deny_tools`; it is empty where
+    /// `allow_tools` has none for the tool.
+    pub fn denied_tools(&self) -> impl Iterator<Item = (PoolId, &'a str, u64)> + use<'a> {
+        self.bus.ctx.denials.of_tools()
+    }
+
     /// The stage of the shutdown.
     pub fn stage(&self) -> Stage {
         self.bus.ctx.shutdown.stage()

@@ -326,6 +326,7 @@ fn by_hand(path: &str, key: &str) -> Value {
         ("pools[]", "cpus") => json!({ "minItems": 1 }),
         ("pools[]", "umask") => json!({ "pattern": "^0?[0-7]{3}$" }),
         ("pools[]", "deny_methods") => json!({ "items": { "minLength": 1 } }),
+        ("pools[]", "deny_tools" | "allow_tools") => json!({ "items": { "pattern": "^([^*]+\\*?|\\*)$" } }),
         ("listeners[]", "tcp") => json!({ "pattern": "^.*:[0-9]{1,5}$" }),
         ("listeners[]", "unix") => json!({ "minLength": 1, "maxLength": 107 }),
         ("listeners[]", key) if over_http().any(|(row, _)| row.key == key) => {

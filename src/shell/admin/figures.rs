@@ -174,6 +174,12 @@ pub(super) const FIGURES: &[Figure] = figures! {
                 out.reasons(it.view.bus.view().errors_of_no_pool().iter());
             }
         };
+    counter "stdio_bus_tool_calls_denied_total" of Pools:
+        "Calls of tools that the pool keeps from clients, by the pattern of deny_tools (empty: allow_tools has none for it).";
+        Many |out, it, at| {
+            let of_pool = it.view.bus.view().denied_tools().filter(|(pool, ..)| pool.index() == at);
+            of_pool.for_each(|(_, pattern, count)| out.labelled(&[("pattern", pattern)], count as f64));
+        };
     histogram "stdio_bus_request_duration_seconds" of Pools: "Time from passing a request on to its answer.";
         Many |out, it, at| out.histogram(it.pool(at).tally.durations());
     counter "stdio_bus_usage_requests_total" of All:

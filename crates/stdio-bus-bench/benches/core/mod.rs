@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use stdio_bus::bus::Bus;
 use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, Place, WorkerKey};
-use stdio_bus::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Settings};
+use stdio_bus::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Settings, ToolRules};
 use stdio_bus::scan::{PAD, Window};
 
 /// Maximum number of bytes that a worker leaves unread.
@@ -43,7 +43,13 @@ impl Lines {
 impl Core {
     /// A bus with one pool.
     pub fn new(clients: usize, workers: usize) -> Self {
+        Self::with_rules(clients, workers, ToolRules::default())
+    }
+
+    /// The same, whose clients may not call all tools.
+    pub fn with_rules(clients: usize, workers: usize, tools: ToolRules) -> Self {
         let pool = Pool {
+            tools,
             id: "bench".to_owned(),
             instances: workers,
             max_instances: workers,

@@ -222,7 +222,7 @@ pub(crate) struct Balancer {
     /// The group that the clients of each listener use, unless a message names a pool.
     of_listeners: Vec<GroupId>,
     /// Whether any pool denies any method.
-    denies_methods: bool,
+    denies_anything: bool,
     /// Whether any workers are lent.
     lends: bool,
 }
@@ -260,9 +260,9 @@ impl Balancer {
             }
         };
         let of_listeners = settings.listeners.iter().enumerate().map(of_listener).collect();
-        let denies_methods = settings.pools.iter().any(|pool| !pool.deny_methods.is_empty());
+        let denies_anything = settings.pools.iter().any(settings::Pool::denies_anything);
         let lends = groups.iter().any(Group::lends);
-        Self { groups, of_listeners, denies_methods, lends }
+        Self { groups, of_listeners, denies_anything, lends }
     }
 
     /// The groups, to change one while others of the fleets' parts are borrowed.
@@ -275,9 +275,9 @@ impl Balancer {
         self.of_listeners[listener.index()]
     }
 
-    /// Whether any pool denies any method.
-    pub(crate) fn denies_methods(&self) -> bool {
-        self.denies_methods
+    /// Whether any pool denies clients a method or a tool.
+    pub(crate) fn denies_anything(&self) -> bool {
+        self.denies_anything
     }
 
     /// Whether any workers are lent.
@@ -390,10 +390,10 @@ impl Fleets {
         line: Parsed<'_>,
     ) -> Result<WorkerKey, Refusal> {
         let group = self.go_elsewhere(ctx, client, group, line).unwrap_or(group);
-        // No worker is picked or started for a client that uses a denied method.
-        if self.balancer.denies_methods
+        // No worker is picked or started for a client that uses a denied method or tool.
+        if self.balancer.denies_anything
             && let Some(fleet) = self.balancer[group].only_fleet()
-            && let Some(denied) = ctx.settings.denied_in(fleet.pool, line)
+            && let Some(denied) = ctx.denied_in(fleet.pool, line)
         {
             return Err(denied);
         }

@@ -107,6 +107,7 @@ impl Bus {
             return Ok(self.name_stands_twice(client.into(), line, line.meta.twice as usize));
         }
         let message = Message::decode(client, line)?;
+        self.ctx.denials.begin_line();
         let may_expire = message.id.is_some() && message.verb != Verb::Listen;
         let route = match self.route_of(&message) {
             Ok(route) => route,
@@ -130,10 +131,10 @@ impl Bus {
             }
             Err(refusal) => return Err(refusal),
         };
-        for line in [Some(line), envelope].into_iter().flatten() {
-            if let Some(denied) =
-                self.ctx.workers.fleet_of(route.worker).and_then(|fleet| self.ctx.settings.denied_in(fleet.pool, line))
-            {
+        if let Some(fleet) = self.ctx.workers.fleet_of(route.worker) {
+            let denied = self.ctx.denied_in(fleet.pool, line);
+            let denied = denied.or_else(|| self.ctx.settings.denied_method(fleet.pool, envelope?));
+            if let Some(denied) = denied {
                 return Err(denied);
             }
         }

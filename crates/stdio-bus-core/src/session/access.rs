@@ -63,13 +63,10 @@
 //!
 //! A client without access learns nothing of others: every reason has the same text.
 
-use ndjson_scan::is_decoded;
-
 use super::state::State;
 use super::table::{Session, Sessions};
 use crate::ctx::Ctx;
-use crate::index::PoolId;
-use crate::message::{Parsed, Refusal, Verb};
+use crate::message::{Refusal, Verb};
 use crate::peer::{ClientKey, SessionKey, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{SessionAccess, Settings};
@@ -399,19 +396,6 @@ impl Settings {
     /// Whether all clients may use every session.
     pub(crate) fn shares_sessions(&self) -> bool {
         self.routing.session_access == SessionAccess::Shared
-    }
-
-    /// Why a client's line may not go to any worker of this pool, which denies the method to clients, since the answer
-    /// would reveal other clients. None if it may.
-    pub(crate) fn denied_in(&self, pool: PoolId, line: Parsed<'_>) -> Option<Refusal> {
-        let pool = &self.pools[pool];
-        if pool.deny_methods.is_empty() || !line.method.is_some() {
-            return None;
-        }
-        let method = line.get(line.method);
-        let denied = pool.deny_methods.iter().find(|denied| is_decoded(method, denied.as_bytes()))?;
-        let text = format!("Method not found: {denied:?} is not for clients of this pool (pools[].deny_methods)");
-        Some(Refusal(Reason::MethodDenied, text))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `deny_methods`: a denied method reaches none of the pool's workers, by any route.
+//! `deny_methods`, `deny_tools`, `allow_tools`: what is denied reaches none of the pool's workers, by any route.
 
 use super::*;
 
@@ -135,4 +135,89 @@ fn a_denied_request_starts_no_dedicated_worker() {
     assert_eq!(bench.workers.len(), 3);
     bench.write(client, r#"{"id":4,"method":"session/list","pool":"agents"}"#);
     assert_eq!(bench.read_error(client).0, "method_denied");
+}
+
+/// A pool with these rules for tools.
+fn of_tools(allow: Option<&[&str]>, deny: &[&str]) -> Bench {
+    let owned = |patterns: &[&str]| patterns.iter().map(|pattern| pattern.to_string()).collect::<Vec<_>>();
+    let tools = ToolRules { allow: allow.map(owned), deny: owned(deny) };
+    Bench::new(settings(vec![Pool { tools, ..pool(1, Assignment::RoundRobin) }]))
+}
+
+fn call(id: u32, tool: &str) -> String {
+    format!(r#"{{"id":{id},"method":"tools/call","params":{{"arguments":{{"name":"delete_x"}},"name":{tool}}}}}"#)
+}
+
+#[test]
+fn a_denied_tool_is_answered_as_one_that_is_not_there_and_others_are_called() {
+    let mut bench = of_tools(None, &["delete_*", "shell"]);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for tool in [r#""shell""#, r#""delete_""#, r#""delete_all""#, r#""\u0064elete_all""#] {
+        bench.write(client, &call(7, tool));
+        let message = bench.read_json(client);
+        assert_eq!((&message["id"], &message["error"]["code"]), (&Value::from(7), &Value::from(-32602)), "{tool}");
+        assert_eq!(message["error"]["data"]["reason"], "tool_denied");
+        assert!(message["error"]["message"].as_str().expect("text").starts_with("Unknown tool"), "{message}");
+    }
+    for tool in [r#""shells""#, r#""delete""#, r#""Shell""#, r#""*""#] {
+        bench.write(client, &call(7, tool));
+        assert_eq!(bench.read(worker).len(), 1, "{tool}");
+    }
+    bench.write(client, r#"{"id":8,"method":"tools/list","params":{"name":"shell"}}"#);
+    assert_eq!(bench.read(worker).len(), 1, "another method");
+    bench.write(client, r#"{"method":"tools/call","params":{"name":"shell"}}"#);
+    assert!(bench.read(client).is_empty() && bench.read(worker).is_empty(), "a notification is dropped and counted");
+    assert_eq!(bench.count(Reason::ToolDenied), 5);
+    let counts: Vec<_> = bench.bus.view().denied_tools().map(|(_, rule, count)| (rule.to_owned(), count)).collect();
+    assert_eq!(counts, [("delete_*".to_owned(), 3), ("shell".to_owned(), 2)]);
+}
+
+#[test]
+fn where_tools_are_allowed_by_name_no_other_is_called_and_a_denied_one_stays_denied() {
+    let mut bench = of_tools(Some(&["read_*", "list"]), &["read_secret"]);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for (tool, reaches) in [("read_x", 1), ("list", 1), ("read_secret", 0), ("write", 0), ("", 0)] {
+        bench.write(client, &call(1, &format!("{tool:?}")));
+        assert_eq!(bench.read(worker).len(), reaches, "{tool}");
+        assert_eq!(bench.read(client).len(), 1 - reaches, "{tool}");
+    }
+    let mut none = of_tools(Some(&[]), &[]);
+    let client = none.client();
+    none.write(client, &call(1, r#""list""#));
+    assert_eq!(none.read_error(client), ("tool_denied".into(), -32602, Value::from(1)));
+}
+
+#[test]
+fn a_call_that_servers_may_read_in_different_ways_reaches_none_with_rules() {
+    let mut bench = of_tools(None, &["shell"]);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for line in [
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","name":"shell"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","Name":"shell"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x"},"Params":{"name":"shell"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x"},"param\u017f":{"name":"shell"}}"#,
+        r#"{"id":1,"method":"ping","METHOD":"tools/call","params":{"name":"shell"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":["shell"]}}"#,
+        r#"{"id":1,"method":"tools/call","params":["shell"]}"#,
+        r#"{"id":1,"method":"tools/call"}"#,
+        r#"{"id":1,"method":"proxy/successor","params":{"method":"tools/call","params":{"name":"shell"}}}"#,
+        r#"{"id":1,"method":"proxy/successor","params":{"method":"m","Method":"tools/call","params":{"name":"shell"}}}"#,
+    ] {
+        bench.write(client, line);
+        assert_eq!(bench.read_error(client), ("tool_denied".into(), -32602, Value::from(1)), "{line}");
+    }
+    assert!(bench.read(worker).is_empty());
+    bench.write(client, r#"{"id":1,"method":"tools/call","params":{"arguments":{"Name":"shell"},"name":"x"},"Id":2}"#);
+    assert_eq!(bench.read(worker).len(), 1, "what is in the arguments is the tool's");
+}
+
+#[test]
+fn a_denied_method_is_not_let_through_for_servers_that_ignore_case() {
+    let mut bench = denying(Assignment::RoundRobin);
+    let (client, worker, open) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"id":1,"method":"x","Method":"session/list","pool":"agents"}"#);
+    assert_eq!(bench.read_error(client), ("method_denied".into(), -32601, Value::from(1)));
+    assert!(bench.read(worker).is_empty());
+    bench.write(client, r#"{"id":1,"method":"x","Method":"session/list","pool":"open"}"#);
+    assert_eq!(bench.read(open).len(), 1, "where nothing is denied this is the server's");
 }

@@ -66,7 +66,7 @@ use super::overview::{Questions, RequestRow};
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
 use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
 use super::report::{Level, Reason, Report, WorkerName};
-use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings};
+use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings, ToolRules};
 
 /// A bus on a bench, with every wire at hand.
 struct Bench {

@@ -22,6 +22,7 @@ use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Origin, Pe
 use crate::bus::report::Reason;
 use crate::bus::settings::{
     Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings, Start,
+    ToolRules,
 };
 use tasks::Task;
 use worker::{SimWorker, Work};
@@ -34,6 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MOST_ENDS: usize = 2;
 /// After this many workers that have ended before they answered it, an `initialize` is not sent again.
 const MOST_OPENINGS_LOST: usize = 2;
+/// The tool that some pools deny.
+const DENIED: &str = "delete";
 /// Its draws are not those of other worlds.
 const SALT: u64 = 0xd00f;
 /// Number of actions of a seed.
@@ -134,6 +137,10 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
             concurrency: draws.of("concurrency").range(1..3),
             assignment,
             cancel_on_disconnect: draws.of("cancel_on_disconnect").one_in(3),
+            tools: ToolRules {
+                deny: if draws.of("deny_tools").one_in(3) { vec![DENIED.into()] } else { Vec::new() },
+                ..ToolRules::default()
+            },
             start,
             idle_stop: ((start == Start::OnDemand || grows) && draws.of("idle_stop").one_in(2))
                 .then(|| Duration::from_millis(draws.of("idle").range(300..4000) as u64)),
@@ -252,6 +259,12 @@ impl World {
         }
     }
 
+    /// Whether this pool keeps a line from its workers.
+    fn denies(&self, pool: usize, line: &Value) -> bool {
+        let is_denied = line["method"] == "tools/call" && line["params"]["name"] == DENIED;
+        is_denied && !self.settings.pools[pool].tools.deny.is_empty()
+    }
+
     fn open_clients(&self) -> Vec<usize> {
         (0..self.clients.len()).filter(|at| !self.clients[*at].closing).collect()
     }
@@ -302,7 +315,8 @@ impl World {
         let number = client.next;
         client.next += 1;
         let pool = &self.settings.pools[client.pool].id;
-        let params = json!({"client": at, "number": number});
+        let tool = if number % 4 == 3 { DENIED } else { "read" };
+        let params = json!({"client": at, "number": number, "name": tool});
         let is_request = !self.ground.random.one_in(8);
         let id = if client.speaks() == Era::Modern { json!(format!("{}", number % 3)) } else { json!(number) };
         let is_free = !client.waiting.iter().any(|other| other % 3 == number % 3);

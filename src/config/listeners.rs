@@ -1,6 +1,8 @@
 //! The listeners of a configuration: addresses, access and limits.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::document::{Node, Object, Reader};
@@ -9,7 +11,7 @@ use super::table;
 use super::users::{self, MAX_ID};
 use super::values::{number, set_mode, small_file, socket_mode};
 use super::{Listen, Listener, NoFile, Owner, Pool, Web, same_place};
-use crate::access::{Groups, Identity, Policy, Tokens};
+use crate::access::{Groups, Identity, OAuth, Policy, Tokens, names_this_machine, oauth};
 use crate::address::Address;
 use crate::bus::networks::Network;
 use crate::bus::port::PoolId;
@@ -167,12 +169,25 @@ fn web<'t>(
     let is_unix = listen.is_unix();
     let ping = number(reader, object, "ping_sec").map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
     let (tokens_file, tokens) = object.get("tokens_file").and_then(|node| tokens_file(reader, node, pools)).unzip();
+    let path = object.get("path").and_then(|node| web_path(reader, node, served)).unwrap_or(default.path);
+    let hosts = object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default();
+    let needs_name = object.get("identity").is_some() || object.get("tokens_file").is_some();
+    let is_behind_proxy = ["identity", "trusted_proxies", "proxy"].iter().any(|key| object.get(key).is_some());
+    let oauth = object.get("oauth").and_then(|node| {
+        if served.requests.is_none() {
+            reader.fail(node, "is of clients that send requests over HTTP, as those of http and acp do", None);
+        } else if !needs_name {
+            let hint = "add identity, or tokens_file".to_owned();
+            reader.fail(node, "asks clients to sign in, and this listener lets everybody in", Some(hint));
+        }
+        resource(reader, node, &path, (!is_behind_proxy || !hosts.is_empty()).then_some(&hosts[..]))
+    });
     Some(Web {
         kind: *kind,
-        path: object.get("path").and_then(|node| web_path(reader, node, served)).unwrap_or(default.path),
+        path,
         access: Policy {
             origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
-            hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
+            hosts,
             tokens,
             trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
             identity: object.get("identity").and_then(|node| {
@@ -180,11 +195,93 @@ fn web<'t>(
                 identity(reader, node, is_unix, has_proxies, groups.is_some())
             }),
             groups,
+            oauth: oauth.map(Arc::new),
         },
         tokens_file,
         ping: ping.unwrap_or(default.ping),
         pong_timeout: default.pong_timeout,
     })
+}
+
+/// The protected resource at this path. `hosts` are the names of the listener, if its proxies have not all that they like.
+fn resource<'t>(reader: &mut Reader<'t>, node: &Node<'t>, path: &str, hosts: Option<&[String]>) -> Option<OAuth> {
+    let object = reader.object(node, "listeners[].oauth")?;
+    let example = format!("write \"https://bus.example{path}\", as clients do");
+    let resource = match object.get("resource") {
+        Some(node) => reader.string(node).filter(|url| {
+            let why = address_fault(url).or_else(|| resource_fault(url, path, hosts));
+            why.is_none_or(|why| {
+                reader.fail(node, why, Some(example.clone()));
+                false
+            })
+        }),
+        None => {
+            reader.missing(&object, "resource", &example);
+            None
+        }
+    };
+    let hint = "write \"https://login.example\", exactly as the server names itself (issuer in its metadata)";
+    let servers = match object.get("authorization_servers") {
+        Some(node) => {
+            let servers = reader.elements(node, "must name at least one server", hint).unwrap_or_default();
+            if servers.is_empty() {
+                return None;
+            }
+            reader.strings(node, |url| {
+                let why = address_fault(url)
+                    .or_else(|| url.ends_with("//").then(|| format!("has a slash too many at its end: {url:?}")));
+                why.map(|why| (why, Some(hint)))
+            })
+        }
+        None => {
+            reader.missing(&object, "authorization_servers", hint);
+            return None;
+        }
+    };
+    let scopes = object.get("scopes_supported").map(|node| {
+        let is_scope = |scope: &str| {
+            let belongs = |byte: u8| byte.is_ascii_graphic() && !b"\"\\".contains(&byte);
+            !scope.is_empty() && scope.bytes().all(belongs)
+        };
+        reader.strings(node, |scope| {
+            (!is_scope(scope)).then(|| (format!("must be a scope, without blanks and quotes, not {scope:?}"), None))
+        })
+    });
+    Some(OAuth::new(&resource?, &servers, &scopes.unwrap_or_default()))
+}
+
+/// What of a text is no address of the web.
+fn address_fault(url: &str) -> Option<String> {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let is_good = rest.is_some_and(|rest| {
+        let host = rest.split('/').next().unwrap_or_default();
+        !host.is_empty()
+            && !host.contains('@')
+            && rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#\"\\".contains(&byte))
+    });
+    (!is_good)
+        .then(|| format!("must be a URL that begins with https:// or http://, without query and fragment, not {url:?}"))
+}
+
+/// Why clients would refuse a resource, or nobody reach it.
+fn resource_fault(url: &str, path: &str, hosts: Option<&[String]>) -> Option<String> {
+    let (origin, own) = oauth::split(url);
+    let host = origin.split_once("://").map_or("", |(_, host)| host);
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let is_address = name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    let is_listed = |hosts: &[String]| hosts.iter().any(|known| known.eq_ignore_ascii_case(name));
+    if url.ends_with('/') {
+        Some(format!("ends with a slash, and clients refuse that: {url:?}"))
+    } else if !own.is_empty() && own != path {
+        Some(format!("has the path {own:?}, and this listener is at {path:?}; clients refuse what is not their URL"))
+    } else if !is_address && !names_this_machine(name) && hosts.is_some_and(|hosts| !is_listed(hosts)) {
+        Some(format!("has the host {name:?}, which is not in hosts of this listener"))
+    } else {
+        None
+    }
 }
 
 fn identity<'t>(

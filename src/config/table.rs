@@ -85,7 +85,7 @@ const fn section(name: &'static str, path: &'static str, settings: &'static [Set
     Section { name, path, settings }
 }
 
-pub(super) const SETTINGS: [Section; 14] = [
+pub(super) const SETTINGS: [Section; 15] = [
     section("top level", "", TOP),
     section("pools[]", "pools[]", POOL),
     section("pools[].rlimits", "pools[].rlimits", RLIMITS),
@@ -96,6 +96,7 @@ pub(super) const SETTINGS: [Section; 14] = [
     section(WEB, "listeners[]", OF_WEB),
     section(PINGS, "listeners[]", OF_PINGS),
     section("listeners[].identity", "listeners[].identity", IDENTITY),
+    section("listeners[].oauth", "listeners[].oauth", OAUTH),
     section("listeners[].max_connections", "listeners[].max_connections", COUNTS),
     section("listeners[].proxy", "listeners[].proxy", PROXY),
     section("admin", "admin", ADMIN),
@@ -441,7 +442,14 @@ const OF_WEB: &[Setting] = &[
         Words("none"),
         "Proxies whose `X-Forwarded-For` and `Forwarded` are believed.",
     ),
+    row("oauth", Object, Words("none"), "Where clients sign in, as they are told (RFC 9728)."),
     row("identity", Object, Words("none"), "How a proxy names its clients; each client needs a name."),
+];
+
+const OAUTH: &[Setting] = &[
+    row("resource", Text("a URL"), Required, "The URL that clients use, or its origin, without a slash at the end."),
+    row("authorization_servers", Texts("URLs"), Required, "Issuers at which clients sign in; most use the first one."),
+    row("scopes_supported", Texts(""), Words("not said"), "Scopes that clients ask for."),
 ];
 
 const IDENTITY: &[Setting] = &[

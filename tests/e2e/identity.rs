@@ -166,3 +166,49 @@ fn a_client_uses_the_pools_of_its_groups_and_is_told_of_others() {
     assert_eq!(posts(&mut proxy, &fields, &request(2, "m", json!({}))).status, 200);
     daemon.stop();
 }
+
+#[test]
+fn a_client_without_a_name_is_told_where_to_sign_in_whatever_it_accepts() {
+    let mut keys = believes();
+    keys["origins"] = json!(["https://app.example"]);
+    keys["oauth"] = json!({
+        "resource": "https://bus.example/mcp",
+        "authorization_servers": ["https://login.example"],
+        "scopes_supported": ["mcp"],
+    });
+    let daemon = door_of(Setup::new([shared()]), keys);
+    let asks = |line: &str, fields: &[(&str, &str)]| {
+        let mut client = Http::connect(daemon.address());
+        client.send(line, fields, "{}");
+        client.answer()
+    };
+    let place = "https://bus.example/.well-known/oauth-protected-resource/mcp";
+    for line in ["POST /mcp", "GET /mcp", "POST /mcp/tools"] {
+        let told = asks(line, &[]);
+        assert_eq!(told.status, 401, "{told:?}");
+        assert_eq!(told.fields["www-authenticate"], format!("Bearer resource_metadata=\"{place}\""));
+    }
+    for path in ["", "/mcp", "/mcp/tools"] {
+        let fields =
+            [("MCP-Protocol-Version", "2024-11-05"), ("X-Forwarded-User", "a"), ("Origin", "https://app.example")];
+        let answer = asks(&format!("GET /.well-known/oauth-protected-resource{path}"), &fields);
+        assert_eq!((answer.status, &answer.json()["resource"]), (200, &json!("https://bus.example/mcp")), "{path}");
+        assert_eq!(answer.json()["authorization_servers"], json!(["https://login.example"]));
+        assert_eq!(answer.fields["access-control-allow-origin"], "https://app.example");
+    }
+    for line in
+        ["POST /register", "GET /.well-known/oauth-authorization-server", "GET /.well-known/oauth-protected-resource/x"]
+    {
+        let answer = asks(line, &[]);
+        assert_eq!((answer.status, &answer.json()["error"]), (404, &json!("not_found")), "{line}");
+        let text = answer.json()["error_description"].to_string();
+        assert!(text.contains("register and sign in at https://login.example"), "{text}");
+    }
+    let page = asks("POST /mcp", &[("Origin", "https://app.example")]);
+    assert!(
+        page.status == 401 && page.fields["access-control-expose-headers"].contains("WWW-Authenticate"),
+        "{page:?}"
+    );
+    assert_eq!(asks("POST /mcp", &[("Origin", "https://other.example")]).status, 403);
+    daemon.stop();
+}

@@ -342,6 +342,7 @@ fn by_hand(path: &str, key: &str) -> Value {
         ("listeners[]", "allow" | "trusted_proxies")
         | ("listeners[].identity", "trusted_proxies")
         | ("listeners[].proxy", "from") => json!({ "minItems": 1 }),
+        ("listeners[].oauth", "authorization_servers") => json!({ "minItems": 1 }),
         (_, "command" | "cwd" | "owner" | "tokens_file" | "token_file" | "listen" | "file") => {
             json!({ "minLength": 1 })
         }

@@ -27,6 +27,7 @@ fn a_websocket_listener_has_its_terms() {
             tokens: Some(Tokens::parse("alice:0123456789abcdef a", &["a"]).expect("it is right")),
             trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
             groups: None,
+            oauth: None,
             identity: Some(Identity { header: "X-User".into(), ..Identity::default() }),
         },
         tokens_file: Some(file),
@@ -93,6 +94,48 @@ fn pools_by_group_need_a_header_of_groups_and_the_other_way_round() {
     assert!(
         refused(&with(&format!(r#"{same},"pools":{{"ops":["a"]}}"#))).contains("one header for names and for groups")
     );
+}
+
+#[test]
+fn a_resource_that_clients_refuse_or_do_not_reach_is_refused() {
+    let with = |keys: &str, resource: &str, servers: &str| {
+        let oauth = format!(r#""oauth":{{"resource":{resource:?},"authorization_servers":{servers}}}"#);
+        top(&format!(r#","listeners":[{{{keys},{oauth}}}]"#))
+            .replace(r#""instances":2"#, r#""instances":2,"assignment":"client""#)
+    };
+    const NAMED: &str = r#""http":"0.0.0.0:1","identity":{"header":"X-User","trusted_proxies":["10.0.0.1"]}"#;
+    const SERVER: &str = r#"["https://login.example"]"#;
+    for resource in
+        ["https://bus.example/mcp", "https://bus.example", "http://127.0.0.1:9000/mcp", "http://[::1]:9/mcp"]
+    {
+        let web = good(&with(NAMED, resource, SERVER)).listeners.remove(0).web.expect("it is served over HTTP");
+        assert!(web.access.oauth.expect("it is told").document().contains(&format!("{resource:?}")));
+    }
+    let issuer = r#"["https://tenant.auth0.example/","https://b.example/application/o/x/"]"#;
+    assert!(
+        good(&with(NAMED, "https://bus.example", issuer)).listeners[0].web.is_some(),
+        "some have a slash at the end"
+    );
+    let hosts = format!(r#"{NAMED},"hosts":["mcp.example"]"#);
+    let tokens = r#""http":"0.0.0.0:1","tokens_file":"/dev/null""#;
+    for (keys, resource, servers, why) in [
+        (NAMED, "https://bus.example/mcp/", SERVER, "ends with a slash, and clients refuse that"),
+        (NAMED, "https://bus.example/", SERVER, "ends with a slash"),
+        (NAMED, "https://bus.example/mc", SERVER, r#"has the path "/mc", and this listener is at "/mcp""#),
+        (NAMED, "https://bus.example/mcp/tools", SERVER, "clients refuse what is not their URL"),
+        (&hosts, "https://bus.example/mcp", SERVER, r#"has the host "bus.example", which is not in hosts"#),
+        (NAMED, "bus.example/mcp", SERVER, "must be a URL that begins with https://"),
+        (NAMED, "https://bus.example/mcp?a", SERVER, "without query and fragment"),
+        (NAMED, "https://bus.example/mcp", "[]", "must name at least one server"),
+        (NAMED, "https://bus.example/mcp", r#"["https://login.example//"]"#, "a slash too many at its end"),
+        (NAMED, "https://bus.example/mcp", r#"["login.example"]"#, "listeners[0].oauth.authorization_servers[0]"),
+        (r#""http":"0.0.0.0:1""#, "http://127.0.0.1/mcp", SERVER, "this listener lets everybody in"),
+        (&NAMED.replace("http\":\"0", "ws\":\"0"), "https://a", SERVER, "is of clients that send requests over HTTP"),
+        (tokens, "https://bus.example/mcp", SERVER, r#"has the host "bus.example""#),
+    ] {
+        let told = refused(&with(keys, resource, servers));
+        assert!(told.contains(why), "{resource} {servers}: {told}");
+    }
 }
 
 /// A configuration with two pools, which have these additional members, and one listener.

@@ -12,7 +12,7 @@ use crate::bus::ended::trace_id;
 use crate::bus::port::{ClientKey, Input, Moment, Next, Peer, Reason};
 use crate::http1::{Error, Framing, Method, Request, Status};
 use crate::io::Io;
-use crate::mcp::asked::{Verb, is_discovery};
+use crate::mcp::asked::{Verb, is_discovery, is_metadata};
 use crate::mcp::write::{self, Manner};
 use crate::mcp::{Body, Fault, Kind, Message};
 use crate::shell::access::Sender;
@@ -99,7 +99,18 @@ impl<I: Io> Shell<I> {
         }
         if is_discovery(head.path, &policy.terms.path) {
             connection.incoming.is_last |= head.body != Framing::Length(0);
-            self.reactor.answer_http(self.reactor.clock.now(), slot, write::no_authorization_server);
+            let terms = &policy.terms.access;
+            let is_read = matches!(head.method, Method::Get | Method::Head);
+            let metadata = terms.oauth.clone().filter(|_| is_read && is_metadata(head.path, &policy.terms.path));
+            let why = terms.where_to_sign_in();
+            let is_head = head.method == Method::Head;
+            self.reactor.answer_http(self.reactor.clock.now(), slot, |out, manner| match metadata {
+                Some(oauth) => {
+                    let manner = Manner { is_head, ..manner.clone() };
+                    write::json(out, Status::Ok, &manner, oauth.document().as_bytes());
+                }
+                None => write::no_authorization_server(out, manner, &why),
+            });
             return Ok(());
         }
         let sender = policy.identify(origin, &caller)?;

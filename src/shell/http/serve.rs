@@ -8,7 +8,7 @@ use super::exchange::{Accepted, Exchange, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND
 use super::requests::{ClientRequests, SHORT};
 use super::service::Service;
 use crate::bus::port::{Input, Moment};
-use crate::http1::{CONTINUE, Event, Method, Request};
+use crate::http1::{CONTINUE, Event, Method, Request, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
 use crate::mcp::write::Manner;
@@ -453,7 +453,13 @@ impl<I: Io> Reactor<I> {
 
     /// Answers a request with a fault that the core knows or is told.
     pub(super) fn answer_fault(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
-        self.answer_http(now, slot, |out, manner| write::fault(out, fault, manner, id));
+        let needs_name = fault.status == Status::Unauthorized;
+        let policy = self.listeners.policy(self.connections[AsHttp(slot)].listener).filter(|_| needs_name);
+        let oauth = policy.and_then(|policy| policy.terms.access.oauth.clone());
+        let challenge = oauth.as_ref().map(|oauth| oauth.challenge());
+        self.answer_http(now, slot, |out, manner| {
+            write::fault(out, fault, &Manner { challenge, ..manner.clone() }, id);
+        });
     }
 
     /// Answers a request without a session's id.

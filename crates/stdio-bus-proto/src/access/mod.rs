@@ -7,12 +7,13 @@
 //!
 //! # Reading order
 //! `caller.rs`, `hosts.rs` (names of this machine, DNS rebinding), `forwarded.rs` (clients behind proxies), `identity.rs`
-//! (their names), `tokens.rs`, `policy.rs`, `refusal.rs`.
+//! (their names), `oauth.rs` (where they sign in), `tokens.rs`, `policy.rs`, `refusal.rs`.
 
 mod caller;
 pub mod forwarded;
 mod hosts;
 mod identity;
+pub mod oauth;
 mod policy;
 mod refusal;
 mod tokens;
@@ -20,6 +21,7 @@ mod tokens;
 pub use caller::{Caller, Token, bearer, page};
 pub use hosts::{is_loopback, names_this_machine};
 pub use identity::{Claims, Groups, Identity, LONGEST_NAME};
+pub use oauth::OAuth;
 pub use policy::{Entrance, Policy, Reach};
 pub use refusal::{RETRY_AFTER, Refusal};
 pub use tokens::{Bearer, SHORTEST_TOKEN, Secret, Tokens};

@@ -2,6 +2,7 @@
 //! whose client it is.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use stdio_bus_core::port::{Names, Origin, Place};
 use stdio_bus_core::settings::Proxies;
@@ -10,6 +11,7 @@ use super::caller::Caller;
 use super::forwarded;
 use super::hosts::{cannot_be_rebound, host_of, is_page_of, names_this_machine};
 use super::identity::{Groups, Identity};
+use super::oauth::OAuth;
 use super::refusal::Refusal;
 use super::tokens::{Bearer, Tokens};
 use crate::http1::Status;
@@ -29,6 +31,8 @@ pub struct Policy {
     pub identity: Option<Identity>,
     /// The pools of its groups; none means that its clients need no group.
     pub groups: Option<Groups>,
+    /// Where clients sign in, as it tells them.
+    pub oauth: Option<Arc<OAuth>>,
 }
 
 /// What of a listener matters beside its configured policy.
@@ -176,6 +180,20 @@ impl Policy {
             }
         };
         Refusal::new(Status::Unauthorized, why)
+    }
+
+    /// What a client hears that looks for an authorization server here, or would register with it: people read it.
+    pub fn where_to_sign_in(&self) -> String {
+        match &self.oauth {
+            Some(oauth) => format!("this is no authorization server: register and sign in at {}", oauth.server()),
+            None if self.tokens.is_some() => "nobody signs in here: a token is needed, which the operator gives out \
+                (Authorization: Bearer TOKEN); this one is missing or not valid"
+                .to_owned(),
+            None if self.identity.is_some() => {
+                "nobody signs in here: ask through the proxy that knows the users of this server".to_owned()
+            }
+            None => "nobody needs to sign in here".to_owned(),
+        }
     }
 
     /// Whether the sender of a request is still admitted, with this bearer or without one. `is_named` says that it has a

@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::head::FIELDS;
+use crate::access::oauth::metadata_of;
 use crate::http1::{Fields, Method, Request, Status, is_same, is_same_name};
 use stdio_bus_core::eras::protocol::MODERN;
 
@@ -97,6 +98,11 @@ fn pool_at<'p>(path: &'p str, own: &str) -> Option<Option<&'p str>> {
 
 fn nothing_here(path: &str) -> Fault {
     Fault::new(Status::NotFound, format!("there is nothing here but {path} and {path}/POOL"))
+}
+
+/// Whether a path is where the metadata of a resource is that has the path `own` (RFC 9728, section 3.1), or of a pool below it.
+pub fn is_metadata(path: &str, own: &str) -> bool {
+    metadata_of(path).is_some_and(|rest| matches!(rest, "" | "/") || pool_at(rest, own).is_some())
 }
 
 /// Whether a path is one of those at which clients look for an authorization server (RFC 8414, RFC 9728, OpenID Connect
@@ -281,6 +287,13 @@ mod tests {
             assert!(!is_discovery(path, "/mcp"), "{path}");
         }
         assert!(!is_discovery("/register", "/register") && !is_discovery("/.well-known/mcp", "/.well-known/mcp"));
+    }
+
+    #[test]
+    fn metadata_is_of_the_listener_and_its_pools_alone() {
+        let at = |rest: &str| is_metadata(&format!("/.well-known/oauth-protected-resource{rest}"), "/mcp");
+        assert!(["", "/", "/mcp", "/mcp/", "/mcp/tools"].into_iter().all(at));
+        assert!(!["/mc", "/mcps", "/mcp/a/b", "/other"].into_iter().any(at) && !is_metadata("/mcp", "/mcp"));
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct Manner<'a> {
     pub is_head: bool,
     /// The origin of the browser page that may read it (CORS, fetch.spec.whatwg.org).
     pub page: Option<Rc<str>>,
+    /// What a client hears that has to show who it is (`WWW-Authenticate`); none if no page of a listener says where.
+    pub challenge: Option<&'a str>,
 }
 
 /// Answers a browser's preflight request, which precedes a cross-origin request.
@@ -114,9 +116,11 @@ fn end_json_head(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(b"\r\n\r\n");
 }
 
-/// Answers a search for an authorization server: there is none. The body is an error of OAuth (RFC 6749, section 5.2).
-pub fn no_authorization_server(out: &mut Vec<u8>, manner: &Manner<'_>) {
-    json(out, Status::NotFound, manner, b"{\"error\":\"not_found\"}");
+/// Answers a search for an authorization server: there is none, and this is said instead. The body is an error of OAuth (RFC
+/// 6749, section 5.2): clients show its text.
+pub fn no_authorization_server(out: &mut Vec<u8>, manner: &Manner<'_>, why: &str) {
+    let body = serde_json::json!({ "error": "not_found", "error_description": why });
+    json(out, Status::NotFound, manner, body.to_string().as_bytes());
 }
 
 /// Writes a complete response without a body.
@@ -133,7 +137,12 @@ pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: &Manner<'_>, id: Option<&
     let body = fault.body(id.unwrap_or(b"null"));
     head(out, fault.status, manner);
     match fault.status {
-        Status::Unauthorized => out.extend_from_slice(b"WWW-Authenticate: Bearer realm=\"stdio_bus\"\r\n"),
+        Status::Unauthorized => {
+            field(out, "WWW-Authenticate", manner.challenge.unwrap_or("Bearer realm=\"stdio_bus\""));
+            if manner.page.is_some() {
+                field(out, "Access-Control-Expose-Headers", "WWW-Authenticate");
+            }
+        }
         Status::MethodNotAllowed => out.extend_from_slice(b"Allow: POST, GET, DELETE\r\n"),
         _ => {}
     }
@@ -258,6 +267,17 @@ mod tests {
         for text in ["", "3", "3-", "-1", "3-x", "+3-1", "3-1-1", "3-99999999999"] {
             assert_eq!(EventId::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_page_may_read_where_its_user_signs_in() {
+        let challenge = Some("Bearer resource_metadata=\"https://a/.well-known/oauth-protected-resource\"");
+        let manner = Manner { page: Some("https://app.example".into()), challenge, ..Manner::default() };
+        let text = written(|out| fault(out, &Fault::new(Status::Unauthorized, "who?"), &manner, None));
+        assert!(text.contains("\r\nWWW-Authenticate: Bearer resource_metadata=\"https://a/"), "{text}");
+        assert!(text.contains("\r\nAccess-Control-Expose-Headers: WWW-Authenticate\r\n"), "{text}");
+        let plain = written(|out| fault(out, &Fault::new(Status::Forbidden, "no"), &manner, None));
+        assert!(!plain.contains("WWW-Authenticate"), "{plain}");
     }
 
     #[test]

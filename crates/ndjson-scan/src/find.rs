@@ -93,11 +93,11 @@ pub fn wrapped_message(window: Window<'_>, line: &Line) -> Result<Line, usize> {
 pub struct Ambiguous;
 
 /// The `name` in the params of the message that `line` is, or that it wraps ([`wrapped_message`]): the tool that it calls, if
-/// it does. It is a token; none if there is none.
+/// it does. It is a token; none if there is none, and an error if there may be another one.
 ///
 /// # Errors
-/// Some reader may find another method, other params or another name.
-pub fn name_in_params<'a>(window: &Window<'a>, line: &Line) -> Result<Option<&'a [u8]>, Ambiguous> {
+/// Some reader may find another method or other params.
+pub fn name_in_params<'a>(window: &Window<'a>, line: &Line) -> Result<Result<Option<&'a [u8]>, Ambiguous>, Ambiguous> {
     let data = window.data();
     let mut levels = <[Level; 3]>::default();
     let at = filled(data, line.span.start as usize).filter(|at| data[*at] == b'{').ok_or(Ambiguous)?;
@@ -107,11 +107,14 @@ pub fn name_in_params<'a>(window: &Window<'a>, line: &Line) -> Result<Option<&'a
     let (message, params) = if is_wrapped { (&middle, &inner) } else { (&outer, &middle) };
     let is_clear =
         [&outer.method, &outer.params, &message.method, &message.params].iter().all(|found| !found.is_ambiguous);
-    if !is_clear || params.name.is_ambiguous {
+    if !is_clear {
         return Err(Ambiguous);
     }
+    if params.name.is_ambiguous {
+        return Ok(Err(Ambiguous));
+    }
     let name = params.name.value;
-    Ok(name.is_some().then(|| &data[name.start as usize..name.end as usize]))
+    Ok(Ok(name.is_some().then(|| &data[name.start as usize..name.end as usize])))
 }
 
 /// What readers find under a name.
@@ -354,7 +357,7 @@ mod tests {
         let method = Members::of(window.data(), 0).find(|(key, _)| is_name(window.data(), *key, b"method"));
         let bare = Line { span, method: method.map(|(_, value)| value).unwrap_or_default(), ..Line::default() };
         let line = if text.contains("proxy/successor") { wrapped_message(window, &bare).expect("clear") } else { bare };
-        let name = name_in_params(&window, &line)?.and_then(decoded);
+        let name = name_in_params(&window, &line)??.and_then(decoded);
         Ok(name.map(|name| String::from_utf8(name.into_owned()).expect("UTF-8")))
     }
 

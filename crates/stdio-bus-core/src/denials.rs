@@ -14,11 +14,14 @@ use crate::message::{Parsed, Refusal};
 use crate::report::Reason;
 use crate::settings::{Pool, Settings, ToolRule};
 
+/// The rule by which a call is denied that can be read in two ways. It is no pattern, which have a `*` at the end alone.
+const AMBIGUOUS: &str = "*ambiguous";
+
 /// The longest name of a tool that is repeated in an error.
 const LONGEST_ECHO: usize = 128;
 
-/// How often tools were denied, by pool and rule: a pattern of `deny_tools`, or none where `allow_tools` had none for them.
-/// There are as many as the configuration has.
+/// How often tools were denied, by pool and rule: a pattern of `deny_tools`, none where `allow_tools` had none for them, or
+/// [`AMBIGUOUS`].
 #[derive(Default)]
 pub(crate) struct Denials {
     tools: BTreeMap<(PoolId, String), u64>,
@@ -30,6 +33,11 @@ impl Denials {
     /// Another line is routed.
     pub(crate) fn begin_line(&mut self) {
         self.permitted = None;
+    }
+
+    /// Another pool has taken the place of this one.
+    pub(crate) fn forget_pool(&mut self, pool: PoolId) {
+        self.tools.retain(|(of, _), _| *of != pool);
     }
 
     /// The pools, rules and numbers.
@@ -54,17 +62,18 @@ impl Ctx {
                 return None;
             }
             Ok(Some(denied)) => denied,
-            Err(Ambiguous) => {
-                let text = "Invalid params: a method, params or a tool's name stands there twice, or in another case; some \
-                            servers would read another call than the rules of this pool (pools[].deny_tools, allow_tools, \
-                            deny_methods) are applied to";
-                let reason = if rules.tools.are_set() { Reason::ToolDenied } else { Reason::MethodDenied };
-                return Some(Refusal(reason, text.to_string()));
-            }
+            Err(Ambiguous) => (ambiguous(rules), AMBIGUOUS),
         };
         let count = (pool, rule.to_string());
         *self.denials.tools.entry(count).or_default() += 1;
         Some(refusal)
+    }
+
+    /// Why an answer of a client may not go to any worker of this pool: some reader may take it for a call.
+    pub(crate) fn denied_answer(&self, pool: PoolId, line: Parsed<'_>) -> Option<Refusal> {
+        let rules = &self.settings.pools[pool];
+        let is_ambiguous = rules.denies_anything() && name_in_params(line.window, line.line).is_err();
+        is_ambiguous.then(|| ambiguous(rules))
     }
 }
 
@@ -82,6 +91,13 @@ fn denied_method(rules: &Pool, line: Parsed<'_>) -> Option<Refusal> {
     Some(Refusal(Reason::MethodDenied, text))
 }
 
+fn ambiguous(rules: &Pool) -> Refusal {
+    let text = "Invalid params: a method, params or a tool's name stands there twice, or in another case; some servers would \
+                read another call than the rules of this pool (pools[].deny_tools, allow_tools, deny_methods) are applied to";
+    let reason = if rules.tools.are_set() { Reason::ToolDenied } else { Reason::MethodDenied };
+    Refusal(reason, text.to_string())
+}
+
 /// Why the tool that a line calls is denied, and the rule's name.
 fn denied_tool<'a>(rules: &'a Pool, line: Parsed<'_>) -> Result<Option<(Refusal, &'a str)>, Ambiguous> {
     let name = name_in_params(line.window, line.line)?;
@@ -89,6 +105,7 @@ fn denied_tool<'a>(rules: &'a Pool, line: Parsed<'_>) -> Result<Option<(Refusal,
     if !calls || !rules.tools.are_set() {
         return Ok(None);
     }
+    let name = name?;
     // A call that names no tool reaches none either.
     let Some(name) = name.and_then(decoded) else { return Err(Ambiguous) };
     let Some(rule) = rules.tools.denies(&name) else { return Ok(None) };

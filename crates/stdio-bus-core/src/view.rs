@@ -47,7 +47,7 @@ impl<'a> View<'a> {
     }
 
     /// How often clients have called tools that a pool keeps from them, by the pattern of `deny_tools`; it is empty where
-    /// `allow_tools` has none for the tool.
+    /// `allow_tools` has none for the tool, and `*ambiguous` where servers may read the call in different ways.
     pub fn denied_tools(&self) -> impl Iterator<Item = (PoolId, &'a str, u64)> + use<'a> {
         self.bus.ctx.denials.of_tools()
     }

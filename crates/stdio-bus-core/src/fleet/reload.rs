@@ -134,6 +134,7 @@ pub(crate) fn arrange_pools(
     for pool in pools.places().filter(|pool| is_another(*pool)) {
         sessions.forget_pool(pool);
         tasks.forget_pool(pool);
+        ctx.denials.forget_pool(pool);
         ctx.usage.forget_pool(pool, pools[pool].tally().ended());
     }
     pools.arrange(&ctx.settings, is_another)

@@ -19,7 +19,8 @@ use crate::message::{
     Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
 };
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
-use crate::refusals::{refuse, report_line};
+use crate::refusals::{refuse, report_line, send_error};
+use crate::reply::Delivered;
 use crate::report::Reason;
 use crate::requests::{Flags, NewRequest, Request, Requests};
 use crate::router::audience::note_audience;
@@ -323,6 +324,14 @@ impl Bus {
             );
             return Flow::Next;
         };
+        let fleet = self.ctx.workers.fleet_of(worker);
+        if let Some(Refusal(reason, text)) = fleet.and_then(|fleet| self.ctx.denied_answer(fleet.pool, line)) {
+            let id = self.requests.asker_token(key);
+            self.requests.forget(&mut self.ctx, &mut self.sessions, key);
+            report_line(&mut self.ctx, reason, from, line, &text);
+            send_error(&mut self.ctx, worker.into(), &id, reason, &text, Delivered::Yes);
+            return Flow::Next;
+        }
         if self.ctx.must_wait_for_worker(client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }

@@ -221,3 +221,41 @@ fn a_denied_method_is_not_let_through_for_servers_that_ignore_case() {
     bench.write(client, r#"{"id":1,"method":"x","Method":"session/list","pool":"open"}"#);
     assert_eq!(bench.read(open).len(), 1, "where nothing is denied this is the server's");
 }
+
+#[test]
+fn an_answer_that_a_server_may_take_for_a_call_fails_the_servers_request() {
+    let mut bench = of_tools(None, &["shell"]);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.read_one(worker);
+    for (at, answer) in [r#""result":{},"METHOD":"tools/call","params":{"name":"shell"}"#, r#""result":{"Method":"m"}"#]
+        .into_iter()
+        .enumerate()
+    {
+        bench.write(worker, r#"{"id":"w","method":"roots/list"}"#);
+        let id = bench.read_json(client)["id"].clone();
+        bench.write(client, &format!(r#"{{"id":{id},{answer}}}"#));
+        let told = bench.read_json(worker);
+        assert_eq!((&told["id"], told["error"].is_object()), (&Value::from("w"), at == 0), "{told}");
+    }
+    assert_eq!(bench.count(Reason::ToolDenied), 1);
+}
+
+#[test]
+fn what_params_of_other_methods_are_called_is_up_to_them() {
+    let mut bench = of_tools(None, &["shell"]);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"_ext/foo","params":{"Name":"x","name":"y","name":"z"}}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+}
+
+#[test]
+fn denied_calls_of_a_pool_that_was_removed_do_not_count_for_the_next_one() {
+    let mut bench = of_tools(None, &["shell"]);
+    let client = bench.client();
+    bench.write(client, &call(1, r#""shell""#));
+    bench.read_one(client);
+    assert_eq!(bench.bus.view().denied_tools().count(), 1);
+    bench.reload(&settings(vec![Pool { id: "another".into(), ..pool(1, Assignment::RoundRobin) }]));
+    assert_eq!(bench.bus.view().denied_tools().count(), 0);
+}

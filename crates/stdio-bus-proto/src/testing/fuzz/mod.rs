@@ -6,6 +6,7 @@
 
 pub mod acp;
 pub mod http1;
+pub mod identity;
 pub mod mcp;
 pub mod proxy;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use stdio_bus_sim::strategies::{in_pieces, text, words};
 
 const ACP: &str = include_str!("../../../../../fuzz/words/acp");
 const HTTP1: &str = include_str!("../../../../../fuzz/words/http1");
+const IDENTITY: &str = include_str!("../../../../../fuzz/words/identity");
 const MCP: &str = include_str!("../../../../../fuzz/words/mcp");
 const PROXY: &str = include_str!("../../../../../fuzz/words/proxy");
 const WEBSOCKET: &str = include_str!("../../../../../fuzz/words/websocket");
@@ -31,6 +32,18 @@ proptest! {
     fn any_pieces_at_the_door_for_acp_ask_for_the_same_and_streams_lose_nothing(bytes in in_pieces(text(ACP, 16))) {
         let (first, pieces, stream) = parts(&bytes).expect("it is in pieces");
         super::acp::check(first, stream, &|length| cuts(pieces, length));
+    }
+
+    #[test]
+    fn a_name_in_any_head_is_what_one_line_of_a_believed_proxy_says(
+        words in vec(select(words(IDENTITY)), 0..9),
+        rest in text(IDENTITY, 9),
+    ) {
+        let begin = b"GET /mcp HTTP/1.1\r\nHost: a\r\nX-User:";
+        for rest in [words.concat(), rest] {
+            super::identity::check(&rest);
+            super::identity::check(&[&begin[..], &rest, b"\r\n\r\n"].concat());
+        }
     }
 
     #[test]

@@ -632,7 +632,12 @@ impl Config {
     /// since most of them sleep. What more of them need is ordinary memory, which is given back.
     pub fn usual_workers(&self) -> usize {
         let (asleep, awake): (Vec<_>, Vec<_>) = self.pools.iter().partition(|pool| pool.core.start == Start::OnDemand);
-        let most = |pools: &[&Pool]| pools.iter().map(|pool| pool.core.max_instances).sum::<usize>();
+        // One that clients share is larger than `instances` only while all its workers are busy.
+        let usual = |pool: &Pool| match pool.core.assignment {
+            Assignment::Dedicated => pool.core.max_instances,
+            Assignment::RoundRobin | Assignment::Client => pool.core.instances,
+        };
+        let most = |pools: &[&Pool]| pools.iter().map(|pool| usual(pool)).sum::<usize>();
         most(&awake) + most(&asleep).min(1)
     }
 

@@ -28,7 +28,8 @@ impl<I: Io> Shell<I> {
             let row = self.bus.view().worker_row(now, slot)?;
             let most = self.reactor.workers.pools[row.name.pool.index()].recycle_memory;
             Some((self.bus.view().worker_at(row.name.pool, row.name.place)?, row.pid, most))
-                .filter(|(_, pid, most)| *pid != 0 && (all_count || most.is_some()))
+                // The memory of those that leave is free soon.
+                .filter(|(_, pid, most)| *pid != 0 && row.role != "leaves" && (all_count || most.is_some()))
         };
         let questions: Vec<Question> = (0..self.bus.view().worker_slots()).filter_map(row).collect();
         let Reactor { workers, signals, .. } = &mut self.reactor;

@@ -34,6 +34,9 @@ use crate::tasks::Tasks;
 use crate::timers::Timer;
 use crate::view::View;
 
+/// While memory is short a pool falls asleep that has been idle for so long: not one between two requests.
+const LEAST_IDLE: Duration = Duration::from_secs(10);
+
 /// The memory of all workers.
 #[derive(Debug, Default)]
 pub(in crate::fleet) struct Footprint {
@@ -177,6 +180,7 @@ impl Fleets {
                 continue;
             }
             if let Some(since) = self.unneeded_since(ctx, sessions, tasks, fleet)
+                && since.after(LEAST_IDLE) <= ctx.time.now()
                 && longest.is_none_or(|(before, _)| since < before)
             {
                 longest = Some((since, fleet));
@@ -188,7 +192,8 @@ impl Fleets {
             ctx.report(Reason::WorkersMemory, None, || {
                 format!(
                     "all workers together hold {mib} MiB, more than max_workers_memory_mb ({most}), and no pool that starts \
-                     on demand is idle: raise the limit, or lower instances or max_instances"
+                     on demand has been idle for {} s: raise the limit, or lower instances or max_instances",
+                    LEAST_IDLE.as_secs()
                 )
             });
         }
@@ -294,12 +299,18 @@ impl Fleet {
         }
         let mut workers = self.slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
         let starts = |worker: &Worker| worker.process.state() == State::Starting || worker.is_asked();
-        let is_coming = workers.any(starts) && !self.slots.iter().any(|slot| slot.restarts.is_unsteady());
+        let kept = &self.slots[..self.kept_slots(ctx)];
+        let is_coming = workers.any(starts) && !kept.iter().any(|slot| slot.restarts.is_unsteady());
         is_coming || settings.assignment == Assignment::Dedicated && pools.may_grow(ctx, self.id())
     }
 }
 
 impl Pools {
+    /// Whether all workers together hold more memory than they may.
+    pub(super) fn are_heavy(&self, ctx: &Ctx) -> bool {
+        ctx.settings.limits.max_workers_memory.is_some_and(|most| self.footprint.mib > most)
+    }
+
     /// Whether a configured pool has no workers until a line needs one.
     pub(crate) fn is_asleep(&self, pool: PoolId) -> bool {
         let mut fleets = self.of(pool).filter(|fleet| !self[*fleet].rests()).peekable();

@@ -50,8 +50,13 @@ impl Growth {
     /// Its pool has other settings.
     pub(super) fn resize(&mut self, was: &Pool, is: &Pool) {
         let most = if is.grows() { is.max_instances } else { is.instances };
-        self.more = (was.instances + self.more).min(most).saturating_sub(is.instances);
+        // Without `idle_stop` what was kept by `instances` would never leave.
+        let kept = if is.idle_stop.is_some() { was.instances } else { is.instances };
+        self.more = (kept + self.more).min(most).saturating_sub(is.instances);
         self.open = self.more;
+        if was.idle_stop != is.idle_stop {
+            self.ends = None;
+        }
     }
 }
 
@@ -233,6 +238,7 @@ impl Pools {
             && !self[fleet.pool].is_paused()
             && !ctx.shutdown.refuses_requests()
             && !self.is_full(ctx, fleet)
+            && !self.are_heavy(ctx)
     }
 }
 

@@ -370,14 +370,16 @@ fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: Event) -> Life {
 pub(crate) fn end_worker(ctx: &mut Ctx, key: WorkerKey) {
     let Some(worker) = ctx.workers.get_mut(key) else { return };
     worker.process.dismiss();
-    let pool = worker.fleet.pool;
+    let fleet = worker.fleet;
     let life = step_worker(ctx, key, Event::Leave);
     debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
-    // Those that ignore the end of their stdin do not pile up.
-    let is_ending = |worker: &Worker| worker.fleet.pool == pool && worker.process.state() == State::Ending;
+    // Those that ignore the end of their stdin do not pile up. Those that end together have their time together.
+    let until = |key: WorkerKey| ctx.workers.get(key).and_then(|worker| worker.process.timer());
+    let is_ending = |worker: &Worker| worker.fleet == fleet && worker.process.state() == State::Ending;
     let ending = || ctx.workers.iter().filter(|(_, worker)| is_ending(worker));
-    if ending().count() > ctx.settings.pools[pool].max_instances
+    if ending().count() > ctx.settings.pools[fleet].max_instances
         && let Some((oldest, _)) = ending().min_by_key(|(_, worker)| worker.process.timer())
+        && until(oldest) < until(key)
     {
         stop_worker(ctx, oldest);
     }

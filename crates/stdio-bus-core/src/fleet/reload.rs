@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::Fleets;
 use super::balancer::Balancer;
+use super::growth::Growth;
 use crate::ctx::Ctx;
 use crate::fleet::eras::lending::take_back;
 use crate::fleet::pool::Pools;
@@ -69,7 +70,11 @@ impl Pools {
         // A client with a dedicated worker relies on no other client having used it.
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
-        self[fleet].growth.resize(was, is);
+        if self[fleet].is_asleep() || self[fleet].rests() {
+            self[fleet].growth = Growth::default();
+        } else {
+            self[fleet].growth.resize(was, is);
+        }
         let first_look = ctx.settings.first_tick(fleet.pool);
         for worker in ctx.workers.values_mut().filter(|worker| worker.fleet == fleet) {
             worker.answering.limit(TimeLimits::of(is), first_look);

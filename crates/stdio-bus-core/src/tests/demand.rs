@@ -206,6 +206,23 @@ fn while_workers_hold_more_than_max_workers_memory_mb_the_pool_that_was_idle_for
 }
 
 #[test]
+fn a_pool_between_two_requests_does_not_fall_asleep_for_memory() {
+    let mut bench = with_little_memory(&["agents"]);
+    let client = bench.client();
+    for id in 0..4 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+        let worker = bench.worker(0);
+        bench.read(worker);
+        bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
+        bench.pass(seconds(9));
+        assert_eq!(bench.hold(101), [false]);
+    }
+    assert_eq!(bench.count(Reason::WorkersMemory), 1, "that memory is short is said");
+    bench.pass(seconds(1));
+    assert_eq!(bench.hold(101), [true]);
+}
+
+#[test]
 fn no_pool_that_somebody_needs_falls_asleep_for_memory_which_is_said_once_until_there_is_enough_again() {
     let mut bench = with_little_memory(&["agents"]);
     let client = bench.client();

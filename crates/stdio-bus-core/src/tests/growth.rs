@@ -319,3 +319,23 @@ fn a_pool_for_both_eras_grows_where_its_clients_are() {
     bench.pass(5 * IDLE);
     assert!(bench.bus.view().is_asleep(0));
 }
+
+#[test]
+fn workers_that_a_reload_makes_superfluous_end_in_their_own_time() {
+    let mut bench = Bench::new(settings(vec![pool(3, Assignment::RoundRobin)]));
+    bench.reload(&settings(vec![pool(1, Assignment::RoundRobin)]));
+    let told: Vec<_> = (0..3).map(|at| bench.told(bench.worker(at))).collect();
+    let (ends, signals) = (|told: &&Vec<Told>| **told == [Told::End], |told: &&Vec<Told>| told.len() > 1);
+    assert_eq!((told.iter().filter(ends).count(), told.iter().filter(signals).count()), (2, 0), "{told:?}");
+}
+
+#[test]
+fn a_pool_that_sleeps_while_instances_is_lowered_is_woken_to_the_new_ones() {
+    let sleeping = |instances| Pool { start: Start::OnDemand, instances, ..growing(Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![sleeping(3)]));
+    bench.reload(&settings(vec![sleeping(1)]));
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(1));
+    assert_eq!(bench.workers.len(), 1);
+}

@@ -150,6 +150,7 @@ fn a_client_uses_the_pools_of_its_groups_and_is_told_of_others() {
     let (begun, mut proxy) = begins("ops", "/mcp/shell");
     assert_eq!(begun.status, 200, "{begun:?}");
     assert_eq!(begins("x, dev", "/mcp").0.status, 200, "it has one pool");
+    assert_eq!(begins("dev, ops", "/mcp").0.status, 200, "to be in one more group takes nothing away");
     let (told, _) = begins("dev", "/mcp/shell");
     assert_eq!(told.status, 403, "{told:?}");
     assert!(told.body.contains("is for other groups than yours; for you there is /mcp/tools"), "{told:?}");

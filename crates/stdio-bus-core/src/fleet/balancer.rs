@@ -13,7 +13,7 @@ use crate::fleet::eras::lending::{lent_worker, preferred_in};
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId, SlotId};
 use crate::message::{Parsed, Refusal};
-use crate::origin::Origin;
+use crate::origin::{Origin, Vouches};
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{self, Assignment, Era, Settings};
@@ -450,11 +450,14 @@ impl Balancer {
         Ok(ctx.clients.get(client).map_or(GroupId::All, |client| client.group()))
     }
 
-    /// The group of a new client: its listener's, unless its token is valid for other pools only.
+    /// The group of a new client: its listener's, unless its token is valid for other pools only. One whose groups have several
+    /// pools uses the first of them, if its listener has none: to be in one more group takes nothing away.
     pub(crate) fn group_of_client(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin) -> GroupId {
         let group = self.of_listener(listener);
         let Some(pools) = &origin.pools else { return group };
-        let all_are_good = self.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool));
+        let by_groups = origin.names.owner().is_some_and(|owner| owner.vouches == Vouches::Proxy);
+        let has_choice = by_groups && self.groups[group].only_fleet().is_none();
+        let all_are_good = !has_choice && self.groups[group].fleets().all(|fleet| pools.contains(&fleet.pool));
         let preferred = pools.iter().copied().find(|pool| ctx.settings.offers(listener, origin, *pool));
         if all_are_good { group } else { preferred.map_or(group, |pool| GroupId::Fleet(pool.of(Era::Legacy))) }
     }

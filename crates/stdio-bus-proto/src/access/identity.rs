@@ -99,10 +99,12 @@ impl Identity {
             0 => Ok(None),
             _ if !is_believed => bad(
                 "comes from an address that is not believed; leave it out, or add the proxy to trusted_proxies of this \
-                 listener's identity",
+                 listener's identity; a proxy that sends a PROXY header, too, is not the sender: let it send none",
             ),
             1 => Ok(Some(claim.value)),
-            _ => bad("stands twice; let the proxy replace what clients send"),
+            _ => {
+                bad("stands twice; let the proxy replace what clients send, and write groups in one line, with commas")
+            }
         }
     }
 }

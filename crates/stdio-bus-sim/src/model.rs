@@ -300,8 +300,10 @@ pub struct Model {
     paused: BTreeSet<usize>,
     /// The pools that have no workers until a line needs one.
     asleep: BTreeSet<usize>,
-    /// While the bus is told that all workers hold more memory than they may: those that it ends then.
-    ended_for_memory: Option<BTreeSet<usize>>,
+    /// The bus is told that all workers hold more memory than they may.
+    is_heavy: bool,
+    /// Workers that were told to end since it was last looked which pools are asleep.
+    just_ended: BTreeSet<usize>,
 }
 
 impl Model {
@@ -310,7 +312,8 @@ impl Model {
         let pools = settings.pools.iter().enumerate();
         Self {
             asleep: pools.filter(|(_, pool)| pool.start == Start::OnDemand).map(|(at, _)| at).collect(),
-            ended_for_memory: None,
+            is_heavy: false,
+            just_ended: BTreeSet::new(),
             settings,
             lines: Vec::new(),
             clients: Vec::new(),

@@ -210,7 +210,11 @@ impl World {
         let is_for_others = (worker.may_be_pinned || worker.is_late) && worker.served.is_empty();
         // Its pool falls asleep, or becomes smaller.
         let pool = &self.settings.pools[worker.pool];
-        let is_over = |work: &Work| work.given_up.is_some() || self.clients[work.client].closing;
+        let is_over = |work: &Work| {
+            let client = &self.clients[work.client];
+            // Nobody waits for the answer to an `initialize` that the bus has sent again if the client goes on elsewhere.
+            work.given_up.is_some() || client.closing || work.is_again && !client.wire.paused
+        };
         let is_unneeded = worker.work.iter().all(is_over) && !self.works_on_task(at);
         let sleeps = ends_what_is_idle(pool) && is_unneeded;
         assert!(is_left || is_extra || is_for_others || sleeps || worker.is_gone(), "worker {at} is told to stop");

@@ -62,6 +62,7 @@ impl Model {
             self.falls_asleep(now, pool);
         }
         self.asleep = pools;
+        self.just_ended.clear();
     }
 
     /// A pool has fallen asleep: nobody has needed its workers for long enough, and nothing is lost with them.
@@ -69,7 +70,7 @@ impl Model {
         let Pool { start, idle_stop, .. } = self.settings.pools[pool];
         assert_eq!(start, Start::OnDemand, "pool {pool} is asleep");
         let needed = self.needed();
-        let has_ended = |at: &usize| self.ended_for_memory.as_ref().is_some_and(|ended| ended.contains(at));
+        let has_ended = |at: &usize| self.just_ended.contains(at) && self.workers[*at].owner.is_none();
         let is_there = |at: &usize| {
             let worker = &self.workers[*at];
             worker.pool == pool && !worker.released && worker.serves && (worker.takes || has_ended(at))
@@ -79,7 +80,7 @@ impl Model {
             assert_eq!(self.workers[worker].owner, None, "a client has worker {worker}");
             let idle = now.since(self.workers[worker].needed_at);
             let is_long = idle_stop.is_some_and(|idle_stop| idle >= idle_stop);
-            let is_unneeded = self.ended_for_memory.is_some() && !needed.contains(&worker);
+            let is_unneeded = self.is_heavy && !needed.contains(&worker);
             assert!(is_long || is_unneeded, "worker {worker} was needed {idle:?} ago");
             // The next one is started in its place at once.
             self.workers[worker].is_dismissed = true;
@@ -91,7 +92,7 @@ impl Model {
 
     /// Whether all workers together hold more memory than they may: pools that nobody needs may fall asleep.
     pub fn holds(&mut self, is_heavy: bool) {
-        self.ended_for_memory = is_heavy.then(BTreeSet::new);
+        self.is_heavy = is_heavy;
     }
 
     /// Somebody waits for answers of workers, or has sessions there.
@@ -204,7 +205,7 @@ impl Model {
     /// Nothing may be sent to this worker any more.
     pub fn stops(&mut self, worker: usize) {
         self.workers[worker].takes = false;
-        self.ended_for_memory.iter_mut().for_each(|ended| _ = ended.insert(worker));
+        self.just_ended.insert(worker);
     }
 
     /// A worker is not read any more: its requests need no answers.

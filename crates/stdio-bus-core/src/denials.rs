@@ -14,7 +14,7 @@ use crate::message::{Parsed, Refusal};
 use crate::report::Reason;
 use crate::settings::{Pool, Settings, ToolRule};
 
-/// The rule by which a call is denied that can be read in two ways. It is no pattern, which have a `*` at the end alone.
+/// The rule by which a call is denied that can be read in two ways. It is no pattern: these have a `*` at their end alone.
 const AMBIGUOUS: &str = "*ambiguous";
 
 /// The longest name of a tool that is repeated in an error.
@@ -53,7 +53,7 @@ impl Ctx {
         if self.denials.permitted == Some(pool) || !rules.denies_anything() {
             return None;
         }
-        if let Some(refusal) = denied_method(rules, line) {
+        if let Some(refusal) = self.settings.denied_method(pool, line) {
             return Some(refusal);
         }
         let (refusal, rule) = match denied_tool(rules, line) {
@@ -80,15 +80,11 @@ impl Ctx {
 impl Settings {
     /// Why a method may not be used on any worker of this pool. None if it may.
     pub(crate) fn denied_method(&self, pool: PoolId, line: Parsed<'_>) -> Option<Refusal> {
-        denied_method(&self.pools[pool], line)
+        let method = Some(line.method).filter(|method| method.is_some()).map(|method| line.get(method))?;
+        let denied = self.pools[pool].deny_methods.iter().find(|denied| is_decoded(method, denied.as_bytes()))?;
+        let text = format!("Method not found: {denied:?} is not for clients of this pool (pools[].deny_methods)");
+        Some(Refusal(Reason::MethodDenied, text))
     }
-}
-
-fn denied_method(rules: &Pool, line: Parsed<'_>) -> Option<Refusal> {
-    let method = Some(line.method).filter(|method| method.is_some()).map(|method| line.get(method))?;
-    let denied = rules.deny_methods.iter().find(|denied| is_decoded(method, denied.as_bytes()))?;
-    let text = format!("Method not found: {denied:?} is not for clients of this pool (pools[].deny_methods)");
-    Some(Refusal(Reason::MethodDenied, text))
 }
 
 fn ambiguous(rules: &Pool) -> Refusal {

@@ -114,17 +114,17 @@ impl Group {
         if fleets.is_empty() {
             fleets.extend(offered.first());
         }
-        let slots = |fleet: FleetId| (0..settings.pools[fleet].open_slots(era)).map(move |number| fleet.slot(number));
-        Self {
-            slots: fleets.iter().copied().flat_map(slots).collect(),
+        let mut group = Self {
             assignment: fleets.iter().map(assignment).max().unwrap_or_default(),
             lends: fleets.iter().any(|fleet| settings.pools[*fleet].lends(era)),
             fleets,
             ..Self::default()
-        }
+        };
+        group.fit(|fleet| settings.pools[fleet].open_slots(era));
+        group
     }
 
-    /// Some of its fleets have more or fewer slots whose workers take turns.
+    /// The workers of so many slots of each fleet take turns.
     pub(super) fn fit(&mut self, slots: impl Fn(FleetId) -> usize) {
         let of_fleet = |fleet: FleetId| (0..slots(fleet)).map(move |number| fleet.slot(number));
         self.slots = self.fleets.iter().copied().flat_map(of_fleet).collect();
@@ -221,7 +221,7 @@ pub(crate) struct Balancer {
     groups: Groups,
     /// The group that the clients of each listener use, unless a message names a pool.
     of_listeners: Vec<GroupId>,
-    /// Whether any pool denies any method.
+    /// Whether any pool denies clients a method or a tool.
     denies_anything: bool,
     /// Whether any workers are lent.
     lends: bool,

@@ -62,6 +62,8 @@ impl Ctx {
                 return None;
             }
             Ok(Some(denied)) => denied,
+            // No tool is meant where there are no rules for tools.
+            Err(Ambiguous) if !rules.tools.are_set() => return Some(ambiguous(rules)),
             Err(Ambiguous) => (ambiguous(rules), AMBIGUOUS),
         };
         let count = (pool, rule.to_string());

@@ -218,6 +218,7 @@ fn a_denied_method_is_not_let_through_for_servers_that_ignore_case() {
     bench.write(client, r#"{"id":1,"method":"x","Method":"session/list","pool":"agents"}"#);
     assert_eq!(bench.read_error(client), ("method_denied".into(), -32601, Value::from(1)));
     assert!(bench.read(worker).is_empty());
+    assert_eq!(bench.bus.view().denied_tools().count(), 0, "it is no call of a tool");
     bench.write(client, r#"{"id":1,"method":"x","Method":"session/list","pool":"open"}"#);
     assert_eq!(bench.read(open).len(), 1, "where nothing is denied this is the server's");
 }

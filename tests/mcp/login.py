@@ -182,4 +182,5 @@ class Login:
     def check(self, request, _query, _body):
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         user = self.user(token) if kind.lower() == "bearer" else None
-        return (401, {}, None) if user is None else (202, {"X-Auth-Request-User": user}, None)
+        # A name beside a refusal counts for nothing.
+        return (401, {"X-Auth-Request-User": "mallory"}, None) if user is None else (202, {"X-Auth-Request-User": user}, None)

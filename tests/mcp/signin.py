@@ -59,6 +59,11 @@ class User:
         return AuthorizationCodeResult(**answer)
 
 
+async def comes_by_http_2(response):
+    """The proxy speaks HTTP/2; the authorization server of the tests does not."""
+    assert not str(response.url).startswith(URL) or response.http_version == "HTTP/2", response.http_version
+
+
 async def use(client):
     for _ in range(2):
         result = await client.call_tool("echo", {"text": TEXT})
@@ -71,7 +76,8 @@ async def main():
     about = OAuthClientMetadata(client_name="test", redirect_uris=[BACK], token_endpoint_auth_method="none")
     login = OAuthClientProvider(server_url=URL, client_metadata=about, storage=Storage(), redirect_handler=user.opens,
                                 callback_handler=user.returns)
-    async with LIBRARY.AsyncClient(auth=login, verify=trust, timeout=30) as http:
+    hooks = {"response": [comes_by_http_2]}
+    async with LIBRARY.AsyncClient(auth=login, verify=trust, timeout=60, http2=True, event_hooks=hooks) as http:
         way = streamable_http_client(URL, http_client=http)
         if LINE == "2":
             async with mcp.Client(way, mode="legacy") as client:

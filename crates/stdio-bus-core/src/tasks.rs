@@ -290,7 +290,8 @@ impl Tasks {
             _ => {}
         }
         self.set_works(&name, works);
-        if !works {
+        // A client needs its own worker as long as it is there, and its lines take the usual way.
+        if !works && !ctx.workers.has_owner(worker) {
             notice_end_of_work(ctx, worker);
         }
     }

@@ -814,6 +814,26 @@ fn a_client_of_2026_07_28_is_told_by_an_old_server_to_begin_with_initialize() {
 }
 
 #[test]
+fn the_initialize_that_wakes_a_pool_does_not_wait_for_a_server_that_never_answers_server_discover() {
+    // It answers `initialize` alone, and only as the first line that it reads.
+    let script = r#"read -r line; case "$line" in *initialize*) id=${line#*\"id\":}; id=${id%%,*};
+        echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"protocolVersion\":\"2025-11-25\"}}";; esac; cat >&2"#;
+    let pool = with(with(crate::harness::shell("tools", script), "assignment", "client"), "start", "on_demand");
+    let daemon = door(pool, json!({}));
+    let mut client = Http::connect(daemon.address());
+    let begun = client.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
+    assert_eq!((begun.status, &begun.json()["result"]["protocolVersion"]), (200, &json!("2025-11-25")));
+    assert!(!daemon.log().contains("server/discover"), "nobody has wanted to know");
+    // Who does has another worker asked.
+    let mut modern_client = Http::connect(daemon.address());
+    post_modern(&mut modern_client, &modern(1, "tools/list", json!({})));
+    assert_eq!(modern_client.answer().json()["error"]["code"], -32022);
+    daemon.logs(&["reason=era_known", "has not answered server/discover"]);
+    assert_eq!(daemon.log().matches("reason=worker_started").count(), 2);
+    daemon.stop();
+}
+
+#[test]
 fn a_command_that_ends_is_not_called_an_old_server_and_its_last_words_are_told() {
     let script = "read -r line; echo 'cannot read tools.toml' >&2; exit 3";
     let daemon = door(with(crate::harness::shell("tools", script), "assignment", "client"), json!({}));

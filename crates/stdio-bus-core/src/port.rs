@@ -134,7 +134,8 @@ pub enum Input {
     TakeOutWorker(WorkerKey),
     /// The operator pauses a pool: its new requests wait.
     PausePool(PoolId),
-    /// A client of MCP 2026-07-28 waits until it is known whether a pool serves it: a pool that is asleep is woken.
+    /// A client of MCP 2026-07-28 waits until it is known whether a pool serves it: if no worker is being asked, one is
+    /// started for that.
     WakePool(PoolId),
     /// The operator resumes a pool, and has those of its workers started that were taken out.
     ResumePool(PoolId),

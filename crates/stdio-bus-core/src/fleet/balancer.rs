@@ -289,7 +289,8 @@ impl Balancer {
     pub(super) fn hold_ends(&mut self, ctx: &Ctx, pools: &Pools, group: GroupId) -> Option<Moment> {
         let hold = ctx.settings.limits.hold;
         // The workers of a fleet that rests are in that of the other era.
-        let other = self[group].unused_fleet(pools).and_then(|fleet| pools.other(fleet));
+        let resting = self[group].unused_fleet(pools).filter(|fleet| pools[*fleet].rests());
+        let other = resting.and_then(|fleet| pools.other(fleet));
         let from = other.map_or(group, GroupId::Fleet);
         let waits = !hold.is_zero() && self[from].expects_worker(ctx, pools);
         waits.then(|| self[group].vacant_since(ctx.time.now()).after(hold))
@@ -406,6 +407,9 @@ impl Fleets {
         }
         let has_doors = self.pools.have_modern();
         while has_doors && let Some(fleet) = self.balancer[group].unused_fleet(&self.pools) {
+            if fleet.era == Era::Modern {
+                self.wake_to_ask(ctx, fleet.pool);
+            }
             self.use_fleet(ctx, fleet)?;
         }
         let (assignment, lends) = (self.balancer[group].assignment, self.balancer[group].lends);

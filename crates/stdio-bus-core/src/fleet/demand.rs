@@ -66,7 +66,10 @@ impl Fleets {
             return;
         }
         let now = ctx.time.now();
-        let is_asleep = |fleet: &FleetId| pools[*fleet].is_asleep && pools[*fleet].may_start_any(ctx);
+        // Whether a pool serves clients of 2026-07-28 is asked first, if that is not known (`wake_to_ask`).
+        let may_serve = |fleet: &FleetId| fleet.era == Era::Legacy || pools.pool_era(fleet.pool) == Some(Era::Modern);
+        let is_asleep =
+            |fleet: &FleetId| pools[*fleet].is_asleep && pools[*fleet].may_start_any(ctx) && may_serve(fleet);
         let asleep = || here.fleets().filter(|fleet| is_asleep(fleet) && goes_on(*fleet));
         let may_begin = |fleet: &FleetId| pools[*fleet].slots.iter().any(|slot| slot.may_begin(now));
         let first = asleep().find(may_begin).or_else(|| asleep().next());
@@ -74,21 +77,35 @@ impl Fleets {
             self.pools[fleet].asked_at = now;
         }
         if let Some(fleet) = first {
+            self.pools.serve_without_question(fleet);
             self.wake(ctx, fleet, is_request);
         }
     }
 
-    /// A client of MCP 2026-07-28 wants to know whether a pool serves it: if that is asleep and it is not known, its workers
-    /// are started.
+    /// A client of MCP 2026-07-28 wants to know whether a pool serves it: if that is not known, and no worker is being
+    /// asked, one is started for that.
     pub(crate) fn wake_to_ask(&mut self, ctx: &mut Ctx, pool: PoolId) {
-        let fleet = pool.of(Era::Modern);
-        if self.pools.is_asleep(pool)
-            && self.pools.has(fleet)
-            && self.pools.pool_era(pool).is_none()
-            && !self.pools[pool].is_paused()
-            && !ctx.shutdown.refuses_requests()
+        let [legacy, modern] = Era::BOTH.map(|era| pool.of(era));
+        if !self.pools.has(modern)
+            || self.pools.pool_era(pool).is_some()
+            || self.pools[pool].is_paused()
+            || ctx.shutdown.refuses_requests()
         {
-            self.wake(ctx, fleet, true);
+            return;
+        }
+        for fleet in [legacy, modern] {
+            self.pools[fleet].asked_at = ctx.time.now();
+        }
+        if ctx.workers.asks_era(pool) {
+            return;
+        }
+        let was_asleep = self.pools.is_asleep(pool);
+        self.pools.ask_beside(ctx, pool);
+        if was_asleep {
+            self.wake(ctx, modern, true);
+        } else if !self.pools[modern].rests() {
+            self.pools[modern].is_asleep = false;
+            self.tick_fleet(ctx, modern);
         }
     }
 

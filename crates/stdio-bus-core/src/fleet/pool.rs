@@ -75,7 +75,8 @@ impl WorkerSlot {
 pub(crate) enum Need {
     /// It was not needed yet, and the workers that its pool has started are in the fleet of the other era: it starts none.
     Rests,
-    /// It was not needed yet. Its workers may go to the fleet of the other era.
+    /// It was not needed yet. Its workers may go to the fleet of the other era; one for clients of 2026-07-28 is asked whether
+    /// it serves them.
     Undecided,
     /// A client of its era has needed a worker, or its pool has no other fleet.
     Used,
@@ -159,6 +160,11 @@ impl Fleet {
     /// Whether the workers of its pool are in the fleet of the other era.
     pub(crate) fn rests(&self) -> bool {
         self.need == Need::Rests
+    }
+
+    /// Whether it has a worker only to be asked, beside those of the other era (`eras/discovery.rs`).
+    fn is_asked_beside(&self) -> bool {
+        self.id.era == Era::Modern && self.need == Need::Undecided
     }
 
     /// The slots whose workers were taken out may be filled again.
@@ -477,6 +483,9 @@ impl Fleet {
         if self.rests() || self.is_released || self.is_asleep {
             return 0;
         }
+        if self.is_asked_beside() {
+            return 1;
+        }
         ctx.settings.pools[self.id].instances + self.growth.more()
     }
 
@@ -541,7 +550,7 @@ impl Fleets {
                 return;
             }
             if let Some(worker) = self.pools.start_in_slot(ctx, slot) {
-                self.pools.choose_to_ask(ctx, worker);
+                self.pools.choose_to_ask_in_slot(ctx, worker);
                 self.end_vacancy(ctx, fleet);
             }
         }

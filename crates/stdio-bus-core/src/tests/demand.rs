@@ -486,19 +486,140 @@ fn asked_first(bench: &mut Bench) -> (Peer, Value) {
 }
 
 #[test]
-fn the_initialize_of_a_client_wakes_a_pool_for_mcp_whose_command_is_asked_first() {
+fn the_initialize_of_a_client_that_wakes_a_pool_for_mcp_is_the_first_line_of_its_worker() {
     for assignment in ALL {
         let mut bench = Bench::new(with_mcp_listener(on_demand(1, assignment)));
         let client = bench.mcp(Era::Legacy);
         bench.write(client, INITIALIZE);
-        let (worker, question) = asked_first(&mut bench);
-        // One of its own is started for it, as at any other time.
-        let waits = assignment != Assignment::Dedicated;
-        assert_eq!((bench.is_paused(client), bench.workers.len()), (waits, if waits { 1 } else { 2 }));
-        bench.write(worker, &format!(r#"{{"id":{},"error":{{"code":-32601,"message":"no"}}}}"#, question["id"]));
-        let last = bench.workers.len() - 1;
-        assert_eq!(bench.read_json(bench.worker(last))["method"], "initialize", "{assignment:?}");
+        assert_eq!((bench.workers.len(), bench.is_paused(client)), (1, false), "{assignment:?}");
+        assert_eq!(bench.answers(bench.worker(0))["method"], "initialize", "{assignment:?}");
+        assert_eq!(bench.read(client).len(), 1, "{assignment:?}");
+        bench.pass(seconds(6));
+        assert_eq!(
+            (bench.bus.view().pool_era(0), bench.read(bench.worker(0)).len()),
+            (None, 0),
+            "nobody wants to know"
+        );
     }
+}
+
+/// A client of an earlier version has woken a pool and has its answer; then one of 2026-07-28 comes, for which another worker
+/// is asked. Returns both clients, the workers, and the id of the question.
+fn asked_beside(assignment: Assignment) -> (Bench, [Peer; 2], [Peer; 2], Value) {
+    let mut bench = Bench::new(with_mcp_listener(on_demand(1, assignment)));
+    let (legacy, modern) = (bench.mcp(Era::Legacy), bench.mcp(Era::Modern));
+    bench.write(legacy, INITIALIZE);
+    let first = bench.worker(0);
+    bench.answers(first);
+    bench.read(legacy);
+    bench.write(modern, CALL);
+    assert_eq!((bench.workers.len(), bench.is_paused(modern)), (2, true), "{assignment:?}");
+    let second = bench.worker(1);
+    let question = bench.read_json(second);
+    assert_eq!(question["method"], "server/discover", "{assignment:?}");
+    (bench, [legacy, modern], [first, second], question["id"].clone())
+}
+
+#[test]
+fn a_command_is_asked_beside_the_workers_of_sessions_which_go_on_meanwhile() {
+    for assignment in ALL {
+        let (mut bench, [legacy, modern], [first, second], id) = asked_beside(assignment);
+        bench.write(legacy, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
+        assert_eq!(bench.answers(first)["id"], 2, "{assignment:?}");
+        let other = bench.mcp(Era::Modern);
+        bench.write(other, CALL);
+        assert_eq!((bench.workers.len(), bench.is_paused(other)), (2, true), "it is asked once");
+        bench.write(second, &format!(r#"{{"id":{id},"result":{{}}}}"#));
+        assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern), "{assignment:?}");
+        // Another one is lent to the other client.
+        let both = if assignment == Assignment::Dedicated { 1 } else { 2 };
+        assert_eq!(bench.read(second).len(), both, "{assignment:?}");
+        bench.write(second, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        assert_eq!(bench.read(modern).len(), 1, "{assignment:?}");
+        assert_eq!((bench.told(first), bench.told(second)), (vec![], vec![]), "{assignment:?}");
+    }
+}
+
+#[test]
+fn one_worker_is_asked_beside_those_of_sessions_and_is_followed_by_others_when_it_serves_their_clients() {
+    let mut bench = Bench::new(with_mcp_listener(on_demand(3, Assignment::RoundRobin)));
+    let (legacy, modern) = (bench.mcp(Era::Legacy), bench.mcp(Era::Modern));
+    bench.write(legacy, INITIALIZE);
+    bench.answers(bench.worker(0));
+    bench.write(modern, CALL);
+    assert_eq!(bench.workers.len(), 4);
+    let asked = bench.worker(3);
+    let question = bench.read_json(asked);
+    bench.write(asked, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!((bench.workers.len(), bench.read(asked).len()), (6, 1));
+}
+
+#[test]
+fn a_command_that_serves_sessions_alone_keeps_no_worker_that_was_asked_beside_theirs() {
+    for assignment in ALL {
+        let (mut bench, [legacy, modern], [first, second], id) = asked_beside(assignment);
+        bench.write(second, &format!(r#"{{"id":{id},"error":{{"code":-32601,"message":"no"}}}}"#));
+        assert_eq!(bench.read_error(modern).0, "unsupported_protocol_version", "{assignment:?}");
+        assert_eq!((bench.told(first), bench.told(second)), (vec![], vec![Told::End]), "{assignment:?}");
+        bench.obeys(second);
+        bench.write(modern, CALL);
+        assert_eq!((bench.read_error(modern).0.as_str(), bench.workers.len()), ("unsupported_protocol_version", 1));
+        bench.write(legacy, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
+        assert_eq!(bench.answers(first)["id"], 2, "{assignment:?}");
+        assert_eq!((bench.count(Reason::WorkerExited), bench.count(Reason::PoolWoken)), (0, 1));
+        // One that says nothing is listened to for a minute.
+        let (mut bench, [_, modern], [first, second], id) = asked_beside(assignment);
+        bench.pass(seconds(5));
+        assert_eq!(bench.read_error(modern).0, "unsupported_protocol_version", "{assignment:?}");
+        assert_eq!(bench.told(second), [], "{assignment:?}");
+        bench.write(second, &format!(r#"{{"id":{id},"result":{{}}}}"#));
+        assert_eq!((bench.told(first), bench.told(second)), (vec![], vec![Told::End]), "{assignment:?}");
+        bench.write(modern, CALL);
+        assert_eq!(bench.answers(bench.worker(2))["method"], "tools/call", "it is known for good");
+    }
+}
+
+#[test]
+fn sessions_wait_for_no_worker_that_is_asked_for_others_when_their_side_has_fallen_asleep() {
+    let mut bench = Bench::new(with_mcp_listener(on_demand(1, Assignment::RoundRobin)));
+    let legacy = bench.mcp(Era::Legacy);
+    bench.write(legacy, INITIALIZE);
+    bench.answers(bench.worker(0));
+    bench.pass(2 * IDLE);
+    bench.obeys(bench.worker(0));
+    let modern = bench.mcp(Era::Modern);
+    bench.write(modern, CALL);
+    let asked = bench.worker(0);
+    assert_eq!((bench.read_json(asked)["method"].clone(), bench.workers.len()), (json!("server/discover"), 1));
+    bench.write(legacy, INITIALIZE);
+    assert_eq!(bench.answers(bench.worker(1))["method"], "initialize");
+    assert!(bench.is_paused(modern) && bench.read(asked).is_empty());
+}
+
+#[test]
+fn workers_that_end_when_they_are_asked_beside_those_of_sessions_are_asked_twice() {
+    let (mut bench, [legacy, modern], [first, second], _) = asked_beside(Assignment::Client);
+    bench.dies(second);
+    let third = bench.worker(1);
+    assert_eq!(bench.read_json(third)["method"], "server/discover");
+    bench.dies(third);
+    assert_eq!((bench.read_error(modern).0.as_str(), bench.workers.len()), ("unsupported_protocol_version", 1));
+    bench.write(legacy, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
+    assert_eq!(bench.answers(first)["id"], 2);
+}
+
+#[test]
+fn a_pool_that_an_mcp_listener_offers_since_a_reload_is_asked_when_a_client_of_2026_07_28_comes() {
+    let after = with_mcp_listener(pool(1, Assignment::Client));
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::Client)]));
+    bench.reload(&after);
+    let modern = bench.mcp(Era::Modern);
+    bench.write(modern, CALL);
+    let second = bench.worker(1);
+    let question = bench.read_json(second);
+    assert_eq!(question["method"], "server/discover");
+    bench.write(second, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!((bench.read_one(second), bench.count(Reason::PoolWoken)), (CALL.to_owned(), 0));
 }
 
 #[test]
@@ -600,8 +721,6 @@ fn the_next_worker_of_a_pool_that_was_asleep_gets_the_initialize_of_its_connecte
     let client = bench.mcp(Era::Legacy);
     bench.write(client, INITIALIZE);
     let first = bench.worker(0);
-    let question = bench.read_json(first);
-    bench.write(first, &format!(r#"{{"id":{},"error":{{"code":-32601,"message":"no"}}}}"#, question["id"]));
     assert_eq!(bench.answers(first)["method"], "initialize");
     bench.read(client);
     bench.write(client, r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);

@@ -208,6 +208,11 @@ impl World {
         let is_extra = is_spare && live.count() > self.settings.pools[worker.pool].instances;
         // Sessions have another one.
         let is_for_others = (worker.may_be_pinned || worker.is_late) && worker.served.is_empty();
+        // It was started to be asked for clients that its command does not serve, since others had come before.
+        let has_asked = |client: &SimClient| client.pool == worker.pool && client.next > 0;
+        let has_others = self.clients.iter().any(|client| has_asked(client) && client.speaks() == Era::Legacy);
+        let is_known = self.eras[worker.pool] == Some(Era::Legacy);
+        let is_beside = worker.served.is_empty() && worker.may_be_asked && has_others && is_known;
         // Its pool falls asleep, or becomes smaller.
         let pool = &self.settings.pools[worker.pool];
         let is_over = |work: &Work| {
@@ -217,7 +222,8 @@ impl World {
         };
         let is_unneeded = worker.work.iter().all(is_over) && !self.works_on_task(at);
         let sleeps = ends_what_is_idle(pool) && is_unneeded;
-        assert!(is_left || is_extra || is_for_others || sleeps || worker.is_gone(), "worker {at} is told to stop");
+        let is_unwanted = is_left || is_extra || is_for_others || is_beside || sleeps;
+        assert!(is_unwanted || worker.is_gone(), "worker {at} is told to stop");
     }
 
     pub(super) fn check(&mut self) {

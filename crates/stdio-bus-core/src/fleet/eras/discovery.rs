@@ -3,6 +3,9 @@
 //! serves 2026-07-28; an error, silence for a while, or its end, that it does not. The result is valid until the daemon
 //! ends.
 //!
+//! Clients of earlier versions need not know it. So where they have come before it was known, a worker for them is not asked:
+//! the first client of 2026-07-28 has one asked in the other fleet, beside them.
+//!
 //! Some servers are pinned by that request, too (the official Python SDK's), and refuse `initialize` from then on. So a
 //! worker that has answered it with a result, or is late with that, serves no clients of earlier versions: another one
 //! is started for them, and it is stopped. While it is late it is still read.
@@ -131,9 +134,10 @@ pub(crate) struct Learned {
 impl Group {
     /// By when the last worker of a group that is being asked will have answered or be late.
     pub(crate) fn questions_end(&self, ctx: &Ctx) -> Option<Moment> {
-        let fleets = self.fleets();
-        let asked = fleets.filter_map(|fleet| Some(ctx.workers.asked_in(fleet.pool)?.after(SILENT_FOR)));
-        asked.max()
+        // Clients of earlier versions wait for none that is asked for others alone.
+        let is_awaited = |fleet: FleetId, asked: &Worker| fleet.era == Era::Modern || asked.fleet == fleet;
+        let asked = |fleet: FleetId| ctx.workers.asked_in(fleet.pool).filter(|asked| is_awaited(fleet, asked));
+        self.fleets().filter_map(|fleet| Some(asked(fleet)?.process.started().after(SILENT_FOR))).max()
     }
 }
 
@@ -188,7 +192,10 @@ impl Fleets {
             return;
         }
         if before == Some(Era::Modern) {
-            self.end_modern_fleet(ctx, pool);
+            self.end_modern_fleet(ctx, pool, None);
+        } else if era == Era::Legacy && Era::BOTH.iter().all(|era| !self.pools[pool.of(*era)].rests()) {
+            // It was asked beside those that serve clients of earlier versions.
+            self.end_modern_fleet(ctx, pool, Some(Wear::Asked));
         }
         ctx.out.push(Effect::Discovered { pool });
         let id = &ctx.settings.pools[pool].id;
@@ -216,6 +223,15 @@ impl Fleets {
 }
 
 impl Pools {
+    /// A worker gets a slot: it is asked, unless lines of clients of earlier versions wait for it. These need not know what
+    /// else the command serves, and it is asked when somebody wants to know.
+    pub(crate) fn choose_to_ask_in_slot(&self, ctx: &mut Ctx, key: WorkerKey) {
+        let is_for_lines = |fleet: FleetId| fleet.era == Era::Legacy && self[fleet].is_used();
+        if !ctx.workers.fleet_of(key).is_some_and(is_for_lines) {
+            self.choose_to_ask(ctx, key);
+        }
+    }
+
     /// A worker that may get a slot is being started: it is asked once it runs, if its command's era is unknown.
     pub(crate) fn choose_to_ask(&self, ctx: &mut Ctx, key: WorkerKey) {
         let Some(pool) = ctx.workers.fleet_of(key).map(|fleet| fleet.pool).filter(|pool| !ctx.workers.asks_era(*pool))
@@ -341,11 +357,10 @@ impl Workers {
         self.asked_in(pool).is_some()
     }
 
-    /// The start of the worker of a pool that was sent `server/discover`, or will be.
-    fn asked_in(&self, pool: PoolId) -> Option<Moment> {
+    /// The worker of a pool that was sent `server/discover`, or will be.
+    fn asked_in(&self, pool: PoolId) -> Option<&Worker> {
         let mut workers = self.iter().map(|(_, worker)| worker);
-        let asked = workers.find(|worker| worker.fleet.pool == pool && worker.is_asked());
-        asked.map(|worker| worker.process.started())
+        workers.find(|worker| worker.fleet.pool == pool && worker.is_asked())
     }
 }
 

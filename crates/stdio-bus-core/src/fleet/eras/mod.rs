@@ -23,6 +23,7 @@ use crate::fleet::balancer::Group;
 use crate::fleet::growth::Growth;
 use crate::fleet::pool::{Need, Pools};
 use crate::fleet::roll::is_outdated;
+use crate::fleet::tenure::Wear;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, PoolId};
 use crate::message::Refusal;
@@ -52,6 +53,7 @@ impl Fleets {
             None => {
                 self.pools[fleet].need = Need::Used;
                 self.dismiss_asked(ctx, fleet);
+                self.fill_slots(ctx, fleet);
             }
         }
         Ok(())
@@ -84,18 +86,41 @@ impl Fleets {
         self.tick_fleet(ctx, to);
     }
 
-    /// The new command of a pool serves no clients of 2026-07-28: the workers for them leave.
-    pub(crate) fn end_modern_fleet(&mut self, ctx: &mut Ctx, pool: PoolId) {
+    /// The command of a pool serves no clients of 2026-07-28: the workers for them leave, perhaps for another reason than
+    /// their command.
+    pub(crate) fn end_modern_fleet(&mut self, ctx: &mut Ctx, pool: PoolId, why: Option<Wear>) {
         let modern = pool.of(Era::Modern);
         let Some(legacy) = self.pools.other(modern) else { return };
         let (is_only_one, was_used) = (self.pools[legacy].rests(), self.pools[modern].is_used());
         // Unused workers, and those with the new command, move to the other fleet if that has none.
-        self.pools.retire_those(ctx, modern, None, |ctx, worker| !is_only_one || was_used && is_outdated(ctx, worker));
+        self.pools.retire_those(ctx, modern, why, |ctx, worker| !is_only_one || was_used && is_outdated(ctx, worker));
         if is_only_one {
             return self.hand_over(ctx, modern, Need::Undecided);
         }
         self.pools[modern].need = Need::Rests;
+        self.pools[modern].is_asleep = ctx.settings.pools[modern].may_sleep();
         self.pools.restart_roll(ctx, modern);
+    }
+}
+
+impl Pools {
+    /// A client of an earlier version wakes a fleet: it need not know whether the command serves others, so its workers are
+    /// not asked before they get its line.
+    pub(crate) fn serve_without_question(&mut self, fleet: FleetId) {
+        if fleet.era == Era::Legacy && !self[fleet].rests() {
+            self[fleet].need = Need::Used;
+        }
+    }
+
+    /// It has to be known whether a pool serves clients of 2026-07-28. If its workers serve others already, one for these is
+    /// asked beside them.
+    pub(crate) fn ask_beside(&mut self, ctx: &Ctx, pool: PoolId) {
+        let [legacy, modern] = Era::BOTH.map(|era| pool.of(era));
+        if self[legacy].is_used() && self[modern].rests() {
+            self.catch_up(ctx, modern);
+            self[modern].need = Need::Undecided;
+            self[modern].is_asleep = ctx.settings.pools[pool].may_sleep();
+        }
     }
 }
 

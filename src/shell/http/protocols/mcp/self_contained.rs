@@ -50,9 +50,7 @@ impl<I: Io> Shell<I> {
             http.memory.held += message.weight();
             connection.incoming.parked = Some(message);
             self.reactor.set_deadline(slot, now.after(PARKED));
-            if self.bus.view().is_asleep(pool) {
-                self.reactor.tell(now, Input::WakePool(pool));
-            }
+            self.reactor.tell(now, Input::WakePool(pool));
             return Ok(());
         }
         self.give_modern(now, slot, pool, message)

@@ -1,5 +1,5 @@
 """Each file of a release, installed as its users would on a Debian without Rust and without a network, has README's first
-conversation: archive, Debian package, npm, pip and uv.
+conversation: archive, Debian package, npm and uv.
 
     tests/release.py DIRECTORY      where scripts/release has put the files
 
@@ -32,6 +32,10 @@ readlink /proc/$daemon/exe
 kill $daemon
 wait $daemon && echo "ended with 0"
 """
+
+# Waits until a command succeeds. In the end it shows the daemon's log.
+UNTIL = """end=$(( $(date +%s) + {patience} ))
+until {{}}; do [ "$(date +%s)" -lt $end ] || {{{{ cat daemon.log; exit 1; }}}}; sleep 0.1; done""".format(patience=cases.PATIENCE)
 
 # PyPI's package of Node.js has its programs as files of a module.
 NODE = """
@@ -86,6 +90,7 @@ def the_debian_package_is_installed_and_runs(machines):
 def a_wheel_is_installed_by_uv_and_runs_under_its_packages_name(machines):
     executed = machines.converses("uv tool install --quiet --offline /files/stdio_bus-*.whl", "stdio-bus")
     assert executed.endswith("/bin/stdio_bus"), executed
+    machines.converses("uv venv --quiet --offline venv; uv pip install --quiet --offline --python venv /files/stdio_bus-*.whl", "venv/bin/stdio-bus")
     shown = machines.run("uvx --quiet --offline --from /files/stdio_bus-*.whl stdio-bus --version\n"
                          "uvx --quiet --offline --from /files/stdio_bus_openai_agent-*.whl stdio-bus-openai-agent --version\n"
                          "uv tool install --quiet --offline /files/stdio_bus-*.whl\n"
@@ -115,10 +120,30 @@ def an_older_node_passes_signals_and_ends_on(machines):
 export NODE_OPTIONS={OLDER}
 stdio-bus --no-such-flag 2>/dev/null || echo $?
 stdio-bus --tcp 127.0.0.1:9000 2>daemon.log & launcher=$!
-until grep -q 'listening on' daemon.log; do sleep 0.1; done
+{UNTIL.format("grep -q 'listening on' daemon.log")}
 pkill -KILL -P $launcher -x stdio_bus
 wait $launcher || echo $?""")
     assert shown == "2\n137\n", shown
+    # SIGHUP and SIGUSR1 mean the daemon, which reads its configuration and opens its log again.
+    shown = machines.run(f"""{older} >&2
+export NODE_OPTIONS={OLDER}
+echo '{{"pools": [{{"id": "a", "command": "cat", "instances": 1}}]}}' >bus.json
+stdio-bus --config bus.json --tcp 127.0.0.1:9000 2>daemon.log & launcher=$!
+{UNTIL.format("grep -q 'listening on' daemon.log")}
+lines=$(wc -l <daemon.log)
+kill -HUP $launcher
+{UNTIL.format('[ "$(wc -l <daemon.log)" -gt $lines ]')}
+kill -USR1 $launcher
+sleep 1
+cat daemon.log
+kill $launcher
+wait $launcher && echo ended with 0""")
+    assert "reload" in shown.lower() and "Debugger" not in shown and shown.endswith("ended with 0\n"), shown
+
+
+def descriptors_that_node_closes_are_refused(machines):
+    done = machines.tries(f"{NPM} >&2; LISTEN_FDS=1 stdio-bus --version")
+    assert done.returncode == 1 and "LISTEN_FDS" in done.stderr, done
 
 
 def a_launcher_without_its_program_says_which_package_is_missing(machines):
@@ -145,6 +170,7 @@ WITH_TOOLS = [
     a_wheel_is_installed_by_uv_and_runs_under_its_packages_name,
     npm_installs_a_launcher_that_the_program_replaces,
     an_older_node_passes_signals_and_ends_on,
+    descriptors_that_node_closes_are_refused,
     a_launcher_without_its_program_says_which_package_is_missing,
     elsewhere_than_on_linux_the_launcher_says_what_it_cannot_do,
 ]

@@ -4,7 +4,6 @@
 
 const { accessSync, constants } = require("fs");
 const { spawn } = require("child_process");
-const { isatty } = require("tty");
 
 const program = "@PROGRAM@";
 const packages = @PACKAGES@;
@@ -34,6 +33,10 @@ function find() {
 
 const path = find();
 const args = process.argv.slice(2);
+// Node.js closes what a service manager or a program has passed on beyond stdin, stdout and stderr.
+if (process.env.LISTEN_FDS || args.some((arg) => arg.startsWith("--config-fd"))) {
+  fail(`open descriptors (LISTEN_FDS, --config-fd) do not reach the program through Node.js; start ${path} itself`);
+}
 try {
   accessSync(path, constants.X_OK);
 } catch (error) {
@@ -46,10 +49,9 @@ if (typeof process.execve === "function") {
 }
 
 const child = spawn(path, args, { stdio: "inherit" });
-// What a supervisor sends to this process is meant for the program. A terminal sends its signals to both of them.
-const ofTerminals = ["SIGHUP", "SIGINT", "SIGQUIT"];
-for (const signal of [...ofTerminals, "SIGTERM", "SIGUSR2"]) {
-  process.on(signal, () => (ofTerminals.includes(signal) && isatty(0)) || child.kill(signal));
+// What is sent to this process is meant for the program; without a handler SIGUSR1 would open Node's debugger.
+for (const signal of ["SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2"]) {
+  process.on(signal, () => child.kill(signal));
 }
 child.on("error", (error) => fail(`${path} cannot be started: ${error.message}`));
 child.on("exit", (code, signal) => {

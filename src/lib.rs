@@ -35,6 +35,7 @@ pub mod cgroup;
 pub mod commands;
 pub mod config;
 mod dial;
+mod env_file;
 #[doc(hidden)]
 pub mod error;
 #[doc(hidden)]

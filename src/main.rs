@@ -105,6 +105,9 @@ fn check(source: &commands::Source, environment: bool) -> Result<(), StartError>
         let _ = writeln!(io::stderr(), "stdio_bus: warning: {doubt}");
     }
     let mut said = config.summary();
+    for line in check::personal_variables(&config) {
+        said = format!("{said}\n{line}");
+    }
     if environment {
         check::addresses(&config)?;
         said = format!("{said}\n{}", check::io_uring(&config)?);

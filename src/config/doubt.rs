@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{COMMAND_LINE, Config, Pool};
+use super::{COMMAND_LINE, Config, Pool, reference};
 use crate::address::TILDE;
 use crate::bus::settings::Assignment;
 
@@ -42,6 +42,9 @@ impl Config {
                 doubts.extend(doubt.map(|doubt| place + &doubt));
             }
             for (key, value) in &pool.env {
+                if let Some(why) = reference::unreadable(value) {
+                    doubts.push(format!("pools[{at}].env.{key}: {why}; workers do not start without it"));
+                }
                 let doubt = variable(value).map(|name| match name.trim_matches(|c| "${}%".contains(c)) == key {
                     true => format!(
                         "{name} is not replaced, and the worker gets these characters; leave {key} out: workers have the \

@@ -320,8 +320,16 @@ fn identity<'t>(
     Some(Identity { header: header?.into(), groups_header: groups_header.map(Into::into), trusted_proxies })
 }
 
-/// The name of a field that a proxy may set: none that means something of its own.
+/// The name of a field that a proxy may set.
 fn header_name<'t>(reader: &mut Reader<'t>, node: &Node<'t>, hint: &str) -> Option<String> {
+    let name = reader.string(node)?;
+    let Some(why) = header_fault(&name) else { return Some(name) };
+    reader.fail(node, why, Some(hint.to_owned()));
+    None
+}
+
+/// Why a name is none of a field that a proxy or a user may set: it means something of its own.
+pub(super) fn header_fault(name: &str) -> Option<String> {
     const TAKEN: [&str; 33] = [
         "accept",
         "accept-encoding",
@@ -357,17 +365,14 @@ fn header_name<'t>(reader: &mut Reader<'t>, node: &Node<'t>, hint: &str) -> Opti
         "user-agent",
         "x-forwarded-for",
     ];
-    let name = reader.string(node)?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let why = if name.is_empty() || !name.bytes().all(is_token) {
-        format!("must be the name of a header, not {name:?}")
-    } else if TAKEN.iter().any(|taken| taken.eq_ignore_ascii_case(&name)) {
-        format!("{name} means something else, and clients send it themselves")
+    if name.is_empty() || !name.bytes().all(is_token) {
+        Some(format!("must be the name of a header, not {name:?}"))
+    } else if TAKEN.iter().any(|taken| taken.eq_ignore_ascii_case(name)) {
+        Some(format!("{name} means something else, and clients send it themselves"))
     } else {
-        return Some(name);
-    };
-    reader.fail(node, why, Some(hint.to_owned()));
-    None
+        None
+    }
 }
 
 fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>, served: &kinds::Web) -> Option<String> {

@@ -20,8 +20,10 @@ mod load;
 mod mcp;
 mod node;
 mod one_pool;
+mod own;
 pub(crate) mod plan;
 mod read;
+pub(crate) mod reference;
 mod rights;
 mod table;
 mod users;
@@ -44,6 +46,7 @@ pub use crate::bus::report::Level as LogLevel;
 pub use crate::kinds::ListenerKind;
 pub use document::Problem;
 pub(crate) use keys::nearest;
+pub use own::EnvFrom;
 pub(crate) use rights::may_change_users;
 pub use rights::{Identity, Limit, Rights};
 
@@ -117,8 +120,10 @@ pub struct Pool {
     pub program: PathBuf,
     /// The arguments after `argv[0]`.
     pub args: Vec<String>,
-    /// Variables that are set over the daemon's own environment.
+    /// Variables that are set over the daemon's own environment, as they were written ([`own::Value`]).
     pub env: BTreeMap<String, String>,
+    /// Variables that the worker of each client gets of that client.
+    pub env_from: Option<EnvFrom>,
     /// The absolute working directory, if it is not the daemon's.
     pub cwd: Option<PathBuf>,
     /// Its sessions of MCP outlive the daemon, if anything does.
@@ -478,6 +483,7 @@ impl Config {
             program: program.to_owned(),
             args: vec!["worker".to_owned(), "echo".to_owned()],
             env: BTreeMap::new(),
+            env_from: None,
             cwd: None,
             restores: true,
             rights: Rights::default(),
@@ -601,6 +607,11 @@ impl Config {
             routing: self.routing.clone(),
             most_clients: settings::MAX_CONNECTIONS,
         }
+    }
+
+    /// Whether any pool has workers with what is their clients' own.
+    pub(crate) fn has_personal_pools(&self) -> bool {
+        self.pools.iter().any(|pool| pool.env_from.is_some())
     }
 
     /// Warnings about listeners whose clients' messages are balanced over several pools if they name none. That is

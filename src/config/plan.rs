@@ -50,8 +50,8 @@ impl Pool {
     /// Whether its workers are started in the same way.
     fn starts_like(&self, other: &Self) -> bool {
         fn how(pool: &Pool) -> impl PartialEq + '_ {
-            let Pool { command, program, args, env, cwd, rights, .. } = pool;
-            (command, program, args, env, cwd, rights, pool.core.assignment)
+            let Pool { command, program, args, env, env_from, cwd, rights, .. } = pool;
+            (command, program, args, env, env_from, cwd, rights, pool.core.assignment)
         }
         how(self) == how(other)
     }

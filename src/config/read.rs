@@ -12,10 +12,11 @@ use super::command;
 use super::confine::rights;
 use super::document::{Node, Object, Problem, Reader};
 use super::listeners::listeners;
+use super::reference::{self, Value};
 use super::values::{checked, number, set_mode, small_file, socket_mode};
 use super::{
     Admin, Config, DEFAULT_CONCURRENCY, DEFAULT_DEDICATED_WORKERS, DEFAULT_START_TIMEOUT, LEVELS, Listen, Listener,
-    Log, LogFormat, Mode, Pool, Text, node, same_place,
+    Log, LogFormat, Mode, Pool, Text, node, own, same_place,
 };
 use crate::access::Secret;
 use crate::address::Address;
@@ -151,22 +152,36 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
         let path = checked(&directory).and_then(command::working_directory);
         reader.found(node, path.map_err(|why| format!("the working directory {directory:?} of pool {id:?} {why}")))
     });
-    let (command, program) = program(reader, object, &id, env.get("PATH").map(String::as_str)).unwrap_or_default();
+    let search_path = match env.get("PATH").map(|path| Value::of(path)) {
+        Some(Value::Text(path)) => Some(path),
+        _ => None,
+    };
+    let (command, program) = program(reader, object, &id, search_path).unwrap_or_default();
     let core = core(reader, object, id);
+    let env_from = own::env_from(reader, object, core.assignment, |name| env.contains_key(name));
+    if let Some(node) = object.get("restore").filter(|node| reader.boolean(node) == Some(true))
+        && env_from.as_ref().is_some_and(|from| !from.headers.is_empty())
+    {
+        let hint = "leave restore out: such sessions end with the daemon".to_owned();
+        reader.fail(node, "needs what the client has sent in its headers, and that is kept nowhere", Some(hint));
+    }
     let recycle_memory = number(reader, object, "recycle_memory_mb");
-    let restores = object.get("restore").and_then(|node| reader.boolean(node)).unwrap_or(true);
+    let has_headers = env_from.as_ref().is_some_and(|from| !from.headers.is_empty());
+    let restores = object.get("restore").and_then(|node| reader.boolean(node)).unwrap_or(!has_headers);
     let (says_assignment, rights) = (object.get("assignment").is_some(), rights(reader, object));
-    Pool { core, says_assignment, command, program, args, env, cwd, restores, rights, recycle_memory }
+    Pool { core, says_assignment, command, program, args, env, env_from, cwd, restores, rights, recycle_memory }
 }
 
 fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> settings::Pool {
     let assignments = [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated];
     let assignment = reader.choice(object, "assignment", assignments).unwrap_or_default();
-    if object.get("instances").is_none() {
+    let personal = object.get("env_from").is_some();
+    if object.get("instances").is_none() && !personal {
         reader.missing(object, "instances", "say how many workers to keep running, as in \"instances\": 1");
     }
     let given = number(reader, object, "instances").map(|value| value as usize);
-    let instances = given.unwrap_or(1);
+    // Where each worker is for one client there are none before.
+    let instances = if personal { 0 } else { given.unwrap_or(1) };
     let mut max_instances = match assignment {
         Assignment::Dedicated => instances.max(DEFAULT_DEDICATED_WORKERS),
         Assignment::RoundRobin | Assignment::Client => instances,
@@ -219,6 +234,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         max_instances,
         concurrency,
         assignment,
+        personal,
         start,
         idle_stop,
         start_timeout: start_timeout.filter(|_| start == Start::OnDemand).filter(|limit| !limit.is_zero()),
@@ -346,6 +362,8 @@ fn environment<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> BTreeMap<String,
             reader.fail(&name_node, format!("{name:?} cannot be the name of a variable"), None);
         } else if value.contains('\0') {
             reader.fail(&name_node, "must not contain a zero byte", None);
+        } else if let Some((why, hint)) = reference::reference_fault(&value) {
+            reader.fail(&name_node, why, Some(hint.to_owned()));
         }
         environment.insert(name, value);
     }

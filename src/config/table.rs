@@ -85,11 +85,12 @@ const fn section(name: &'static str, path: &'static str, settings: &'static [Set
     Section { name, path, settings }
 }
 
-pub(super) const SETTINGS: [Section; 15] = [
+pub(super) const SETTINGS: [Section; 16] = [
     section("top level", "", TOP),
     section("pools[]", "pools[]", POOL),
     section("pools[].rlimits", "pools[].rlimits", RLIMITS),
     section("pools[].check", "pools[].check", CHECK),
+    section("pools[].env_from", "pools[].env_from", ENV_FROM),
     section("limits", "limits", LIMITS),
     section("routing", "routing", ROUTING),
     section("listeners[]", "listeners[]", &LISTENER),
@@ -140,10 +141,16 @@ const POOL: &[Setting] = &[
     row(
         "instances",
         Number(One, 1, MAX_WORKERS as u64),
-        Required,
+        Words("required; with `env_from` there are none"),
         "Workers to keep running; in a dedicated pool the warm spares.",
     ),
-    row("env", TextsByName, Value("{}"), "Variables to set; `${NAME}` is not replaced."),
+    row(
+        "env",
+        TextsByName,
+        Value("{}"),
+        "Variables to set; `\"$file:PATH\"`, `\"$env:NAME\"` are read at each start, `${NAME}` is not replaced.",
+    ),
+    row("env_from", Object, Words("none"), "Variables of a dedicated worker that are its client's own."),
     row("cwd", Text("a directory"), Words("the daemon's"), "Working directory of the workers."),
     row(
         "user",
@@ -258,6 +265,11 @@ const RLIMITS: &[Setting] = &[
     row("core", Number(Bytes, 0, 1024 * GIB), Words("the daemon's"), "Largest core dump; 0 for none."),
     row("file_size", Number(Bytes, 0, 1024 * GIB), Words("no limit"), "Largest file that can be written."),
     row("cpu_sec", Number(Seconds, 1, 365 * DAY), Words("no limit"), "CPU time of a process before SIGXCPU."),
+];
+
+const ENV_FROM: &[Setting] = &[
+    row("files", Text("a folder"), Words("none"), "Folder with a file of variables for each verified name."),
+    row("headers", TextsByName, Words("none"), "Headers of the request that begins a session, and their variables."),
 ];
 
 const CHECK: &[Setting] = &[

@@ -300,6 +300,62 @@ fn a_number_is_whole_and_in_its_range() {
 }
 
 #[test]
+fn workers_with_what_is_their_clients_own_are_for_dedicated_pools_without_spares() {
+    let personal = |rest: &str| {
+        let head = r#"{"pools":[{"id":"a","command":"sh""#;
+        format!(r#"{head}{rest}}}]}}"#)
+    };
+    let of = |from: &str| personal(&format!(r#","assignment":"dedicated","env_from":{from}"#));
+    let config = good(&of(r#"{"files":"/etc/x","headers":{"X-Github-Token":"GITHUB_TOKEN"}}"#));
+    let first = &config.pools[0];
+    let headers = vec![("X-Github-Token".into(), "GITHUB_TOKEN".to_owned())];
+    assert_eq!(first.env_from, Some(EnvFrom { files: Some("/etc/x".into()), headers }));
+    assert_eq!((first.core.personal, first.core.instances, first.core.max_instances), (true, 0, 64));
+    assert!(!first.restores, "values of headers are kept nowhere");
+    assert!(good(&of(r#"{"files":"/etc/x"}"#)).pools[0].restores);
+    let header = |name: &str, variable: &str| of(&format!(r#"{{"headers":{{"{name}":"{variable}"}}}}"#));
+    let cases = [
+        (personal(r#","env_from":{"files":"/x"}"#), "is for dedicated pools"),
+        (personal(r#","assignment":"client","env_from":{"files":"/x"}"#), "set \"assignment\": \"dedicated\""),
+        (of(r#"{"files":"/x"},"instances":1"#), "leave instances out"),
+        (of(r#"{"files":"/x"},"start":"on_demand""#), "leave start out"),
+        (of(r#"{"headers":{"A":"B"}},"restore":true"#), "leave restore out"),
+        (of("{}"), "says nowhere what a client has of its own"),
+        (of(r#"{"headers":{}}"#), "says nowhere what a client has of its own"),
+        (of(r#"{"files":""}"#), "must not be empty"),
+        (of(r#"{"file":"/x"}"#), "env_from.file"),
+        (header("Authorization", "TOKEN"), "Authorization means something else"),
+        (header("mcp-session-id", "TOKEN"), "means something else"),
+        (header("X Y", "TOKEN"), "must be the name of a header"),
+        (header("X", ""), "cannot be the name of a variable"),
+        (header("X", "A=B"), "cannot be the name of a variable"),
+        (header("X", "LD_PRELOAD"), "clients would choose what the worker runs"),
+        (header("X", "PATH"), "clients would choose what the worker runs"),
+        (of(r#"{"headers":{"X":"A","x":"B"}}"#), "is given twice"),
+        (of(r#"{"headers":{"X":"A","Y":"A"}}"#), "A is that of another header"),
+        (of(r#"{"headers":{"X":"A"}},"env":{"A":"1"}"#), "A is in env, too"),
+        (pool(r#","env":{"A":"$file:key"}"#), "whose path has to begin with a slash"),
+        (pool(r#","env":{"A":"$env:"}"#), "which cannot be one"),
+    ];
+    for (text, expected) in cases {
+        let message = refused(&text);
+        assert!(message.contains(expected), "{text}: {message}");
+    }
+}
+
+#[test]
+fn what_env_refers_to_and_cannot_be_read_now_is_doubted() {
+    let doubts = |value: &str| good(&pool(&format!(r#","env":{{"A":"{value}"}},"cwd":"/""#))).doubtful_pools();
+    for (bad, why) in [("$file:/no/such/file", "No such file"), ("$env:NO_SUCH_VARIABLE_HERE", "has no variable")] {
+        let [doubt] = &doubts(bad)[..] else { panic!("{bad}: {:?}", doubts(bad)) };
+        assert!(doubt.starts_with("pools[0].env.A: ") && doubt.contains(why), "{doubt}");
+    }
+    for fine in ["$file:/dev/null", "$env:PATH", "$$env:NO_SUCH_VARIABLE_HERE"] {
+        assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
+    }
+}
+
+#[test]
 fn values_of_the_wrong_kind_are_named() {
     let cases = [
         (pool(r#","args":"-v""#), "pools[0].args: must be an array"),

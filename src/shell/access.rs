@@ -6,11 +6,12 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::access::{Bearer, Caller, Entrance, RETRY_AFTER, Reach, Refusal, Tokens};
+use super::workers::own::Kept;
+use crate::access::{Bearer, Caller, Credentials, Entrance, RETRY_AFTER, Reach, Refusal, Tokens};
 use crate::bus::Bus;
 use crate::bus::port::{ClientKey, ListenerId, Origin, Place};
 use crate::config::{Config, Listener, Web};
-use crate::http1::Status;
+use crate::http1::{Fields, Status};
 use crate::random;
 use crate::small_file;
 use crate::websocket::HEALTH;
@@ -28,6 +29,8 @@ pub(super) struct Sender {
     pub page: Option<Rc<str>>,
     /// The bearer of its token.
     bearer: Option<Bearer>,
+    /// What it brings for a worker of its own, if it may begin something with this request.
+    pub credentials: Option<Rc<Credentials>>,
 }
 
 impl Sender {
@@ -42,21 +45,42 @@ impl Sender {
     }
 }
 
-/// The bearers of clients that were admitted by tokens, which may be revoked, with their listeners.
+/// By what clients were admitted, as long as they are there.
 #[derive(Default)]
-pub(super) struct Grants(BTreeMap<ClientKey, (ListenerId, Bearer)>);
+pub(super) struct Grants {
+    /// The bearers of tokens, which may be revoked, with their listeners.
+    bearers: BTreeMap<ClientKey, (ListenerId, Bearer)>,
+    /// What workers of their own are started with.
+    own: BTreeMap<ClientKey, Kept>,
+    /// Some workers are started with that.
+    pub keeps_own: bool,
+}
 
 impl Grants {
+    /// None yet; `keeps_own` if some workers are started with what is their clients' own.
+    pub(super) fn new(keeps_own: bool) -> Self {
+        Self { keeps_own, ..Self::default() }
+    }
+
     /// A listener has admitted a client.
     pub(super) fn keep(&mut self, client: ClientKey, listener: ListenerId, sender: &Sender) {
         if let Some(bearer) = &sender.bearer {
-            self.0.insert(client, (listener, bearer.clone()));
+            self.bearers.insert(client, (listener, bearer.clone()));
         }
+        if self.keeps_own {
+            self.own.insert(client, Kept::new(&sender.origin.names, sender.credentials.clone()));
+        }
+    }
+
+    /// What a worker of a client's own is started with.
+    pub(super) fn own_of(&self, client: ClientKey) -> Option<&Kept> {
+        self.own.get(&client)
     }
 
     /// A client has gone.
     pub(super) fn forget(&mut self, client: ClientKey) {
-        self.0.remove(&client);
+        self.bearers.remove(&client);
+        self.own.remove(&client);
     }
 
     /// The clients of a listener whose tokens are no longer valid, or good for none of its pools.
@@ -65,14 +89,14 @@ impl Grants {
             let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
             access.terms.access.knows(bearer) && bus.view().offers_any(listener, &origin)
         };
-        let its = self.0.iter().filter(move |(_, (entrance, _))| *entrance == listener);
+        let its = self.bearers.iter().filter(move |(_, (entrance, _))| *entrance == listener);
         its.filter(move |(_, (_, bearer))| !is_known(bearer)).map(|(client, _)| *client)
     }
 
     /// Whether there is none.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.bearers.is_empty() && self.own.is_empty()
     }
 }
 
@@ -84,6 +108,8 @@ pub(super) struct Access {
     node: Arc<str>,
     /// The ids of the pools that a line of its tokens file may name.
     pools: Vec<String>,
+    /// The fields with what clients bring for workers of their own.
+    brings: Vec<Box<str>>,
 }
 
 impl Access {
@@ -98,7 +124,14 @@ impl Access {
             false => Reach::AnyName,
         };
         let entrance = Entrance { reach, takes_subprotocols: served.is_some_and(|web| web.has_websockets) };
-        Some(Self { terms, entrance, node: Arc::clone(&config.node), pools })
+        let mut brings: Vec<Box<str>> = Vec::new();
+        let offered = listener.offered(config.pools.len()).into_iter().filter_map(|pool| config.pools.get(pool));
+        for (header, _) in offered.filter_map(|pool| pool.env_from.as_ref()).flat_map(|from| &from.headers) {
+            if !brings.iter().any(|known| known.eq_ignore_ascii_case(header)) {
+                brings.push(header.clone());
+            }
+        }
+        Some(Self { terms, entrance, node: Arc::clone(&config.node), pools, brings })
     }
 
     /// Takes the reread token file. True if the tokens have changed.
@@ -158,7 +191,18 @@ impl Access {
     /// It is not admitted.
     pub(super) fn identify(&self, mut origin: Origin, caller: &Caller<'_>) -> Result<Sender, Refusal> {
         let bearer = self.terms.access.identify(self.entrance, &mut origin, caller)?;
-        Ok(Sender { origin, page: caller.origin.map(Rc::from), bearer })
+        Ok(Sender { origin, page: caller.origin.map(Rc::from), bearer, credentials: None })
+    }
+
+    /// What the sender of a request brings for a worker of its own.
+    ///
+    /// # Errors
+    /// A field of it is ambiguous or malformed.
+    pub(super) fn credentials(&self, fields: &Fields<'_>) -> Result<Option<Rc<Credentials>>, Refusal> {
+        if self.brings.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Rc::new(Credentials::of(fields, self.brings.iter().map(|name| &**name))?)))
     }
 
     /// See [`crate::access::Policy::still_admits`].

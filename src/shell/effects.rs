@@ -23,7 +23,7 @@ impl<I: Io> Reactor<I> {
                 }
                 Effect::Pause(peer) => self.set_paused(peer, true),
                 Effect::Resume(peer) => self.set_paused(peer, false),
-                Effect::Spawn { worker, name, generation } => self.spawn(worker, name, generation),
+                Effect::Spawn { worker, name, generation, client } => self.spawn(worker, name, generation, client),
                 Effect::CloseStdin(worker) => {
                     if let Some(slot) = self.connections.slot(Peer::Worker(worker)) {
                         self.close_after_flush(slot);

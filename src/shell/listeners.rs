@@ -211,11 +211,11 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn new(acceptors: Vec<Acceptor>, terms: Vec<Terms>) -> Self {
+    pub(super) fn new(acceptors: Vec<Acceptor>, terms: Vec<Terms>, keeps_own: bool) -> Self {
         Self {
             acceptors,
             terms,
-            grants: Grants::default(),
+            grants: Grants::new(keeps_own),
             is_paused: false,
             held: Vec::new(),
             is_closed: false,

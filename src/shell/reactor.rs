@@ -2,7 +2,6 @@
 //! cannot call the core: events meanwhile are queued as inputs, which the shell drains.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::Sender;
 
@@ -20,7 +19,9 @@ use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::Timers;
 use super::workers::memories::Question;
+use super::workers::own::{Kept, Own};
 use super::workers::processes::Processes;
+use super::workers::spawn::NotStarted;
 use crate::bus::port::{Input, Moment, PoolId, WorkerKey};
 use crate::config::{Config, Pool};
 use crate::io::Io;
@@ -63,7 +64,10 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    pub(super) fn new(processes: Box<dyn Processes>, config: &Config, descriptors: Rlimit) -> Self {
+    pub(super) fn new(mut processes: Box<dyn Processes>, config: &Config, descriptors: Rlimit) -> Self {
+        if config.has_personal_pools() {
+            processes.keep_secrets();
+        }
         Self {
             processes,
             pools: config.pools.clone(),
@@ -76,6 +80,9 @@ impl Workers {
 
     /// Replaces the pools. Of the old ones, those are kept whose commands satisfy `may_start`.
     pub(super) fn configure(&mut self, config: &Config, may_start: impl Fn(PoolId, u32) -> bool) {
+        if config.has_personal_pools() {
+            self.processes.keep_secrets();
+        }
         let before = std::mem::replace(&mut self.pools, config.pools.clone());
         self.former.extend(before.into_iter().enumerate());
         self.former.retain(|(at, pool)| {
@@ -83,12 +90,24 @@ impl Workers {
         });
     }
 
-    /// Begins to start a worker of a pool with one of its commands.
-    pub(super) fn begin(&mut self, worker: WorkerKey, pool: PoolId, generation: u32) -> io::Result<()> {
+    /// Begins to start a worker of a pool with one of its commands, for this client if it is for one.
+    ///
+    /// # Errors
+    /// It cannot be begun, or its client lacks something.
+    pub(super) fn begin(
+        &mut self,
+        worker: WorkerKey,
+        pool: PoolId,
+        generation: u32,
+        client: Option<&Kept>,
+    ) -> Result<(), NotStarted> {
         let is_meant = |former: &&(usize, Pool)| former.0 == pool.index() && former.1.core.generation == generation;
         let newest = &self.pools[pool.index()];
         let former = self.former.iter().filter(|_| newest.core.generation != generation).find(is_meant);
-        self.processes.begin(worker, former.map_or(newest, |(_, pool)| pool), &self.descriptors)
+        let pool = former.map_or(newest, |(_, pool)| pool);
+        let own = pool.env_from.as_ref().map(|from| Own::of(from, client)).transpose();
+        let own = own.map_err(NotStarted::of_client)?;
+        Ok(self.processes.begin(worker, pool, own, &self.descriptors)?)
     }
 }
 

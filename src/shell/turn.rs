@@ -91,7 +91,7 @@ impl<I: Io> Shell<I> {
             io,
             timers: Timers::default(),
             connections: Connections::new(&config, Crowd::new(http, handshakes)),
-            listeners: Listeners::new(acceptors, terms),
+            listeners: Listeners::new(acceptors, terms, config.has_personal_pools()),
             http: Http::new(&config),
             workers: Workers::new(processes, &config, of_workers),
             signals,

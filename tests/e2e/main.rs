@@ -32,6 +32,7 @@ mod admin;
 mod backpressure;
 mod clients;
 mod command_line;
+mod credentials;
 mod fairness;
 mod identity;
 mod kernels;

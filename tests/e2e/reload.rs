@@ -27,7 +27,7 @@ pub fn change(daemon: &Daemon, change: impl FnOnce(&mut Value)) {
 }
 
 /// The same, and reloads it. Returns the output.
-fn reload(daemon: &Daemon, with: impl FnOnce(&mut Value)) -> String {
+pub fn reload(daemon: &Daemon, with: impl FnOnce(&mut Value)) -> String {
     change(daemon, with);
     said(daemon, &["reload"])
 }

@@ -34,7 +34,7 @@ fn door_of(setup: Setup, keys: Value) -> Daemon {
 }
 
 /// A tungstenite client, with these fields in its request.
-fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<Steady<TcpStream>> {
+pub fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<Steady<TcpStream>> {
     let stream = TcpStream::connect(daemon.address()).unwrap();
     register(&stream);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -48,13 +48,13 @@ fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<Steady<Tcp
     socket
 }
 
-fn ask(socket: &mut WebSocket<Steady<TcpStream>>, id: u64, method: &str, params: Value) {
+pub fn ask(socket: &mut WebSocket<Steady<TcpStream>>, id: u64, method: &str, params: Value) {
     let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     socket.send(Message::text(request.to_string())).unwrap();
 }
 
 /// The next message.
-fn message(socket: &mut WebSocket<Steady<TcpStream>>) -> Value {
+pub fn message(socket: &mut WebSocket<Steady<TcpStream>>) -> Value {
     loop {
         match socket.read().unwrap() {
             Message::Text(text) => return serde_json::from_str(&text).unwrap(),

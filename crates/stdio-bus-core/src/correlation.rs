@@ -238,7 +238,9 @@ impl Bus {
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
         let code = code_for(&self.fleets, &self.ctx, client.into(), reason);
-        let said = error_for(&self.ctx, client.into(), &token, session, (code, reason, cause), text, Delivered::Yes);
+        // Without a process it was kept here.
+        let delivered = if reason == Reason::CredentialsMissing { Delivered::No } else { Delivered::Yes };
+        let said = error_for(&self.ctx, client.into(), &token, session, (code, reason, cause), text, delivered);
         self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleets, key, reason, said.as_ref());
         // A client that leaves is told nothing.
         if said.is_some() {

@@ -151,7 +151,7 @@ impl Bus {
         self.ctx.begin_call(now);
         match input {
             Input::Spawned { worker, pid } => self.on_spawned(worker, pid),
-            Input::SpawnFailed { worker, why, short } => self.on_spawn_failed(worker, &why, short),
+            Input::SpawnFailed { worker, why, fault } => self.on_spawn_failed(worker, &why, fault),
             Input::Exited { worker, exit } => self.on_exited(worker, exit),
             Input::Ended { peer, partial } => {
                 if partial > 0 {

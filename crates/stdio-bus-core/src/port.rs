@@ -28,10 +28,10 @@ pub enum Input {
     /// A worker's process could not be started.
     SpawnFailed {
         worker: WorkerKey,
-        /// Why, for people.
+        /// Why, for people. Where it is for want of what its client has to bring, that client is told it, too.
         why: String,
-        /// The command is not at fault: descriptors, processes or memory were short (EMFILE, ENFILE, EAGAIN, ENOMEM).
-        short: bool,
+        /// What is at fault.
+        fault: Unstarted,
     },
     /// A worker's process was reaped (spec 7.1.1).
     Exited {
@@ -169,6 +169,18 @@ pub enum Input {
     Tick,
 }
 
+/// What is at fault if a worker could not be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unstarted {
+    /// The command, as far as is known.
+    Command,
+    /// The machine: descriptors, processes or memory were short (EMFILE, ENFILE, EAGAIN, ENOMEM).
+    Shortage,
+    /// The client that it was to be started for ([`Pool::personal`](super::settings::Pool::personal)): what is its own is
+    /// missing. Workers of others can be started.
+    Client,
+}
+
 /// How a worker's process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -222,6 +234,8 @@ pub enum Effect {
         /// Which command of its pool: the newest one ([`Pool::generation`](super::settings::Pool::generation)), or, if
         /// that has not settled yet, the last one that has.
         generation: u32,
+        /// The client that it is started for and that it will serve alone, if there is one.
+        client: Option<ClientKey>,
     },
     /// Close a worker's stdin once everything queued is written.
     CloseStdin(WorkerKey),

@@ -129,6 +129,7 @@ reasons! {
     WorkerKilled "worker_killed" Warn "A worker did not stop in time and was killed.",
     WorkerHoldsPipe "worker_holds_pipe" Warn "A worker has exited, but a process it started keeps its stdout open.",
     SpawnFailed "spawn_failed" Error "A worker could not be started.",
+    CredentialsMissing "credentials_missing" Warn fails -32032 "A worker was not started: what its client has to bring (env_from) is missing, or cannot be used.",
     WorkerMalformed "worker_malformed" Error says -32011 "A worker wrote a malformed line to stdout; it is restarted, or (on_bad_output) the request fails that the line answers.",
     WorkerLineTooLong "worker_line_too_long" Error says -32011 "A worker wrote a line above four times max_input_buffer; it is restarted, or (on_bad_output) the request fails that the line answers.",
     WorkerStdout "worker_stdout" Warn "A worker wrote a line to stdout that is no message; it was logged and passed over (on_bad_output).",

@@ -47,11 +47,12 @@ impl Settings {
         (0..self.pools.len()).map(PoolId::at)
     }
 
-    /// The pools that have workers for clients of both eras: those that an MCP listener offers.
+    /// The pools that have workers for clients of both eras: those that an MCP listener offers, but for personal ones.
     pub fn pools_of_both_eras(&self) -> Vec<PoolId> {
         let offering = |listener: &&Listener| listener.mcp && !listener.is_gone;
         let is_offered = |pool: &PoolId| self.listeners.iter().filter(offering).any(|listener| listener.knows(*pool));
-        self.places_of_pools().filter(|pool| !self.pools[*pool].is_gone).filter(is_offered).collect()
+        let serves = |pool: &PoolId| !self.pools[*pool].is_gone && !self.pools[*pool].personal;
+        self.places_of_pools().filter(serves).filter(is_offered).collect()
     }
 
     /// What happens if a worker of this pool writes what is no message. Where it does not say, it is what its clients
@@ -167,6 +168,12 @@ pub struct Pool {
     pub concurrency: usize,
     /// How messages without a session choose a worker.
     pub assignment: Assignment,
+    /// Each worker is started for one client, with what is that client's own ([`Effect::Spawn`] names it), and serves no other
+    /// before or after. Such a pool is [`Assignment::Dedicated`] and has no `instances`, and serves no clients of MCP 2026-07-28,
+    /// whose requests belong together by nothing.
+    ///
+    /// [`Effect::Spawn`]: super::port::Effect::Spawn
+    pub personal: bool,
     /// When its workers are started.
     pub start: Start,
     /// How long workers beyond `instances` are idle before they are stopped, and all of a pool that starts on demand; none for
@@ -253,7 +260,7 @@ impl Pool {
 
     /// Whether it lends its workers to clients of this era for the time of a request.
     pub(super) fn lends(&self, era: Era) -> bool {
-        era == Era::Modern && self.assignment == Assignment::Dedicated
+        era == Era::Modern && self.assignment == Assignment::Dedicated && !self.personal
     }
 
     /// Whether it starts more workers while those that clients share are busy.

@@ -134,7 +134,7 @@ impl<'a> View<'a> {
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
     /// 2026-07-28, and usually others.
     pub fn pool_era(&self, pool: impl Into<PoolId>) -> Option<Era> {
-        self.bus.fleets.pools().pool_era(pool.into())
+        self.bus.fleets.pools().pool_era(&self.bus.ctx, pool.into())
     }
 
     /// Bytes of waiting lines.

@@ -130,9 +130,11 @@ mod tests {
     /// `bus::tests::admission`; a simulated daemon has no operator (`bus::tests::operator`) and no WebSocket clients
     /// (`e2e::websocket`), none that says `initialize` (`bus::tests::openings`), and its listeners are never closed for lack of workers (`bus::tests::readiness`). No two of
     /// its clients share a name at the same time, its sessions do not grow old, and few seeds lead to a request for a
-    /// lost one (`bus::tests::sessions`). Events are kept by the shell (`e2e::mcp`). Tools are called in the world of MCP (`mcp`).
-    const UNREACHED: [Reason; 27] = [
+    /// lost one (`bus::tests::sessions`). Events are kept by the shell (`e2e::mcp`). Its clients lack no
+    /// credentials (`bus::tests::personal`). Tools are called in the world of MCP (`mcp`).
+    const UNREACHED: [Reason; 28] = [
         Reason::StartTimeout,
+        Reason::CredentialsMissing,
         Reason::InitializeLost,
         Reason::InitializeRefused,
         Reason::EventsLost,

@@ -12,6 +12,7 @@ use crate::address::{self, Address};
 use crate::bus::eras::protocol::MODERN;
 use crate::bus::settings::Assignment;
 use crate::config::{Config, Pool};
+use crate::env_file;
 use crate::error::StartError;
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
@@ -22,6 +23,7 @@ pub fn doubts(config: &Config) -> Vec<String> {
     doubts.extend(config.mixed_listeners());
     doubts.extend(doubt_longest_line(config));
     doubts.extend(doubt_files_of_tokens(config));
+    doubts.extend(doubt_personal_pools(config));
     let doors: Vec<usize> = config
         .listeners
         .iter()
@@ -40,6 +42,73 @@ pub fn doubts(config: &Config) -> Vec<String> {
         }
     }
     doubts.extend(config.doubtful_pools());
+    doubts
+}
+
+/// Which variables workers would get of their clients, a line for each pool. It says no value.
+pub fn personal_variables(config: &Config) -> Vec<String> {
+    /// More files are not listed.
+    const MOST: usize = 20;
+    let says = |pool: &Pool| {
+        let from = pool.env_from.as_ref()?;
+        let mut said = format!("pool {:?}: each client's own worker gets {}", pool.core.id, from.says());
+        let mut files = from.files.as_deref().map(env_file::survey).unwrap_or_default();
+        files.retain(|file| file.names.is_ok());
+        for file in files.iter().take(MOST) {
+            let names = file.names.as_ref().map(|names| names.join(", ")).unwrap_or_default();
+            said += &format!("\n  {}: {}", file.path, if names.is_empty() { "nothing" } else { &names });
+        }
+        if files.len() > MOST {
+            said += &format!("\n  and {} more files", files.len() - MOST);
+        }
+        Some(said)
+    };
+    config.pools.iter().filter_map(says).collect()
+}
+
+/// Files and listeners that leave clients without what their workers need.
+fn doubt_personal_pools(config: &Config) -> Vec<String> {
+    let mut doubts = Vec::new();
+    for (at, pool) in config.pools.iter().enumerate() {
+        let Some(from) = &pool.env_from else { continue };
+        if let Some(folder) = &from.files {
+            if !folder.is_dir() {
+                let folder = folder.display();
+                doubts.push(format!("pools[{at}].env_from.files: {folder} is no folder: no client gets a worker"));
+            }
+            for file in env_file::survey(folder) {
+                let path = folder.join(&file.path).display().to_string();
+                match file.names {
+                    Err(why) => doubts.push(format!("pools[{at}].env_from.files: {path} {why}")),
+                    Ok(_) if file.is_open => doubts.push(format!(
+                        "pools[{at}].env_from.files: every user of this machine can read {path}; chmod o= {path}"
+                    )),
+                    Ok(_) => {}
+                }
+            }
+        }
+        for listener in config.listeners.iter().filter(|one| one.offered(config.pools.len()).contains(&at)) {
+            let address = listener.address();
+            if !from.headers.is_empty() && listener.web.is_none() {
+                doubts.push(format!(
+                    "{address}: its clients send no headers, so none gets a worker of pool {:?} (env_from.headers)",
+                    pool.core.id
+                ));
+            }
+            let names = listener.entry.proxy.is_some()
+                || listener
+                    .web
+                    .as_ref()
+                    .is_some_and(|web| web.access.tokens.is_some() || web.access.identity.is_some());
+            if from.files.is_some() && !names {
+                doubts.push(format!(
+                    "{address}: nobody names its clients, so none gets a worker of pool {:?} (env_from.files); set tokens_file, \
+                     identity or proxy",
+                    pool.core.id
+                ));
+            }
+        }
+    }
     doubts
 }
 
@@ -266,6 +335,47 @@ mod tests {
         };
         let both = [doubt("listeners[0].tokens_file", &clients), doubt("admin.token_file", &admin)];
         assert_eq!(doubts(0o644), both);
+    }
+
+    #[test]
+    fn variables_of_clients_are_named_without_their_values_and_what_leaves_clients_without_them_is_doubted() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str, mode: u32| {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            std::fs::write(&path, text).expect("a file");
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
+        };
+        write("token/alice.env", "A=s3cret\nB=s3cret\n", 0o600);
+        write("user/bob.env", "A=s3cret\n", 0o644);
+        write("user/carol.env", "export A=s3cret\n", 0o600);
+        write("user/.hidden.env", "A=s3cret\n", 0o600);
+        let config = |files: &Path, listener: serde_json::Value| {
+            let from = json!({ "files": files, "headers": { "X-Key": "KEY" } });
+            let pool =
+                json!({ "id": "a", "command": "sh", "args": ["-c", "x"], "assignment": "dedicated", "env_from": from });
+            let text = json!({ "pools": [pool], "listeners": [listener] }).to_string();
+            Config::from_bytes(text.as_bytes(), "a test").expect("it is valid")
+        };
+        let named =
+            json!({ "http": "127.0.0.1:1", "identity": { "header": "X-User", "trusted_proxies": ["127.0.0.1"] } });
+        let good = config(folder.path(), named.clone());
+        let shown = folder.path().display();
+        let wanted = format!(
+            "pool \"a\": each client's own worker gets KEY from the header X-Key, what is in {shown}/{{token,cn,user}}/NAME.env\n  \
+             token/alice.env: A, B\n  user/bob.env: A"
+        );
+        assert_eq!(personal_variables(&good), [wanted]);
+        let doubts_of = |config: &Config| doubt_personal_pools(config);
+        let [bob, carol] = &doubts_of(&good)[..] else { panic!("{:?}", doubts_of(&good)) };
+        assert!(bob.contains("every user of this machine can read") && bob.contains("chmod o= "), "{bob}");
+        assert!(carol.contains("user/carol.env is malformed in line 1") && !carol.contains("s3"), "{carol}");
+        let nowhere = doubts_of(&config(&folder.path().join("none"), named));
+        assert!(nowhere.len() == 1 && nowhere[0].contains("is no folder"), "{nowhere:?}");
+        let nobody = doubts_of(&config(folder.path(), json!({ "tcp": "127.0.0.1:1" })));
+        let has = |part: &str| nobody.iter().any(|doubt| doubt.contains(part));
+        assert!(has("send no headers") && has("nobody names its clients"), "{nobody:?}");
     }
 
     #[test]

@@ -206,7 +206,8 @@ impl<I: Io> Shell<I> {
         let listener = connection.listener;
         let policy = reactor.listeners.policy(listener).ok_or_else(|| Fault::busy("the listener is closed"))?;
         let request = request::Request::of(head, policy.terms.access.identity.as_ref())?;
-        let (sender, answer) = policy.admit(&self.bus, listener, connection.origin.clone(), &request)?;
+        let (mut sender, answer) = policy.admit(&self.bus, listener, connection.origin.clone(), &request)?;
+        sender.credentials = policy.credentials(&head.fields)?;
         let longest = reactor.connections.longest_client_line;
         let mut web = WebSocket::new(&policy.terms, longest, now);
         web.framing.queue_control(answer.as_bytes());

@@ -25,8 +25,10 @@ impl<I: Io> Shell<I> {
         pool: PoolId,
         role: Role,
     ) -> Result<ClientKey, Fault> {
-        let connection = &self.reactor.connections[AsHttp(slot)];
+        let connection = &mut self.reactor.connections[AsHttp(slot)];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
+        // What it brings is its client's from now on.
+        connection.incoming.sender.credentials = None;
         if self.bus.view().free_slots() == 0 && self.bus.view().would_take_in_a_slot(listener, &sender.origin) {
             let shares =
                 Shares::new(self.bus.view().most_clients(), self.bus.view().sources(), Some(sender.origin.source()));

@@ -121,6 +121,7 @@ impl Incoming {
     pub(super) fn clear(&mut self) -> usize {
         let weight = self.weight();
         (self.asked, self.parked, self.body, self.trace) = (None, None, None, None);
+        self.sender.credentials = None;
         weight
     }
 }

@@ -120,6 +120,9 @@ impl<I: Io> Shell<I> {
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));
         }
+        // A worker keeps what its session has begun with.
+        let may_begin = asked.verb == Verb::Post && asked.session.is_none();
+        let credentials = if may_begin { policy.credentials(&head.fields)? } else { None };
         let Reactor { http, clock, .. } = &mut self.reactor;
         let named = asked.session.as_deref().and_then(|id| http.members.sessions.get(id)).copied();
         let named = named.and_then(|client| http.members.get_mut(client));
@@ -144,6 +147,7 @@ impl<I: Io> Shell<I> {
         let incoming = &mut connection.incoming;
         incoming.is_last |= is_stray || self.bus.view().refuses_requests();
         (incoming.asked, incoming.sender) = (Some(asked), sender);
+        incoming.sender.credentials = credentials;
         // W3C Trace Context, section 3.2: one that is invalid, or stands twice, is as none.
         let parent = || head.fields.only("traceparent").ok().flatten().and_then(trace_id);
         incoming.trace = if self.bus.view().records_requests() { parent().map(Rc::from) } else { None };

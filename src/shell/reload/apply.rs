@@ -142,6 +142,7 @@ impl<I: Io> Shell<I> {
         reactor.memory.most = config.limits.max_memory;
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
         reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, config)).collect();
+        reactor.listeners.grants.keeps_own = config.has_personal_pools();
         if let Some(Allowance { handshakes, http, .. }) = allowance {
             self.reactor.connections.crowd.allow(http, handshakes);
         }

@@ -14,6 +14,7 @@ use rustix::process::Rlimit;
 use super::lines::{LONGEST_TEXT, Pulled, Request, lines, number, pull, push, shown, token};
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::config::Pool;
+use crate::shell::workers::own::Own;
 use crate::shell::workers::processes::Processes;
 use crate::shell::workers::spawn::Spawned;
 use crate::shell::workers::starter::Started;
@@ -119,7 +120,7 @@ impl Children {
 }
 
 impl Processes for Rc<RefCell<Children>> {
-    fn begin(&mut self, worker: WorkerKey, pool: &Pool, _: &Rlimit) -> io::Result<()> {
+    fn begin(&mut self, worker: WorkerKey, pool: &Pool, _: Option<Own>, _: &Rlimit) -> io::Result<()> {
         let mut children = self.borrow_mut();
         if !children.is_kind && children.random.one_in(12) {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));

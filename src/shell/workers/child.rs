@@ -26,7 +26,9 @@
 //! or securebits(7) that do not provide for our executing ourselves, for lack of memory between two execs.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -45,6 +47,7 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
+use super::own::Own;
 use crate::config::Rights;
 
 /// Time limit for starting another user's worker. That user can stop the child between the change of user and its exec,
@@ -72,9 +75,16 @@ const NO_CAPABILITIES: CapabilitySets = CapabilitySets {
 pub(crate) struct Job {
     pub(super) program: CString,
     pub(super) arguments: Vec<CString>,
-    pub(super) environment: Vec<CString>,
+    /// The variables that it has of ours, and as its user.
+    pub(super) variables: BTreeMap<OsString, OsString>,
+    /// Those that its pool sets over them, as they were written.
+    pub(super) env: BTreeMap<String, String>,
+    /// Those of its client, which are set over all others.
+    pub(super) own: Option<Own>,
     pub(super) cwd: Option<CString>,
     pub(super) descriptors: Rlimit,
+    /// Its limit of core dumps, if that is not ours.
+    pub(super) core: Option<Rlimit>,
     pub(super) rights: Rights,
     /// The supplementary groups of its user.
     pub(super) groups: Vec<Gid>,
@@ -128,14 +138,14 @@ pub(super) struct Child<'a> {
 }
 
 impl<'a> Child<'a> {
-    pub(super) fn new(job: &'a Job, pipes: [&'a OwnedFd; 3]) -> Self {
+    pub(super) fn new(job: &'a Job, environment: &'a [CString], pipes: [&'a OwnedFd; 3]) -> Self {
         let arguments = || job.arguments.iter().map(CString::as_c_str);
         Self {
             job,
             pipes,
             arguments: Texts::new(arguments()),
             of_shell: Texts::new([SHELL, &job.program].into_iter().chain(arguments().skip(1))),
-            environment: Texts::new(job.environment.iter().map(CString::as_c_str)),
+            environment: Texts::new(environment.iter().map(CString::as_c_str)),
             parent: Some(rustix::process::getpid()),
             failure: Cell::new(None),
         }
@@ -211,6 +221,9 @@ impl<'a> Child<'a> {
     fn take_rights(&self) -> Result<(), Failure> {
         let rights = &self.job.rights;
         let _ = setrlimit(Resource::Nofile, self.job.descriptors);
+        if let Some(core) = self.job.core {
+            let _ = setrlimit(Resource::Core, core);
+        }
         for limit in &rights.limits {
             setrlimit(limit.resource, limit.most).of(limit.call)?;
         }

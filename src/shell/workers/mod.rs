@@ -2,6 +2,7 @@
 
 mod child;
 pub(super) mod memories;
+pub(super) mod own;
 pub(super) mod processes;
 pub(super) mod reap;
 pub(super) mod spawn;
@@ -17,7 +18,7 @@ use super::operation::Operation;
 use super::reactor::Reactor;
 use super::stderr::{Said, Stderr};
 use super::transport::{Ends, Flight, Transport};
-use crate::bus::port::{Input, Moment, Peer, WorkerKey, WorkerName};
+use crate::bus::port::{ClientKey, Input, Moment, Peer, Unstarted, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
 use spawn::NotStarted;
 
@@ -33,10 +34,11 @@ fn note_said(kept: &mut String, line: &[u8]) {
 
 impl<I: Io> Reactor<I> {
     /// Begins to start a worker. Its input is queued in its outbox meanwhile.
-    pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32) {
+    pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32, client: Option<ClientKey>) {
         self.connections.add(Transport::of_worker(), Endpoint::of_worker(worker, name));
-        if let Err(error) = self.workers.begin(worker, name.pool, generation) {
-            self.not_started(self.clock.now(), worker, name, &error.into());
+        let client = client.and_then(|client| self.listeners.grants.own_of(client));
+        if let Err(error) = self.workers.begin(worker, name.pool, generation, client) {
+            self.not_started(self.clock.now(), worker, name, &error);
         }
     }
 
@@ -68,6 +70,10 @@ impl<I: Io> Reactor<I> {
     }
 
     fn not_started(&mut self, now: Moment, worker: WorkerKey, name: WorkerName, error: &NotStarted) {
+        if error.is_of_client {
+            let (why, fault) = (error.error.to_string(), Unstarted::Client);
+            return self.tell(now, Input::SpawnFailed { worker, why, fault });
+        }
         let pool = &self.workers.pools[name.pool.index()];
         let user = pool.rights.identity.as_ref().map_or_else(String::new, |identity| format!(" as {identity}"));
         let why = format!("cannot start \"{}\" ({}){user}: {error}", pool.command, pool.program.display());
@@ -76,7 +82,8 @@ impl<I: Io> Reactor<I> {
             error.error.raw_os_error(),
             Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS)
         );
-        self.tell(now, Input::SpawnFailed { worker, why, short });
+        let fault = if short { Unstarted::Shortage } else { Unstarted::Command };
+        self.tell(now, Input::SpawnFailed { worker, why, fault });
     }
 
     /// Reads a worker's stderr, or the rest of it.

@@ -4,6 +4,7 @@ use std::io;
 
 use rustix::process::Rlimit;
 
+use super::own::Own;
 use super::starter::Started;
 use super::usage::{self, Usage};
 use crate::bus::port::{Exit, Signal, WorkerKey};
@@ -11,12 +12,15 @@ use crate::config::Pool;
 
 /// Starts, signals and reaps worker processes.
 pub(crate) trait Processes {
-    /// Begins to start a worker of a pool, with `limit` as its limit of open files. The pipe for dead children becomes
-    /// readable once the result is there.
+    /// Begins to start a worker of a pool, with `limit` as its limit of open files, and the variables of its client. The pipe
+    /// for dead children becomes readable once the result is there.
     ///
     /// # Errors
     /// It cannot be begun.
-    fn begin(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<()>;
+    fn begin(&mut self, worker: WorkerKey, pool: &Pool, own: Option<Own>, limit: &Rlimit) -> io::Result<()>;
+
+    /// Workers get what is their clients' own from now on: we write no core dump that it could be in, nor do they.
+    fn keep_secrets(&mut self) {}
 
     /// The result of a start, if there is one.
     fn next_started(&mut self) -> Option<Started>;

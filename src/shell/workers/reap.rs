@@ -7,11 +7,13 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
-    Pid, Rlimit, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, waitpid,
+    Pid, Resource, Rlimit, WaitOptions, getpid, getrlimit, kill_process, kill_process_group, set_child_subreaper,
+    setrlimit, waitpid,
 };
 
+use super::own::Own;
 use super::processes::Processes;
-use super::spawn::{Job, memory_score, most_large_pipes};
+use super::spawn::{Job, Terms, memory_score, most_large_pipes};
 use super::starter::{Started, Starter};
 use super::usage::children;
 use crate::bus::port::{Exit, Signal, WorkerKey};
@@ -36,6 +38,8 @@ pub(crate) struct Reaper {
     memory_kills: Option<u64>,
     /// The oom_score_adj of workers.
     memory_score: Option<String>,
+    /// The limit of core dumps that we had, once ours is another one.
+    core: Option<Rlimit>,
     /// Results that were not taken yet.
     started: VecDeque<Started>,
     /// How many workers may have large pipes, if that is limited, and whether that was logged.
@@ -55,6 +59,7 @@ impl Reaper {
             starters: HashMap::new(),
             memory_kills: cgroup::memory_kills(),
             memory_score: memory_score(),
+            core: None,
             started: VecDeque::new(),
             most_large_pipes: most_large_pipes(),
             told_of_pipes: false,
@@ -120,15 +125,31 @@ impl Reaper {
 }
 
 impl Processes for Reaper {
-    fn begin(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<()> {
+    fn begin(&mut self, worker: WorkerKey, pool: &Pool, own: Option<Own>, limit: &Rlimit) -> io::Result<()> {
         let has_large_pipes = self.may_have_large_pipes();
-        let job = Job::new(pool, limit, self.memory_score.clone(), has_large_pipes)?;
+        // A worker with secrets of its client dumps nothing, as we do.
+        let core = self.core.filter(|_| own.is_none());
+        let terms = Terms { descriptors: limit, core, memory_score: self.memory_score.clone(), has_large_pipes };
+        let job = Job::new(pool, own, terms)?;
         let user = pool.rights.identity.as_ref().map(|identity| identity.user);
         let starter = match self.starters.entry(user) {
             Entry::Occupied(starter) => starter.into_mut(),
             Entry::Vacant(none) => none.insert(Starter::new(&self.teller)?),
         };
         starter.begin(worker, job)
+    }
+
+    fn keep_secrets(&mut self) {
+        if self.core.is_none() {
+            let ours = getrlimit(Resource::Core);
+            // With a limit of 1 nothing is written to a file, which is larger, and nothing passed to a program (core(5) names
+            // 0 for that, but then the program decides).
+            match setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: ours.maximum }) {
+                Ok(()) => self.core = Some(ours),
+                // The limit is 0, and may not be raised: then there are no files either.
+                Err(error) => tracing::debug!("the limit of core dumps stays: {error}"),
+            }
+        }
     }
 
     fn next_started(&mut self) -> Option<Started> {

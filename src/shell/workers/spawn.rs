@@ -15,10 +15,14 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 use rustix::process::{Gid, Pid, Rlimit, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 use rustix::thread::{CapabilitySet, capabilities};
+use zeroize::Zeroizing;
 
 pub(crate) use super::child::Job;
 use super::child::{Child, LONGEST_START};
+use super::own::Own;
+use crate::config::reference::Value;
 use crate::config::{Identity, Pool};
+use crate::small_file;
 
 /// Capacity of the pipes that messages pass through in bytes: large messages need fewer turns than with the kernel's
 /// 64 KiB.
@@ -113,11 +117,20 @@ pub(crate) struct NotStarted {
     /// The child's failed system call, if it was one.
     pub step: Option<&'static str>,
     pub error: io::Error,
+    /// It is for want of what its client has to bring, and the error says what.
+    pub is_of_client: bool,
+}
+
+impl NotStarted {
+    /// Its client lacks something.
+    pub(in crate::shell) fn of_client(why: String) -> Self {
+        Self { is_of_client: true, ..io::Error::other(why).into() }
+    }
 }
 
 impl From<io::Error> for NotStarted {
     fn from(error: io::Error) -> Self {
-        Self { step: None, error }
+        Self { step: None, error, is_of_client: false }
     }
 }
 
@@ -147,37 +160,44 @@ impl fmt::Display for NotStarted {
     }
 }
 
+/// What the workers of all pools have in common.
+pub(crate) struct Terms<'t> {
+    /// Their limit of open files.
+    pub descriptors: &'t Rlimit,
+    /// Their limit of core dumps, if that is not ours.
+    pub core: Option<Rlimit>,
+    /// Their oom_score_adj ([`memory_score`]).
+    pub memory_score: Option<String>,
+    /// Their pipes are large, or those that the kernel makes.
+    pub has_large_pipes: bool,
+}
+
+/// The environment of a worker, which is overwritten when it is dropped: values are secrets.
+type Environment = Zeroizing<Vec<CString>>;
+
 impl Job {
-    /// A worker of `pool`, with `descriptors` as its limit of open files, its oom_score_adj ([`memory_score`]), and large
-    /// pipes or those that the kernel makes.
+    /// A worker of `pool`, with the variables of the client that it is for, if it is for one.
     ///
     /// # Errors
-    /// The command, an argument or a variable contains a zero byte.
-    pub(crate) fn new(
-        pool: &Pool,
-        descriptors: &Rlimit,
-        memory_score: Option<String>,
-        has_large_pipes: bool,
-    ) -> io::Result<Self> {
+    /// The command or an argument contains a zero byte.
+    pub(crate) fn new(pool: &Pool, own: Option<Own>, terms: Terms<'_>) -> io::Result<Self> {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
         let mut variables = BTreeMap::new();
         variables.extend(std::env::vars_os().filter(|(name, _)| !is_our_own(name)));
         if let Some(identity) = &pool.rights.identity {
             name_the_user(&mut variables, identity);
         }
-        variables.extend(pool.env.iter().map(|(name, value)| (name.into(), value.into())));
-        let assignment = |(mut name, value): (OsString, OsString)| {
-            name.push("=");
-            name.push(value);
-            CString::new(name.into_vec()).map_err(io::Error::from)
-        };
+        let Terms { descriptors, core, memory_score, has_large_pipes } = terms;
         let arguments = std::iter::once(&pool.command).chain(&pool.args).map(|argument| text(argument.as_ref()));
         Ok(Self {
             program: text(pool.program.as_os_str())?,
             arguments: arguments.collect::<io::Result<_>>()?,
-            environment: variables.into_iter().map(assignment).collect::<io::Result<_>>()?,
+            variables,
+            env: pool.env.clone(),
+            own,
             cwd: pool.cwd.as_ref().map(|cwd| text(cwd.as_os_str())).transpose()?,
             descriptors: *descriptors,
+            core,
             rights: pool.rights.clone(),
             groups: pool
                 .rights
@@ -197,6 +217,7 @@ impl Job {
     /// # Errors
     /// The error of pipe2(2), clone(2) or a system call of the child.
     pub(crate) fn start(&self, pid: &AtomicI32) -> Result<Spawned, NotStarted> {
+        let environment = self.environment()?;
         let [(stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)] = self.pipes()?;
         for pipe in [&stdin, &stdout].into_iter().filter(|_| self.has_large_pipes) {
             // A user at the limit of pipe memory gets the kernel's default, which is slower but works.
@@ -205,22 +226,56 @@ impl Job {
         for ours in [&stdin, &stdout, &stderr] {
             fcntl_setfl(ours, fcntl_getfl(ours)? | OFlags::NONBLOCK)?;
         }
-        let child = Child::new(self, [&stdin_theirs, &stdout_theirs, &stderr_theirs]);
+        let child = Child::new(self, &environment, [&stdin_theirs, &stdout_theirs, &stderr_theirs]);
         let began = Instant::now();
         match child.run(pid)? {
             (child, None)
                 if self.rights.identity.is_some() && began.elapsed() >= LONGEST_START && was_killed(child) =>
             {
                 let why = format!("not done within {} s, and given up", LONGEST_START.as_secs());
-                Err(NotStarted { step: Some("execve"), error: io::Error::new(io::ErrorKind::TimedOut, why) })
+                Err(NotStarted { step: Some("execve"), ..io::Error::new(io::ErrorKind::TimedOut, why).into() })
             }
             (child, None) => Ok(Spawned { pid: child.as_raw_nonzero().get().cast_unsigned(), stdin, stdout, stderr }),
             (child, Some((step, error))) => {
                 // It is our child, which is reaped only here.
                 let _ = waitpid(Some(child), WaitOptions::empty());
-                Err(NotStarted { step: Some(step), error: error.into() })
+                Err(NotStarted { step: Some(step), ..error.into() })
             }
         }
+    }
+
+    /// Its whole environment. Files are read here, where the loop does not wait.
+    ///
+    /// # Errors
+    /// Something that a variable stands for cannot be read, or what its client has to bring.
+    fn environment(&self) -> Result<Environment, NotStarted> {
+        let own = self.own.as_ref().map(Own::read).transpose().map_err(NotStarted::of_client)?.unwrap_or_default();
+        let is_own = |name: &OsStr| own.iter().any(|(own, _)| *name == **own);
+        let most = self.variables.len() + self.env.len() + own.len();
+        let mut environment = Environment::new(Vec::with_capacity(most));
+        let mut set = |name: &OsStr, value: &[u8]| -> io::Result<()> {
+            // With room for all of it no part of it is left where it was before.
+            let mut text = Zeroizing::new(Vec::with_capacity(name.len() + value.len() + 2));
+            text.extend_from_slice(name.as_bytes());
+            text.push(b'=');
+            text.extend_from_slice(value);
+            environment.push(CString::new(std::mem::take(&mut *text))?);
+            Ok(())
+        };
+        for (name, value) in &self.variables {
+            let is_set = name.to_str().is_some_and(|name| self.env.contains_key(name)) || is_own(name);
+            if !is_set {
+                set(name, value.as_bytes())?;
+            }
+        }
+        for (name, text) in self.env.iter().filter(|(name, _)| !is_own(name.as_ref())) {
+            let value = value_of(text).map_err(|error| io::Error::new(error.kind(), format!("env.{name}: {error}")))?;
+            set(name.as_ref(), &value)?;
+        }
+        for (name, value) in &own {
+            set(name.as_ref(), value)?;
+        }
+        Ok(environment)
     }
 
     /// Three pipes that the worker's user owns: opening /dev/stderr opens the pipe again, which checks its permissions.
@@ -236,6 +291,31 @@ impl Job {
         // SAFETY: the same, with the previous values.
         unsafe { (libc::setfsuid(user as libc::uid_t), libc::setfsgid(group as libc::gid_t)) };
         pipes
+    }
+}
+
+/// What a text in `env` of a pool stands for.
+///
+/// # Errors
+/// It refers to something that cannot be read.
+fn value_of(text: &str) -> io::Result<Zeroizing<Vec<u8>>> {
+    match Value::of(text) {
+        Value::Text(text) => Ok(Zeroizing::new(text.as_bytes().to_vec())),
+        Value::File(path) => {
+            let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+            let mut bytes = Zeroizing::new(small_file::read(path).map_err(failed)?);
+            if bytes.last() == Some(&b'\n') {
+                bytes.pop();
+            }
+            if bytes.contains(&0) {
+                return Err(failed(io::Error::other("it has a zero byte")));
+            }
+            Ok(bytes)
+        }
+        Value::Env(name) => {
+            let value = std::env::var_os(name).map(|value| Zeroizing::new(value.into_vec()));
+            value.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("the daemon has no variable {name}")))
+        }
     }
 }
 
@@ -295,7 +375,9 @@ mod tests {
         let mut pool = Config::embedded(Path::new(program)).pools.remove(0);
         pool.args = arguments.iter().copied().map(str::to_owned).collect();
         change(&mut pool);
-        Job::new(&pool, &getrlimit(Resource::Nofile), None, false).expect("no zero bytes")
+        let descriptors = &getrlimit(Resource::Nofile);
+        let terms = Terms { descriptors, core: None, memory_score: None, has_large_pipes: false };
+        Job::new(&pool, None, terms).expect("no zero bytes")
     }
 
     /// Starts it in a thread whose signals are blocked, perhaps with these capabilities alone, and looks at the result
@@ -341,7 +423,7 @@ mod tests {
     /// The failed step and its error; no process is left.
     fn failure(job: &Job, left: Option<CapabilitySet>) -> (&'static str, Errno) {
         started(job, left, |pid, result| {
-            let NotStarted { step, error } = result.err().expect("it is not started");
+            let NotStarted { step, error, .. } = result.err().expect("it is not started");
             let left = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
             assert_eq!(left.err(), Some(Errno::CHILD), "the child is reaped");
             let error = Errno::from_io_error(&error).expect("an error of the kernel");

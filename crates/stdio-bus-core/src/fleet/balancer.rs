@@ -9,6 +9,7 @@ use ndjson_scan::decoded;
 
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
+use crate::fleet::eras::expect_modern;
 use crate::fleet::eras::lending::{lent_worker, preferred_in};
 use crate::fleet::pool::Pools;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId, SlotId};
@@ -353,7 +354,7 @@ impl Group {
                 ": the last one ended before it had answered anything, and the next one starts in {} ms",
                 wait(until)
             ),
-            _ if restarts().all(|restarts| restarts.is_given_up()) => {
+            _ if !self.slots.is_empty() && restarts().all(|restarts| restarts.is_given_up()) => {
                 let which = match (fleet, self.slots.len()) {
                     (Some(_), 1) => "the spare one was",
                     (Some(_), _) => "the spare ones were",
@@ -398,6 +399,12 @@ impl Fleets {
         {
             return Err(denied);
         }
+        // A reload has made its workers personal.
+        if let Some(fleet) = self.balancer[group].only_fleet().filter(|fleet| fleet.era == Era::Modern)
+            && ctx.settings.pools[fleet].personal
+        {
+            expect_modern(&self.pools, ctx, fleet.pool)?;
+        }
         if self.waits_for_resume(group, line) {
             return Err(Refusal(Reason::NoWorker, "the operator has paused the pool".into()));
         }
@@ -429,6 +436,9 @@ impl Fleets {
         if is_its_own && !lends {
             // It is closed, for another worker would know nothing of it.
             return Err(Refusal(Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
+        }
+        if let Some(why) = ctx.clients.get_mut(client).and_then(|client| client.set_lack(None)) {
+            return Err(Refusal(Reason::CredentialsMissing, why.into()));
         }
         let worker = match assignment {
             // A lent worker goes back before another one is lent.

@@ -67,7 +67,8 @@ impl Fleets {
         }
         let now = ctx.time.now();
         // Whether a pool serves clients of 2026-07-28 is asked first, if that is not known (`wake_to_ask`).
-        let may_serve = |fleet: &FleetId| fleet.era == Era::Legacy || pools.pool_era(fleet.pool) == Some(Era::Modern);
+        let may_serve =
+            |fleet: &FleetId| fleet.era == Era::Legacy || pools.pool_era(ctx, fleet.pool) == Some(Era::Modern);
         let is_asleep =
             |fleet: &FleetId| pools[*fleet].is_asleep && pools[*fleet].may_start_any(ctx) && may_serve(fleet);
         let asleep = || here.fleets().filter(|fleet| is_asleep(fleet) && goes_on(*fleet));
@@ -87,7 +88,7 @@ impl Fleets {
     pub(crate) fn wake_to_ask(&mut self, ctx: &mut Ctx, pool: PoolId) {
         let [legacy, modern] = Era::BOTH.map(|era| pool.of(era));
         if !self.pools.has(modern)
-            || self.pools.pool_era(pool).is_some()
+            || self.pools.pool_era(ctx, pool).is_some()
             || self.pools[pool].is_paused()
             || ctx.shutdown.refuses_requests()
         {
@@ -114,7 +115,7 @@ impl Fleets {
         let now = ctx.time.now();
         self.pools.forget_old_era(fleet.pool);
         // As long as the era of the command is not known, a worker of the fleet that has the slots is asked.
-        let is_unknown = self.pools[fleet].rests() && self.pools.pool_era(fleet.pool).is_none();
+        let is_unknown = self.pools[fleet].rests() && self.pools.pool_era(ctx, fleet.pool).is_none();
         let other = self.pools.other(fleet).filter(|_| is_unknown);
         for woken in [Some(fleet), other].into_iter().flatten() {
             let here = &mut self.pools[woken];

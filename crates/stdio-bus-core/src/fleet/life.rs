@@ -18,7 +18,7 @@ use crate::flow::gate::Hold;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::peers::{Client, Phase, Workers};
-use crate::port::{Effect, Exit, Signal};
+use crate::port::{Effect, Exit, Signal, Unstarted};
 use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
 use crate::tally::ENDS;
@@ -51,14 +51,39 @@ impl Bus {
         self.fleets.give_turns(&mut self.ctx);
     }
 
-    pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
-        self.ctx.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
-        if let Some(worker) = self.ctx.workers.get_mut(key) {
-            worker.process.fail_to_start(short);
-            self.fleets.pools[worker.fleet.pool].tally.note(Reason::SpawnFailed);
+    pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, fault: Unstarted) {
+        match fault {
+            Unstarted::Client => self.fail_for_want_of_credentials(key, why),
+            Unstarted::Command | Unstarted::Shortage => {
+                self.ctx.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
+                if let Some(worker) = self.ctx.workers.get_mut(key) {
+                    worker.process.fail_to_start(fault == Unstarted::Shortage);
+                    self.fleets.pools[worker.fleet.pool].tally.note(Reason::SpawnFailed);
+                }
+            }
         }
         self.step(key, Event::SpawnFailed);
         self.fleets.give_turns(&mut self.ctx);
+    }
+
+    /// A worker was not started, since its client lacks what it has to bring: that client alone is told, and may try again.
+    fn fail_for_want_of_credentials(&mut self, key: WorkerKey, why: &str) {
+        let asked = self.requests.asked_of(&self.ctx, key.into());
+        let owner = self.ctx.workers.owner(key);
+        let has_lines = self.ctx.workers.get(key).is_some_and(|worker| worker.window.queued() > 0);
+        if let Some(owner) = owner.and_then(|owner| self.ctx.clients.get_mut(owner)).filter(|_| !has_lines) {
+            // Its line has waited for the start, and is handled next: with the same result.
+            owner.set_lack(Some(why.into()));
+        } else if asked.is_empty() {
+            let told = || (None, why.to_owned());
+            self.ctx.report_request(Reason::CredentialsMissing, [owner.map(Peer::Client), Some(key.into())], told);
+        }
+        for request in asked {
+            self.fail_request(request, Reason::CredentialsMissing, why);
+            self.requests.forget(&mut self.ctx, &mut self.sessions, request);
+        }
+        // However often it tries, starts for others are not late.
+        self.fleets.queue.slow_down_owner(&self.ctx, key);
     }
 
     /// Its process was reaped (spec 7.1).

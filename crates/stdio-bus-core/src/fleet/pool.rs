@@ -69,6 +69,17 @@ impl WorkerSlot {
     }
 }
 
+/// Where a worker that is started will be.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// In this slot.
+    In(SlotId),
+    /// With this client, which it belongs to.
+    With(ClientKey),
+    /// Nowhere yet: it is to take the slot of another one.
+    None,
+}
+
 /// How far a fleet is needed. A pool of an MCP listener has one for clients of either era. The workers that are started
 /// with the daemon may go to either: the first client that needs one decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -566,7 +577,7 @@ impl Fleets {
             self.pools.leave_slot(ctx, spare);
             spare
         } else if self.pools.may_grow(ctx, fleet) {
-            self.pools.start_worker(ctx, fleet, None, self.pools[fleet].settled)?
+            self.pools.start_worker(ctx, fleet, Place::With(client), self.pools[fleet].settled)?
         } else {
             return None;
         };
@@ -673,7 +684,7 @@ impl Pools {
         if self.is_full(ctx, slot.fleet) {
             return None;
         }
-        let worker = self.start_worker(ctx, slot.fleet, Some(slot), self[slot.fleet].settled)?;
+        let worker = self.start_worker(ctx, slot.fleet, Place::In(slot), self[slot.fleet].settled)?;
         let here = &mut self[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {
@@ -688,9 +699,14 @@ impl Pools {
         &mut self,
         ctx: &mut Ctx,
         fleet: FleetId,
-        slot: Option<SlotId>,
+        place: Place,
         generation: u32,
     ) -> Option<WorkerKey> {
+        let (slot, client) = match place {
+            Place::In(slot) => (Some(slot), None),
+            Place::With(client) => (None, Some(client)),
+            Place::None => (None, None),
+        };
         let (place, incarnation) = (ctx.workers.free_place(fleet.pool, slot), self.next_number);
         let name = WorkerName { pool: fleet.pool, place, incarnation };
         let settings = &ctx.settings.pools[fleet];
@@ -712,7 +728,7 @@ impl Pools {
         for limit in [settings.idle_stop, settings.start_timeout].into_iter().flatten() {
             ctx.wake_at(worker.into(), ctx.time.now().after(limit));
         }
-        ctx.out.push(Effect::Spawn { worker, name, generation });
+        ctx.out.push(Effect::Spawn { worker, name, generation, client });
         Some(worker)
     }
 

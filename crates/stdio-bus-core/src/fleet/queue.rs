@@ -108,6 +108,14 @@ impl WorkerQueue {
         }
     }
 
+    /// The worker of a client was not started: its source gets the next one at a limited rate.
+    pub(super) fn slow_down_owner(&mut self, ctx: &Ctx, worker: WorkerKey) {
+        let owner = ctx.workers.owner(worker).and_then(|owner| ctx.clients.identity(owner));
+        if let Some(source) = owner.map(|owner| owner.origin.source()) {
+            self.slow_down(ctx.time.now(), source, ctx.time.now());
+        }
+    }
+
     /// When the queue must be checked for this waiting client.
     fn due(&self, now: Moment, waiting: &Waiting) -> Moment {
         let paced = self.waits_until(now, waiting.source).filter(|_| waiting.for_turn);

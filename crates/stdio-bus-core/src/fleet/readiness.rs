@@ -178,7 +178,8 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     let (here, settings) = (&pools[fleet], &ctx.settings.pools[fleet]);
     let (id, slots) = (&settings.id, &here.slots);
     let workers = || slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
-    if workers().any(Worker::serves) || here.starts_on_demand(ctx, pools) {
+    let starts_for_each = settings.personal && pools.may_grow(ctx, fleet);
+    if workers().any(Worker::serves) || here.starts_on_demand(ctx, pools) || starts_for_each {
         return Ok(());
     }
     let out = slots.iter().filter(|slot| slot.is_out()).count();
@@ -227,6 +228,7 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     let failing = slots.iter().filter(|slot| slot.restarts.is_failing()).count();
     let what = match (given_up, failing) {
         (0, 0) if !is_coming && out > 0 => format!("the operator has taken {out} of {} out", slots.len()),
+        (0, 0) if settings.personal => "those of the last clients ended soon".to_owned(),
         (0, 0) if is_coming => "the first one is being started".to_owned(),
         (0, 0) => "the next one is not started yet".to_owned(),
         (0, waiting) => format!("{waiting} of {} wait for their restart", slots.len()),
@@ -298,7 +300,8 @@ impl View<'_> {
             let shows = |worker: &Worker| {
                 worker.end.stream.spoke_at().is_some() || now.since(worker.process.started()) >= FIRST_SIGN
             };
-            let lives = self.bus.ctx.workers.pool_runs(pool, shows) || self.bus.fleets.pools.is_asleep(pool);
+            let starts_late = self.bus.ctx.settings.pools[pool].personal || self.bus.fleets.pools.is_asleep(pool);
+            let lives = self.bus.ctx.workers.pool_runs(pool, shows) || starts_late;
             any_lives |= lives;
             lives || self.bus.fleets.pools.slots_of(&self.bus.ctx, pool).all(|slot| slot.restarts.has_failed())
         });

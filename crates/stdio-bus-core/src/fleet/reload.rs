@@ -69,7 +69,7 @@ impl Pools {
         let changes_tenure = was.max_age != is.max_age || was.max_requests != is.max_requests;
         // A client with a dedicated worker relies on no other client having used it.
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
-        let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
+        let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is) || was.personal != is.personal;
         if self[fleet].is_asleep() || self[fleet].rests() {
             self[fleet].growth = Growth::default();
         } else {

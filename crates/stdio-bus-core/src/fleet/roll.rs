@@ -22,7 +22,7 @@ use crate::fleet::Fleets;
 use crate::fleet::demand::pass_idleness_on;
 use crate::fleet::eras::discovery::Question;
 use crate::fleet::life::{end_worker, stop_worker};
-use crate::fleet::pool::{Fleet, Pools};
+use crate::fleet::pool::{Fleet, Place, Pools};
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::peers::Workers;
@@ -115,7 +115,7 @@ impl Fleets {
             Some(due) => ctx.timers.arm(Timer::Fleet(fleet), due),
             None => {
                 let generation = ctx.settings.pools[fleet].generation;
-                let candidate = self.pools.start_worker(ctx, fleet, None, generation);
+                let candidate = self.pools.start_worker(ctx, fleet, Place::None, generation);
                 let roll = &mut self.pools[fleet].roll;
                 (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
                 match candidate {

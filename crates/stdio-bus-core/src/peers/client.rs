@@ -1,5 +1,6 @@
 //! What the core knows of one client connection.
 
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -101,6 +102,8 @@ struct Cold {
     offers: Offers,
     /// Its next line gets no worker of its own: it has waited for too long, or with too many (`fleet/queue.rs`).
     gets_no_worker: bool,
+    /// Why no worker of its own was started for its next line: what it has to bring is missing (`fleet/life.rs`).
+    lacks: Option<Box<str>>,
     /// Since when it has no connection, if it is a session of an MCP listener.
     detached: Option<Moment>,
     /// Its own worker has ended before its first answer, and it may get another one (`fleet/life.rs`).
@@ -117,6 +120,7 @@ blank!(
         lists_told: [0; LISTS],
         offers: Offers::NONE,
         gets_no_worker: false,
+        lacks: None,
         detached: None,
         has_lost_worker: false,
     }
@@ -304,6 +308,14 @@ impl Client {
     /// Its next line gets no worker of its own, or may get one again. Returns whether it might not before.
     pub(crate) fn refuse_worker(&mut self, is_refused: bool) -> bool {
         core::mem::replace(&mut self.cold.gets_no_worker, is_refused)
+    }
+
+    /// No worker of its own was started for its next line, for this reason, or none is said.
+    pub(crate) fn set_lack(&mut self, why: Option<Box<str>>) -> Option<Box<str>> {
+        if self.cold.lacks.is_none() && why.is_none() {
+            return None;
+        }
+        core::mem::replace(&mut self.cold.lacks, why)
     }
 
     /// Since when it has no connection, if it is a session of an MCP listener.

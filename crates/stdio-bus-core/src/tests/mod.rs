@@ -31,6 +31,7 @@ mod openings;
 mod operator;
 mod overview;
 mod pause;
+mod personal;
 mod pools;
 mod progress;
 mod purity;
@@ -64,7 +65,7 @@ use super::Bus;
 use super::index::{ListenerId, PoolId};
 use super::overview::{Questions, RequestRow};
 use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, WorkerKey};
-use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal};
+use super::port::{Close, Effect, Exit, Input, Next, Origin, Place, Signal, Unstarted};
 use super::report::{Level, Reason, Report, WorkerName};
 use super::settings::{Assignment, IdCollision, Limits, Listener, Pool, Routing, SessionAccess, Settings, ToolRules};
 
@@ -77,6 +78,8 @@ struct Bench {
     workers: Vec<WorkerKey>,
     /// The command that each worker was started with, by its pool and generation.
     commands: Vec<(WorkerKey, usize, u32)>,
+    /// The client that each worker was started for, if it was for one.
+    started_for: Vec<(WorkerKey, Option<ClientKey>)>,
     /// Started workers run at once.
     spawns: bool,
     /// Workers whose start was confirmed.
@@ -194,6 +197,7 @@ impl Bench {
             wires: BTreeMap::new(),
             workers: Vec::new(),
             commands: Vec::new(),
+            started_for: Vec::new(),
             spawns: false,
             spawned: Vec::new(),
             reports: Vec::new(),
@@ -247,8 +251,9 @@ impl Bench {
                     self.wire(peer).paused = false;
                     resumed.push(peer);
                 }
-                Effect::Spawn { worker, name, generation } => {
+                Effect::Spawn { worker, name, generation, client } => {
                     self.workers.push(worker);
+                    self.started_for.push((worker, client));
                     self.commands.push((worker, name.pool.index(), generation));
                 }
                 Effect::CloseStdin(worker) => self.told.push((worker, Told::End)),

@@ -7,9 +7,11 @@
 //!
 //! # Reading order
 //! `caller.rs`, `hosts.rs` (names of this machine, DNS rebinding), `forwarded.rs` (clients behind proxies), `identity.rs`
-//! (their names), `oauth.rs` (where they sign in), `tokens.rs`, `policy.rs`, `refusal.rs`.
+//! (their names), `oauth.rs` (where they sign in), `credentials.rs` (what they bring for their own workers), `tokens.rs`,
+//! `policy.rs`, `refusal.rs`.
 
 mod caller;
+mod credentials;
 pub mod forwarded;
 mod hosts;
 mod identity;
@@ -19,6 +21,7 @@ mod refusal;
 mod tokens;
 
 pub use caller::{Caller, Token, bearer, page};
+pub use credentials::Credentials;
 pub use hosts::{is_loopback, names_this_machine};
 pub use identity::{Claims, Groups, Identity, LONGEST_NAME};
 pub use oauth::OAuth;

@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 use super::small::{After, Ground, SmallWorld, Wire};
 use super::twins::Twins;
 use super::{Draws, Random};
-use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Origin, Peer, Place, Signal, WorkerKey};
+use crate::bus::port::{
+    ClientKey, Close, Effect, Exit, Input, Moment, Origin, Peer, Place, Signal, Unstarted, WorkerKey,
+};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
     Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings, Start,
@@ -403,7 +405,7 @@ impl World {
         if self.ground.random.one_in(10) {
             self.note(format!("worker {at} cannot be started"));
             self.workers[at].goes();
-            return self.handle(Input::SpawnFailed { worker, why: "no such file".into(), short: false });
+            return self.handle(Input::SpawnFailed { worker, why: "no such file".into(), fault: Unstarted::Command });
         }
         self.note(format!("worker {at} runs"));
         self.workers[at].starts(self.ground.now);

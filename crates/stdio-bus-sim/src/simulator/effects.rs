@@ -47,7 +47,7 @@ impl World {
                 Effect::Insert { to, text } => self.queue(to, text.as_bytes(), hearing, &mut call.due),
                 Effect::Pause(peer) => self.pause(peer, &mut call),
                 Effect::Resume(peer) => self.resume(peer),
-                Effect::Spawn { worker, name, generation } => self.start_worker(worker, name, generation),
+                Effect::Spawn { worker, name, generation, .. } => self.start_worker(worker, name, generation),
                 Effect::CloseStdin(worker) => {
                     let at = self.worker(worker);
                     self.workers[at].process.closes_stdin();

@@ -2,14 +2,14 @@
 
 use super::wires::any_token;
 use super::{Todo, World};
-use crate::bus::port::{Exit, Input, Peer};
+use crate::bus::port::{Exit, Input, Peer, Unstarted};
 use crate::bus::settings::SessionAccess;
 use crate::line::{Draft, Ids, Kind, LISTS, Line, Meant, Party};
 use crate::peers::Heard;
 
 impl World {
     pub(super) fn spawned(&mut self, at: usize, runs: bool) {
-        let short = self.random.one_in(3);
+        let fault = if self.random.one_in(3) { Unstarted::Shortage } else { Unstarted::Command };
         let worker = &mut self.workers[at];
         let (key, party) = (worker.key, Some(Party::Worker(at)));
         if runs {
@@ -23,7 +23,7 @@ impl World {
             self.handle(
                 "cannot be started",
                 party,
-                Input::SpawnFailed { worker: key, why: "no such file".into(), short },
+                Input::SpawnFailed { worker: key, why: "no such file".into(), fault },
             );
         }
     }

@@ -251,8 +251,11 @@ impl Pools {
     }
 
     /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
-    /// 2026-07-28, and usually others.
-    pub(crate) fn pool_era(&self, pool: PoolId) -> Option<Era> {
+    /// 2026-07-28, and usually others. Where workers are for one client each it does not matter.
+    pub(crate) fn pool_era(&self, ctx: &Ctx, pool: PoolId) -> Option<Era> {
+        if ctx.settings.pools.get(pool.index())?.personal {
+            return Some(Era::Legacy);
+        }
         let discovery = self.discovery(pool)?;
         // What another command served, which was replaced while the pool was asleep, does not hold for this one.
         discovery.era.filter(|era| *era == Era::Modern || !self.has_slept_over(pool))

@@ -124,9 +124,20 @@ impl Pools {
     }
 }
 
-fn expect_modern(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<(), Refusal> {
+/// Whether a pool serves clients of 2026-07-28.
+///
+/// # Errors
+/// It does not, or it is not known yet.
+pub(super) fn expect_modern(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<(), Refusal> {
     let id = &ctx.settings.pools[pool].id;
-    match pools.pool_era(pool) {
+    match pools.pool_era(ctx, pool) {
+        _ if ctx.settings.pools[pool].personal => {
+            let text = format!(
+                "each client of pool \"{id}\" has a worker of its own, and that needs a session, which {MODERN} has not; begin with \
+                 initialize"
+            );
+            Err(Refusal(Reason::EraUnsupported, text))
+        }
         Some(Era::Modern) => Ok(()),
         None => {
             let text = format!("no worker of pool \"{id}\" has said yet whether it serves {MODERN}");

@@ -1,0 +1,111 @@
+//! Variables of workers that are those of the client that a worker is for (`pools[].env_from`).
+
+use std::path::PathBuf;
+
+use super::document::{Node, Object, Reader};
+use super::listeners::header_fault;
+use super::values::checked;
+use crate::bus::settings::{Assignment, Start};
+
+/// What the worker of a client gets as its variables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EnvFrom {
+    /// The folder with a file for each verified name.
+    pub files: Option<PathBuf>,
+    /// The header of a request, as it was written, and the variable that gets its value.
+    pub headers: Vec<(Box<str>, String)>,
+}
+
+/// Variables that decide what a worker runs: a client is not to choose them.
+fn is_dangerous(name: &str) -> bool {
+    const NAMES: [&str; 12] = [
+        "PATH",
+        "HOME",
+        "IFS",
+        "ENV",
+        "BASH_ENV",
+        "NODE_OPTIONS",
+        "PYTHONPATH",
+        "PYTHONSTARTUP",
+        "PYTHONHOME",
+        "PERL5OPT",
+        "RUBYOPT",
+        "JAVA_TOOL_OPTIONS",
+    ];
+    name.starts_with("LD_") || NAMES.contains(&name)
+}
+
+/// `pools[].env_from`. `env` has the variables that the configuration sets.
+pub(super) fn env_from<'t>(
+    reader: &mut Reader<'t>,
+    object: &Object<'t>,
+    assignment: Assignment,
+    sets: impl Fn(&str) -> bool,
+) -> Option<EnvFrom> {
+    let node = object.get("env_from")?;
+    if assignment != Assignment::Dedicated {
+        let hint = "set \"assignment\": \"dedicated\": each client has a worker of its own then".to_owned();
+        reader.fail(node, "is for dedicated pools: a worker that clients share is nobody's own", Some(hint));
+    }
+    if let Some(node) = object.get("instances") {
+        let hint =
+            "leave instances out: each worker is started for its client, and max_instances says how many".to_owned();
+        reader.fail(
+            node,
+            "keeps workers before anybody has come, and with env_from each is for one client",
+            Some(hint),
+        );
+    }
+    let starts = [Start::AtOnce, Start::OnDemand];
+    if let Some(node) = object.get("start").filter(|_| reader.choice(object, "start", starts) == Some(Start::OnDemand))
+    {
+        let hint = "leave start out: each worker is started when its client needs it".to_owned();
+        reader.fail(node, "is for pools that are awake or asleep for all clients", Some(hint));
+    }
+    let from = reader.object(node, "pools[].env_from")?;
+    let files = from.get("files").and_then(|node| {
+        let path = reader.string(node)?;
+        let path = checked(&path).map(PathBuf::from).map_err(|why| format!("the folder {path:?} {why}"));
+        reader.found(node, path)
+    });
+    let headers = from.get("headers").map(|node| headers(reader, node, sets)).unwrap_or_default();
+    if from.get("files").is_none() && headers.is_empty() {
+        let hint = "write \"files\": \"/etc/stdio-bus/users\", or \"headers\": {\"X-Github-Token\": \"GITHUB_TOKEN\"}";
+        reader.fail(node, "says nowhere what a client has of its own", Some(hint.to_owned()));
+    }
+    Some(EnvFrom { files, headers })
+}
+
+fn headers<'t>(reader: &mut Reader<'t>, node: &Node<'t>, sets: impl Fn(&str) -> bool) -> Vec<(Box<str>, String)> {
+    let mut headers: Vec<(Box<str>, String)> = Vec::new();
+    for (header, header_node, variable) in reader.strings_by_name(node).unwrap_or_default() {
+        let is_first = !headers.iter().any(|(_, known)| *known == variable);
+        let why = if let Some(why) = header_fault(&header) {
+            why
+        } else if headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(&header)) {
+            format!("{header:?} is given twice")
+        } else if variable.is_empty() || variable.contains(['=', '\0']) {
+            format!("{variable:?} cannot be the name of a variable")
+        } else if is_dangerous(&variable) {
+            format!("with {variable} clients would choose what the worker runs")
+        } else if sets(&variable) {
+            format!("{variable} is in env, too, and can have one value")
+        } else if !is_first {
+            format!("{variable} is that of another header, and can have one value")
+        } else {
+            headers.push((header.into(), variable));
+            continue;
+        };
+        reader.fail(&header_node, why, None);
+    }
+    headers
+}
+
+impl EnvFrom {
+    /// What would be set, as far as that is known before a client has come.
+    pub fn says(&self) -> String {
+        let headers = self.headers.iter().map(|(header, variable)| format!("{variable} from the header {header}"));
+        let files = self.files.iter().map(|files| format!("what is in {}/{{token,cn,user}}/NAME.env", files.display()));
+        headers.chain(files).collect::<Vec<_>>().join(", ")
+    }
+}

@@ -1,0 +1,249 @@
+//! Files of variables, one for each verified name: `FOLDER/KIND/NAME.env`. They are opened by name, so a name is checked, and no
+//! link is followed below the folder.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat};
+use rustix::io::Errno;
+use zeroize::Zeroizing;
+
+use crate::bus::port::{Owner, Vouches};
+
+/// Maximum size of a file in bytes.
+const LARGEST: u64 = 64 * 1024;
+/// Maximum length of the name of a file in bytes, on all usual file systems.
+const LONGEST: usize = 255;
+/// What the names of such files end with.
+pub(crate) const ENDING: &str = ".env";
+
+/// Variables and their values, which are overwritten when they are dropped.
+pub(crate) type Variables = Vec<(String, Zeroizing<Vec<u8>>)>;
+
+/// The names of the subfolders: the same text is another name if somebody else vouches for it.
+pub(crate) const KINDS: [(Vouches, &str); 3] =
+    [(Vouches::Token, "token"), (Vouches::Certificate, "cn"), (Vouches::Proxy, "user")];
+
+/// The subfolder of a name, and its file there.
+///
+/// # Errors
+/// No file can be called so.
+pub(crate) fn place(owner: Owner<'_>) -> Result<(&'static str, String), String> {
+    let kind = KINDS.iter().find(|(vouches, _)| *vouches == owner.vouches).map_or("", |(_, kind)| kind);
+    let name = owner.name;
+    let is_good = !name.is_empty()
+        && !name.starts_with('.')
+        && !name.contains('/')
+        && !name.chars().any(char::is_control)
+        && name.len() + ENDING.len() <= LONGEST;
+    match is_good {
+        true => Ok((kind, format!("{name}{ENDING}"))),
+        false => Err(format!(
+            "the {kind} {name:?} can have no file of credentials: a file's name has no slash, no dot at its beginning and at \
+             most {LONGEST} bytes"
+        )),
+    }
+}
+
+/// The variables in a file. What is wrong does not say any value.
+///
+/// # Errors
+/// It does not exist, is no regular file, is too large, or is malformed.
+pub(crate) fn read(folder: &Path, kind: &str, file: &str) -> Result<Variables, String> {
+    let only_look = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let what = |error: Errno| match error {
+        Errno::NOENT => "does not exist".to_owned(),
+        Errno::LOOP | Errno::NOTDIR => "is a link, or lies behind one".to_owned(),
+        Errno::ACCESS => "may not be read by the user that runs stdio_bus".to_owned(),
+        error => format!("cannot be opened: {error}"),
+    };
+    let folder =
+        open(folder, only_look, Mode::empty()).map_err(|error| format!("lies in a folder that {}", what(error)))?;
+    let folder = openat(folder, kind, only_look | OFlags::NOFOLLOW, Mode::empty()).map_err(what)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(openat(folder, file, flags, Mode::empty()).map_err(what)?);
+    if fstat(&file).map_or(true, |file| FileType::from_raw_mode(file.st_mode) != FileType::RegularFile) {
+        return Err("is no regular file".to_owned());
+    }
+    // With room for all of it no part of it is left where it was before.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(LARGEST as usize + 2));
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(format!("is larger than {LARGEST} bytes"));
+    }
+    parse(&bytes)
+}
+
+/// A file of a folder: its path from there, the names of its variables or what is wrong with it, and whether every user of the
+/// machine can read it.
+pub(crate) struct Found {
+    pub path: String,
+    pub names: Result<Vec<String>, String>,
+    pub is_open: bool,
+}
+
+/// The files of a folder, by their paths. Those that no name leads to are left out.
+pub(crate) fn survey(folder: &Path) -> Vec<Found> {
+    let mut all = Vec::new();
+    for (vouches, kind) in KINDS {
+        let files = std::fs::read_dir(folder.join(kind)).into_iter().flatten().flatten();
+        for file in files.filter_map(|entry| entry.file_name().into_string().ok()) {
+            let leads = file.strip_suffix(ENDING).is_some_and(|name| place(Owner { vouches, name }).is_ok());
+            if leads {
+                let path = format!("{kind}/{file}");
+                let is_open = folder.join(&path).metadata().is_ok_and(|file| file.mode() & 0o004 != 0);
+                let names = read(folder, kind, &file).map(|all| all.into_iter().map(|(name, _)| name).collect());
+                all.push(Found { path, names, is_open });
+            }
+        }
+    }
+    all.sort_by(|one, other| one.path.cmp(&other.path));
+    all
+}
+
+/// The variables in a text: lines of `NAME=VALUE`. What systemd's EnvironmentFile= would read otherwise is refused.
+fn parse(bytes: &[u8]) -> Result<Variables, String> {
+    let mut variables = Variables::new();
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        let bad = |why: &str| Err(format!("is malformed in line {number}: {why}"));
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") || line.starts_with(b";") {
+            continue;
+        }
+        let Ok(text) = str::from_utf8(line) else { return bad("it is not UTF-8") };
+        let Some((name, value)) = text.split_once('=') else { return bad("it is no NAME=VALUE") };
+        let belongs = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(belongs) {
+            return bad("a name has letters, digits and _, and nothing else stands before the =");
+        }
+        if variables.iter().any(|(known, _)| known == name) {
+            return bad("its variable stands twice");
+        }
+        let value = value.trim_ascii();
+        let in_quotes = |quote: char| value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
+        let has = |text: &str, letters: &[char]| text.contains(letters);
+        let value = match (in_quotes('\''), in_quotes('"')) {
+            (Some(value), _) if !has(value, &['\'']) => value,
+            (_, Some(value)) if !has(value, &['"', '\\', '$', '`']) => value,
+            (None, None) if !has(value, &['\'', '"', '\\']) => value,
+            _ => {
+                return bad(
+                    "a value with quotes or a backslash has to stand in single quotes, which it has not itself",
+                );
+            }
+        };
+        if value.contains('\0') {
+            return bad("it has a zero byte");
+        }
+        variables.push((name.to_owned(), Zeroizing::new(value.as_bytes().to_vec())));
+    }
+    Ok(variables)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn parsed(text: &[u8]) -> Result<Vec<(String, String)>, String> {
+        let text_of = |value: Zeroizing<Vec<u8>>| String::from_utf8(value.to_vec()).expect("it is UTF-8");
+        parse(text).map(|all| all.into_iter().map(|(name, value)| (name, text_of(value))).collect())
+    }
+
+    #[test]
+    fn a_file_has_a_variable_in_each_line() {
+        let text =
+            b"# a comment\n; another\n\n A=1\nB = \r\nGITHUB_TOKEN=gh_1=2 # no comment \r\n_c='a\\b\"c'\nD=\"x y\"\nE=";
+        assert!(parsed(text).is_err(), "a blank before the =");
+        let text =
+            b"# a comment\n; another\n\n A=1\nB= \r\nGITHUB_TOKEN=gh_1=2 # no comment \r\n_c='a\\b\"c'\nD=\"x y\"\nE=";
+        let found = parsed(text).expect("it is right");
+        let found: Vec<(&str, &str)> = found.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+        let wanted = [
+            ("A", "1"),
+            ("B", ""),
+            ("GITHUB_TOKEN", "gh_1=2 # no comment"),
+            ("_c", "a\\b\"c"),
+            ("D", "x y"),
+            ("E", ""),
+        ];
+        assert_eq!(found, wanted);
+        assert_eq!(parsed(b""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused_with_its_line_and_without_its_value() {
+        for text in [
+            "s3cret",
+            "export A=s3cret",
+            "=s3cret",
+            "1A=s3cret",
+            "A-B=s3cret",
+            "A='s3cret",
+            "A=s3cret'",
+            "A=\"s3\"cret\"",
+            "A='s3'cret'",
+            "A=s3cret\\",
+            "A=s3\\cret",
+            "A=\"s3$cret\"",
+            "A=s3\0cret",
+            "A=1\nA=s3cret",
+        ] {
+            let text = format!("#\n{text}");
+            let why = parsed(text.as_bytes()).expect_err(&text);
+            assert!(why.contains("in line ") && !why.contains("s3"), "{why}");
+        }
+        assert!(parsed(b"A=\xff").is_err());
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_have_no_file_and_those_of_one_kind_not_that_of_another() {
+        let of = |vouches, name| place(Owner { vouches, name });
+        assert_eq!(of(Vouches::Token, "alice"), Ok(("token", "alice.env".to_owned())));
+        assert_eq!(of(Vouches::Certificate, "alice"), Ok(("cn", "alice.env".to_owned())));
+        assert_eq!(of(Vouches::Proxy, "a@example.com|x"), Ok(("user", "a@example.com|x.env".to_owned())));
+        let long = "x".repeat(252);
+        for bad in ["", ".", "..", ".alice", "../alice", "a/b", "/etc/passwd", "a\0b", "a\nb", &long] {
+            assert!(of(Vouches::Proxy, bad).is_err(), "{bad:?}");
+        }
+        assert!(of(Vouches::Proxy, &long[1..]).is_ok());
+    }
+
+    #[test]
+    fn no_link_is_followed_below_the_folder_and_only_small_regular_files_are_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |path: &str| folder.path().join(path);
+        fs::create_dir_all(at("users/token")).expect("a folder");
+        fs::create_dir_all(at("elsewhere")).expect("a folder");
+        for path in ["users/token/alice.env", "elsewhere/bob.env"] {
+            fs::write(at(path), "KEY=s3cret\n").expect("a file");
+        }
+        symlink(at("elsewhere/bob.env"), at("users/token/bob.env")).expect("a link");
+        symlink(at("elsewhere"), at("users/cn")).expect("a link");
+        symlink(at("users"), at("link")).expect("a link");
+        fs::create_dir(at("users/token/dir.env")).expect("a folder");
+        fs::write(at("users/token/large.env"), vec![b'#'; LARGEST as usize + 1]).expect("a file");
+        rustix::fs::mknodat(rustix::fs::CWD, at("users/token/fifo.env"), FileType::Fifo, 0o600.into(), 0)
+            .expect("a FIFO");
+        let read = |kind: &str, file: &str| read(&at("users"), kind, file);
+        assert_eq!(read("token", "alice.env").expect("it is there")[0].0, "KEY");
+        assert!(super::read(&at("link"), "token", "alice.env").is_ok(), "the folder itself is the operator's choice");
+        for (kind, file, why) in [
+            ("token", "nobody.env", "does not exist"),
+            ("user", "alice.env", "does not exist"),
+            ("token", "bob.env", "a link"),
+            ("cn", "bob.env", "a link"),
+            ("token", "dir.env", "no regular file"),
+            ("token", "fifo.env", "no regular file"),
+            ("token", "large.env", "larger than"),
+        ] {
+            let told = read(kind, file).expect_err(file);
+            assert!(told.contains(why), "{file}: {told}");
+        }
+        assert!(super::read(&at("none"), "token", "alice.env").expect_err("none").contains("lies in a folder"));
+    }
+}

@@ -108,7 +108,8 @@ fn pool(number: usize, draws: &mut Draws<'_>) -> Pool {
     let instances = draws.of("instances").range(1..5);
     let assignment = *draws.of("assignment").pick(&[Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated]);
     let more = more(assignment == Assignment::Dedicated, draws);
-    Pool {
+    let personal = assignment == Assignment::Dedicated && draws.of("personal").one_in(3);
+    let pool = Pool {
         id: format!("pool-{number}"),
         instances,
         max_instances: instances + more,
@@ -123,6 +124,11 @@ fn pool(number: usize, draws: &mut Draws<'_>) -> Pool {
         start: start(draws),
         idle_stop: sometimes(draws, "idle_stop", 2, 300..4000),
         ..Pool::default()
+    };
+    match personal {
+        // Each worker is started for its client, so there are none before.
+        true => Pool { personal, instances: 0, start: Start::AtOnce, idle_stop: None, ..pool },
+        false => pool,
     }
 }
 
@@ -213,8 +219,9 @@ fn change(next: &mut Settings, draws: &mut Draws<'_>) {
     match draws.of("what is changed").range(0..16) {
         0..4 => pool.generation += u32::from(!pool.is_gone),
         4 => {
-            pool.instances = draws.of("instances").range(1..5);
-            pool.max_instances = pool.instances + more(is_dedicated, draws);
+            let instances = draws.of("instances").range(1..5);
+            pool.instances = if pool.personal { 0 } else { instances };
+            pool.max_instances = instances + more(is_dedicated, draws);
         }
         5 => pool.request_timeout = sometimes(draws, "request_timeout", 2, 500..5000),
         6 => {
@@ -246,7 +253,7 @@ fn change(next: &mut Settings, draws: &mut Draws<'_>) {
             next.routing.id_collision = routing(draws).id_collision;
         }
     }
-    if draws.of("demand").one_in(8) {
+    if draws.of("demand").one_in(8) && !next.pools[at].personal {
         next.pools[at].start = start(draws);
         next.pools[at].idle_stop = sometimes(draws, "idle_stop", 2, 300..4000);
     }

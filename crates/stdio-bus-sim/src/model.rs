@@ -95,6 +95,8 @@ struct Worker {
     /// Clients that may stay on it, though it gets no new work.
     perhaps_of: BTreeSet<usize>,
     owner: Option<usize>,
+    /// The client that it was started for, if it was for one.
+    meant_for: Option<usize>,
     released: bool,
     /// It was started.
     ran: bool,

@@ -300,6 +300,8 @@ impl Model {
             self.clients[client].assigned.push((group, worker));
         }
         if assignment == Assignment::Dedicated {
+            let meant_for = self.workers[worker].meant_for;
+            assert!(meant_for.is_none_or(|meant| meant == client), "worker {worker} was started for another client");
             let owner = self.workers[worker].owner.replace(client);
             assert!(owner.is_none_or(|owner| owner == client), "worker {worker} has two clients");
             if owner.is_none() {

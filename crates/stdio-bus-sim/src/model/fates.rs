@@ -30,7 +30,9 @@ impl Model {
             |pool: &usize| !self.paused.contains(pool) || pools.iter().all(|pool| self.paused.contains(pool));
         let serves = |at: &Worker| at.serves && pools.contains(&at.pool) && gets_some(&at.pool);
         let may_keep = |worker: &Worker| assignment == Assignment::Client && worker.perhaps_of.contains(&client);
-        let free = |worker: &Worker| worker.takes && worker.owner.is_none() && (serves(worker) || may_keep(worker));
+        let is_for_it = |worker: &Worker| worker.meant_for.is_none_or(|meant| meant == client);
+        let is_free = |worker: &Worker| worker.takes && worker.owner.is_none() && is_for_it(worker);
+        let free = |worker: &Worker| is_free(worker) && (serves(worker) || may_keep(worker));
         let mut to: Vec<Party> = self
             .workers
             .iter()

@@ -136,9 +136,10 @@ impl Model {
         self.settings.pools[pool].assignment == Assignment::Dedicated
     }
 
-    /// A worker is being started.
-    pub fn started(&mut self, now: Moment, pool: usize) {
-        let Pool { instances, assignment, .. } = self.settings.pools[pool];
+    /// A worker is being started, for this client if it is for one.
+    pub fn started(&mut self, now: Moment, pool: usize, client: Option<usize>) {
+        let Pool { instances, assignment, personal, .. } = self.settings.pools[pool];
+        assert!(!personal || client.is_some(), "a worker of pool {pool} is started for nobody");
         let may_wake = (0..self.clients.len()).any(|client| !self.clients[client].gone && self.may_name(client, pool));
         let is_asleep = self.asleep.contains(&pool) && !self.seats.are_replaced();
         assert!(may_wake || !is_asleep, "pool {pool} is woken, and nobody can have asked for it");
@@ -155,6 +156,7 @@ impl Model {
             is_paused: false,
             perhaps_of: BTreeSet::new(),
             owner: None,
+            meant_for: client,
             released: false,
             ran: false,
             has_answered: false,

@@ -47,7 +47,11 @@ impl World {
                 Effect::Insert { to, text } => self.queue(to, text.as_bytes(), hearing, &mut call.due),
                 Effect::Pause(peer) => self.pause(peer, &mut call),
                 Effect::Resume(peer) => self.resume(peer),
-                Effect::Spawn { worker, name, generation, .. } => self.start_worker(worker, name, generation),
+                Effect::Spawn { worker, name, generation, client } => {
+                    let client = client.map(|client| self.client(client));
+                    self.model.started(self.now, name.pool.index(), client);
+                    self.start_worker(worker, name, generation);
+                }
                 Effect::CloseStdin(worker) => {
                     let at = self.worker(worker);
                     self.workers[at].process.closes_stdin();
@@ -236,7 +240,6 @@ impl World {
 
     fn start_worker(&mut self, key: WorkerKey, name: WorkerName, generation: u32) {
         let pool = name.pool.index();
-        self.model.started(self.now, pool);
         let draws = &mut Draws::new(&mut self.random);
         let end = End { pace: Self::any_pace(draws.of("pace")), ..End::default() };
         let limits = &self.settings.pools[pool];

@@ -38,7 +38,7 @@ impl Scenario {
             settings.listeners.truncate(1);
             settings.listeners[0].pools = None;
             let pool = &mut settings.pools[0];
-            (pool.instances, pool.max_instances) = (1, 1);
+            (pool.instances, pool.max_instances, pool.personal) = (1, 1, false);
             (pool.request_timeout, pool.idle_timeout) = (None, None);
         }
         let mut weights = faults::weights(draws);
@@ -152,6 +152,7 @@ fn share_names_alone(settings: &mut Settings) {
     settings.listeners.truncate(1);
     (settings.listeners[0].pools, settings.listeners[0].stdio) = (None, false);
     let pool = &mut settings.pools[0];
-    (pool.instances, pool.max_instances, pool.assignment) = (4, 8, Assignment::Dedicated);
+    (pool.max_instances, pool.assignment) = (8, Assignment::Dedicated);
+    pool.instances = if pool.personal { 0 } else { 4 };
     pool.deny_methods.clear();
 }

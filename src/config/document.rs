@@ -191,14 +191,20 @@ impl<'t> Reader<'t> {
 
     /// An object whose keys are user-defined, with string values.
     pub(super) fn strings_by_name(&mut self, node: &Node<'t>) -> Option<Vec<(String, Node<'t>, String)>> {
-        // Only `_comment` is a comment here, since `_JAVA_OPTIONS` is a real variable.
-        let members = self.members(node, |key| key == "_comment")?;
+        let members = self.by_name(node)?;
         let mut strings = Vec::with_capacity(members.len());
-        for (key, key_raw, value) in members {
+        for (key, place, value) in members {
             let text = self.string(&value)?;
-            strings.push((key, Node { raw: key_raw, path: value.path }, text));
+            strings.push((key, place, text));
         }
         Some(strings)
+    }
+
+    /// An object whose keys are user-defined: each with its place, and the value.
+    pub(super) fn by_name(&mut self, node: &Node<'t>) -> Option<Vec<(String, Node<'t>, Node<'t>)>> {
+        // Only `_comment` is a comment here, since `_JAVA_OPTIONS` is a real variable.
+        let members = self.members(node, |key| key == "_comment")?.into_iter();
+        Some(members.map(|(key, raw, value)| (key, Node { raw, path: value.path.clone() }, value)).collect())
     }
 
     pub(super) fn members(

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::{COMMAND_LINE, Config, Pool, reference};
 use crate::address::TILDE;
-use crate::bus::settings::Assignment;
+use crate::bus::port::{EVERYBODY, is_in_group};
+use crate::bus::settings::{Assignment, Whom};
 
 /// Extensions of scripts that interpreters run.
 const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
@@ -14,7 +15,7 @@ const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", 
 impl Config {
     /// What may not be intended, and is logged at start and after a reload.
     pub(crate) fn doubts(&self) -> Vec<String> {
-        self.open_listeners().into_iter().chain(self.doubtful_pools()).collect()
+        self.open_listeners().into_iter().chain(self.doubtful_pools()).chain(self.rules_for_nobody()).collect()
     }
 
     /// Doubts about the commands of the pools, each with its path.
@@ -54,6 +55,34 @@ impl Config {
                 });
                 doubts.extend(doubt.map(|doubt| format!("pools[{at}].env.{key}: {doubt}")));
             }
+        }
+        doubts
+    }
+}
+
+impl Config {
+    /// Rules for names and groups that no token has, where tokens alone say who somebody is. They may be misspelt.
+    pub fn rules_for_nobody(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        for (at, listener) in self.listeners.iter().enumerate() {
+            let Some(access) = listener.web.as_ref().map(|web| &web.access) else { continue };
+            let Some(tokens) = &access.tokens else { continue };
+            let tells_names = access.identity.is_some() || listener.entry.proxy.is_some();
+            let tells_groups = access.identity.as_ref().is_some_and(|identity| identity.groups_header.is_some());
+            let of_tokens = |group: &str| {
+                let lists = tokens.bearers().filter_map(|bearer| bearer.groups.as_deref());
+                lists.into_iter().any(|list| is_in_group(list, group))
+            };
+            doubts.extend(listener.rules.iter().filter_map(|rules| match &rules.whom {
+                Whom::Name(name) if !tells_names && tokens.bearers().all(|bearer| *bearer.name != **name) => {
+                    Some(format!("listeners[{at}].rules.names: {name:?} has no token in tokens_file, so its rules hold for nobody"))
+                }
+                Whom::Group(group) if !tells_groups && group != EVERYBODY && !of_tokens(group) => Some(format!(
+                    "listeners[{at}].rules.groups: no token in tokens_file is of the group {group:?} (groups={group}), so its \
+                     rules hold for nobody"
+                )),
+                Whom::Name(_) | Whom::Group(_) => None,
+            }));
         }
         doubts
     }

@@ -9,13 +9,13 @@ use super::document::{Node, Object, Reader};
 use super::keys;
 use super::table;
 use super::users::{self, MAX_ID};
-use super::values::{number, set_mode, small_file, socket_mode};
+use super::values::{denied, number, set_mode, small_file, socket_mode};
 use super::{Listen, Listener, NoFile, Owner, Pool, Web, same_place};
-use crate::access::{Groups, Identity, OAuth, Policy, Tokens, names_this_machine, oauth};
+use crate::access::{Groups, Identity, LONGEST_NAME, OAuth, Policy, Tokens, names_this_machine, oauth};
 use crate::address::Address;
 use crate::bus::networks::Network;
-use crate::bus::port::PoolId;
-use crate::bus::settings::{Entry, MaxConnections, Proxies};
+use crate::bus::port::{EVERYBODY, PoolId};
+use crate::bus::settings::{Entry, MaxConnections, Proxies, Rules, Whom};
 use crate::kinds::{self, KINDS, Row, listed, over_http};
 use crate::websocket::HEALTH;
 
@@ -38,16 +38,27 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
         let Some((node, listen)) = listen(reader, &object) else { continue };
         let reuse_port = object.get("reuse_port").is_some_and(|node| reuse_port(reader, node, &listen));
         let are_by_group = groups.is_some();
-        let web = web(reader, &object, &listen, pools, groups);
+        let rules = object.get("rules").map(|node| rules(reader, node, &object)).unwrap_or_default();
+        let web = web(reader, &object, &listen, pools, groups, rules.iter().any(|(_, rules)| is_by_group(rules)));
         let identity = web.as_ref().and_then(|web| web.access.identity.as_ref());
         let is_known = identity.is_some() || object.get("identity").is_none();
         if let Some(node) = object.get("pools").filter(|_| are_by_group && is_known)
             && identity.is_none_or(|identity| identity.groups_header.is_none())
+            && object.get("tokens_file").is_none()
         {
-            let hint =
-                "write \"identity\": {\"header\": …, \"groups_header\": …}; listeners of lines have none".to_owned();
-            reader.fail(node, "are by group, and no header names groups", Some(hint));
+            let hint = "write \"identity\": {\"header\": …, \"groups_header\": …}, or groups=… in a tokens_file; listeners of \
+                        lines have neither";
+            reader.fail(node, "are by group, and nothing says who is in one", Some(hint.to_owned()));
         }
+        let tells_groups = identity.is_some_and(|identity| identity.groups_header.is_some());
+        for (place, _) in rules.iter().filter(|(_, rules)| is_by_group(rules)) {
+            if is_known && !tells_groups && object.get("tokens_file").is_none() {
+                let hint =
+                    "add identity.groups_header, or groups=… in a tokens_file; the group \"*\" is everybody".to_owned();
+                reader.fail(place, "is a group, and nothing says who is in one", Some(hint));
+            }
+        }
+        let rules = rules.into_iter().map(|(_, rules)| rules).collect();
         if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
             reader.fail(&node, format!("{listen} is listened on already"), None);
         }
@@ -64,6 +75,7 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
             max_connections,
             idle_timeout,
             entry,
+            rules,
             closes_when_not_ready,
             reuse_port,
             web,
@@ -100,6 +112,48 @@ fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> E
         user_ids(reader, node)
     });
     Entry { allow, peer_uids, proxy }
+}
+
+fn is_by_group(rules: &Rules) -> bool {
+    matches!(&rules.whom, Whom::Group(group) if group != EVERYBODY)
+}
+
+/// What clients of a listener may not use, by their names and groups.
+fn rules<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listener: &Object<'t>) -> Vec<(Node<'t>, Rules)> {
+    let Some(object) = reader.object(node, "listeners[].rules") else { return Vec::new() };
+    let has = |keys: &[&str]| keys.iter().any(|key| listener.get(key).is_some());
+    let mut all = Vec::new();
+    for (name, place, node) in object.get("names").and_then(|node| reader.by_name(node)).unwrap_or_default() {
+        if name.is_empty() || name.len() > LONGEST_NAME {
+            reader.fail(&place, format!("must have 1 to {LONGEST_NAME} bytes"), None);
+        } else if name == EVERYBODY {
+            let hint = "write \"groups\": {\"*\": …}".to_owned();
+            reader.fail(&place, "is no name; everybody is in the group \"*\"", Some(hint));
+        } else if !has(&["tokens_file", "identity", "proxy"]) {
+            let hint = "add tokens_file, identity or proxy; the group \"*\" is everybody".to_owned();
+            reader.fail(&place, "is a name, and no client of this listener has one", Some(hint));
+        }
+        all.extend(rule(reader, &node, Whom::Name(name)).map(|rules| (place, rules)));
+    }
+    for (group, place, node) in object.get("groups").and_then(|node| reader.by_name(node)).unwrap_or_default() {
+        check_group(reader, &place, &group);
+        all.extend(rule(reader, &node, Whom::Group(group)).map(|rules| (place, rules)));
+    }
+    all
+}
+
+fn rule<'t>(reader: &mut Reader<'t>, node: &Node<'t>, whom: Whom) -> Option<Rules> {
+    let object = reader.object(node, "listeners[].rules.groups.*")?;
+    let (deny_methods, tools) = denied(reader, &object);
+    Some(Rules { whom, deny_methods, tools })
+}
+
+/// Reports what cannot be the name of a group.
+fn check_group<'t>(reader: &mut Reader<'t>, place: &Node<'t>, group: &str) {
+    if group.is_empty() || group.trim() != group || group.contains(',') {
+        let hint = "write it as the proxy does; a comma separates two of them".to_owned();
+        reader.fail(place, format!("{group:?} cannot be the name of a group"), Some(hint));
+    }
 }
 
 fn reuse_port<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listen: &Listen) -> bool {
@@ -141,6 +195,7 @@ fn web<'t>(
     listen: &Listen,
     pools: &[Pool],
     groups: Option<Groups>,
+    has_rules: bool,
 ) -> Option<Web> {
     let served = over_http().find(|(row, _)| object.get(row.key).is_some());
     let quoted = |row: &Row| format!("\"{}\"", row.key);
@@ -192,7 +247,7 @@ fn web<'t>(
             trusted_proxies: object.get("trusted_proxies").and_then(|node| proxies(reader, node, is_unix)),
             identity: object.get("identity").and_then(|node| {
                 let has_proxies = object.get("trusted_proxies").is_some();
-                identity(reader, node, is_unix, has_proxies, groups.is_some())
+                identity(reader, node, is_unix, has_proxies, groups.is_some() || has_rules)
             }),
             groups,
             oauth: oauth.map(Arc::new),
@@ -309,8 +364,9 @@ fn identity<'t>(
     let example = "write \"groups_header\": \"X-Forwarded-Groups\", or what the proxy calls it";
     let groups_header = object.get("groups_header").and_then(|node| header_name(reader, node, example));
     if let (Some(node), false) = (object.get("groups_header"), has_groups) {
-        let hint = "write \"pools\": {\"GROUP\": [\"POOL\"]} in the listener, or leave it out".to_owned();
-        reader.fail(node, "is for pools by group, and this listener has none", Some(hint));
+        let hint = "write \"pools\": {\"GROUP\": [\"POOL\"]} or \"rules\": {\"groups\": {\"GROUP\": …}} in the listener, or leave \
+                    it out";
+        reader.fail(node, "is for pools or rules by group, and this listener has none", Some(hint.to_owned()));
     }
     if let (Some(groups), Some(name)) = (&groups_header, &header)
         && groups.eq_ignore_ascii_case(name)
@@ -505,10 +561,7 @@ fn offered<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Opt
     }
     let (mut all, mut groups, mut good) = (Vec::new(), Vec::new(), true);
     for (group, _, element) in reader.members(node, |key| key == "_comment").unwrap_or_default() {
-        if group.is_empty() || group.trim() != group || group.contains(',') {
-            let hint = "write it as the proxy does; a comma separates two of them".to_owned();
-            reader.fail(&element, format!("{group:?} cannot be the name of a group"), Some(hint));
-        }
+        check_group(reader, &element, &group);
         let Some(indexes) = pool_indexes(reader, &element, pools) else {
             good = false;
             continue;

@@ -40,7 +40,7 @@ use thiserror::Error;
 use crate::access::{Policy, Secret};
 use crate::address::{Address, is_abstract, is_loopback};
 use crate::bus::index::PoolId;
-use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Routing, Settings, Start};
+use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Routing, Rules, Settings, Start};
 
 pub use crate::bus::report::Level as LogLevel;
 pub use crate::kinds::ListenerKind;
@@ -159,6 +159,8 @@ pub struct Listener {
     pub idle_timeout: Option<Duration>,
     /// Access rules.
     pub entry: Entry,
+    /// What some of its clients may not use.
+    pub rules: Vec<Rules>,
     /// It is closed while none of its pools has a running worker.
     pub closes_when_not_ready: bool,
     /// Other daemons may listen at the same TCP port (SO_REUSEPORT).
@@ -203,6 +205,7 @@ impl Listener {
             max_connections: MaxConnections::default(),
             idle_timeout: None,
             entry: Entry::default(),
+            rules: Vec::new(),
             closes_when_not_ready: false,
             reuse_port: false,
             web: None,
@@ -596,6 +599,7 @@ impl Config {
             max_connections: one.max_connections,
             idle_timeout: one.idle_timeout,
             entry: one.entry.clone(),
+            rules: one.rules.clone(),
             closes_when_not_ready: one.closes_when_not_ready,
             mcp: one.is_mcp(),
             is_gone: one.is_gone,

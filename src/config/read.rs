@@ -13,7 +13,7 @@ use super::confine::rights;
 use super::document::{Node, Object, Problem, Reader};
 use super::listeners::listeners;
 use super::reference::{self, Value};
-use super::values::{checked, number, set_mode, small_file, socket_mode};
+use super::values::{checked, denied, number, set_mode, small_file, socket_mode};
 use super::{
     Admin, Config, DEFAULT_CONCURRENCY, DEFAULT_DEDICATED_WORKERS, DEFAULT_START_TIMEOUT, LEVELS, Listen, Listener,
     Log, LogFormat, Mode, Pool, Text, node, own, same_place,
@@ -21,7 +21,7 @@ use super::{
 use crate::access::Secret;
 use crate::address::Address;
 use crate::bus::settings::{
-    self, Assignment, BadOutput, Check, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess, Start, ToolRules,
+    self, Assignment, BadOutput, Check, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess, Start,
 };
 
 /// Maximum length of a pool id in bytes: it is in every line of its workers' stderr.
@@ -201,14 +201,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         reader.fail(node, "is for pools whose clients share workers", Some(hint));
     }
     let concurrency = number(reader, object, "concurrency").map_or(DEFAULT_CONCURRENCY, |value| value as usize);
-    let deny = object.get("deny_methods").map(|node| {
-        let hint = "name a method, as in \"session/list\"";
-        reader.strings(node, |method| method.is_empty().then(|| ("must not be empty".to_owned(), Some(hint))))
-    });
-    let tools = ToolRules {
-        allow: object.get("allow_tools").map(|node| tools(reader, node)),
-        deny: object.get("deny_tools").map(|node| tools(reader, node)).unwrap_or_default(),
-    };
+    let (deny_methods, tools) = denied(reader, object);
     let start = reader.choice(object, "start", [Start::AtOnce, Start::OnDemand]).unwrap_or_default();
     let idle_stop = number(reader, object, "idle_stop_sec").filter(|seconds| *seconds > 0).map(Duration::from_secs);
     let start_timeout = number(reader, object, "start_timeout_sec");
@@ -244,22 +237,12 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         idle_timeout: number(reader, object, "idle_timeout_sec").map(Duration::from_secs),
         worker_silent: number(reader, object, "worker_silent_sec").map(Duration::from_secs),
         check: object.get("check").and_then(|node| check(reader, node)),
-        deny_methods: deny.unwrap_or_default(),
+        deny_methods,
         tools,
         max_age: number(reader, object, "max_age_sec").map(Duration::from_secs),
         max_requests: number(reader, object, "max_requests").and_then(|value| u32::try_from(value).ok()),
         ..settings::Pool::default()
     }
-}
-
-/// Patterns of the names of tools.
-fn tools<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
-    let hint = "name a tool, or the beginning of names and a *, as in \"delete_*\"";
-    reader.strings(node, |pattern| match pattern.find('*') {
-        _ if pattern.is_empty() => Some(("must not be empty".to_owned(), Some(hint))),
-        Some(at) if at + 1 < pattern.len() => Some(("may have a * at its end alone".to_owned(), Some(hint))),
-        _ => None,
-    })
 }
 
 /// How the workers of a pool are checked.

@@ -45,6 +45,8 @@ pub(super) enum Kind {
     /// A number, or an object with the section of this key's path.
     NumberOrObject(u64, u64),
     Object,
+    /// An object of objects by name, whose section is that of the path of `groups` beside it, with a star.
+    ObjectsByName,
     Objects,
 }
 
@@ -68,7 +70,8 @@ pub(super) enum LeftOut {
 }
 
 use Kind::{
-    Choice, Flag, Number, NumberOrObject, Numbers, Object, Objects, Text, Texts, TextsByName, TextsOrByName, Users,
+    Choice, Flag, Number, NumberOrObject, Numbers, Object, Objects, ObjectsByName, Text, Texts, TextsByName,
+    TextsOrByName, Users,
 };
 use LeftOut::{Required, Value, Words};
 use Unit::{Bytes, One, Seconds};
@@ -85,7 +88,7 @@ const fn section(name: &'static str, path: &'static str, settings: &'static [Set
     Section { name, path, settings }
 }
 
-pub(super) const SETTINGS: [Section; 16] = [
+pub(super) const SETTINGS: [Section; 18] = [
     section("top level", "", TOP),
     section("pools[]", "pools[]", POOL),
     section("pools[].rlimits", "pools[].rlimits", RLIMITS),
@@ -96,6 +99,8 @@ pub(super) const SETTINGS: [Section; 16] = [
     section("listeners[]", "listeners[]", &LISTENER),
     section(WEB, "listeners[]", OF_WEB),
     section(PINGS, "listeners[]", OF_PINGS),
+    section("listeners[].rules", "listeners[].rules", RULES),
+    section("a rule", "listeners[].rules.groups.*", RULE),
     section("listeners[].identity", "listeners[].identity", IDENTITY),
     section("listeners[].oauth", "listeners[].oauth", OAUTH),
     section("listeners[].max_connections", "listeners[].max_connections", COUNTS),
@@ -428,6 +433,7 @@ const OF_ALL_LISTENERS: &[Setting] = &[
     ),
     row("allow", Texts("networks (CIDR)"), Words("all"), "Where clients may come from (else `not_allowed`)."),
     row("peer_uids", Users, Words("all"), "Users that may connect to a Unix socket (SO_PEERCRED)."),
+    row("rules", Object, Words("none"), "What clients may not use, by their names and groups."),
     row("proxy", Object, Words("none"), "Proxies that are believed (PROXY protocol)."),
     row(
         "when_not_ready",
@@ -458,6 +464,17 @@ const OF_WEB: &[Setting] = &[
     row("identity", Object, Words("none"), "How a proxy names its clients; each client needs a name."),
 ];
 
+const RULES: &[Setting] = &[
+    row("names", ObjectsByName, Words("none"), "The rules of verified names."),
+    row("groups", ObjectsByName, Words("none"), "The rules of groups; those of `*` are for everybody."),
+];
+
+const RULE: &[Setting] = &[
+    row("deny_methods", Texts(""), Value("[]"), "Methods that they may not use (`method_denied`)."),
+    row("deny_tools", Texts("`\"delete_*\"`"), Value("[]"), "Tools of MCP that they may not call (`tool_denied`)."),
+    row("allow_tools", Texts("`\"read_*\"`"), Words("all"), "The only tools of MCP that they may call."),
+];
+
 const OAUTH: &[Setting] = &[
     row("resource", Text("a URL"), Required, "The URL that clients use, or its origin, without a slash at the end."),
     row("authorization_servers", Texts("URLs"), Required, "Issuers at which clients sign in; most use the first one."),
@@ -466,7 +483,12 @@ const OAUTH: &[Setting] = &[
 
 const IDENTITY: &[Setting] = &[
     row("header", Text("a header"), Required, "The header with the client's name, as `X-Forwarded-User`."),
-    row("groups_header", Text("a header"), Words("none"), "The header with the client's groups, for pools by group."),
+    row(
+        "groups_header",
+        Text("a header"),
+        Words("none"),
+        "The header with the client's groups, for pools and rules by group.",
+    ),
     row(
         "trusted_proxies",
         Texts("networks (CIDR), or `\"unix\"`"),

@@ -2,6 +2,7 @@
 
 use super::document::{Node, Object, Reader};
 use super::{Listen, NoFile, command, keys};
+use crate::bus::settings::ToolRules;
 use crate::small_file;
 
 pub(super) fn checked(path: &str) -> Result<&str, String> {
@@ -46,4 +47,25 @@ pub(super) fn octal<'t>(reader: &mut Reader<'t>, node: &Node<'t>, hint: &str) ->
 
 pub(super) fn number<'t>(reader: &mut Reader<'t>, object: &Object<'t>, key: &'static str) -> Option<u64> {
     object.get(key).and_then(|node| reader.integer_or(node, keys::range(object.path, key), keys::instead_of_zero(key)))
+}
+
+/// The methods and tools that the rules of an object deny.
+pub(super) fn denied<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> (Vec<String>, ToolRules) {
+    let methods = object.get("deny_methods").map(|node| {
+        let hint = "name a method, as in \"session/list\"";
+        reader.strings(node, |method| method.is_empty().then(|| ("must not be empty".to_owned(), Some(hint))))
+    });
+    let allow = object.get("allow_tools").map(|node| tools(reader, node));
+    let deny = object.get("deny_tools").map(|node| tools(reader, node)).unwrap_or_default();
+    (methods.unwrap_or_default(), ToolRules { allow, deny })
+}
+
+/// Patterns of the names of tools.
+fn tools<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
+    let hint = "name a tool, or the beginning of names and a *, as in \"delete_*\"";
+    reader.strings(node, |pattern| match pattern.find('*') {
+        _ if pattern.is_empty() => Some(("must not be empty".to_owned(), Some(hint))),
+        Some(at) if at + 1 < pattern.len() => Some(("may have a * at its end alone".to_owned(), Some(hint))),
+        _ => None,
+    })
 }

@@ -44,6 +44,7 @@ mod privileges;
 mod proxy;
 mod reload;
 mod routing;
+mod rules;
 mod service;
 mod shutdown;
 mod startup;

@@ -657,7 +657,7 @@ fn requests_that_a_draining_daemon_does_not_take_say_how_clients_go_on() {
     daemon.ends_well();
 }
 
-const MODERN: &str = "2026-07-28";
+pub const MODERN: &str = "2026-07-28";
 
 /// A self-contained request.
 pub fn modern(id: u64, method: &str, params: Value) -> Value {

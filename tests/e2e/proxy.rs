@@ -27,7 +27,7 @@ fn behind(proxy: Value, keys: Value) -> Daemon {
 }
 
 /// A version 2 header for a client whose certificate has this name.
-fn binary(source: &str, name: &str) -> Vec<u8> {
+pub fn binary(source: &str, name: &str) -> Vec<u8> {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
     let mut ssl = SslInfo::new(true, true, true, 0);
     ssl.append_tlv(Tlv::SslCn(name.into()));
@@ -40,7 +40,7 @@ fn binary(source: &str, name: &str) -> Vec<u8> {
 }
 
 /// A connection from the proxy that starts with these bytes.
-fn begins(daemon: &Daemon, bytes: &[u8]) -> Client {
+pub fn begins(daemon: &Daemon, bytes: &[u8]) -> Client {
     let mut client = Client::over_tcp_from(NEAR, daemon.address());
     client.send_bytes(bytes);
     client

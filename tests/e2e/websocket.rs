@@ -33,8 +33,11 @@ fn door_of(setup: Setup, keys: Value) -> Daemon {
     setup.no_listener().set("listeners", json!([listener])).start()
 }
 
+/// A tungstenite client.
+pub type Socket = WebSocket<Steady<TcpStream>>;
+
 /// A tungstenite client, with these fields in its request.
-pub fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<Steady<TcpStream>> {
+pub fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> Socket {
     let stream = TcpStream::connect(daemon.address()).unwrap();
     register(&stream);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -48,13 +51,13 @@ pub fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<Steady
     socket
 }
 
-pub fn ask(socket: &mut WebSocket<Steady<TcpStream>>, id: u64, method: &str, params: Value) {
+pub fn ask(socket: &mut Socket, id: u64, method: &str, params: Value) {
     let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     socket.send(Message::text(request.to_string())).unwrap();
 }
 
 /// The next message.
-pub fn message(socket: &mut WebSocket<Steady<TcpStream>>) -> Value {
+pub fn message(socket: &mut Socket) -> Value {
     loop {
         match socket.read().unwrap() {
             Message::Text(text) => return serde_json::from_str(&text).unwrap(),
@@ -65,7 +68,7 @@ pub fn message(socket: &mut WebSocket<Steady<TcpStream>>) -> Value {
 }
 
 /// The code and reason of the next close frame.
-fn close(socket: &mut WebSocket<Steady<TcpStream>>) -> (CloseCode, String) {
+fn close(socket: &mut Socket) -> (CloseCode, String) {
     loop {
         match socket.read().unwrap() {
             Message::Close(Some(frame)) => return (frame.code, frame.reason.to_string()),

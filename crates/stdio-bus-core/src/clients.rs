@@ -3,6 +3,7 @@
 
 use alloc::rc::Rc;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -89,6 +90,7 @@ impl Bus {
         let (turned_away, opened, origin) = (no_room.is_some(), self.ctx.time.now(), Rc::new(origin));
         let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
         let key = self.ctx.clients.insert(Client::new(identity, group, mcp))?;
+        self.ctx.find_rules(key);
         self.fleets.admission_mut().number_is_taken();
         report_client(&mut self.ctx, Reason::ClientOpened, key);
         if self.ctx.clients.is_full() {
@@ -355,6 +357,14 @@ impl Bus {
         if from.prefer(worker) != worker && self.fleets.queue().awaits_turn(client).is_some() {
             // The previous one may be free.
             self.ctx.timers.arm(Timer::WorkerQueue, self.ctx.time.now());
+        }
+    }
+
+    /// The next lines of a client are from somebody in these groups: over HTTP each request says it anew. To be called
+    /// before [`Bus::receive`].
+    pub fn note_groups(&mut self, client: ClientKey, groups: Option<&Arc<str>>) {
+        if self.fleets.balancer().denies_anything() {
+            self.ctx.note_groups(client, groups);
         }
     }
 

@@ -1,18 +1,23 @@
-//! What clients may not use of a pool: methods (`deny_methods`) and tools of MCP (`deny_tools`, `allow_tools`), and how often
-//! tools were denied.
+//! What clients may not use: methods (`deny_methods`) and tools of MCP (`deny_tools`, `allow_tools`), by the rules of a pool, and
+//! by those of a listener for names and groups; and how often tools were denied. A line has to pass all rules that there are
+//! for it.
 //!
-//! A line that some reader may take for another message than the bus does goes to no worker of a pool with such rules:
+//! A line that some reader may take for another message than the bus does goes to no worker where there are such rules:
 //! it would be a way around them. This is not looked at where there are none.
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 
 use ndjson_scan::{Ambiguous, decoded, is_decoded, name_in_params};
 
 use crate::ctx::Ctx;
 use crate::index::PoolId;
 use crate::message::{Parsed, Refusal};
+use crate::origin::EVERYBODY;
+use crate::peer::ClientKey;
+use crate::peers::Clients;
 use crate::report::Reason;
-use crate::settings::{Pool, Settings, ToolRule};
+use crate::settings::{Settings, ToolRule, ToolRules, Whom};
 
 /// The rule by which a call is denied that can be read in two ways. It is no pattern: these have a `*` at their end alone.
 const AMBIGUOUS: &str = "*ambiguous";
@@ -46,72 +51,149 @@ impl Denials {
     }
 }
 
+/// Rules that a line has to pass.
+#[derive(Clone, Copy)]
+struct Applied<'a> {
+    /// The clients that they are for; none if they are those of a pool, for all that use it.
+    whom: Option<&'a Whom>,
+    deny_methods: &'a [String],
+    tools: &'a ToolRules,
+}
+
+impl Applied<'_> {
+    /// Whether they deny anything.
+    fn are_set(&self) -> bool {
+        !self.deny_methods.is_empty() || self.tools.are_set()
+    }
+
+    /// Whom something is kept from, and by which key of the configuration.
+    fn keeps_from(&self, key: &str) -> String {
+        match self.whom {
+            None => format!("is not for clients of this pool (pools[].{key})"),
+            Some(Whom::Name(_)) => format!("is not for you ({key} of your name, listeners[].rules.names)"),
+            Some(Whom::Group(group)) if group == EVERYBODY => {
+                format!("is not for clients of this listener ({key} of \"*\", listeners[].rules.groups)")
+            }
+            Some(Whom::Group(group)) => format!("is not for the group {group:?} ({key}, listeners[].rules.groups)"),
+        }
+    }
+
+    /// Why they deny a method.
+    fn denied_method(&self, method: &[u8]) -> Option<Refusal> {
+        let denied = self.deny_methods.iter().find(|denied| is_decoded(method, denied.as_bytes()))?;
+        let text = format!("Method not found: {denied:?} {}", self.keeps_from("deny_methods"));
+        Some(Refusal(Reason::MethodDenied, text))
+    }
+}
+
+/// The rules for a client's lines to a pool: those of the pool first.
+fn applied<'a>(
+    settings: &'a Settings,
+    clients: &'a Clients,
+    pool: PoolId,
+    client: ClientKey,
+) -> impl Iterator<Item = Applied<'a>> + Clone {
+    let of_pool = &settings.pools[pool];
+    let of_pool = Applied { whom: None, deny_methods: &of_pool.deny_methods, tools: &of_pool.tools };
+    let its = clients.get(client).and_then(|client| {
+        let listener = settings.listener(client.identity().listener)?;
+        Some(client.rules().iter().filter_map(|at| listener.rules.get(*at)))
+    });
+    let its = its.into_iter().flatten();
+    let its =
+        its.map(|rules| Applied { whom: Some(&rules.whom), deny_methods: &rules.deny_methods, tools: &rules.tools });
+    [of_pool].into_iter().chain(its).filter(Applied::are_set)
+}
+
 impl Ctx {
+    /// Finds the rules of its listener that hold for a client.
+    pub(crate) fn find_rules(&mut self, client: ClientKey) {
+        let Some(client) = self.clients.get_mut(client) else { return };
+        let identity = client.identity();
+        let Some(listener) = self.settings.listener(identity.listener) else { return };
+        let rules = listener.rules_for(identity.origin.names.owner(), client.groups());
+        client.set_rules(rules);
+    }
+
+    /// The next lines of a client are from somebody in these groups.
+    pub(crate) fn note_groups(&mut self, key: ClientKey, groups: Option<&Arc<str>>) {
+        let Some(client) = self.clients.get_mut(key) else { return };
+        if client.groups() != groups.map_or("", |groups| groups) {
+            client.set_groups(groups.cloned());
+            self.find_rules(key);
+        }
+    }
+
     /// Why a client's line may not go to any worker of this pool. None if it may.
-    pub(crate) fn denied_in(&mut self, pool: PoolId, line: Parsed<'_>) -> Option<Refusal> {
-        let rules = &self.settings.pools[pool];
-        if self.denials.permitted == Some(pool) || !rules.denies_anything() {
+    pub(crate) fn denied_in(&mut self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> Option<Refusal> {
+        let rules = applied(&self.settings, &self.clients, pool, client);
+        if self.denials.permitted == Some(pool) || rules.clone().next().is_none() {
             return None;
         }
-        if let Some(refusal) = self.settings.denied_method(pool, line) {
+        if let Some(refusal) = self.denied_method(pool, client, line) {
             return Some(refusal);
         }
-        let (refusal, rule) = match denied_tool(rules, line) {
+        let (refusal, rule) = match denied_tool(rules.clone(), line) {
             Ok(None) => {
                 self.denials.permitted = Some(pool);
                 return None;
             }
             Ok(Some(denied)) => denied,
-            // No tool is meant where there are no rules for tools.
-            Err(Ambiguous) if !rules.tools.are_set() => return Some(ambiguous(rules)),
-            Err(Ambiguous) => (ambiguous(rules), AMBIGUOUS),
+            Err(Ambiguous) => match ambiguous(rules) {
+                refusal @ Refusal(Reason::ToolDenied, _) => (refusal, AMBIGUOUS),
+                // No tool is meant where there are no rules for tools.
+                refusal => return Some(refusal),
+            },
         };
         let count = (pool, rule.to_string());
         *self.denials.tools.entry(count).or_default() += 1;
         Some(refusal)
     }
 
+    /// Why a client may not use a line's method on any worker of this pool. None if it may.
+    pub(crate) fn denied_method(&self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> Option<Refusal> {
+        let method = Some(line.method).filter(|method| method.is_some()).map(|method| line.get(method))?;
+        applied(&self.settings, &self.clients, pool, client).find_map(|rules| rules.denied_method(method))
+    }
+
     /// Why an answer of a client may not go to any worker of this pool: some reader may take it for a call.
-    pub(crate) fn denied_answer(&self, pool: PoolId, line: Parsed<'_>) -> Option<Refusal> {
-        let rules = &self.settings.pools[pool];
-        let is_ambiguous = rules.denies_anything() && name_in_params(line.window, line.line).is_err();
+    pub(crate) fn denied_answer(&self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> Option<Refusal> {
+        let rules = applied(&self.settings, &self.clients, pool, client);
+        let is_ambiguous = rules.clone().next().is_some() && name_in_params(line.window, line.line).is_err();
         is_ambiguous.then(|| ambiguous(rules))
     }
 }
 
-impl Settings {
-    /// Why a method may not be used on any worker of this pool. None if it may.
-    pub(crate) fn denied_method(&self, pool: PoolId, line: Parsed<'_>) -> Option<Refusal> {
-        let method = Some(line.method).filter(|method| method.is_some()).map(|method| line.get(method))?;
-        let denied = self.pools[pool].deny_methods.iter().find(|denied| is_decoded(method, denied.as_bytes()))?;
-        let text = format!("Method not found: {denied:?} is not for clients of this pool (pools[].deny_methods)");
-        Some(Refusal(Reason::MethodDenied, text))
-    }
-}
-
-fn ambiguous(rules: &Pool) -> Refusal {
+fn ambiguous<'a>(mut rules: impl Iterator<Item = Applied<'a>>) -> Refusal {
     let text = "Invalid params: a method, params or a tool's name stands there twice, or in another case; some servers would \
-                read another call than the rules of this pool (pools[].deny_tools, allow_tools, deny_methods) are applied to";
-    let reason = if rules.tools.are_set() { Reason::ToolDenied } else { Reason::MethodDenied };
-    Refusal(reason, text.to_string())
+                read another call than the rules for it are applied to (deny_tools, allow_tools and deny_methods of pools[], \
+                listeners[].rules)";
+    let are_of_tools = rules.any(|rules| rules.tools.are_set());
+    Refusal(if are_of_tools { Reason::ToolDenied } else { Reason::MethodDenied }, text.to_string())
 }
 
 /// Why the tool that a line calls is denied, and the rule's name.
-fn denied_tool<'a>(rules: &'a Pool, line: Parsed<'_>) -> Result<Option<(Refusal, &'a str)>, Ambiguous> {
+fn denied_tool<'a>(
+    rules: impl Iterator<Item = Applied<'a>>,
+    line: Parsed<'_>,
+) -> Result<Option<(Refusal, &'a str)>, Ambiguous> {
     let name = name_in_params(line.window, line.line)?;
     let calls = line.method.is_some() && is_decoded(line.get(line.method), b"tools/call");
-    if !calls || !rules.tools.are_set() {
+    let mut rules = rules.filter(|rules| rules.tools.are_set()).peekable();
+    if !calls || rules.peek().is_none() {
         return Ok(None);
     }
     let name = name?;
     // A call that names no tool reaches none either.
     let Some(name) = name.and_then(decoded) else { return Err(Ambiguous) };
-    let Some(rule) = rules.tools.denies(&name) else { return Ok(None) };
+    let Some((rules, rule)) = rules.find_map(|rules| Some((rules, rules.tools.denies(&name)?))) else {
+        return Ok(None);
+    };
     let (key, rule) = match rule {
         ToolRule::Deny(pattern) => ("deny_tools", pattern),
         ToolRule::NotAllowed => ("allow_tools", ""),
     };
     let shown = String::from_utf8_lossy(&name[..name.len().min(LONGEST_ECHO)]);
-    let text = format!("Unknown tool: {shown:?} is not for clients of this pool (pools[].{key})");
+    let text = format!("Unknown tool: {shown:?} {}", rules.keeps_from(key));
     Ok(Some((Refusal(Reason::ToolDenied, text), rule)))
 }

@@ -85,6 +85,16 @@ pub struct Origin {
     pub names: Seldom<Names>,
     /// The pools that its token is valid for, the first one preferred; none means all of its listener.
     pub pools: Option<Arc<[PoolId]>>,
+    /// The groups that it is in, which commas separate, as its token or a believed proxy says.
+    pub groups: Option<Arc<str>>,
+}
+
+/// The group that all clients are in.
+pub const EVERYBODY: &str = "*";
+
+/// Whether somebody in these groups, which commas separate, is in this one.
+pub fn is_in_group(groups: &str, group: &str) -> bool {
+    group == EVERYBODY || groups.split(',').any(|one| one.trim_ascii() == group)
 }
 
 impl Origin {

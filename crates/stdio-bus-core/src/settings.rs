@@ -7,6 +7,7 @@ use core::time::Duration;
 
 use super::networks::Network;
 use crate::index::{ListenerId, PoolId};
+use crate::origin::{Owner, is_in_group};
 
 /// Connections that may be open at once (spec 8.2, `MAX_CONNECTIONS`).
 pub const MAX_CONNECTIONS: usize = 1024;
@@ -342,11 +343,42 @@ pub struct Listener {
     pub closes_when_not_ready: bool,
     /// It is an MCP listener over HTTP: its pools have workers for clients of both eras.
     pub mcp: bool,
+    /// What some of its clients may not use, beside what their pools deny.
+    pub rules: Vec<Rules>,
     /// Removed from the configuration; it is kept for the clients that came through it.
     pub is_gone: bool,
 }
 
+/// What some clients of a listener may not use, of whatever pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The clients.
+    pub whom: Whom,
+    /// Methods that they may not use, decoded.
+    pub deny_methods: Vec<String>,
+    /// Tools of MCP that they may call.
+    pub tools: ToolRules,
+}
+
+/// Clients that rules are for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// Those with this verified name, whoever vouches for it: a rule takes away only.
+    Name(String),
+    /// Those in this group; [`EVERYBODY`](super::origin::EVERYBODY) is all of the listener.
+    Group(String),
+}
+
 impl Listener {
+    /// The places of the rules for clients with this verified name, in these groups.
+    pub(crate) fn rules_for(&self, owner: Option<Owner<'_>>, groups: &str) -> Vec<usize> {
+        let are_for = |(_, rules): &(usize, &Rules)| match &rules.whom {
+            Whom::Name(name) => owner.is_some_and(|owner| owner.name == name),
+            Whom::Group(group) => is_in_group(groups, group),
+        };
+        self.rules.iter().enumerate().filter(are_for).map(|(at, _)| at).collect()
+    }
+
     /// Whether its clients use this pool, or may name it.
     fn knows(&self, pool: PoolId) -> bool {
         self.pools.as_ref().is_none_or(|pools| pools.contains(&pool)) || self.pool == Some(pool)

@@ -42,6 +42,7 @@ pub fn doubts(config: &Config) -> Vec<String> {
         }
     }
     doubts.extend(config.doubtful_pools());
+    doubts.extend(config.rules_for_nobody());
     doubts
 }
 

@@ -209,6 +209,7 @@ fn value_of(kind: Kind) -> String {
         Kind::Texts(words) => list(words),
         Kind::Users => list("names or numbers"),
         Kind::TextsByName => "object of strings".to_owned(),
+        Kind::ObjectsByName => "object of objects".to_owned(),
         Kind::TextsOrByName(words) => format!("{}, or an object of such arrays by group", list(words)),
         Kind::Numbers(low, high) => list(&format!("{low} to {high}")),
         Kind::Objects => list("objects"),
@@ -282,6 +283,11 @@ fn property(path: &str, setting: &Setting) -> Value {
             "anyOf": [{ "type": "integer", "minimum": low, "maximum": high }, object(&below, "How many at once.")],
         }),
         Kind::TextsByName => json!({ "type": "object" }),
+        Kind::ObjectsByName => json!({
+            "type": "object",
+            "properties": { "_comment": true },
+            "additionalProperties": object(&format!("{path}.groups.*"), "What they may not use."),
+        }),
         Kind::TextsOrByName(_) => {
             let texts = json!({ "type": "array", "items": { "type": "string" }, "minItems": 1, "uniqueItems": true });
             json!({ "anyOf": [texts, { "type": "object", "additionalProperties": texts, "minProperties": 1 }] })
@@ -325,8 +331,8 @@ fn by_hand(path: &str, key: &str) -> Value {
         ("pools[]", "user" | "group") => json!({ "minLength": 1 }),
         ("pools[]", "cpus") => json!({ "minItems": 1 }),
         ("pools[]", "umask") => json!({ "pattern": "^0?[0-7]{3}$" }),
-        ("pools[]", "deny_methods") => json!({ "items": { "minLength": 1 } }),
-        ("pools[]", "deny_tools" | "allow_tools") => json!({ "items": { "pattern": "^([^*]+\\*?|\\*)$" } }),
+        (_, "deny_methods") => json!({ "items": { "minLength": 1 } }),
+        (_, "deny_tools" | "allow_tools") => json!({ "items": { "pattern": "^([^*]+\\*?|\\*)$" } }),
         ("listeners[]", "tcp") => json!({ "pattern": "^.*:[0-9]{1,5}$" }),
         ("listeners[]", "unix") => json!({ "minLength": 1, "maxLength": 107 }),
         ("listeners[]", key) if over_http().any(|(row, _)| row.key == key) => {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::access::{Groups, Identity, Tokens};
 use crate::bus::port::PoolId;
+use crate::bus::settings::{Rules, ToolRules, Whom};
 
 #[test]
 fn a_websocket_listener_has_its_terms() {
@@ -80,9 +81,9 @@ fn pools_by_group_need_a_header_of_groups_and_the_other_way_round() {
     let groups = Groups(vec![("ops".into(), at(&[1, 0])), ("*".into(), at(&[0]))]);
     assert_eq!((listener.pools, listener.web.expect("it is").access.groups), (Some(vec![1, 0]), Some(groups)));
     for (listener, why) in [
-        (BOTH, "listeners[0].identity.groups_header: is for pools by group, and this listener has none"),
-        (r#""ws":"a:1","pools":{"ops":["a"]}"#, "listeners[0].pools: are by group, and no header names groups"),
-        (r#""tcp":"a:1","pools":{"ops":["a"]}"#, "listeners[0].pools: are by group, and no header names groups"),
+        (BOTH, "listeners[0].identity.groups_header: is for pools or rules by group, and this listener has none"),
+        (r#""ws":"a:1","pools":{"ops":["a"]}"#, "listeners[0].pools: are by group, and nothing says who is in one"),
+        (r#""tcp":"a:1","pools":{"ops":["a"]}"#, "listeners[0].pools: are by group, and nothing says who is in one"),
         (&format!(r#"{BOTH},"pools":{{}}"#), "listeners[0].pools: must name at least one group"),
         (&format!(r#"{BOTH},"pools":{{"ops":["c"]}}"#), "there is no pool \"c\""),
         (&format!(r#"{BOTH},"pools":{{"a,b":["a"]}}"#), "cannot be the name of a group"),
@@ -94,6 +95,66 @@ fn pools_by_group_need_a_header_of_groups_and_the_other_way_round() {
     assert!(
         refused(&with(&format!(r#"{same},"pools":{{"ops":["a"]}}"#))).contains("one header for names and for groups")
     );
+}
+
+#[test]
+fn rules_are_for_names_and_groups_that_clients_of_the_listener_can_have() {
+    let with = |listener: &str| top(&format!(r#","listeners":[{{{listener}}}]"#));
+    let rules =
+        r#""rules":{"names":{"al ice":{"deny_methods":["m"],"deny_tools":["a*"]}},"groups":{"*":{"allow_tools":[]}}}"#;
+    let read =
+        good(&with(&format!(r#""tcp":"a:1","proxy":{{"from":["10.0.0.1"]}},{rules}"#))).settings().listeners.remove(0);
+    let owned = |text: &str| vec![text.to_owned()];
+    let alice = Rules {
+        whom: Whom::Name("al ice".into()),
+        deny_methods: owned("m"),
+        tools: ToolRules { allow: None, deny: owned("a*") },
+    };
+    let tools = ToolRules { allow: Some(Vec::new()), deny: Vec::new() };
+    assert_eq!(read.rules, [alice, Rules { whom: Whom::Group("*".into()), deny_methods: Vec::new(), tools }]);
+    const HEADER: &str = r#""ws":"a:1","trusted_proxies":["10.0.0.1"],"identity":{"header":"X-User"}"#;
+    for (listener, why) in [
+        (
+            r#""tcp":"a:1","rules":{"names":{"a":{}}}"#.into(),
+            "rules.names.a: is a name, and no client of this listener has one",
+        ),
+        (
+            r#""tcp":"a:1","rules":{"groups":{"a":{}}}"#.into(),
+            "rules.groups.a: is a group, and nothing says who is in one",
+        ),
+        (format!(r#"{HEADER},"rules":{{"groups":{{"a":{{}}}}}}"#), "rules.groups.a: is a group, and nothing says"),
+        (format!(r#"{HEADER},"rules":{{"names":{{"*":{{}}}}}}"#), "is no name; everybody is in the group"),
+        (format!(r#"{HEADER},"rules":{{"names":{{"":{{}}}}}}"#), "must have 1 to 256 bytes"),
+        (r#""tcp":"a:1","rules":{"groups":{"*":{"deny_tools":[""]}}}"#.into(), "deny_tools[0]: must not be empty"),
+        (r#""tcp":"a:1","rules":{"groups":{"*":{"deny":["a"]}}}"#.into(), "is not a known key"),
+        (r#""tcp":"a:1","rules":{"groups":{"a,b":{}}}"#.into(), "cannot be the name of a group"),
+        (r#""tcp":"a:1","rules":{"groups":["*"]}"#.into(), "rules.groups: must be an object"),
+        (r#""tcp":"a:1","rules":{"groups":{"*":{},"*":{}}}"#.into(), "is given twice"),
+    ] {
+        let told = refused(&with(&listener));
+        assert!(told.contains(why), "{told}");
+    }
+    let groups = HEADER.replace("}", r#","groups_header":"X-Groups"}"#);
+    assert_eq!(good(&with(&format!(r#"{groups},"rules":{{"groups":{{"a":{{}}}}}}"#))).listeners[0].rules.len(), 1);
+}
+
+#[test]
+fn rules_for_names_and_groups_that_no_token_has_are_doubted_where_tokens_alone_say_who_somebody_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("tokens");
+    fs::write(&file, "alice:0123456789abcdef groups=interns\n").expect("a file");
+    let doubts = |more: &str| {
+        let rules = r#""rules":{"names":{"alice":{},"alicf":{}},"groups":{"interns":{},"staff":{},"*":{}}}"#;
+        let listener = format!(r#""ws":"a:1","tokens_file":"{}",{rules}{more}"#, file.display());
+        good(&top(&format!(r#","listeners":[{{{listener}}}]"#))).rules_for_nobody()
+    };
+    let told = doubts("");
+    assert!(
+        told.len() == 2 && told[0].contains("\"alicf\" has no token") && told[1].contains("groups=staff"),
+        "{told:?}"
+    );
+    let more = r#","trusted_proxies":["10.0.0.1"],"identity":{"header":"X-User","groups_header":"X-Groups"}"#;
+    assert!(doubts(more).is_empty(), "a proxy may know them");
 }
 
 #[test]
@@ -525,6 +586,7 @@ fn every_key_of_a_listener_arrives() {
         pools: Some(vec![1, 0]),
         max_connections: MaxConnections { total: Some(9), per_source: Some(2) },
         idle_timeout: None,
+        rules: Vec::new(),
         entry: Entry {
             allow: Some(networks(&["10.0.0.0/8", "::1"])),
             peer_uids: None,

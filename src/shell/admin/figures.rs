@@ -175,7 +175,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
             }
         };
     counter "stdio_bus_tool_calls_denied_total" of Pools:
-        "Calls of tools that the pool keeps from clients, by the pattern of deny_tools (empty: allow_tools has none; *ambiguous: it can be read in two ways).";
+        "Calls of tools that a rule keeps from clients, by the pattern of deny_tools (empty: allow_tools has none; *ambiguous: it can be read in two ways).";
         Many |out, it, at| {
             let of_pool = it.view.bus.view().denied_tools().filter(|(pool, ..)| pool.index() == at);
             of_pool.for_each(|(_, pattern, count)| out.labelled(&[("pattern", pattern)], count as f64));

@@ -9,6 +9,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::members::Brought;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, ListenerId, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};
@@ -115,6 +116,11 @@ impl Incoming {
     /// Whether the scanner is behind with the body.
     pub(super) fn is_behind(&self) -> bool {
         self.body.as_ref().is_some_and(|upload| upload.is_behind())
+    }
+
+    /// What its head says about its messages.
+    pub(super) fn brought(&self) -> Brought {
+        Brought { trace: self.trace.clone(), groups: self.sender.origin.groups.clone() }
     }
 
     /// Frees the request. Returns how many bytes it used.

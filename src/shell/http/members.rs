@@ -21,11 +21,19 @@ pub(super) struct Waiting {
     pub message: Message,
     /// The connection to notify once it was accepted: its slot and its serial.
     pub tells: Option<(usize, u64)>,
-    /// The trace id in the head that it came with, if requests are logged.
-    pub trace: Option<Rc<[u8]>>,
+    pub brought: Brought,
     /// How many of its bytes were offered to the core, and taken by it.
     pub offered: usize,
     pub taken: usize,
+}
+
+/// What the head of a request says about its messages.
+#[derive(Clone, Default)]
+pub(super) struct Brought {
+    /// The trace id, if requests are logged.
+    pub trace: Option<Rc<[u8]>>,
+    /// The groups of the sender.
+    pub groups: Option<Arc<str>>,
 }
 
 impl Waiting {
@@ -311,7 +319,7 @@ mod tests {
 
     fn waiting(text: &str) -> Waiting {
         let message = Message::of_line(text.as_bytes(), &mut LineReader::default()).expect("it is a message");
-        Waiting { message, tells: None, trace: None, offered: 0, taken: 0 }
+        Waiting { message, tells: None, brought: Brought::default(), offered: 0, taken: 0 }
     }
 
     #[test]
@@ -357,7 +365,7 @@ mod tests {
         let (mut upload, mut reader) = (Upload::default(), LineReader::default());
         upload.push(br#"{"id":1,"method":"a"}"#, &mut reader);
         let Ok(Body::One(message)) = upload.finish(&mut reader) else { panic!("it is a message") };
-        let mut waiting = Waiting { message, tells: None, trace: None, offered: 0, taken: 0 };
+        let mut waiting = Waiting { message, tells: None, brought: Brought::default(), offered: 0, taken: 0 };
         let mut left = 10;
         assert_eq!((waiting.offer(&mut left), left), (0..10, 0));
         assert_eq!(waiting.offer(&mut left), 0..10, "no more in this turn");

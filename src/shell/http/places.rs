@@ -4,7 +4,7 @@
 //! beyond the places, so that health checks are answered, and those without a place are told why.
 
 use super::exchange::{Exchange, State};
-use super::members::Waiting;
+use super::members::{Brought, Waiting};
 use crate::access::Refusal;
 use crate::bus::admission::{TurnedAway, most_of_source};
 use crate::bus::port::{Input, Moment, Reason, Source};
@@ -181,7 +181,7 @@ impl<I: Io> Shell<I> {
         for id in ids {
             let line = cancellation(Dialect::Mcp, &id, "there is no room for it");
             if let Some(message) = Message::of_line(&line, &mut self.reactor.http.lines) {
-                self.reactor.http.queue_message(client, message, None, None);
+                self.reactor.http.queue_message(client, message, Brought::default(), None);
                 self.present_queued(now, client);
             }
         }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
-use super::members::{Member, Restoring, Waiting};
+use super::members::{Brought, Member, Restoring, Waiting};
 use super::protocols;
 use super::service::Service;
 use crate::access::{Caller, Refusal};
@@ -325,7 +325,7 @@ impl<I: Io> Shell<I> {
         let Reactor { connections, http, .. } = &mut self.reactor;
         let connection = &connections[AsHttp(slot)];
         let tells = tells.then_some((slot, connection.serial));
-        http.queue_message(client, message, connection.incoming.trace.clone(), tells);
+        http.queue_message(client, message, connection.incoming.brought(), tells);
         self.present_queued(now, client);
     }
 
@@ -352,9 +352,10 @@ impl<I: Io> Shell<I> {
                 return http.members.resume(client);
             }
             let part = waiting.offer(&mut left);
-            let Waiting { message, offered, taken, trace, .. } = &mut waiting;
+            let Waiting { message, offered, taken, brought: Brought { trace, groups }, .. } = &mut waiting;
             let window = message.part(part);
             trace.iter().for_each(|id| self.bus.note_trace(id));
+            self.bus.note_groups(client, groups.as_ref());
             let block = http.storage_of(message).map(|(storage, start)| (storage, start + *taken));
             http.refuses_requests = self.bus.view().refuses_requests();
             let (received, effects) = self.bus.receive(now, Peer::Client(client), window);
@@ -415,12 +416,12 @@ impl Http {
         &mut self,
         client: ClientKey,
         message: Message,
-        trace: Option<Rc<[u8]>>,
+        brought: Brought,
         tells: Option<(usize, u64)>,
     ) {
         let Some(at) = self.members.get_mut(client) else { return };
         self.memory.held += message.weight();
-        at.inbox.push_back(Waiting { message, tells, trace, offered: 0, taken: 0 });
+        at.inbox.push_back(Waiting { message, tells, brought, offered: 0, taken: 0 });
     }
 
     /// Where a long message lies, so that it needs not be copied.

@@ -222,7 +222,7 @@ pub(crate) struct Balancer {
     groups: Groups,
     /// The group that the clients of each listener use, unless a message names a pool.
     of_listeners: Vec<GroupId>,
-    /// Whether any pool denies clients a method or a tool.
+    /// Whether any pool or listener denies clients a method or a tool.
     denies_anything: bool,
     /// Whether any workers are lent.
     lends: bool,
@@ -261,7 +261,9 @@ impl Balancer {
             }
         };
         let of_listeners = settings.listeners.iter().enumerate().map(of_listener).collect();
-        let denies_anything = settings.pools.iter().any(settings::Pool::denies_anything);
+        let has_rules = |listener: &settings::Listener| !listener.rules.is_empty();
+        let denies_anything =
+            settings.pools.iter().any(settings::Pool::denies_anything) || settings.listeners.iter().any(has_rules);
         let lends = groups.iter().any(Group::lends);
         Self { groups, of_listeners, denies_anything, lends }
     }
@@ -276,7 +278,7 @@ impl Balancer {
         self.of_listeners[listener.index()]
     }
 
-    /// Whether any pool denies clients a method or a tool.
+    /// Whether any pool or listener denies clients a method or a tool.
     pub(crate) fn denies_anything(&self) -> bool {
         self.denies_anything
     }
@@ -395,7 +397,7 @@ impl Fleets {
         // No worker is picked or started for a client that uses a denied method or tool.
         if self.balancer.denies_anything
             && let Some(fleet) = self.balancer[group].only_fleet()
-            && let Some(denied) = ctx.denied_in(fleet.pool, line)
+            && let Some(denied) = ctx.denied_in(fleet.pool, client, line)
         {
             return Err(denied);
         }

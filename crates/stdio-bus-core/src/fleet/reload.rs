@@ -45,6 +45,7 @@ impl Fleets {
             if let Some(client) = ctx.clients.get_mut(key) {
                 client.regroup(group, lends);
             }
+            ctx.find_rules(key);
             for (of, worker) in own.into_iter().chain(others) {
                 let to = if of == before { Some(group) } else { Some(of).filter(stays) };
                 let is_its_own = ctx.workers.owner(worker) == Some(key);

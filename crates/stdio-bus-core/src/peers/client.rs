@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -108,6 +109,10 @@ struct Cold {
     detached: Option<Moment>,
     /// Its own worker has ended before its first answer, and it may get another one (`fleet/life.rs`).
     has_lost_worker: bool,
+    /// The groups of whoever sends its next line.
+    groups: Option<Arc<str>>,
+    /// The places of those rules of its listener that hold for it.
+    rules: Vec<usize>,
 }
 
 blank!(
@@ -123,6 +128,8 @@ blank!(
         lacks: None,
         detached: None,
         has_lost_worker: false,
+        groups: None,
+        rules: Vec::new(),
     }
 );
 
@@ -147,7 +154,11 @@ impl Client {
     /// One that has just connected.
     pub(crate) fn new(identity: Identity, group: GroupId, mcp: McpState) -> Self {
         let (cold, end) = (Seldom::default(), Seldom::default());
-        Self { identity, group, mcp, phase: Phase::Open, cold, heard: Moment::default(), end }
+        let mut client = Self { identity, group, mcp, phase: Phase::Open, cold, heard: Moment::default(), end };
+        if let Some(groups) = &client.identity.origin.groups {
+            client.cold.groups = Some(Arc::clone(groups));
+        }
+        client
     }
 
     /// Who it is; that never changes.
@@ -332,6 +343,28 @@ impl Client {
     /// one.
     pub(crate) fn loses_first_worker(&mut self) -> bool {
         !core::mem::replace(&mut self.cold.has_lost_worker, true)
+    }
+
+    /// The groups of whoever sends its next line, which commas separate.
+    pub(crate) fn groups(&self) -> &str {
+        self.cold.groups.as_deref().unwrap_or_default()
+    }
+
+    /// Its next lines are from somebody in these groups.
+    pub(crate) fn set_groups(&mut self, groups: Option<Arc<str>>) {
+        self.cold.groups = groups;
+    }
+
+    /// The places of those rules of its listener that hold for it.
+    pub(crate) fn rules(&self) -> &[usize] {
+        self.cold.get().map_or(&[], |cold| &cold.rules)
+    }
+
+    /// Those rules of its listener hold for it from now on.
+    pub(crate) fn set_rules(&mut self, rules: Vec<usize>) {
+        if self.rules() != rules {
+            self.cold.rules = rules;
+        }
     }
 
     /// When it last sent or received something.

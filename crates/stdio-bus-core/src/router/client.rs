@@ -133,8 +133,8 @@ impl Bus {
             Err(refusal) => return Err(refusal),
         };
         if let Some(fleet) = self.ctx.workers.fleet_of(route.worker) {
-            let denied = self.ctx.denied_in(fleet.pool, line);
-            let denied = denied.or_else(|| self.ctx.settings.denied_method(fleet.pool, envelope?));
+            let denied = self.ctx.denied_in(fleet.pool, client, line);
+            let denied = denied.or_else(|| self.ctx.denied_method(fleet.pool, client, envelope?));
             if let Some(denied) = denied {
                 return Err(denied);
             }
@@ -325,7 +325,7 @@ impl Bus {
             return Flow::Next;
         };
         let fleet = self.ctx.workers.fleet_of(worker);
-        if let Some(Refusal(reason, text)) = fleet.and_then(|fleet| self.ctx.denied_answer(fleet.pool, line)) {
+        if let Some(Refusal(reason, text)) = fleet.and_then(|fleet| self.ctx.denied_answer(fleet.pool, client, line)) {
             let id = self.requests.asker_token(key);
             self.requests.forget(&mut self.ctx, &mut self.sessions, key);
             report_line(&mut self.ctx, reason, from, line, &text);

@@ -38,6 +38,7 @@ mod purity;
 mod readiness;
 mod reload;
 mod routing;
+mod rules;
 mod servers;
 mod sessions;
 mod shutdown;

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use stdio_bus_core::port::PoolId;
+use stdio_bus_core::port::{PoolId, is_in_group};
 use stdio_bus_core::settings::Proxies;
 
 use super::refusal::Refusal;
@@ -26,7 +26,7 @@ const PLACEHOLDERS: [&str; 8] = ["-", "undefined", "null", "(null)", "none", "ni
 pub struct Identity {
     /// The field of the name, as it is configured.
     pub header: Box<str>,
-    /// The field of the groups, if pools are for groups.
+    /// The field of the groups, if pools or rules are for groups.
     pub groups_header: Option<Box<str>>,
     /// The proxies that are believed; none means those of the listener.
     pub trusted_proxies: Option<Proxies>,
@@ -61,6 +61,8 @@ pub(super) struct Named {
     pub name: Arc<str>,
     /// The pools of its groups, if pools are for groups.
     pub pools: Option<Arc<[PoolId]>>,
+    /// Its groups, which commas separate, if there is a field of them.
+    pub groups: Option<Arc<str>>,
 }
 
 impl Identity {
@@ -81,14 +83,19 @@ impl Identity {
         groups: Option<&Groups>,
     ) -> Result<Option<Named>, Refusal> {
         let value = self.value(&self.header, claims.name, is_believed)?;
+        let bad = |header: &str, what: Cow<'_, str>| Refusal::identity(format!("{header} {what}"));
         let of_groups = match &self.groups_header {
-            Some(header) => self.value(header, claims.groups, is_believed)?,
-            None => None,
+            Some(header) => {
+                let value = self.value(header, claims.groups, is_believed)?.map(text).transpose();
+                value.map_err(|what| bad(header, what))?.unwrap_or_default()
+            }
+            None => "",
         };
-        let name = value.map(name).transpose().map_err(|what| Refusal::identity(format!("{} {what}", self.header)))?;
+        let name = value.map(name).transpose().map_err(|what| bad(&self.header, what))?;
         Ok(name.flatten().map(|name| Named {
             name: name.into(),
-            pools: groups.map(|groups| groups.pools(of_groups.unwrap_or_default())),
+            pools: groups.map(|groups| groups.pools(of_groups)),
+            groups: (!of_groups.is_empty()).then(|| of_groups.into()),
         }))
     }
 
@@ -115,12 +122,9 @@ pub struct Groups(pub Vec<(Box<str>, Vec<PoolId>)>);
 
 impl Groups {
     /// The pools of the groups in this list, which commas separate, in the order of the configuration.
-    fn pools(&self, list: &[u8]) -> Arc<[PoolId]> {
-        let is_in = |group: &str| {
-            group == "*" || list.split(|byte| *byte == b',').any(|one| one.trim_ascii() == group.as_bytes())
-        };
+    pub(super) fn pools(&self, list: &str) -> Arc<[PoolId]> {
         let mut pools = Vec::new();
-        for pool in self.0.iter().filter(|(group, _)| is_in(group)).flat_map(|(_, pools)| pools) {
+        for pool in self.0.iter().filter(|(group, _)| is_in_group(list, group)).flat_map(|(_, pools)| pools) {
             if !pools.contains(pool) {
                 pools.push(*pool);
             }
@@ -130,7 +134,7 @@ impl Groups {
 
     /// The pools that are for everybody.
     pub(super) fn for_all(&self) -> Arc<[PoolId]> {
-        self.pools(b"")
+        self.pools("")
     }
 
     /// The same, with the pools at other places: `places` maps the old ones.
@@ -138,6 +142,12 @@ impl Groups {
         let moved = |pools: Vec<PoolId>| pools.into_iter().map(|pool| PoolId::at(places[pool.index()])).collect();
         Self(self.0.into_iter().map(|(group, pools)| (group, moved(pools))).collect())
     }
+}
+
+/// A field's value as text.
+fn text(value: &[u8]) -> Result<&str, Cow<'static, str>> {
+    let why = "is not UTF-8; HAProxy 2.6 writes the escapes of a token's claims as Latin-1";
+    str::from_utf8(value).map_err(|_| why.into())
 }
 
 /// The name in a field's value.
@@ -148,9 +158,7 @@ fn name(value: &[u8]) -> Result<Option<&str>, Cow<'static, str>> {
     if value.len() > LONGEST_NAME {
         return Err(format!("has {} bytes, and a name has at most {LONGEST_NAME}", value.len()).into());
     }
-    let Ok(name) = str::from_utf8(value) else {
-        return Err("is not UTF-8; HAProxy 2.6 writes the escapes of a token's claims as Latin-1".into());
-    };
+    let name = text(value)?;
     let is_placeholder = |name: &str| {
         let is_template = name.starts_with('{') && name.ends_with('}');
         is_template || PLACEHOLDERS.iter().any(|known| known.eq_ignore_ascii_case(name))
@@ -271,26 +279,29 @@ mod tests {
             ("all,of", &[2]),
             ("WyJvcHMiXQ==", &[2]),
         ] {
-            assert_eq!(*groups.pools(list.as_bytes()), at(pools), "{list}");
+            assert_eq!(*groups.pools(list), at(pools), "{list}");
         }
-        assert_eq!(*groups.clone().moved(&[3, 2, 1, 0]).pools(b"ops"), at(&[2, 3, 1]));
+        assert_eq!(*groups.clone().moved(&[3, 2, 1, 0]).pools("ops"), at(&[2, 3, 1]));
         assert!(Groups(vec![("ops".into(), at(&[0]))]).for_all().is_empty());
     }
 
     #[test]
     fn groups_are_refused_as_names_are_from_who_is_not_believed_or_twice() {
         let identity = Identity { groups_header: Some("X-Groups".into()), ..identity() };
-        let ask = |fields: &str, is_believed| {
-            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let ask_bytes = |fields: &[u8], is_believed| {
+            let head = [b"GET / HTTP/1.1\r\nHost: a\r\n", fields, b"\r\n"].concat();
             let mut reader = HeadReader::default();
-            let head = reader.read(head.as_bytes()).expect("it is HTTP").expect("it is whole");
+            let head = reader.read(&head).expect("it is HTTP").expect("it is whole");
             let groups = Groups(vec![("ops".into(), vec![PoolId::at(0)])]);
             let named = identity.named(identity.claims(&head.fields), is_believed, Some(&groups));
             named
                 .map(|named| named.and_then(|named| named.pools).map(|pools| pools.len()))
                 .map_err(|refusal| refusal.why)
         };
+        let ask = |fields: &str, is_believed| ask_bytes(fields.as_bytes(), is_believed);
         assert_eq!(ask("X-Forwarded-User: a\r\nX-Groups: dev, ops\r\n", true), Ok(Some(1)));
+        let latin = b"X-Forwarded-User: a\r\nX-Groups: ops,pr\xfcfer\r\n";
+        assert!(ask_bytes(latin, true).expect_err("a rule for the group would be missed").contains("not UTF-8"));
         assert_eq!(ask("X-Forwarded-User: a\r\nX_Groups: ops\r\n", true), Ok(Some(0)));
         assert_eq!(ask("X-Groups: ops\r\n", true), Ok(None), "groups without a name are nobody's");
         for (fields, is_believed) in [("X-Groups: ops\r\n", false), ("X-Groups: dev\r\nx-groups: ops\r\n", true)] {

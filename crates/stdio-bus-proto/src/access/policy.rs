@@ -121,7 +121,7 @@ impl Policy {
         if let Some(identity) = &self.identity
             && let Some(named) = identity.named(caller.claims, is_believed, self.groups.as_ref())?
         {
-            (origin.names.user, origin.pools) = (Some(named.name), named.pools);
+            (origin.names.user, origin.pools, origin.groups) = (Some(named.name), named.pools, named.groups);
         }
         // A believed proxy that names nobody has not named the client by the certificate of whoever is before it, either.
         let is_named = match &self.identity {
@@ -130,7 +130,14 @@ impl Policy {
         };
         let bearer = self.bearer(entrance, caller, is_named)?.cloned();
         if let Some(bearer) = &bearer {
-            (origin.names.token, origin.pools) = (Some(bearer.name.clone()), bearer.pools.clone());
+            let of_groups = || Some(self.groups.as_ref()?.pools(bearer.groups.as_deref()?));
+            origin.names.token = Some(bearer.name.clone());
+            origin.pools = bearer.pools.clone().or_else(of_groups);
+            // What is denied to a group of either is denied.
+            origin.groups = match (origin.groups.take(), &bearer.groups) {
+                (Some(one), Some(other)) => Some(format!("{one},{other}").into()),
+                (one, other) => one.or_else(|| other.clone()),
+            };
         } else if self.identity.is_some() && !is_named {
             return Err(self.nameless(is_believed));
         }
@@ -430,6 +437,33 @@ mod tests {
         assert_eq!(ask(&policy, "\r\nAuthorization: Bearer 0123456789abcdeg"), Err(403), "it has no group");
         policy.groups.as_mut().expect("they are").0.push(("*".into(), vec![at(0)]));
         assert_eq!(ask(&policy, "\r\nAuthorization: Bearer 0123456789abcdeg"), Ok(Some(vec![at(0)])));
+    }
+
+    #[test]
+    fn a_client_is_in_the_groups_of_its_token_and_of_the_header_and_has_the_pools_of_them() {
+        let at = PoolId::at;
+        let tokens = "alice:0123456789abcdef groups=ops\nbob:0123456789abcdeg tools groups=ops,x\n";
+        let tokens = Tokens::parse(tokens, &["agents", "tools"]).expect("good lines");
+        let groups = Groups(vec![("ops".into(), vec![at(0)]), ("dev".into(), vec![at(1)])]);
+        let policy = Policy { tokens: Some(tokens), groups: Some(groups), ..named(false) };
+        for (more, groups, pools) in [
+            ("\r\nAuthorization: Bearer 0123456789abcdef", "ops", at(0)),
+            ("\r\nAuthorization: Bearer 0123456789abcdeg", "ops,x", at(1)),
+            ("\r\nX-User: carol\r\nX-Groups: dev, y", "dev, y", at(1)),
+            ("\r\nAuthorization: Bearer 0123456789abcdef\r\nX-User: alice\r\nX-Groups: dev", "dev,ops", at(0)),
+        ] {
+            let origin = identify(&policy, OPEN, from(PROXY), &format!("Host: a{more}")).expect("it is let in");
+            assert_eq!(
+                (origin.groups.as_deref(), origin.pools.as_deref()),
+                (Some(groups), Some(&[pools][..])),
+                "{more}"
+            );
+        }
+        let forged = "\r\nAuthorization: Bearer 0123456789abcdef\r\nX-Groups: dev";
+        assert_eq!(
+            identify(&policy, OPEN, from(STRANGER), &format!("Host: a{forged}")).expect_err("it may not").0,
+            400
+        );
     }
 
     #[test]

@@ -9,12 +9,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use stdio_bus_core::port::PoolId;
+use stdio_bus_core::port::{EVERYBODY, PoolId};
 
 /// Minimum length of a token in bytes, so that it cannot be guessed.
 pub const SHORTEST_TOKEN: usize = 16;
 /// Maximum length of a name in bytes.
 const LONGEST_NAME: usize = 64;
+/// The prefix of the groups of a token.
+const GROUPS: &str = "groups=";
 /// The prefix of a digest.
 const SHA256: &str = "sha256:";
 
@@ -25,6 +27,8 @@ pub struct Bearer {
     pub name: Arc<str>,
     /// The pools that it grants, the preferred one first; none means all.
     pub pools: Option<Arc<[PoolId]>>,
+    /// Its groups, which commas separate.
+    pub groups: Option<Arc<str>>,
     digest: [u8; 32],
 }
 
@@ -80,7 +84,12 @@ impl Tokens {
         self.0.is_empty()
     }
 
-    /// Whether this bearer is still among them, with its name and pools.
+    /// All bearers, in no order.
+    pub fn bearers(&self) -> impl Iterator<Item = &Bearer> {
+        self.0.values()
+    }
+
+    /// Whether this bearer is still among them, with its name, pools and groups.
     pub fn has(&self, bearer: &Bearer) -> bool {
         self.0.get(&bearer.digest) == Some(bearer)
     }
@@ -149,10 +158,27 @@ fn bearer(line: &str, pools: &[&str]) -> Result<Bearer, String> {
         }
         None => Sha256::digest(secret).into(),
     };
-    let pools = words.next().map(|names| indexes(names, pools)).transpose()?;
-    match words.next() {
-        Some(_) => Err("only a comma-separated list of pools may follow a token".to_owned()),
-        None => Ok(Bearer { name: name.into(), pools, digest }),
+    let mut bearer = Bearer { name: name.into(), pools: None, groups: None, digest };
+    for word in words {
+        match word.strip_prefix(GROUPS) {
+            Some(names) if bearer.groups.is_none() => bearer.groups = Some(groups(names)?),
+            None if bearer.pools.is_none() && bearer.groups.is_none() => bearer.pools = Some(indexes(word, pools)?),
+            _ => {
+                return Err(
+                    "only a comma-separated list of pools may follow a token, and then groups=GROUP,…".to_owned()
+                );
+            }
+        }
+    }
+    Ok(bearer)
+}
+
+fn groups(names: &str) -> Result<Arc<str>, String> {
+    match names.split(',').all(|name| !name.is_empty() && name != EVERYBODY) {
+        true => Ok(names.into()),
+        false => {
+            Err("groups= is followed by names with commas between them; everybody is in the group \"*\"".to_owned())
+        }
     }
 }
 
@@ -221,6 +247,17 @@ mod tests {
     }
 
     #[test]
+    fn a_token_may_be_of_groups_beside_its_pools_and_another_list_of_them_makes_it_another_one() {
+        let parse = |text: &str| Tokens::parse(text, &POOLS).expect("good lines");
+        let tokens = parse("a:0123456789abcdef tools groups=interns,staff\nb:0123456789abcdeg groups=tools\n");
+        let of = |token: &str| tokens.find(token).map(|bearer| (bearer.pools.is_some(), bearer.groups.as_deref()));
+        assert_eq!(of("0123456789abcdef"), Some((true, Some("interns,staff"))));
+        assert_eq!(of("0123456789abcdeg"), Some((false, Some("tools"))));
+        let before = tokens.find("0123456789abcdef").expect("it is there");
+        assert!(!parse("a:0123456789abcdef tools groups=staff\n").has(before));
+    }
+
+    #[test]
     fn a_token_of_two_names_is_an_error_that_names_both_lines() {
         for second in
             ["bob:0123456789abcdef", "bob:sha256:9f9f5111f7b27a781f1f1ddde5ebc2dd2b796bfc7365c9c28b548e564176929f"]
@@ -253,6 +290,11 @@ mod tests {
             ("a:sécretsecretsecret", "visible ASCII"),
             ("a:0123456789abcdef nobody", "there is no pool \"nobody\"; the pools are agents, tools"),
             ("a:0123456789abcdef agents tools", "a comma-separated list"),
+            ("a:0123456789abcdef groups=a agents", "a comma-separated list"),
+            ("a:0123456789abcdef groups=a groups=b", "a comma-separated list"),
+            ("a:0123456789abcdef groups=", "names with commas"),
+            ("a:0123456789abcdef groups=a,,b", "names with commas"),
+            ("a:0123456789abcdef groups=*", "names with commas"),
         ] {
             let error = Tokens::parse(text, &POOLS).expect_err(text);
             assert!(error.contains(why), "{error}");

@@ -23,8 +23,8 @@ use crate::bus::port::{
 };
 use crate::bus::report::Reason;
 use crate::bus::settings::{
-    Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings, Start,
-    ToolRules,
+    Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Rules, SessionAccess, Settings,
+    Start, ToolRules, Whom,
 };
 use tasks::Task;
 use worker::{SimWorker, Work};
@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MOST_ENDS: usize = 2;
 /// After this many workers that have ended before they answered it, an `initialize` is not sent again.
 const MOST_OPENINGS_LOST: usize = 2;
-/// The tool that some pools deny.
+/// The tool that some pools deny, and listeners to some clients.
 const DENIED: &str = "delete";
 /// Its draws are not those of other worlds.
 const SALT: u64 = 0xd00f;
@@ -66,6 +66,8 @@ struct SimClient {
     pool: usize,
     /// The owner of the token that it has shown.
     name: Option<&'static str>,
+    /// It is in a group that the listeners may have a rule for.
+    is_staff: bool,
     wire: Wire,
     next: usize,
     /// Numbers of unanswered requests.
@@ -156,10 +158,21 @@ fn settings(draws: &mut Draws<'_>) -> Settings {
         ..Limits::default()
     };
     let id_collision = *draws.of("id_collision").pick(&[IdCollision::Translate, IdCollision::Always]);
+    let whom = [Whom::Name("alice".into()), Whom::Group("staff".into())];
+    let rules: Vec<Rules> = whom
+        .into_iter()
+        .enumerate()
+        .filter(|(at, _)| draws.each("rule", *at).of("exists").one_in(5))
+        .map(|(_, whom)| Rules {
+            whom,
+            deny_methods: Vec::new(),
+            tools: ToolRules { deny: vec![DENIED.into()], ..ToolRules::default() },
+        })
+        .collect();
     Settings {
         limits,
         pools,
-        listeners: vec![Listener::default(), Listener { mcp: true, ..Listener::default() }],
+        listeners: [false, true].map(|mcp| Listener { mcp, rules: rules.clone(), ..Listener::default() }).into(),
         routing: Routing { id_collision, session_access: SessionAccess::Owner },
         most_clients: MAX_CONNECTIONS,
     }
@@ -261,10 +274,16 @@ impl World {
         }
     }
 
-    /// Whether this pool keeps a line from its workers.
-    fn denies(&self, pool: usize, line: &Value) -> bool {
+    /// Whether a line of a client is kept from the workers of this pool.
+    fn denies(&self, pool: usize, client: usize, line: &Value) -> bool {
         let is_denied = line["method"] == "tools/call" && line["params"]["name"] == DENIED;
-        is_denied && !self.settings.pools[pool].tools.deny.is_empty()
+        let client = &self.clients[client];
+        let is_for_it = |rules: &Rules| match &rules.whom {
+            Whom::Name(name) => client.name == Some(name),
+            Whom::Group(_) => client.is_staff,
+        };
+        let has_rule = self.settings.listeners[0].rules.iter().any(is_for_it);
+        is_denied && (has_rule || !self.settings.pools[pool].tools.deny.is_empty())
     }
 
     fn open_clients(&self) -> Vec<usize> {
@@ -281,6 +300,8 @@ impl World {
         let mut origin = Origin::from(Place::Process { pid: 0, user: self.ground.random.range(0..3) as u32 });
         let name = *self.ground.random.pick(&[None, None, Some("alice"), Some("bob")]);
         origin.names.token = name.map(Into::into);
+        let is_staff = self.clients.len() % 3 == 1;
+        origin.groups = is_staff.then(|| "users, staff".into());
         let (key, effects) = match era {
             Some(era) => self.ground.bus.connect_mcp(self.ground.now, MCP, &origin, pool, era),
             None => self.ground.bus.connect(self.ground.now, LINES, &origin),
@@ -292,6 +313,7 @@ impl World {
             era,
             pool,
             name,
+            is_staff,
             wire: Wire::default(),
             next: 0,
             waiting: Vec::new(),

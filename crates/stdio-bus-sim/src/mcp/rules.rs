@@ -38,7 +38,7 @@ impl World {
         let (client, number) = (number("client"), number("number"));
         let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[pool].assignment);
         assert_eq!(self.clients[client].pool, pool, "a line goes to the pool of its client");
-        assert!(!self.denies(pool, &line), "a denied tool is called");
+        assert!(!self.denies(pool, client, &line), "a denied tool is called");
         let has_task = self.reads_task(at, client, &line);
         let bound = self.clients[client].bound.filter(|_| era == Era::Modern && !has_task);
         if let Some(bound) = bound {
@@ -170,7 +170,7 @@ impl World {
             }
             if reason == "tool_denied" {
                 let asked = self.clients[at].naming.get(&number).expect("a call");
-                assert!(self.denies(self.clients[at].pool, asked), "{asked} is denied");
+                assert!(self.denies(self.clients[at].pool, at, asked), "{asked} is denied");
             }
             assert!(reason != "initialize_lost" || self.clients[at].has_lost_initialize(), "{line}");
             let is_unsupported = reason == "unsupported_protocol_version";

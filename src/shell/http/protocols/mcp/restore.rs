@@ -14,7 +14,7 @@ use crate::random;
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
 use crate::shell::http::deliver::Said;
-use crate::shell::http::members::{Member, Restoring, Waiting};
+use crate::shell::http::members::{Brought, Member, Restoring, Waiting};
 use crate::shell::lasting::Lasting;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
@@ -100,7 +100,7 @@ impl<I: Io> Shell<I> {
             pool = kept.pool,
             "a session of an earlier daemon goes on: a worker is sent its initialize again"
         );
-        self.reactor.http.queue_message(client, initialize, None, None);
+        self.reactor.http.queue_message(client, initialize, Brought::default(), None);
         self.present_queued(now, client);
         Ok(())
     }
@@ -157,7 +157,7 @@ impl<I: Io> Reactor<I> {
             let text = self.lasting.initialized_of(&id).unwrap_or(INITIALIZED);
             if let Some(message) = Message::of_line(text.as_bytes(), &mut self.http.lines) {
                 self.http.memory.held += message.weight();
-                member.goes_first(Waiting { message, tells: None, trace: None, offered: 0, taken: 0 });
+                member.goes_first(Waiting { message, tells: None, brought: Brought::default(), offered: 0, taken: 0 });
             }
         }
         self.http.members.resume(client);

@@ -167,8 +167,8 @@ impl<I: Io> Shell<I> {
             Body::Batch(mut messages) => {
                 let last = messages.pop();
                 let Reactor { connections, http, .. } = &mut self.reactor;
-                let trace = &connections[AsHttp(slot)].incoming.trace;
-                messages.into_iter().for_each(|message| http.queue_message(client, message, trace.clone(), None));
+                let brought = connections[AsHttp(slot)].incoming.brought();
+                messages.into_iter().for_each(|message| http.queue_message(client, message, brought.clone(), None));
                 last.into_iter().for_each(|message| self.hand_over(now, slot, client, message, !has_requests));
             }
         }

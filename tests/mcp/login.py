@@ -63,6 +63,8 @@ class Login:
         self.clients, self.codes, self.refreshes = {}, {}, {}
         # What was asked, by path; and how long the next tokens last, in seconds.
         self.asked, self.lasts = [], []
+        # What proxies told it of requests, beside the token: fields.
+        self.told = []
         self.lock = threading.Lock()
         login = self
 
@@ -105,15 +107,15 @@ class Login:
         text = f"{encoded(header)}.{encoded({name: one for name, one in claims.items() if one is not None})}"
         return f"{text}.{'' if header['alg'] == 'none' else encoded(key.sign(text))}"
 
-    def user(self, token):
-        """Whose a token is, or None if it is not good."""
+    def holder(self, token):
+        """Whose a token is, as claims, or None if it is not good."""
         try:
             text, _, signature = token.rpartition(".")
             header, claims = (json.loads(decoded(part)) for part in text.split("."))
             is_good = header["alg"] == "RS256" and self.key.verifies(text, decoded(signature))
             audiences = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
             is_ours = claims["iss"] == self.issuer and self.audience in audiences
-            return claims["sub"] if is_good and is_ours and claims["exp"] > time.time() >= claims.get("nbf", 0) else None
+            return claims if is_good and is_ours and claims["exp"] > time.time() >= claims.get("nbf", 0) else None
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -181,6 +183,11 @@ class Login:
 
     def check(self, request, _query, _body):
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
-        user = self.user(token) if kind.lower() == "bearer" else None
-        # A name beside a refusal counts for nothing.
-        return (401, {"X-Auth-Request-User": "mallory"}, None) if user is None else (202, {"X-Auth-Request-User": user}, None)
+        with self.lock:
+            self.told += [(name, value) for name, value in request.headers.items() if name.lower() != "authorization"]
+        holder = self.holder(token) if kind.lower() == "bearer" else None
+        if holder is None or not holder.get("sub"):
+            # A name beside a refusal counts for nothing.
+            return 401, {"X-Auth-Request-User": "mallory", "X-Auth-Request-Groups": "operators"}, None
+        groups = {"X-Auth-Request-Groups": holder["groups"]} if "groups" in holder else {}
+        return 202, {"X-Auth-Request-User": holder["sub"], **groups}, None

@@ -83,7 +83,9 @@ impl Bus {
             self.requests.forget(&mut self.ctx, &mut self.sessions, request);
         }
         // However often it tries, starts for others are not late.
-        self.fleets.queue.slow_down_owner(&self.ctx, key);
+        if let Some(worker) = self.ctx.workers.get(key) {
+            self.fleets.queue.slow_down_owner(&self.ctx, worker);
+        }
     }
 
     /// Its process was reaped (spec 7.1).

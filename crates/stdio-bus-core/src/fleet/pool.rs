@@ -521,7 +521,9 @@ impl Fleet {
         let process = &worker.process;
         let is_taken = worker.owner().is_some() && !process.is_unwanted();
         let has_ended_soon = process.ended_by_itself() && ctx.time.now().since(worker.claim.since()) < LASTS;
-        let is_failure = is_taken && (has_ended_soon || process.cause() == Some(Reason::StartTimeout));
+        // With what is its client's own it may fail for no other.
+        let is_personal = ctx.settings.pools[self.id].personal;
+        let is_failure = is_taken && !is_personal && (has_ended_soon || process.cause() == Some(Reason::StartTimeout));
         let source = worker.owner().and_then(|owner| ctx.clients.identity(owner)).map(|owner| owner.origin.source());
         let restarts = &mut self.restarts;
         if !is_failure {
@@ -612,6 +614,9 @@ impl Fleets {
             self.pools[worker.fleet].candidate_ended(ctx, worker);
         } else {
             self.pools[worker.fleet].on_taken_end(ctx, worker);
+            if ctx.settings.pools[worker.fleet].personal && worker.process.ended_by_itself() {
+                self.queue.slow_down_owner(ctx, worker);
+            }
         }
         if !is_candidate && worker.process.ended_by_itself() {
             self.pools[worker.fleet].doubt_command(ctx, worker);

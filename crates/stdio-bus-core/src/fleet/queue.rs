@@ -36,6 +36,7 @@ use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::peers::{Client, Clients, Workers};
 use crate::settings::Assignment;
 use crate::timers::Timer;
+use crate::worker::Worker;
 
 /// A source whose clients leave before their workers have answered gets the next worker this long after the last one.
 const PACE: Duration = Duration::from_millis(50);
@@ -108,9 +109,9 @@ impl WorkerQueue {
         }
     }
 
-    /// The worker of a client was not started: its source gets the next one at a limited rate.
-    pub(super) fn slow_down_owner(&mut self, ctx: &Ctx, worker: WorkerKey) {
-        let owner = ctx.workers.owner(worker).and_then(|owner| ctx.clients.identity(owner));
+    /// The worker of a client was not started, or has ended: its source gets the next one at a limited rate.
+    pub(super) fn slow_down_owner(&mut self, ctx: &Ctx, worker: &Worker) {
+        let owner = worker.owner().and_then(|owner| ctx.clients.identity(owner));
         if let Some(source) = owner.map(|owner| owner.origin.source()) {
             self.slow_down(ctx.time.now(), source, ctx.time.now());
         }

@@ -166,6 +166,20 @@ fn a_line_that_has_waited_for_a_start_that_fails_is_refused_and_not_kept_waiting
 }
 
 #[test]
+fn a_worker_that_ends_over_its_clients_credentials_delays_no_other_client() {
+    let mut bench = on_bench(9);
+    for user in 1..=20 {
+        let client = Peer::Client(bench.connect(0, Source::User(user)).expect("there is room"));
+        bench.write(client, ASK);
+        let worker = Peer::Worker(*bench.workers.last().expect("it is started at once"));
+        assert_eq!(bench.read_one(worker), ASK);
+        bench.dies(worker);
+        assert_eq!(bench.read_error(client).0, "worker_exited");
+        assert!(bench.bus.view().readiness().is_ready(), "others are served");
+    }
+}
+
+#[test]
 fn a_notification_of_who_lacks_credentials_is_reported_as_lost() {
     let mut bench = Bench::starting(settings(vec![personal(9)]));
     let client = bench.client();

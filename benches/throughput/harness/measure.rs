@@ -35,6 +35,17 @@ pub fn give_way(process: u32, nice: i32) {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, process, nice) };
 }
 
+/// Has a process run before others, but not what it starts from now on, as the shipped units for systemd do. Without
+/// permission (CAP_SYS_NICE) nothing changes.
+pub fn prefer(process: u32) {
+    let usual = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the calls read nothing but the parameter, which outlives them.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, process, -10);
+        libc::sched_setscheduler(process as i32, libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, &usual);
+    }
+}
+
 /// Gives a process, or the calling thread if 0, real-time priority on its CPU, or takes it away. Without permission,
 /// latencies include more scheduling.
 pub fn put_first(process: u32, first: bool) {

@@ -1,9 +1,11 @@
 //! A burst: 64 clients come at once to a dedicated pool of two spares whose workers need a second before they answer,
-//! against as many processes that are started directly and released at the same moment; and how long a client of
-//! another pool waits meanwhile, against one that talks to a process of its own.
+//! against as many that each start a process of their own at the same moment; and how long a client of another pool
+//! waits meanwhile, against one that talks to a process of its own. The daemon runs before its workers, as
+//! config/systemd/stdio_bus.service has it.
 
 use std::io;
 use std::process::Command;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,7 @@ use crate::harness::address::Transport;
 use crate::harness::client::{Client, request};
 use crate::harness::direct::Direct;
 use crate::harness::machine::Placement;
-use crate::harness::measure::{self, Over, first, joined, median, progress};
+use crate::harness::measure::{self, Over, first, joined, median, prefer, progress};
 use crate::harness::polite::polite;
 use crate::harness::server::Contestant;
 use crate::scenario::{Goal, Scenario, goals};
@@ -98,24 +100,28 @@ fn burst(harness: &Harness, start: &Start) -> io::Result<[Goal; 2]> {
     ])
 }
 
-/// Starts processes that wait for a line, and releases all. The seconds until the last of them has answered, and the p99
-/// of a client of another process meanwhile, in milliseconds.
+/// As many threads each start a process at the same moment, and ask it. The seconds until the last of them has answered, and
+/// the p99 of a client of another process meanwhile, in milliseconds.
 fn directly(harness: &Harness, script: &str, count: usize) -> io::Result<(f64, f64)> {
-    let gated = format!("read gate; {script}");
-    let mut started = (0..count).map(|_| Direct::start(Command::new("/bin/sh").args(["-c", &gated])));
-    let mut started = started.by_ref().collect::<io::Result<Vec<_>>>()?;
     let mut other = Direct::start(Command::new(&harness.bus).args(["worker", "echo"]))?;
-    std::thread::sleep(Duration::from_millis(300));
-    let is_over = AtomicBool::new(false);
+    let (is_over, gate) = (AtomicBool::new(false), Barrier::new(count + 1));
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| first(|| waits_of(&mut other, &is_over)));
         let over = Over(&is_over);
+        let start = || {
+            gate.wait();
+            let mut process = Direct::start(Command::new("/bin/sh").args(["-c", script]))?;
+            process.send(&request(1, "m", "bench"))?;
+            process.answer()?;
+            // It ends when all have answered.
+            Ok::<_, io::Error>(process)
+        };
+        let starts: Vec<_> = (0..count).map(|_| scope.spawn(start)).collect();
+        gate.wait();
         let begun = Instant::now();
-        let line = format!("\n{}", request(1, "m", "bench"));
-        started.iter_mut().try_for_each(|process| process.send(&line))?;
-        started.iter_mut().try_for_each(Direct::answer)?;
+        let answered = starts.into_iter().map(|start| joined(start.join())).collect::<io::Result<Vec<_>>>()?;
         let time = begun.elapsed().as_secs_f64();
-        drop(over);
+        drop((over, answered));
         Ok((time, joined(asking.join())?))
     })
 }
@@ -131,6 +137,7 @@ fn through_the_bus(harness: &Harness, start: &Start, script: &str, count: usize)
     }
     let pools = [burst, harness.echo("other", 1)];
     let server = harness.start(Contestant::Bus, &pools, Transport::Unix, Placement::FREE)?;
+    prefer(server.process());
     let until = Instant::now() + PATIENCE;
     // The spares are there, as before any burst, unless the pool sleeps.
     std::thread::sleep(Duration::from_millis(harness.either(2500, 1500)));

@@ -111,7 +111,7 @@ impl Ctx {
         let Some(client) = self.clients.get_mut(client) else { return };
         let identity = client.identity();
         let Some(listener) = self.settings.listener(identity.listener) else { return };
-        let rules = listener.rules_for(identity.origin.names.owner(), client.groups());
+        let rules = listener.rules_for(&identity.origin.names, client.groups());
         client.set_rules(rules);
     }
 

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use super::networks::Network;
 use crate::index::{ListenerId, PoolId};
-use crate::origin::{Owner, is_in_group};
+use crate::origin::{Names, is_in_group};
 
 /// Connections that may be open at once (spec 8.2, `MAX_CONNECTIONS`).
 pub const MAX_CONNECTIONS: usize = 1024;
@@ -363,17 +363,18 @@ pub struct Rules {
 /// Clients that rules are for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// Those with this verified name, whoever vouches for it: a rule takes away only.
+    /// Those with this verified name, whoever vouches for it and whatever other name they have: a rule takes away only.
     Name(String),
     /// Those in this group; [`EVERYBODY`](super::origin::EVERYBODY) is all of the listener.
     Group(String),
 }
 
 impl Listener {
-    /// The places of the rules for clients with this verified name, in these groups.
-    pub(crate) fn rules_for(&self, owner: Option<Owner<'_>>, groups: &str) -> Vec<usize> {
+    /// The places of the rules for clients with one of these verified names, in these groups.
+    pub(crate) fn rules_for(&self, names: &Names, groups: &str) -> Vec<usize> {
+        let verified = [names.token.as_deref(), names.common_name.as_deref(), names.user.as_deref()];
         let are_for = |(_, rules): &(usize, &Rules)| match &rules.whom {
-            Whom::Name(name) => owner.is_some_and(|owner| owner.name == name),
+            Whom::Name(name) => verified.contains(&Some(name)),
             Whom::Group(group) => is_in_group(groups, group),
         };
         self.rules.iter().enumerate().filter(are_for).map(|(at, _)| at).collect()

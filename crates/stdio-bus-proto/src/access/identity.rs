@@ -55,13 +55,15 @@ impl<'b> Claim<'b> {
     }
 }
 
-/// Whom a believed proxy has named.
+/// What a believed proxy says of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Named {
-    pub name: Arc<str>,
-    /// The pools of its groups, if pools are for groups.
+    /// None if the proxy does not know it.
+    pub name: Option<Arc<str>>,
+    /// The pools of its groups, if pools are for groups and the proxy knows it.
     pub pools: Option<Arc<[PoolId]>>,
-    /// Its groups, which commas separate, if there is a field of them.
+    /// Its groups, which commas separate, if there is a field of them: of a client without a name, too, whom a token
+    /// may let in, since something may be denied to them.
     pub groups: Option<Arc<str>>,
 }
 
@@ -72,7 +74,7 @@ impl Identity {
         Claims { name: Claim::of(fields, &self.header), groups }
     }
 
-    /// Whom a request is from; none if its proxy does not know it. `groups` are those that pools are for.
+    /// Whom a request is from. `groups` are those that pools are for.
     ///
     /// # Errors
     /// A field is there and its sender not believed, or the name is none, or a field stands more than once.
@@ -81,7 +83,7 @@ impl Identity {
         claims: Claims<'_>,
         is_believed: bool,
         groups: Option<&Groups>,
-    ) -> Result<Option<Named>, Refusal> {
+    ) -> Result<Named, Refusal> {
         let value = self.value(&self.header, claims.name, is_believed)?;
         let bad = |header: &str, what: Cow<'_, str>| Refusal::identity(format!("{header} {what}"));
         let of_groups = match &self.groups_header {
@@ -91,12 +93,12 @@ impl Identity {
             }
             None => "",
         };
-        let name = value.map(name).transpose().map_err(|what| bad(&self.header, what))?;
-        Ok(name.flatten().map(|name| Named {
-            name: name.into(),
-            pools: groups.map(|groups| groups.pools(of_groups)),
+        let name = value.map(name).transpose().map_err(|what| bad(&self.header, what))?.flatten();
+        Ok(Named {
+            name: name.map(Into::into),
+            pools: name.and(groups).map(|groups| groups.pools(of_groups)),
             groups: (!of_groups.is_empty()).then(|| of_groups.into()),
-        }))
+        })
     }
 
     /// The value of a field that believed proxies send, once.
@@ -190,7 +192,7 @@ mod tests {
         let mut reader = HeadReader::default();
         let read = reader.read(&head).map_err(|error| error.why.to_owned())?.expect("it is whole");
         let named = identity().named(identity().claims(&read.fields), is_believed, None);
-        named.map(|named| named.map(|named| named.name.to_string())).map_err(|refusal| {
+        named.map(|named| named.name.map(|name| name.to_string())).map_err(|refusal| {
             assert_eq!(refusal.status.code(), 400);
             refusal.why.into_owned()
         })
@@ -294,9 +296,7 @@ mod tests {
             let head = reader.read(&head).expect("it is HTTP").expect("it is whole");
             let groups = Groups(vec![("ops".into(), vec![PoolId::at(0)])]);
             let named = identity.named(identity.claims(&head.fields), is_believed, Some(&groups));
-            named
-                .map(|named| named.and_then(|named| named.pools).map(|pools| pools.len()))
-                .map_err(|refusal| refusal.why)
+            named.map(|named| named.pools.map(|pools| pools.len())).map_err(|refusal| refusal.why)
         };
         let ask = |fields: &str, is_believed| ask_bytes(fields.as_bytes(), is_believed);
         assert_eq!(ask("X-Forwarded-User: a\r\nX-Groups: dev, ops\r\n", true), Ok(Some(1)));

@@ -118,10 +118,12 @@ impl Policy {
             }
         }
         let is_believed = self.believes(sender);
-        if let Some(identity) = &self.identity
-            && let Some(named) = identity.named(caller.claims, is_believed, self.groups.as_ref())?
-        {
-            (origin.names.user, origin.pools, origin.groups) = (Some(named.name), named.pools, named.groups);
+        if let Some(identity) = &self.identity {
+            let named = identity.named(caller.claims, is_believed, self.groups.as_ref())?;
+            if named.name.is_some() {
+                (origin.names.user, origin.pools) = (named.name, named.pools);
+            }
+            origin.groups = named.groups;
         }
         // A believed proxy that names nobody has not named the client by the certificate of whoever is before it, either.
         let is_named = match &self.identity {
@@ -451,6 +453,8 @@ mod tests {
             ("\r\nAuthorization: Bearer 0123456789abcdeg", "ops,x", at(1)),
             ("\r\nX-User: carol\r\nX-Groups: dev, y", "dev, y", at(1)),
             ("\r\nAuthorization: Bearer 0123456789abcdef\r\nX-User: alice\r\nX-Groups: dev", "dev,ops", at(0)),
+            ("\r\nAuthorization: Bearer 0123456789abcdef\r\nX-User: -\r\nX-Groups: dev", "dev,ops", at(0)),
+            ("\r\nAuthorization: Bearer 0123456789abcdef\r\nX-Groups: dev", "dev,ops", at(0)),
         ] {
             let origin = identify(&policy, OPEN, from(PROXY), &format!("Host: a{more}")).expect("it is let in");
             assert_eq!(

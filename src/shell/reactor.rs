@@ -104,6 +104,8 @@ impl Workers {
         let is_meant = |former: &&(usize, Pool)| former.0 == pool.index() && former.1.core.generation == generation;
         let newest = &self.pools[pool.index()];
         let former = self.former.iter().filter(|_| newest.core.generation != generation).find(is_meant);
+        // With other credentials than the operator has said last no worker is started.
+        let former = former.filter(|(_, pool)| pool.env_from == newest.env_from);
         let pool = former.map_or(newest, |(_, pool)| pool);
         let own = pool.env_from.as_ref().map(|from| Own::of(from, client)).transpose();
         let own = own.map_err(NotStarted::of_client)?;

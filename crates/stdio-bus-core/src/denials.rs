@@ -17,7 +17,7 @@ use crate::origin::EVERYBODY;
 use crate::peer::ClientKey;
 use crate::peers::Clients;
 use crate::report::Reason;
-use crate::settings::{Settings, ToolRule, ToolRules, Whom};
+use crate::settings::{Rules, Settings, ToolRule, ToolRules, Whom};
 
 /// The rule by which a call is denied that can be read in two ways. It is no pattern: these have a `*` at their end alone.
 const AMBIGUOUS: &str = "*ambiguous";
@@ -86,23 +86,47 @@ impl Applied<'_> {
     }
 }
 
-/// The rules for a client's lines to a pool: those of the pool first.
-fn applied<'a>(
-    settings: &'a Settings,
-    clients: &'a Clients,
-    pool: PoolId,
-    client: ClientKey,
-) -> impl Iterator<Item = Applied<'a>> + Clone {
-    let of_pool = &settings.pools[pool];
-    let of_pool = Applied { whom: None, deny_methods: &of_pool.deny_methods, tools: &of_pool.tools };
-    let its = clients.get(client).and_then(|client| {
-        let listener = settings.listener(client.identity().listener)?;
-        Some(client.rules().iter().filter_map(|at| listener.rules.get(*at)))
-    });
-    let its = its.into_iter().flatten();
-    let its =
-        its.map(|rules| Applied { whom: Some(&rules.whom), deny_methods: &rules.deny_methods, tools: &rules.tools });
-    [of_pool].into_iter().chain(its).filter(Applied::are_set)
+/// The rules for a client's lines to a pool.
+#[derive(Clone, Copy)]
+struct All<'a> {
+    of_pool: Applied<'a>,
+    /// Those of its listener, and the places of those among them that are for the client.
+    of_listener: &'a [Rules],
+    its: &'a [usize],
+}
+
+impl<'a> All<'a> {
+    fn of(settings: &'a Settings, clients: &'a Clients, pool: PoolId, client: ClientKey) -> Self {
+        let pool = &settings.pools[pool];
+        let of_pool = Applied { whom: None, deny_methods: &pool.deny_methods, tools: &pool.tools };
+        let Some(client) = clients.get(client).filter(|client| !client.rules().is_empty()) else {
+            return Self { of_pool, of_listener: &[], its: &[] };
+        };
+        let of_listener = settings.listener(client.identity().listener).map_or(&[][..], |listener| &listener.rules);
+        Self { of_pool, of_listener, its: client.rules() }
+    }
+
+    /// Those that deny anything, that of the pool first.
+    fn iter(self) -> impl Iterator<Item = Applied<'a>> {
+        let its = self.its.iter().filter_map(move |at| self.of_listener.get(*at));
+        let its = its.map(|rules| Applied {
+            whom: Some(&rules.whom),
+            deny_methods: &rules.deny_methods,
+            tools: &rules.tools,
+        });
+        [self.of_pool].into_iter().chain(its).filter(Applied::are_set)
+    }
+
+    /// Whether any of them denies anything.
+    fn are_set(self) -> bool {
+        self.of_pool.are_set() || !self.its.is_empty() && self.iter().next().is_some()
+    }
+
+    /// Why a line's method is denied.
+    fn denied_method(self, line: Parsed<'_>) -> Option<Refusal> {
+        let method = Some(line.method).filter(|method| method.is_some()).map(|method| line.get(method))?;
+        self.iter().find_map(|rules| rules.denied_method(method))
+    }
 }
 
 impl Ctx {
@@ -126,14 +150,17 @@ impl Ctx {
 
     /// Why a client's line may not go to any worker of this pool. None if it may.
     pub(crate) fn denied_in(&mut self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> Option<Refusal> {
-        let rules = applied(&self.settings, &self.clients, pool, client);
-        if self.denials.permitted == Some(pool) || rules.clone().next().is_none() {
+        if self.denials.permitted == Some(pool) {
             return None;
         }
-        if let Some(refusal) = self.denied_method(pool, client, line) {
+        let rules = All::of(&self.settings, &self.clients, pool, client);
+        if !rules.are_set() {
+            return None;
+        }
+        if let Some(refusal) = rules.denied_method(line) {
             return Some(refusal);
         }
-        let (refusal, rule) = match denied_tool(rules.clone(), line) {
+        let (refusal, rule) = match denied_tool(rules, line) {
             Ok(None) => {
                 self.denials.permitted = Some(pool);
                 return None;
@@ -152,41 +179,37 @@ impl Ctx {
 
     /// Why a client may not use a line's method on any worker of this pool. None if it may.
     pub(crate) fn denied_method(&self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> Option<Refusal> {
-        let method = Some(line.method).filter(|method| method.is_some()).map(|method| line.get(method))?;
-        applied(&self.settings, &self.clients, pool, client).find_map(|rules| rules.denied_method(method))
+        All::of(&self.settings, &self.clients, pool, client).denied_method(line)
     }
 
     /// Why an answer of a client may not go to any worker of this pool: some reader may take it for a call.
     pub(crate) fn denied_answer(&self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> Option<Refusal> {
-        let rules = applied(&self.settings, &self.clients, pool, client);
-        let is_ambiguous = rules.clone().next().is_some() && name_in_params(line.window, line.line).is_err();
+        let rules = All::of(&self.settings, &self.clients, pool, client);
+        let is_ambiguous = rules.are_set() && name_in_params(line.window, line.line).is_err();
         is_ambiguous.then(|| ambiguous(rules))
     }
 }
 
-fn ambiguous<'a>(mut rules: impl Iterator<Item = Applied<'a>>) -> Refusal {
+fn ambiguous(rules: All<'_>) -> Refusal {
     let text = "Invalid params: a method, params or a tool's name stands there twice, or in another case; some servers would \
                 read another call than the rules for it are applied to (deny_tools, allow_tools and deny_methods of pools[], \
                 listeners[].rules)";
-    let are_of_tools = rules.any(|rules| rules.tools.are_set());
+    let are_of_tools = rules.iter().any(|rules| rules.tools.are_set());
     Refusal(if are_of_tools { Reason::ToolDenied } else { Reason::MethodDenied }, text.to_string())
 }
 
 /// Why the tool that a line calls is denied, and the rule's name.
-fn denied_tool<'a>(
-    rules: impl Iterator<Item = Applied<'a>>,
-    line: Parsed<'_>,
-) -> Result<Option<(Refusal, &'a str)>, Ambiguous> {
+fn denied_tool<'a>(rules: All<'a>, line: Parsed<'_>) -> Result<Option<(Refusal, &'a str)>, Ambiguous> {
     let name = name_in_params(line.window, line.line)?;
     let calls = line.method.is_some() && is_decoded(line.get(line.method), b"tools/call");
-    let mut rules = rules.filter(|rules| rules.tools.are_set()).peekable();
-    if !calls || rules.peek().is_none() {
+    let of_tools = || rules.iter().filter(|rules| rules.tools.are_set());
+    if !calls || of_tools().next().is_none() {
         return Ok(None);
     }
     let name = name?;
     // A call that names no tool reaches none either.
     let Some(name) = name.and_then(decoded) else { return Err(Ambiguous) };
-    let Some((rules, rule)) = rules.find_map(|rules| Some((rules, rules.tools.denies(&name)?))) else {
+    let Some((rules, rule)) = of_tools().find_map(|rules| Some((rules, rules.tools.denies(&name)?))) else {
         return Ok(None);
     };
     let (key, rule) = match rule {

@@ -17,7 +17,7 @@ const BOB: &str = "Bearer fedcba9876543210";
 
 /// A daemon with one MCP listener, whose sessions outlive it in this folder.
 fn lasting(folder: &Path, pool: Value, keys: Value) -> Daemon {
-    let daemon = door_of(Setup::new([pool]).set("state", json!(folder)), keys);
+    let daemon = door_of(Setup::new([pool]).hears_hangups().set("state", json!(folder)), keys);
     // It runs: a signal before that would end it at once.
     daemon.address();
     daemon

@@ -90,6 +90,10 @@ impl Pools {
         if has_another_command {
             self[fleet].forget_ends();
         }
+        if is.personal {
+            // Workers that end over what is their clients' own do not bring back a command that wants none of it.
+            self[fleet].fallback = None;
+        }
         self[fleet].is_released &= ctx.settings.pools[fleet].is_gone;
         if self[fleet].is_asleep && !ctx.settings.pools[fleet].may_sleep() {
             self[fleet].is_asleep = false;

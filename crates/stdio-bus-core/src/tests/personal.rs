@@ -232,6 +232,7 @@ fn a_reload_that_makes_a_pool_personal_lends_and_spares_none_of_its_workers_any_
         bench.write(client, ASK);
         bench.pass(seconds(1));
         assert_eq!(bench.started_for.last().map(|(_, it)| *it), Some(key(client)), "{era:?}");
+        assert_eq!(bench.commands.last().map(|(.., command)| *command), Some(1), "{era:?}");
         // And back.
         let again = Pool { generation: 2, ..shared };
         let effects = bench.bus.reload(bench.now, with_mcp_listener(again)).collect();
@@ -239,4 +240,27 @@ fn a_reload_that_makes_a_pool_personal_lends_and_spares_none_of_its_workers_any_
         bench.pass(seconds(1));
         assert!(bench.started_for.iter().rev().take_while(|(_, it)| it.is_none()).count() >= 2, "spares are back");
     }
+}
+
+#[test]
+fn clients_with_bad_credentials_do_not_bring_back_a_command_from_before_the_pool_was_personal() {
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::Dedicated)]));
+    // A command that has settled, and has answered nothing yet.
+    bench.reload(&settings(vec![Pool { generation: 1, ..pool(1, Assignment::Dedicated) }]));
+    bench.pass(seconds(1));
+    bench.reload(&settings(vec![Pool { generation: 2, ..personal(9) }]));
+    bench.pass(seconds(1));
+    for user in 1..=5 {
+        let client = Peer::Client(bench.connect(0, Source::User(user)).expect("there is room"));
+        bench.write(client, ASK);
+        let (worker, _, command) = *bench.commands.last().expect("one is started");
+        assert_eq!(
+            (bench.clients_started_for().last(), command),
+            (Some(&Some(client)), 2),
+            "the one with what is its own"
+        );
+        bench.dies(Peer::Worker(worker));
+        bench.pass(seconds(1));
+    }
+    assert_eq!(bench.count(Reason::RollFailed), 0);
 }

@@ -1,8 +1,9 @@
 //! Files of variables, one for each verified name: `FOLDER/KIND/NAME.env`. They are opened by name, so a name is checked, and no
 //! link is followed below the folder.
 
+use std::fmt;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use zeroize::Zeroizing;
 
 use crate::bus::port::{Owner, Vouches};
+use crate::small_file;
 
 /// Maximum size of a file in bytes.
 const LARGEST: u64 = 64 * 1024;
@@ -47,33 +49,60 @@ pub(crate) fn place(owner: Owner<'_>) -> Result<(&'static str, String), String> 
     }
 }
 
+/// Why a file was not read.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    /// The daemon is short of something, which says nothing about the file.
+    Shortage(io::Error),
+    /// What is wrong with the file, without any value.
+    Unusable(String),
+}
+
+impl Unread {
+    fn of(error: io::Error, why: impl FnOnce(&io::Error) -> String) -> Self {
+        if small_file::is_short(&error) { Self::Shortage(error) } else { Self::Unusable(why(&error)) }
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shortage(error) => write!(out, "cannot be read now: {error}"),
+            Self::Unusable(why) => out.write_str(why),
+        }
+    }
+}
+
 /// The variables in a file. What is wrong does not say any value.
 ///
 /// # Errors
-/// It does not exist, is no regular file, is too large, or is malformed.
-pub(crate) fn read(folder: &Path, kind: &str, file: &str) -> Result<Variables, String> {
+/// It does not exist, is no regular file, is too large, or is malformed; or the daemon is short of something.
+pub(crate) fn read(folder: &Path, kind: &str, file: &str) -> Result<Variables, Unread> {
     let only_look = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let what = |error: Errno| match error {
+    let why = |error: Errno| match error {
         Errno::NOENT => "does not exist".to_owned(),
         Errno::LOOP | Errno::NOTDIR => "is a link, or lies behind one".to_owned(),
         Errno::ACCESS => "may not be read by the user that runs stdio_bus".to_owned(),
         error => format!("cannot be opened: {error}"),
     };
-    let folder =
-        open(folder, only_look, Mode::empty()).map_err(|error| format!("lies in a folder that {}", what(error)))?;
+    let what = |error: Errno| Unread::of(error.into(), |_| why(error));
+    let folder = open(folder, only_look, Mode::empty())
+        .map_err(|error| Unread::of(error.into(), |_| format!("lies in a folder that {}", why(error))))?;
     let folder = openat(folder, kind, only_look | OFlags::NOFOLLOW, Mode::empty()).map_err(what)?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(openat(folder, file, flags, Mode::empty()).map_err(what)?);
     if fstat(&file).map_or(true, |file| FileType::from_raw_mode(file.st_mode) != FileType::RegularFile) {
-        return Err("is no regular file".to_owned());
+        return Err(Unread::Unusable("is no regular file".to_owned()));
     }
     // With room for all of it no part of it is left where it was before.
     let mut bytes = Zeroizing::new(Vec::with_capacity(LARGEST as usize + 2));
-    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| format!("cannot be read: {error}"))?;
+    file.take(LARGEST + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Unread::of(error, |error| format!("cannot be read: {error}")))?;
     if bytes.len() as u64 > LARGEST {
-        return Err(format!("is larger than {LARGEST} bytes"));
+        return Err(Unread::Unusable(format!("is larger than {LARGEST} bytes")));
     }
-    parse(&bytes)
+    parse(&bytes).map_err(Unread::Unusable)
 }
 
 /// A file of a folder: its path from there, the names of its variables or what is wrong with it, and whether every user of the
@@ -95,6 +124,7 @@ pub(crate) fn survey(folder: &Path) -> Vec<Found> {
                 let path = format!("{kind}/{file}");
                 let is_open = folder.join(&path).metadata().is_ok_and(|file| file.mode() & 0o004 != 0);
                 let names = read(folder, kind, &file).map(|all| all.into_iter().map(|(name, _)| name).collect());
+                let names = names.map_err(|unread| unread.to_string());
                 all.push(Found { path, names, is_open });
             }
         }
@@ -113,6 +143,9 @@ fn parse(bytes: &[u8]) -> Result<Variables, String> {
             continue;
         }
         let Ok(text) = str::from_utf8(line) else { return bad("it is not UTF-8") };
+        if text.starts_with('\u{feff}') {
+            return bad("a byte order mark stands there: save the file without it");
+        }
         let Some((name, value)) = text.split_once('=') else { return bad("it is no NAME=VALUE") };
         let belongs = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(belongs) {
@@ -134,8 +167,8 @@ fn parse(bytes: &[u8]) -> Result<Variables, String> {
                 );
             }
         };
-        if value.contains('\0') {
-            return bad("it has a zero byte");
+        if value.contains(|c: char| c.is_control() && c != '\t') {
+            return bad("its value has a control character");
         }
         variables.push((name.to_owned(), Zeroizing::new(value.as_bytes().to_vec())));
     }
@@ -191,6 +224,10 @@ mod tests {
             "A=s3\\cret",
             "A=\"s3$cret\"",
             "A=s3\0cret",
+            "A=s3\rcret",
+            "A='s3\u{1b}cret'",
+            "A=s3\u{85}cret",
+            "\u{feff}A=s3cret",
             "A=1\nA=s3cret",
         ] {
             let text = format!("#\n{text}");
@@ -241,9 +278,17 @@ mod tests {
             ("token", "fifo.env", "no regular file"),
             ("token", "large.env", "larger than"),
         ] {
-            let told = read(kind, file).expect_err(file);
+            let told = read(kind, file).expect_err(file).to_string();
             assert!(told.contains(why), "{file}: {told}");
         }
-        assert!(super::read(&at("none"), "token", "alice.env").expect_err("none").contains("lies in a folder"));
+        let none = super::read(&at("none"), "token", "alice.env").expect_err("none").to_string();
+        assert!(none.contains("lies in a folder"), "{none}");
+    }
+
+    #[test]
+    fn a_shortage_of_descriptors_is_no_fault_of_a_file() {
+        let of = |code| Unread::of(io::Error::from_raw_os_error(code), ToString::to_string);
+        assert!(matches!(of(libc::EMFILE), Unread::Shortage(error) if error.raw_os_error() == Some(libc::EMFILE)));
+        assert!(matches!(of(libc::EACCES), Unread::Unusable(_)));
     }
 }

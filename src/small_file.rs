@@ -16,16 +16,24 @@ pub const LARGEST: u64 = 1 << 20;
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file =
         File::from(open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?);
-    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+    let status = fstat(&file)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is no regular file"));
     }
-    let mut bytes = Vec::new();
+    let length = status.st_size;
+    // With room for all of it no part of a secret is left where it was before.
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0).min(LARGEST as usize) + 2);
     // The reported length of a file may be wrong.
     file.take(LARGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST {
         return Err(io::Error::other(format!("it is larger than {LARGEST} bytes")));
     }
     Ok(bytes)
+}
+
+/// Whether an error is a shortage of descriptors, processes or memory, which says nothing about what was opened.
+pub(crate) fn is_short(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS))
 }
 
 /// Takes what a file has now: parsed, it replaces `last`. If it is invalid that is logged, and the last content stays

@@ -43,7 +43,7 @@ impl Config {
                 doubts.extend(doubt.map(|doubt| place + &doubt));
             }
             for (key, value) in &pool.env {
-                if let Some(why) = reference::unreadable(value) {
+                if let Err(why) = reference::read(value) {
                     doubts.push(format!("pools[{at}].env.{key}: {why}; workers do not start without it"));
                 }
                 let doubt = variable(value).map(|name| match name.trim_matches(|c| "${}%".contains(c)) == key {

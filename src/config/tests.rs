@@ -346,11 +346,16 @@ fn workers_with_what_is_their_clients_own_are_for_dedicated_pools_without_spares
 #[test]
 fn what_env_refers_to_and_cannot_be_read_now_is_doubted() {
     let doubts = |value: &str| good(&pool(&format!(r#","env":{{"A":"{value}"}},"cwd":"/""#))).doubtful_pools();
-    for (bad, why) in [("$file:/no/such/file", "No such file"), ("$env:NO_SUCH_VARIABLE_HERE", "has no variable")] {
+    for (bad, why) in [
+        ("$file:/no/such/file", "No such file"),
+        ("$file:/dev/null", "no regular file"),
+        ("$file:/", "no regular file"),
+        ("$env:NO_SUCH_VARIABLE_HERE", "has no variable"),
+    ] {
         let [doubt] = &doubts(bad)[..] else { panic!("{bad}: {:?}", doubts(bad)) };
         assert!(doubt.starts_with("pools[0].env.A: ") && doubt.contains(why), "{doubt}");
     }
-    for fine in ["$file:/dev/null", "$env:PATH", "$$env:NO_SUCH_VARIABLE_HERE"] {
+    for fine in ["$file:/etc/passwd", "$env:PATH", "$$env:NO_SUCH_VARIABLE_HERE"] {
         assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
     }
 }

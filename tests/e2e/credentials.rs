@@ -83,16 +83,30 @@ fn error(answer: &Answer) -> (Value, String) {
 }
 
 /// Nothing that a daemon shows has a secret.
-fn tells_nothing(daemon: &Daemon) {
-    let mut admin = Admin::of(daemon);
-    let tables =
-        ["clients", "workers", "sessions", "pending", "waiting", "pools", "listeners", "usage", "status", "reload"];
+fn tells_nothing(daemon: Daemon) {
+    let mut admin = Admin::of(&daemon);
+    let tables = [
+        "clients",
+        "workers",
+        "sessions",
+        "pending",
+        "waiting",
+        "pools",
+        "listeners",
+        "limits",
+        "errors",
+        "top",
+        "status",
+        "reload",
+    ];
     let paths = tables.iter().map(|table| format!("/{table}.json")).chain(["/metrics".into(), "/".into()]);
     for path in paths {
-        let body = admin.get(&path).body;
-        assert!(!body.contains(SECRET), "{path}: {body}");
+        let answer = admin.get(&path);
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        assert!(!answer.body.contains(SECRET), "{path}: {}", answer.body);
     }
-    assert!(!daemon.log().contains(SECRET), "{}", daemon.log());
+    let log = daemon.stop().stderr;
+    assert!(!log.contains(SECRET), "{log}");
 }
 
 #[test]
@@ -112,8 +126,7 @@ fn each_session_has_a_worker_with_the_header_of_the_request_that_began_it_and_no
     let mut next = session(daemon.address(), &[(TOKEN, &of("dave"))]);
     assert_eq!(token_of(&mut next), of("dave"), "no worker is used again");
     assert!(fields.len() > 2);
-    tells_nothing(&daemon);
-    daemon.stop();
+    tells_nothing(daemon);
 }
 
 #[test]
@@ -134,8 +147,7 @@ fn without_its_header_nothing_is_started_and_what_is_ambiguous_is_refused() {
     assert!(!workers.contains("\"pid\""), "{workers}");
     let mut good = session(daemon.address(), &[(TOKEN, "good")]);
     assert_eq!(token_of(&mut good), "good", "nobody else is affected");
-    tells_nothing(&daemon);
-    daemon.stop();
+    tells_nothing(daemon);
 }
 
 #[test]
@@ -173,8 +185,7 @@ fn each_verified_name_has_the_file_of_its_kind_which_is_read_at_each_start() {
     assert!(why.contains("token/carol.env does not exist"), "{why}");
     put(&users, "token/carol", "carol");
     assert_eq!(token_of(&mut session(&[token("Bearer fedcba9876543210")])), "s3cret-0f-carol", "it may try again");
-    tells_nothing(&daemon);
-    daemon.stop();
+    tells_nothing(daemon);
 }
 
 #[test]
@@ -207,8 +218,7 @@ fn names_that_lead_elsewhere_and_links_give_nobody_a_file() {
         assert!(why.contains(says) && !why.contains(SECRET), "{name}: {why}");
     }
     assert_eq!(token_of(&mut session(daemon.address(), &[(USER, "alice")])), "s3cret-0f-user/alice");
-    tells_nothing(&daemon);
-    daemon.stop();
+    tells_nothing(daemon);
 }
 
 #[test]
@@ -255,8 +265,7 @@ fn connections_of_acp_and_websockets_have_their_own_workers_too() {
         let said = stream.event().expect("it is answered").json();
         assert_eq!(said["result"]["variables"]["GITHUB_TOKEN"], format!("{SECRET}{name}"), "{said}");
     }
-    tells_nothing(&daemon);
-    daemon.stop();
+    tells_nothing(daemon);
 }
 
 #[test]

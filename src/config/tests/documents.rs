@@ -282,7 +282,7 @@ fn property(path: &str, setting: &Setting) -> Value {
         Kind::NumberOrObject(low, high) => json!({
             "anyOf": [{ "type": "integer", "minimum": low, "maximum": high }, object(&below, "How many at once.")],
         }),
-        Kind::TextsByName => json!({ "type": "object" }),
+        Kind::TextsByName => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
         Kind::ObjectsByName => json!({
             "type": "object",
             "properties": { "_comment": true },
@@ -310,6 +310,7 @@ fn by_hand(path: &str, key: &str) -> Value {
     match (path, key) {
         // Workers of connections have no load that others share.
         ("pools[]", "") => json!({
+            "anyOf": [{ "required": ["instances"] }, { "required": ["env_from"] }],
             "if": { "required": ["concurrency"] },
             "then": { "properties": { "assignment": { "enum": ["round_robin", "client"] } } },
         }),

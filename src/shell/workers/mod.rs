@@ -20,6 +20,7 @@ use super::stderr::{Said, Stderr};
 use super::transport::{Ends, Flight, Transport};
 use crate::bus::port::{ClientKey, Input, Moment, Peer, Unstarted, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
+use crate::small_file;
 use spawn::NotStarted;
 
 /// Maximum length of the line of stderr that is kept for messages.
@@ -78,10 +79,7 @@ impl<I: Io> Reactor<I> {
         let user = pool.rights.identity.as_ref().map_or_else(String::new, |identity| format!(" as {identity}"));
         let why = format!("cannot start \"{}\" ({}){user}: {error}", pool.command, pool.program.display());
         // A temporary shortage says nothing about the command.
-        let short = matches!(
-            error.error.raw_os_error(),
-            Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS)
-        );
+        let short = small_file::is_short(&error.error);
         let fault = if short { Unstarted::Shortage } else { Unstarted::Command };
         self.tell(now, Input::SpawnFailed { worker, why, fault });
     }

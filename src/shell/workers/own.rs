@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::access::Credentials;
 use crate::bus::port::{Names, Owner, Vouches};
 use crate::config::EnvFrom;
-use crate::env_file::{self, Variables};
+use crate::env_file::{self, Unread, Variables};
 
 /// What is known of a client for its own worker.
 pub(in crate::shell) struct Kept {
@@ -63,14 +63,15 @@ impl Own {
     /// All of them, with those of the file, which is read now. What the file says, the operator says: it comes last.
     ///
     /// # Errors
-    /// The file is missing, or cannot be used.
-    pub(super) fn read(&self) -> Result<Variables, String> {
+    /// The file is missing, or cannot be used; or the machine is short of something.
+    pub(super) fn read(&self) -> Result<Variables, Unread> {
         let mut all = self.values.clone();
         if let Some((folder, kind, file)) = &self.file {
-            let found = env_file::read(folder, kind, file).map_err(|why| {
-                format!(
+            let found = env_file::read(folder, kind, file).map_err(|unread| match unread {
+                Unread::Shortage(_) => unread,
+                Unread::Unusable(why) => Unread::Unusable(format!(
                     "the operator has no credentials for you that can be used (pools[].env_from): {kind}/{file} {why}"
-                )
+                )),
             })?;
             all.extend(found);
         }

@@ -6,7 +6,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::AtomicI32;
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ use zeroize::Zeroizing;
 pub(crate) use super::child::Job;
 use super::child::{Child, LONGEST_START};
 use super::own::Own;
-use crate::config::reference::Value;
+use crate::config::reference;
 use crate::config::{Identity, Pool};
-use crate::small_file;
+use crate::env_file::Unread;
 
 /// Capacity of the pipes that messages pass through in bytes: large messages need fewer turns than with the kernel's
 /// 64 KiB.
@@ -131,6 +131,15 @@ impl NotStarted {
 impl From<io::Error> for NotStarted {
     fn from(error: io::Error) -> Self {
         Self { step: None, error, is_of_client: false }
+    }
+}
+
+impl From<Unread> for NotStarted {
+    fn from(unread: Unread) -> Self {
+        match unread {
+            Unread::Shortage(error) => error.into(),
+            Unread::Unusable(why) => Self::of_client(why),
+        }
     }
 }
 
@@ -249,7 +258,7 @@ impl Job {
     /// # Errors
     /// Something that a variable stands for cannot be read, or what its client has to bring.
     fn environment(&self) -> Result<Environment, NotStarted> {
-        let own = self.own.as_ref().map(Own::read).transpose().map_err(NotStarted::of_client)?.unwrap_or_default();
+        let own = self.own.as_ref().map(Own::read).transpose()?.unwrap_or_default();
         let is_own = |name: &OsStr| own.iter().any(|(own, _)| *name == **own);
         let most = self.variables.len() + self.env.len() + own.len();
         let mut environment = Environment::new(Vec::with_capacity(most));
@@ -269,7 +278,7 @@ impl Job {
             }
         }
         for (name, text) in self.env.iter().filter(|(name, _)| !is_own(name.as_ref())) {
-            let value = value_of(text).map_err(|error| io::Error::new(error.kind(), format!("env.{name}: {error}")))?;
+            let value = reference::read(text).map_err(|error| reference::named(error, format_args!("env.{name}")))?;
             set(name.as_ref(), &value)?;
         }
         for (name, value) in &own {
@@ -291,31 +300,6 @@ impl Job {
         // SAFETY: the same, with the previous values.
         unsafe { (libc::setfsuid(user as libc::uid_t), libc::setfsgid(group as libc::gid_t)) };
         pipes
-    }
-}
-
-/// What a text in `env` of a pool stands for.
-///
-/// # Errors
-/// It refers to something that cannot be read.
-fn value_of(text: &str) -> io::Result<Zeroizing<Vec<u8>>> {
-    match Value::of(text) {
-        Value::Text(text) => Ok(Zeroizing::new(text.as_bytes().to_vec())),
-        Value::File(path) => {
-            let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-            let mut bytes = Zeroizing::new(small_file::read(path).map_err(failed)?);
-            if bytes.last() == Some(&b'\n') {
-                bytes.pop();
-            }
-            if bytes.contains(&0) {
-                return Err(failed(io::Error::other("it has a zero byte")));
-            }
-            Ok(bytes)
-        }
-        Value::Env(name) => {
-            let value = std::env::var_os(name).map(|value| Zeroizing::new(value.into_vec()));
-            value.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("the daemon has no variable {name}")))
-        }
     }
 }
 

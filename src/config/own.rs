@@ -16,23 +16,48 @@ pub struct EnvFrom {
     pub headers: Vec<(Box<str>, String)>,
 }
 
-/// Variables that decide what a worker runs: a client is not to choose them.
+/// Variables that decide what a worker runs, or whom it connects to: a client is not to choose them.
 fn is_dangerous(name: &str) -> bool {
-    const NAMES: [&str; 12] = [
+    const BEGINNINGS: [&str; 11] =
+        ["LD_", "NPM_CONFIG_", "UV_", "PIP_", "GIT_", "BASH_", "PYTHON", "PERL5", "RUBY", "DOTNET_", "STDIO_BUS"];
+    const NAMES: [&str; 26] = [
         "PATH",
         "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "SHELLOPTS",
         "IFS",
         "ENV",
-        "BASH_ENV",
+        "PS4",
+        "TMPDIR",
         "NODE_OPTIONS",
-        "PYTHONPATH",
-        "PYTHONSTARTUP",
-        "PYTHONHOME",
-        "PERL5OPT",
-        "RUBYOPT",
+        "NODE_PATH",
+        "NODE_EXTRA_CA_CERTS",
+        "NODE_TLS_REJECT_UNAUTHORIZED",
+        "CLASSPATH",
         "JAVA_TOOL_OPTIONS",
+        "_JAVA_OPTIONS",
+        "JDK_JAVA_OPTIONS",
+        "GCONV_PATH",
+        "GLIBC_TUNABLES",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+        "REQUESTS_CA_BUNDLE",
     ];
-    name.starts_with("LD_") || NAMES.contains(&name)
+    // Proxies and npm's settings are read in either case.
+    let name = name.to_ascii_uppercase();
+    BEGINNINGS.iter().any(|beginning| name.starts_with(beginning)) || NAMES.contains(&&*name)
+}
+
+/// Whether shells and env files know it as the name of a variable.
+fn is_variable(name: &str) -> bool {
+    !name.starts_with(|first: char| first.is_ascii_digit())
+        && !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// `pools[].env_from`. `env` has the variables that the configuration sets.
@@ -84,10 +109,12 @@ fn headers<'t>(reader: &mut Reader<'t>, node: &Node<'t>, sets: impl Fn(&str) -> 
             why
         } else if headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(&header)) {
             format!("{header:?} is given twice")
-        } else if variable.is_empty() || variable.contains(['=', '\0']) {
-            format!("{variable:?} cannot be the name of a variable")
+        } else if !is_variable(&variable) {
+            format!(
+                "{variable:?} cannot be the name of a variable: it has letters, digits and _, and begins with no digit"
+            )
         } else if is_dangerous(&variable) {
-            format!("with {variable} clients would choose what the worker runs")
+            format!("with {variable} clients would choose what the worker runs, or whom it connects to")
         } else if sets(&variable) {
             format!("{variable} is in env, too, and can have one value")
         } else if !is_first {

@@ -120,7 +120,7 @@ pub struct Pool {
     pub program: PathBuf,
     /// The arguments after `argv[0]`.
     pub args: Vec<String>,
-    /// Variables that are set over the daemon's own environment, as they were written ([`own::Value`]).
+    /// Variables that are set over the daemon's own environment, as they were written (`reference.rs` says what they mean).
     pub env: BTreeMap<String, String>,
     /// Variables that the worker of each client gets of that client.
     pub env_from: Option<EnvFrom>,

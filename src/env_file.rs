@@ -4,7 +4,6 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat};
@@ -122,7 +121,7 @@ pub(crate) fn survey(folder: &Path) -> Vec<Found> {
             let leads = file.strip_suffix(ENDING).is_some_and(|name| place(Owner { vouches, name }).is_ok());
             if leads {
                 let path = format!("{kind}/{file}");
-                let is_open = folder.join(&path).metadata().is_ok_and(|file| file.mode() & 0o004 != 0);
+                let is_open = small_file::is_open_to_all(&folder.join(&path));
                 let names = read(folder, kind, &file).map(|all| all.into_iter().map(|(name, _)| name).collect());
                 let names = names.map_err(|unread| unread.to_string());
                 all.push(Found { path, names, is_open });
@@ -131,6 +130,12 @@ pub(crate) fn survey(folder: &Path) -> Vec<Found> {
     }
     all.sort_by(|one, other| one.path.cmp(&other.path));
     all
+}
+
+/// Whether shells and systemd know it as the name of a variable.
+pub(crate) fn is_variable(name: &str) -> bool {
+    let belongs = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(belongs)
 }
 
 /// The variables in a text: lines of `NAME=VALUE`. What systemd's EnvironmentFile= would read otherwise is refused.
@@ -147,8 +152,7 @@ fn parse(bytes: &[u8]) -> Result<Variables, String> {
             return bad("a byte order mark stands there: save the file without it");
         }
         let Some((name, value)) = text.split_once('=') else { return bad("it is no NAME=VALUE") };
-        let belongs = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(belongs) {
+        if !is_variable(name) {
             return bad("a name has letters, digits and _, and nothing else stands before the =");
         }
         if variables.iter().any(|(known, _)| known == name) {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -29,6 +30,11 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other(format!("it is larger than {LARGEST} bytes")));
     }
     Ok(bytes)
+}
+
+/// Whether every user of the machine can read a file.
+pub(crate) fn is_open_to_all(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.mode() & 0o004 != 0)
 }
 
 /// Whether an error is a shortage of descriptors, processes or memory, which says nothing about what was opened.

@@ -58,9 +58,7 @@ impl Config {
         }
         doubts
     }
-}
 
-impl Config {
     /// Rules for names and groups that no token has, where tokens alone say who somebody is. They may be misspelt.
     pub fn rules_for_nobody(&self) -> Vec<String> {
         let mut doubts = Vec::new();
@@ -70,8 +68,8 @@ impl Config {
             let tells_names = access.identity.is_some() || listener.entry.proxy.is_some();
             let tells_groups = access.identity.as_ref().is_some_and(|identity| identity.groups_header.is_some());
             let of_tokens = |group: &str| {
-                let lists = tokens.bearers().filter_map(|bearer| bearer.groups.as_deref());
-                lists.into_iter().any(|list| is_in_group(list, group))
+                let mut lists = tokens.bearers().filter_map(|bearer| bearer.groups.as_deref());
+                lists.any(|list| is_in_group(list, group))
             };
             doubts.extend(listener.rules.iter().filter_map(|rules| match &rules.whom {
                 Whom::Name(name) if !tells_names && tokens.bearers().all(|bearer| *bearer.name != **name) => {

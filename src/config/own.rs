@@ -6,6 +6,7 @@ use super::document::{Node, Object, Reader};
 use super::listeners::header_fault;
 use super::values::checked;
 use crate::bus::settings::{Assignment, Start};
+use crate::env_file;
 
 /// What the worker of a client gets as its variables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,13 +52,6 @@ fn is_dangerous(name: &str) -> bool {
     // Proxies and npm's settings are read in either case.
     let name = name.to_ascii_uppercase();
     BEGINNINGS.iter().any(|beginning| name.starts_with(beginning)) || NAMES.contains(&&*name)
-}
-
-/// Whether shells and env files know it as the name of a variable.
-fn is_variable(name: &str) -> bool {
-    !name.starts_with(|first: char| first.is_ascii_digit())
-        && !name.is_empty()
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// `pools[].env_from`. `env` has the variables that the configuration sets.
@@ -109,7 +103,7 @@ fn headers<'t>(reader: &mut Reader<'t>, node: &Node<'t>, sets: impl Fn(&str) -> 
             why
         } else if headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(&header)) {
             format!("{header:?} is given twice")
-        } else if !is_variable(&variable) {
+        } else if !env_file::is_variable(&variable) {
             format!(
                 "{variable:?} cannot be the name of a variable: it has letters, digits and _, and begins with no digit"
             )
@@ -129,6 +123,11 @@ fn headers<'t>(reader: &mut Reader<'t>, node: &Node<'t>, sets: impl Fn(&str) -> 
 }
 
 impl EnvFrom {
+    /// Whether workers need headers of their client's request.
+    pub(super) fn has_headers(&self) -> bool {
+        !self.headers.is_empty()
+    }
+
     /// What would be set, as far as that is known before a client has come.
     pub fn says(&self) -> String {
         let headers = self.headers.iter().map(|(header, variable)| format!("{variable} from the header {header}"));

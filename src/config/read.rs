@@ -15,8 +15,8 @@ use super::listeners::listeners;
 use super::reference::{self, Value};
 use super::values::{checked, denied, number, set_mode, small_file, socket_mode};
 use super::{
-    Admin, Config, DEFAULT_CONCURRENCY, DEFAULT_DEDICATED_WORKERS, DEFAULT_START_TIMEOUT, LEVELS, Listen, Listener,
-    Log, LogFormat, Mode, Pool, Text, node, own, same_place,
+    Admin, Config, DEFAULT_CONCURRENCY, DEFAULT_DEDICATED_WORKERS, DEFAULT_START_TIMEOUT, EnvFrom, LEVELS, Listen,
+    Listener, Log, LogFormat, Mode, Pool, Text, node, own, same_place,
 };
 use crate::access::Secret;
 use crate::address::Address;
@@ -159,15 +159,14 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
     let (command, program) = program(reader, object, &id, search_path).unwrap_or_default();
     let core = core(reader, object, id);
     let env_from = own::env_from(reader, object, core.assignment, |name| env.contains_key(name));
-    if let Some(node) = object.get("restore").filter(|node| reader.boolean(node) == Some(true))
-        && env_from.as_ref().is_some_and(|from| !from.headers.is_empty())
-    {
+    let has_headers = env_from.as_ref().is_some_and(EnvFrom::has_headers);
+    let restores = object.get("restore").and_then(|node| reader.boolean(node));
+    if let Some(node) = object.get("restore").filter(|_| has_headers && restores == Some(true)) {
         let hint = "leave restore out: such sessions end with the daemon".to_owned();
         reader.fail(node, "needs what the client has sent in its headers, and that is kept nowhere", Some(hint));
     }
     let recycle_memory = number(reader, object, "recycle_memory_mb");
-    let has_headers = env_from.as_ref().is_some_and(|from| !from.headers.is_empty());
-    let restores = object.get("restore").and_then(|node| reader.boolean(node)).unwrap_or(!has_headers);
+    let restores = restores.unwrap_or(!has_headers);
     let (says_assignment, rights) = (object.get("assignment").is_some(), rights(reader, object));
     Pool { core, says_assignment, command, program, args, env, env_from, cwd, restores, rights, recycle_memory }
 }

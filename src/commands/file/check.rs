@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -16,6 +16,7 @@ use crate::env_file;
 use crate::error::StartError;
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
+use crate::small_file;
 
 /// Settings that are valid but may not be intended. The daemon would start all the same.
 pub fn doubts(config: &Config) -> Vec<String> {
@@ -122,7 +123,7 @@ fn doubt_files_of_tokens(config: &Config) -> Vec<String> {
     let of_admin = config.admin.as_ref().and_then(|admin| admin.token_file.as_deref());
     let of_admin = of_admin.map(|path| ("admin.token_file".to_owned(), path));
     let files = of_listeners.chain(of_admin);
-    let open = files.filter(|(_, path)| path.metadata().is_ok_and(|file| file.mode() & 0o004 != 0));
+    let open = files.filter(|(_, path)| small_file::is_open_to_all(path));
     let tell = |(key, path): (String, &Path)| {
         let path = path.display();
         format!("{key}: every user of this machine can read the tokens in {path}; chmod o= {path}")

@@ -109,7 +109,7 @@ struct Cold {
     detached: Option<Moment>,
     /// Its own worker has ended before its first answer, and it may get another one (`fleet/life.rs`).
     has_lost_worker: bool,
-    /// The groups of whoever sends its next line.
+    /// The groups of whoever sends its next line, if that may be somebody in others than it began with.
     groups: Option<Arc<str>>,
     /// The places of those rules of its listener that hold for it.
     rules: Vec<usize>,
@@ -154,11 +154,7 @@ impl Client {
     /// One that has just connected.
     pub(crate) fn new(identity: Identity, group: GroupId, mcp: McpState) -> Self {
         let (cold, end) = (Seldom::default(), Seldom::default());
-        let mut client = Self { identity, group, mcp, phase: Phase::Open, cold, heard: Moment::default(), end };
-        if let Some(groups) = &client.identity.origin.groups {
-            client.cold.groups = Some(Arc::clone(groups));
-        }
-        client
+        Self { identity, group, mcp, phase: Phase::Open, cold, heard: Moment::default(), end }
     }
 
     /// Who it is; that never changes.
@@ -347,12 +343,12 @@ impl Client {
 
     /// The groups of whoever sends its next line, which commas separate.
     pub(crate) fn groups(&self) -> &str {
-        self.cold.groups.as_deref().unwrap_or_default()
+        self.cold.groups.as_deref().or(self.identity.origin.groups.as_deref()).unwrap_or_default()
     }
 
     /// Its next lines are from somebody in these groups.
     pub(crate) fn set_groups(&mut self, groups: Option<Arc<str>>) {
-        self.cold.groups = groups;
+        self.cold.groups = Some(groups.unwrap_or_default());
     }
 
     /// The places of those rules of its listener that hold for it.

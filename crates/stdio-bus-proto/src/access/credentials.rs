@@ -6,7 +6,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use super::refusal::Refusal;
-use crate::http1::Fields;
+use crate::http1::{Fields, Status};
 
 /// Maximum length of a value in bytes.
 const LONGEST_VALUE: usize = 8 * 1024;
@@ -23,10 +23,10 @@ impl Credentials {
     pub fn of<'n>(fields: &Fields<'_>, names: impl IntoIterator<Item = &'n str>) -> Result<Self, Refusal> {
         let mut values = Vec::new();
         for name in names {
-            let bad = |why: &str| Refusal::new(crate::http1::Status::BadRequest, format!("{name} {why}"));
+            let bad = |why: &str| Refusal::new(Status::BadRequest, format!("{name} {why}"));
             let value = fields.only(name).map_err(|_| bad("stands twice"))?.unwrap_or_default();
             if value.len() > LONGEST_VALUE {
-                return Err(bad("has more than 8192 bytes"));
+                return Err(bad(&format!("has more than {LONGEST_VALUE} bytes")));
             }
             let Ok(text) = str::from_utf8(value) else { return Err(bad("is not UTF-8")) };
             if text.chars().any(char::is_control) {

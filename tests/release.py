@@ -130,14 +130,14 @@ export NODE_OPTIONS={OLDER}
 echo '{{"pools": [{{"id": "a", "command": "cat", "instances": 1}}]}}' >bus.json
 stdio-bus --config bus.json --tcp 127.0.0.1:9000 2>daemon.log & launcher=$!
 {UNTIL.format("grep -q 'listening on' daemon.log")}
-lines=$(wc -l <daemon.log)
-kill -HUP $launcher
-{UNTIL.format('[ "$(wc -l <daemon.log)" -gt $lines ]')}
 kill -USR1 $launcher
-sleep 1
-cat daemon.log
+kill -HUP $launcher
+{UNTIL.format("grep -qi reload daemon.log")}
 kill $launcher
-wait $launcher && echo ended with 0""")
+wait $launcher || code=$?
+cat daemon.log
+echo "ended with ${{code:-0}}"
+""")
     assert "reload" in shown.lower() and "Debugger" not in shown and shown.endswith("ended with 0\n"), shown
 
 

@@ -79,7 +79,7 @@ async def client(number, port, tally, running, may_be_cut):
             writer.close()
             writer = None
             # On a busy machine a request may take longer to a daemon that drains than a client may be silent there. It
-            # reached no worker (docs/operations.md, "Drain and upgrade").
+            # reached no worker (docs/restart.md, "Drain").
             if may_be_cut.is_set() or tally.drains:
                 tally.cut += may_be_cut.is_set()
                 tally.crossed += not may_be_cut.is_set()

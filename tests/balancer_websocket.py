@@ -101,7 +101,7 @@ async def client(number, front, tally, running):
             answer = await ask(websocket, id)
         except ConnectionClosed as closed:
             # On a busy machine a request may take longer to a daemon that drains than a client may be silent there. Of
-            # what has no answer when this comes nothing reached a worker (docs/operations.md, "Drain and upgrade").
+            # what has no answer when this comes nothing reached a worker (docs/restart.md, "Drain").
             if not (closed.rcvd and (closed.rcvd.code, closed.rcvd.reason) == (1001, "shutting_down")):
                 tally.failed.append(f"client {number}, request {id}: {closed!r}")
                 return

@@ -1,6 +1,6 @@
 """The files of config/docker and config/kubernetes: the daemon and its workers run under the seccomp profile, which
 forbids namespaces; without io_uring in it the daemon says what to do; the manifests are valid, and allow time to drain.
-And the recipes of docs/operations.md.
+And the recipes of docs/pools.md and docs/operations.md.
 
 STDIO_BUS is the daemon's program.
 """
@@ -327,7 +327,7 @@ def a_drain_that_scales_down_kills_no_session_that_ends_within_its_grace():
 
 
 def the_recipes_of_the_book_answer():
-    with open(os.path.join(ROOT, "docs", "operations.md")) as file:
+    with open(os.path.join(ROOT, "docs", "pools.md")) as file:
         recipes = file.read().split("## Recipes")[1].split("```json")[1:]
     pools = [json.loads(recipe.split("```")[0]) for recipe in recipes]
     # The second one needs systemd, which is not on every machine that runs tests.

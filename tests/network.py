@@ -310,7 +310,7 @@ class Envoy:
 
 
 class Nginx:
-    """nginx with the shipped file, on a machine that asks for silent peers as docs/operations.md says."""
+    """nginx with the shipped file, on a machine that asks for silent peers as docs/balancers.md says."""
 
     def __init__(self, folder, file, buses):
         (self.secure,) = free_ports(1)

@@ -148,7 +148,7 @@ fn of_argument(first: &str, argument: &str) -> Option<String> {
             "to name a configuration: --config FILE".to_owned()
         }
         "--tls" | "--ssl" | "--cert" | "--key" | "--certificate" => {
-            "TLS is for a proxy in front of the daemon: docs/operations.md".to_owned()
+            "TLS is for a proxy in front of the daemon: docs/balancers.md".to_owned()
         }
         _ => return None,
     };

@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(names.len(), FIGURES.len(), "a name stands once");
     }
 
-    /// The table in docs/operations.md of the metrics of one kind.
+    /// The table in docs/monitoring.md of the metrics of one kind.
     fn table(over: Over) -> String {
         let head = match over {
             Over::All => "of the daemon",
@@ -210,9 +210,9 @@ mod tests {
         }
         let panels: serde_json::Value = serde_json::from_str(dashboard).expect("the dashboard is JSON");
         assert!(panels["panels"].as_array().is_some_and(|panels| panels.len() > 10));
-        let documented = include_str!("../../../docs/operations.md");
+        let documented = include_str!("../../../docs/monitoring.md");
         for table in [Over::All, Over::Pools, Over::Listeners].map(table) {
-            assert!(documented.contains(&table), "docs/operations.md should have this table:\n{table}");
+            assert!(documented.contains(&table), "docs/monitoring.md should have this table:\n{table}");
         }
     }
 }

@@ -8,7 +8,7 @@ use super::crowd::{Counts, Purpose};
 use super::http::exchange::{Accepted, Exchange, State};
 use super::transport::Transport;
 use crate::bus::port::{ListenerId, Moment, Source};
-use crate::bus::shares::{Shares, Turn};
+use crate::bus::shares::{EvictionOrder, Shares};
 use crate::http1::Limits;
 
 impl Connections {
@@ -81,7 +81,7 @@ impl Connections {
     ) -> (Option<usize>, Shares) {
         let chosen = || self.all_http().filter(|(slot, _, exchange)| is_chosen(*slot, exchange));
         let shares = Shares::new(capacity, chosen().map(|(_, _, exchange)| (exchange.seat.source(), 1)), asker);
-        let rank = |slot: usize, transport: &Transport, exchange: &Exchange| -> Option<(Turn, u8, u64, u64)> {
+        let rank = |slot: usize, transport: &Transport, exchange: &Exchange| -> Option<(EvictionOrder, u8, u64, u64)> {
             let (is_unused, class) = exchange.standing(transport)?;
             let is_idle = is_unused || exchange.has_stalled(now) || is_slow(slot, exchange);
             let turn = shares.turn(exchange.seat.source(), is_idle)?;

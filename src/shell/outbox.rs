@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use crate::bus::seldom::{Blank, Seldom};
+use crate::bus::cold::{Blank, Cold};
 use crate::io::Submission;
 use crate::io::buffers::{Block, Buffers};
 
@@ -121,7 +121,7 @@ pub(super) fn are_held(bytes: usize, capacity: usize) -> bool {
 /// Queued bytes, in order.
 #[derive(Default)]
 pub(super) struct Outbox {
-    queue: Seldom<Queue>,
+    queue: Cold<Queue>,
     begins_small: bool,
     /// The last line was truncated: drop bytes up to its end.
     dropping_line: bool,
@@ -351,7 +351,7 @@ impl Outbox {
     /// Frees the memory for a queue, of which there is none: most connections are idle most of the time.
     pub(super) fn release_if_empty(&mut self) {
         if self.queue.segments.is_empty() {
-            self.queue = Seldom::default();
+            self.queue = Cold::default();
         }
     }
 

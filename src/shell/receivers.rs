@@ -7,7 +7,7 @@ use super::connections::{AsPeer, Connection};
 use super::outbox::{Storage, are_held};
 use super::reactor::Reactor;
 use super::transport::Transport;
-use crate::bus::port::{ClientKey, Close, Peer, Reason, Text};
+use crate::bus::port::{ClientKey, Close, Peer, Reason, ShortText};
 use crate::io::Io;
 use crate::scan::{Line, Span, Window};
 
@@ -32,7 +32,7 @@ pub(super) enum Output<'a> {
     /// This span of bytes that were received, with the lines that the core has found in them.
     Received { source: &'a Source<'a>, lines: &'a [Line], span: Span },
     /// A text that the core has made, because of bytes of this peer or of its own accord.
-    Made { text: Text, from: Option<Peer> },
+    Made { text: ShortText, from: Option<Peer> },
 }
 
 impl<I: Io> Reactor<I> {
@@ -83,7 +83,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    fn queue_text(&mut self, slot: usize, text: Text) -> Result<(), usize> {
+    fn queue_text(&mut self, slot: usize, text: ShortText) -> Result<(), usize> {
         let length = text.as_bytes().len();
         let Connection { transport, protocol } = self.connections.entry(slot);
         if are_held(length, length) {

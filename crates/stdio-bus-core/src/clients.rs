@@ -32,7 +32,7 @@ use crate::fleet::reload::release_gone_pools;
 use crate::fleet::roll::notice_end_of_work;
 use crate::flow::delivery::release_overdue;
 use crate::index::{GroupId, ListenerId, PoolId};
-use crate::peers::{Client, Identity, McpState, Phase};
+use crate::peers::{Client, ClientIdentity, McpState, Phase};
 use crate::refusals::send_error;
 use crate::requests::{Request, Requests};
 use crate::shutdown::watch_silence;
@@ -88,7 +88,7 @@ impl Bus {
         }
         let source_use = self.fleets.admission_mut().enter(source)?;
         let (turned_away, opened, origin) = (no_room.is_some(), self.ctx.time.now(), Rc::new(origin));
-        let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
+        let identity = ClientIdentity { number, stdio, source_use, listener, origin, turned_away, opened };
         let key = self.ctx.clients.insert(Client::new(identity, group, mcp))?;
         self.ctx.find_rules(key);
         self.fleets.admission_mut().number_is_taken();

@@ -3,10 +3,10 @@
 use alloc::vec::Vec;
 
 use super::Bus;
-use super::ended::Ending;
+use super::ended::RequestEnd;
 use super::id::Spelled;
 use super::message::{Cancel, Edit, Edits, Parsed, Refusal, UNCHANGED, is_response, session_name};
-use super::peer::{Moment, Peer, RequestKey, Text};
+use super::peer::{Moment, Peer, RequestKey, ShortText};
 use super::reply::Delivered;
 use super::report::Reason;
 use super::router::message::Message;
@@ -131,7 +131,7 @@ impl Bus {
                 &mut self.ctx,
                 &self.sessions,
                 key,
-                Ending::of_answer(line),
+                RequestEnd::of_answer(line),
                 session_name(line, line.result_session).as_deref(),
             );
         }
@@ -235,7 +235,7 @@ impl Bus {
             .workers
             .get(worker)
             .map_or((None, None), |worker| (Some(worker.fleet().pool), worker.process().cause()));
-        let session = session.as_ref().map(Text::as_bytes);
+        let session = session.as_ref().map(ShortText::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
         let code = code_for(&self.fleets, &self.ctx, client.into(), reason);
         // Without a process it was kept here.

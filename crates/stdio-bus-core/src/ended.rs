@@ -14,14 +14,14 @@ use ndjson_scan::{Line, decoded, member};
 
 use super::message::{Parsed, is_response, session_name, session_named};
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, Peer, RequestKey, Text};
+use super::peer::{ClientKey, Moment, Peer, RequestKey, ShortText};
 use super::report::{Reason, WorkerName};
 use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 use super::tally::Outcome;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::PoolId;
-use crate::peers::Identity;
+use crate::peers::ClientIdentity;
 use crate::refusals::pool_meant;
 use crate::requests::Requests;
 use crate::session::table::Sessions;
@@ -41,7 +41,7 @@ const EVERY: Duration = Duration::from_millis(100);
 
 /// How a client's request has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ending {
+pub struct RequestEnd {
     /// The name of its [`Outcome`]; [`REFUSED`] if it reached no worker.
     pub outcome: &'static str,
     /// `error.code`, from a worker or the daemon, if its client got an error with one.
@@ -56,13 +56,13 @@ pub struct Ending {
 pub const REFUSED: &str = "refused";
 
 /// An error of the daemon on its way to a client.
-pub(super) struct Said {
+pub(super) struct ErrorReply {
     pub code: i32,
     pub reason: &'static str,
     pub line: Vec<u8>,
 }
 
-impl Ending {
+impl RequestEnd {
     /// The ending of a request that a worker has answered with this line.
     pub(super) fn of_answer(line: Parsed<'_>) -> Self {
         let outcome = Outcome::of_answer(&line);
@@ -71,7 +71,7 @@ impl Ending {
     }
 
     /// The ending of a request that the daemon has ended for this reason, with or without an error.
-    pub(super) fn of(outcome: &'static str, reason: Reason, said: Option<&Said>) -> Self {
+    pub(super) fn of(outcome: &'static str, reason: Reason, said: Option<&ErrorReply>) -> Self {
         let (code, bytes_out) = said.map_or((None, 0), |said| (Some(said.code.into()), said.line.len() as u64));
         Self { outcome, code, reason: Some(said.map_or(reason.told(), |said| said.reason)), bytes_out }
     }
@@ -91,7 +91,7 @@ pub struct Ended {
     /// The worker that got it.
     pub worker: Option<WorkerName>,
     /// How it ended.
-    pub ending: Ending,
+    pub ending: RequestEnd,
     /// Time from forwarding it until then.
     pub took: Duration,
     /// Time from taking it from its client until it was forwarded.
@@ -99,23 +99,23 @@ pub struct Ended {
     /// Bytes of its line.
     pub bytes_in: u64,
     /// The id as its client wrote it: a token of JSON, or its beginning.
-    pub id: Text,
+    pub id: ShortText,
     /// The beginning of the method, decoded.
-    pub method: Text,
+    pub method: ShortText,
     /// The tool that a `tools/call` names, decoded; empty if there is none.
-    pub tool: Text,
+    pub tool: ShortText,
     /// The trace id in `params._meta.traceparent`, or that was sent with it; empty if there is none.
-    pub trace: Text,
+    pub trace: ShortText,
     /// The session, decoded; empty if there is none.
-    pub session: Text,
+    pub session: ShortText,
 }
 
 /// What is kept of a pending request.
 #[derive(Clone)]
 struct Begun {
-    method: Text,
-    tool: Text,
-    trace: Text,
+    method: ShortText,
+    tool: ShortText,
+    trace: ShortText,
     bytes_in: u64,
     waited: Duration,
 }
@@ -128,7 +128,7 @@ pub(super) struct Records {
     /// The request that a client has to wait with before a worker gets it, and since when.
     waiting: BTreeMap<ClientKey, (Moment, Ended)>,
     /// The trace id that was sent with the bytes that are being received, if one was.
-    sent_with: Text,
+    sent_with: ShortText,
     ended: Vec<Ended>,
     lost: u64,
     /// When the quota of records was last renewed, and what is left of it.
@@ -176,7 +176,7 @@ impl Records {
     }
 
     /// The trace id in a request, or that was sent with it.
-    fn trace_of(&self, line: Parsed<'_>) -> Text {
+    fn trace_of(&self, line: Parsed<'_>) -> ShortText {
         let own = trace_of(line);
         if own.as_bytes().is_empty() { self.sent_with.clone() } else { own }
     }
@@ -211,12 +211,12 @@ fn begin_of(text: &[u8], most: usize) -> &[u8] {
     &text[..(0..=most).rev().find(is_cut).unwrap_or(most)]
 }
 
-fn method_of(line: Parsed<'_>) -> Text {
+fn method_of(line: Parsed<'_>) -> ShortText {
     begin_of(&session_name(line, line.method).unwrap_or_default(), LONGEST_METHOD).into()
 }
 
 /// The beginning of the name in the params of a `tools/call` (MCP).
-fn tool_of(method: &Text, line: Parsed<'_>) -> Text {
+fn tool_of(method: &ShortText, line: Parsed<'_>) -> ShortText {
     let name = || decoded(member(member(line.get(line.span), b"params")?, b"name")?);
     let name = if method.as_bytes() == b"tools/call" { name() } else { None };
     begin_of(&name.unwrap_or_default(), LONGEST_TOOL).into()
@@ -224,7 +224,7 @@ fn tool_of(method: &Text, line: Parsed<'_>) -> Text {
 
 /// The trace id in the `traceparent` in the `_meta` of the params (MCP 2026-07-28; W3C Trace Context). Few lines have one,
 /// and they are looked for in one pass over the line.
-fn trace_of(line: Parsed<'_>) -> Text {
+fn trace_of(line: Parsed<'_>) -> ShortText {
     let text = line.get(line.span);
     let parent = || decoded(member(member(member(text, b"params")?, b"_meta")?, b"traceparent")?);
     let parent = memmem::find(text, b"traceparent").and_then(|_| parent());
@@ -263,7 +263,7 @@ pub(super) fn record_refusal(
     from: ClientKey,
     line: Parsed<'_>,
     reason: Reason,
-    said: Option<&Said>,
+    said: Option<&ErrorReply>,
 ) {
     let now = ctx.time.now();
     if !ctx.out.records().as_mut().is_some_and(|records| records.admit(now)) {
@@ -272,7 +272,7 @@ pub(super) fn record_refusal(
     let waited = now.since(ctx.time.taken_at());
     let Some(ended) = unforwarded(fleets, ctx, sessions, from, line) else { return };
     let Some(records) = ctx.out.records() else { return };
-    records.add(Ended { waited, ending: Ending::of(REFUSED, reason, said), ..ended });
+    records.add(Ended { waited, ending: RequestEnd::of(REFUSED, reason, said), ..ended });
 }
 
 /// What is known of a client's request that no worker has got.
@@ -294,7 +294,7 @@ fn unforwarded(
         id: id[..id.len().min(2 * MAX_REQUEST_ID_LEN)].into(),
         method,
         session: begin_of(&session_named(line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
-        ..Ended::of(from, ctx.clients.identity(from)?, Ending::default())
+        ..Ended::of(from, ctx.clients.identity(from)?, RequestEnd::default())
     })
 }
 
@@ -325,7 +325,7 @@ pub(super) fn record_left(ctx: &mut Ctx, client: ClientKey) {
         && records.admit(now)
     {
         let reason = Reason::RequestDiscarded;
-        let ending = Ending::of(Outcome::of(reason).name(), reason, None);
+        let ending = RequestEnd::of(Outcome::of(reason).name(), reason, None);
         records.add(Ended { waited: now.since(since), ending, ..ended });
     }
 }
@@ -338,7 +338,7 @@ impl Requests {
         ctx: &mut Ctx,
         sessions: &Sessions,
         key: RequestKey,
-        ending: Ending,
+        ending: RequestEnd,
         named: Option<&[u8]>,
     ) {
         if !ctx.out.records().as_ref().is_some_and(|records| records.has(key)) {
@@ -369,7 +369,7 @@ impl View<'_> {
 }
 
 impl Ended {
-    pub(super) fn of(client: ClientKey, identity: &Identity, ending: Ending) -> Self {
+    pub(super) fn of(client: ClientKey, identity: &ClientIdentity, ending: RequestEnd) -> Self {
         let origin = Rc::clone(&identity.origin);
         Self { slot: client.index(), number: identity.number, origin, ending, ..Self::default() }
     }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use ndjson_scan::decoded;
 
-use super::peer::Text;
+use super::peer::ShortText;
 use super::settings::MAX_REQUEST_ID_LEN;
 
 /// Whole numbers of up to this many digits are written plainly; longer ones with an exponent, like fractions.
@@ -20,9 +20,9 @@ pub enum Id {
     /// A whole number, not negative, of at most 18 digits.
     Number(u64),
     /// The text of any other number.
-    Text(Text),
+    Text(ShortText),
     /// A decoded string.
-    String(Text),
+    String(ShortText),
 }
 
 /// An id and its spelling.
@@ -45,7 +45,7 @@ const MADE_DIGITS: usize = 10;
 const LARGEST_EXACT: u64 = (1 << 53) - 1;
 
 /// See [`Id::shape`].
-pub(super) enum Shape<'a> {
+pub(super) enum IdShape<'a> {
     /// A number, or a string of its digits.
     Number(u64),
     /// What is before the digits at the end of anything else.
@@ -90,15 +90,15 @@ impl Id {
     }
 
     /// What it is for programs that do not distinguish numbers from strings.
-    pub(super) fn shape(&self) -> Shape<'_> {
+    pub(super) fn shape(&self) -> IdShape<'_> {
         match self {
-            Self::Number(number) => Shape::Number(*number),
+            Self::Number(number) => IdShape::Number(*number),
             Self::Text(text) | Self::String(text) => {
                 let text = text.as_bytes();
                 let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
                 plain_number(text)
                     .filter(|_| digits > 0)
-                    .map_or(Shape::Text(&text[..text.len() - digits]), Shape::Number)
+                    .map_or(IdShape::Text(&text[..text.len() - digits]), IdShape::Number)
             }
         }
     }

@@ -10,12 +10,12 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Span, Window};
 
-use super::ended::{Ended, Ending, note_waiting};
+use super::ended::{Ended, RequestEnd, note_waiting};
 use super::fleet::pool::Pools;
 use super::id::{Id, Spelled};
-use super::message::{Parsed, Verb, has_method, print_of, verb};
+use super::message::{KnownMethod, Parsed, has_method, print_of, verb};
 use super::out::Out;
-use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, ShortText, WorkerKey};
 use super::port::{Effect, Effects, Next, Received};
 use super::session::table::Sessions;
 use super::settings::{Assignment, IdCollision, Settings};
@@ -28,7 +28,7 @@ use crate::ctx::Ctx;
 use crate::fleet::balancer::Groups;
 use crate::flow::waste::MANY;
 use crate::peers::{Client, Clients, Endpoint, Phase, Workers};
-use crate::requests::{Flags, Found, NewRequest, Place, Requests};
+use crate::requests::{Flags, FoundRequest, IndexSlot, NewRequest, Requests};
 use crate::view::View;
 
 /// The lines of the window that is being read, and what finding them needs.
@@ -518,7 +518,7 @@ impl FastPath<'_> {
         workers: &mut Workers,
         line: Parsed<'_>,
     ) -> Option<()> {
-        if !line.method.is_some() || line.token.is_some() || verb(line) != Verb::Other {
+        if !line.method.is_some() || line.token.is_some() || verb(line) != KnownMethod::Other {
             return None;
         }
         let (worker_key, worker, session, takes_turn) = self.destination(key, client, &from.sessions, workers, line)?;
@@ -600,7 +600,7 @@ impl FastPath<'_> {
             session,
             second_session: None,
             flags: flags | if progress.is_some() { on_top | Flags::TOKEN_IS_ID } else { on_top },
-            verb: Verb::Other,
+            verb: KnownMethod::Other,
             expires,
             print,
         };
@@ -647,9 +647,9 @@ impl FastPath<'_> {
         client: ClientKey,
         (worker_key, worker): (WorkerKey, &mut Worker),
         id: &Id,
-        free: Option<Place>,
+        free: Option<IndexSlot>,
         progress: Span,
-    ) -> Option<(Place, Option<(u32, u64)>)> {
+    ) -> Option<(IndexSlot, Option<(u32, u64)>)> {
         let responds = worker.answering().responds();
         let names = &mut worker.end_mut().names;
         if let Some(place) = free
@@ -676,7 +676,7 @@ impl FastPath<'_> {
 
     #[cold]
     fn copy_renamed(&mut self, to: Peer, line: Parsed<'_>, id: u64) -> usize {
-        let text = Text::of_number(id);
+        let text = ShortText::of_number(id);
         let bytes = line.span.len() + 1 - line.id.len() + text.as_bytes().len();
         self.out.copy(to, line.span.start, line.id.start);
         self.out.push(Effect::Insert { to, text });
@@ -706,7 +706,7 @@ impl FastPath<'_> {
             return None;
         }
         let found = self.requests.find_written(key.into(), line.get(line.id))?;
-        let Found { key: request_key, request, place } = found;
+        let FoundRequest { key: request_key, request, place } = found;
         let client_key = request.waiting_client().filter(|_| request.is_simple())?;
         let (session, since) = (request.session(), request.since());
         let original = request.original_number();
@@ -731,7 +731,7 @@ impl FastPath<'_> {
         {
             let session = session.and_then(|session| self.sessions.get(session));
             let session = session.map(|session| session.name().clone()).unwrap_or_default();
-            let ended = Ended::of(client_key, identity, Ending::of_answer(line));
+            let ended = Ended::of(client_key, identity, RequestEnd::of_answer(line));
             let id = line.get(line.id).into();
             records.end(request_key, Ended { worker: Some(worker.name()), took, id, session, ..ended });
         }
@@ -746,7 +746,7 @@ impl FastPath<'_> {
         if !has_method(line, b"notifications/progress") {
             return None;
         }
-        let Found { key, request, .. } = self.requests.find_written(worker.into(), line.get(line.token))?;
+        let FoundRequest { key, request, .. } = self.requests.find_written(worker.into(), line.get(line.token))?;
         let client = request.waiting_client().filter(|_| request.has_own_id_as_token())?;
         Some((key, client))
     }
@@ -755,7 +755,7 @@ impl FastPath<'_> {
     #[inline(always)]
     fn only_client(&self, worker: &Worker, line: Parsed<'_>) -> Option<ClientKey> {
         let is_its_own = self.settings.pools[worker.fleet()].assignment == Assignment::Dedicated;
-        let names_none = is_its_own && worker.elicitations().is_empty() && verb(line) == Verb::Other;
+        let names_none = is_its_own && worker.elicitations().is_empty() && verb(line) == KnownMethod::Other;
         worker.owner().filter(|_| names_none)
     }
 

@@ -27,6 +27,7 @@ extern crate alloc;
 
 mod clients;
 mod closing;
+pub mod cold;
 mod correlation;
 mod ctx;
 mod denials;
@@ -54,7 +55,6 @@ pub mod reply;
 pub mod report;
 mod requests;
 mod router;
-pub mod seldom;
 mod session;
 pub mod settings;
 pub mod shares;
@@ -99,7 +99,7 @@ use tasks::Tasks;
 use timers::Timer;
 pub use view::View;
 pub use withdrawal::{Dialect, cancellation};
-use worker::Event;
+use worker::WorkerEvent;
 
 /// The bus. It answers every input with [`Effects`], which are carried out in order.
 ///
@@ -163,12 +163,12 @@ impl Bus {
                     Peer::Client(client) => self.on_client_ended(client),
                     Peer::Worker(worker) => {
                         self.ctx.workers.end_stray(&mut self.ctx.out, worker);
-                        self.step(worker, Event::StdoutEnded);
+                        self.step(worker, WorkerEvent::StdoutEnded);
                     }
                 }
             }
             Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(client, &why),
-            Input::Broken { peer: Peer::Worker(worker), .. } => self.step(worker, Event::StdinBroken),
+            Input::Broken { peer: Peer::Worker(worker), .. } => self.step(worker, WorkerEvent::StdinBroken),
             Input::Sent { peer, bytes } => self.ctx.on_sent(peer, bytes),
             Input::Unread { worker, bytes } => self.ctx.on_unread(worker, bytes),
             Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),

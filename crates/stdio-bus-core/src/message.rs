@@ -8,7 +8,7 @@ use core::ops::Deref;
 use memchr::memmem;
 use ndjson_scan::{Line, Span, Window, decoded, is_decoded, with_its_comma};
 
-use super::peer::{Text, hash_of_name};
+use super::peer::{ShortText, hash_of_name};
 use super::report::Reason;
 
 /// A longer id is not repeated in the error that refuses it.
@@ -41,7 +41,7 @@ impl<'a> Parsed<'a> {
 /// A piece of a line that is replaced in transit.
 pub(super) struct Edit {
     pub at: Span,
-    pub with: Text,
+    pub with: ShortText,
 }
 
 /// The replacements in one line: its id, the reference to another request in two places, its progress token, and what
@@ -63,7 +63,7 @@ pub(super) fn is_response(line: &Line) -> bool {
 
 /// Methods with a meaning to the bus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verb {
+pub(super) enum KnownMethod {
     /// Any other one.
     Other,
     /// `initialize`: it contains the protocol version.
@@ -88,7 +88,7 @@ pub(super) enum Verb {
     Successor,
 }
 
-impl Verb {
+impl KnownMethod {
     /// Whether it asks a worker for a session that may have no owner, or another one.
     pub(super) fn asks_for_session(self) -> bool {
         matches!(self, Self::Load | Self::Fork)
@@ -114,18 +114,18 @@ const LONGEST_METHOD: usize = 512;
 
 /// What the method of a line means.
 #[inline(always)]
-pub(super) fn verb(line: Parsed<'_>) -> Verb {
+pub(super) fn verb(line: Parsed<'_>) -> KnownMethod {
     if !line.method.is_some() {
-        return Verb::Other;
+        return KnownMethod::Other;
     }
     let token = line.get(line.method);
-    if may_mean_something(&token[1..]) { verb_written(token) } else { Verb::Other }
+    if may_mean_something(&token[1..]) { verb_written(token) } else { KnownMethod::Other }
 }
 
 /// What a method, as it is written, means: one with an escaped letter means the same.
-fn verb_written(token: &[u8]) -> Verb {
+fn verb_written(token: &[u8]) -> KnownMethod {
     let name = Some(token).filter(|token| token.len() <= LONGEST_METHOD).and_then(decoded);
-    name.map_or(Verb::Other, |name| verb_named(&name))
+    name.map_or(KnownMethod::Other, |name| verb_named(&name))
 }
 
 /// Whether a method may be one with a meaning, by the first letter that distinguishes most of them from others. An
@@ -138,32 +138,32 @@ fn may_mean_something(method: &[u8]) -> bool {
     }
 }
 
-fn verb_named(name: &[u8]) -> Verb {
+fn verb_named(name: &[u8]) -> KnownMethod {
     match name {
-        b"initialize" => Verb::Initialize,
-        b"notifications/initialized" | b"initialized" => Verb::Initialized,
-        b"session/new" => Verb::New,
-        b"session/load" | b"session/resume" => Verb::Load,
-        b"session/fork" => Verb::Fork,
-        b"session/close" | b"session/delete" => Verb::Close,
-        b"subscriptions/listen" => Verb::Listen,
-        b"$/cancel_request" | b"$/cancelRequest" => Verb::Cancel(Cancel::Answered),
-        b"notifications/cancelled" => Verb::Cancel(Cancel::Silent),
-        b"proxy/successor" | b"_proxy/successor" => Verb::Successor,
-        _ if name.starts_with(b"tasks/") => Verb::Task,
-        _ => Verb::Other,
+        b"initialize" => KnownMethod::Initialize,
+        b"notifications/initialized" | b"initialized" => KnownMethod::Initialized,
+        b"session/new" => KnownMethod::New,
+        b"session/load" | b"session/resume" => KnownMethod::Load,
+        b"session/fork" => KnownMethod::Fork,
+        b"session/close" | b"session/delete" => KnownMethod::Close,
+        b"subscriptions/listen" => KnownMethod::Listen,
+        b"$/cancel_request" | b"$/cancelRequest" => KnownMethod::Cancel(Cancel::Answered),
+        b"notifications/cancelled" => KnownMethod::Cancel(Cancel::Silent),
+        b"proxy/successor" | b"_proxy/successor" => KnownMethod::Successor,
+        _ if name.starts_with(b"tasks/") => KnownMethod::Task,
+        _ => KnownMethod::Other,
     }
 }
 
 /// Whether a notification of this method says that something is not wanted any more: a request, or in ACP the turn of a
 /// session.
 pub fn cancels(method: &[u8]) -> bool {
-    method == b"session/cancel" || matches!(verb_named(method), Verb::Cancel(_))
+    method == b"session/cancel" || matches!(verb_named(method), KnownMethod::Cancel(_))
 }
 
 /// Whether a notification of this method says that its sender has read the answer to its `initialize`.
 pub fn is_initialized(method: &[u8]) -> bool {
-    verb_named(method) == Verb::Initialized
+    verb_named(method) == KnownMethod::Initialized
 }
 
 /// A hash of a line without its id and `progress` token: of its length and its method. A line that a worker echoes has
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn a_method_means_the_same_however_it_is_spelled() {
-        assert_eq!(verb_named(b"session/load"), Verb::Load);
-        assert_eq!(verb_named(b"session/loads"), Verb::Other);
+        assert_eq!(verb_named(b"session/load"), KnownMethod::Load);
+        assert_eq!(verb_named(b"session/loads"), KnownMethod::Other);
         let mut bytes = vec![0; ndjson_scan::PAD];
         bytes.extend_from_slice(br#""$\/cancel\u0052equest""#);
         let end = bytes.len();
@@ -241,7 +241,7 @@ mod tests {
         let window = Window::new(&bytes, ndjson_scan::PAD, end);
         let whole = Span { start: 0, end: (end - ndjson_scan::PAD) as u32 };
         let line = Line { span: whole, method: whole, ..Line::default() };
-        assert_eq!(verb(Parsed { window: &window, line: &line }), Verb::Cancel(Cancel::Answered));
+        assert_eq!(verb(Parsed { window: &window, line: &line }), KnownMethod::Cancel(Cancel::Answered));
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
             "tasks/update",
             "tasks/cancel",
         ] {
-            assert_ne!(verb_named(name.as_bytes()), Verb::Other, "{name}");
+            assert_ne!(verb_named(name.as_bytes()), KnownMethod::Other, "{name}");
             assert!(may_mean_something(format!("{name}\"").as_bytes()), "{name}");
             for (at, letter) in name.char_indices() {
                 let escaped = format!("{}\\u{:04x}{}\"", &name[..at], u32::from(letter), &name[at + 1..]);

@@ -5,10 +5,10 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 
+use super::cold::{Cold, blank};
 use super::index::PoolId;
 use super::networks::Network;
 use super::peer::{Source, hash_of_name};
-use super::seldom::{Seldom, blank};
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub struct Origin {
     pub via: Option<Box<Place>>,
     /// It is the proxy itself, not a client of it: a health check.
     pub is_proxy: bool,
-    pub names: Seldom<Names>,
+    pub names: Cold<Names>,
     /// The pools that its token is valid for, the first one preferred; none means all of its listener.
     pub pools: Option<Arc<[PoolId]>>,
     /// The groups that it is in, which commas separate, as its token or a believed proxy says.

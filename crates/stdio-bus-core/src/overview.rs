@@ -12,8 +12,8 @@ use super::requests::Request;
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
 pub use super::silence::Questions;
 use super::stats::Account;
-use super::tally::{Counts, Tally};
-use super::worker::{State, Worker};
+use super::tally::{ReasonCounts, Tally};
+use super::worker::{Worker, WorkerState};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::histogram::Histogram;
@@ -23,7 +23,7 @@ use crate::view::View;
 
 /// The name of a peer, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum PeerName {
     /// A client by its number.
     Client(u32),
     Worker(WorkerName),
@@ -56,7 +56,7 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitsFor {
     /// Who keeps it waiting.
-    pub whom: Name,
+    pub whom: PeerName,
     /// What that has to give.
     pub what: &'static str,
     /// How long it has waited.
@@ -86,7 +86,7 @@ pub struct WorkerRow {
     pub name: WorkerName,
     /// Its process; 0 before it runs.
     pub pid: u32,
-    pub state: State,
+    pub state: WorkerState,
     /// `serves`, `candidate` or `leaves`.
     pub role: &'static str,
     /// Time since it was started.
@@ -109,7 +109,7 @@ pub struct SessionRow<'a> {
     /// Its owner; none while the name is reserved.
     pub client: Option<u32>,
     /// The worker that it is bound to.
-    pub worker: Option<Name>,
+    pub worker: Option<PeerName>,
     /// `claimed`, `confirmed` or `issued`.
     pub rank: &'static str,
     /// Its unanswered requests.
@@ -124,9 +124,9 @@ pub struct RequestRow {
     /// The token of its id as its asker wrote it: text of a client or a worker.
     pub id: String,
     /// Its asker; none once that stopped waiting.
-    pub asker: Option<Name>,
+    pub asker: Option<PeerName>,
     /// Who has to answer it.
-    pub answerer: Option<Name>,
+    pub answerer: Option<PeerName>,
     /// The beginning of its method, if a worker has asked.
     pub method: Option<String>,
     /// How long it has waited.
@@ -166,7 +166,7 @@ pub struct PoolRow<'a> {
 
 /// A table's fill level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Level {
+pub struct FillLevel {
     /// Entries.
     pub used: usize,
     /// Maximum number of entries.
@@ -177,26 +177,26 @@ pub struct Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {
     /// Client connections.
-    pub clients: Level,
+    pub clients: FillLevel,
     /// Sessions that have an owner.
-    pub sessions: Level,
+    pub sessions: FillLevel,
     /// Names that are reserved for no client.
     pub held: usize,
     /// Requests of clients.
-    pub requests: Level,
+    pub requests: FillLevel,
     /// Requests of workers.
-    pub worker_requests: Level,
+    pub worker_requests: FillLevel,
 }
 
 /// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
 fn wait_for_own_worker(fleets: &Fleets, ctx: &Ctx, now: Moment, key: ClientKey, client: &Client) -> Option<WaitsFor> {
     if let Some((group, since)) = fleets.queue().awaits_turn(key) {
         let fleet = fleets.balancer()[group].fleets().next()?;
-        let whom = Name::Pool(fleet.pool);
+        let whom = PeerName::Pool(fleet.pool);
         return Some(WaitsFor { whom, what: "a worker", time: now.since(since) });
     }
     if let Some((group, since)) = fleets.queue().awaits_resume(key) {
-        let whom = Name::PausedPool(fleets.balancer()[group].fleets().next()?.pool);
+        let whom = PeerName::PausedPool(fleets.balancer()[group].fleets().next()?.pool);
         return Some(WaitsFor { whom, what: "its resume", time: now.since(since) });
     }
     let starts = |worker: &WorkerKey| ctx.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
@@ -221,21 +221,21 @@ fn link_of(ctx: &Ctx, now: Moment, end: &Endpoint, since: Moment) -> Link {
     }
 }
 
-fn name_of(ctx: &Ctx, peer: Peer) -> Option<Name> {
+fn name_of(ctx: &Ctx, peer: Peer) -> Option<PeerName> {
     Some(match peer {
-        Peer::Client(client) => Name::Client(ctx.clients.client_number(client)?),
-        Peer::Worker(worker) => Name::Worker(ctx.workers.worker_name(worker)?),
+        Peer::Client(client) => PeerName::Client(ctx.clients.client_number(client)?),
+        Peer::Worker(worker) => PeerName::Worker(ctx.workers.worker_name(worker)?),
     })
 }
 
 impl<'a> View<'a> {
     /// How full the tables are.
     pub fn levels(&self) -> Levels {
-        let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
+        let requests = |used| FillLevel { used, most: MAX_PENDING_REQUESTS };
         let [to_workers, to_clients] = self.bus.requests.counts();
         Levels {
-            clients: Level { used: self.bus.ctx.clients.len(), most: self.bus.ctx.clients.capacity() },
-            sessions: Level { used: self.bus.sessions.owned(), most: MAX_SESSIONS },
+            clients: FillLevel { used: self.bus.ctx.clients.len(), most: self.bus.ctx.clients.capacity() },
+            sessions: FillLevel { used: self.bus.sessions.owned(), most: MAX_SESSIONS },
             held: self.bus.sessions.held(),
             requests: requests(to_workers),
             worker_requests: requests(to_clients),
@@ -324,7 +324,7 @@ impl<'a> View<'a> {
     }
 
     /// Who has made the request in a slot, if that still waits.
-    pub fn asker_of(&self, slot: usize) -> Option<Name> {
+    pub fn asker_of(&self, slot: usize) -> Option<PeerName> {
         let (_, request) = self.bus.requests.at(slot)?;
         name_of(&self.bus.ctx, request.asker()?)
     }
@@ -383,7 +383,7 @@ impl<'a> View<'a> {
     }
 
     /// Errors to requests that were for no pool, or for one of several.
-    pub fn errors_of_no_pool(&self) -> &'a Counts {
+    pub fn errors_of_no_pool(&self) -> &'a ReasonCounts {
         self.bus.fleets.pools().errors_of_no_pool()
     }
 

@@ -140,9 +140,9 @@ impl Moment {
 
 /// A short text of the bus: a replaced id or an error reply. Up to the length of a UUID in quotes is stored inline.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Text(Repr);
+pub struct ShortText(Repr);
 
-impl Default for Text {
+impl Default for ShortText {
     fn default() -> Self {
         Self(Repr::Inline(0, [0; Self::INLINE]))
     }
@@ -150,11 +150,11 @@ impl Default for Text {
 
 #[derive(Clone, PartialEq, Eq)]
 enum Repr {
-    Inline(u8, [u8; Text::INLINE]),
+    Inline(u8, [u8; ShortText::INLINE]),
     Boxed(Box<[u8]>),
 }
 
-impl Text {
+impl ShortText {
     const INLINE: usize = 38;
 
     /// The digits of a number.
@@ -176,15 +176,15 @@ impl Text {
     }
 }
 
-impl From<Vec<u8>> for Text {
+impl From<Vec<u8>> for ShortText {
     fn from(bytes: Vec<u8>) -> Self {
         if bytes.len() > Self::INLINE { Self(Repr::Boxed(bytes.into_boxed_slice())) } else { (&bytes[..]).into() }
     }
 }
 
-impl From<Text> for Vec<u8> {
+impl From<ShortText> for Vec<u8> {
     /// The bytes; a long text is not copied.
-    fn from(text: Text) -> Self {
+    fn from(text: ShortText) -> Self {
         match text.0 {
             Repr::Inline(..) => text.as_bytes().into(),
             Repr::Boxed(bytes) => bytes.into(),
@@ -192,7 +192,7 @@ impl From<Text> for Vec<u8> {
     }
 }
 
-impl From<&[u8]> for Text {
+impl From<&[u8]> for ShortText {
     fn from(bytes: &[u8]) -> Self {
         if bytes.len() > Self::INLINE {
             return Self(Repr::Boxed(bytes.into()));
@@ -203,7 +203,7 @@ impl From<&[u8]> for Text {
     }
 }
 
-impl core::fmt::Debug for Text {
+impl core::fmt::Debug for ShortText {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(formatter, "\"{}\"", self.as_bytes().escape_ascii())
     }
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_text_of_a_number_has_its_digits() {
         for number in [0, 7, 10, 2_000_000_000, u64::MAX] {
-            assert_eq!(Text::of_number(number), number.to_string().as_bytes().into());
+            assert_eq!(ShortText::of_number(number), number.to_string().as_bytes().into());
         }
     }
 
@@ -235,8 +235,8 @@ mod tests {
     fn a_text_holds_the_bytes_it_was_made_from() {
         let bytes: Vec<u8> = (1..=100).collect();
         for length in 0..=bytes.len() {
-            assert_eq!(Text::from(&bytes[..length]).as_bytes(), &bytes[..length]);
-            assert!(Text::from(&bytes[..length]) == Text::from(&bytes[..length]));
+            assert_eq!(ShortText::from(&bytes[..length]).as_bytes(), &bytes[..length]);
+            assert!(ShortText::from(&bytes[..length]) == ShortText::from(&bytes[..length]));
         }
     }
 }

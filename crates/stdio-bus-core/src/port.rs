@@ -11,7 +11,7 @@ use core::time::Duration;
 
 pub use super::index::{ListenerId, PoolId};
 pub use super::origin::{EVERYBODY, Names, Origin, Owner, Place, Vouches, is_in_group};
-pub use super::peer::{ClientKey, Moment, Peer, PeerBits, Source, Text, WorkerKey};
+pub use super::peer::{ClientKey, Moment, Peer, PeerBits, ShortText, Source, WorkerKey};
 use super::report::Report;
 pub use super::report::{Reason, WorkerName};
 use ndjson_scan::{Line, Span};
@@ -220,7 +220,7 @@ pub enum Effect {
         /// The receiver.
         to: Peer,
         /// The bytes.
-        text: Text,
+        text: ShortText,
     },
     /// Stop presenting this peer's bytes until [`Effect::Resume`]; keep what is not consumed.
     Pause(Peer),

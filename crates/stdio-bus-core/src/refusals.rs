@@ -5,7 +5,7 @@ use alloc::string::String;
 use ndjson_scan::{Fault, Window};
 
 use super::clients::CLOSED_BEFORE;
-use super::ended::Said;
+use super::ended::ErrorReply;
 use super::message::{Parsed, Refusal, echoed_id, echoed_session, is_response, session_name, session_named};
 use super::peer::{ClientKey, Peer};
 use super::port::Close;
@@ -310,8 +310,8 @@ pub(super) fn report_with_id(ctx: &mut Ctx, reason: Reason, from: Peer, line: Pa
 }
 
 /// Sends an error, if there is one.
-pub(super) fn say(ctx: &mut Ctx, to: Peer, said: Option<Said>) {
-    if let Some(Said { line, .. }) = said {
+pub(super) fn say(ctx: &mut Ctx, to: Peer, said: Option<ErrorReply>) {
+    if let Some(ErrorReply { line, .. }) = said {
         ctx.out.stats().error_replies += 1;
         ctx.send(to, &line);
     }
@@ -361,7 +361,7 @@ pub(super) fn error_for(
     (code, reason, cause): (i32, Reason, Option<Reason>),
     text: &str,
     delivered: Delivered,
-) -> Option<Said> {
+) -> Option<ErrorReply> {
     if !takes_errors(ctx, to) {
         return None;
     }
@@ -371,5 +371,5 @@ pub(super) fn error_for(
         .map_or(reason.told(), Reason::name);
     let (cause, lists_revisions) = (cause.map(Reason::name), reason == Reason::EraUnsupported);
     let data = reply::Data { reason: told, cause, delivered, lists_revisions };
-    Some(Said { code, reason: told, line: reply::error(id, session, code, text, &data) })
+    Some(ErrorReply { code, reason: told, line: reply::error(id, session, code, text, &data) })
 }

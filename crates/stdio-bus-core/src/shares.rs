@@ -26,7 +26,7 @@ pub struct Shares {
 
 /// The order in which places are given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
+pub enum EvictionOrder {
     /// It is idle, and its source holds more than half of what the largest one holds.
     Idle,
     /// It is in use, and its source exceeds its share: the largest source goes first.
@@ -50,14 +50,18 @@ impl Shares {
     }
 
     /// When a place of this source is given up for the asker; none if it is not.
-    pub fn turn(&self, source: Source, is_idle: bool) -> Option<Turn> {
+    pub fn turn(&self, source: Source, is_idle: bool) -> Option<EvictionOrder> {
         let (is_own, count) = (self.asker == Some(source), self.held_by(source));
         if is_idle {
             let gives_way = is_own || count >= self.asked || self.asked <= self.share;
-            return gives_way.then_some(if count * 2 > self.most { Turn::Idle } else { Turn::IdleOfFew });
+            return gives_way.then_some(if count * 2 > self.most {
+                EvictionOrder::Idle
+            } else {
+                EvictionOrder::IdleOfFew
+            });
         }
         // If the asker held as many afterwards as the other one, nothing would be gained.
-        (!is_own && count > self.asked && count > self.share).then_some(Turn::InUse(Reverse(count)))
+        (!is_own && count > self.asked && count > self.share).then_some(EvictionOrder::InUse(Reverse(count)))
     }
 
     /// Whether the asker exceeds its share: then its refusal is about it alone, since another source would get a place.
@@ -114,7 +118,7 @@ mod tests {
         for (held, others) in [(&[1018, 6][..], 1), (&[1024], 0)] {
             let shares = shares(1024, held, 0);
             assert_eq!(shares.turn(source(0), false), None);
-            assert_eq!(shares.turn(source(0), true), Some(Turn::Idle), "its own idle ones go");
+            assert_eq!(shares.turn(source(0), true), Some(EvictionOrder::Idle), "its own idle ones go");
             assert!((1..=others).all(|other| shares.turn(source(other), true).is_none()));
             assert!(shares.is_asker_above_its_share());
         }
@@ -139,7 +143,7 @@ mod tests {
     fn a_source_with_few_places_may_take_an_idle_one_of_a_source_with_fewer() {
         let mut held = vec![1; 1020];
         held[0] = 5;
-        assert_eq!(shares(1024, &held, 0).turn(source(1), true), Some(Turn::IdleOfFew));
+        assert_eq!(shares(1024, &held, 0).turn(source(1), true), Some(EvictionOrder::IdleOfFew));
         assert!(shares(1024, &held, 0).turn(source(0), true) < shares(1024, &held, 0).turn(source(1), true));
     }
 }

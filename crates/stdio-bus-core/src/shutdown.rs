@@ -7,7 +7,7 @@
 use alloc::string::String;
 use core::time::Duration;
 
-use super::message::Verb;
+use super::message::KnownMethod;
 use super::peer::{ClientKey, Moment, SessionKey};
 use super::port::{Close, Effect};
 use super::report::Reason;
@@ -178,7 +178,8 @@ impl Bus {
         self.fleets.queue_mut().stop_awaiting_workers(&mut self.ctx);
         self.ctx.out.push(Effect::StopAccept);
         // These will get no answer.
-        let is_subscription = |request: &Request| request.verb() == Verb::Listen && request.cancelled().is_none();
+        let is_subscription =
+            |request: &Request| request.verb() == KnownMethod::Listen && request.cancelled().is_none();
         let subscriptions = self.requests.all(&|request| is_subscription(request) && request.asker().is_some());
         let (pending, clients) = (self.ctx.clients.awaited() - subscriptions.len(), self.ctx.clients.len());
         self.ctx.report(Reason::Draining, None, || {

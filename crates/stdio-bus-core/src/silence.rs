@@ -118,14 +118,14 @@ impl Watch {
 }
 
 /// What clients have still to answer: the sessions of workers' questions, and the requests that these belong to.
-pub(super) struct Asked {
+pub(super) struct OpenQuestions {
     sessions: Vec<SessionKey>,
     requests: Vec<RequestKey>,
 }
 
 /// What clients have still to answer at one moment. It is looked for once, when the first of many rows needs it.
 #[derive(Default)]
-pub struct Questions(OnceCell<Asked>);
+pub struct Questions(OnceCell<OpenQuestions>);
 
 impl Requests {
     /// A worker has said something in this session, or about this request.
@@ -160,7 +160,7 @@ impl Requests {
     }
 
     /// Whatever clients have still to answer.
-    pub(super) fn asked_of_clients(&self, sessions: &Sessions) -> Asked {
+    pub(super) fn asked_of_clients(&self, sessions: &Sessions) -> OpenQuestions {
         let (mut in_sessions, mut requests) = (Vec::new(), Vec::new());
         let is_waited_for = |request: &Request| matches!(request.asker(), Some(Peer::Worker(_)));
         for (key, question) in self.iter().filter(|(_, request)| is_waited_for(request)) {
@@ -169,7 +169,7 @@ impl Requests {
         }
         in_sessions.sort_unstable();
         requests.sort_unstable();
-        Asked { sessions: in_sessions, requests }
+        OpenQuestions { sessions: in_sessions, requests }
     }
 
     /// Since when the worker of a watched request is silent about it, if it is, and could speak.
@@ -178,7 +178,7 @@ impl Requests {
         ctx: &Ctx,
         sessions: &Sessions,
         key: RequestKey,
-        asked: &Asked,
+        asked: &OpenQuestions,
     ) -> Option<Moment> {
         let watched = self.watch().of(key)?;
         let Peer::Worker(worker) = self.get(key)?.answerer() else { return None };
@@ -220,7 +220,7 @@ impl Requests {
         ctx: &Ctx,
         sessions: &Sessions,
         key: RequestKey,
-        asked: &Asked,
+        asked: &OpenQuestions,
     ) -> Result<&'static str, Moment> {
         let now = ctx.time.now();
         let text = "the worker did not answer within request_timeout_sec";

@@ -97,7 +97,7 @@ impl Stray {
 /// is no object has none. Of an array the ids of the answers in it are kept, and the rest is that of its last object.
 #[derive(Default)]
 struct Outline {
-    place: Place,
+    place: Position,
     key: Vec<u8>,
     id: Vec<u8>,
     method: Vec<u8>,
@@ -110,7 +110,7 @@ struct Outline {
 }
 
 #[derive(Clone, Copy, Default)]
-enum Place {
+enum Position {
     /// Before the object.
     #[default]
     Begin,
@@ -139,16 +139,16 @@ impl Outline {
         while let Some(&byte) = bytes.get(at) {
             let is_blank = matches!(byte, b' ' | b'\t' | b'\r');
             self.place = match self.place {
-                Place::Over => return,
-                Place::InKey(mut skip) => {
+                Position::Over => return,
+                Position::InKey(mut skip) => {
                     let length = skip.read(&bytes[at..]);
                     let part = &bytes[at..at + length.unwrap_or(bytes.len() - at)];
                     keep(&mut self.key, part, LONGEST_NAME);
                     at += part.len();
-                    self.place = if length.is_some() { Place::Colon } else { Place::InKey(skip) };
+                    self.place = if length.is_some() { Position::Colon } else { Position::InKey(skip) };
                     continue;
                 }
-                Place::InValue(mut skip) => {
+                Position::InValue(mut skip) => {
                     let length = skip.read(&bytes[at..]);
                     let part = &bytes[at..at + length.unwrap_or(bytes.len() - at)];
                     match decoded(&self.key).as_deref() {
@@ -157,37 +157,37 @@ impl Outline {
                         _ => {}
                     }
                     at += part.len();
-                    self.place = if length.is_some() { Place::Key } else { Place::InValue(skip) };
+                    self.place = if length.is_some() { Position::Key } else { Position::InValue(skip) };
                     continue;
                 }
                 place if is_blank => place,
-                Place::Begin if byte == b'{' => Place::Key,
-                Place::Begin if byte == b'[' && !self.is_array => {
+                Position::Begin if byte == b'{' => Position::Key,
+                Position::Begin if byte == b'[' && !self.is_array => {
                     self.is_array = true;
-                    Place::Begin
+                    Position::Begin
                 }
-                Place::Begin if byte == b',' && self.is_array => Place::Begin,
-                Place::Key if byte == b'}' && self.is_array => {
+                Position::Begin if byte == b',' && self.is_array => Position::Begin,
+                Position::Key if byte == b'}' && self.is_array => {
                     self.end_element();
-                    Place::Begin
+                    Position::Begin
                 }
-                Place::Key if byte == b',' => Place::Key,
-                Place::Key if byte == b'"' => {
+                Position::Key if byte == b',' => Position::Key,
+                Position::Key if byte == b'"' => {
                     self.key.clear();
-                    self.place = Place::InKey(SkipValue::default());
+                    self.place = Position::InKey(SkipValue::default());
                     continue;
                 }
-                Place::Colon if byte == b':' => Place::Value,
-                Place::Value => {
+                Position::Colon if byte == b':' => Position::Value,
+                Position::Value => {
                     match decoded(&self.key).as_deref() {
                         Some(b"id") => self.is_unclear |= !self.id.is_empty(),
                         Some(b"result" | b"error") => self.answers = true,
                         _ => {}
                     }
-                    self.place = Place::InValue(SkipValue::default());
+                    self.place = Position::InValue(SkipValue::default());
                     continue;
                 }
-                _ => Place::Over,
+                _ => Position::Over,
             };
             at += 1;
         }

@@ -8,7 +8,7 @@ use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::message::Verb;
+use super::message::KnownMethod;
 use super::peer::{ClientKey, Peer, RequestKey, WorkerKey};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
@@ -20,14 +20,14 @@ use crate::requests::Requests;
 
 /// Who listens: a listener, and the verified name, and who vouches for it; without a name the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Listener {
+struct Subscriber {
     at: ListenerId,
     name: Option<(Vouches, String)>,
     client: Option<ClientKey>,
 }
 
 struct Subscription {
-    of: Listener,
+    of: Subscriber,
     request: RequestKey,
 }
 
@@ -109,7 +109,7 @@ impl Subscriptions {
 impl Requests {
     /// The worker of a `subscriptions/listen` that is neither answered nor cancelled.
     fn worker_of_subscription(&self, request: RequestKey) -> Option<WorkerKey> {
-        let request = self.get(request).filter(|request| request.verb() == Verb::Listen)?;
+        let request = self.get(request).filter(|request| request.verb() == KnownMethod::Listen)?;
         let listens = request.asker().is_some() && request.cancelled().is_none();
         match request.answerer() {
             Peer::Worker(worker) if listens => Some(worker),
@@ -119,11 +119,11 @@ impl Requests {
 }
 
 impl Clients {
-    fn listener(&self, client: ClientKey) -> Option<Listener> {
+    fn listener(&self, client: ClientKey) -> Option<Subscriber> {
         let identity = self.identity(client)?;
         let names = &identity.origin.names;
         let name = names.owner().map(|owner| (owner.vouches, owner.name.to_owned()));
         let client = Some(client).filter(|_| name.is_none());
-        Some(Listener { at: identity.listener, name, client })
+        Some(Subscriber { at: identity.listener, name, client })
     }
 }

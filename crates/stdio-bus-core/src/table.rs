@@ -54,14 +54,14 @@ impl<const KIND: char> core::fmt::Debug for Key<KIND> {
     }
 }
 
-struct Entry<T, const KIND: char> {
+struct Row<T, const KIND: char> {
     key: Key<KIND>,
     value: T,
 }
 
 /// A slab with a hard limit and generations.
 pub(super) struct Table<T, const KIND: char> {
-    slots: Slab<Entry<T, KIND>>,
+    slots: Slab<Row<T, KIND>>,
     capacity: usize,
     next_generation: u64,
 }
@@ -87,7 +87,7 @@ impl<T, const KIND: char> Table<T, KIND> {
         let slot = self.slots.vacant_entry();
         let key = Key::new(slot.key(), self.next_generation);
         self.next_generation += 1;
-        slot.insert(Entry { key, value });
+        slot.insert(Row { key, value });
         Some(key)
     }
 

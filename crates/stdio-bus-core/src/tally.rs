@@ -71,9 +71,9 @@ pub const ENDS: [Reason; 8] = [
 
 /// Counts by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts(Vec<(Reason, u64)>);
+pub struct ReasonCounts(Vec<(Reason, u64)>);
 
-impl Counts {
+impl ReasonCounts {
     /// Each reason that occurred, with its count.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
         self.0.iter().copied()
@@ -102,10 +102,10 @@ pub struct Tally {
     /// How long workers had requests that they did not answer.
     unanswered: Duration,
     /// Errors of the bus instead of answers, including requests that reached no worker.
-    errors: Counts,
+    errors: ReasonCounts,
     /// What happened to its workers: each start, failed start, scheduled restart, slot given up, and end, by [`ENDS`] or
     /// as requested ([`Reason::WorkerStopped`]).
-    workers: Counts,
+    workers: ReasonCounts,
 }
 
 impl Tally {
@@ -115,7 +115,7 @@ impl Tally {
     }
 
     /// Errors of the bus instead of answers, including requests that reached no worker.
-    pub fn errors(&self) -> &Counts {
+    pub fn errors(&self) -> &ReasonCounts {
         &self.errors
     }
 

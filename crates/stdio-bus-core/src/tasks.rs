@@ -17,11 +17,11 @@ use core::time::Duration;
 
 use ndjson_scan::{member, string_in, string_in_params, strings_in};
 
-use super::message::{Parsed, Refusal, Verb, has_method};
+use super::message::{KnownMethod, Parsed, Refusal, has_method};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Source, WorkerKey};
 use super::report::Reason;
-use super::router::message::{Message, Said};
+use super::router::message::{Message, WorkerMessage};
 use super::shares::Shares;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
@@ -39,10 +39,10 @@ const WORKS_FOR: Duration = Duration::from_secs(3600);
 const LONGEST_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A task, by the pool of its worker and its id.
-type Name = (FleetId, Rc<[u8]>);
+type TaskName = (FleetId, Rc<[u8]>);
 
 /// The order in which the tasks of a source are forgotten: its source, whether it works, and its serial number.
-type Turn = (Source, bool, u64);
+type EvictionOrder = (Source, bool, u64);
 
 struct Task {
     serial: u64,
@@ -59,7 +59,7 @@ struct Task {
 }
 
 impl Task {
-    fn turn(&self) -> Turn {
+    fn turn(&self) -> EvictionOrder {
         (self.source, self.works, self.serial)
     }
 }
@@ -67,9 +67,9 @@ impl Task {
 /// All known tasks.
 #[derive(Default)]
 pub(crate) struct Tasks {
-    by_name: BTreeMap<Name, Task>,
+    by_name: BTreeMap<TaskName, Task>,
     /// Their names: of each source those that have ended in front, and of these and the others the oldest.
-    turns: BTreeMap<Turn, Name>,
+    turns: BTreeMap<EvictionOrder, TaskName>,
     /// How many each source has.
     held: BTreeMap<Source, usize>,
     made: u64,
@@ -106,7 +106,7 @@ impl Tasks {
         self.by_name.get(&(fleet, Rc::from(id)))
     }
 
-    fn insert(&mut self, name: Name, task: Task) {
+    fn insert(&mut self, name: TaskName, task: Task) {
         self.remove(&name);
         if self.by_name.len() >= MOST
             && let Some(goes) = self.first_to_go(task.source)
@@ -118,7 +118,7 @@ impl Tasks {
         self.by_name.insert(name, task);
     }
 
-    fn remove(&mut self, name: &Name) {
+    fn remove(&mut self, name: &TaskName) {
         let Some(task) = self.by_name.remove(name) else { return };
         self.turns.remove(&task.turn());
         if let Some(held) = self.held.get_mut(&task.source) {
@@ -131,7 +131,7 @@ impl Tasks {
 
     /// The task that is forgotten for a new one of this source: by the shares of the sources, else the oldest one of its
     /// own, else of all; of these one that has ended before one that works.
-    fn first_to_go(&self, asker: Source) -> Option<Name> {
+    fn first_to_go(&self, asker: Source) -> Option<TaskName> {
         let shares = Shares::new(MOST, self.held.iter().map(|(source, count)| (*source, *count)), Some(asker));
         let first = |source: Source, works: bool| {
             let (from, to) = ((source, works, 0), (source, works, u64::MAX));
@@ -174,7 +174,7 @@ impl Tasks {
     }
 
     /// A task works, or has ended.
-    fn set_works(&mut self, name: &Name, works: bool) {
+    fn set_works(&mut self, name: &TaskName, works: bool) {
         let Some(task) = self.by_name.get_mut(name).filter(|task| task.works != works) else { return };
         self.turns.remove(&task.turn());
         task.works = works;
@@ -210,7 +210,9 @@ impl Tasks {
         group: GroupId,
     ) -> Result<Option<WorkerKey>, Refusal> {
         match message.verb {
-            Verb::Task | Verb::Listen if !self.is_empty() && !fleets.balancer()[group].gives_own_workers() => {
+            KnownMethod::Task | KnownMethod::Listen
+                if !self.is_empty() && !fleets.balancer()[group].gives_own_workers() =>
+            {
                 self.find(ctx, fleets, message, group)
             }
             _ => Ok(None),
@@ -264,8 +266,8 @@ impl Tasks {
     }
 
     /// A worker's notification may tell of a task.
-    pub(crate) fn note_update(&mut self, ctx: &mut Ctx, said: &Said<'_>) {
-        let &Said { from: worker, line, .. } = said;
+    pub(crate) fn note_update(&mut self, ctx: &mut Ctx, said: &WorkerMessage<'_>) {
+        let &WorkerMessage { from: worker, line, .. } = said;
         let tells = |name: &[u8]| has_method(line, name);
         if self.is_empty() || !(tells(b"notifications/tasks") || tells(b"notifications/tasks/status")) {
             return;
@@ -308,8 +310,8 @@ impl Tasks {
 fn named<'a>(message: &Message<'a>) -> Vec<Cow<'a, [u8]>> {
     let whole = message.line.get(message.line.span);
     match message.verb {
-        Verb::Task => string_in_params(whole, b"taskId").into_iter().collect(),
-        Verb::Listen => {
+        KnownMethod::Task => string_in_params(whole, b"taskId").into_iter().collect(),
+        KnownMethod::Listen => {
             let Some(params) = member(whole, b"params") else { return Vec::new() };
             let inner = member(params, b"notifications").into_iter().flat_map(|at| strings_in(at, b"taskIds"));
             strings_in(params, b"taskIds").chain(inner).collect()

@@ -87,7 +87,7 @@ impl Sum for Used {
 
 /// What usage is counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum UsageKind {
     /// Where clients come from: an address without its port, a user of this machine, or neither.
     Source,
     /// The names of the tokens that clients have shown.
@@ -98,7 +98,7 @@ pub enum Kind {
     Pool,
 }
 
-impl Kind {
+impl UsageKind {
     /// All kinds, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Source, Self::Token, Self::User, Self::Pool];
 
@@ -123,12 +123,12 @@ pub enum Who {
 }
 
 impl Who {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> UsageKind {
         match self {
-            Self::Source(_) => Kind::Source,
-            Self::Token(_) => Kind::Token,
-            Self::User(_) => Kind::User,
-            Self::Pool(_) => Kind::Pool,
+            Self::Source(_) => UsageKind::Source,
+            Self::Token(_) => UsageKind::Token,
+            Self::User(_) => UsageKind::User,
+            Self::Pool(_) => UsageKind::Pool,
         }
     }
 }
@@ -143,7 +143,7 @@ fn names_of(origin: &Origin) -> impl Iterator<Item = Who> + use<> {
 /// The usage of one name, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    pub kind: Kind,
+    pub kind: UsageKind,
     /// None for all others of the kind together.
     pub who: Option<Who>,
     /// In the last 50 to 60 s.
@@ -234,9 +234,9 @@ impl AddAssign for Row {
 /// The usage of all names.
 #[derive(Default)]
 pub(crate) struct Usage {
-    rows: [BTreeMap<Who, Row>; Kind::ALL.len()],
+    rows: [BTreeMap<Who, Row>; UsageKind::ALL.len()],
     /// Of names that were the lightest when there were too many.
-    others: [Row; Kind::ALL.len()],
+    others: [Row; UsageKind::ALL.len()],
     /// When each interval began. The one after the current is the oldest.
     begun: [Moment; INTERVALS],
     current: usize,
@@ -279,7 +279,7 @@ impl Usage {
         let noted = self.pools.get_mut(pool.index()).map(core::mem::take).unwrap_or_default();
         let used = Used { requests, worker_time, ..Used::NOTHING };
         self.note(core::iter::once(Who::Pool(pool)), used - noted);
-        let kind = Kind::Pool as usize;
+        let kind = UsageKind::Pool as usize;
         self.others[kind] += self.rows[kind].remove(&Who::Pool(pool)).unwrap_or_default();
     }
 
@@ -377,7 +377,7 @@ impl View<'_> {
             add(Who::Pool(PoolId::at(at)), of_pool(&self.bus.fleets, PoolId::at(at), pending) - noted);
         }
         let mut rows = Vec::new();
-        for kind in Kind::ALL {
+        for kind in UsageKind::ALL {
             let others = &usage.others[kind as usize];
             let of_kind = sums.iter().filter(|(who, sums)| who.kind() == kind && sums.all != Used::NOTHING);
             let mut of_kind: Vec<(&Who, &Sums)> = of_kind.collect();

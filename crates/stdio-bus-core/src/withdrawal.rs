@@ -7,7 +7,7 @@
 use alloc::borrow::ToOwned;
 use alloc::vec::Vec;
 
-use super::message::{Parsed, Verb, has_method, text_after};
+use super::message::{KnownMethod, Parsed, has_method, text_after};
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use super::reply::{self, Delivered};
 use super::report::Reason;
@@ -94,7 +94,7 @@ impl Requests {
         };
         let dialect = self.dialect(ctx, fleets, client, worker, key);
         // MCP: the `initialize` is not cancelled.
-        let may_be = dialect != Dialect::Mcp || verb != Verb::Initialize;
+        let may_be = dialect != Dialect::Mcp || verb != KnownMethod::Initialize;
         if may_be && ctx.takes_messages(answerer) {
             let id = self.wire_token(key);
             let id = id.map_or_else(|| self.asker_token(key), |id| id.as_bytes().to_owned());

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::samples::{Gathered, STATES, Samples};
 use super::view::View;
-use crate::bus::overview::{Level, Levels, PoolRow};
+use crate::bus::overview::{FillLevel, Levels, PoolRow};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::Reason;
 use crate::bus::stats::Stats;
@@ -72,7 +72,7 @@ pub(super) struct Table {
     /// Its name in JSON and in text.
     pub member: &'static str,
     pub name: &'static str,
-    pub level: fn(&Levels) -> Level,
+    pub level: fn(&Levels) -> FillLevel,
 }
 
 pub(super) const TABLES: [Table; 4] = [
@@ -82,7 +82,7 @@ pub(super) const TABLES: [Table; 4] = [
     Table { member: "worker_requests", name: "pending requests of workers", level: |levels| levels.worker_requests },
 ];
 
-fn free(level: Level) -> usize {
+fn free(level: FillLevel) -> usize {
     level.most - level.used
 }
 

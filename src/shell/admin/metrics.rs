@@ -161,11 +161,13 @@ fn names() -> Vec<&'static str> {
 mod tests {
     use super::super::samples::STATES;
     use super::*;
-    use crate::bus::worker::State;
+    use crate::bus::worker::WorkerState;
 
     #[test]
     fn the_states_of_workers_have_their_names() {
-        for (state, name) in [(State::Starting, "starting"), (State::Killed, "killed"), (State::Stopped, "stopped")] {
+        for (state, name) in
+            [(WorkerState::Starting, "starting"), (WorkerState::Killed, "killed"), (WorkerState::Stopped, "stopped")]
+        {
             assert_eq!(STATES[state as usize], name);
         }
         let mut names = names();

@@ -8,7 +8,7 @@ use super::history;
 use super::samples::seconds;
 use super::tables::{Object, Part, named, waits_long};
 use super::view::View;
-use crate::bus::overview::Level;
+use crate::bus::overview::FillLevel;
 use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
 use crate::shell::log;
@@ -54,7 +54,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         },
     });
     for table in figures::TABLES {
-        let Level { used, most } = (table.level)(&levels);
+        let FillLevel { used, most } = (table.level)(&levels);
         status[table.member] = json!({ "used": used, "most": most });
     }
     add_members(view, Over::All, 0, &mut status);

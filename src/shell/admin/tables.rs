@@ -9,19 +9,19 @@ use super::response::Pieces;
 use super::samples::{STATES, seconds};
 use super::view::{MOST_CONSUMERS, View};
 use crate::bus::histogram::Histogram;
-use crate::bus::overview::{Level, Name, RequestRow, WaitsFor};
+use crate::bus::overview::{FillLevel, PeerName, RequestRow, WaitsFor};
 use crate::bus::port::PoolId;
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
 use crate::bus::tally::{Outcome, Tally};
-use crate::bus::usage::{Kind, Who};
+use crate::bus::usage::{UsageKind, Who};
 use crate::shell::log::level_of;
 use crate::visible;
 
 /// Rows of a piece.
 const ROWS: usize = 96;
 // Those who use most are one piece, with the others of each kind: the next piece would be of another moment.
-const _: () = assert!(Kind::ALL.len() * (MOST_CONSUMERS + 1) <= ROWS);
+const _: () = assert!(UsageKind::ALL.len() * (MOST_CONSUMERS + 1) <= ROWS);
 /// A client that has waited for so long is worth a line of an overview.
 const LONG: Duration = Duration::from_secs(1);
 /// Slots scanned for a piece: empty ones are skipped fast, but not without limit.
@@ -359,12 +359,12 @@ pub(super) fn who(view: &View<'_>, who: &Who) -> String {
     }
 }
 
-fn name(view: &View<'_>, name: Name) -> String {
+fn name(view: &View<'_>, name: PeerName) -> String {
     match name {
-        Name::Client(number) => format!("client {number}"),
-        Name::Worker(worker) => format!("worker {}", worker_name(view, worker)),
-        Name::Pool(pool) => format!("the next worker of {}", pool_id(view, pool)),
-        Name::PausedPool(pool) => format!("the paused pool {}", pool_id(view, pool)),
+        PeerName::Client(number) => format!("client {number}"),
+        PeerName::Worker(worker) => format!("worker {}", worker_name(view, worker)),
+        PeerName::Pool(pool) => format!("the next worker of {}", pool_id(view, pool)),
+        PeerName::PausedPool(pool) => format!("the paused pool {}", pool_id(view, pool)),
     }
 }
 
@@ -391,9 +391,9 @@ fn below(durations: &Histogram, part: f64) -> Option<f64> {
 
 fn limits(view: &View<'_>) -> Vec<(&'static str, Option<usize>, u64)> {
     let levels = view.bus.view().levels();
-    let row = |name, Level { used, most }| (name, Some(used), most as u64);
+    let row = |name, FillLevel { used, most }| (name, Some(used), most as u64);
     let mut rows: Vec<_> = figures::TABLES.iter().map(|table| row(table.name, (table.level)(&levels))).collect();
-    rows.push(row("memory in bytes (limits.max_memory)", Level { used: view.memory, most: view.max_memory }));
+    rows.push(row("memory in bytes (limits.max_memory)", FillLevel { used: view.memory, most: view.max_memory }));
     if let Some((used, most)) = view.bus.view().workers_memory() {
         rows.push(("MiB of all workers (limits.max_workers_memory_mb)", Some(used as usize), most));
     }
@@ -414,8 +414,8 @@ fn limits(view: &View<'_>) -> Vec<(&'static str, Option<usize>, u64)> {
 /// A peer that waits for another.
 struct Wait {
     /// None for a client that has left: the worker still owes the answer.
-    who: Option<Name>,
-    whom: Name,
+    who: Option<PeerName>,
+    whom: PeerName,
     what: String,
     time: Duration,
 }
@@ -432,7 +432,7 @@ fn request_in(view: &View<'_>, slot: usize) -> Option<RequestRow> {
 
 /// Those who wait: peers that are not read, workers that have asked clients, clients.
 fn questions_first(view: &View<'_>) -> Vec<usize> {
-    let is_question = |slot: &usize| matches!(view.bus.view().asker_of(slot - peers(view)), Some(Name::Worker(_)));
+    let is_question = |slot: &usize| matches!(view.bus.view().asker_of(slot - peers(view)), Some(PeerName::Worker(_)));
     let (questions, requests): (Vec<_>, Vec<_>) =
         (peers(view)..peers(view) + view.bus.view().request_slots()).partition(is_question);
     (0..peers(view)).chain(questions).chain(requests).collect()
@@ -443,17 +443,17 @@ fn waiting(view: &View<'_>, slot: usize) -> Option<Wait> {
     let clients = view.bus.view().client_slots();
     let (who, link) = if slot < clients {
         let client = view.bus.view().client_row(view.now, slot)?;
-        (Name::Client(client.number), client.link)
+        (PeerName::Client(client.number), client.link)
     } else if slot < peers(view) {
         let worker = view.bus.view().worker_row(view.now, slot - clients)?;
-        (Name::Worker(worker.name), worker.link)
+        (PeerName::Worker(worker.name), worker.link)
     } else {
         let RequestRow { id, asker, answerer, method, age, is_cancelled, .. } = request_in(view, slot)?;
         let what = match method {
             Some(method) => format!("the answer to {method} {id}"),
             None => format!("the answer to {id}"),
         };
-        let is_owed = !is_cancelled && matches!(answerer, Some(Name::Worker(_)));
+        let is_owed = !is_cancelled && matches!(answerer, Some(PeerName::Worker(_)));
         return (asker.is_some() || is_owed).then_some(Wait { who: asker, whom: answerer?, what, time: age });
     };
     let WaitsFor { whom, what, time } = link.waits_for?;
@@ -462,6 +462,6 @@ fn waiting(view: &View<'_>, slot: usize) -> Option<Wait> {
 
 /// Whether a row of the table of those who wait is worth a line of an overview: not each request that is answered soon.
 pub(super) fn waits_long(view: &View<'_>, slot: usize) -> bool {
-    let is_question = |request: &RequestRow| matches!(request.asker, Some(Name::Worker(_)));
+    let is_question = |request: &RequestRow| matches!(request.asker, Some(PeerName::Worker(_)));
     request_in(view, slot).is_none_or(|request| is_question(&request) || request.age >= LONG)
 }

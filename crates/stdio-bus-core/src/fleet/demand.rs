@@ -20,7 +20,7 @@ use core::time::Duration;
 use super::growth::Growth;
 use super::restart::Restarts;
 use super::tenure::Wear;
-use super::worker::{State, Worker};
+use super::worker::{Worker, WorkerState};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::pool::{Fleet, Pools};
@@ -316,7 +316,7 @@ impl Fleet {
             return self.may_start_any(ctx) && !self.has_failed_lately(ctx);
         }
         let mut workers = self.slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
-        let starts = |worker: &Worker| worker.process.state() == State::Starting || worker.is_asked();
+        let starts = |worker: &Worker| worker.process.state() == WorkerState::Starting || worker.is_asked();
         let kept = &self.slots[..self.kept_slots(ctx)];
         let is_coming = workers.any(starts) && !kept.iter().any(|slot| slot.restarts.is_unsteady());
         is_coming || settings.assignment == Assignment::Dedicated && pools.may_grow(ctx, self.id())
@@ -384,7 +384,7 @@ pub(super) fn pass_idleness_on(ctx: &mut Ctx, before: Option<WorkerKey>, next: W
 fn idle_since(ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, key: WorkerKey) -> Option<Moment> {
     let worker = ctx.workers.get(key)?;
     let has_work = sessions.has_work(ctx, key, worker)
-        || worker.process.state() != State::Running
+        || worker.process.state() != WorkerState::Running
         || worker.is_asked()
         || !worker.end.asked.is_empty()
         || worker.is_listened_to_until(ctx.time.now()).is_some()

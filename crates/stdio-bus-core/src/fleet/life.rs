@@ -5,7 +5,7 @@ use alloc::borrow::{Cow, ToOwned};
 use alloc::format;
 
 use super::tenure::{Tenure, Wear};
-use super::worker::{Action, Event, GRACE, State, Worker};
+use super::worker::{Action, GRACE, Worker, WorkerEvent, WorkerState};
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::fleet::answering::{hangs, tick_first_answer, tick_probation};
@@ -41,12 +41,12 @@ impl Bus {
         worker.process.run(pid, self.ctx.time.now());
         self.fleets.pools[worker.fleet.pool].tally.note(Reason::WorkerStarted);
         self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
-        self.step(key, Event::Spawned);
+        self.step(key, WorkerEvent::Spawned);
         ask_era(&mut self.ctx, key);
         self.fleets.advance_roll(&mut self.ctx, fleet);
         // It was being started while the others were killed.
         if self.ctx.shutdown.stage() >= Stage::Killing {
-            self.step(key, Event::Timer);
+            self.step(key, WorkerEvent::Timer);
         }
         self.fleets.give_turns(&mut self.ctx);
     }
@@ -62,7 +62,7 @@ impl Bus {
                 }
             }
         }
-        self.step(key, Event::SpawnFailed);
+        self.step(key, WorkerEvent::SpawnFailed);
         self.fleets.give_turns(&mut self.ctx);
     }
 
@@ -110,7 +110,7 @@ impl Bus {
                 format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
             }
         });
-        self.step(key, Event::Exited);
+        self.step(key, WorkerEvent::Exited);
     }
 
     /// A worker has violated the protocol: its sessions are invalid at once, and it is told to stop (spec 5.3).
@@ -119,14 +119,14 @@ impl Bus {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         worker.process.break_off(reason);
         // A worker that has exited was only read to its end, which is reached.
-        let has_exited = worker.process.state() == State::Stopped;
+        let has_exited = worker.process.state() == WorkerState::Stopped;
         self.ctx.close_gate(key.into(), Hold::Over);
         self.detach_worker(key);
-        self.step(key, if has_exited { Event::StdoutEnded } else { Event::Stop });
+        self.step(key, if has_exited { WorkerEvent::StdoutEnded } else { WorkerEvent::Stop });
     }
 
     /// Applies the state table of `worker.rs`, and ends a worker that is gone.
-    pub(crate) fn step(&mut self, key: WorkerKey, event: Event) {
+    pub(crate) fn step(&mut self, key: WorkerKey, event: WorkerEvent) {
         if step_worker(&mut self.ctx, key, event) == Life::Gone {
             self.finish_worker(key);
         }
@@ -291,32 +291,34 @@ impl Bus {
         let (state, stdout_open) = (worker.process.state(), !worker.process.is_drained());
         let (goes_on, reason, text) = match state {
             // Its last lines wait for a slow client: the timer starts when they can be read again.
-            State::Stopped => (
+            WorkerState::Stopped => (
                 worker.end.gate.waits(),
                 Reason::WorkerHoldsPipe,
                 "a worker has exited, but another process keeps its stdout open; it is not read further",
             ),
             // It has closed its stdin and works on a request that it has read, for as long as that may take. If
             // something was not read, a request may be lost, and it is not known which.
-            State::Running if stdout_open => (
+            WorkerState::Running if stdout_open => (
                 worker.window.backlog() == 0 && worker.end.to_answer.awaited() > 0,
                 Reason::WorkerClosedStdin,
                 "a worker closed its stdin and still runs; it is told to stop",
             ),
-            State::Running => {
+            WorkerState::Running => {
                 (false, Reason::WorkerClosedStdout, "a worker closed its stdout and still runs; it is told to stop")
             }
-            State::Starting | State::Ending | State::Stopping | State::Killed => return self.step(key, Event::Timer),
+            WorkerState::Starting | WorkerState::Ending | WorkerState::Stopping | WorkerState::Killed => {
+                return self.step(key, WorkerEvent::Timer);
+            }
         };
         if goes_on {
             let at = self.ctx.time.now().after(GRACE);
             return set_timer(&mut self.ctx, key, at);
         }
-        if state == State::Running {
+        if state == WorkerState::Running {
             worker.process.replace_for(reason);
         }
         self.ctx.report(reason, Some(Peer::Worker(key)), || text.into());
-        self.step(key, Event::Timer);
+        self.step(key, WorkerEvent::Timer);
     }
 
     /// A request to a worker has timed out: after too many in a row the worker is restarted.
@@ -344,10 +346,10 @@ pub(crate) fn stop_for_operator(ctx: &mut Ctx, key: WorkerKey) {
 
 /// Kills every remaining worker: all were told to stop before.
 pub(crate) fn kill_workers(ctx: &mut Ctx) {
-    let is_there = |worker: &Worker| worker.process.is_there() && worker.process.state() == State::Stopping;
+    let is_there = |worker: &Worker| worker.process.is_there() && worker.process.state() == WorkerState::Stopping;
     for key in ctx.workers.keys() {
         if ctx.workers.get(key).is_some_and(is_there) {
-            let life = step_worker(ctx, key, Event::Timer);
+            let life = step_worker(ctx, key, WorkerEvent::Timer);
             debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
         }
     }
@@ -355,7 +357,7 @@ pub(crate) fn kill_workers(ctx: &mut Ctx) {
 
 /// Applies the state table of `worker.rs`.
 #[cold]
-fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: Event) -> Life {
+fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: WorkerEvent) -> Life {
     let Some(worker) = ctx.workers.get_mut(key) else { return Life::GoesOn };
     let action = worker.process.step(event);
     let (is_there, drained) = (worker.process.is_there(), worker.process.is_drained());
@@ -398,11 +400,11 @@ pub(crate) fn end_worker(ctx: &mut Ctx, key: WorkerKey) {
     let Some(worker) = ctx.workers.get_mut(key) else { return };
     worker.process.dismiss();
     let fleet = worker.fleet;
-    let life = step_worker(ctx, key, Event::Leave);
+    let life = step_worker(ctx, key, WorkerEvent::Leave);
     debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
     // Those that ignore the end of their stdin do not pile up. Those that end together have their time together.
     let until = |key: WorkerKey| ctx.workers.get(key).and_then(|worker| worker.process.timer());
-    let is_ending = |worker: &Worker| worker.fleet == fleet && worker.process.state() == State::Ending;
+    let is_ending = |worker: &Worker| worker.fleet == fleet && worker.process.state() == WorkerState::Ending;
     let ending = || ctx.workers.iter().filter(|(_, worker)| is_ending(worker));
     if ending().count() > ctx.settings.pools[fleet].max_instances
         && let Some((oldest, _)) = ending().min_by_key(|(_, worker)| worker.process.timer())
@@ -416,7 +418,7 @@ pub(crate) fn end_worker(ctx: &mut Ctx, key: WorkerKey) {
 pub(crate) fn stop_worker(ctx: &mut Ctx, key: WorkerKey) {
     let Some(worker) = ctx.workers.get_mut(key) else { return };
     worker.process.dismiss();
-    let life = step_worker(ctx, key, Event::Stop);
+    let life = step_worker(ctx, key, WorkerEvent::Stop);
     debug_assert_eq!(life, Life::GoesOn, "a worker is gone once it is reaped");
 }
 
@@ -435,7 +437,7 @@ fn gets_another_worker(ctx: &mut Ctx, owner: ClientKey, key: WorkerKey) -> bool 
 
 /// A worker's stdout is read again. If it has exited meanwhile, its last lines get the full time.
 pub(crate) fn extend_read_timer(ctx: &mut Ctx, key: WorkerKey) {
-    if ctx.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
+    if ctx.workers.get(key).is_some_and(|worker| worker.process.state() == WorkerState::Stopped) {
         set_timer(ctx, key, ctx.time.now().after(GRACE));
     }
 }

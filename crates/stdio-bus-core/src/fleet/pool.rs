@@ -13,7 +13,7 @@ use super::growth::Growth;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
-use super::worker::{Process, State, Updates, Worker};
+use super::worker::{Process, Updates, Worker, WorkerState};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::answering::put_on_probation;
@@ -27,7 +27,7 @@ use crate::port::Effect;
 use crate::report::{Reason, Report, WorkerName};
 use crate::settings::{self, Assignment, Era, Settings};
 use crate::silence::TimeLimits;
-use crate::tally::{Counts, Tally};
+use crate::tally::{ReasonCounts, Tally};
 use crate::timers::Timer;
 use crate::view::View;
 use crate::withdrawal::Dialect;
@@ -71,7 +71,7 @@ impl WorkerSlot {
 
 /// Where a worker that is started will be.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum Placement {
     /// In this slot.
     In(SlotId),
     /// With this client, which it belongs to.
@@ -284,7 +284,7 @@ pub(crate) struct Pools {
     /// The memory of all workers (`demand.rs`).
     pub(in crate::fleet) footprint: Footprint,
     /// Errors to requests that were for no pool, or for one of several.
-    errors_of_no_pool: Counts,
+    errors_of_no_pool: ReasonCounts,
     /// The number of the next worker.
     next_number: u32,
     /// A worker may have to be replaced.
@@ -301,7 +301,7 @@ impl Pools {
             are_paused: false,
             may_sleep: settings.pools.iter().any(settings::Pool::may_sleep),
             footprint: Footprint::default(),
-            errors_of_no_pool: Counts::default(),
+            errors_of_no_pool: ReasonCounts::default(),
             next_number: 0,
             rolls_due: false,
         }
@@ -432,7 +432,7 @@ impl Pools {
     }
 
     /// Errors to requests that were for no pool, or for one of several.
-    pub(crate) fn errors_of_no_pool(&self) -> &Counts {
+    pub(crate) fn errors_of_no_pool(&self) -> &ReasonCounts {
         &self.errors_of_no_pool
     }
 
@@ -579,7 +579,7 @@ impl Fleets {
             self.pools.leave_slot(ctx, spare);
             spare
         } else if self.pools.may_grow(ctx, fleet) {
-            self.pools.start_worker(ctx, fleet, Place::With(client), self.pools[fleet].settled)?
+            self.pools.start_worker(ctx, fleet, Placement::With(client), self.pools[fleet].settled)?
         } else {
             return None;
         };
@@ -689,7 +689,7 @@ impl Pools {
         if self.is_full(ctx, slot.fleet) {
             return None;
         }
-        let worker = self.start_worker(ctx, slot.fleet, Place::In(slot), self[slot.fleet].settled)?;
+        let worker = self.start_worker(ctx, slot.fleet, Placement::In(slot), self[slot.fleet].settled)?;
         let here = &mut self[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {
@@ -704,13 +704,13 @@ impl Pools {
         &mut self,
         ctx: &mut Ctx,
         fleet: FleetId,
-        place: Place,
+        place: Placement,
         generation: u32,
     ) -> Option<WorkerKey> {
         let (slot, client) = match place {
-            Place::In(slot) => (Some(slot), None),
-            Place::With(client) => (None, Some(client)),
-            Place::None => (None, None),
+            Placement::In(slot) => (Some(slot), None),
+            Placement::With(client) => (None, Some(client)),
+            Placement::None => (None, None),
         };
         let (place, incarnation) = (ctx.workers.free_place(fleet.pool, slot), self.next_number);
         let name = WorkerName { pool: fleet.pool, place, incarnation };
@@ -822,7 +822,7 @@ pub(crate) fn check_pools(pools: &Pools, ctx: &Ctx) {
 impl View<'_> {
     /// Number of running workers, and number of workers including those missing from their slots.
     pub fn staffing(&self) -> (usize, usize) {
-        let runs = |worker: &Worker| worker.process.state() == State::Running;
+        let runs = |worker: &Worker| worker.process.state() == WorkerState::Running;
         let running = self.bus.ctx.workers.iter().filter(|(_, worker)| runs(worker)).count();
         let slots =
             || self.bus.fleets.pools.places().flat_map(|pool| self.bus.fleets.pools.slots_of(&self.bus.ctx, pool));

@@ -49,7 +49,7 @@ const MOST_ENDED: usize = 16;
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// A client that waits.
-struct Waiting {
+struct WaitingClient {
     client: ClientKey,
     source: Source,
     group: GroupId,
@@ -65,7 +65,7 @@ struct Waiting {
 /// The clients that wait for a worker, in the order in which they came.
 #[derive(Default)]
 pub(crate) struct WorkerQueue {
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingClient>,
     /// Rate-limited sources, and when they got their last workers.
     paced: BTreeMap<Source, Moment>,
 }
@@ -82,11 +82,11 @@ impl WorkerQueue {
     }
 
     /// Removes the clients that wait no more.
-    fn take(&mut self, is_over: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+    fn take(&mut self, is_over: impl Fn(&WaitingClient) -> bool) -> Vec<WaitingClient> {
         self.waiting.extract_if(.., |waiting| is_over(waiting)).collect()
     }
 
-    fn turns(&self) -> impl Iterator<Item = (usize, &Waiting)> {
+    fn turns(&self) -> impl Iterator<Item = (usize, &WaitingClient)> {
         self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.for_turn)
     }
 
@@ -118,14 +118,14 @@ impl WorkerQueue {
     }
 
     /// When the queue must be checked for this waiting client.
-    fn due(&self, now: Moment, waiting: &Waiting) -> Moment {
+    fn due(&self, now: Moment, waiting: &WaitingClient) -> Moment {
         let paced = self.waits_until(now, waiting.source).filter(|_| waiting.for_turn);
         paced.map_or(waiting.until, |paced| paced.min(waiting.until))
     }
 
     /// The state of a fleet's workers has changed: lines that wait for one to come back are checked again.
     pub(crate) fn stop_awaiting_of(&mut self, ctx: &mut Ctx, groups: &Balancer, fleet: FleetId) {
-        let waits = |waiting: &Waiting| !waiting.for_turn && waiting.until != Moment::NEVER;
+        let waits = |waiting: &WaitingClient| !waiting.for_turn && waiting.until != Moment::NEVER;
         let over = self.take(|waiting| waits(waiting) && groups[waiting.group].has(fleet));
         stop_awaiting(ctx, false, over);
     }
@@ -140,7 +140,7 @@ impl WorkerQueue {
     /// A spare can be taken while a worker is being started.
     fn next_turn_of(&self, ctx: &Ctx, (pools, groups, admission): (&Pools, &Balancer, &Admission)) -> Option<usize> {
         let starting = ctx.workers.starting();
-        let turn = |(at, waiting): (usize, &Waiting)| {
+        let turn = |(at, waiting): (usize, &WaitingClient)| {
             let client = ctx.clients.identity(waiting.client)?;
             let fleet = groups[waiting.group].fleets().next()?;
             let is_starting = starting.contains(&fleet.pool);
@@ -166,7 +166,7 @@ impl WorkerQueue {
     /// Has sessions without a connection give up their workers, as many as clients wait for one in a full pool.
     fn make_room_for_turns(&self, ctx: &mut Ctx, pools: &Pools, groups: &Balancer) {
         let turns = self.turns().filter(|(_, waiting)| !ctx.clients.mcp(waiting.client).borrows);
-        let fleet_of = |waiting: &Waiting| groups[waiting.group].fleets().next();
+        let fleet_of = |waiting: &WaitingClient| groups[waiting.group].fleets().next();
         let mut turns: Vec<(FleetId, Source)> =
             turns.filter_map(|(_, waiting)| Some((fleet_of(waiting)?, waiting.source))).collect();
         turns.retain(|(fleet, _)| pools.is_full(ctx, *fleet));
@@ -229,7 +229,7 @@ impl Fleets {
             return false;
         };
         if until > now {
-            let waiting = Waiting { client, source, group, since: now, until, for_turn, has_ended: false };
+            let waiting = WaitingClient { client, source, group, since: now, until, for_turn, has_ended: false };
             // A session may have to give up its worker at once.
             let at_once = for_turn && self.balancer[group].may_get_room(ctx, &self.pools, client);
             let due = if at_once { now } else { self.queue.due(now, &waiting) };
@@ -294,7 +294,7 @@ impl Fleets {
     /// times out. If no client has a turn, spares are started.
     pub(crate) fn give_turns(&mut self, ctx: &mut Ctx) {
         while let Some(at) = self.queue.next_turn_of(ctx, (&self.pools, &self.balancer, &self.admission)) {
-            let Waiting { client, group, .. } = self.queue.waiting[at];
+            let WaitingClient { client, group, .. } = self.queue.waiting[at];
             if let Some(worker) = self.take_dedicated(ctx, client, group) {
                 ctx.clients.assign(client, group, worker);
             }
@@ -315,7 +315,7 @@ impl Fleets {
     pub(crate) fn tick_worker_queue(&mut self, ctx: &mut Ctx) {
         let now = ctx.time.now();
         // They were to continue elsewhere, which has changed.
-        let has_its_own = |waiting: &Waiting| lent_worker(ctx, waiting.client, waiting.group).is_some();
+        let has_its_own = |waiting: &WaitingClient| lent_worker(ctx, waiting.client, waiting.group).is_some();
         let content: Vec<ClientKey> =
             self.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
         stop_awaiting(ctx, false, self.queue.take(|waiting| content.contains(&waiting.client)));
@@ -331,7 +331,7 @@ impl WorkerQueue {
         let Some(source) = ctx.clients.identity(client).map(|client| client.origin.source()) else { return };
         let since = ctx.time.now();
         let group = GroupId::Fleet(fleet);
-        let waiting = Waiting { client, source, group, since, until, for_turn: false, has_ended: false };
+        let waiting = WaitingClient { client, source, group, since, until, for_turn: false, has_ended: false };
         ctx.timers.arm(Timer::WorkerQueue, until);
         self.waiting.push(waiting);
         ctx.close_gate(client.into(), Hold::Worker);
@@ -341,7 +341,7 @@ impl WorkerQueue {
     pub(crate) fn await_resume(&mut self, ctx: &mut Ctx, client: ClientKey, group: GroupId) {
         let Some(source) = ctx.clients.identity(client).map(|client| client.origin.source()) else { return };
         let (since, until) = (ctx.time.now(), Moment::NEVER);
-        self.waiting.push(Waiting { client, source, group, since, until, for_turn: false, has_ended: false });
+        self.waiting.push(WaitingClient { client, source, group, since, until, for_turn: false, has_ended: false });
         ctx.close_gate(client.into(), Hold::Worker);
     }
 
@@ -385,7 +385,7 @@ impl WorkerQueue {
         let source = waiting.source;
         self.slow_down(ctx.time.now(), source, ctx.time.now());
         ctx.timers.arm(Timer::WorkerQueue, ctx.time.now().after(PACE));
-        let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
+        let is_like = |waiting: &WaitingClient| waiting.has_ended && waiting.source == source;
         if self.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
             stop_awaiting(ctx, true, self.take(|waiting| waiting.client == key));
         }
@@ -425,8 +425,8 @@ impl WorkerQueue {
 }
 
 /// Clients that wait no more are read again: to continue, or to be refused.
-fn stop_awaiting(ctx: &mut Ctx, is_refused: bool, over: Vec<Waiting>) {
-    for Waiting { client, for_turn, .. } in over {
+fn stop_awaiting(ctx: &mut Ctx, is_refused: bool, over: Vec<WaitingClient>) {
+    for WaitingClient { client, for_turn, .. } in over {
         ctx.clients.refuse_worker(client, is_refused && for_turn);
         ctx.open_gate(client.into(), Hold::Worker);
     }

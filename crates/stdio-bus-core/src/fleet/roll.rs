@@ -16,13 +16,13 @@ use core::time::Duration;
 
 use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::Wear;
-use super::worker::{State, Worker};
+use super::worker::{Worker, WorkerState};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::demand::pass_idleness_on;
-use crate::fleet::eras::discovery::Question;
+use crate::fleet::eras::discovery::ProbeState;
 use crate::fleet::life::{end_worker, stop_worker};
-use crate::fleet::pool::{Fleet, Place, Pools};
+use crate::fleet::pool::{Fleet, Placement, Pools};
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::peers::Workers;
@@ -115,7 +115,7 @@ impl Fleets {
             Some(due) => ctx.timers.arm(Timer::Fleet(fleet), due),
             None => {
                 let generation = ctx.settings.pools[fleet].generation;
-                let candidate = self.pools.start_worker(ctx, fleet, Place::None, generation);
+                let candidate = self.pools.start_worker(ctx, fleet, Placement::None, generation);
                 let roll = &mut self.pools[fleet].roll;
                 (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
                 match candidate {
@@ -283,7 +283,7 @@ impl Pools {
         key: WorkerKey,
     ) -> Option<Moment> {
         let now = ctx.time.now();
-        let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
+        let lives = |worker: &&Worker| matches!(worker.process.state(), WorkerState::Starting | WorkerState::Running);
         let worker = ctx.workers.get(key).filter(lives)?;
         let tenure = worker.tenure;
         let Some(by) = tenure.leaves_by() else {
@@ -407,7 +407,7 @@ impl Pools {
 impl Worker {
     /// Until when it may still answer `server/discover`, if it is late with that.
     pub(super) fn is_listened_to_until(&self, now: Moment) -> Option<Moment> {
-        let until = (self.question == Question::Late).then(|| self.process.started().after(LISTENED_FOR))?;
+        let until = (self.question == ProbeState::Late).then(|| self.process.started().after(LISTENED_FOR))?;
         (until > now).then_some(until)
     }
 }

@@ -8,7 +8,7 @@ use super::answering::Answering;
 use super::claim::Claim;
 use super::doubt::Doubt;
 use super::tenure::Tenure;
-use crate::fleet::eras::discovery::Question;
+use crate::fleet::eras::discovery::ProbeState;
 use crate::fleet::eras::greeting::Greeting;
 use crate::flow::stall::StallBudget;
 use crate::flow::waste::Useless;
@@ -31,7 +31,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// The states of spec appendix B.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum WorkerState {
     /// Being spawned. Messages for it are queued.
     #[default]
     Starting,
@@ -49,7 +49,7 @@ pub enum State {
 
 /// An event of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum WorkerEvent {
     /// The process runs.
     Spawned,
     /// The process could not be started.
@@ -87,8 +87,8 @@ pub(super) enum Action {
 }
 
 /// The state table.
-fn step(state: State, event: Event) -> (State, Action) {
-    use {Action as A, Event as E, State as S};
+fn step(state: WorkerState, event: WorkerEvent) -> (WorkerState, Action) {
+    use {Action as A, WorkerEvent as E, WorkerState as S};
     match (state, event) {
         (S::Stopped, E::StdoutEnded | E::Timer) => (S::Stopped, A::Finish),
         (S::Stopped, E::Spawned | E::SpawnFailed | E::StdinBroken | E::Leave | E::Stop | E::Exited) => {
@@ -115,7 +115,7 @@ fn step(state: State, event: Event) -> (State, Action) {
 /// The process of a worker: its state, and what is known of its end.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
-    state: State,
+    state: WorkerState,
     /// Writes to its stdin fail.
     stdin_closed: bool,
     /// Its stdout has ended.
@@ -245,13 +245,13 @@ impl Process {
         self.timer.take_if(|at| *at <= now).is_some()
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> WorkerState {
         self.state
     }
 
     /// Whether it has exited.
     pub(crate) fn has_exited(&self) -> bool {
-        self.state == State::Stopped
+        self.state == WorkerState::Stopped
     }
 
     /// Whether its stdout has ended.
@@ -303,13 +303,13 @@ impl Process {
 
     /// Whether it was told to end, by the end of its stdin or a signal.
     fn is_told_to_end(&self) -> bool {
-        matches!(self.state, State::Ending | State::Stopping | State::Killed)
+        matches!(self.state, WorkerState::Ending | WorkerState::Stopping | WorkerState::Killed)
     }
 
     /// Applies the state table.
-    pub(super) fn step(&mut self, event: Event) -> Action {
-        self.stdin_closed |= matches!(event, Event::StdinBroken | Event::SpawnFailed);
-        self.stdout_closed |= matches!(event, Event::StdoutEnded | Event::SpawnFailed);
+    pub(super) fn step(&mut self, event: WorkerEvent) -> Action {
+        self.stdin_closed |= matches!(event, WorkerEvent::StdinBroken | WorkerEvent::SpawnFailed);
+        self.stdout_closed |= matches!(event, WorkerEvent::StdoutEnded | WorkerEvent::SpawnFailed);
         let (state, action) = step(self.state, event);
         self.state = state;
         action
@@ -317,7 +317,7 @@ impl Process {
 
     /// Whether it runs and may be signalled.
     pub(super) fn is_there(&self) -> bool {
-        self.pid != 0 && self.state != State::Stopped
+        self.pid != 0 && self.state != WorkerState::Stopped
     }
 }
 
@@ -388,7 +388,7 @@ pub(crate) struct Worker {
     /// The client it belongs to alone, in a dedicated pool.
     pub(in crate::fleet) claim: Claim,
     /// Whether it was sent `server/discover`.
-    pub(in crate::fleet) question: Question,
+    pub(in crate::fleet) question: ProbeState,
     /// What its updates mean.
     pub(in crate::fleet) updates: Updates,
     /// Its answers to no request that it has.
@@ -597,7 +597,7 @@ impl Worker {
     /// Whether messages may be given to it.
     pub(crate) fn takes_messages(&self) -> bool {
         let process = &self.process;
-        matches!(process.state, State::Starting | State::Running)
+        matches!(process.state, WorkerState::Starting | WorkerState::Running)
             && !process.stdin_closed
             && !process.stdout_closed
             && !self.is_asked()
@@ -605,7 +605,7 @@ impl Worker {
 
     /// Whether it is asked for its era, or will be: no client's line goes to it before it has answered.
     pub(crate) fn is_asked(&self) -> bool {
-        self.question == Question::Open
+        self.question == ProbeState::Open
     }
 
     /// Whether its start was confirmed.
@@ -630,7 +630,7 @@ impl Worker {
 
     /// Whether it runs and takes messages.
     pub(crate) fn runs(&self) -> bool {
-        self.process.state == State::Running && self.takes_messages()
+        self.process.state == WorkerState::Running && self.takes_messages()
     }
 
     /// The client that waits for the first answer of this worker, which is its own and may still be starting.
@@ -644,17 +644,23 @@ impl Worker {
 mod tests {
     use super::*;
 
-    const STATES: [State; 6] =
-        [State::Starting, State::Running, State::Ending, State::Stopping, State::Killed, State::Stopped];
-    const EVENTS: [Event; 8] = [
-        Event::Spawned,
-        Event::SpawnFailed,
-        Event::StdoutEnded,
-        Event::StdinBroken,
-        Event::Leave,
-        Event::Stop,
-        Event::Exited,
-        Event::Timer,
+    const STATES: [WorkerState; 6] = [
+        WorkerState::Starting,
+        WorkerState::Running,
+        WorkerState::Ending,
+        WorkerState::Stopping,
+        WorkerState::Killed,
+        WorkerState::Stopped,
+    ];
+    const EVENTS: [WorkerEvent; 8] = [
+        WorkerEvent::Spawned,
+        WorkerEvent::SpawnFailed,
+        WorkerEvent::StdoutEnded,
+        WorkerEvent::StdinBroken,
+        WorkerEvent::Leave,
+        WorkerEvent::Stop,
+        WorkerEvent::Exited,
+        WorkerEvent::Timer,
     ];
 
     #[test]
@@ -673,7 +679,7 @@ mod tests {
             for event in EVENTS {
                 let (next, action) = step(state, event);
                 if action == Action::Finish {
-                    assert_eq!(next, State::Stopped, "{state:?} {event:?}");
+                    assert_eq!(next, WorkerState::Stopped, "{state:?} {event:?}");
                 }
             }
         }

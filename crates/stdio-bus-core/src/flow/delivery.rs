@@ -13,7 +13,7 @@ use crate::fleet::life::extend_read_timer;
 use crate::fleet::queue::WorkerQueue;
 use crate::fleet::roll::notice_leaving;
 use crate::message::{Edit, Edits, Parsed, not_for_worker};
-use crate::peer::{ClientKey, Peer, PeerBits, Text, WorkerKey};
+use crate::peer::{ClientKey, Peer, PeerBits, ShortText, WorkerKey};
 use crate::peers::{Endpoint, end_of};
 use crate::port::Effect;
 
@@ -23,7 +23,7 @@ pub(crate) const SLOW_READER_LIMIT: usize = 4;
 
 /// Whether a line may be queued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Room {
+pub(crate) enum OutputRoom {
     /// It may.
     Free,
     /// Its sender waits.
@@ -165,7 +165,7 @@ impl Ctx {
     /// Queues a line with its newline, with these pieces replaced. A worker does not get what is the bus's own.
     pub(crate) fn forward(&mut self, to: Peer, line: Parsed<'_>, edits: &mut Edits) {
         if let Peer::Worker(_) = to {
-            edits[4] = not_for_worker(line).map(|at| Edit { at, with: Text::default() });
+            edits[4] = not_for_worker(line).map(|at| Edit { at, with: ShortText::default() });
         }
         let (mut from, end) = (line.span.start, line.span.end + 1);
         let mut bytes = (end - from) as usize;

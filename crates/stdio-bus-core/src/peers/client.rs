@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::{Closing, Endpoint};
+use crate::cold::{Cold, blank};
 use crate::ctx::Ctx;
 use crate::fleet::admission::UseKey;
 use crate::fleet::eras::greeting::Opening;
@@ -16,7 +17,6 @@ use crate::offers::Offers;
 use crate::origin::Origin;
 use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::report::Reason;
-use crate::seldom::{Seldom, blank};
 use crate::session::tombstones::LostNames;
 use crate::settings::Era;
 use crate::stats::Account;
@@ -40,7 +40,7 @@ pub(crate) enum Phase {
 }
 
 /// The identity of a client, and its listener.
-pub(crate) struct Identity {
+pub(crate) struct ClientIdentity {
     /// Its number for people: unique during the daemon's lifetime.
     pub number: u32,
     /// Whether it is the one client of `--stdio`.
@@ -57,7 +57,7 @@ pub(crate) struct Identity {
     pub opened: Moment,
 }
 
-impl Identity {
+impl ClientIdentity {
     /// The listener that has admitted it, if any did.
     pub(crate) fn let_in(&self) -> Option<ListenerId> {
         (!self.turned_away).then_some(self.listener)
@@ -88,7 +88,7 @@ impl McpState {
 pub(crate) const LISTS: usize = 3;
 
 /// State that few clients have, or each only for a while.
-struct Cold {
+struct ColdClient {
     /// How it has begun to speak with the workers that it shares, for each pool.
     openings: Vec<Opening>,
     /// How and why it is being closed.
@@ -116,7 +116,7 @@ struct Cold {
 }
 
 blank!(
-    Cold,
+    ColdClient,
     Self {
         openings: Vec::new(),
         closing: Closing::NONE,
@@ -138,28 +138,28 @@ const _: () = assert!(size_of::<Client>() <= 104);
 
 /// One client connection.
 pub(crate) struct Client {
-    identity: Identity,
+    identity: ClientIdentity,
     /// The group of workers that its messages go to, unless they name a pool.
     group: GroupId,
     mcp: McpState,
     phase: Phase,
-    cold: Seldom<Cold>,
+    cold: Cold<ColdClient>,
     /// When its last bytes arrived.
     heard: Moment,
     /// Lines, requests and sessions, once there were any.
-    end: Seldom<Endpoint>,
+    end: Cold<Endpoint>,
 }
 
 impl Client {
     /// One that has just connected.
-    pub(crate) fn new(identity: Identity, group: GroupId, mcp: McpState) -> Self {
-        let (cold, end) = (Seldom::default(), Seldom::default());
+    pub(crate) fn new(identity: ClientIdentity, group: GroupId, mcp: McpState) -> Self {
+        let (cold, end) = (Cold::default(), Cold::default());
         Self { identity, group, mcp, phase: Phase::Open, cold, heard: Moment::default(), end }
     }
 
     /// Who it is; that never changes.
     #[inline(always)]
-    pub(crate) fn identity(&self) -> &Identity {
+    pub(crate) fn identity(&self) -> &ClientIdentity {
         &self.identity
     }
 
@@ -204,13 +204,13 @@ impl Client {
 
     /// Takes its end away, to use it beside the client. It has to be put back.
     #[inline(always)]
-    pub(crate) fn take_end(&mut self) -> Seldom<Endpoint> {
+    pub(crate) fn take_end(&mut self) -> Cold<Endpoint> {
         core::mem::take(&mut self.end)
     }
 
     /// Puts back what was taken.
     #[inline(always)]
-    pub(crate) fn put_end(&mut self, end: Seldom<Endpoint>) {
+    pub(crate) fn put_end(&mut self, end: Cold<Endpoint>) {
         self.end = end;
     }
 
@@ -234,7 +234,7 @@ impl Client {
     /// What a plain answer for it needs, if nothing but the answer concerns it: it is open, is not held back, has lost no
     /// session, and has no worker that is lent to it.
     #[inline(always)]
-    pub(crate) fn take_simple_answer(&mut self) -> Option<(&Identity, &mut McpState, &mut Endpoint)> {
+    pub(crate) fn take_simple_answer(&mut self) -> Option<(&ClientIdentity, &mut McpState, &mut Endpoint)> {
         let end = self.end.get_mut()?;
         let is_simple = self.phase == Phase::Open
             && !end.output.is_full()
@@ -424,7 +424,7 @@ impl Clients {
     }
 
     /// The identity of a client, if it is connected.
-    pub(crate) fn identity(&self, client: ClientKey) -> Option<&Identity> {
+    pub(crate) fn identity(&self, client: ClientKey) -> Option<&ClientIdentity> {
         self.get(client).map(|client| &client.identity)
     }
 

@@ -6,61 +6,61 @@ use alloc::vec::Vec;
 use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
 use super::Output;
+use crate::cold::{Cold, blank};
 use crate::flow::gate::ReadGate;
 use crate::flow::throttle::Throttle;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Next, Received};
-use crate::requests::{Asked, SentNames};
-use crate::seldom::{Seldom, blank};
+use crate::requests::{AskerList, SentNames};
 use crate::session::table::SessionList;
 use crate::stats::Traffic;
 use crate::usage::Meter;
 
 /// One endpoint of the bus: parts, each of which keeps its own invariants. A client that has sent nothing has none yet
-/// ([`Seldom`]).
+/// ([`Cold`]).
 pub(crate) struct Endpoint {
     /// Its input.
-    pub stream: Stream,
+    pub stream: PeerInput,
     /// Its output queue.
     pub output: Output,
     /// Whether it is read.
     pub gate: ReadGate,
     /// Its requests that are not answered yet.
-    pub asked: Asked,
+    pub asked: AskerList,
     /// Requests that it has not answered yet.
     pub to_answer: ToAnswer,
     /// The names of requests that it was sent.
-    pub names: Seldom<SentNames>,
+    pub names: Cold<SentNames>,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
     pub sessions: SessionList,
     /// Its traffic counters.
     pub traffic: Traffic,
     /// What else it has used.
     pub meter: Meter,
-    pub cold: Cold,
+    pub cold: ColdEndpoint,
 }
 
 blank!(
     Endpoint,
     Self {
-        stream: Stream::NOTHING,
+        stream: PeerInput::NOTHING,
         output: Output::NOTHING,
         gate: ReadGate::OPEN,
-        asked: Asked::NOTHING,
+        asked: AskerList::NOTHING,
         to_answer: ToAnswer { count: 0, awaited: 0 },
-        names: Seldom::unchanged(),
+        names: Cold::unchanged(),
         sessions: SessionList::NONE,
         traffic: Traffic::NOTHING,
         meter: Meter::NOTHING,
-        cold: Cold(Seldom::unchanged()),
+        cold: ColdEndpoint(Cold::unchanged()),
     }
 );
 
 /// What few endpoints have, or only for a while.
 #[derive(Default)]
-pub(crate) struct Cold(Seldom<ColdParts>);
+pub(crate) struct ColdEndpoint(Cold<ColdFields>);
 
-struct ColdParts {
+struct ColdFields {
     /// Why it is throttled, if it is a client.
     throttle: Throttle,
     /// Its turn for a shared worker, if it is a client.
@@ -70,18 +70,24 @@ struct ColdParts {
     /// Requests to it that were forgotten before it answered them.
     retired: Retired,
     /// Its bytes that were taken and wait, if requests time out.
-    kept: Kept,
+    kept: HeldBytes,
 }
 
 blank!(
-    ColdParts,
-    Self { throttle: Throttle::NONE, turn: Turn::NONE, blocked_on: None, retired: Retired::NONE, kept: Kept::NOTHING }
+    ColdFields,
+    Self {
+        throttle: Throttle::NONE,
+        turn: Turn::NONE,
+        blocked_on: None,
+        retired: Retired::NONE,
+        kept: HeldBytes::NOTHING
+    }
 );
 
 /// Bytes of a peer that were taken from it and wait for room, or for a worker. The time limit of the requests among them
 /// runs meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct HeldBytes {
     /// When they were taken.
     since: Moment,
     /// Their number.
@@ -90,7 +96,7 @@ pub(crate) struct Kept {
     overdue_at: Moment,
 }
 
-impl Kept {
+impl HeldBytes {
     const NOTHING: Self = Self { since: Moment(0), bytes: 0, overdue_at: Moment::NEVER };
 
     /// Whether any wait.
@@ -125,13 +131,13 @@ impl Kept {
 }
 
 /// The input of a peer so far.
-pub(crate) struct Stream {
+pub(crate) struct PeerInput {
     /// The scan state of its current line.
     partial: Partial,
     /// Bytes that were presented and not consumed.
     kept: usize,
     /// Lines that were found and wait, relative to the first byte that is kept.
-    waiting: Seldom<Vec<Line>>,
+    waiting: Cold<Vec<Line>>,
     /// When a line was last taken from it, or it last took bytes.
     progress_at: Moment,
     /// When a line was last taken from it.
@@ -177,11 +183,11 @@ impl ToAnswer {
 impl Endpoint {
     /// That of a worker, which may nest its lines as deeply as it likes.
     pub(crate) fn of_worker() -> Self {
-        Self { stream: Stream { partial: Partial::of_any_depth(), ..Stream::NOTHING }, ..Self::default() }
+        Self { stream: PeerInput { partial: Partial::of_any_depth(), ..PeerInput::NOTHING }, ..Self::default() }
     }
 }
 
-impl Cold {
+impl ColdEndpoint {
     /// The peer whose output it waits for.
     pub(crate) fn blocker(&self) -> Option<Peer> {
         self.blocked_on().map(|(peer, _)| peer)
@@ -260,8 +266,8 @@ impl Cold {
 
     /// Its bytes that were taken and wait, if requests time out, and any do.
     #[inline(always)]
-    pub(crate) fn kept(&self) -> Option<Kept> {
-        self.0.get().map(|cold| cold.kept).filter(Kept::is_any)
+    pub(crate) fn kept(&self) -> Option<HeldBytes> {
+        self.0.get().map(|cold| cold.kept).filter(HeldBytes::is_any)
     }
 
     /// Of `bytes` bytes `consumed` were handled, and the rest waits, if `waits` says so.
@@ -284,10 +290,10 @@ impl Cold {
     }
 }
 
-impl Stream {
+impl PeerInput {
     /// Nothing was received.
     const NOTHING: Self =
-        Self { partial: Partial::new(), kept: 0, waiting: Seldom::unchanged(), progress_at: Moment(0), spoke_at: None };
+        Self { partial: Partial::new(), kept: 0, waiting: Cold::unchanged(), progress_at: Moment(0), spoke_at: None };
 
     /// Finds the lines of a window. Waiting lines were found before.
     #[inline(always)]
@@ -512,7 +518,7 @@ mod tests {
 
     #[test]
     fn a_line_is_taken_with_its_line_end() {
-        let mut kept = Kept::NOTHING;
+        let mut kept = HeldBytes::NOTHING;
         kept.keep(Moment(1), 150, 50, true);
         assert_eq!([99, 100, 101].map(|line_end| kept.taken_at(line_end, Moment(9))), [1, 9, 9].map(Moment));
     }

@@ -4,8 +4,8 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
+use crate::cold::{Cold, blank};
 use crate::peer::{Moment, Peer};
-use crate::seldom::{Seldom, blank};
 
 /// A full output must lose this part of the limit within the timeout, or it counts as stalled. Otherwise a reader that
 /// takes one byte a minute could hold up a worker forever; this way a slow one still receives everything.
@@ -15,11 +15,11 @@ const PROGRESS_PARTS: usize = 16;
 pub(crate) struct Output {
     /// Bytes queued and not sent yet.
     queued: usize,
-    cold: Seldom<Cold>,
+    cold: Cold<ColdOutput>,
 }
 
 /// State that few outputs have.
-struct Cold {
+struct ColdOutput {
     /// More than the limit was queued, and less than half of it has been drained since.
     full: Option<Full>,
     flush: Option<Flush>,
@@ -27,7 +27,7 @@ struct Cold {
     waiters: VecDeque<Peer>,
 }
 
-blank!(Cold, Self { full: None, flush: None, waiters: VecDeque::new() });
+blank!(ColdOutput, Self { full: None, flush: None, waiters: VecDeque::new() });
 
 /// It is only drained from now on.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ struct Full {
 
 impl Output {
     /// An empty queue.
-    pub(crate) const NOTHING: Self = Self { queued: 0, cold: Seldom::unchanged() };
+    pub(crate) const NOTHING: Self = Self { queued: 0, cold: Cold::unchanged() };
 
     /// Whether more than the limit was queued and less than half of it has been drained since.
     pub(crate) fn is_full(&self) -> bool {

@@ -7,14 +7,14 @@ use ndjson_scan::Span;
 
 use super::{NewRequest, Request, Requests};
 use crate::ctx::Ctx;
-use crate::ended::{Ending, Said};
+use crate::ended::{ErrorReply, RequestEnd};
 use crate::fleet::Fleets;
 use crate::fleet::roll::{notice_end_of_work, notice_leaving};
 use crate::id::{Id, Spelled};
-use crate::message::{Edit, Edits, Parsed, Verb, print_of};
+use crate::message::{Edit, Edits, KnownMethod, Parsed, print_of};
 use crate::peer::{Peer, RequestKey, WorkerKey};
 use crate::report::Reason;
-use crate::session::state::Event;
+use crate::session::state::SessionEvent;
 use crate::session::table::Sessions;
 use crate::settings::IdCollision;
 use crate::tally::Outcome;
@@ -39,10 +39,10 @@ impl Requests {
         fleets: &mut Fleets,
         request: RequestKey,
         reason: Reason,
-        said: Option<&Said>,
+        said: Option<&ErrorReply>,
     ) {
         if ctx.out.keeps_records() {
-            self.record_end(ctx, sessions, request, Ending::of(Outcome::of(reason).name(), reason, said), None);
+            self.record_end(ctx, sessions, request, RequestEnd::of(Outcome::of(reason).name(), reason, said), None);
         }
         let Some((asker, since, Peer::Worker(worker))) =
             self.get(request).map(|request| (request.asker(), request.since(), request.answerer()))
@@ -228,8 +228,8 @@ impl Requests {
         let Some(request) = self.get(key) else { return };
         let (answerer, verb) = (request.answerer(), request.verb);
         let fingerprints = self.fingerprints_of(key);
-        if verb == Verb::Load {
-            sessions.step_all(self.sessions(key), Event::Unseen);
+        if verb == KnownMethod::Load {
+            sessions.step_all(self.sessions(key), SessionEvent::Unseen);
         }
         self.forget(ctx, sessions, key);
         if let Peer::Worker(worker) = answerer {

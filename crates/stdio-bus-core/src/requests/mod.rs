@@ -12,4 +12,4 @@ pub(crate) use names::SentNames;
 pub(crate) use request::{Flags, NewRequest, Original, Request};
 #[cfg(test)]
 pub(crate) use table::LARGEST;
-pub(crate) use table::{Asked, Found, Place, Requests};
+pub(crate) use table::{AskerList, FoundRequest, IndexSlot, Requests};

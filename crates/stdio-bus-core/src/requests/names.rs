@@ -10,9 +10,9 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use crate::id::{Id, MADE, Shape};
+use crate::cold::blank;
+use crate::id::{Id, IdShape, MADE};
 use crate::peer::PeerBits;
-use crate::seldom::blank;
 use crate::table::Fingerprints;
 
 /// How many numbers an asker that counts owns beyond the last one, unless another one owns some of them; and how far apart
@@ -85,8 +85,8 @@ impl SentNames {
     pub(super) fn claim(&mut self, asker: PeerBits, slot: usize, id: &Id, shared: &mut Shared) -> bool {
         self.first.get_or_insert(asker);
         match id.shape() {
-            Shape::Number(number) => self.claim_number(asker, slot, number, &mut shared.left),
-            Shape::Text(stem) => self.claim_stem(asker, shared.fingerprints.of(0, stem), &mut shared.left),
+            IdShape::Number(number) => self.claim_number(asker, slot, number, &mut shared.left),
+            IdShape::Text(stem) => self.claim_stem(asker, shared.fingerprints.of(0, stem), &mut shared.left),
         }
     }
 

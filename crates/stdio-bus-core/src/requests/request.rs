@@ -4,8 +4,8 @@
 //! Invariant: with its key it fills one cache line.
 
 use crate::id::Id;
-use crate::message::{Cancel, Verb};
-use crate::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, SessionKey, Text};
+use crate::message::{Cancel, KnownMethod};
+use crate::peer::{ClientKey, Moment, Peer, PeerBits, RequestKey, SessionKey, ShortText};
 use crate::settings::MAX_PENDING_REQUESTS;
 
 /// The unit of the times of requests, as a shift: they last for nine years.
@@ -58,7 +58,7 @@ pub(crate) struct Request {
     pub(super) before: u16,
     pub(super) after: u16,
     /// The meaning of its method, and so the effect of an answer on its sessions.
-    pub(super) verb: Verb,
+    pub(super) verb: KnownMethod,
     pub(super) flags: Flags,
     /// The hash of its line, to recognise an echo; or the number that its asker knows it by.
     pub(super) print: u32,
@@ -81,18 +81,18 @@ pub(super) struct Rare {
     /// The progress token that the answerer sees, if that is not the wire id.
     pub(super) token: Option<Id>,
     /// The asker's progress token, if the answerer sees another one.
-    pub(super) original_token: Option<Text>,
+    pub(super) original_token: Option<ShortText>,
     /// The client's request that this question of a worker belongs to.
     pub(super) belongs_to: Option<RequestKey>,
     /// The beginning of the method of a worker's question, as written.
-    pub(super) method: Text,
+    pub(super) method: ShortText,
 }
 
 /// The id as its asker wrote it.
 #[derive(Clone)]
 pub(crate) struct Original {
     pub id: Id,
-    pub token: Text,
+    pub token: ShortText,
     /// The answerer sees another id.
     pub is_replaced: bool,
 }
@@ -105,7 +105,7 @@ pub(crate) struct NewRequest {
     pub second_session: Option<SessionKey>,
     /// Those [`Flags`] that are known before it is recorded.
     pub flags: u8,
-    pub verb: Verb,
+    pub verb: KnownMethod,
     /// When it times out; perhaps never.
     pub expires: Moment,
     /// See [`print_of`](crate::message::print_of).
@@ -133,7 +133,7 @@ impl Request {
 
     /// The meaning of its method, and so the effect of an answer on its sessions.
     #[inline(always)]
-    pub(crate) fn verb(&self) -> Verb {
+    pub(crate) fn verb(&self) -> KnownMethod {
         self.verb
     }
 
@@ -181,14 +181,14 @@ impl Request {
 
     /// Whether its answerer owes an answer, to an asker that may have left.
     pub(crate) fn is_owed(&self) -> bool {
-        self.verb != Verb::Listen && self.cancelled().is_none()
+        self.verb != KnownMethod::Listen && self.cancelled().is_none()
     }
 
     /// Whether it is only a request whose asker waits for the answer, perhaps with another number.
     #[inline]
     pub(crate) fn is_simple(&self) -> bool {
         let is_unusual = self.flags.0 & (Flags::UNUSUAL | Flags::RARE) == Flags::UNUSUAL | Flags::RARE;
-        self.asker.is_some() && self.verb == Verb::Other && !is_unusual
+        self.asker.is_some() && self.verb == KnownMethod::Other && !is_unusual
     }
 
     /// The number that its asker knows it by, if its answerer sees another one and nothing is stored beside it. Its worker

@@ -18,8 +18,8 @@ use core::time::Duration;
 use super::names::{self, SentNames};
 use super::request::{Flags, NONE, NewRequest, Original, Rare, Request, SINCE_SHIFT};
 use crate::id::{Id, plain_number};
-use crate::message::{Cancel, Verb};
-use crate::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text, WorkerKey};
+use crate::message::{Cancel, KnownMethod};
+use crate::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, ShortText, WorkerKey};
 use crate::settings::MAX_PENDING_REQUESTS;
 use crate::silence::Watch;
 use crate::table::{Fingerprints, Table};
@@ -42,13 +42,13 @@ pub(crate) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + LON
 
 /// The index slot of a request, or a free one.
 #[derive(Clone, Copy)]
-pub(crate) struct Place(usize);
+pub(crate) struct IndexSlot(usize);
 
 /// A request, with its key and its index slot.
-pub(crate) struct Found<'a> {
+pub(crate) struct FoundRequest<'a> {
     pub key: RequestKey,
     pub request: &'a Request,
-    pub place: Place,
+    pub place: IndexSlot,
 }
 
 /// The pending requests.
@@ -76,7 +76,7 @@ pub(crate) struct Requests {
 
 /// The requests of one asker, the oldest first: head, tail and length of the list.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct AskerList {
     first: u16,
     last: u16,
     count: u16,
@@ -84,7 +84,7 @@ pub(crate) struct Asked {
     lists_ids: bool,
 }
 
-impl Asked {
+impl AskerList {
     /// There are none.
     pub(crate) const NOTHING: Self = Self { first: NONE, last: NONE, count: 0, lists_ids: false };
 
@@ -174,7 +174,7 @@ impl Requests {
 
     /// The request that an answer with this id from `answerer` belongs to; else a free place.
     #[inline]
-    pub(crate) fn find_or_place(&self, answerer: Peer, id: &Id) -> Result<Found<'_>, Place> {
+    pub(crate) fn find_or_place(&self, answerer: Peer, id: &Id) -> Result<FoundRequest<'_>, IndexSlot> {
         match id {
             Id::Number(number) => self.find_number(answerer.into(), *number),
             name => self.find_name(answerer.into(), name),
@@ -183,7 +183,7 @@ impl Requests {
 
     /// The same for an id as it is written, a JSON token.
     #[inline(always)]
-    pub(crate) fn find_written(&self, answerer: Peer, token: &[u8]) -> Option<Found<'_>> {
+    pub(crate) fn find_written(&self, answerer: Peer, token: &[u8]) -> Option<FoundRequest<'_>> {
         match plain_number(token) {
             Some(number) => self.find_number(answerer.into(), number).ok(),
             None => self.find_or_place(answerer, &Id::parse(token).ok()?).ok(),
@@ -192,13 +192,13 @@ impl Requests {
 
     /// What `find_or_place` does, for an id that is a number.
     #[inline(always)]
-    fn find_number(&self, answerer: PeerBits, number: u64) -> Result<Found<'_>, Place> {
+    fn find_number(&self, answerer: PeerBits, number: u64) -> Result<FoundRequest<'_>, IndexSlot> {
         self.probe(answerer, number, |_, request| !request.flags.has(Flags::TEXT))
     }
 
     /// What `find_or_place` does, for an id that is not a number.
     #[cold]
-    fn find_name(&self, answerer: PeerBits, id: &Id) -> Result<Found<'_>, Place> {
+    fn find_name(&self, answerer: PeerBits, id: &Id) -> Result<FoundRequest<'_>, IndexSlot> {
         self.probe(answerer, self.fingerprint(id), |key, _| self.text(key) == Some(id))
     }
 
@@ -209,16 +209,16 @@ impl Requests {
         answerer: PeerBits,
         wire: u64,
         is_such: impl Fn(RequestKey, &Request) -> bool,
-    ) -> Result<Found<'_>, Place> {
+    ) -> Result<FoundRequest<'_>, IndexSlot> {
         let mut place = self.home(answerer, wire);
         loop {
             let slot = self.index[place];
             if slot == NONE {
-                return Err(Place(place));
+                return Err(IndexSlot(place));
             }
             let (key, request) = self.table.in_slot(slot.into());
             if request.wire == wire && request.answerer == answerer && is_such(key, request) {
-                return Ok(Found { key, request, place: Place(place) });
+                return Ok(FoundRequest { key, request, place: IndexSlot(place) });
             }
             place = (place + 1) % PLACES;
         }
@@ -278,15 +278,15 @@ impl Requests {
     }
 
     /// The token known to its asker, if the answerer sees another id.
-    pub(crate) fn replaced_token(&self, key: RequestKey) -> Option<Text> {
+    pub(crate) fn replaced_token(&self, key: RequestKey) -> Option<ShortText> {
         if let Some(number) = self.get(key)?.original_number() {
-            return Some(Text::of_number(number.into()));
+            return Some(ShortText::of_number(number.into()));
         }
         self.original(key).filter(|original| original.is_replaced).map(|original| original.token.clone())
     }
 
     /// The token known to the answerer, if its asker knows another id.
-    pub(crate) fn wire_token(&self, key: RequestKey) -> Option<Text> {
+    pub(crate) fn wire_token(&self, key: RequestKey) -> Option<ShortText> {
         self.replaced_token(key)?;
         Some(self.wire_id(key, self.get(key)?).token().as_slice().into())
     }
@@ -307,19 +307,19 @@ impl Requests {
     }
 
     /// The requests of one asker, the oldest first.
-    pub(crate) fn asked<'a>(&'a self, asked: &Asked) -> impl Iterator<Item = RequestKey> + 'a {
+    pub(crate) fn asked<'a>(&'a self, asked: &AskerList) -> impl Iterator<Item = RequestKey> + 'a {
         let key = |slot: u16| (slot != NONE).then(|| self.table.in_slot(slot.into()).0);
         core::iter::successors(key(asked.first), move |before| key(self.get(*before)?.after))
     }
 
     /// The newest request of an asker.
-    pub(crate) fn newest(&self, asked: &Asked) -> Option<RequestKey> {
+    pub(crate) fn newest(&self, asked: &AskerList) -> Option<RequestKey> {
         (asked.last != NONE).then(|| self.table.in_slot(asked.last.into()).0)
     }
 
     /// The oldest request that `asker`, whose list this is, has made under this id. Cancellations are rare: only a peer
     /// that has searched for one among many has its requests listed by id, from then on.
-    pub(super) fn find_asked(&mut self, asker: Peer, id: &Id, asked: &mut Asked) -> Option<RequestKey> {
+    pub(super) fn find_asked(&mut self, asker: Peer, id: &Id, asked: &mut AskerList) -> Option<RequestKey> {
         if !asked.lists_ids && asked.len() > FEW {
             asked.lists_ids = true;
             let all: Vec<_> = self.asked(asked).filter_map(|key| self.entry_by_id(key)).collect();
@@ -359,11 +359,11 @@ impl Requests {
     pub(crate) fn insert(
         &mut self,
         since: Moment,
-        place: Place,
+        place: IndexSlot,
         new: &NewRequest,
         wire: &Id,
         original: Option<&Original>,
-        asked: &mut Asked,
+        asked: &mut AskerList,
     ) -> Option<RequestKey> {
         let (is_number, number) = if let Id::Number(number) = wire { (true, *number) } else { (false, 0) };
         let is_plain = is_number && original.is_none() && new.second_session.is_none();
@@ -407,10 +407,10 @@ impl Requests {
         second_session: Option<SessionKey>,
         wire: &Id,
         original: Option<&Original>,
-    ) -> Place {
+    ) -> IndexSlot {
         let bits = self.wire(wire);
         let wire = Some(wire.clone()).filter(|wire| !matches!(wire, Id::Number(_)));
-        let Some(request) = self.table.get_mut(key) else { return Place(0) };
+        let Some(request) = self.table.get_mut(key) else { return IndexSlot(0) };
         request.wire = bits;
         let answerer = request.answerer;
         let is_unusual = original.is_some() || second_session.is_some();
@@ -421,7 +421,7 @@ impl Requests {
         while self.index[place] != NONE {
             place = (place + 1) % PLACES;
         }
-        Place(place)
+        IndexSlot(place)
     }
 
     /// Drops the state beside a request.
@@ -434,7 +434,7 @@ impl Requests {
 
     /// Records the progress token known to the answerer of a request: the wire id, or another one that no other request
     /// there has. `original` is the asker's token, if it differs.
-    pub(super) fn note_token(&mut self, key: RequestKey, wire: Option<Id>, original: Option<Text>) {
+    pub(super) fn note_token(&mut self, key: RequestKey, wire: Option<Id>, original: Option<ShortText>) {
         let Some(request) = self.table.get_mut(key) else { return };
         let answerer = request.answerer;
         if wire.is_none() {
@@ -506,7 +506,7 @@ impl Requests {
     }
 
     /// The progress token of a request's asker, if its answerer sees another one.
-    pub(crate) fn replaced_progress(&self, key: RequestKey) -> Option<Text> {
+    pub(crate) fn replaced_progress(&self, key: RequestKey) -> Option<ShortText> {
         self.rare(key)?.original_token.clone()
     }
 
@@ -528,7 +528,7 @@ impl Requests {
 
     /// Frees an index slot: entries behind it that could not be found any more move up.
     #[inline]
-    fn free_place(&mut self, Place(mut free): Place) {
+    fn free_place(&mut self, IndexSlot(mut free): IndexSlot) {
         let mut place = free;
         loop {
             place = (place + 1) % PLACES;
@@ -549,7 +549,7 @@ impl Requests {
 
     /// The asker, whose list this is, stops waiting for a request.
     #[inline]
-    pub(crate) fn leave_asker(&mut self, key: RequestKey, asked: &mut Asked) {
+    pub(crate) fn leave_asker(&mut self, key: RequestKey, asked: &mut AskerList) {
         self.forget_id(key, asked);
         let Some(request) = self.table.in_slot_mut(key.index()) else { return };
         let (before, after) = (request.before, request.after);
@@ -559,7 +559,7 @@ impl Requests {
 
     /// A request is not found by its asker's id any more, if this list of the asker's has its ids listed.
     #[inline(always)]
-    fn forget_id(&mut self, key: RequestKey, asked: &Asked) {
+    fn forget_id(&mut self, key: RequestKey, asked: &AskerList) {
         if asked.lists_ids
             && let Some((entry, _)) = self.entry_by_id(key)
         {
@@ -569,7 +569,7 @@ impl Requests {
 
     /// A request leaves this list, in which it stands between these.
     #[inline]
-    fn unlink(&mut self, before: u16, after: u16, asked: &mut Asked) {
+    fn unlink(&mut self, before: u16, after: u16, asked: &mut AskerList) {
         match self.table.in_slot_mut(before.into()) {
             Some(request) => request.after = after,
             None => asked.first = after,
@@ -584,7 +584,7 @@ impl Requests {
     /// Removes a request that is answered, and whose asker, with this list, waits for that. It is at this place in the
     /// index, where nothing has changed since.
     #[inline(always)]
-    pub(crate) fn end(&mut self, key: RequestKey, place: Place, asked: &mut Asked) {
+    pub(crate) fn end(&mut self, key: RequestKey, place: IndexSlot, asked: &mut AskerList) {
         self.forget_id(key, asked);
         if let Some(request) = self.remove_at(key, place) {
             self.unlink(request.before, request.after, asked);
@@ -593,7 +593,7 @@ impl Requests {
 
     /// Removes a request, at its place in the index, where nothing has changed since.
     #[inline(always)]
-    fn remove_at(&mut self, key: RequestKey, place: Place) -> Option<Request> {
+    fn remove_at(&mut self, key: RequestKey, place: IndexSlot) -> Option<Request> {
         let request = self.table.remove(key)?;
         self.counts[side(request.answerer())] -= 1;
         if request.flags.has(Flags::RARE) {
@@ -610,7 +610,7 @@ impl Requests {
         while usize::from(self.index[place]) != key.index() {
             place = (place + 1) % PLACES;
         }
-        self.remove_at(key, Place(place));
+        self.remove_at(key, IndexSlot(place));
     }
 
     /// Requests about which workers may not be silent for long.
@@ -682,7 +682,7 @@ impl Requests {
 
     /// How many requests of waiting clients this worker owes an answer, and since when.
     pub(crate) fn owed_by(&self, worker: WorkerKey) -> (usize, Moment) {
-        let is_owed = |request: &&Request| request.asker.is_some() && request.verb != Verb::Listen;
+        let is_owed = |request: &&Request| request.asker.is_some() && request.verb != KnownMethod::Listen;
         self.of_worker(worker)
             .filter(is_owed)
             .fold((0, Moment::NEVER), |(count, since), request| (count + 1, since.min(request.since())))

@@ -10,12 +10,12 @@ use alloc::string::String;
 use ndjson_scan::Span;
 
 use super::audience::LOGIN;
-use super::message::{By, Said};
+use super::message::{By, WorkerMessage};
 use crate::ctx::Ctx;
 use crate::id::{Id, Spelled};
 use crate::index::GroupId;
 use crate::message::{Parsed, Refusal, session_name};
-use crate::peer::{ClientKey, Peer, RequestKey, Text, WorkerKey};
+use crate::peer::{ClientKey, Peer, RequestKey, ShortText, WorkerKey};
 use crate::peers::Client;
 use crate::report::Reason;
 use crate::requests::Requests;
@@ -31,7 +31,7 @@ pub(super) struct NamedRequest {
     /// The client of that request.
     pub client: Option<Peer>,
     /// The token that client knows, if it is another one.
-    pub token: Option<Text>,
+    pub token: Option<ShortText>,
     /// That request, if it is a client's.
     pub about: Option<RequestKey>,
     /// The span of the name, and what kind of name it is, if the message is about a request.
@@ -79,7 +79,7 @@ impl Requests {
     }
 
     /// The other request that a worker's message names.
-    pub(super) fn request_of_worker_message(&mut self, ctx: &mut Ctx, said: &Said<'_>) -> NamedRequest {
+    pub(super) fn request_of_worker_message(&mut self, ctx: &mut Ctx, said: &WorkerMessage<'_>) -> NamedRequest {
         let Some((at, by)) = said.about() else { return NamedRequest::default() };
         let from = Peer::Worker(said.from);
         let token = said.line.get(at);
@@ -113,7 +113,7 @@ impl Requests {
 }
 
 /// Why a message that names no client has no addressee, with the remedy.
-pub(crate) fn no_addressee(ctx: &Ctx, said: &Said<'_>) -> Refusal {
+pub(crate) fn no_addressee(ctx: &Ctx, said: &WorkerMessage<'_>) -> Refusal {
     let Some(worker) = ctx.workers.get(said.from) else {
         return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
     };

@@ -16,7 +16,7 @@ use crate::fleet::eras::opening::needs_opening;
 use crate::id::{Id, Spelled};
 use crate::index::{FleetId, GroupId};
 use crate::message::{
-    Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, not_for_worker, print_of, session_name,
+    Edit, Edits, KnownMethod, Parsed, Refusal, UNCHANGED, is_response, not_for_worker, print_of, session_name,
 };
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::refusals::{refuse, report_line, send_error};
@@ -25,8 +25,8 @@ use crate::report::Reason;
 use crate::requests::{Flags, NewRequest, Request, Requests};
 use crate::router::audience::note_audience;
 use crate::router::servers::{note_servers, worker_of_server};
-use crate::session::access::{Naming, Place, Use, denied};
-use crate::session::state::State;
+use crate::session::access::{NamedAt, Naming, Use, denied};
+use crate::session::state::SessionState;
 use crate::session::table::{FULL, Sessions};
 use crate::silence::line_expires;
 use crate::timers::Timer;
@@ -34,7 +34,7 @@ use crate::withdrawal::prompt_flag;
 use crate::{Bus, Flow};
 
 /// A session that a message names, and how it uses it.
-struct Named<'a> {
+struct NamedSession<'a> {
     name: Cow<'a, [u8]>,
     how: Use,
 }
@@ -42,9 +42,9 @@ struct Named<'a> {
 /// The destination of a message, and its sessions.
 struct Route<'a> {
     worker: WorkerKey,
-    first: Option<Named<'a>>,
+    first: Option<NamedSession<'a>>,
     /// The one in its params, if another one is at top level.
-    second: Option<Named<'a>>,
+    second: Option<NamedSession<'a>>,
     /// The request that it cancels, or reports progress of.
     about: Option<RequestKey>,
 }
@@ -109,7 +109,7 @@ impl Bus {
         }
         let message = Message::decode(client, line)?;
         self.ctx.denials.begin_line();
-        let may_expire = message.id.is_some() && message.verb != Verb::Listen;
+        let may_expire = message.id.is_some() && message.verb != KnownMethod::Listen;
         let route = match self.route_of(&message) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _))
@@ -123,7 +123,7 @@ impl Bus {
                 expire_first_line(&mut self.ctx, client.into(), due.filter(|_| may_expire));
                 return Ok(Flow::Blocked);
             }
-            Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
+            Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, KnownMethod::Cancel(_)) => {
                 let flow = refuse(&mut self.fleets, &mut self.ctx, &self.sessions, client.into(), line, refusal);
                 if flow == Flow::Next {
                     self.ctx.penalise_cancellation(client);
@@ -166,23 +166,25 @@ impl Bus {
         self.requests.name_requests(&mut self.ctx, message, &route, &mut edits)?;
         let entered = self.sessions.use_sessions(&mut self.ctx, message.from, &route)?;
         self.record(message, route.worker, entered, &mut edits)?;
-        if let Some(Named { how: Use::Take(session), .. }) = route.first {
+        if let Some(NamedSession { how: Use::Take(session), .. }) = route.first {
             self.take_session_over(session, message.from);
         }
         note_servers(&mut self.ctx, message, route.worker);
         match message.verb {
-            Verb::Initialize => {
+            KnownMethod::Initialize => {
                 let text = message.line.get(message.line.span);
                 self.fleets.pools_mut().note_initialize(&mut self.ctx, route.worker, text);
                 self.fleets.openings_mut().keep_initialize(&mut self.ctx, message, route.worker, &edits);
             }
-            Verb::Initialized if self.fleets.openings_mut().note_initialized(&mut self.ctx, message, route.worker) => {
+            KnownMethod::Initialized
+                if self.fleets.openings_mut().note_initialized(&mut self.ctx, message, route.worker) =>
+            {
                 return Ok(());
             }
             _ => {}
         }
         self.ctx.forward(Peer::Worker(route.worker), message.line, &mut edits);
-        if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
+        if let (KnownMethod::Cancel(how), Some(key)) = (message.verb, route.about) {
             let due = self.requests.cancel(self.ctx.time.now(), key, how);
             self.ctx.timers.arm(Timer::Requests, due);
             if self.ctx.clients.mcp(message.from).era.is_some() {
@@ -204,7 +206,7 @@ impl Bus {
         let &Message { from: client, line, verb, progress, .. } = message;
         let answering = self.ctx.workers.get(worker).map(|worker| worker.answering());
         // A subscription is not answered.
-        let limits = answering.filter(|_| verb != Verb::Listen).map(|it| *it.limits()).unwrap_or_default();
+        let limits = answering.filter(|_| verb != KnownMethod::Listen).map(|it| *it.limits()).unwrap_or_default();
         let (now, expires) = (self.ctx.time.now(), limits.expires(self.ctx.time.taken_at()));
         let first_deadline = expires.min(limits.silent_at(now));
         let own = not_for_worker(line).map_or(0, |own| own.len() as u32);
@@ -225,7 +227,7 @@ impl Bus {
         match recorded {
             Ok(request) => {
                 note_audience(&mut self.ctx, worker, client);
-                if let Some(request) = request.filter(|_| verb == Verb::Listen) {
+                if let Some(request) = request.filter(|_| verb == KnownMethod::Listen) {
                     self.subscriptions.note(&self.ctx, &self.requests, &mut self.fleets, client, worker, request);
                 }
                 if let Some(request) = request.filter(|_| limits.limit_silence()) {
@@ -242,7 +244,7 @@ impl Bus {
         let &Message { from: client, line, verb, .. } = message;
         // A cancellation goes to the worker of the request, and nowhere when the answer is out already, or it is another
         // client's; what is told of the progress of a worker's request, to the worker that has made it.
-        if matches!(verb, Verb::Cancel(_)) {
+        if matches!(verb, KnownMethod::Cancel(_)) {
             let key = self.requests.request_cancelled(&mut self.ctx, message);
             let worker = key.and_then(|key| Some((key, self.requests.get(key)?.answerer())));
             return self.sessions.route_to_request(
@@ -293,11 +295,12 @@ impl Bus {
             &message.naming(&name, place),
             inner.as_deref(),
         )?;
-        let first = Some(Named { name, how });
+        let first = Some(NamedSession { name, how });
         let second = match inner {
             Some(name) => {
-                let how = self.sessions.second_session(&mut self.ctx, worker, &message.naming(&name, Place::Second))?;
-                Some(Named { name, how })
+                let how =
+                    self.sessions.second_session(&mut self.ctx, worker, &message.naming(&name, NamedAt::Second))?;
+                Some(NamedSession { name, how })
             }
             None => None,
         };
@@ -450,7 +453,7 @@ impl Requests {
             let with = requests.wire_token(request).filter(|_| at.is_some());
             with.map(|with| Edit { at, with })
         };
-        if let (Some(request), Verb::Cancel(_)) = (route.about, message.verb) {
+        if let (Some(request), KnownMethod::Cancel(_)) = (route.about, message.verb) {
             edits[1] = edit(self, request, line.request_id);
             edits[2] = edit(self, request, line.params_id);
             return Ok(());
@@ -492,7 +495,7 @@ impl Sessions {
         let Some((key, Peer::Worker(worker))) = found.filter(|(_, to)| ctx.takes_messages(*to)) else {
             return Err(Refusal(Reason::UnknownRequest, unknown.into()));
         };
-        for (span, place) in [(message.line.session, Place::Alone), (message.line.params_session, Place::Params)] {
+        for (span, place) in [(message.line.session, NamedAt::Alone), (message.line.params_session, NamedAt::Params)] {
             let Some(name) = session_name(message.line, span) else { continue };
             let session = self.of_worker(worker, &name);
             self.access(ctx, &message.naming(&name, place), worker, session)?;
@@ -525,9 +528,9 @@ impl Sessions {
         ctx: &mut Ctx,
         client: ClientKey,
         worker: WorkerKey,
-        named: Option<&Named<'_>>,
+        named: Option<&NamedSession<'_>>,
     ) -> Result<Entered, Refusal> {
-        let Some(Named { name, how }) = named else { return Ok(Entered::default()) };
+        let Some(NamedSession { name, how }) = named else { return Ok(Entered::default()) };
         let (session, is_new) = match *how {
             Use::None => return Ok(Entered::default()),
             // A session that is taken over changes hands when the message is recorded.
@@ -540,8 +543,8 @@ impl Sessions {
                 self.touch(key, ctx.time.now());
                 return Ok(Entered::default());
             }
-            Use::Claim => (self.open(ctx, client, worker, name, State::Claimed), true),
-            Use::Ask => (self.open(ctx, client, worker, name, State::Asked), true),
+            Use::Claim => (self.open(ctx, client, worker, name, SessionState::Claimed), true),
+            Use::Ask => (self.open(ctx, client, worker, name, SessionState::Asked), true),
             Use::Lend(key) => {
                 let is_lent = self.lend_name(ctx, client, key);
                 (Some(key).filter(|_| is_lent || ctx.workers.has_owner(worker)), is_lent)

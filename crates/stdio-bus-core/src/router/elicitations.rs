@@ -7,9 +7,9 @@ use alloc::collections::VecDeque;
 
 use ndjson_scan::string_in_params;
 
-use super::message::Said;
+use super::message::WorkerMessage;
 use crate::message::{Parsed, has_method};
-use crate::peer::{ClientKey, SessionKey, Text, WorkerKey};
+use crate::peer::{ClientKey, SessionKey, ShortText, WorkerKey};
 use crate::peers::Workers;
 
 /// Maximum number per worker; beyond it the oldest one is dropped.
@@ -29,7 +29,7 @@ pub(crate) struct Elicitations {
 }
 
 struct Elicitation {
-    id: Text,
+    id: ShortText,
     /// The client that the worker has asked; none if it has asked two.
     client: Option<ClientKey>,
     /// The session in which it has asked.
@@ -45,8 +45,13 @@ impl Elicitations {
 
 impl Workers {
     /// A worker's request was forwarded to a client: remembers its elicitation, if it is one that ends elsewhere.
-    pub(super) fn note_elicitation(&mut self, said: &Said<'_>, client: ClientKey, session: Option<SessionKey>) {
-        let &Said { from: worker, line, .. } = said;
+    pub(super) fn note_elicitation(
+        &mut self,
+        said: &WorkerMessage<'_>,
+        client: ClientKey,
+        session: Option<SessionKey>,
+    ) {
+        let &WorkerMessage { from: worker, line, .. } = said;
         if !has_method(line, b"elicitation/create") {
             return;
         }
@@ -72,7 +77,7 @@ impl Workers {
 
     /// A worker's notification was forwarded to a client: forgets the elicitation that it completes, so that its id is
     /// free.
-    pub(super) fn end_elicitation(&mut self, said: &Said<'_>) {
+    pub(super) fn end_elicitation(&mut self, said: &WorkerMessage<'_>) {
         let Some(at) = self.elicitation_of(said) else { return };
         if let Some(worker) = self.get_mut(said.from) {
             worker.elicitations_mut().sent.remove(at);
@@ -80,14 +85,14 @@ impl Workers {
     }
 
     /// The client whose elicitation a worker's notification completes.
-    pub(super) fn client_of_elicitation(&self, said: &Said<'_>) -> Option<ClientKey> {
+    pub(super) fn client_of_elicitation(&self, said: &WorkerMessage<'_>) -> Option<ClientKey> {
         let at = self.elicitation_of(said)?;
         self.get(said.from)?.elicitations().sent.get(at)?.client
     }
 
     /// The index of the elicitation that a worker's notification completes.
-    fn elicitation_of(&self, said: &Said<'_>) -> Option<usize> {
-        let &Said { from: worker, line, .. } = said;
+    fn elicitation_of(&self, said: &WorkerMessage<'_>) -> Option<usize> {
+        let &WorkerMessage { from: worker, line, .. } = said;
         let sent = &self.get(worker)?.elicitations().sent;
         let completes =
             || has_method(line, b"elicitation/complete") || has_method(line, b"notifications/elicitation/complete");
@@ -99,6 +104,6 @@ impl Workers {
     }
 }
 
-fn elicitation_id(line: Parsed<'_>) -> Option<Text> {
+fn elicitation_id(line: Parsed<'_>) -> Option<ShortText> {
     string_in_params(line.get(line.span), b"elicitationId").map(|id| (&*id).into())
 }

@@ -6,24 +6,24 @@ use alloc::borrow::Cow;
 use ndjson_scan::{Line, Span, wrapped_message};
 
 use crate::id::Spelled;
-use crate::message::{Cancel, Parsed, Refusal, Verb, has_method, session_name, verb};
+use crate::message::{Cancel, KnownMethod, Parsed, Refusal, has_method, session_name, verb};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::report::Reason;
-use crate::session::access::{Naming, Place};
+use crate::session::access::{NamedAt, Naming};
 use crate::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 
-/// A request or notification, decoded: a client's, or a worker's ([`Said`]).
+/// A request or notification, decoded: a client's, or a worker's ([`WorkerMessage`]).
 pub(crate) struct Message<'a, From = ClientKey> {
     pub from: From,
     pub line: Parsed<'a>,
     pub id: Option<Spelled>,
-    pub verb: Verb,
+    pub verb: KnownMethod,
     /// The span of its progress token, if it is a request and has one.
     pub progress: Span,
 }
 
 /// A worker's request or notification, decoded.
-pub(crate) type Said<'a> = Message<'a, WorkerKey>;
+pub(crate) type WorkerMessage<'a> = Message<'a, WorkerKey>;
 
 /// What a request is named by.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) enum By {
 
 /// The sessions that a message names: the one that determines its route, its place, and the one in the params, if that
 /// differs.
-type Names<'a> = (Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>);
+type Names<'a> = (Cow<'a, [u8]>, NamedAt, Option<Cow<'a, [u8]>>);
 
 impl<'a, From> Message<'a, From> {
     pub(super) fn decode(from: From, line: Parsed<'a>) -> Result<Self, Refusal> {
@@ -46,8 +46,8 @@ impl<'a, From> Message<'a, From> {
         let id = line.id.is_some().then(|| Spelled::parse(line.get(line.id))).transpose().map_err(too_long)?;
         let verb = match verb(line) {
             // Without an answer nothing is given out.
-            verb if verb.asks_for_session() && id.is_none() => Verb::Other,
-            Verb::Successor => Verb::Other,
+            verb if verb.asks_for_session() && id.is_none() => KnownMethod::Other,
+            KnownMethod::Successor => KnownMethod::Other,
             verb => verb,
         };
         let progress = progress_of(line)?;
@@ -65,19 +65,19 @@ impl<'a> Message<'a> {
             return Err(Refusal(Reason::SessionIdTooLong, text));
         }
         Ok(match (top, inner) {
-            (Some(top), Some(inner)) if top != inner => Some((top, Place::Leading, Some(inner))),
-            (_, Some(inner)) => Some((inner, Place::Params, None)),
-            (Some(top), None) => Some((top, Place::Alone, None)),
+            (Some(top), Some(inner)) if top != inner => Some((top, NamedAt::Leading, Some(inner))),
+            (_, Some(inner)) => Some((inner, NamedAt::Params, None)),
+            (Some(top), None) => Some((top, NamedAt::Alone, None)),
             (None, None) => None,
         })
     }
 
-    pub(super) fn naming<'n>(&self, name: &'n [u8], place: Place) -> Naming<'n> {
+    pub(super) fn naming<'n>(&self, name: &'n [u8], place: NamedAt) -> Naming<'n> {
         Naming { client: self.from, verb: self.verb, place, name }
     }
 }
 
-impl Said<'_> {
+impl WorkerMessage<'_> {
     /// The other request that a worker's message is about, and where that is named: a notification may name one of the
     /// worker's own (a cancellation), a request one of the client's (`elicitation/create`), and some notifications belong
     /// to one that the client has made.
@@ -90,7 +90,7 @@ impl Said<'_> {
         if line.request_id.is_some() {
             return Some((line.request_id, if is_request { By::Id } else { By::OwnId }));
         }
-        if line.params_id.is_some() && verb == Verb::Cancel(Cancel::Answered) {
+        if line.params_id.is_some() && verb == KnownMethod::Cancel(Cancel::Answered) {
             return Some((line.params_id, if is_request { By::Id } else { By::OwnId }));
         }
         if let Some(at) = tells_progress(line) {
@@ -104,7 +104,7 @@ impl Said<'_> {
 /// Whether a line is one that a proxy forwards for its successor (`proxy/successor`): one level is unwrapped.
 pub(super) fn is_wrapped(line: Parsed<'_>) -> bool {
     // No spelling of its method is shorter.
-    line.method.len() >= "\"proxy/successor\"".len() && verb(line) == Verb::Successor
+    line.method.len() >= "\"proxy/successor\"".len() && verb(line) == KnownMethod::Successor
 }
 
 /// The message in a line that a proxy forwards for its successor, if it is such a line.

@@ -2,9 +2,9 @@
 //! A `mcp/message` names only the server, in both directions. A name that two clients use belongs to neither.
 use ndjson_scan::{objects_in_params, string_in, string_in_params};
 
-use super::message::{Message, Said, is_of_server};
+use super::message::{Message, WorkerMessage, is_of_server};
 use crate::ctx::Ctx;
-use crate::message::Verb;
+use crate::message::KnownMethod;
 use crate::offers::{LONGEST_NAME, MOST_OF_REQUEST};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::peers::Client;
@@ -13,7 +13,7 @@ use crate::peers::Client;
 pub(super) fn note_servers(ctx: &mut Ctx, message: &Message<'_>, worker: WorkerKey) {
     let &Message { from: client, line, verb, .. } = message;
     // A dedicated worker has no other client to ask.
-    if ctx.workers.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
+    if ctx.workers.has_owner(worker) || !matches!(verb, KnownMethod::New | KnownMethod::Load | KnownMethod::Fork) {
         return;
     }
     for server in objects_in_params(line.get(line.span), b"mcpServers", MOST_OF_REQUEST) {
@@ -27,8 +27,8 @@ pub(super) fn note_servers(ctx: &mut Ctx, message: &Message<'_>, worker: WorkerK
 }
 
 /// The client that offers the server named in a worker's message.
-pub(super) fn client_of_server(ctx: &Ctx, said: &Said<'_>) -> Option<ClientKey> {
-    let &Said { from: worker, line, .. } = said;
+pub(super) fn client_of_server(ctx: &Ctx, said: &WorkerMessage<'_>) -> Option<ClientKey> {
+    let &WorkerMessage { from: worker, line, .. } = said;
     if !is_of_server(line) {
         return None;
     }

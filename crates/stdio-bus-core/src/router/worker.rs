@@ -7,17 +7,17 @@
 use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, member, wrapped_message};
 
 use super::addressee::NamedRequest;
-use super::message::{Said, is_wrapped, unwrapped};
+use super::message::{WorkerMessage, is_wrapped, unwrapped};
 use super::unmatched::Misspelled;
 use crate::ctx::Ctx;
-use crate::ended::Ending;
+use crate::ended::RequestEnd;
 use crate::fleet::doubt::take_check;
-use crate::fleet::eras::greeting::{KeptLine, Refused};
+use crate::fleet::eras::greeting::{KeptLine, RefusedInitialize};
 use crate::fleet::eras::opening::{Settled, ToInitialize};
 use crate::fleet::eras::protocol::MODERN;
-use crate::flow::delivery::{Room, SLOW_READER_LIMIT, edited};
+use crate::flow::delivery::{OutputRoom, SLOW_READER_LIMIT, edited};
 use crate::id::{Id, Spelled};
-use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, has_method, session_name, session_named};
+use crate::message::{Edit, Edits, KnownMethod, Parsed, Refusal, UNCHANGED, has_method, session_name, session_named};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::peers::Phase;
 use crate::port::Close;
@@ -32,7 +32,7 @@ use crate::router::servers::client_of_server;
 use crate::router::unmatched::{Meant, error_of};
 use crate::session::children::announced;
 use crate::session::early::{EarlyLine, refuse_early};
-use crate::session::state::Event;
+use crate::session::state::SessionEvent;
 use crate::session::table::{FULL, Session, Sessions};
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::silence::line_expires;
@@ -77,10 +77,10 @@ impl Bus {
         let Some(request) = self.requests.get(key) else { return Flow::Next };
         let (verb, sessions) = (request.verb(), self.requests.sessions(key));
         let Some(Peer::Client(client)) = request.asker() else {
-            if verb == Verb::Load && line.has(Line::RESULT) {
-                self.sessions.step_all(sessions, Event::LoadedLate);
+            if verb == KnownMethod::Load && line.has(Line::RESULT) {
+                self.sessions.step_all(sessions, SessionEvent::LoadedLate);
             }
-            if verb == Verb::Initialize {
+            if verb == KnownMethod::Initialize {
                 self.take_answer_to_initialize(worker, key, line, misspelled.is_some());
             }
             let asked_in = if verb.creates() { [None; 2] } else { sessions };
@@ -96,19 +96,19 @@ impl Bus {
             return Flow::Next;
         };
         match self.make_room_at_client(worker, client, true) {
-            Room::Free => {}
-            Room::Wait => return Flow::Blocked,
+            OutputRoom::Free => {}
+            OutputRoom::Wait => return Flow::Blocked,
             // The client was closed, so this answer has no asker now.
-            Room::Closed => return self.worker_response(worker, line),
+            OutputRoom::Closed => return self.worker_response(worker, line),
         }
-        if verb == Verb::Initialize && self.take_answer_to_initialize(worker, key, line, misspelled.is_some()) {
+        if verb == KnownMethod::Initialize && self.take_answer_to_initialize(worker, key, line, misspelled.is_some()) {
             return Flow::Next;
         }
         let succeeds = line.has(Line::RESULT);
         let named = session_name(line, line.result_session).filter(|_| succeeds);
         // A session that is only echoed was not loaded.
-        if succeeds || !line.has(Line::ERROR) && verb != Verb::Load {
-            self.sessions.succeed(&mut self.ctx, verb == Verb::Load, sessions);
+        if succeeds || !line.has(Line::ERROR) && verb != KnownMethod::Load {
+            self.sessions.succeed(&mut self.ctx, verb == KnownMethod::Load, sessions);
             if let Some(name) = &named
                 && !self.sessions.learn(&mut self.ctx, client, worker, name, verb.creates())
             {
@@ -127,7 +127,7 @@ impl Bus {
         if let Some(name) = &named {
             self.deliver_early(worker, client, name, false);
         }
-        if verb == Verb::Load && succeeds {
+        if verb == KnownMethod::Load && succeeds {
             sessions
                 .into_iter()
                 .flatten()
@@ -185,7 +185,7 @@ impl Bus {
         if line.meta.twice != 0 {
             return Ok(self.name_stands_twice(worker.into(), line, line.meta.twice as usize));
         }
-        let said = Said::decode(worker, line)?;
+        let said = WorkerMessage::decode(worker, line)?;
         if said
             .id
             .as_ref()
@@ -224,12 +224,12 @@ impl Bus {
             return Err(Refusal(Reason::Timeout, text.into()));
         }
         match self.make_room_at_client(worker, to, session.is_some() || named.client.is_some()) {
-            Room::Free => {}
-            Room::Wait => {
+            OutputRoom::Free => {}
+            OutputRoom::Wait => {
                 expire_first_line(&mut self.ctx, worker.into(), due);
                 return Ok(Flow::Blocked);
             }
-            Room::Closed => return self.send_said(worker, line),
+            OutputRoom::Closed => return self.send_said(worker, line),
         }
         self.pass(&said, named, to, session).map(|()| Flow::Next)
     }
@@ -237,7 +237,7 @@ impl Bus {
     /// Forwards a worker's message to its addressee.
     fn pass(
         &mut self,
-        said: &Said<'_>,
+        said: &WorkerMessage<'_>,
         named: NamedRequest,
         to: ClientKey,
         session: Option<SessionKey>,
@@ -252,7 +252,7 @@ impl Bus {
     pub(crate) fn pass_kept_request(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Result<(), Refusal> {
         let wrapped = unwrapped(line);
         let line = Parsed { line: wrapped.as_ref().unwrap_or(line.line), ..line };
-        let said = Said::decode(worker, line)?;
+        let said = WorkerMessage::decode(worker, line)?;
         let named = self.requests.request_of_worker_message(&mut self.ctx, &said);
         let (to, session) = self.client_for_worker_message(&said, &named)?;
         let mut edits = self.record_said(&said, named, to, session)?;
@@ -263,12 +263,12 @@ impl Bus {
     /// Records a worker's message, and returns what is replaced in it for its addressee.
     fn record_said(
         &mut self,
-        said: &Said<'_>,
+        said: &WorkerMessage<'_>,
         named: NamedRequest,
         to: ClientKey,
         session: Option<SessionKey>,
     ) -> Result<Edits, Refusal> {
-        let &Said { from: worker, ref id, .. } = said;
+        let &WorkerMessage { from: worker, ref id, .. } = said;
         if let Some(session) = session.filter(|_| self.ctx.settings.limits.session_idle.is_some()) {
             self.sessions.touch(session, self.ctx.time.now());
         }
@@ -288,7 +288,7 @@ impl Bus {
                 session,
                 second_session: None,
                 flags: 0,
-                verb: Verb::Other,
+                verb: KnownMethod::Other,
                 expires: expires.unwrap_or(Moment::NEVER),
                 print: 0,
             };
@@ -307,21 +307,26 @@ impl Bus {
     /// Finds room at a client for a line of a worker, or makes the worker wait. A shared worker is not held up for long
     /// by a slow reader: its lines are queued up to a limit, then the client is closed. `is_of_its_own` means that the
     /// line belongs to a request or a session of the client: then the client uses the worker.
-    pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
+    pub(crate) fn make_room_at_client(
+        &mut self,
+        worker: WorkerKey,
+        client: ClientKey,
+        is_of_its_own: bool,
+    ) -> OutputRoom {
         let now = self.ctx.time.now();
-        let Some(to) = self.ctx.endpoint(client.into()) else { return Room::Free };
+        let Some(to) = self.ctx.endpoint(client.into()) else { return OutputRoom::Free };
         if !to.output.is_full() {
             if is_of_its_own {
                 to.cold.forget_crashes();
             }
-            return Room::Free;
+            return OutputRoom::Free;
         }
         let (queued, full_since) = (to.output.queued(), to.output.full_since());
         if !self.requests.is_shared(&self.ctx, &self.sessions, worker, client) {
             self.ctx.block(Peer::Worker(worker), Peer::Client(client));
-            return Room::Wait;
+            return OutputRoom::Wait;
         }
-        let Some(from) = self.ctx.workers.get_mut(worker) else { return Room::Free };
+        let Some(from) = self.ctx.workers.get_mut(worker) else { return OutputRoom::Free };
         let is_too_long = queued > SLOW_READER_LIMIT.saturating_mul(self.ctx.settings.limits.max_output_queue);
         let mut left = from.stall_mut().left(now);
         if let Some(since) = full_since.filter(|_| is_too_long && left.is_zero()) {
@@ -331,13 +336,13 @@ impl Bus {
             let ends = from.stall_mut().start(now, left);
             self.ctx.wake_at(worker.into(), ends);
             self.ctx.block(Peer::Worker(worker), Peer::Client(client));
-            return Room::Wait;
+            return OutputRoom::Wait;
         }
         if !is_too_long {
             if let Some(to) = self.ctx.endpoint(client.into()).filter(|_| is_of_its_own) {
                 to.cold.forget_crashes();
             }
-            return Room::Free;
+            return OutputRoom::Free;
         }
         self.ctx.report(Reason::ClientSlow, Some(Peer::Client(client)), || {
             format!(
@@ -346,7 +351,7 @@ impl Bus {
             )
         });
         self.close_client(client, Close::Now, Reason::ClientSlow);
-        Room::Closed
+        OutputRoom::Closed
     }
 
     /// Takes the answer of a worker to an `initialize` that the bus has sent again, if this is one. Returns whether it is.
@@ -380,7 +385,7 @@ impl Bus {
 
     /// A worker has answered an `initialize`: what has waited for that goes on.
     fn settle(&mut self, key: WorkerKey, mut settled: Settled, line: Parsed<'_>) {
-        for (request, answer) in settled.take_refused().into_iter().map(Refused::into_parts) {
+        for (request, answer) in settled.take_refused().into_iter().map(RefusedInitialize::into_parts) {
             self.answer_instead(key, request, Some(answer).filter(|_| !settled.gets_first()));
         }
         self.fleets.go_on_after(&mut self.ctx, &self.requests, key, &settled, line);
@@ -389,7 +394,7 @@ impl Bus {
     /// Refusals that were held back for long enough reach their clients. Returns when to check again.
     pub(crate) fn tick_refused(&mut self, key: WorkerKey) -> Option<Moment> {
         let due = self.ctx.workers.overdue_refusals(key, self.ctx.time.now());
-        for (request, answer) in due.into_iter().map(Refused::into_parts) {
+        for (request, answer) in due.into_iter().map(RefusedInitialize::into_parts) {
             self.answer_instead(key, request, Some(answer));
         }
         self.ctx.workers.next_refusal(key)
@@ -402,7 +407,7 @@ impl Bus {
         let Some((answer, asked)) = answer.zip(self.requests.get(request)) else { return };
         let (asker, since) = (asked.asker(), asked.since());
         let text = answer.with(&self.requests.asker_token(request));
-        let ending = Ending { outcome: outcome.name(), code: None, reason: None, bytes_out: text.len() as u64 };
+        let ending = RequestEnd { outcome: outcome.name(), code: None, reason: None, bytes_out: text.len() as u64 };
         if self.ctx.out.keeps_records() {
             self.requests.record_end(&mut self.ctx, &self.sessions, request, ending, None);
         }
@@ -485,10 +490,10 @@ impl Bus {
     /// The addressee of a worker's message, and its session.
     pub(super) fn client_for_worker_message(
         &self,
-        said: &Said<'_>,
+        said: &WorkerMessage<'_>,
         named: &NamedRequest,
     ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
-        let &Said { from: worker, line, ref id, .. } = said;
+        let &WorkerMessage { from: worker, line, ref id, .. } = said;
         let only = || only_client(&self.ctx, &self.requests, worker).map(Peer::Client);
         let unknown = |reason: Reason| Refusal(reason, reason.help().into());
         let name = session_named(line);
@@ -539,8 +544,8 @@ impl Bus {
 
     /// Broadcasts a worker's message that names no client, if it is of that kind. None if it is not, or no client is
     /// connected.
-    pub(crate) fn tell_all(&mut self, said: &Said<'_>) -> Option<Flow> {
-        let &Said { from: worker, line, ref id, .. } = said;
+    pub(crate) fn tell_all(&mut self, said: &WorkerMessage<'_>) -> Option<Flow> {
+        let &WorkerMessage { from: worker, line, ref id, .. } = said;
         let kind = ForAll::of(line).filter(|_| id.is_none())?;
         let audience = &self.ctx.workers.get(worker)?.audience();
         if !audience.has_others() || kind == ForAll::Login && !audience.is_one_user() {
@@ -550,9 +555,9 @@ impl Bus {
         if kind == ForAll::Login {
             for client in &all {
                 match self.make_room_at_client(worker, *client, false) {
-                    Room::Free => {}
-                    Room::Wait => return Some(Flow::Blocked),
-                    Room::Closed => return self.tell_all(said),
+                    OutputRoom::Free => {}
+                    OutputRoom::Wait => return Some(Flow::Blocked),
+                    OutputRoom::Closed => return self.tell_all(said),
                 }
             }
         }
@@ -629,14 +634,14 @@ impl Sessions {
         &mut self,
         ctx: &mut Ctx,
         requests: &Requests,
-        verb: Verb,
+        verb: KnownMethod,
         succeeded: bool,
         sessions: [Option<SessionKey>; 2],
     ) {
         for session in sessions.into_iter().flatten() {
-            if verb == Verb::Close && succeeded {
+            if verb == KnownMethod::Close && succeeded {
                 self.end(ctx, session);
-            } else if verb == Verb::Load && !succeeded {
+            } else if verb == KnownMethod::Load && !succeeded {
                 // What is still pending there may be its former owner's: that is no reason to keep it.
                 let is_asked_for = self.get(session).is_some_and(Session::is_asked_for);
                 if is_asked_for && !self.owner_waits_in(ctx, requests, session) {
@@ -651,14 +656,14 @@ impl Sessions {
     /// level.
     fn succeed(&mut self, ctx: &mut Ctx, loads: bool, [first, second]: [Option<SessionKey>; 2]) {
         if let Some(leading) = first.filter(|_| second.is_some()) {
-            self.confirm(ctx, leading, Event::Answered);
+            self.confirm(ctx, leading, SessionEvent::Answered);
             if loads {
-                self.step(leading, Event::LoadedLate);
+                self.step(leading, SessionEvent::LoadedLate);
             }
         }
         match second.or(first) {
             Some(session) if loads => self.issue(ctx, session, false),
-            Some(session) => self.confirm(ctx, session, Event::Answered),
+            Some(session) => self.confirm(ctx, session, SessionEvent::Answered),
             None => {}
         }
     }

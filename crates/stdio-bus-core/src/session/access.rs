@@ -63,10 +63,10 @@
 //!
 //! A client without access learns nothing of others: every reason has the same text.
 
-use super::state::State;
+use super::state::SessionState;
 use super::table::{Session, Sessions};
 use crate::ctx::Ctx;
-use crate::message::{Refusal, Verb};
+use crate::message::{KnownMethod, Refusal};
 use crate::peer::{ClientKey, SessionKey, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{SessionAccess, Settings};
@@ -74,7 +74,7 @@ use crate::worker::Worker;
 
 /// Where in a message a session is named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum NamedAt {
     /// At top level only.
     Alone,
     /// In the params, with no other one elsewhere.
@@ -88,8 +88,8 @@ pub(crate) enum Place {
 /// A session that a client's message names.
 pub(crate) struct Naming<'a> {
     pub client: ClientKey,
-    pub verb: Verb,
-    pub place: Place,
+    pub verb: KnownMethod,
+    pub place: NamedAt,
     pub name: &'a [u8],
 }
 
@@ -127,12 +127,12 @@ enum How {
     Cancel,
 }
 
-impl From<Verb> for How {
-    fn from(verb: Verb) -> Self {
+impl From<KnownMethod> for How {
+    fn from(verb: KnownMethod) -> Self {
         match verb {
-            Verb::Load => Self::Load,
-            Verb::Fork => Self::Fork,
-            Verb::Cancel(_) => Self::Cancel,
+            KnownMethod::Load => Self::Load,
+            KnownMethod::Fork => Self::Fork,
+            KnownMethod::Cancel(_) => Self::Cancel,
             _ => Self::Usual,
         }
     }
@@ -141,13 +141,13 @@ impl From<Verb> for How {
 /// Who has a session that a client asks for: the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
-    Asker(State),
+    Asker(SessionState),
     /// Its owner has left, and the worker may still know the name.
     Reserved,
     /// An older connection of the asker's verified name, on the same listener.
-    OlderName(State),
+    OlderName(SessionState),
     /// A newer connection of that name.
-    NewerName(State),
+    NewerName(SessionState),
     Another,
 }
 
@@ -161,28 +161,28 @@ enum Cell {
 }
 
 /// The cell of a name that no client has on this worker.
-fn of_nobody(is_alone: bool, how: How, place: Place) -> Cell {
+fn of_nobody(is_alone: bool, how: How, place: NamedAt) -> Cell {
     match (how, place) {
         // It names the request, and the session only beside it: a guess in the params would be read.
-        (How::Cancel, Place::Params | Place::Second) => Cell::NoGuess(Use::None),
-        (How::Cancel, Place::Alone | Place::Leading) => Cell::Open(Use::None),
+        (How::Cancel, NamedAt::Params | NamedAt::Second) => Cell::NoGuess(Use::None),
+        (How::Cancel, NamedAt::Alone | NamedAt::Leading) => Cell::Open(Use::None),
         // The answer names the session that is made; its source stays nobody's.
         (How::Fork, _) => Cell::Open(Use::None),
         // The only client of a worker needs no claim on what it says beside the route.
-        (_, Place::Second) if is_alone => Cell::Open(Use::None),
+        (_, NamedAt::Second) if is_alone => Cell::Open(Use::None),
         // The worker may know the name from before.
-        (How::Load, Place::Alone | Place::Params | Place::Second) => Cell::Open(Use::Ask),
+        (How::Load, NamedAt::Alone | NamedAt::Params | NamedAt::Second) => Cell::Open(Use::Ask),
         // What only determines the route is claimed by who comes first (spec 6.1.1).
-        (How::Load, Place::Leading) | (How::Usual, Place::Alone | Place::Leading) => Cell::Open(Use::Claim),
+        (How::Load, NamedAt::Leading) | (How::Usual, NamedAt::Alone | NamedAt::Leading) => Cell::Open(Use::Claim),
         // So is what the worker reads, unless it gives out names itself.
-        (How::Usual, Place::Params | Place::Second) => Cell::NoGuess(Use::Claim),
+        (How::Usual, NamedAt::Params | NamedAt::Second) => Cell::NoGuess(Use::Claim),
     }
 }
 
 /// The cell of a session on a worker that clients share.
-fn on_shared_worker(key: SessionKey, holder: Holder, how: How, place: Place) -> Cell {
-    use State::{Asked, Attested, Claimed, Given, Lent, Loaded, Used};
-    let is_read = matches!(place, Place::Params | Place::Second);
+fn on_shared_worker(key: SessionKey, holder: Holder, how: How, place: NamedAt) -> Cell {
+    use SessionState::{Asked, Attested, Claimed, Given, Lent, Loaded, Used};
+    let is_read = matches!(place, NamedAt::Params | NamedAt::Second);
     match (holder, how) {
         // Its owner may always ask for it again, and cancel what it has asked in it.
         (Holder::Asker(_), How::Load | How::Fork | How::Cancel) => Cell::Open(Use::Own(key)),
@@ -195,15 +195,15 @@ fn on_shared_worker(key: SessionKey, holder: Holder, how: How, place: Place) -> 
         (Holder::Asker(Loaded | Given), How::Usual) => Cell::Open(Use::Own(key)),
 
         // Its owner has left: the worker decides who gets it.
-        (Holder::Reserved, How::Load) if place != Place::Leading => Cell::Open(Use::Lend(key)),
+        (Holder::Reserved, How::Load) if place != NamedAt::Leading => Cell::Open(Use::Lend(key)),
         // It is copied, and stays reserved.
-        (Holder::Reserved, How::Fork) if place != Place::Leading => Cell::Open(Use::None),
+        (Holder::Reserved, How::Fork) if place != NamedAt::Leading => Cell::Open(Use::None),
         // Whoever does not ask the worker for it may not touch it.
         (Holder::Reserved, _) => Cell::Denied,
 
         // Nobody takes a session over in passing.
         (Holder::OlderName(_) | Holder::NewerName(_), How::Fork | How::Cancel) => Cell::Denied,
-        (Holder::OlderName(_) | Holder::NewerName(_), _) if place == Place::Second => Cell::Denied,
+        (Holder::OlderName(_) | Holder::NewerName(_), _) if place == NamedAt::Second => Cell::Denied,
         // The newer connection has it: only who asks for the session gets it back, so that two do not take it from each
         // other by accident.
         (Holder::NewerName(_), How::Usual) => Cell::Denied,
@@ -231,19 +231,19 @@ fn where_all_share(key: SessionKey, holder: Holder, how: How) -> Cell {
 
 /// The cell of a session on a worker that has one client. A late answer gave out what is not its own: there is no other
 /// client to protect.
-fn on_worker_of_one_client(key: SessionKey, holder: Holder, how: How, place: Place) -> Cell {
+fn on_worker_of_one_client(key: SessionKey, holder: Holder, how: How, place: NamedAt) -> Cell {
     match (holder, how) {
         (Holder::Asker(_), _) => Cell::Open(Use::Own(key)),
         (_, How::Cancel) => Cell::Open(Use::None),
         // It gets an owner again.
-        (Holder::Reserved, How::Load) if place != Place::Second => Cell::Open(Use::Lend(key)),
+        (Holder::Reserved, How::Load) if place != NamedAt::Second => Cell::Open(Use::Lend(key)),
         _ => Cell::Open(Use::Own(key)),
     }
 }
 
 /// What an access depends on beside the session.
 #[derive(Clone, Copy, Debug)]
-struct Terms {
+struct AccessTerms {
     /// The worker serves one client alone.
     is_alone: bool,
     /// All clients may use every session (`session_access`).
@@ -266,11 +266,11 @@ enum Obstacle {
 }
 
 /// The tables, and then the rules in order: see the top of the file.
-fn decide(terms: Terms, found: Option<(SessionKey, Holder)>, how: How, place: Place) -> Result<Use, Obstacle> {
+fn decide(terms: AccessTerms, found: Option<(SessionKey, Holder)>, how: How, place: NamedAt) -> Result<Use, Obstacle> {
     let cell = match found {
         None => of_nobody(terms.is_alone, how, place),
         // If all share, what a message says beside its route is shared on a worker of one client, too.
-        Some((key, holder)) if terms.is_alone && !(terms.is_shared && place == Place::Second) => {
+        Some((key, holder)) if terms.is_alone && !(terms.is_shared && place == NamedAt::Second) => {
             on_worker_of_one_client(key, holder, how, place)
         }
         Some((key, holder)) if terms.is_shared => where_all_share(key, holder, how),
@@ -291,7 +291,7 @@ fn decide(terms: Terms, found: Option<(SessionKey, Holder)>, how: How, place: Pl
     }
     // Some agents count their sessions from one in each process: one that was made for the asker may be used, even if
     // another user has one of that name. Only to load it would reach the other one.
-    let is_made_for_asker = how == How::Usual && holder == Some(Holder::Asker(State::Given));
+    let is_made_for_asker = how == How::Usual && holder == Some(Holder::Asker(SessionState::Given));
     let is_bound = terms.is_bound_to_another && how != How::Cancel && !is_made_for_asker;
     open.filter(|_| !is_bound).ok_or(Obstacle::Denied)
 }
@@ -303,10 +303,10 @@ impl Session {
     #[inline]
     pub(crate) fn is_open_at_once(&self, has_bonds: bool, gives_out_names: impl FnOnce() -> bool) -> bool {
         match self.state {
-            State::Given => true,
-            State::Loaded => !has_bonds,
-            State::Claimed | State::Used => !has_bonds && !gives_out_names(),
-            State::Asked | State::Lent | State::Attested => false,
+            SessionState::Given => true,
+            SessionState::Loaded => !has_bonds,
+            SessionState::Claimed | SessionState::Used => !has_bonds && !gives_out_names(),
+            SessionState::Asked | SessionState::Lent | SessionState::Attested => false,
         }
     }
 
@@ -320,15 +320,15 @@ impl Session {
     ) -> Option<ClientKey> {
         let is_its_owner = match self.state {
             // The worker has given it to its owner.
-            State::Loaded | State::Given => true,
+            SessionState::Loaded | SessionState::Given => true,
             // That depends on its parent.
             _ if self.parent.is_some() => false,
             // Its owner has asked for it: the worker replays the history before it answers.
-            State::Asked | State::Attested => true,
+            SessionState::Asked | SessionState::Attested => true,
             // Others may have had it: only if its owner alone waits in it.
-            State::Lent => self.pending == 1 && owner_waits(),
+            SessionState::Lent => self.pending == 1 && owner_waits(),
             // The worker may be giving this name to another client just now.
-            State::Claimed | State::Used => !is_one_made(),
+            SessionState::Claimed | SessionState::Used => !is_one_made(),
         };
         self.client.filter(|_| is_its_owner)
     }
@@ -347,7 +347,7 @@ impl Sessions {
         let found = key.and_then(|key| Some((key, self.holder(ctx, self.get(key)?, of.client))));
         let is_shared = ctx.settings.shares_sessions();
         let at = ctx.workers.get(worker);
-        let terms = Terms {
+        let terms = AccessTerms {
             is_alone: at.is_some_and(|at| at.owner().is_some()),
             is_shared,
             gives_out_names: !is_shared && at.is_some_and(|at| self.issues_names(at)),
@@ -405,10 +405,17 @@ mod tests {
     use crate::peer::Moment;
     use crate::table::Table;
 
-    const STATES: [State; 7] =
-        [State::Asked, State::Lent, State::Claimed, State::Used, State::Attested, State::Loaded, State::Given];
+    const STATES: [SessionState; 7] = [
+        SessionState::Asked,
+        SessionState::Lent,
+        SessionState::Claimed,
+        SessionState::Used,
+        SessionState::Attested,
+        SessionState::Loaded,
+        SessionState::Given,
+    ];
     const HOWS: [How; 4] = [How::Usual, How::Load, How::Fork, How::Cancel];
-    const PLACES: [Place; 4] = [Place::Alone, Place::Params, Place::Leading, Place::Second];
+    const PLACES: [NamedAt; 4] = [NamedAt::Alone, NamedAt::Params, NamedAt::Leading, NamedAt::Second];
 
     /// A key, of which the rules only tell whether there is one.
     fn key() -> SessionKey {
@@ -422,10 +429,10 @@ mod tests {
     }
 
     /// All that may be.
-    fn all_terms() -> impl Iterator<Item = Terms> {
+    fn all_terms() -> impl Iterator<Item = AccessTerms> {
         let all = (0..32).map(|bits| {
             let has = |bit: u32| bits >> bit & 1 != 0;
-            Terms {
+            AccessTerms {
                 is_alone: has(0),
                 is_shared: has(1),
                 gives_out_names: has(2),
@@ -437,7 +444,7 @@ mod tests {
             .filter(|terms| !(terms.is_bound_to_another && terms.is_shared))
     }
 
-    fn all(mut each: impl FnMut(Terms, Option<(SessionKey, Holder)>, How, Place)) {
+    fn all(mut each: impl FnMut(AccessTerms, Option<(SessionKey, Holder)>, How, NamedAt)) {
         let found = holders().into_iter().map(|holder| Some((key(), holder))).chain([None]).collect::<Vec<_>>();
         for terms in all_terms() {
             for found in &found {
@@ -453,20 +460,20 @@ mod tests {
         rows.filter(|row: &Vec<_>| row.len() == 12).collect()
     }
 
-    fn column(how: How, place: Place) -> usize {
+    fn column(how: How, place: NamedAt) -> usize {
         let of_asked = match place {
-            Place::Alone | Place::Params => 0,
-            Place::Leading => 1,
-            Place::Second => 2,
+            NamedAt::Alone | NamedAt::Params => 0,
+            NamedAt::Leading => 1,
+            NamedAt::Second => 2,
         };
         match (how, place) {
-            (How::Usual, Place::Alone | Place::Leading) => 1,
-            (How::Usual, Place::Params) => 2,
-            (How::Usual, Place::Second) => 3,
+            (How::Usual, NamedAt::Alone | NamedAt::Leading) => 1,
+            (How::Usual, NamedAt::Params) => 2,
+            (How::Usual, NamedAt::Second) => 3,
             (How::Load, _) => 4 + of_asked,
             (How::Fork, _) => 7 + of_asked,
-            (How::Cancel, Place::Alone | Place::Leading) => 10,
-            (How::Cancel, Place::Params | Place::Second) => 11,
+            (How::Cancel, NamedAt::Alone | NamedAt::Leading) => 10,
+            (How::Cancel, NamedAt::Params | NamedAt::Second) => 11,
         }
     }
 
@@ -476,9 +483,9 @@ mod tests {
             ["A worker that clients share:", "to any worker then:", "A worker that has"].map(table);
         all(|terms, found, how, place| {
             let table = match terms {
-                Terms { is_shared: true, .. } if found.is_some() && place == Place::Second => &shared,
-                Terms { is_alone: true, .. } => &alone,
-                Terms { is_shared: true, .. } => &shared,
+                AccessTerms { is_shared: true, .. } if found.is_some() && place == NamedAt::Second => &shared,
+                AccessTerms { is_alone: true, .. } => &alone,
+                AccessTerms { is_shared: true, .. } => &shared,
                 _ => &private,
             };
             let holder = found.map(|(_, holder)| holder);
@@ -488,12 +495,12 @@ mod tests {
             let cell = row[column(how, place)];
             let is_denied = cell == "-" || cell.ends_with('~') && terms.gives_out_names;
             let is_anothers = !matches!(holder, None | Some(Holder::Asker(_)));
-            let is_made_for_asker = how == How::Usual && holder == Some(Holder::Asker(State::Given));
+            let is_made_for_asker = how == How::Usual && holder == Some(Holder::Asker(SessionState::Given));
             let expected = match terms {
                 _ if is_anothers && is_denied => "Denied",
-                Terms { takes_messages: false, .. } => "Lost",
+                AccessTerms { takes_messages: false, .. } => "Lost",
                 _ if is_denied => "Denied",
-                Terms { is_bound_to_another: true, .. } if how != How::Cancel && !is_made_for_asker => "Denied",
+                AccessTerms { is_bound_to_another: true, .. } if how != How::Cancel && !is_made_for_asker => "Denied",
                 _ => cell.trim_end_matches('~'),
             };
             let is = match decide(terms, found, how, place) {
@@ -519,7 +526,7 @@ mod tests {
     }
 
     /// A session of some client.
-    fn session(state: State) -> Session {
+    fn session(state: SessionState) -> Session {
         let worker = Table::<(), 'w'>::new(1).insert(()).unwrap();
         let client = Table::<(), 'c'>::new(1).insert(()).unwrap();
         let mut session = Session::new(Moment(0), worker, b"s", state);
@@ -538,9 +545,9 @@ mod tests {
             }) {
                 session.pending = pending;
                 let expected = match state {
-                    State::Asked | State::Attested | State::Loaded | State::Given => true,
-                    State::Lent => pending == 1 && owner_waits,
-                    State::Claimed | State::Used => !is_one_made,
+                    SessionState::Asked | SessionState::Attested | SessionState::Loaded | SessionState::Given => true,
+                    SessionState::Lent => pending == 1 && owner_waits,
+                    SessionState::Claimed | SessionState::Used => !is_one_made,
                 };
                 assert_eq!(is_meant(&session, is_one_made, owner_waits), expected, "{state:?} {pending}");
             }

@@ -17,7 +17,7 @@ use ndjson_scan::Span;
 
 use crate::ctx::Ctx;
 use crate::message::{Parsed, session_named};
-use crate::peer::{Moment, SessionKey, Text, WorkerKey};
+use crate::peer::{Moment, SessionKey, ShortText, WorkerKey};
 use crate::refusals::send_error;
 use crate::reply::Delivered;
 use crate::report::Reason;
@@ -38,11 +38,11 @@ const LONGEST_FOR_CHILD: Duration = Duration::from_secs(5);
 /// A line that waits for its session.
 pub(crate) struct EarlyLine {
     /// The session that it names.
-    session: Text,
+    session: ShortText,
     /// With its newline.
-    line: Text,
+    line: ShortText,
     /// The id of a request, as written.
-    id: Option<Text>,
+    id: Option<ShortText>,
     /// No request for a session was pending when it came: only an announcement makes its session known.
     is_for_child: bool,
     /// When it stops waiting.

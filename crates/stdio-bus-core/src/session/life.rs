@@ -5,7 +5,7 @@ use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
-use super::state::{Event, State};
+use super::state::{SessionEvent, SessionState};
 use super::table::{Session, Sessions};
 use crate::ctx::Ctx;
 use crate::fleet::roll::notice_end_of_work;
@@ -94,7 +94,7 @@ impl Sessions {
         client: ClientKey,
         worker: WorkerKey,
         name: &[u8],
-        state: State,
+        state: SessionState,
     ) -> Option<SessionKey> {
         if self.is_full() && !self.evict_for(ctx, client) {
             ctx.penalise_refusal(client);
@@ -104,7 +104,7 @@ impl Sessions {
         let at_worker = &mut ctx.workers.get_mut(worker)?.end_mut().sessions;
         let key = self.insert(ctx.time.now(), worker, at_worker, name, state)?;
         self.give_to(ctx, key, client);
-        self.schedule(ctx, state < State::Used);
+        self.schedule(ctx, state < SessionState::Used);
         Some(key)
     }
 
@@ -132,7 +132,7 @@ impl Sessions {
     pub(crate) fn give_up(&mut self, ctx: &mut Ctx, key: SessionKey, is_refused: bool) {
         let Some(session) = self.get(key).filter(|session| session.client.is_some()) else { return };
         // A child stays with its parent, whose owner it has.
-        if is_refused && (session.state >= State::Used || session.parent.is_some()) {
+        if is_refused && (session.state >= SessionState::Used || session.parent.is_some()) {
             return;
         }
         if !session.is_known && session.pending == 0 {
@@ -162,7 +162,7 @@ impl Sessions {
     }
 
     /// The worker has answered a request in this session with a result.
-    pub(crate) fn confirm(&mut self, ctx: &mut Ctx, key: SessionKey, event: Event) {
+    pub(crate) fn confirm(&mut self, ctx: &mut Ctx, key: SessionKey, event: SessionEvent) {
         self.step(key, event);
         let Some(session) = self.get(key).filter(|session| session.state.is_issued()) else { return };
         let name = session.name.clone();
@@ -172,14 +172,14 @@ impl Sessions {
     /// The worker has given this session to its owner, by creating or loading it.
     pub(crate) fn issue(&mut self, ctx: &mut Ctx, key: SessionKey, is_made: bool) {
         let Some(session) = self.get(key) else { return };
-        let mut event = if is_made { Event::Made } else { Event::Loaded };
+        let mut event = if is_made { SessionEvent::Made } else { SessionEvent::Loaded };
         if let (false, Some(owner)) = (session.state.is_issued(), session.client) {
             let (worker, name) = (session.worker, session.name.clone());
             // Given out by itself ahead of its parent: what becomes of the parent does not change that.
             self.leave_family(key);
             self.bind(ctx, owner, worker, name.as_bytes());
             if !is_made && self.is_bound_to_another(ctx, owner, worker, name.as_bytes()) {
-                event = Event::LoadedForAnotherName;
+                event = SessionEvent::LoadedForAnotherName;
             }
             for child in self.family_of(key) {
                 let name = self.get(child).map(|child| child.name.clone());
@@ -210,7 +210,7 @@ impl Sessions {
                     self.mark_issuing(ctx, worker);
                     self.issue(ctx, key, true);
                 } else {
-                    self.confirm(ctx, key, Event::Answered);
+                    self.confirm(ctx, key, SessionEvent::Answered);
                 }
                 return true;
             }
@@ -226,7 +226,7 @@ impl Sessions {
         self.mark_issuing(ctx, worker);
         self.warn_of_double(ctx, client, worker, name);
         ctx.clients.forget_lost(client, name);
-        let has_room = self.open(ctx, client, worker, name, State::Given).is_some();
+        let has_room = self.open(ctx, client, worker, name, SessionState::Given).is_some();
         if has_room {
             self.bind(ctx, client, worker, name);
         }
@@ -266,17 +266,17 @@ impl Sessions {
             // A name that the worker knew before is not newly given out: a client may have loaded it.
             Some((_, session)) if session.is_known => return,
             // A client that asks the worker for it is as one that asks for a held name.
-            Some((key, session)) if session.state == State::Asked => {
-                self.step(key, Event::Unseen);
+            Some((key, session)) if session.state == SessionState::Asked => {
+                self.step(key, SessionEvent::Unseen);
                 return;
             }
             Some((key, _)) => self.end(ctx, key),
             None => {}
         }
         let Some(at) = ctx.workers.get_mut(worker) else { return };
-        let made = self.insert(Moment::default(), worker, &mut at.end_mut().sessions, name, State::Lent);
+        let made = self.insert(Moment::default(), worker, &mut at.end_mut().sessions, name, SessionState::Lent);
         if let Some(key) = made {
-            self.step(key, Event::Unseen);
+            self.step(key, SessionEvent::Unseen);
             self.reserve(ctx, key);
         }
     }

@@ -20,9 +20,9 @@
 //!
 //! After any event but an answer the worker may know the name for good, and that never changes.
 
-/// The state of a session. In those below [`State::Used`] its owner has got no answer.
+/// The state of a session. In those below [`SessionState::Used`] its owner has got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum State {
+pub(crate) enum SessionState {
     /// The name was free, and its owner has asked the worker for it.
     Asked,
     /// Others may have had it, and its owner, if it has one, has asked the worker for it.
@@ -41,7 +41,7 @@ pub(crate) enum State {
 
 /// What a worker's answer means for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum SessionEvent {
     /// A request in it was answered with a result.
     Answered,
     /// The worker has loaded it for its owner.
@@ -57,9 +57,9 @@ pub(crate) enum Event {
 }
 
 /// See the table at the top of the file, which a test compares with this function.
-pub(crate) fn step(state: State, event: Event) -> State {
-    use Event as E;
-    use State as S;
+pub(crate) fn step(state: SessionState, event: SessionEvent) -> SessionState {
+    use SessionEvent as E;
+    use SessionState as S;
     match event {
         E::Answered if state == S::Claimed => S::Used,
         E::Answered if state < S::Used => S::Attested,
@@ -71,7 +71,7 @@ pub(crate) fn step(state: State, event: Event) -> State {
     }
 }
 
-impl State {
+impl SessionState {
     /// Whether the worker has given it to its owner.
     #[inline]
     pub(super) fn is_issued(self) -> bool {
@@ -89,11 +89,18 @@ impl State {
 mod tests {
     use super::*;
 
-    use Event::{Answered, Loaded, LoadedForAnotherName, LoadedLate, Made, Unseen};
+    use SessionEvent::{Answered, Loaded, LoadedForAnotherName, LoadedLate, Made, Unseen};
 
-    const STATES: [State; 7] =
-        [State::Asked, State::Lent, State::Claimed, State::Used, State::Attested, State::Loaded, State::Given];
-    const EVENTS: [Event; 6] = [Answered, Loaded, LoadedForAnotherName, Made, LoadedLate, Unseen];
+    const STATES: [SessionState; 7] = [
+        SessionState::Asked,
+        SessionState::Lent,
+        SessionState::Claimed,
+        SessionState::Used,
+        SessionState::Attested,
+        SessionState::Loaded,
+        SessionState::Given,
+    ];
+    const EVENTS: [SessionEvent; 6] = [Answered, Loaded, LoadedForAnotherName, Made, LoadedLate, Unseen];
 
     #[test]
     fn the_table_at_the_top_matches_the_code() {

@@ -2,18 +2,18 @@
 //! 3). Owners and workers list their sessions, and the positions in these lists are kept here.
 //!
 //! Invariants: every index entry points at a live slot; a session has a live worker, and a live owner or none; a name
-//! without one is [`State::Lent`].
+//! without one is [`SessionState::Lent`].
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Deref;
 use core::time::Duration;
 
-use super::state::{Event, State, step};
+use super::state::{SessionEvent, SessionState, step};
 use super::tombstones::Bonds;
 use crate::fleet::worker::Worker;
 use crate::index::PoolId;
-use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
+use crate::peer::{ClientKey, Moment, SessionKey, ShortText, WorkerKey};
 use crate::settings::MAX_SESSIONS;
 use crate::table::{Index, Table};
 
@@ -34,9 +34,9 @@ pub(crate) struct Session {
     /// The worker it is bound to.
     pub(super) worker: WorkerKey,
     /// The decoded sessionId.
-    pub(super) name: Text,
+    pub(super) name: ShortText,
     /// What its owner has proved.
-    pub(super) state: State,
+    pub(super) state: SessionState,
     /// Its name has no backslash: a token with the same bytes between its quotes is that name, and has no escape.
     pub(super) has_plain_name: bool,
     /// The worker may know the name for good, so that it outlives its owner.
@@ -59,14 +59,14 @@ pub(crate) struct Session {
 
 impl Session {
     /// A session without a past.
-    pub(super) fn new(now: Moment, worker: WorkerKey, name: &[u8], state: State) -> Self {
+    pub(super) fn new(now: Moment, worker: WorkerKey, name: &[u8], state: SessionState) -> Self {
         Self {
             client: None,
             worker,
             name: name.into(),
             has_plain_name: !name.contains(&b'\\'),
             state,
-            is_known: state == State::Given,
+            is_known: state == SessionState::Given,
             is_working: false,
             pending: 0,
             used: now,
@@ -90,7 +90,7 @@ impl Session {
     }
 
     /// The decoded sessionId.
-    pub(crate) fn name(&self) -> &Text {
+    pub(crate) fn name(&self) -> &ShortText {
         &self.name
     }
 
@@ -131,9 +131,9 @@ impl Session {
             return "issued";
         }
         match self.state {
-            State::Claimed | State::Asked | State::Lent => "claimed",
-            State::Used | State::Attested => "confirmed",
-            State::Loaded | State::Given => "issued",
+            SessionState::Claimed | SessionState::Asked | SessionState::Lent => "claimed",
+            SessionState::Used | SessionState::Attested => "confirmed",
+            SessionState::Loaded | SessionState::Given => "issued",
         }
     }
 }
@@ -449,7 +449,7 @@ impl Sessions {
         worker: WorkerKey,
         at_worker: &mut SessionList,
         name: &[u8],
-        state: State,
+        state: SessionState,
     ) -> Option<SessionKey> {
         debug_assert!(self.of_worker(worker, name).is_none());
         let key = self.table.insert(Session::new(now, worker, name, state))?;
@@ -485,9 +485,9 @@ impl Sessions {
     }
 
     /// Applies an event to a session. A reserved name has no owner to prove anything.
-    pub(crate) fn step(&mut self, key: SessionKey, event: Event) {
+    pub(crate) fn step(&mut self, key: SessionKey, event: SessionEvent) {
         let Some(session) = self.table.get_mut(key) else { return };
-        session.is_known |= event != Event::Answered;
+        session.is_known |= event != SessionEvent::Answered;
         if session.client.is_none() {
             return;
         }
@@ -500,7 +500,7 @@ impl Sessions {
 
     /// The children of a session are its owner's as surely as it is.
     #[cold]
-    fn share_state(&mut self, parent: SessionKey, state: State) {
+    fn share_state(&mut self, parent: SessionKey, state: SessionState) {
         for child in self.family_of(parent) {
             if let Some(child) = self.table.get_mut(child) {
                 child.state = state;
@@ -509,7 +509,7 @@ impl Sessions {
     }
 
     /// Applies an event to all of these.
-    pub(crate) fn step_all(&mut self, keys: [Option<SessionKey>; 2], event: Event) {
+    pub(crate) fn step_all(&mut self, keys: [Option<SessionKey>; 2], event: SessionEvent) {
         keys.into_iter().flatten().for_each(|key| self.step(key, event));
     }
 
@@ -522,8 +522,8 @@ impl Sessions {
             return None;
         }
         session.pending -= 1;
-        if succeeds && session.state < State::Used {
-            self.step(key, Event::Answered);
+        if succeeds && session.state < SessionState::Used {
+            self.step(key, SessionEvent::Answered);
         }
         Some(())
     }
@@ -552,7 +552,7 @@ impl Sessions {
         let may_go = |key: &SessionKey, at: &Session| at.pending == 0 && parents.binary_search(key).is_err();
         let found = keys.iter().filter_map(|key| Some((*key, self.get(*key)?)));
         let idle = found.filter(|(key, session)| may_go(key, session));
-        idle.min_by_key(|(_, session)| (session.state >= State::Used, session.used)).map(|(key, _)| key)
+        idle.min_by_key(|(_, session)| (session.state >= SessionState::Used, session.used)).map(|(key, _)| key)
     }
 
     /// Claims that were unused for a minute, with their owners.
@@ -563,7 +563,7 @@ impl Sessions {
         }
         self.claims_due = Moment::NEVER;
         for (key, session) in self.table.iter() {
-            let is_claim = session.state < State::Used && !session.is_known && session.parent.is_none();
+            let is_claim = session.state < SessionState::Used && !session.is_known && session.parent.is_none();
             let Some(owner) = session.client.filter(|_| is_claim) else {
                 continue;
             };
@@ -581,7 +581,7 @@ impl Sessions {
     pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
         self.holds += 1;
         let session = self.table.get_mut(key)?;
-        (session.held_as, session.state) = (self.holds, State::Lent);
+        (session.held_as, session.state) = (self.holds, SessionState::Lent);
         self.held.insert(self.holds, key);
         let (_, oldest) = self.held.first_key_value()?;
         (self.held.len() > MAX_HELD).then_some(*oldest)
@@ -599,7 +599,7 @@ impl Sessions {
         assert_eq!(self.table.iter().filter(|(_, session)| session.client.is_some()).count(), self.owned());
         for (key, session) in self.table.iter() {
             assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
-            assert!(session.client.is_some() || session.state == State::Lent);
+            assert!(session.client.is_some() || session.state == SessionState::Lent);
             assert!(session.client.is_some() || session.is_known || session.pending > 0, "a name is held for nothing");
             if let Some(parent) = session.parent {
                 let parent = self.get(parent).expect("a child ends with its parent");

@@ -1,7 +1,7 @@
 //! Workers that do not answer, and workers that end before they have.
 
 use super::*;
-use crate::overview::Name;
+use crate::overview::PeerName;
 
 fn patient() -> Bench {
     let pool = Pool { request_timeout: Some(seconds(5)), ..pool(1, Assignment::RoundRobin) };
@@ -119,7 +119,7 @@ fn a_worker_paused_for_lack_of_room_is_not_reported_as_silent() {
     assert_eq!(bench.count(Reason::WorkerSilent), 0);
     let row = bench.bus.view().worker_row(bench.now, 0).expect("it lives");
     let waits = row.link.waits_for.map(|it| (it.whom, it.time.as_secs()));
-    assert_eq!(waits, Some((Name::Client(0), 100)), "show waiting lists both peers");
+    assert_eq!(waits, Some((PeerName::Client(0), 100)), "show waiting lists both peers");
     bench.takes(client, 1000);
     assert!(!bench.is_paused(worker));
     bench.pass(seconds(61));

@@ -1,8 +1,8 @@
 //! The operator's view of the tables.
 
 use super::*;
-use crate::overview::{Level, Name};
-use crate::worker::State;
+use crate::overview::{FillLevel, PeerName};
+use crate::worker::WorkerState;
 
 const FIRST: WorkerName = WorkerName { pool: PoolId::at(0), place: 0, incarnation: 0 };
 
@@ -31,7 +31,7 @@ fn the_rows_of_a_client_and_a_worker_have_their_requests_and_sessions() {
     assert_eq!((row.link.asked, row.link.sessions, row.link.queued, row.link.waits_for), (1, 1, 0, None));
     assert_eq!(row.link.idle, seconds(1));
     let row = bench.bus.view().worker_row(bench.now, 0).expect("it is there");
-    assert_eq!((row.name, row.pid, row.state, row.owner), (FIRST, 100, State::Running, None));
+    assert_eq!((row.name, row.pid, row.state, row.owner), (FIRST, 100, WorkerState::Running, None));
     assert_eq!((row.link.to_answer, row.link.sessions, row.link.queued), (1, 1, 40));
     assert!(bench.bus.view().client_row(bench.now, 1).is_none() && bench.bus.view().worker_row(bench.now, 7).is_none());
 }
@@ -45,13 +45,13 @@ fn sessions_and_requests_are_shown_by_their_names() {
     bench.pass(seconds(4));
     let session = bench.bus.view().session_row(bench.now, 0).expect("it is there");
     assert_eq!((session.name, session.client, session.rank), (&b"s"[..], Some(0), "claimed"));
-    assert_eq!((session.worker, session.pending), (Some(Name::Worker(FIRST)), 2), "one in each direction");
+    assert_eq!((session.worker, session.pending), (Some(PeerName::Worker(FIRST)), 2), "one in each direction");
     let request = bench.request_row(0).expect("it is there");
-    assert_eq!((request.asker, request.answerer), (Some(Name::Client(0)), Some(Name::Worker(FIRST))));
+    assert_eq!((request.asker, request.answerer), (Some(PeerName::Client(0)), Some(PeerName::Worker(FIRST))));
     assert!(request.id.contains('a') && request.age.abs_diff(seconds(4)) < milliseconds(1), "{request:?}");
     assert_eq!(bench.bus.view().request_age(bench.now, 0).map(|(pool, _)| pool.index()), Some(0));
     let request = bench.request_row(1).expect("it is there");
-    assert_eq!((request.asker, request.answerer), (Some(Name::Worker(FIRST)), Some(Name::Client(0))));
+    assert_eq!((request.asker, request.answerer), (Some(PeerName::Worker(FIRST)), Some(PeerName::Client(0))));
     bench.breaks(client);
     assert_eq!(bench.request_row(0).and_then(|request| request.asker), None);
     assert_eq!(bench.bus.view().request_age(bench.now, 0), None, "its asker does not wait");
@@ -71,8 +71,8 @@ fn every_entry_of_a_table_is_in_one_of_its_slots() {
     let slots = 0..bus.view().request_slots();
     assert_eq!(slots.filter_map(|slot| bench.request_row(slot)).count(), 20);
     let levels = bus.view().levels();
-    assert_eq!((levels.clients, levels.sessions.used), (Level { used: 20, most: 1024 }, 20));
-    assert_eq!((levels.requests, levels.worker_requests.used), (Level { used: 20, most: 4096 }, 0));
+    assert_eq!((levels.clients, levels.sessions.used), (FillLevel { used: 20, most: 1024 }, 20));
+    assert_eq!((levels.requests, levels.worker_requests.used), (FillLevel { used: 20, most: 4096 }, 0));
     assert!(bus.view().client_numbered(19).is_some() && bus.view().client_numbered(20).is_none());
     assert!(bus.view().worker_at(0, 2).is_some() && bus.view().worker_at(0, 3).is_none());
 }

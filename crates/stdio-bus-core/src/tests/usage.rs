@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::origin::Names;
-use crate::usage::{Consumer, Kind, Used, Who};
+use crate::usage::{Consumer, UsageKind, Used, Who};
 
 const FIRST: &str = "192.0.2.1";
 const SECOND: &str = "192.0.2.2";
@@ -31,7 +31,7 @@ fn pass(bench: &mut Bench, time: Duration) {
     bench.pass(Duration::from_secs(time.as_secs() % 10));
 }
 
-fn consumers(bench: &Bench, kind: Kind, most: usize) -> Vec<Consumer> {
+fn consumers(bench: &Bench, kind: UsageKind, most: usize) -> Vec<Consumer> {
     bench.bus.view().consumers(bench.now, most).into_iter().filter(|row| row.kind == kind).collect()
 }
 
@@ -186,7 +186,7 @@ fn the_heaviest_come_first_by_their_largest_share_and_the_rest_is_one_row() {
             bench.read(bench.worker(0));
         }
     }
-    let rows = consumers(&bench, Kind::Source, 2);
+    let rows = consumers(&bench, UsageKind::Source, 2);
     let names: Vec<_> = rows.iter().map(|row| row.who.clone()).collect();
     let [with_time, with_bytes] = [4, 5].map(|nth| Some(Who::Source(source(&address(nth)))));
     assert_eq!(names, [with_time, with_bytes, None], "{rows:?}");
@@ -195,7 +195,7 @@ fn the_heaviest_come_first_by_their_largest_share_and_the_rest_is_one_row() {
     pass(&mut bench, seconds(80));
     let late = client_at(&mut bench, "192.0.2.9");
     ask(&mut bench, late, milliseconds(0));
-    let rows = consumers(&bench, Kind::Source, 2);
+    let rows = consumers(&bench, UsageKind::Source, 2);
     assert_eq!(rows[0].who, Some(Who::Source(source("192.0.2.9"))), "{rows:?}");
 }
 
@@ -216,7 +216,7 @@ fn however_many_names_come_the_heavy_ones_are_kept_and_no_usage_is_lost() {
         bench.breaks(client);
         bench.gone(client);
     }
-    let rows = consumers(&bench, Kind::Source, usize::MAX);
+    let rows = consumers(&bench, UsageKind::Source, usize::MAX);
     assert!(rows.len() <= 1024 + 1, "{}", rows.len());
     assert_eq!(of_source(&bench, FIRST).1, before);
     assert_eq!(rows.iter().map(|row| row.all.requests).sum::<u64>(), CAME as u64 + 3);
@@ -241,7 +241,7 @@ fn a_pool_that_takes_the_place_of_a_removed_one_has_used_nothing_and_no_usage_is
     bench.reload(&named("after"));
     bench.pass(seconds(1));
     let pools = |bench: &Bench| {
-        let rows = consumers(bench, Kind::Pool, 9).into_iter();
+        let rows = consumers(bench, UsageKind::Pool, 9).into_iter();
         rows.map(|row| (row.who, row.all.requests, row.all.worker_time)).collect::<Vec<_>>()
     };
     assert_eq!(pools(&bench), [(None, 2, seconds(21))]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Call, End, Process, SimWorker, World, party};
 use crate::Draws;
-use crate::bus::overview::{Name, SessionRow};
+use crate::bus::overview::{PeerName, SessionRow};
 use crate::bus::port::{ClientKey, Close, Effect, Peer, Signal, WorkerKey};
 use crate::bus::report::{Reason, Report, WorkerName};
 use crate::line::Party;
@@ -221,7 +221,7 @@ impl World {
         let (bus, workers) = (&*self.bus, &self.workers);
         let rows = || (0..bus.view().session_slots()).filter_map(|slot| bus.view().session_row(self.now, slot));
         let is_left = |worker: usize, name: &str| {
-            let is_at = |row: &SessionRow<'_>| row.worker == Some(Name::Worker(workers[worker].name));
+            let is_at = |row: &SessionRow<'_>| row.worker == Some(PeerName::Worker(workers[worker].name));
             rows().any(|row| is_at(&row) && row.client.is_some() && row.name == name.as_bytes())
         };
         self.model.claims_expired(self.now, how_many, is_left, |party| over.contains(&party));

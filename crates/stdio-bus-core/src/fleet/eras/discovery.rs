@@ -84,7 +84,7 @@ impl Discovery {
 
 /// The state of a worker's `server/discover`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum ProbeState {
     /// It is not asked, or has answered with an error.
     #[default]
     None,
@@ -96,10 +96,10 @@ pub(crate) enum Question {
     Answered,
 }
 
-impl Question {
+impl ProbeState {
     /// Whether it may have pinned the worker to 2026-07-28.
     pub(crate) fn may_have_pinned(&self) -> bool {
-        matches!(self, Question::Late | Question::Answered)
+        matches!(self, ProbeState::Late | ProbeState::Answered)
     }
 }
 
@@ -146,15 +146,15 @@ impl Fleets {
     /// error. Returns whether it is one.
     pub(crate) fn take_era(&mut self, ctx: &mut Ctx, key: WorkerKey, id: &Id, is_result: bool) -> bool {
         let Some(worker) = ctx.workers.get_mut(key) else { return false };
-        if !matches!(worker.question, Question::Open | Question::Late)
+        if !matches!(worker.question, ProbeState::Open | ProbeState::Late)
             || Id::parse(id_of(worker.name.incarnation).as_bytes()).as_ref() != Ok(id)
         {
             return false;
         }
         ctx.workers_changed |= worker.answering.answers(false);
         let (answered, era) = match is_result {
-            true => (Question::Answered, Era::Modern),
-            false => (Question::None, Era::Legacy),
+            true => (ProbeState::Answered, Era::Modern),
+            false => (ProbeState::None, Era::Legacy),
         };
         let learned = self.pools.stop_asking(ctx, key, answered, era);
         self.follow_era(ctx, learned);
@@ -169,7 +169,7 @@ impl Fleets {
         if due > ctx.time.now() {
             return Some(due);
         }
-        let learned = self.pools.stop_asking(ctx, key, Question::Late, Era::Legacy);
+        let learned = self.pools.stop_asking(ctx, key, ProbeState::Late, Era::Legacy);
         self.follow_era(ctx, learned);
         None
     }
@@ -242,7 +242,7 @@ impl Pools {
         if let (Some(discovery), Some(worker)) = (discovery, worker)
             && discovery.wants_to_know(worker.tenure.generation())
         {
-            worker.question = Question::Open;
+            worker.question = ProbeState::Open;
         }
     }
 
@@ -277,17 +277,17 @@ impl Pools {
     }
 
     /// A worker has answered, or is late.
-    fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: Question, era: Era) -> Option<Learned> {
+    fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: ProbeState, era: Era) -> Option<Learned> {
         let worker = ctx.workers.get_mut(key)?;
         worker.question = question;
         let (pool, of) = (worker.fleet.pool, worker.tenure.generation());
         if let Some(discovery) = &mut self[pool].discovery {
             discovery.ends = match (question, discovery.ends_of(of)) {
-                (Question::Late, 1..) => (MOST_ENDS, of),
+                (ProbeState::Late, 1..) => (MOST_ENDS, of),
                 _ => (0, 0),
             };
         }
-        let known = if question == Question::Late { Known::Silent } else { Known::Answered };
+        let known = if question == ProbeState::Late { Known::Silent } else { Known::Answered };
         self.learn_era(ctx, pool, of, era, known)
     }
 
@@ -298,9 +298,9 @@ impl Pools {
         let discovery = self[pool].discovery.as_mut()?;
         let ends = discovery.ends_of(of);
         let was_in_vain = match worker.question {
-            Question::Open => !worker.process.was_killed(),
-            Question::Late => discovery.era == Some(Era::Legacy),
-            Question::None | Question::Answered => false,
+            ProbeState::Open => !worker.process.was_killed(),
+            ProbeState::Late => discovery.era == Some(Era::Legacy),
+            ProbeState::None | ProbeState::Answered => false,
         };
         if was_in_vain {
             discovery.ends = (ends + 1, of);
@@ -350,7 +350,7 @@ impl Workers {
     pub(crate) fn own_question(&self, key: WorkerKey) -> Option<Id> {
         let worker = self.get(key).filter(|worker| worker.end.to_answer.count() == 0)?;
         match worker.question {
-            Question::Open => Id::parse(id_of(worker.name.incarnation).as_bytes()).ok(),
+            ProbeState::Open => Id::parse(id_of(worker.name.incarnation).as_bytes()).ok(),
             _ => worker.greeting.asked_by_bus().cloned(),
         }
     }

@@ -83,7 +83,7 @@ impl Opening {
 }
 
 /// An `initialize` that a worker has not answered.
-pub(crate) struct Asked {
+pub(crate) struct PendingInitialize {
     /// Its id at the worker.
     pub(in crate::fleet) id: Id,
     pub(in crate::fleet) alike: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Asked {
 }
 
 /// The refusal of an `initialize`, while one that is alike is not answered yet.
-pub(crate) struct Refused {
+pub(crate) struct RefusedInitialize {
     pub(in crate::fleet) request: RequestKey,
     pub(in crate::fleet) alike: u64,
     pub(in crate::fleet) answer: KeptLine,
@@ -102,7 +102,7 @@ pub(crate) struct Refused {
     pub(in crate::fleet) until: Moment,
 }
 
-impl Refused {
+impl RefusedInitialize {
     /// The request, and the refusal that answers it.
     pub(crate) fn into_parts(self) -> (RequestKey, KeptLine) {
         (self.request, self.answer)
@@ -112,13 +112,13 @@ impl Refused {
 /// The `initialize` requests of the clients that share a worker.
 #[derive(Default)]
 pub(crate) struct Greeting {
-    pub(in crate::fleet) asked: Vec<Asked>,
+    pub(in crate::fleet) asked: Vec<PendingInitialize>,
     /// What those asked for that it has answered with a result.
     pub(in crate::fleet) accepted: Vec<u64>,
     /// The first of these answers, and what was asked for.
     pub(in crate::fleet) first: Option<(u64, KeptLine)>,
     /// Refusals that are held back.
-    pub(in crate::fleet) refused: Vec<Refused>,
+    pub(in crate::fleet) refused: Vec<RefusedInitialize>,
     /// One that was sent again is not answered: lines of clients may have to wait.
     pub(in crate::fleet) is_asking: bool,
     /// It was sent the notification that follows, after the last one that it has accepted.

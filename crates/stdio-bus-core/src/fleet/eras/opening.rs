@@ -20,10 +20,10 @@ use ndjson_scan::{Line, decoded};
 
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::fleet::eras::greeting::{Asked, Greeting, KeptLine, Opening, Refused, alike};
+use crate::fleet::eras::greeting::{Greeting, KeptLine, Opening, PendingInitialize, RefusedInitialize, alike};
 use crate::id::Id;
 use crate::index::FleetId;
-use crate::message::{Edits, Parsed, Refusal, Verb, is_response, not_for_worker};
+use crate::message::{Edits, KnownMethod, Parsed, Refusal, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
 use crate::peers::{Client, Clients, Workers};
 use crate::reply;
@@ -60,7 +60,7 @@ fn accepts(line: Parsed<'_>) -> bool {
 }
 
 /// Removes an unanswered `initialize` with this id.
-fn take_asked(greeting: &mut Greeting, id: &Id, is_again: bool) -> Option<Asked> {
+fn take_asked(greeting: &mut Greeting, id: &Id, is_again: bool) -> Option<PendingInitialize> {
     let at = greeting.asked.iter().position(|asked| asked.is_again == is_again && asked.id == *id)?;
     let asked = greeting.asked.remove(at);
     greeting.is_asking = greeting.asked.iter().any(|asked| asked.is_again);
@@ -75,10 +75,10 @@ pub(crate) struct Openings {
 
 /// What a worker's answer to an `initialize` settles.
 pub(crate) struct Settled {
-    asked: Asked,
+    asked: PendingInitialize,
     is_accepted: bool,
     /// Refusals of others that were held back for it, whose clients are answered now.
-    refused: Vec<Refused>,
+    refused: Vec<RefusedInitialize>,
     /// They get the worker's first answer instead.
     gets_first: bool,
     /// It is the refusal of this request of a client, which asked for something else than those before, or did not.
@@ -87,7 +87,7 @@ pub(crate) struct Settled {
 
 impl Settled {
     /// Refusals of others that were held back for it, whose clients are answered now.
-    pub(crate) fn take_refused(&mut self) -> Vec<Refused> {
+    pub(crate) fn take_refused(&mut self) -> Vec<RefusedInitialize> {
         core::mem::take(&mut self.refused)
     }
 
@@ -123,7 +123,7 @@ impl Fleets {
         let Some(worker) = ctx.workers.get(key).filter(|worker| worker.owner().is_none()) else { return Ok(false) };
         let is_new = !worker.audience.has(client);
         let is_concerned = is_new || worker.greeting.is_asking;
-        if !is_concerned || message.verb == Verb::Initialize && message.id.is_some() {
+        if !is_concerned || message.verb == KnownMethod::Initialize && message.id.is_some() {
             return Ok(false);
         }
         let Some(opening) = ctx.clients.opening_of(client, worker.fleet).filter(|opening| opening.is_accepted) else {
@@ -135,8 +135,8 @@ impl Fleets {
             return Ok(false);
         }
         // What the client itself has just sent does not hold its next line up.
-        let is_it = |asked: &&Asked| asked.alike == alike && (asked.is_again || is_new);
-        let is_timely = |asked: &&Asked| asked.since.after(PATIENCE) > now;
+        let is_it = |asked: &&PendingInitialize| asked.alike == alike && (asked.is_again || is_new);
+        let is_timely = |asked: &&PendingInitialize| asked.since.after(PATIENCE) > now;
         let mut same = greeting.asked.iter().filter(is_it);
         if let Some(asked) = same.clone().find(is_timely) {
             let until = asked.since.after(PATIENCE);
@@ -183,7 +183,7 @@ impl Fleets {
         note_audience(ctx, key, client);
         self.pools.note_initialize(ctx, key, &text);
         if let Some(worker) = ctx.workers.get_mut(key) {
-            worker.greeting.asked.push(Asked { id, alike, client, since: now, is_again: true });
+            worker.greeting.asked.push(PendingInitialize { id, alike, client, since: now, is_again: true });
             worker.greeting.is_asking = true;
         }
         ctx.send(Peer::Worker(key), &text);
@@ -278,7 +278,7 @@ impl Openings {
         let made = edits[0].as_ref().and_then(|edit| Id::parse(edit.with.as_bytes()).ok());
         let id = made.unwrap_or_else(|| spelled.id.clone());
         if let Some(worker) = ctx.workers.get_mut(key) {
-            worker.greeting.asked.push(Asked { id, alike, client, since, is_again: false });
+            worker.greeting.asked.push(PendingInitialize { id, alike, client, since, is_again: false });
         }
     }
 
@@ -308,7 +308,7 @@ impl Openings {
             let answer = KeptLine::of(line, &[line.id], None);
             let until = ctx.time.now().after(PATIENCE);
             ctx.workers_changed |= worker.answering.answers(true);
-            greeting.refused.push(Refused { request, alike: asked.alike, answer, until });
+            greeting.refused.push(RefusedInitialize { request, alike: asked.alike, answer, until });
             ctx.wake_at(key.into(), until);
             return ToInitialize::HeldBack;
         }
@@ -321,7 +321,7 @@ impl Openings {
         &mut self,
         settings: &Settings,
         greeting: &mut Greeting,
-        asked: Asked,
+        asked: PendingInitialize,
         line: Parsed<'_>,
         is_accepted: bool,
         refused_to: Option<(RequestKey, bool)>,
@@ -438,7 +438,7 @@ impl Requests {
 
 impl Workers {
     /// The refusals that a worker's clients get now, since they were held back for long enough.
-    pub(crate) fn overdue_refusals(&mut self, key: WorkerKey, now: Moment) -> Vec<Refused> {
+    pub(crate) fn overdue_refusals(&mut self, key: WorkerKey, now: Moment) -> Vec<RefusedInitialize> {
         let Some(worker) = self.get_mut(key) else { return Vec::new() };
         worker.greeting.refused.extract_if(.., |refused| refused.until <= now).collect()
     }

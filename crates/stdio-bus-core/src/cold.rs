@@ -14,7 +14,7 @@ pub trait Blank: Default + 'static {
 /// Defines the usual state of a type, which is also its default.
 macro_rules! blank {
     ($type:ty, $usual:expr) => {
-        impl $crate::seldom::Blank for $type {
+        impl $crate::cold::Blank for $type {
             const BLANK: &'static Self = &$usual;
         }
 
@@ -31,12 +31,12 @@ impl<T: 'static> Blank for Vec<T> {
     const BLANK: &'static Self = &Self::new();
 }
 
-/// Dereferences to its value, or to the usual state; the first mutable access allocates. Use [`Seldom::get_mut`] to
+/// Dereferences to its value, or to the usual state; the first mutable access allocates. Use [`Cold::get_mut`] to
 /// change only what is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seldom<T>(Option<Box<T>>);
+pub struct Cold<T>(Option<Box<T>>);
 
-impl<T> Seldom<T> {
+impl<T> Cold<T> {
     /// The value, if anything was changed: for frequent checks that mostly find nothing.
     pub fn get(&self) -> Option<&T> {
         self.0.as_deref()
@@ -52,13 +52,13 @@ impl<T> Seldom<T> {
     }
 }
 
-impl<T: Blank + PartialEq> From<T> for Seldom<T> {
+impl<T: Blank + PartialEq> From<T> for Cold<T> {
     fn from(value: T) -> Self {
         Self((value != *T::BLANK).then(|| Box::new(value)))
     }
 }
 
-impl<T: Blank> Deref for Seldom<T> {
+impl<T: Blank> Deref for Cold<T> {
     type Target = T;
 
     #[inline(always)]
@@ -67,7 +67,7 @@ impl<T: Blank> Deref for Seldom<T> {
     }
 }
 
-impl<T: Blank> DerefMut for Seldom<T> {
+impl<T: Blank> DerefMut for Cold<T> {
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn an_unchanged_value_takes_one_word_and_reads_as_usual() {
-        let mut count = Seldom::<Count>::default();
+        let mut count = Cold::<Count>::default();
         assert_eq!(
             (size_of_val(&count), count.0.is_none(), count.get_mut().is_none()),
             (size_of::<usize>(), true, true)

@@ -17,6 +17,14 @@ import tempfile
 from daemon import Daemon
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# A worker that answers whatever is asked.
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {"protocolVersion": "2025-06-18"}}), flush=True)
+"""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -115,10 +123,37 @@ def configuration_passes(text, directory):
     assert checked.returncode == 0, f"{text}\n{checked.stderr}"
 
 
+# How an editor or an MCP host starts the bridge, without an installation of its own.
+STARTERS = (["npx", "--prefer-offline", "stdio-bus"], ["uvx", "stdio-bus"])
+
+
+def editors_bridge_is_answered(path):
+    """Each entry of a file for editors names the packages' commands, and its bridge gets an answer from a daemon."""
+    with open(path) as file:
+        (entries,) = json.load(file).values()
+    pool = {"id": "echo", "command": sys.executable, "args": ["-c", ECHO], "instances": 1, "assignment": "client"}
+    listeners = [{"tcp": "127.0.0.1:0"}, {"http": "127.0.0.1:0"}]
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {}}}
+    started = [[entry["command"], *entry["args"]] for entry in entries.values()]
+    assert [command[:-3] for command in started] == list(STARTERS), started
+    with Daemon([pool], listeners) as daemon:
+        schemes = {url.split(":")[0]: url for url in daemon.urls}
+        for *_, connect, flag, address in started:
+            scheme, rest = address.split("://")
+            port = re.search(r":(\d+)", schemes[scheme].split("://")[1])[1]
+            address = f"{scheme}://{rest.replace('9000', port)}"
+            bridge = [os.environ["STDIO_BUS"], connect, flag, address]
+            done = subprocess.run(bridge, input=json.dumps(request) + "\n", capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0 and json.loads(done.stdout)["result"], done
+
+
 def cases():
     yield "the_python_worker_of_the_readme_answers", lambda: worker_answers("python", "python3", "worker.py")
     yield "the_node_worker_of_the_readme_answers", lambda: worker_answers("javascript", "node", "worker.js")
     yield "the_first_conversation_of_the_readme_is_as_it_says", first_conversation
+    for path in sorted(glob.glob(os.path.join(ROOT, "config", "editors", "*.json"))):
+        name = os.path.basename(path).removesuffix(".json").replace("-", "_")
+        yield f"the_bridge_that_{name}_starts_is_answered", lambda path=path: editors_bridge_is_answered(path)
     documents = [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))]
     shown = [(path, text) for path in documents for text in blocks(path, "json")]
     for path in sorted(glob.glob(os.path.join(ROOT, "config", "**", "*.json"), recursive=True)):

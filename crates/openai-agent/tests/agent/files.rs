@@ -1,6 +1,6 @@
 //! Files for other programs: BenchFlow's manifest, the ACP registry's entry, the example configurations.
 
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 fn root(path: &str) -> String {
     std::fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR")))
@@ -77,20 +77,17 @@ fn the_registry_entry_has_what_the_registry_asks_for() {
     assert_eq!(agent["version"], env!("CARGO_PKG_VERSION"));
     let distribution = agent["distribution"].as_object().unwrap();
     assert!(!distribution.is_empty());
-    for (kind, platforms) in distribution {
-        assert_eq!(kind, "binary");
-        for (platform, build) in platforms.as_object().unwrap() {
-            let (system, processor) = platform.split_once('-').unwrap();
-            assert!(["darwin", "linux", "windows"].contains(&system) && ["aarch64", "x86_64"].contains(&processor));
-            assert!(build["archive"].as_str().unwrap().starts_with("https://") && build["cmd"].is_string());
-            assert!(
-                build
-                    .as_object()
-                    .unwrap()
-                    .keys()
-                    .all(|key| ["archive", "cmd", "args", "env", "sha256"].contains(&key.as_str()))
-            );
-        }
+    // The packages are called otherwise than the program, whose name others have there, and have its version.
+    let npx = json!({ "package": concat!("stdio-bus-openai-agent@", env!("CARGO_PKG_VERSION")), "args": ["acp"] });
+    let uvx = json!({ "package": concat!("stdio-bus-openai-agent==", env!("CARGO_PKG_VERSION")), "args": ["acp"] });
+    assert_eq!((&distribution["npx"], &distribution["uvx"]), (&npx, &uvx));
+    assert!(distribution.keys().all(|kind| ["npx", "uvx", "binary"].contains(&kind.as_str())));
+    for (platform, build) in distribution["binary"].as_object().unwrap() {
+        let (system, processor) = platform.split_once('-').unwrap();
+        assert!(["darwin", "linux", "windows"].contains(&system) && ["aarch64", "x86_64"].contains(&processor));
+        assert!(build["archive"].as_str().unwrap().starts_with("https://") && build["cmd"].is_string());
+        let known = ["archive", "cmd", "args", "env", "sha256"];
+        assert!(build.as_object().unwrap().keys().all(|key| known.contains(&key.as_str())));
     }
 }
 

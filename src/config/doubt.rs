@@ -62,7 +62,7 @@ impl Config {
     /// Rules for names and groups that no token has, where tokens alone say who somebody is. They may be misspelt.
     pub fn rules_for_nobody(&self) -> Vec<String> {
         let mut doubts = Vec::new();
-        for (at, listener) in self.listeners.iter().enumerate() {
+        for (at, listener) in self.listeners.iter().enumerate().filter(|(_, listener)| !listener.is_gone) {
             let Some(access) = listener.web.as_ref().map(|web| &web.access) else { continue };
             let Some(tokens) = &access.tokens else { continue };
             let tells_names = access.identity.is_some() || listener.entry.proxy.is_some();

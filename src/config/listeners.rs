@@ -80,6 +80,7 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
             reuse_port,
             web,
             is_gone: false,
+            moved_to: Vec::new(),
         };
         if are_pools_known {
             for (what, remedy) in listener.objections(pools, false) {

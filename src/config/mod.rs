@@ -169,6 +169,8 @@ pub struct Listener {
     pub web: Option<Web>,
     /// The configuration does not have it any more; it exists for its remaining clients.
     pub is_gone: bool,
+    /// Indexes of the listeners that it may have moved to, if it is gone: their rules hold for its remaining clients, too.
+    pub moved_to: Vec<usize>,
 }
 
 /// The terms of a listener for HTTP clients.
@@ -210,6 +212,7 @@ impl Listener {
             reuse_port: false,
             web: None,
             is_gone: false,
+            moved_to: Vec::new(),
         }
     }
 

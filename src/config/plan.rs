@@ -148,11 +148,12 @@ impl Config {
         let is_same =
             |before: &Listener, new: &Listener| is_one_address(&new.listen, &before.listen) && speak_alike(new, before);
         let listeners = mem::take(&mut self.listeners);
-        let (listeners, mut begin) =
+        let (mut listeners, mut begin) =
             arrange(&running.listeners, listeners, in_use, is_same, |listener| &mut listener.is_gone);
         let was_there = |at: usize| running.listeners.get(at).is_some_and(|before| !before.is_gone);
         self.reordered = Some(begin.clone());
         begin.retain(|at| !was_there(*at));
+        follow_moves(running, &mut listeners, &begin);
         // Whether a running listener leaves its socket behind.
         let leaves =
             |(at, before): (usize, &Listener)| was_there(at) && listeners[at].is_gone && before.listen != Listen::Stdio;
@@ -183,6 +184,36 @@ impl Config {
                 !was.starts_like(pool) || after.contains(&PoolId::at(at)) && !before.contains(&PoolId::at(at));
             pool.core.generation = was.core.generation + u32::from(is_another);
         }
+    }
+}
+
+/// The clients of a removed listener stay connected to it. Its rules are joined by those of the listeners that it may have
+/// moved to, so that a moved listener cannot leave stricter rules behind: they are those of `begun`, which have no running
+/// listener, with its address or its protocol. If one of them moves later, the next ones take its place.
+fn follow_moves(running: &Config, listeners: &mut [Listener], begun: &[usize]) {
+    for (at, before) in running.listeners.iter().enumerate() {
+        if !listeners[at].is_gone {
+            continue;
+        }
+        let known = if before.is_gone { &before.moved_to[..] } else { &[at] };
+        let mut moved_to = BTreeSet::new();
+        for from in known {
+            let is_next = |to: &usize| {
+                let (one, other) = (&running.listeners[*from], &listeners[*to]);
+                is_one_address(&one.listen, &other.listen) || speak_alike(one, other)
+            };
+            match listeners[*from].is_gone {
+                true => moved_to.extend(begun.iter().copied().filter(is_next)),
+                false => drop(moved_to.insert(*from)),
+            }
+        }
+        let mut rules = mem::take(&mut listeners[at].rules);
+        for rule in moved_to.iter().flat_map(|to| &listeners[*to].rules) {
+            if !rules.contains(rule) {
+                rules.push(rule.clone());
+            }
+        }
+        (listeners[at].rules, listeners[at].moved_to) = (rules, moved_to.into_iter().collect());
     }
 }
 
@@ -374,6 +405,35 @@ mod tests {
         let running = of(&pools, &[tcp(0)]);
         let plan = others.replace(&running, &used(&running)).expect("it fits");
         assert_eq!((&plan.opens[..], &plan.takes_over[..]), (&[2][..], &[(0, 1)][..]));
+    }
+
+    #[test]
+    fn rules_reach_the_clients_of_a_listener_that_the_same_reload_moves_and_moves_again() {
+        let pools = [pool("a", &[])];
+        let denies = |port: u16, tool: &str| json!({ "tcp": format!("127.0.0.1:{port}"), "rules": { "groups": { "*": { "deny_tools": [tool] } } } });
+        let denied = |plan: &Plan, at: usize| {
+            let tools = plan.config.listeners[at].rules.iter().flat_map(|rules| rules.tools.deny.clone());
+            tools.collect::<Vec<String>>().join(" ")
+        };
+        let reload = |running: &Config, listeners: &[Value]| {
+            of(&pools, listeners).replace(running, &used(running)).expect("it fits")
+        };
+        let running = of(&pools, &[denies(1, "old"), denies(9, "other"), json!({ "ws": "127.0.0.1:8" })]);
+        let stays = [denies(9, "other"), json!({ "ws": "127.0.0.1:8" })];
+        let with = |first: Value| [&[first][..], &stays].concat();
+        let moved = reload(&running, &with(denies(2, "new")));
+        assert_eq!([0, 1, 2].map(|at| denied(&moved, at)), ["old new", "other", ""], "only who has moved follows");
+        let tightened = reload(&moved.config, &with(denies(2, "newer")));
+        assert_eq!(denied(&tightened, 0), "old new newer");
+        let again = reload(&tightened.config, &with(denies(3, "newest")));
+        assert_eq!([0, 3].map(|at| denied(&again, at)), ["old new newer newest", "newer newest"]);
+        let unmoved = reload(&again.config, &with(denies(3, "newest")));
+        assert_eq!(denied(&unmoved, 0), "old new newer newest");
+        let back = reload(&unmoved.config, &with(denies(1, "back")));
+        assert_eq!(denied(&back, 0), "back", "it is the listener of the configuration again");
+        let websocket = json!({ "ws": "127.0.0.1:1", "rules": { "groups": { "*": { "deny_tools": ["framed"] } } } });
+        let framed = reload(&running, &with(websocket));
+        assert_eq!(denied(&framed, 0), "old framed", "it has its address");
     }
 
     #[test]

@@ -596,6 +596,7 @@ fn every_key_of_a_listener_arrives() {
         reuse_port: true,
         web: None,
         is_gone: false,
+        moved_to: Vec::new(),
     };
     let seven = MaxConnections { total: Some(7), per_source: None };
     let owner = Owner { user: Some(0), group: Some(7) };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::document::{Node, Object, Reader};
 use super::keys;
+use super::own;
 use super::table;
 use super::users::{self, MAX_ID};
 use super::values::{denied, number, set_mode, small_file, socket_mode};
@@ -20,7 +21,7 @@ use crate::kinds::{self, KINDS, Row, listed, over_http};
 use crate::websocket::HEALTH;
 
 pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Vec<Listener> {
-    let mut listeners: Vec<Listener> = Vec::new();
+    let (mut listeners, mut places) = (Vec::<Listener>::new(), Vec::new());
     for element in reader.array(node).unwrap_or_default() {
         let Some(object) = reader.object(&element, "listeners[]") else { continue };
         let pool = object.get("pool").and_then(|node| pool_index(reader, node, pools));
@@ -88,6 +89,10 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
             }
         }
         listeners.push(listener);
+        places.push(element);
+    }
+    for (at, what, remedy) in own::unproven(&listeners, pools) {
+        reader.fail(&places[at], what, Some(remedy));
     }
     listeners
 }

@@ -557,6 +557,9 @@ impl Config {
             }
             self.listeners.insert(place, listener.clone());
         }
+        if let Some((at, what, remedy)) = own::unproven(&self.listeners, &self.pools).into_iter().next() {
+            return unfit(format!("{}: {what} ({remedy})", self.listeners[at].address()));
+        }
         if self.listeners.is_empty() {
             match self.wanted_mode {
                 Some(Mode::Tcp) => {

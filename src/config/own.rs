@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::document::{Node, Object, Reader};
 use super::listeners::header_fault;
 use super::values::checked;
+use super::{Listener, Pool};
 use crate::bus::settings::{Assignment, Start};
 use crate::env_file;
 
@@ -52,6 +53,68 @@ fn is_dangerous(name: &str) -> bool {
     // Proxies and npm's settings are read in either case.
     let name = name.to_ascii_uppercase();
     BEGINNINGS.iter().any(|beginning| name.starts_with(beginning)) || NAMES.contains(&&*name)
+}
+
+/// Whether proxies write this header to say who a client is: other programs take its value for true.
+fn is_claim(header: &str) -> bool {
+    const CLAIMS: [&str; 26] = [
+        "cf-access-authenticated-user-email",
+        "remote-email",
+        "remote-group",
+        "remote-groups",
+        "remote-name",
+        "remote-user",
+        "tailscale-user-login",
+        "tailscale-user-name",
+        "x-amzn-oidc-identity",
+        "x-auth-request-email",
+        "x-auth-request-groups",
+        "x-auth-request-preferred-username",
+        "x-auth-request-user",
+        "x-authenticated-user",
+        "x-authentik-email",
+        "x-authentik-groups",
+        "x-authentik-username",
+        "x-forwarded-email",
+        "x-forwarded-groups",
+        "x-forwarded-preferred-username",
+        "x-forwarded-user",
+        "x-goog-authenticated-user-email",
+        "x-ms-client-principal-name",
+        "x-remote-group",
+        "x-remote-user",
+        "x-webauth-user",
+    ];
+    CLAIMS.iter().any(|claim| claim.eq_ignore_ascii_case(header))
+}
+
+/// Headers that say who a client is, and are variables of workers of a listener where any client may write them: the place of
+/// the listener, what is wrong, and what to do about it.
+pub(super) fn unproven(listeners: &[Listener], pools: &[Pool]) -> Vec<(usize, String, String)> {
+    let names = |listener: &Listener, header: &str| {
+        let identity = listener.web.as_ref().and_then(|web| web.access.identity.as_ref());
+        let mut fields = identity.into_iter().flat_map(|own| own.groups_header.iter().chain([&own.header]));
+        fields.any(|field| field.eq_ignore_ascii_case(header))
+    };
+    let is_believed = |header: &str| is_claim(header) || listeners.iter().any(|listener| names(listener, header));
+    let mut found = Vec::new();
+    for (at, listener) in listeners.iter().enumerate().filter(|(_, listener)| listener.web.is_some()) {
+        for pool in listener.offered(pools.len()).into_iter().filter_map(|pool| pools.get(pool)) {
+            for (header, variable) in pool.env_from.iter().flat_map(|from| &from.headers) {
+                if is_believed(header) && !names(listener, header) {
+                    let what = format!(
+                        "any client can write {header} here, and workers of the pool {:?} take {variable} from it for who the \
+                         client is",
+                        pool.core.id
+                    );
+                    let remedy = "name the header in identity of this listener (header, groups_header), or leave it out of \
+                                  env_from.headers";
+                    found.push((at, what, remedy.to_owned()));
+                }
+            }
+        }
+    }
+    found
 }
 
 /// `pools[].env_from`. `env` has the variables that the configuration sets.

@@ -395,3 +395,19 @@ fn neither_the_daemon_nor_such_a_worker_writes_a_core_dump() {
     assert_eq!(pid("/mcp/plain").0, ours, "other workers are not concerned");
     daemon.stop();
 }
+
+#[test]
+fn an_initialize_that_names_a_session_begins_another_one_with_the_header_that_it_brings() {
+    let daemon = door_of(Setup::new([by_header()]), json!({}));
+    let mut first = session(daemon.address(), &[(TOKEN, "first")]);
+    assert_eq!(token_of(&mut first), "first");
+    let known = first.fields.iter().find(|(name, _)| name == "Mcp-Session-Id").unwrap().1.clone();
+    for id in [&*known, "of-nobody"] {
+        let (client, answer) = begins(daemon.address(), &[("Mcp-Session-Id", id), (TOKEN, "second")]);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let id = answer.fields.get("mcp-session-id").unwrap_or_else(|| panic!("{answer:?}"));
+        assert_eq!(token_of(&mut client.with("Mcp-Session-Id", id)), "second");
+    }
+    assert_eq!(token_of(&mut first), "first");
+    daemon.stop();
+}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::access::{Groups, Identity, Tokens};
+use crate::address::Address;
 use crate::bus::port::PoolId;
 use crate::bus::settings::{Rules, ToolRules, Whom};
 
@@ -615,4 +616,43 @@ fn every_key_of_a_listener_arrives() {
         (3, Some(PoolId::at(0)), Some(&[PoolId::at(1), PoolId::at(0)][..]))
     );
     assert_eq!(core[0].max_connections, MaxConnections { total: Some(9), per_source: Some(2) });
+}
+
+#[test]
+fn no_client_may_write_who_it_is_into_the_variables_of_its_worker() {
+    let with = |header: &str, listeners: &str| {
+        let pool = r#"{"id":"a","command":"sh","assignment":"dedicated","env_from":{"headers":{"#;
+        format!(r#"{{"pools":[{pool}"{header}":"WHO"}}}}}}],"listeners":[{listeners}]}}"#)
+    };
+    let named = |header: &str, groups: &str| {
+        format!(
+            r#"{{"http":"127.0.0.1:1","rules":{{"groups":{{"g":{{"deny_tools":["x"]}}}}}},
+            "identity":{{"header":"{header}","groups_header":"{groups}","trusted_proxies":["127.0.0.1"]}}}}"#
+        )
+    };
+    let open = r#"{"ws":"127.0.0.1:2"}"#;
+    let all = [named("X-Sso", "X-Teams"), open.to_owned()].join(",");
+    for (header, listeners) in [
+        ("x-forwarded-user", open),
+        ("Remote-User", r#"{"acp":"127.0.0.1:2"}"#),
+        ("X-Forwarded-Email", &named("X-Forwarded-User", "X-Teams")),
+        ("X-SSO", &all),
+        ("x-teams", &all),
+    ] {
+        let message = refused(&with(header, listeners));
+        assert!(message.contains("any client can write") && message.contains(header), "{message}");
+    }
+    for (header, listeners) in [
+        ("X-Forwarded-User", named("x-forwarded-user", "X-Teams")),
+        ("X-Forwarded-Groups", named("X-Sso", "x-forwarded-groups")),
+        ("X-Forwarded-User", r#"{"tcp":"127.0.0.1:2"}"#.to_owned()),
+        ("X-Github-Token", all.clone()),
+        ("X-Forwarded-Access-Token", all),
+    ] {
+        good(&with(header, &listeners));
+    }
+    let mut config = good(&with("X-Forwarded-User", ""));
+    let flag = Listener::of(ListenerKind::WebSocket, Address::tcp("127.0.0.1", 2));
+    let why = config.listen(&[flag]).expect_err("any client could write it").to_string();
+    assert!(why.contains("any client can write X-Forwarded-User"), "{why}");
 }

@@ -120,8 +120,9 @@ impl<I: Io> Shell<I> {
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));
         }
-        // A worker keeps what its session has begun with.
-        let may_begin = asked.verb == Verb::Post && asked.session.is_none();
+        // A worker keeps what its session has begun with. Only the body says whether a request begins one: `initialize` does so
+        // also if it names another session.
+        let may_begin = asked.verb == Verb::Post;
         let credentials = if may_begin { policy.credentials(&head.fields)? } else { None };
         let Reactor { http, clock, .. } = &mut self.reactor;
         let named = asked.session.as_deref().and_then(|id| http.members.sessions.get(id)).copied();

@@ -40,9 +40,17 @@ impl Own {
     pub(in crate::shell) fn of(from: &EnvFrom, client: Option<&Kept>) -> Result<Self, String> {
         let mut values = Variables::with_capacity(from.headers.len());
         for (header, variable) in &from.headers {
-            let brought = client.and_then(|client| client.credentials.as_ref()?.get(header));
-            let value = brought.ok_or_else(|| {
-                format!("the request that began this has no {header}, which its worker needs: send that header, and begin anew")
+            let brought = client.and_then(|client| client.credentials.as_ref());
+            let value = brought.and_then(|brought| brought.get(header)).ok_or_else(|| match brought {
+                Some(brought) if brought.looked_for(header) => format!(
+                    "the request that began this has no {header}, which its worker needs (an empty value or a placeholder, such as \
+                     \"undefined\", is none): send that header, and begin anew"
+                ),
+                // A reload has added the header since, or no headers are read here.
+                _ => format!(
+                    "nobody looked for {header} when this began, and its worker needs that header now: begin anew, with that \
+                     header, at a listener of http, acp or ws"
+                ),
             })?;
             values.push((variable.clone(), value.clone()));
         }
@@ -50,8 +58,8 @@ impl Own {
             None => None,
             Some(folder) => {
                 let owner = client.and_then(|client| client.owner.as_ref()).ok_or(
-                    "the workers here are for users by name, and nobody has said who you are: use a token, a certificate or \
-                     the proxy, and begin anew",
+                    "the workers here are for users by name, and nobody has said who you are, or not when this began: use a \
+                     token, a certificate or the proxy, and begin anew",
                 )?;
                 let (kind, file) = env_file::place(Owner { vouches: owner.0, name: &owner.1 })?;
                 Some((folder.clone(), kind, file))
@@ -76,5 +84,38 @@ impl Own {
             all.extend(found);
         }
         Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http1::HeadReader;
+
+    /// What is kept of a client whose request had this field, when these were looked for.
+    fn kept(field: &str, looked_for: &[&str]) -> Kept {
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
+        let mut reader = HeadReader::default();
+        let head = reader.read(head.as_bytes()).expect("it is HTTP").expect("it is whole");
+        let brought = Credentials::of(&head.fields, looked_for.iter().copied()).expect("it is right");
+        Kept::new(&Names::default(), Some(Rc::new(brought)))
+    }
+
+    #[test]
+    fn who_began_before_a_reload_asked_for_it_is_not_blamed_for_what_is_missing() {
+        let headers = EnvFrom { headers: vec![("X-Key".into(), "KEY".into())], files: None };
+        let files = EnvFrom { files: Some("/x".into()), headers: Vec::new() };
+        let why = |from: &EnvFrom, client: Option<&Kept>| Own::of(from, client).map(drop).expect_err("it is missing");
+        let looked_for = kept("X-Other: a", &["X-Key"]);
+        assert!(why(&headers, Some(&looked_for)).contains("this has no X-Key"));
+        assert!(why(&headers, Some(&kept("X-Key: undefined", &["X-Key"]))).contains("this has no X-Key"));
+        let older = kept("X-Key: a", &["X-Other"]);
+        for client in [Some(&older), Some(&Kept::new(&Names::default(), None)), None] {
+            assert!(why(&headers, client).starts_with("nobody looked for X-Key when this began"));
+        }
+        for client in [Some(&older), None] {
+            assert!(why(&files, client).contains("nobody has said who you are, or not when this began"));
+        }
+        assert!(Own::of(&headers, Some(&kept("x-key: a", &["X-Key"]))).is_ok());
     }
 }

@@ -5,18 +5,20 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
+use super::identity::is_placeholder;
 use super::refusal::Refusal;
 use crate::http1::{Fields, Status};
 
 /// Maximum length of a value in bytes.
 const LONGEST_VALUE: usize = 8 * 1024;
 
-/// The values that a request has in some fields, by their names.
+/// The values that a request has in some fields, by their names. That of a field which it does not have is empty.
 #[derive(Default, PartialEq, Eq)]
 pub struct Credentials(Vec<(Box<str>, Zeroizing<Vec<u8>>)>);
 
 impl Credentials {
-    /// Those in the fields of these names. One that is not there, or empty, is left out: the client may ask for what needs none.
+    /// Those in the fields of these names. One that is not there, or empty, or has a placeholder, such as `undefined`, is no
+    /// error: the client may ask for what needs none.
     ///
     /// # Errors
     /// A field stands twice, or its value is no line of text, or too long (400). The refusal does not say the value.
@@ -32,15 +34,25 @@ impl Credentials {
             if text.chars().any(char::is_control) {
                 return Err(bad("has a control character"));
             }
-            if !value.is_empty() {
-                values.push((name.into(), Zeroizing::new(value.to_vec())));
-            }
+            // An object in JSON is no template.
+            let is_missing = is_placeholder(text) && !text.contains('"');
+            let value = if is_missing { &[][..] } else { value };
+            values.push((name.into(), Zeroizing::new(value.to_vec())));
         }
         Ok(Self(values))
     }
 
-    /// The value of the field with this name.
+    /// The value of the field with this name, if the request has one there.
     pub fn get(&self, name: &str) -> Option<&Zeroizing<Vec<u8>>> {
+        self.find(name).filter(|value| !value.is_empty())
+    }
+
+    /// Whether the field with this name was looked for.
+    pub fn looked_for(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    fn find(&self, name: &str) -> Option<&Zeroizing<Vec<u8>>> {
         self.0.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 }
@@ -70,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_brought_as_it_stands_and_an_empty_one_is_none() {
+    fn a_value_is_brought_as_it_stands_and_an_empty_one_or_a_placeholder_is_none() {
         for (field, value) in [
             ("X-Github-Token: gh_1\r\n", Some("gh_1")),
             ("x-github-token:  Bearer a, b \r\n", Some("Bearer a, b")),
@@ -78,6 +90,11 @@ mod tests {
             ("X-Github-Token: \r\n", None),
             ("X_Github_Token: gh_1\r\nX-Github-Tokens: gh_2\r\n", None),
             ("", None),
+            ("X-Github-Token: undefined\r\n", None),
+            ("X-Github-Token: Null\r\n", None),
+            ("X-Github-Token: -\r\n", None),
+            ("X-Github-Token: {http.auth.user.id}\r\n", None),
+            ("X-Github-Token: {\"key\": \"{}\"}\r\n", Some("{\"key\": \"{}\"}")),
         ] {
             assert_eq!(brought(field.as_bytes()), Ok(value.map(|value| value.as_bytes().to_vec())), "{field}");
         }

@@ -146,6 +146,12 @@ impl Groups {
     }
 }
 
+/// Whether a program has written this because it knows no value.
+pub(super) fn is_placeholder(value: &str) -> bool {
+    let is_template = value.starts_with('{') && value.ends_with('}');
+    is_template || PLACEHOLDERS.iter().any(|known| known.eq_ignore_ascii_case(value))
+}
+
 /// A field's value as text.
 fn text(value: &[u8]) -> Result<&str, Cow<'static, str>> {
     let why = "is not UTF-8; HAProxy 2.6 writes the escapes of a token's claims as Latin-1";
@@ -161,10 +167,6 @@ fn name(value: &[u8]) -> Result<Option<&str>, Cow<'static, str>> {
         return Err(format!("has {} bytes, and a name has at most {LONGEST_NAME}", value.len()).into());
     }
     let name = text(value)?;
-    let is_placeholder = |name: &str| {
-        let is_template = name.starts_with('{') && name.ends_with('}');
-        is_template || PLACEHOLDERS.iter().any(|known| known.eq_ignore_ascii_case(name))
-    };
     match name {
         "" => Ok(None),
         _ if is_placeholder(name) => Ok(None),

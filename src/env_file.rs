@@ -1,12 +1,13 @@
 //! Files of variables, one for each verified name: `FOLDER/KIND/NAME.env`. They are opened by name, so a name is checked, and no
 //! link is followed below the folder.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat};
+use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
@@ -88,48 +89,80 @@ pub(crate) fn read(folder: &Path, kind: &str, file: &str) -> Result<Variables, U
     let folder = open(folder, only_look, Mode::empty())
         .map_err(|error| Unread::of(error.into(), |_| format!("lies in a folder that {}", why(error))))?;
     let folder = openat(folder, kind, only_look | OFlags::NOFOLLOW, Mode::empty()).map_err(what)?;
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(openat(folder, file, flags, Mode::empty()).map_err(what)?);
-    if fstat(&file).map_or(true, |file| FileType::from_raw_mode(file.st_mode) != FileType::RegularFile) {
-        return Err(Unread::Unusable("is no regular file".to_owned()));
-    }
-    // With room for all of it no part of it is left where it was before.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(LARGEST as usize + 2));
-    file.take(LARGEST + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| Unread::of(error, |error| format!("cannot be read: {error}")))?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(Unread::Unusable(format!("is larger than {LARGEST} bytes")));
-    }
-    parse(&bytes).map_err(Unread::Unusable)
+    let file = File::from(openat(folder, file, small_file::OPENED | OFlags::NOFOLLOW, Mode::empty()).map_err(what)?);
+    let bytes = small_file::content(file, LARGEST)
+        .map_err(|error| Unread::of(error, |error| format!("cannot be read: {error}")))?
+        .map(Zeroizing::new);
+    bytes.and_then(|bytes| parse(&bytes)).map_err(Unread::Unusable)
 }
 
-/// A file of a folder: its path from there, the names of its variables or what is wrong with it, and whether every user of the
-/// machine can read it.
+/// A file of a folder: its path from there, and the names of its variables or what is wrong with it.
 pub(crate) struct Found {
     pub path: String,
     pub names: Result<Vec<String>, String>,
-    pub is_open: bool,
 }
 
-/// The files of a folder, by their paths. Those that no name leads to are left out.
-pub(crate) fn survey(folder: &Path) -> Vec<Found> {
-    let mut all = Vec::new();
-    for (vouches, kind) in KINDS {
-        let files = std::fs::read_dir(folder.join(kind)).into_iter().flatten().flatten();
-        for file in files.filter_map(|entry| entry.file_name().into_string().ok()) {
-            let leads = file.strip_suffix(ENDING).is_some_and(|name| place(Owner { vouches, name }).is_ok());
-            if leads {
-                let path = format!("{kind}/{file}");
-                let is_open = small_file::is_open_to_all(&folder.join(&path));
-                let names = read(folder, kind, &file).map(|all| all.into_iter().map(|(name, _)| name).collect());
-                let names = names.map_err(|unread| unread.to_string());
-                all.push(Found { path, names, is_open });
+/// What is in a folder of files of variables.
+#[derive(Default)]
+pub(crate) struct Survey {
+    /// The files, by their paths.
+    pub files: Vec<Found>,
+    /// Paths from the folder that no client leads to, and of folders that cannot be looked at, with what is wrong.
+    pub faults: Vec<(String, String)>,
+}
+
+/// The files of a folder, and what is there that does not serve as one.
+pub(crate) fn survey(folder: &Path) -> Survey {
+    let mut survey = Survey::default();
+    let kinds = KINDS.map(|(_, kind)| format!("{kind}/")).join(", ");
+    for (vouches, kind) in KINDS.map(|(vouches, kind)| (Some(vouches), kind)).into_iter().chain([(None, "")]) {
+        let entries = match std::fs::read_dir(folder.join(kind)).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+            Ok(entries) => entries,
+            Err(error) => {
+                // Not each kind of names has files.
+                if error.kind() != io::ErrorKind::NotFound {
+                    survey
+                        .faults
+                        .push((kind.to_owned(), format!("cannot be listed, so nothing there is checked: {error}")));
+                }
+                continue;
+            }
+        };
+        for file in entries.into_iter().map(|entry| entry.file_name()).filter(|file| ends_so(file)) {
+            let path = Path::new(kind).join(&file).display().to_string();
+            let Some(vouches) = vouches else {
+                survey.faults.push((path, format!("is nobody's: the files of clients are in {kinds}")));
+                continue;
+            };
+            let name = file.to_str().and_then(|file| file.strip_suffix(ENDING));
+            let name = name.filter(|name| may_be_called(vouches, name));
+            match name.and_then(|name| place(Owner { vouches, name }).ok()) {
+                Some((kind, file)) => {
+                    let names = read(folder, kind, &file).map(|all| all.into_iter().map(|(name, _)| name).collect());
+                    survey.files.push(Found { path, names: names.map_err(|unread| unread.to_string()) });
+                }
+                None => survey.faults.push((path, "is nobody's: no client can have such a name".to_owned())),
             }
         }
     }
-    all.sort_by(|one, other| one.path.cmp(&other.path));
-    all
+    survey.files.sort_by(|one, other| one.path.cmp(&other.path));
+    survey.faults.sort();
+    survey
+}
+
+/// Whether there can be a verified name like this: names of tokens and headers have no blanks, and those of headers no comma.
+fn may_be_called(vouches: Vouches, name: &str) -> bool {
+    let has_blank = name.contains(char::is_whitespace);
+    match vouches {
+        Vouches::Certificate => true,
+        Vouches::Token => !has_blank,
+        Vouches::Proxy => !has_blank && !name.contains(','),
+    }
+}
+
+/// Whether a file is meant as one of variables.
+fn ends_so(file: &OsStr) -> bool {
+    file.as_encoded_bytes().ends_with(ENDING.as_bytes())
 }
 
 /// Whether shells and systemd know it as the name of a variable.
@@ -183,6 +216,8 @@ fn parse(bytes: &[u8]) -> Result<Variables, String> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+
+    use rustix::fs::FileType;
 
     use super::*;
 
@@ -287,6 +322,36 @@ mod tests {
         }
         let none = super::read(&at("none"), "token", "alice.env").expect_err("none").to_string();
         assert!(none.contains("lies in a folder"), "{none}");
+    }
+
+    #[test]
+    fn a_survey_names_the_files_that_no_client_leads_to_and_the_folders_that_cannot_be_listed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir(folder.path().join("token")).expect("a folder");
+        fs::create_dir(folder.path().join("user")).expect("a folder");
+        fs::write(folder.path().join("cn"), "").expect("a file");
+        for path in [
+            "alice.env",
+            "notes.txt",
+            "token/alice.env",
+            "token/.bob.env",
+            "user/a,b.env",
+            "user/note",
+            "token/a,b.env",
+        ] {
+            fs::write(folder.path().join(path), "A=1\n").expect("a file");
+        }
+        let survey = survey(folder.path());
+        let files: Vec<&str> = survey.files.iter().map(|file| &file.path[..]).collect();
+        assert_eq!(files, ["token/a,b.env", "token/alice.env"]);
+        let faults: Vec<(&str, &str)> = survey.faults.iter().map(|(path, why)| (&path[..], &why[..15])).collect();
+        let wanted = [
+            ("alice.env", "is nobody's: th"),
+            ("cn", "cannot be liste"),
+            ("token/.bob.env", "is nobody's: no"),
+            ("user/a,b.env", "is nobody's: no"),
+        ];
+        assert_eq!(faults, wanted);
     }
 
     #[test]

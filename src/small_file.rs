@@ -15,26 +15,39 @@ pub const LARGEST: u64 = 1 << 20;
 /// # Errors
 /// It cannot be opened or read, is not a regular file, or is larger than [`LARGEST`].
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file =
-        File::from(open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?);
+    content(File::from(open(path, OPENED, Mode::empty())?), LARGEST)?
+        .map_err(|why| io::Error::other(format!("it {why}")))
+}
+
+/// How a file is opened that may turn out to be none.
+pub(crate) const OPENED: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// All bytes of a file that was opened so, or what is wrong with it: it is not regular, or has more than `largest` bytes.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn content(file: File, largest: u64) -> io::Result<Result<Vec<u8>, String>> {
     let status = fstat(&file)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-        return Err(io::Error::other("it is no regular file"));
+        return Ok(Err("is no regular file".to_owned()));
     }
-    let length = status.st_size;
+    let length = u64::try_from(status.st_size).unwrap_or(0).min(largest);
     // With room for all of it no part of a secret is left where it was before.
-    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0).min(LARGEST as usize) + 2);
+    let mut bytes = Vec::with_capacity(length as usize + 2);
     // The reported length of a file may be wrong.
-    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(io::Error::other(format!("it is larger than {LARGEST} bytes")));
-    }
-    Ok(bytes)
+    file.take(largest + 1).read_to_end(&mut bytes)?;
+    let is_too_large = bytes.len() as u64 > largest;
+    Ok(if is_too_large { Err(format!("is larger than {largest} bytes")) } else { Ok(bytes) })
 }
 
 /// Whether every user of the machine can read a file.
 pub(crate) fn is_open_to_all(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.mode() & 0o004 != 0)
+}
+
+/// Whether others than the owner of a file or folder can write it.
+pub(crate) fn is_writable_to_others(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.mode() & 0o022 != 0)
 }
 
 /// Whether an error is a shortage of descriptors, processes or memory, which says nothing about what was opened.

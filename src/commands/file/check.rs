@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -11,8 +11,8 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use crate::address::{self, Address};
 use crate::bus::eras::protocol::MODERN;
 use crate::bus::settings::Assignment;
-use crate::config::{Config, Pool};
-use crate::env_file;
+use crate::config::{Config, Identity, Pool};
+use crate::env_file::{self, KINDS};
 use crate::error::StartError;
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
@@ -54,7 +54,7 @@ pub fn personal_variables(config: &Config) -> Vec<String> {
     let says = |pool: &Pool| {
         let from = pool.env_from.as_ref()?;
         let mut said = format!("pool {:?}: each client's own worker gets {}", pool.core.id, from.says());
-        let mut files = from.files.as_deref().map(env_file::survey).unwrap_or_default();
+        let mut files = from.files.as_deref().map(env_file::survey).unwrap_or_default().files;
         files.retain(|file| file.names.is_ok());
         for file in files.iter().take(MOST) {
             let names = file.names.as_ref().map(|names| names.join(", ")).unwrap_or_default();
@@ -74,20 +74,9 @@ fn doubt_personal_pools(config: &Config) -> Vec<String> {
     for (at, pool) in config.pools.iter().enumerate() {
         let Some(from) = &pool.env_from else { continue };
         if let Some(folder) = &from.files {
-            if !folder.is_dir() {
-                let folder = folder.display();
-                doubts.push(format!("pools[{at}].env_from.files: {folder} is no folder: no client gets a worker"));
-            }
-            for file in env_file::survey(folder) {
-                let path = folder.join(&file.path).display().to_string();
-                match file.names {
-                    Err(why) => doubts.push(format!("pools[{at}].env_from.files: {path} {why}")),
-                    Ok(_) if file.is_open => doubts.push(format!(
-                        "pools[{at}].env_from.files: every user of this machine can read {path}; chmod o= {path}"
-                    )),
-                    Ok(_) => {}
-                }
-            }
+            doubts.extend(
+                doubt_files(folder, pool).into_iter().map(|doubt| format!("pools[{at}].env_from.files: {doubt}")),
+            );
         }
         for listener in config.listeners.iter().filter(|one| one.offered(config.pools.len()).contains(&at)) {
             let address = listener.address();
@@ -112,6 +101,66 @@ fn doubt_personal_pools(config: &Config) -> Vec<String> {
         }
     }
     doubts
+}
+
+/// What is wrong with a folder of clients' variables, and who else can read or write them.
+fn doubt_files(folder: &Path, pool: &Pool) -> Vec<String> {
+    if !folder.is_dir() {
+        return vec![format!("{} is no folder: no client gets a worker", folder.display())];
+    }
+    let mut doubts = Vec::new();
+    let env_file::Survey { files, faults } = env_file::survey(folder);
+    let worker = pool.rights.identity.as_ref();
+    if worker.is_none() {
+        doubts.push(format!(
+            "workers have the daemon's user, so one client's worker can read the variables of all others in {}: give the pool a \
+             user of its own that cannot",
+            folder.display()
+        ));
+    }
+    let kinds = KINDS.map(|(_, kind)| folder.join(kind));
+    for path in std::iter::once(folder).chain(kinds.iter().map(|kind| &**kind)) {
+        doubts.extend(doubt_writers(path));
+    }
+    doubts.extend(faults.into_iter().map(|(path, why)| format!("{} {why}", folder.join(path).display())));
+    for file in files {
+        let path = folder.join(&file.path);
+        let shown = path.display();
+        if let Err(why) = file.names {
+            doubts.push(format!("{shown} {why}"));
+        } else if small_file::is_open_to_all(&path) {
+            doubts.push(format!("every user of this machine can read {shown}; chmod o= {shown}"));
+        } else if worker.is_some_and(|worker| is_readable(&path, worker)) {
+            doubts.push(format!(
+                "workers of the pool, who are {}, can read {shown}",
+                worker.map_or_else(String::new, ToString::to_string)
+            ));
+        }
+        doubts.extend(doubt_writers(&path));
+    }
+    doubts
+}
+
+/// Who can write a file of variables decides what a worker runs.
+fn doubt_writers(path: &Path) -> Option<String> {
+    let shown = path.display();
+    small_file::is_writable_to_others(path)
+        .then(|| format!("others than its owner can write {shown}, and so decide what workers run; chmod go-w {shown}"))
+}
+
+/// Whether a user can read a file, by its mode.
+fn is_readable(path: &Path, who: &Identity) -> bool {
+    path.metadata().is_ok_and(|file| {
+        let is_in_group = who.group == file.gid() || who.groups.contains(&file.gid());
+        let bit = if who.user == file.uid() {
+            0o400
+        } else if is_in_group {
+            0o040
+        } else {
+            0o004
+        };
+        who.user == 0 || file.mode() & bit != 0
+    })
 }
 
 /// Any reader of the file can authenticate as its bearers.
@@ -370,7 +419,9 @@ mod tests {
         );
         assert_eq!(personal_variables(&good), [wanted]);
         let doubts_of = |config: &Config| doubt_personal_pools(config);
-        let [bob, carol] = &doubts_of(&good)[..] else { panic!("{:?}", doubts_of(&good)) };
+        let [user, hidden, bob, carol] = &doubts_of(&good)[..] else { panic!("{:?}", doubts_of(&good)) };
+        assert!(user.contains("workers have the daemon's user"), "{user}");
+        assert!(hidden.contains("user/.hidden.env is nobody's"), "{hidden}");
         assert!(bob.contains("every user of this machine can read") && bob.contains("chmod o= "), "{bob}");
         assert!(carol.contains("user/carol.env is malformed in line 1") && !carol.contains("s3"), "{carol}");
         let nowhere = doubts_of(&config(&folder.path().join("none"), named));
@@ -378,6 +429,59 @@ mod tests {
         let nobody = doubts_of(&config(folder.path(), json!({ "tcp": "127.0.0.1:1" })));
         let has = |part: &str| nobody.iter().any(|doubt| doubt.contains(part));
         assert!(has("send no headers") && has("nobody names its clients"), "{nobody:?}");
+    }
+
+    #[test]
+    fn variables_of_clients_that_others_can_write_or_their_workers_can_read_are_doubted() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |path: &str| folder.path().join(path);
+        let set = |at: &str, mode: u32| {
+            std::fs::set_permissions(path(at), std::fs::Permissions::from_mode(mode)).expect("it is ours");
+        };
+        std::fs::create_dir(path("token")).expect("a folder");
+        std::fs::write(path("token/alice.env"), "A=s3cret\n").expect("a file");
+        let doubts = |user: &str| {
+            let from = json!({ "files": folder.path() });
+            let pool = json!({ "id": "a", "command": "sh", "assignment": "dedicated", "env_from": from, "user": user });
+            let text = json!({ "pools": [pool] }).to_string();
+            doubt_files(folder.path(), &Config::from_bytes(text.as_bytes(), "a test").expect("it is valid").pools[0])
+        };
+        ["", "token"].iter().for_each(|at| set(at, 0o711));
+        set("token/alice.env", 0o600);
+        let [reads] = &doubts("root")[..] else { panic!("{:?}", doubts("root")) };
+        assert!(reads.contains("who are user root, can read") && reads.contains("alice.env"), "{reads}");
+        for (at, mode) in [("", 0o777), ("token", 0o771), ("token/alice.env", 0o620)] {
+            set(at, mode);
+            let doubts = doubts("root");
+            let written = doubts.iter().filter(|doubt| doubt.contains("others than its owner can write"));
+            let written: Vec<&String> =
+                written.filter(|doubt| doubt.ends_with(path(at).to_string_lossy().trim_end_matches('/'))).collect();
+            assert_eq!(written.len(), 1, "{at}: {doubts:?}");
+            set(at, mode & !0o022);
+        }
+    }
+
+    #[test]
+    fn who_can_read_a_file_is_decided_by_its_mode() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let status = file.path().metadata().expect("it is there");
+        let of = |user: u32, groups: &[u32]| Identity {
+            user,
+            group: 54_321,
+            groups: groups.to_vec(),
+            name: None,
+            home: "/".into(),
+        };
+        let (owner, member, other) = (of(status.uid(), &[]), of(12_345, &[status.gid()]), of(12_345, &[]));
+        for (mode, wanted) in
+            [(0o600, [true, false, false]), (0o640, [true, true, false]), (0o604, [true, false, true])]
+        {
+            std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(mode)).expect("it is ours");
+            let can = [&owner, &member, &other].map(|who| is_readable(file.path(), who));
+            assert_eq!(can, wanted, "{mode:o}");
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! The invariant, per connection: `consumed ≤ scanned ≤ received`. A line is returned only if it is valid to its end;
 //! the first invalid line is located exactly.
 //!
+//! # The first line of a buffer
+//!
 //! [`Scanner`] holds what all connections share; [`Partial`] holds the state of one connection's incomplete line.
 //!
 //! ```
@@ -23,6 +25,16 @@
 //! // What these bytes were can be dropped before more is received behind the rest.
 //! assert_eq!(partial.consume(), 41);
 //! ```
+//!
+//! # Reading order
+//!
+//! 1. What is read: a [`Window`] of received bytes, between two pads of [`PAD`] bytes.
+//! 2. Who reads it: a [`Scanner`], with a [`Partial`] for each connection. [`Outcome`] says why it stopped.
+//! 3. What it finds: a [`Line`], with a [`Span`] for each routing field, and its [`Meta`].
+//! 4. What is looked up in a line that is known to be valid: [`member`] and [`members`], [`string_in`] and the others beside
+//!    it, and [`decoded`] for strings with escapes.
+//!
+//! # Features
 //!
 //! Without the feature `std` (on by default) the scanner cannot detect CPU features, and uses those that the program is
 //! built for. The crate needs an allocator and nothing else.

@@ -1,22 +1,80 @@
 //! The core of the bus: it decides where every line goes and has no side effects. No descriptor, no clock, no thread;
 //! the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
 //!
-//! Reading order: [`port`] is the contract, [`peer`] the common vocabulary, [`settings`] the configuration of the core,
-//! and this file the entry point.
+//! # A first call
+//!
+//! A [`Bus`] is made of [`Settings`](settings::Settings). It is given what happens, and returns [`Effects`](port::Effects),
+//! which the caller carries out in their order:
+//!
+//! ```
+//! use ndjson_scan::{PAD, Window};
+//! use stdio_bus_core::Bus;
+//! use stdio_bus_core::port::{Effect, Input, Moment, Peer, Place};
+//! use stdio_bus_core::settings::{Limits, Listener, Pool, Routing, Settings};
+//!
+//! let pool = Pool { id: "agents".into(), instances: 1, max_instances: 1, ..Pool::default() };
+//! let mut bus = Bus::new(Settings {
+//!     limits: Limits::default(),
+//!     pools: vec![pool],
+//!     listeners: vec![Listener::default()],
+//!     routing: Routing::default(),
+//!     most_clients: 16,
+//! });
+//!
+//! // The core starts no process: it asks its caller to.
+//! let asked = bus.start(Moment(1)).find_map(|effect| match effect {
+//!     Effect::Spawn { worker, .. } => Some(worker),
+//!     _ => None,
+//! });
+//! let worker = asked.expect("the pool has one worker");
+//! bus.handle(Moment(2), Input::Spawned { worker, pid: 4711 }).for_each(drop);
+//!
+//! // A client connects to the first listener and sends a line. The scanner may look at the pads around it.
+//! let (client, effects) = bus.connect(Moment(3), 0, Place::Inherited);
+//! effects.for_each(drop);
+//! let client = client.expect("there is room");
+//! let line = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"hello\"}\n";
+//! let buffer = [&[0; PAD], &line[..], &[0; PAD]].concat();
+//! let window = Window::new(&buffer, PAD, PAD + line.len());
+//! let (received, effects) = bus.receive(Moment(4), Peer::Client(client), window);
+//!
+//! // Its bytes are to be copied to the worker, unchanged.
+//! let copied: Vec<u8> = effects
+//!     .flat_map(|effect| match effect {
+//!         Effect::Copy { to, span } if to == Peer::Worker(worker) => window.get(span).to_vec(),
+//!         other => panic!("{other:?}"),
+//!     })
+//!     .collect();
+//! assert_eq!((received.consumed, &copied[..]), (line.len(), &line[..]));
+//! ```
+//!
+//! `examples/core.rs` of the package `stdio-bus` goes on from there to the answers.
+//!
+//! # Reading order
+//!
+//! 1. The contract: [`port`] has all inputs and effects. [`peer`], [`index`] and [`origin`] are its vocabulary: who speaks,
+//!    where a pool or a listener is found, and where a client comes from.
+//! 2. What the core is given before: [`settings`], with [`networks`].
+//! 3. What it reads of a line: [`ndjson_scan`] finds lines and their fields, [`id`] compares request ids, [`foreign`] recognises
+//!    peers that speak something else.
+//! 4. Who may come in, and whose place is taken: [`admission`], [`shares`].
+//! 5. Workers: [`worker`] is the table of a worker's life, [`waste`] the output that nobody receives, [`eras`] the two
+//!    eras of MCP.
+//! 6. What it writes itself: [`reply`] to peers, [`report`] to people, [`ended`] for each request that has ended.
+//! 7. What can be read at any time, by [`Bus::view`]: [`overview`], [`readiness`], [`stats`], [`tally`] with [`histogram`],
+//!    and [`usage`].
+//! 8. The end: [`shutdown`].
+//!
+//! # Inside
 //!
 //! - Owners of the tables: `ctx.rs` is the floor that all of them may use; `session/`, `requests/`,
 //!   `tasks.rs`, and `fleet/` with its workers, pools, groups and queue. None of them calls the bus.
 //! - What happens in which order is in the methods of [`Bus`]: for lines in `intake.rs`, `router/`, `correlation.rs` and
 //!   `refusals.rs`; for clients in `clients.rs` and `eviction.rs`; for workers in `fleet/life.rs`; for the daemon in
-//!   `reload.rs` and [`shutdown`].
+//!   `reload.rs` and [`shutdown`]. What an operator may do is in `clients.rs`.
 //! - Waiting: `flow/`.
 //!
-//! For monitoring: [`overview`], [`readiness`], [`stats`], [`tally`] and [`usage`]; what an operator may do is in `clients.rs`.
-//!
-//! [`id`] compares request ids, and [`ndjson_scan`] reads JSON.
-//!
 //! The crate has no standard library, only an allocator, so the compiler proves that it has no side effects.
-//! `examples/core.rs` of the package `stdio-bus` runs it in its own loop, on plain values.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

@@ -11,6 +11,7 @@ without them it says so and is skipped. Each case has a machine of its own, whic
 import glob
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -20,6 +21,12 @@ import tempfile
 import cases
 import debian
 from podman import ULIMITS, Podman
+
+# The files for this machine, of a release that may have others as well.
+MACHINE = platform.machine()
+CPU, DEBIAN = {"x86_64": ("x64", "amd64"), "aarch64": ("arm64", "arm64")}[MACHINE]
+ARCHIVE, PACKAGE = f"/files/*-{MACHINE}-*.tar.gz", f"/files/*_{DEBIAN}.deb"
+WHEEL, AGENTS_WHEEL = f"/files/stdio_bus-*{MACHINE}.whl", f"/files/stdio_bus_openai_agent-*{MACHINE}.whl"
 
 # README's first worker and call, with the program as it is called after an installation of that kind.
 CONVERSATION = """
@@ -88,11 +95,11 @@ class Machines:
 
 
 def the_archive_is_unpacked_and_runs(machines):
-    machines.converses("tar -xzf /files/*.tar.gz --strip-components=1", "./stdio_bus")
+    machines.converses(f"tar -xzf {ARCHIVE} --strip-components=1", "./stdio_bus")
 
 
 def the_debian_package_is_installed_and_runs(machines):
-    machines.converses("dpkg --install /files/*.deb", "stdio_bus")
+    machines.converses(f"dpkg --install {PACKAGE}", "stdio_bus")
 
 
 # Where manual pages and completions of both programs are, below what was installed, in each kind of package.
@@ -107,35 +114,35 @@ def holds(machines, install, root, paths):
 def manual_pages_and_completions_come_with_archive_and_debian_package(machines):
     for program in ["stdio_bus", "openai-agent"]:
         archived = ["man/{0}.1", "completions/{0}.bash", "completions/{0}.fish", "completions/_{0}"]
-        holds(machines, "tar -xzf /files/*.tar.gz --strip-components=1", ".", [path.format(program) for path in archived])
+        holds(machines, f"tar -xzf {ARCHIVE} --strip-components=1", ".", [path.format(program) for path in archived])
         # Debian's pages are compressed, and its zsh has a folder of its own for packages. Its minimal systems leave pages out.
         installed = [path.format(program).replace(".1", ".1.gz").replace("site-functions", "vendor-completions") for path in SHARED]
-        listed = machines.run("dpkg --contents /files/*.deb")
+        listed = machines.run(f"dpkg --contents {PACKAGE}")
         assert all(f" ./usr/{path}\n" in listed for path in installed), listed
 
 
 def manual_pages_and_completions_come_with_npm_and_pip(machines):
-    for program, package, wheel in [("stdio_bus", "stdio-bus", "stdio_bus"), ("openai-agent", "stdio-bus-openai-agent", "stdio_bus_openai_agent")]:
+    for program, package, wheel in [("stdio_bus", "stdio-bus", WHEEL), ("openai-agent", "stdio-bus-openai-agent", AGENTS_WHEEL)]:
         shared = [path.format(program) for path in SHARED]
         # npm links the pages where man(1) looks.
         holds(machines, NPM, ".local", [shared[0], *(f"lib/node_modules/{package}/{path}" for path in shared[1:])])
-        holds(machines, f"uv tool install --quiet --offline /files/{wheel}-*.whl", f".local/share/uv/tools/{package}", shared)
+        holds(machines, f"uv tool install --quiet --offline {wheel}", f".local/share/uv/tools/{package}", shared)
 
 
 def a_wheel_is_installed_by_uv_and_runs_under_its_packages_name(machines):
-    executed = machines.converses("uv tool install --quiet --offline /files/stdio_bus-*.whl", "stdio-bus")
+    executed = machines.converses(f"uv tool install --quiet --offline {WHEEL}", "stdio-bus")
     assert executed.endswith("/bin/stdio_bus"), executed
-    machines.converses("uv venv --quiet --offline venv; uv pip install --quiet --offline --python venv /files/stdio_bus-*.whl", "venv/bin/stdio-bus")
-    shown = machines.run("uvx --quiet --offline --from /files/stdio_bus-*.whl stdio-bus --version\n"
-                         "uvx --quiet --offline --from /files/stdio_bus_openai_agent-*.whl stdio-bus-openai-agent --version\n"
-                         "uv tool install --quiet --offline /files/stdio_bus-*.whl\n"
+    machines.converses(f"uv venv --quiet --offline venv; uv pip install --quiet --offline --python venv {WHEEL}", "venv/bin/stdio-bus")
+    shown = machines.run(f"uvx --quiet --offline --from {WHEEL} stdio-bus --version\n"
+                         f"uvx --quiet --offline --from {AGENTS_WHEEL} stdio-bus-openai-agent --version\n"
+                         f"uv tool install --quiet --offline {WHEEL}\n"
                          "ls .local/share/uv/tools/stdio-bus/share/man/man1/stdio_bus.1")
     assert re.match(r"stdio_bus [\d.]+\nopenai-agent [\d.]+\n", shown) and shown.endswith("stdio_bus.1\n"), shown
 
 
 def npm_installs_a_launcher_that_the_program_replaces(machines):
     executed = machines.converses(NPM, "stdio-bus")
-    assert executed.endswith("/stdio-bus-linux-x64/bin/stdio_bus") or executed.endswith("arm64/bin/stdio_bus"), executed
+    assert executed.endswith(f"/stdio-bus-linux-{CPU}/bin/stdio_bus"), executed
     locally = NPM.replace("--global --prefix /root/.local", "")
     shown = machines.run(f"{NPM} >&2; {locally} >&2; npx stdio-bus --version; stdio_bus --version; stdio-bus-openai-agent --version")
     assert re.fullmatch(r"(stdio_bus [\d.]+\n){2}openai-agent [\d.]+\n", shown), shown
@@ -143,7 +150,8 @@ def npm_installs_a_launcher_that_the_program_replaces(machines):
 
 # A Node.js that cannot replace its process, which older ones cannot.
 OLDER = "--require=/root/older.js"
-NPM = "npm install --silent --no-audit --no-fund --global --prefix /root/.local --offline /files/stdio-bus-*.tgz"
+NPM = "npm install --silent --no-audit --no-fund --global --prefix /root/.local --offline " \
+    f"/files/stdio-bus-[0-9]*.tgz /files/stdio-bus-openai-agent-*.tgz /files/stdio-bus-linux-{CPU}-*.tgz"
 
 
 def an_older_node_passes_signals_and_ends_on(machines):
@@ -180,7 +188,7 @@ def the_commands_of_the_files_for_editors_run_what_is_installed(machines):
     with open(os.path.join(debian.ROOT, "config", "editors", "mcp.json")) as file:
         entries = json.load(file)["mcpServers"].values()
     commands = [" ".join([entry["command"], *entry["args"][:entry["args"].index("connect")]]) for entry in entries]
-    for command, install in zip(commands, [NPM, "uv tool install --quiet --offline /files/stdio_bus-*.whl"], strict=True):
+    for command, install in zip(commands, [NPM, f"uv tool install --quiet --offline {WHEEL}"], strict=True):
         # Neither npx nor uvx has a network here, or a cache. npx looks where npm installs for all users, whose place is set here.
         shown = machines.run(f"""{install} >&2
 stdio-bus --tcp 127.0.0.1:9000 2>daemon.log &
@@ -213,7 +221,7 @@ def the_formula_has_the_checksum_of_the_archive(machines):
     (formula,) = glob.glob(f"{machines.files}/*.rb")
     with open(formula) as file:
         text = file.read()
-    sums = subprocess.run(["sha256sum", *glob.glob(f"{machines.files}/*.tar.gz")], capture_output=True, text=True, check=True).stdout
+    sums = subprocess.run(["sha256sum", *sorted(glob.glob(f"{machines.files}/*.tar.gz"))], capture_output=True, text=True, check=True).stdout
     assert re.findall(r'sha256 "(\w+)"', text) == [line.split()[0] for line in sums.splitlines()], text
     assert "@" not in text.replace("@v", ""), text
 
@@ -235,7 +243,7 @@ def every_file_has_its_checksum_in_the_sums_and_in_the_provenance(machines):
 
 
 def the_image_is_loaded_and_runs_read_only_as_nobody(machines):
-    images = glob.glob(f"{machines.files}/*.oci.tar")
+    images = glob.glob(f"{machines.files}/*-{MACHINE}-*.oci.tar")
     if not images or not all(map(shutil.which, ["buildah", "podman", "runc"])):
         return cases.tell_skipped("the image of a release: buildah, podman or runc is missing")
     with tempfile.TemporaryDirectory() as folder:

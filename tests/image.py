@@ -9,7 +9,6 @@ Rust mounted into it, and the programs are built without optimization. Needs roo
 them it says so and is skipped.
 """
 
-import json
 import os
 import re
 import shutil

@@ -3,7 +3,7 @@
 //!
 //! # A first call
 //!
-//! A [`Bus`] is made of [`Settings`](settings::Settings). It is given what happens, and returns [`Effects`](port::Effects),
+//! A [`Bus`] is made of [`Settings`]. It is given what happens, and returns [`Effects`],
 //! which the caller carries out in their order:
 //!
 //! ```

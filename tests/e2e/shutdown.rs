@@ -72,7 +72,7 @@ fn the_listening_sockets_close_first_while_workers_still_finish() {
             assert!(UnixStream::connect(&name).is_ok());
         }
         daemon.signal(Signal::TERM);
-        daemon.logs(&["workers are told to stop"]);
+        daemon.logs(&["workers are asked to stop"]);
         let refuses = || UnixStream::connect(&name).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
         if is_unix {
             daemon.until("no new clients", || !socket.exists() && refuses());
@@ -131,7 +131,7 @@ fn a_request_during_the_drain_is_refused_at_once() {
     let mut client = daemon.connect();
     let worker = pid_of_its_worker(&mut client);
     daemon.signal(Signal::TERM);
-    daemon.logs(&["workers are told to stop"]);
+    daemon.logs(&["workers are asked to stop"]);
     client.ask(2, "m", json!({}));
     assert_eq!(client.error(2, "shutting_down"), -32016);
     assert!(lives(worker), "it was refused while the worker could still answer");
@@ -342,7 +342,7 @@ fn a_second_signal_answers_pending_requests_with_errors_and_ends_everything() {
         daemon.signal(Signal::TERM);
         daemon.signal(second);
         daemon.signal(Signal::CONT);
-        daemon.logs(&["workers are told to stop"]);
+        daemon.logs(&["workers are asked to stop"]);
         seconds_go_by(1);
         assert!(daemon.runs() && !daemon.log().contains("a second signal: "), "{}", daemon.log());
         // The daemon's second may take longer if it waits for a CPU.
@@ -391,7 +391,7 @@ fn a_daemon_that_only_runs_for_moments_finishes_its_drain() {
     let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 6).start();
     daemon.connect().request(1, "m", json!({}));
     daemon.signal(Signal::TERM);
-    daemon.logs(&["workers are told to stop"]);
+    daemon.logs(&["workers are asked to stop"]);
     for _ in 0..20 {
         if !daemon.runs() {
             break;

@@ -220,7 +220,7 @@ impl Bus {
 
     /// Fails the requests of a client that can still get messages, and its workers may stop working on them.
     pub(super) fn fail_requests_of(&mut self, key: ClientKey, why: Reason, text: &str) {
-        self.requests.tell_workers(&mut self.ctx, &self.sessions, &self.fleets, key);
+        self.requests.notify_workers(&mut self.ctx, &self.sessions, &self.fleets, key);
         for request in self.requests.asked_by(&self.ctx, key.into()) {
             self.fail_request(request, why, text);
         }
@@ -228,7 +228,7 @@ impl Bus {
 
     /// Ends the requests of a client that leaves, and holds or drops its sessions.
     fn detach_client(&mut self, key: ClientKey) {
-        self.requests.tell_workers(&mut self.ctx, &self.sessions, &self.fleets, key);
+        self.requests.notify_workers(&mut self.ctx, &self.sessions, &self.fleets, key);
         for request in self.requests.asked_by(&self.ctx, key.into()) {
             // A cancelled request is no loss for its client.
             let is_cancelled = self.requests.get(request).is_some_and(|request| request.cancelled().is_some());
@@ -434,7 +434,7 @@ impl Bus {
         };
         client.closing_mut().refuse(since, why, refusal);
         self.fail_requests_of(key, why, text);
-        // It may have no request whose error would tell it that the daemon keeps running.
+        // It may have no request whose error would show that the daemon keeps running.
         if why != Reason::ShuttingDown {
             send_error(&mut self.ctx, key.into(), b"null", why, text, Delivered::Nothing);
         }
@@ -452,7 +452,7 @@ impl Bus {
             return Received { consumed: 0, next: Next::Wait };
         }
         if client.end().stream.has_more(bytes) {
-            client.hear(now);
+            client.touch(now);
         }
         if client.closing().skips_line() {
             let end = memchr::memchr(b'\n', window.data());
@@ -485,7 +485,7 @@ impl Bus {
         let is_silent = is_read.then(|| {
             let is_amid_a_line = client.closing().skips_line() || client.end().stream.is_amid();
             let may_last = is_amid_a_line || client.closing().awaits_workers() && self.ctx.shutdown.has_workers();
-            client.heard().max(client.closing().since()).after(if may_last { LONGEST } else { SILENCE })
+            client.active_at().max(client.closing().since()).after(if may_last { LONGEST } else { SILENCE })
         });
         // One that is slow to take its errors has the time that the shutdown gives to all.
         let deadline = client.closing().deadline().filter(|_| is_read || !self.ctx.shutdown.has_deadline_for_clients());
@@ -551,7 +551,7 @@ impl Requests {
     }
 }
 
-/// Reports that a client has connected or left, with its account. Connections that were only told that there is no
+/// Reports that a client has connected or left, with its account. Connections that were only admitted to be rejected because there is no
 /// room, and health checks of a proxy, are not reported as clients.
 fn report_client(ctx: &mut Ctx, reason: Reason, key: ClientKey) {
     let Some(client) = ctx.clients.get(key) else { return };
@@ -571,9 +571,9 @@ fn report_client(ctx: &mut Ctx, reason: Reason, key: ClientKey) {
     };
     // It may connect anew for each of its requests.
     if client.mcp().is_modern() {
-        return ctx.out.tell_quietly(reason, make);
+        return ctx.out.report_unlimited(reason, make);
     }
-    let summary = ctx.out.tell(ctx.time.now(), reason, make);
+    let summary = ctx.out.report(ctx.time.now(), reason, make);
     ctx.timers.arm(Timer::Reports, summary);
 }
 
@@ -582,7 +582,7 @@ pub(super) fn check_flushed(ctx: &mut Ctx, key: ClientKey) {
     let Some(client) = ctx.clients.get_mut(key).filter(|client| client.phase() == Phase::Flushing) else {
         return;
     };
-    if client.end().output.queued() == 0 || client.end_mut().output.flush_goes_on() {
+    if client.end().output.queued() == 0 || client.end_mut().output.is_flush_progressing() {
         await_flushed(ctx, key);
     }
 }

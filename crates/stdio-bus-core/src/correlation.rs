@@ -242,7 +242,7 @@ impl Bus {
         let delivered = if reason == Reason::CredentialsMissing { Delivered::No } else { Delivered::Yes };
         let said = error_for(&self.ctx, client.into(), &token, session, (code, reason, cause), text, delivered);
         self.requests.count_outcome(&mut self.ctx, &self.sessions, &mut self.fleets, key, reason, said.as_ref());
-        // A client that leaves is told nothing.
+        // A client that leaves gets no error.
         if said.is_some() {
             self.fleets.pools_mut().count_error(pool, reason);
         }
@@ -251,7 +251,7 @@ impl Bus {
         self.wake_after_answer(client);
     }
 
-    /// A client's request is given up: the client gets an error, its worker is told, and so are clients with questions
+    /// A client's request is given up: the client gets an error, its worker is notified, and so are clients with questions
     /// of the worker that belong to it.
     pub(crate) fn give_up(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.requests.get(key) else { return };

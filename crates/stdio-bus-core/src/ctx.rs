@@ -73,8 +73,8 @@ impl Ctx {
     }
 
     /// Counts an event and reports it, within the rate limit.
-    pub(crate) fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
-        let summary = self.out.tell(self.time.now(), reason, report);
+    pub(crate) fn emit_report(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
+        let summary = self.out.report(self.time.now(), reason, report);
         self.timers.arm(Timer::Reports, summary);
     }
 
@@ -88,7 +88,7 @@ impl Ctx {
         &mut self,
         reason: Reason,
         peers: [Option<Peer>; 2],
-        tell: impl FnOnce() -> (Option<String>, String),
+        describe: impl FnOnce() -> (Option<String>, String),
     ) {
         let mut report = Report::new(reason, "");
         for peer in peers.into_iter().flatten() {
@@ -101,8 +101,8 @@ impl Ctx {
                 Peer::Worker(worker) => report.worker = self.workers.worker_name(worker),
             }
         }
-        self.tell(reason, || {
-            let (id, text) = tell();
+        self.emit_report(reason, || {
+            let (id, text) = describe();
             Report { id, text, ..report }
         });
     }

@@ -73,7 +73,7 @@ impl RequestEnd {
     /// The ending of a request that the daemon has ended for this reason, with or without an error.
     pub(super) fn of(outcome: &'static str, reason: Reason, said: Option<&ErrorReply>) -> Self {
         let (code, bytes_out) = said.map_or((None, 0), |said| (Some(said.code.into()), said.line.len() as u64));
-        Self { outcome, code, reason: Some(said.map_or(reason.told(), |said| said.reason)), bytes_out }
+        Self { outcome, code, reason: Some(said.map_or(reason.error_name(), |said| said.reason)), bytes_out }
     }
 }
 

@@ -92,7 +92,7 @@ impl Shortage {
             });
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
-            held_back.contains(client) && ctx.clients.get(*client).is_some_and(|client| client.heard() < *since)
+            held_back.contains(client) && ctx.clients.get(*client).is_some_and(|client| client.active_at() < *since)
         });
         let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
         // Round robin by their places in the table.
@@ -117,7 +117,7 @@ struct Holder {
     client: ClientKey,
     bytes: usize,
     moves: bool,
-    heard: Moment,
+    active_at: Moment,
 }
 
 /// How much one client may hold before it is held back or closed.
@@ -212,8 +212,8 @@ impl Bus {
                 Some((client.has_spoken(), since, due, key))
             })
         };
-        let goes = idle().filter(|(_, _, due, _)| *due <= now).min_by_key(|(spoke, since, ..)| (*spoke, *since));
-        let Some((spoke, since, _, key)) = goes else {
+        let victim = idle().filter(|(_, _, due, _)| *due <= now).min_by_key(|(spoke, since, ..)| (*spoke, *since));
+        let Some((spoke, since, _, key)) = victim else {
             // Another may become idle before.
             let next = idle().map(|(_, _, due, _)| due).min().unwrap_or(Moment::NEVER);
             return self.ctx.timers.arm(Timer::Slots, next.min(now.after(FIRST_LINE)));
@@ -258,14 +258,14 @@ impl Bus {
         let share_to_keep = share(most, self.ctx.clients.len(), TRIFLE);
         let due = lasts && now >= self.shortage.closed_at.after(CLOSE_EVERY);
         // Before the limit is reached, at least one is closed, and as many as needed for those with a chance to finish
-        // their lines: they need larger blocks for it. The one that was silent for longest goes first.
-        let one_goes = used <= most && due;
-        if one_goes {
-            holders.sort_by_key(|holder| (holder.moves, holder.heard));
+        // their lines: they need larger blocks for it. The one that was silent for longest is evicted first.
+        let evicts_one = used <= most && due;
+        if evicts_one {
+            holders.sort_by_key(|holder| (holder.moves, holder.active_at));
         }
         holders.retain(|holder| holder.bytes > share_to_keep && (used > most || due && !holder.moves));
         let too_much = used.saturating_sub(leaving + most / 8 * 7);
-        if self.close_some(&holders, too_much.max(usize::from(one_goes)), text) {
+        if self.close_some(&holders, too_much.max(usize::from(evicts_one)), text) {
             self.shortage.closed_at = now;
         }
     }
@@ -311,7 +311,7 @@ impl Bus {
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
             return self
-                .close_holder(&Holder { client, bytes, moves: false, heard: self.ctx.time.now() }, &text(bytes));
+                .close_holder(&Holder { client, bytes, moves: false, active_at: self.ctx.time.now() }, &text(bytes));
         }
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
         holders.retain(|holder| holder.bytes > TRIFLE);
@@ -324,14 +324,14 @@ impl Bus {
         };
         let (phase, queued) = (client.phase(), client.end().output.queued());
         // Its own output may be all that it holds: then it can be sent nothing more.
-        let can_be_told = queued == 0 || queued < holder.bytes / 4;
+        let can_be_notified = queued == 0 || queued < holder.bytes / 4;
         self.ctx
             .report(Reason::MemoryLimit, Some(Peer::Client(holder.client)), || format!("a client is closed: {text}"));
         match phase {
-            Phase::Open | Phase::HalfClosed if can_be_told => {
+            Phase::Open | Phase::HalfClosed if can_be_notified => {
                 self.close_orderly(holder.client, Reason::MemoryLimit, text);
             }
-            Phase::Refusing if can_be_told => self.close_client(holder.client, Close::Flush, Reason::MemoryLimit),
+            Phase::Refusing if can_be_notified => self.close_client(holder.client, Close::Flush, Reason::MemoryLimit),
             _ => self.close_client(holder.client, Close::Now, Reason::MemoryLimit),
         }
     }
@@ -428,7 +428,7 @@ fn holders(ctx: &Ctx, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
         };
         // A client that waits for a worker has sent whole lines, and cannot influence when they are taken.
         let moves = ctx.time.now().since(client.progress_at()) < PATIENCE || client.end().gate.waits();
-        holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard() });
+        holders.push(Holder { client: *key, bytes: *bytes, moves, active_at: client.active_at() });
     }
     holders.sort_by_key(|holder| (holder.moves, Reverse(holder.bytes)));
     (holders, leaving)
@@ -452,7 +452,7 @@ impl Clients {
         for (_, client) in self.iter() {
             together[client.identity().source_use.index()] += of(client);
         }
-        // Among equal sources the asker's goes first, then the one with the lowest slot.
+        // Among equal sources the asker's is evicted from first, then the one with the lowest slot.
         let order = |client: &Client| {
             let (source, index) = (client.identity().source_use, client.identity().source_use.index());
             (Reverse(together[index]), source != own.identity().source_use, index, Reverse(of(client)))

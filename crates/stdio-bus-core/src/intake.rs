@@ -52,8 +52,8 @@ impl Intake {
 
     /// Number of the first lines that take the fast path; none is longer than the limit.
     #[inline(always)]
-    fn count_while(&self, limit: usize, mut goes: impl FnMut(&Line) -> Option<()>) -> usize {
-        self.batch.iter().take_while(|line| line.span.len() <= limit && goes(line).is_some()).count()
+    fn count_while(&self, limit: usize, mut fits: impl FnMut(&Line) -> Option<()>) -> usize {
+        self.batch.iter().take_while(|line| line.span.len() <= limit && fits(line).is_some()).count()
     }
 
     /// The line in a window that holds nothing else, and was taken before.
@@ -122,7 +122,7 @@ pub(super) enum Flow {
         /// The number of bytes.
         to: usize,
         /// What follows is to be looked at; else more has to come.
-        goes_on: bool,
+        has_more: bool,
     },
     /// Its sender is not read any more.
     Over,
@@ -230,7 +230,7 @@ impl Bus {
         }
         // The kept bytes are presented again.
         if client.end().stream.has_more(bytes) {
-            client.hear(now);
+            client.touch(now);
         }
         // The fast path needs the client and its endpoint apart. It is put back below: nothing returns before.
         let mut taken = client.take_end();
@@ -385,7 +385,7 @@ impl Bus {
             let received = match flow {
                 Flow::Next => end.stream.finish(bytes, outcome),
                 Flow::Blocked => end.stream.wait(bytes, bytes_of(done), waiting),
-                Flow::PassedOver { to, goes_on } => end.stream.pass_over(bytes, to, goes_on),
+                Flow::PassedOver { to, has_more } => end.stream.pass_over(bytes, to, has_more),
                 Flow::Over => end.stream.discard(bytes),
             };
             if waits || kept.is_some() {
@@ -742,7 +742,7 @@ impl FastPath<'_> {
 
     /// The client that has made the request of a progress notification, under its id.
     #[inline(always)]
-    fn asker_told(&self, worker: WorkerKey, line: Parsed<'_>) -> Option<(RequestKey, ClientKey)> {
+    fn asker_of_progress(&self, worker: WorkerKey, line: Parsed<'_>) -> Option<(RequestKey, ClientKey)> {
         if !has_method(line, b"notifications/progress") {
             return None;
         }
@@ -780,7 +780,7 @@ impl FastPath<'_> {
                 (Some(session_key), None, session.addressee(|| worker.creating().may_give_out_a_name(), || false)?)
             }
             (None, true) => {
-                let (request, client) = self.asker_told(key, line)?;
+                let (request, client) = self.asker_of_progress(key, line)?;
                 (None, Some(request), client)
             }
             (None, false) => (None, None, self.only_client(worker, line)?),

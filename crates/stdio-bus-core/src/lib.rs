@@ -1,5 +1,5 @@
-//! The core of the bus: it decides where every line goes and has no side effects. No descriptor, no clock, no thread;
-//! the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
+//! The core of the bus: it decides where every line is sent and has no side effects. No descriptor, no clock, no thread;
+//! the ring, a simulator, a fuzzer or a benchmark can run it and it does not know which.
 //!
 //! # A first call
 //!
@@ -163,7 +163,7 @@ use worker::WorkerEvent;
 ///
 /// - Comes in: bytes by [`Bus::receive`], every other event by [`Bus::handle`], connections by [`Bus::connect`] and
 ///   [`Bus::connect_mcp`], a new configuration by [`Bus::reload`].
-/// - Goes out: the [`Effects`] that each of these returns. They borrow the bus, so that they are carried out before the
+/// - Comes out: the [`Effects`] that each of these returns. They borrow the bus, so that they are carried out before the
 ///   next call.
 /// - Asks: [`Bus::view`] reads, and changes nothing. [`View::next_deadline`] says when [`Input::Tick`] is due.
 ///
@@ -232,7 +232,7 @@ impl Bus {
             Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),
             Input::Refused { client, held } => self.on_memory_refused(client, &held),
             Input::Stranger { place, reason, text } => {
-                self.ctx.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text) });
+                self.ctx.emit_report(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text) });
             }
             Input::SendsNoMore(client) => self.fleets.queue_mut().on_sends_no_more(&mut self.ctx, client),
             Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),

@@ -86,14 +86,14 @@ impl Out {
 
     /// Counts an event, and reports it within the rate limit; only then the report is made. Returns when a summary is
     /// due instead.
-    pub(super) fn tell(&mut self, now: Moment, reason: Reason, make: impl FnOnce() -> Report) -> Option<Moment> {
+    pub(super) fn report(&mut self, now: Moment, reason: Reason, make: impl FnOnce() -> Report) -> Option<Moment> {
         let bucket = self.buckets.entry(reason).or_default();
         if now.since(bucket.window_from) >= SUMMARY_EVERY && bucket.suppressed == 0 {
             (bucket.window_from, bucket.passed) = (now, 0);
         }
         if bucket.passed < reason.burst() {
             bucket.passed += 1;
-            self.tell_quietly(reason, make);
+            self.report_unlimited(reason, make);
             return None;
         }
         bucket.count += 1;
@@ -102,7 +102,7 @@ impl Out {
     }
 
     /// Counts an event and reports it regardless of the rate limit, without using it up.
-    pub(super) fn tell_quietly(&mut self, reason: Reason, make: impl FnOnce() -> Report) {
+    pub(super) fn report_unlimited(&mut self, reason: Reason, make: impl FnOnce() -> Report) {
         self.buckets.entry(reason).or_default().count += 1;
         self.effects.push_back(Effect::Report(Box::new(make())));
     }
@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn a_flood_of_one_reason_is_counted_and_summed_up() {
         let mut out = Out::default();
-        let mut tell = || out.tell(Moment(1), Reason::Unroutable, || Report::new(Reason::Unroutable, "x"));
-        let due = (0..1000).filter_map(|_| tell()).min().expect("a summary is due");
+        let mut report = || out.report(Moment(1), Reason::Unroutable, || Report::new(Reason::Unroutable, "x"));
+        let due = (0..1000).filter_map(|_| report()).min().expect("a summary is due");
         assert_eq!((out.count(Reason::Unroutable), out.effects.len()), (1000, BURST as usize));
         assert_eq!(out.sum_up(due), None);
         let Some(Effect::Report(summary)) = out.effects.back() else { panic!("no summary") };

@@ -93,7 +93,7 @@ pub struct WorkerRow {
     pub age: Duration,
     /// The client that it belongs to alone.
     pub owner: Option<u32>,
-    /// It has said nothing for a while although it owes answers: what any worker may get goes to others.
+    /// It has said nothing for a while although it owes answers: what any worker may get is sent to others.
     pub is_doubtful: bool,
     /// Bytes that were sent to it and that it has not read, as far as known.
     pub unread: u64,

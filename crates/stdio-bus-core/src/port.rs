@@ -28,7 +28,7 @@ pub enum Input {
     /// A worker's process could not be started.
     SpawnFailed {
         worker: WorkerKey,
-        /// Why, for people. Where it is for want of what its client has to bring, that client is told it, too.
+        /// Why, for people. Where it is for want of what its client has to bring, that client gets the reason, too.
         why: String,
         /// What is at fault.
         fault: Unstarted,
@@ -125,7 +125,7 @@ pub enum Input {
     /// The operator has a worker replaced: in turn, without a lost request, or at once.
     RestartWorker {
         worker: WorkerKey,
-        /// Whether it is told to stop at once.
+        /// Whether it is asked to stop at once.
         at_once: bool,
     },
     /// The operator has all workers of this pool replaced in turn, and those started that were taken out.

@@ -121,7 +121,7 @@ impl Bus {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return Flow::Over };
         worker.strays_mut().begin(began, is_too_long);
         match self.go_on_passing_over(key, &window.data()[line..]) {
-            Some(length) => Flow::PassedOver { to: line + length, goes_on: true },
+            Some(length) => Flow::PassedOver { to: line + length, has_more: true },
             None => Flow::Over,
         }
     }
@@ -366,10 +366,10 @@ pub(super) fn error_for(
         return None;
     }
     // A worker that was replaced, or has never said anything, has not simply ended.
-    let told = cause
+    let named = cause
         .filter(|cause| matches!(cause, Reason::WorkerReplaced | Reason::StartTimeout))
-        .map_or(reason.told(), Reason::name);
+        .map_or(reason.error_name(), Reason::name);
     let (cause, lists_revisions) = (cause.map(Reason::name), reason == Reason::EraUnsupported);
-    let data = reply::Data { reason: told, cause, delivered, lists_revisions };
-    Some(ErrorReply { code, reason: told, line: reply::error(id, session, code, text, &data) })
+    let data = reply::Data { reason: named, cause, delivered, lists_revisions };
+    Some(ErrorReply { code, reason: named, line: reply::error(id, session, code, text, &data) })
 }

@@ -56,7 +56,7 @@ macro_rules! reasons {
                 match self { $($(Self::$variant => $error,)?)* _ => self.failure().unwrap_or(-32603) }
             }
 
-            /// The code, if what is told is for the most part that requests fail.
+            /// The code, if it mostly reports that requests fail.
             pub(super) fn failure(self) -> Option<i32> {
                 match self { $($(Self::$variant => Some($failure),)?)* _ => None }
             }
@@ -162,7 +162,7 @@ reasons! {
 
 impl Reason {
     /// What a client reads in `error.data.reason`: the name, except that a request lost with its worker gets the cause.
-    pub fn told(self) -> &'static str {
+    pub fn error_name(self) -> &'static str {
         match self {
             Self::RequestLost => Self::WorkerExited.name(),
             other => other.name(),

@@ -96,7 +96,7 @@ pub struct Limits {
     pub backpressure_timeout: Duration,
     /// How long a shutdown keeps serving while balancers learn that the daemon is not ready.
     pub lame_duck: Duration,
-    /// How long a shutdown lets pending requests finish before workers are told to stop.
+    /// How long a shutdown lets pending requests finish before workers are asked to stop.
     pub quiesce: Duration,
     /// How long a client without pending requests is silent before a shutdown closes it. Not in the configuration.
     pub drain_grace: Duration,
@@ -183,7 +183,7 @@ pub struct Pool {
     /// How long a worker of a pool that starts on demand may owe its first answer and have said nothing yet, if that is
     /// limited.
     pub start_timeout: Option<Duration>,
-    /// Whether workers are told with `session/cancel` when a client leaves with a request pending.
+    /// Whether workers are notified with `session/cancel` when a client leaves with a request pending.
     pub cancel_on_disconnect: bool,
     /// Time limit for the answer to a request, if any.
     pub request_timeout: Option<Duration>,

@@ -29,7 +29,7 @@ pub struct Shares {
 pub enum EvictionOrder {
     /// It is idle, and its source holds more than half of what the largest one holds.
     Idle,
-    /// It is in use, and its source exceeds its share: the largest source goes first.
+    /// It is in use, and its source exceeds its share: the largest source is evicted from first.
     InUse(Reverse<usize>),
     /// It is idle, and its source holds little.
     IdleOfFew,
@@ -128,7 +128,7 @@ mod tests {
     fn sources_that_use_no_more_than_their_share_are_not_cut_off_and_the_refusal_is_about_nobody() {
         let shares = shares(1024, &[2; 512], 600);
         assert_eq!(shares.turn(source(0), false), None);
-        assert!(shares.turn(source(0), true).is_some(), "what is idle goes");
+        assert!(shares.turn(source(0), true).is_some(), "what is idle is evicted");
         assert!(!shares.is_asker_above_its_share());
     }
 

@@ -40,11 +40,11 @@ pub enum Stage {
     /// No shutdown.
     #[default]
     Running,
-    /// Service continues, but balancers are told to send no more clients.
+    /// Service continues, but balancers see that they should send no more clients.
     LameDuck,
     /// No new clients and no new requests; pending ones may finish, and a client without any is closed when silent.
     Quiescing,
-    /// Workers were told to stop; their last answers are still delivered.
+    /// Workers were asked to stop; their last answers are still delivered.
     Terminating,
     /// Workers that did not stop were killed.
     Killing,
@@ -94,7 +94,7 @@ impl Shutdown {
         self.stage < Stage::Flushing
     }
 
-    /// Whether the workers are told to stop: new connections are rejected, all client input is refused, and no worker
+    /// Whether the workers are asked to stop: new connections are rejected, all client input is refused, and no worker
     /// is restarted.
     pub fn stops_workers(&self) -> bool {
         self.stage > Stage::Quiescing
@@ -235,7 +235,7 @@ impl Bus {
             self.ctx.end_throttle(client);
         }
         let left = self.ctx.workers.len();
-        self.ctx.report(Reason::Draining, None, || format!("{left} workers are told to stop"));
+        self.ctx.report(Reason::Draining, None, || format!("{left} workers are asked to stop"));
         for worker in self.ctx.workers.keys() {
             stop_worker(&mut self.ctx, worker);
         }

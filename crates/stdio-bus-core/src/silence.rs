@@ -56,8 +56,8 @@ impl TimeLimits {
     }
 
     /// When a worker has been silent for too long that has last said something at this moment; perhaps never.
-    pub(super) fn silent_at(&self, heard: Moment) -> Moment {
-        Moment(heard.0.saturating_add(self.idle))
+    pub(super) fn silent_at(&self, active_at: Moment) -> Moment {
+        Moment(active_at.0.saturating_add(self.idle))
     }
 
     /// Whether silence is limited.
@@ -79,7 +79,7 @@ pub(super) struct Watched {
     /// When it times out, whatever is said about it.
     expires: Moment,
     /// When its worker was sent it, or has last named it.
-    heard: Moment,
+    active_at: Moment,
 }
 
 /// Those requests, by slot. Entries of former ones are left behind.
@@ -95,7 +95,7 @@ impl Watch {
         if self.requests.len() <= request.index() {
             self.requests.resize(request.index() + 1, None);
         }
-        self.requests[request.index()] = Some(Watched { request, expires, heard: now });
+        self.requests[request.index()] = Some(Watched { request, expires, active_at: now });
     }
 
     /// A worker has said something about a request.
@@ -103,7 +103,7 @@ impl Watch {
         if let Some(Some(watched)) = self.requests.get_mut(request.index())
             && watched.request == request
         {
-            watched.heard = now;
+            watched.active_at = now;
         }
     }
 
@@ -189,8 +189,8 @@ impl Requests {
         if is_asked || worker.end().gate.is_held_up() {
             return None;
         }
-        let heard = named.iter().flatten().filter_map(|session| Some(sessions.get(*session)?.heard()));
-        heard.chain([watched.heard, worker.answering().read_since()]).max()
+        let active_at = named.iter().flatten().filter_map(|session| Some(sessions.get(*session)?.active_at()));
+        active_at.chain([watched.active_at, worker.answering().read_since()]).max()
     }
 
     /// How long the worker of a request is silent about it, if that is limited, and when the request is given up then.

@@ -222,7 +222,7 @@ fn keep(kept: &mut Vec<u8>, part: &[u8], most: usize) {
 
 /// What bytes of a worker amid a line that is passed over come to.
 pub(super) enum Passed {
-    /// All of them belong to the line, which goes on.
+    /// All of them belong to the line, which continues.
     GoesOn,
     /// The line ends behind so many of them.
     Ended(usize, Box<Stray>),
@@ -363,7 +363,7 @@ pub(super) fn skip_mark(end: &mut Endpoint, window: Window<'_>, line: usize) -> 
         // There is only one.
         end.traffic.bytes_in += MARK.len() as u64;
     }
-    Some(Flow::PassedOver { to, goes_on: is_whole })
+    Some(Flow::PassedOver { to, has_more: is_whole })
 }
 
 impl Limits {

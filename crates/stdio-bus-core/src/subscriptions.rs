@@ -79,7 +79,7 @@ impl Subscriptions {
         if self.0.iter().any(|it| requests.worker_of_subscription(it.request).is_none()) {
             self.review(ctx, requests, fleets);
         }
-        // What continues a request goes where that was begun.
+        // What continues a request is routed where that was begun.
         let begun = preferred_in(ctx, client, group);
         let of = ctx.clients.listener(client)?;
         let own = self.0.iter().rev().filter(|it| it.of == of);

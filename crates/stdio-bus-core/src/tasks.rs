@@ -8,7 +8,7 @@
 //!
 //! Invariant: a task here has a live worker. What is known of tasks is bounded, and when the table is full the sources of
 //! their makers have shares of it, as of other tables (`shares.rs`). One that is forgotten, or whose worker has ended, is
-//! unknown, and a message that names it goes to any worker.
+//! unknown, and a message that names it is routed to any worker.
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -109,9 +109,9 @@ impl Tasks {
     fn insert(&mut self, name: TaskName, task: Task) {
         self.remove(&name);
         if self.by_name.len() >= MOST
-            && let Some(goes) = self.first_to_go(task.source)
+            && let Some(victim) = self.eviction_victim(task.source)
         {
-            self.remove(&goes);
+            self.remove(&victim);
         }
         *self.held.entry(task.source).or_default() += 1;
         self.turns.insert(task.turn(), name.clone());
@@ -131,7 +131,7 @@ impl Tasks {
 
     /// The task that is forgotten for a new one of this source: by the shares of the sources, else the oldest one of its
     /// own, else of all; of these one that has ended before one that works.
-    fn first_to_go(&self, asker: Source) -> Option<TaskName> {
+    fn eviction_victim(&self, asker: Source) -> Option<TaskName> {
         let shares = Shares::new(MOST, self.held.iter().map(|(source, count)| (*source, *count)), Some(asker));
         let first = |source: Source, works: bool| {
             let (from, to) = ((source, works, 0), (source, works, u64::MAX));
@@ -265,7 +265,7 @@ impl Tasks {
         self.update(ctx, worker, fleet, &id, result);
     }
 
-    /// A worker's notification may tell of a task.
+    /// A worker's notification may report a task.
     pub(crate) fn note_update(&mut self, ctx: &mut Ctx, said: &WorkerMessage<'_>) {
         let &WorkerMessage { from: worker, line, .. } = said;
         let tells = |name: &[u8]| has_method(line, name);

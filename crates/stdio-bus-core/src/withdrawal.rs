@@ -1,4 +1,4 @@
-//! Requests that are given up: whoever still works on one is told, in the words of its protocol. A worker is told that
+//! Requests that are given up: whoever still works on one is notified, in the words of its protocol. A worker is notified that
 //! nobody waits for the answer to a client's request, and a client that nobody waits for the answer to a worker's
 //! question. With a request the questions that belong to it are withdrawn.
 //!
@@ -104,7 +104,7 @@ impl Requests {
         ctx.timers.arm(Timer::Requests, due);
     }
 
-    /// A worker's request is given up: the worker gets an error, and its client is told.
+    /// A worker's request is given up: the worker gets an error, and its client is notified.
     pub(super) fn give_up_question(
         &mut self,
         ctx: &mut Ctx,
@@ -119,7 +119,7 @@ impl Requests {
         let (id, shown) = (self.asker_token(key), self.asker_text(key));
         self.withdraw(ctx, fleets, key, text);
         self.abandon(ctx, sessions, key);
-        // A worker that was told to stop reads nothing any more.
+        // A worker that was asked to stop reads nothing any more.
         if !ctx.takes_messages(asker) {
             return;
         }
@@ -130,7 +130,7 @@ impl Requests {
     /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
     /// (`cancel_on_disconnect`; decision 11). In MCP 2026-07-28 a disconnect cancels the client's requests, and those of
     /// an ended session over HTTP have no other reader: there it needs no setting.
-    pub(super) fn tell_workers(&mut self, ctx: &mut Ctx, sessions: &Sessions, fleets: &Fleets, key: ClientKey) {
+    pub(super) fn notify_workers(&mut self, ctx: &mut Ctx, sessions: &Sessions, fleets: &Fleets, key: ClientKey) {
         let mut cancelled = Vec::new();
         for request in self.asked_by(ctx, key.into()) {
             let session = self.get(request).and_then(|request| request.session());

@@ -304,7 +304,7 @@ pub struct Model {
     asleep: BTreeSet<usize>,
     /// The bus is told that all workers hold more memory than they may.
     is_heavy: bool,
-    /// Workers that were told to end since it was last looked which pools are asleep.
+    /// Workers that were asked to end since it was last looked which pools are asleep.
     just_ended: BTreeSet<usize>,
 }
 

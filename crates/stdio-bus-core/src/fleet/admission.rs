@@ -1,5 +1,5 @@
 //! Admission of clients: by address, by user, through which proxies; and how many connections a listener takes in total
-//! and per source. A client above a limit is told why and closed, and does not count. A client that is not allowed is
+//! and per source. A client above a limit gets an error that says why and is closed, and does not count. A client that is not allowed is
 //! closed without a word, and never becomes a client.
 
 use alloc::rc::Rc;
@@ -20,7 +20,7 @@ use crate::table::{Key, Table};
 use crate::timers::Timer;
 use crate::view::View;
 
-/// Number of rejected clients that are told why at a time. Further ones are closed without a word, so that rejected
+/// Number of rejected clients that get an error at a time. Further ones are closed without a word, so that rejected
 /// clients never take the slots of others.
 const EXPLAINED_REFUSALS: usize = 16;
 
@@ -43,7 +43,7 @@ pub enum TurnedAway {
 pub(crate) struct Uses {
     source: Source,
     connections: usize,
-    /// When it got its last worker, in turns of all sources. A source that has got none goes before the one that got
+    /// When it got its last worker, in turns of all sources. A source that has got none is served before the one that got
     /// the last, and behind those that have waited since.
     turn: u64,
 }
@@ -311,7 +311,7 @@ impl Admission {
 /// Whether a client is allowed. If not, that is reported.
 pub(crate) fn lets_in(ctx: &mut Ctx, listener: ListenerId, origin: &Origin) -> bool {
     let Err(key) = ctx.settings.listeners[listener].entry.lets_in(origin) else { return true };
-    ctx.tell(Reason::NotAllowed, || {
+    ctx.emit_report(Reason::NotAllowed, || {
         let text = format!("a client is rejected: {} is not in {key}", origin.place);
         let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
         // The peer left before its address could be read, unless a proxy brings it without an address.
@@ -362,14 +362,14 @@ impl Clients {
         self.capacity() - self.len()
     }
 
-    /// Number of clients that a listener has admitted, or that are only told that there is no room; in total or from
+    /// Number of clients that a listener has admitted, or that are only admitted to be rejected; in total or from
     /// one source.
     pub(crate) fn let_in(&self, listener: Option<ListenerId>, source: Option<Source>) -> usize {
         let let_in = self.iter().map(|(_, client)| client.identity()).filter(|client| client.let_in() == listener);
         let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
     }
 
-    /// Whether one more rejected client can be told why.
+    /// Whether one more rejected client can get an error that says why.
     pub(crate) fn may_explain_refusal(&self) -> bool {
         self.let_in(None, None) < EXPLAINED_REFUSALS
     }

@@ -443,7 +443,7 @@ impl Fleets {
             return Err(Refusal(Reason::CredentialsMissing, why.into()));
         }
         let worker = match assignment {
-            // A lent worker goes back before another one is lent.
+            // A lent worker is returned before another one is lent.
             Assignment::Dedicated if lends && assigned.is_some() => None,
             Assignment::Dedicated => self.take_in_turn(ctx, client, group),
             Assignment::RoundRobin | Assignment::Client => self.balancer[group].next_in_turn(ctx, &self.pools),

@@ -1,6 +1,6 @@
 //! Pools that follow the demand. A pool that starts on demand is asleep until its first line: it has no workers. A line
 //! that no worker of its group could take wakes it. Then it keeps its `instances` as any other pool does, and the line
-//! goes to one of them, or waits where lines wait for a worker (`queue.rs`). After `idle_stop` without work it falls
+//! is sent to one of them, or waits where lines wait for a worker (`queue.rs`). After `idle_stop` without work it falls
 //! asleep again: its workers leave as those do that are replaced (`roll.rs`), so that nothing is lost and nothing counts
 //! as a crash. What comes meanwhile wakes it again.
 //!
@@ -43,7 +43,7 @@ pub(in crate::fleet) struct Footprint {
     /// MiB that they held when they were last measured.
     mib: u64,
     /// They hold more than they may, and it was reported that no pool is idle.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Fleets {
@@ -56,10 +56,10 @@ impl Fleets {
         }
         // If all are paused, what comes nevertheless is not held up.
         let are_paused = here.is_paused(pools);
-        let goes_on = |fleet: FleetId| are_paused || !pools[fleet.pool].is_paused();
+        let takes_work = |fleet: FleetId| are_paused || !pools[fleet.pool].is_paused();
         let serves = |key: WorkerKey| {
             let worker = ctx.workers.get(key).filter(|worker| worker.takes_messages() && !worker.is_doubtful());
-            worker.is_some_and(|worker| goes_on(worker.fleet))
+            worker.is_some_and(|worker| takes_work(worker.fleet))
         };
         let mut workers = here.slots().iter().filter_map(|slot| pools[*slot].worker);
         if workers.any(serves) || here.questions_end(ctx).is_some() {
@@ -71,7 +71,7 @@ impl Fleets {
             |fleet: &FleetId| fleet.era == Era::Legacy || pools.pool_era(ctx, fleet.pool) == Some(Era::Modern);
         let is_asleep =
             |fleet: &FleetId| pools[*fleet].is_asleep && pools[*fleet].may_start_any(ctx) && may_serve(fleet);
-        let asleep = || here.fleets().filter(|fleet| is_asleep(fleet) && goes_on(*fleet));
+        let asleep = || here.fleets().filter(|fleet| is_asleep(fleet) && takes_work(*fleet));
         let may_begin = |fleet: &FleetId| pools[*fleet].slots.iter().any(|slot| slot.may_begin(now));
         let first = asleep().find(may_begin).or_else(|| asleep().next());
         for fleet in here.fleets() {
@@ -187,7 +187,7 @@ impl Fleets {
         self.pools.footprint.mib = mib;
         let most = ctx.settings.limits.max_workers_memory.filter(|most| mib > *most);
         let Some(most) = most.filter(|_| !ctx.shutdown.refuses_requests()) else {
-            self.pools.footprint.is_told = false;
+            self.pools.footprint.is_reported = false;
             return;
         };
         let mut longest: Option<(Moment, FleetId)> = None;
@@ -206,7 +206,7 @@ impl Fleets {
         }
         if let Some((_, fleet)) = longest {
             self.fall_asleep(ctx, fleet, Wear::Room);
-        } else if !core::mem::replace(&mut self.pools.footprint.is_told, true) {
+        } else if !core::mem::replace(&mut self.pools.footprint.is_reported, true) {
             ctx.report(Reason::WorkersMemory, None, || {
                 format!(
                     "all workers together hold {mib} MiB, more than max_workers_memory_mb ({most}), and no pool that starts \

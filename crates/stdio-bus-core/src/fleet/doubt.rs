@@ -1,5 +1,5 @@
 //! Workers that hang. One that has said nothing for a while although it owes answers is doubtful (`worker_silent_sec`): no
-//! line that any worker may get goes to it while another one is well, and a pool of doubtful workers is not ready. Its
+//! line that any worker may get is sent to it while another one is well, and a pool of doubtful workers is not ready. Its
 //! next line ends that. What it owes are the requests that it was sent and has not answered, also those of clients that
 //! have left, but none that was cancelled, and no subscription.
 //!
@@ -46,7 +46,7 @@ pub(crate) struct Doubt {
     /// It owed something then, and was to speak.
     owed: bool,
     /// When a client has last answered a question of it.
-    heard: Moment,
+    active_at: Moment,
     /// It is doubtful since then, if it has said nothing since.
     since: Option<Moment>,
     /// The check that it has not answered: its id, and when it was sent.
@@ -73,19 +73,19 @@ impl Doubt {
     }
 
     /// A client has answered a question of the worker, whose turn it is again.
-    pub(crate) fn hear(&mut self, now: Moment) {
-        self.heard = now;
+    pub(crate) fn touch(&mut self, now: Moment) {
+        self.active_at = now;
     }
 
-    /// A look at the worker, which was last heard at `heard`. If it owes something and is to speak, `oldest` is when the
+    /// A look at the worker, which was last active_at at `active_at`. If it owes something and is to speak, `oldest` is when the
     /// oldest of that was asked for.
     ///
     /// A pause in which it owes nothing is left out, and does not end the silence: so workers are noticed, too, whose
     /// clients give up before. But then it gets a part of the time again. So is what was before the daemon `resumed`, since
     /// what has stopped it may have stopped the worker, too.
     fn look(&mut self, times: [Moment; 3], oldest: Option<Moment>, limit: Option<Duration>) {
-        let [now, heard, resumed] = times;
-        if heard >= self.looked_at {
+        let [now, active_at, resumed] = times;
+        if active_at >= self.looked_at {
             (self.silent, self.owed) = (Duration::ZERO, false);
         } else if !self.owed
             && let Some(limit) = limit
@@ -93,7 +93,7 @@ impl Doubt {
             self.silent = self.silent.min(limit - limit / LOOKS);
         }
         if let Some(oldest) = oldest {
-            let from = if self.owed { self.looked_at } else { oldest.max(heard).max(self.looked_at) };
+            let from = if self.owed { self.looked_at } else { oldest.max(active_at).max(self.looked_at) };
             self.silent += now.since(from.max(resumed));
         }
         (self.owed, self.looked_at) = (oldest.is_some(), now);
@@ -115,7 +115,7 @@ impl Settings {
 }
 
 impl Worker {
-    /// Whether it has said nothing for so long that what any worker may get goes to others.
+    /// Whether it has said nothing for so long that what any worker may get is sent to others.
     pub(crate) fn is_doubtful(&self) -> bool {
         self.doubt.since.is_some_and(|since| self.end.stream.spoke_at().is_none_or(|spoke| spoke < since))
     }
@@ -150,8 +150,8 @@ impl Requests {
         let is_its_turn = worker.has_run() && !worker.end.gate.is_held_up() && worker.end.asked.is_empty();
         let oldest = first.and_then(|_| self.oldest_owed(key)).filter(|_| is_its_turn);
         let spoke = worker.end.stream.spoke_at().unwrap_or(worker.process.started());
-        let heard = spoke.max(worker.answering.read_since()).max(worker.doubt.heard);
-        worker.doubt.look([now, heard, ctx.time.awake_since(Moment::default())], oldest, limit);
+        let active_at = spoke.max(worker.answering.read_since()).max(worker.doubt.active_at);
+        worker.doubt.look([now, active_at, ctx.time.awake_since(Moment::default())], oldest, limit);
         let silent = worker.doubt.silent;
         // It may have said something and been silent again since it was doubtful.
         let was_doubtful = worker.is_doubtful();
@@ -159,7 +159,7 @@ impl Requests {
         if is_doubtful != was_doubtful || is_doubtful != worker.doubt.is_raised() {
             worker.doubt.since = is_doubtful.then_some(now);
             ctx.workers_changed = true;
-            tell_of_doubt(ctx, key, is_doubtful.then_some(silent));
+            warn_of_doubt(ctx, key, is_doubtful.then_some(silent));
         }
         let Some(first) = first else { return Look::Again(None) };
         let next = match limit {
@@ -233,7 +233,7 @@ impl Check {
 }
 
 /// Reports that a worker is doubtful since it was silent for so long, or no longer.
-fn tell_of_doubt(ctx: &mut Ctx, key: WorkerKey, silent: Option<Duration>) {
+fn warn_of_doubt(ctx: &mut Ctx, key: WorkerKey, silent: Option<Duration>) {
     match silent {
         Some(silent) => ctx.report(Reason::WorkerDoubtful, Some(Peer::Worker(key)), || {
             format!(
@@ -260,8 +260,8 @@ mod tests {
     fn silence_counts_while_something_is_owed_and_a_word_ends_it() {
         let limit = Some(Duration::from_secs(60));
         let mut doubt = Doubt::default();
-        let look = |doubt: &mut Doubt, now, heard, oldest: Option<u64>| {
-            doubt.look([at(now), at(heard), at(0)], oldest.map(at), limit);
+        let look = |doubt: &mut Doubt, now, active_at, oldest: Option<u64>| {
+            doubt.look([at(now), at(active_at), at(0)], oldest.map(at), limit);
             doubt.silent.as_secs()
         };
         assert_eq!(look(&mut doubt, 100, 10, Some(90)), 10, "it was asked ten seconds ago");

@@ -66,7 +66,7 @@ impl Bus {
         self.fleets.give_turns(&mut self.ctx);
     }
 
-    /// A worker was not started, since its client lacks what it has to bring: that client alone is told, and may try again.
+    /// A worker was not started, since its client lacks what it has to bring: that client alone gets an error, and may try again.
     fn fail_for_want_of_credentials(&mut self, key: WorkerKey, why: &str) {
         let asked = self.requests.asked_of(&self.ctx, key.into());
         let owner = self.ctx.workers.owner(key);
@@ -75,8 +75,8 @@ impl Bus {
             // Its line has waited for the start, and is handled next: with the same result.
             owner.set_lack(Some(why.into()));
         } else if asked.is_empty() {
-            let told = || (None, why.to_owned());
-            self.ctx.report_request(Reason::CredentialsMissing, [owner.map(Peer::Client), Some(key.into())], told);
+            let error = || (None, why.to_owned());
+            self.ctx.report_request(Reason::CredentialsMissing, [owner.map(Peer::Client), Some(key.into())], error);
         }
         for request in asked {
             self.fail_request(request, Reason::CredentialsMissing, why);
@@ -104,7 +104,7 @@ impl Bus {
         let (pending, sessions) = (worker.end.to_answer.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.ctx.report(reason, Some(Peer::Worker(key)), || match cause {
-            Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
+            Some(why) => format!("a worker that was asked to stop ({}) ended with {exit}", why.name()),
             None if was_asked => format!("a worker ended with {exit} when it was asked server/discover"),
             None => {
                 format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
@@ -113,7 +113,7 @@ impl Bus {
         self.step(key, WorkerEvent::Exited);
     }
 
-    /// A worker has violated the protocol: its sessions are invalid at once, and it is told to stop (spec 5.3).
+    /// A worker has violated the protocol: its sessions are invalid at once, and it is asked to stop (spec 5.3).
     pub(crate) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
         self.ctx.report(reason, Some(Peer::Worker(key)), || text.to_owned());
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
@@ -154,7 +154,7 @@ impl Bus {
         self.requests.penalise_crash(&mut self.ctx, key, &to_answer);
         let owner = self.ctx.workers.owner(key).map(Peer::Client);
         let has_failed = |request: &RequestKey| self.requests.get(*request).is_some_and(|it| it.asker() == owner);
-        let is_told = owner.is_some() && to_answer.iter().any(has_failed);
+        let is_notified = owner.is_some() && to_answer.iter().any(has_failed);
         for request in to_answer {
             self.fail_request(request, reason, &text);
             self.requests.forget(&mut self.ctx, &mut self.sessions, request);
@@ -167,22 +167,22 @@ impl Bus {
         }
         self.sessions.drop_all_early(&mut self.ctx, key);
         self.tasks.forget_worker(key);
-        self.close_owner(key, is_told);
+        self.close_owner(key, is_notified);
     }
 
     /// A dedicated worker has ended: the client sees that as the end of its connection, as if it had started the worker
-    /// itself. Another worker would know nothing of the negotiated state. `is_told` means that a request of it failed.
-    fn close_owner(&mut self, key: WorkerKey, is_told: bool) {
+    /// itself. Another worker would know nothing of the negotiated state. `is_notified` means that a request of it failed.
+    fn close_owner(&mut self, key: WorkerKey, is_notified: bool) {
         let Some(worker) = self.ctx.workers.get(key) else { return };
         // A worker that could not be started has negotiated nothing.
         let Some(owner) = worker.owner().filter(|_| worker.has_run() && !worker.claim.is_left()) else { return };
         // The shutdown closes its clients in its own time; a client that is being closed has a reason already.
-        let goes_on = self.ctx.clients.phase(owner).is_none_or(|phase| phase >= Phase::Refusing)
+        let keeps_connection = self.ctx.clients.phase(owner).is_none_or(|phase| phase >= Phase::Refusing)
             || self.ctx.clients.mcp(owner).borrows;
-        if self.ctx.shutdown.stops_workers() || goes_on {
+        if self.ctx.shutdown.stops_workers() || keeps_connection {
             return;
         }
-        if is_told && gets_another_worker(&mut self.ctx, owner, key) {
+        if is_notified && gets_another_worker(&mut self.ctx, owner, key) {
             self.ctx.report_request(Reason::OwnWorkerReplaced, [Some(owner.into()), Some(key.into())], || {
                 (None, "the client's own worker has ended before its first answer; the client gets another one".into())
             });
@@ -235,7 +235,7 @@ impl Bus {
             && stalls_at(worker).is_some_and(|at| at <= now)
         {
             let text = format!(
-                "a worker read nothing for {} s, with {} bytes queued; it is told to stop",
+                "a worker read nothing for {} s, with {} bytes queued; it is asked to stop",
                 timeout.as_secs_f32(),
                 worker.end.output.queued()
             );
@@ -289,7 +289,7 @@ impl Bus {
     fn on_worker_timer(&mut self, key: WorkerKey) {
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
         let (state, stdout_open) = (worker.process.state(), !worker.process.is_drained());
-        let (goes_on, reason, text) = match state {
+        let (waits_longer, reason, text) = match state {
             // Its last lines wait for a slow client: the timer starts when they can be read again.
             WorkerState::Stopped => (
                 worker.end.gate.waits(),
@@ -301,16 +301,16 @@ impl Bus {
             WorkerState::Running if stdout_open => (
                 worker.window.backlog() == 0 && worker.end.to_answer.awaited() > 0,
                 Reason::WorkerClosedStdin,
-                "a worker closed its stdin and still runs; it is told to stop",
+                "a worker closed its stdin and still runs; it is asked to stop",
             ),
             WorkerState::Running => {
-                (false, Reason::WorkerClosedStdout, "a worker closed its stdout and still runs; it is told to stop")
+                (false, Reason::WorkerClosedStdout, "a worker closed its stdout and still runs; it is asked to stop")
             }
             WorkerState::Starting | WorkerState::Ending | WorkerState::Stopping | WorkerState::Killed => {
                 return self.step(key, WorkerEvent::Timer);
             }
         };
-        if goes_on {
+        if waits_longer {
             let at = self.ctx.time.now().after(GRACE);
             return set_timer(&mut self.ctx, key, at);
         }
@@ -344,7 +344,7 @@ pub(crate) fn stop_for_operator(ctx: &mut Ctx, key: WorkerKey) {
     stop_worker(ctx, key);
 }
 
-/// Kills every remaining worker: all were told to stop before.
+/// Kills every remaining worker: all were asked to stop before.
 pub(crate) fn kill_workers(ctx: &mut Ctx) {
     let is_there = |worker: &Worker| worker.process.is_there() && worker.process.state() == WorkerState::Stopping;
     for key in ctx.workers.keys() {
@@ -425,7 +425,7 @@ pub(crate) fn stop_worker(ctx: &mut Ctx, key: WorkerKey) {
 /// Whether a client whose own worker has ended keeps its connection, once: nothing was negotiated before the first
 /// answer. Some servers end at a request before `initialize`, by which a client finds out what they speak, and some
 /// of these say on stdout why they end: such a line is read while the process is still there, and ends it by itself,
-/// also if it was told to stop before. The error of its request tells the client of the end.
+/// also if it was asked to stop before. The error of its request tells the client of the end.
 fn gets_another_worker(ctx: &mut Ctx, owner: ClientKey, key: WorkerKey) -> bool {
     let has_failed = |Worker { process, answering, .. }: &Worker| {
         (process.has_exited() || process.is_garbled()) && !answering.has_answered()

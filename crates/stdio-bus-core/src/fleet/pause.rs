@@ -1,9 +1,9 @@
 //! What the operator stops for a while: a pool, a listener, or a worker.
 //!
 //! A paused pool gets no new requests: they stay where they are, and their clients are not read, until it is resumed.
-//! What it was asked before goes on, and so do cancellations, notifications and the answers of clients to its workers, as
+//! What it was asked before continues, and so do cancellations, notifications and the answers of clients to its workers, as
 //! far as they do not stand behind such a request. A paused listener takes no new clients: over lines they wait in its
-//! socket, over HTTP they are told to come again. A worker that was taken out finishes its work as a replaced one does,
+//! socket, over HTTP they get an error that says to try again. A worker that was taken out finishes its work as a replaced one does,
 //! and its slot stays empty.
 //!
 //! A reload changes nothing of that, except for pools and listeners that go with it. A shutdown ends it.
@@ -36,21 +36,21 @@ impl Fleets {
     }
 
     /// Where a client's requests that name no pool go while the only pool of its group is paused, a dedicated one: to the
-    /// first of the other dedicated pools that it may use and that goes on.
+    /// first of the other dedicated pools that it may use and that is not paused.
     fn detour(&self, ctx: &Ctx, listener: ListenerId, origin: &Origin, group: GroupId) -> Option<GroupId> {
         let has_choice = ctx.settings.listener(listener).is_some_and(|listener| listener.pool.is_none());
         if !self.balancer[group].is_paused(&self.pools) || !self.balancer[group].is_dedicated() || !has_choice {
             return None;
         }
-        let goes_on = |pool: &PoolId| {
+        let takes_work = |pool: &PoolId| {
             let is_dedicated = ctx.settings.pools[*pool].assignment == Assignment::Dedicated;
             is_dedicated && !self.pools[*pool].is_paused() && ctx.settings.offers(listener, origin, *pool)
         };
-        ctx.settings.places_of_pools().find(goes_on).map(|pool| GroupId::Fleet(pool.of(Era::Legacy)))
+        ctx.settings.places_of_pools().find(takes_work).map(|pool| GroupId::Fleet(pool.of(Era::Legacy)))
     }
 
     /// A client's line is for this group. If it would wait until the group's pool is resumed, and another pool could serve it,
-    /// all that names no pool goes there from now on. Returns where.
+    /// all that names no pool is sent there from now on. Returns where.
     pub(crate) fn go_elsewhere(
         &self,
         ctx: &mut Ctx,

@@ -320,7 +320,7 @@ impl Pools {
             self.list.push(match stays {
                 Some(mut stays) => {
                     if pool.is_gone {
-                        // What waits for a resume goes on with what the pool is left with, and nobody finds it paused again.
+                        // What waits for a resume continues with what the pool is left with, and nobody finds it paused again.
                         stays.is_paused = false;
                         stays.fleets.iter_mut().flatten().for_each(Fleet::put_back);
                     }
@@ -533,7 +533,7 @@ impl Fleet {
             return;
         }
         let Some(delay) = restarts.fail_for(ctx.time.now(), source) else { return };
-        ctx.tell(Reason::RestartScheduled, || {
+        ctx.emit_report(Reason::RestartScheduled, || {
             let what = match worker.process.ended_by_itself() {
                 true => "ended soon after a client got it",
                 false => "has said nothing to its client",
@@ -772,7 +772,7 @@ impl Pools {
             }
         };
         self[worker.fleet.pool].tally.note(reason);
-        ctx.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
+        ctx.emit_report(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 }
 

@@ -237,8 +237,8 @@ fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready>
     let why = format!("no worker of pool \"{id}\" is running: {what}");
     // Clients that have their own worker go on.
     let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner().is_some() && worker.runs();
-    let goes_on = ctx.workers.iter().any(|(_, worker)| is_owned(worker));
-    if goes_on { full(why) } else { dead(why) }
+    let has_owned = ctx.workers.iter().any(|(_, worker)| is_owned(worker));
+    if has_owned { full(why) } else { dead(why) }
 }
 
 /// Closes listeners that are configured to close while no worker could serve their new clients, and opens them again.
@@ -270,7 +270,7 @@ pub(crate) fn update_listeners(fleets: &mut Fleets, ctx: &mut Ctx) {
             false => (Effect::CloseListener(listener), Reason::ListenerClosed),
         };
         ctx.out.push(effect);
-        ctx.tell(reason, || {
+        ctx.emit_report(reason, || {
             let what =
                 why_not.map_or_else(|| "open: new clients are served".to_owned(), |why| format!("closed: {why}"));
             let text = format!("listener {} is {what}", listener.index());

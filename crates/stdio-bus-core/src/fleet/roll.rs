@@ -393,7 +393,7 @@ impl Pools {
         let is_gone = matches!(worker.tenure.worn(), Some(Wear::Out | Wear::Idle | Wear::Room));
         let what = if is_gone { "leaves" } else { "is being replaced" };
         let (pending, sessions) = (worker.end.to_answer.awaited(), worker.end.sessions.len());
-        ctx.tell(Reason::WorkerReplaced, || {
+        ctx.emit_report(Reason::WorkerReplaced, || {
             let text = format!("a worker {what}: {why}; it finishes {pending} requests and {sessions} sessions");
             Report { worker: Some(name), ..Report::new(Reason::WorkerReplaced, text) }.at(Level::Info)
         });
@@ -470,10 +470,13 @@ impl Workers {
 pub(crate) fn check_rolls(pools: &Pools, ctx: &Ctx) {
     for id in pools.ids() {
         let fleet = &pools[id];
-        let goes_on = fleet.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
+        let is_in_progress = fleet.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
         let rests = fleet.rests() || ctx.shutdown.stops_workers();
         let has_any = fleet.slots.iter().any(|slot| slot.worker.is_some());
-        assert!(goes_on || rests || has_any || !fleet.is_rolling(ctx), "it waits for a command that nobody tries");
+        assert!(
+            is_in_progress || rests || has_any || !fleet.is_rolling(ctx),
+            "it waits for a command that nobody tries"
+        );
         let Some((key, slot)) = fleet.roll.candidate else { continue };
         let candidate = ctx.workers.get(key).expect("a candidate lives");
         assert!(fleet.slot_of(key).is_none() && candidate.owner().is_none() && candidate.fleet == id);

@@ -20,7 +20,7 @@ use crate::report::{Reason, WorkerName};
 use crate::router::audience::Audience;
 use crate::router::elicitations::Elicitations;
 use crate::router::unmatched::Unmatched;
-use crate::session::activity::told_idle;
+use crate::session::activity::reported_idle;
 use crate::session::children::announced;
 use crate::session::early::Early;
 use crate::stray::Strays;
@@ -39,7 +39,7 @@ pub enum WorkerState {
     Running,
     /// Its stdin is closed: it may read what is left there, and is to end by itself.
     Ending,
-    /// Told to stop; its answers are still read.
+    /// Asked to stop; its answers are still read.
     Stopping,
     /// It did not stop in time.
     Killed,
@@ -59,7 +59,7 @@ pub(crate) enum WorkerEvent {
     StdinBroken,
     /// It is not needed any more, and has its time to end.
     Leave,
-    /// It is told to stop.
+    /// It is asked to stop.
     Stop,
     /// It was reaped.
     Exited,
@@ -100,7 +100,7 @@ fn step(state: WorkerState, event: WorkerEvent) -> (WorkerState, Action) {
         (S::Starting, E::Spawned) => (S::Running, A::None),
         // Its time begins when it has a process.
         (S::Ending, E::Spawned) | (S::Starting | S::Running, E::Leave) => (S::Ending, A::EndInput),
-        // A worker that was told to stop before had no process to signal.
+        // A worker that was asked to stop before had no process to signal.
         (S::Stopping, E::Spawned)
         | (S::Starting | S::Running | S::Ending, E::Stop)
         | (S::Running | S::Ending, E::Timer) => (S::Stopping, A::Terminate),
@@ -120,7 +120,7 @@ pub(crate) struct Process {
     stdin_closed: bool,
     /// Its stdout has ended.
     stdout_closed: bool,
-    /// It has exited without being told to.
+    /// It has exited without being asked to.
     ended_by_itself: bool,
     /// Why it is replaced while others need it: its own fault, or the operator's wish.
     cause: Option<Reason>,
@@ -145,15 +145,15 @@ pub(crate) struct Process {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Updates {
     /// It may report which of its sessions are active.
-    tell_states: bool,
+    reports_states: bool,
     /// It may announce child sessions.
     announce_children: bool,
 }
 
 impl Updates {
     /// It may report which of its sessions are active.
-    pub(crate) fn tell_states(&self) -> bool {
-        self.tell_states
+    pub(crate) fn reports_states(&self) -> bool {
+        self.reports_states
     }
 
     /// It may announce child sessions.
@@ -163,7 +163,7 @@ impl Updates {
 
     /// Its client has asked for reports of which sessions are active, or has not.
     pub(crate) fn ask_for_states(&mut self, is_asked: bool) {
-        self.tell_states |= is_asked;
+        self.reports_states |= is_asked;
     }
 
     /// A client of its pool knows subagents.
@@ -174,13 +174,13 @@ impl Updates {
     /// Whether any of them may mean something to the bus.
     #[inline(always)]
     pub(crate) fn are_watched(&self) -> bool {
-        self.tell_states | self.announce_children
+        self.reports_states | self.announce_children
     }
 
     /// Whether this one does.
     #[inline(never)]
     pub(crate) fn are_noted(&self, line: &[u8]) -> bool {
-        self.tell_states && told_idle(line).is_some() || self.announce_children && announced(line).is_some()
+        self.reports_states && reported_idle(line).is_some() || self.announce_children && announced(line).is_some()
     }
 }
 
@@ -259,7 +259,7 @@ impl Process {
         self.stdout_closed
     }
 
-    /// Whether it has exited without being told to.
+    /// Whether it has exited without being asked to.
     pub(crate) fn ended_by_itself(&self) -> bool {
         self.ended_by_itself
     }
@@ -283,7 +283,7 @@ impl Process {
 
     /// It is replaced for this reason, unless it was about to end anyway.
     pub(super) fn replace_for(&mut self, reason: Reason) {
-        if !self.is_told_to_end() {
+        if !self.is_asked_to_end() {
             self.cause.get_or_insert(reason);
         }
     }
@@ -292,7 +292,7 @@ impl Process {
     /// or none if it was requested.
     pub(super) fn exited(&mut self, is_kill: bool) -> Option<Reason> {
         self.stdin_closed = true;
-        self.ended_by_itself = !self.is_told_to_end();
+        self.ended_by_itself = !self.is_asked_to_end();
         self.was_killed = is_kill && self.ended_by_itself;
         match self.cause {
             _ if self.ended_by_itself => Some(Reason::WorkerExited),
@@ -301,8 +301,8 @@ impl Process {
         }
     }
 
-    /// Whether it was told to end, by the end of its stdin or a signal.
-    fn is_told_to_end(&self) -> bool {
+    /// Whether it was asked to end, by the end of its stdin or a signal.
+    fn is_asked_to_end(&self) -> bool {
         matches!(self.state, WorkerState::Ending | WorkerState::Stopping | WorkerState::Killed)
     }
 
@@ -603,7 +603,7 @@ impl Worker {
             && !self.is_asked()
     }
 
-    /// Whether it is asked for its era, or will be: no client's line goes to it before it has answered.
+    /// Whether it is asked for its era, or will be: no client's line is sent to it before it has answered.
     pub(crate) fn is_asked(&self) -> bool {
         self.question == ProbeState::Open
     }

@@ -56,9 +56,9 @@ impl ReadGate {
     /// Adds a hold. Returns whether that needs an effect: the first one does, and the final one even if the peer is
     /// paused.
     pub(crate) fn close(&mut self, hold: Hold) -> bool {
-        let is_told = self.is_open() || hold == Hold::Over;
+        let is_reported = self.is_open() || hold == Hold::Over;
         self.holds |= hold as u8;
-        is_told
+        is_reported
     }
 
     /// Removes a hold. Returns whether the peer is read again.

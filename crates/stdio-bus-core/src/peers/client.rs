@@ -51,7 +51,7 @@ pub(crate) struct ClientIdentity {
     pub listener: ListenerId,
     /// Its origin, for people.
     pub origin: Rc<Origin>,
-    /// There was no room: it is only told so.
+    /// There was no room: it is only rejected with an error.
     pub turned_away: bool,
     /// When it connected.
     pub opened: Moment,
@@ -98,7 +98,7 @@ struct ColdClient {
     /// Names of sessions that were lost with their workers.
     lost: LostNames,
     /// For each kind of list, the number of bytes sent to the client once it has the newest notification of a change.
-    lists_told: [u64; LISTS],
+    lists_notified: [u64; LISTS],
     /// The MCP servers that it offers.
     offers: Offers,
     /// Its next line gets no worker of its own: it has waited for too long, or with too many (`fleet/queue.rs`).
@@ -122,7 +122,7 @@ blank!(
         closing: Closing::NONE,
         assigned: Vec::new(),
         lost: LostNames::NONE,
-        lists_told: [0; LISTS],
+        lists_notified: [0; LISTS],
         offers: Offers::NONE,
         gets_no_worker: false,
         lacks: None,
@@ -145,7 +145,7 @@ pub(crate) struct Client {
     phase: Phase,
     cold: Cold<ColdClient>,
     /// When its last bytes arrived.
-    heard: Moment,
+    active_at: Moment,
     /// Lines, requests and sessions, once there were any.
     end: Cold<Endpoint>,
 }
@@ -154,7 +154,7 @@ impl Client {
     /// One that has just connected.
     pub(crate) fn new(identity: ClientIdentity, group: GroupId, mcp: McpState) -> Self {
         let (cold, end) = (Cold::default(), Cold::default());
-        Self { identity, group, mcp, phase: Phase::Open, cold, heard: Moment::default(), end }
+        Self { identity, group, mcp, phase: Phase::Open, cold, active_at: Moment::default(), end }
     }
 
     /// Who it is; that never changes.
@@ -216,13 +216,13 @@ impl Client {
 
     /// Its last bytes arrive now.
     #[inline(always)]
-    pub(crate) fn hear(&mut self, now: Moment) {
-        self.heard = now;
+    pub(crate) fn touch(&mut self, now: Moment) {
+        self.active_at = now;
     }
 
     /// When its last bytes arrived.
-    pub(crate) fn heard(&self) -> Moment {
-        self.heard
+    pub(crate) fn active_at(&self) -> Moment {
+        self.active_at
     }
 
     /// A worker answers it, which has had the request since then.
@@ -365,7 +365,7 @@ impl Client {
 
     /// When it last sent or received something.
     pub(crate) fn active_at(&self) -> Moment {
-        self.heard.max(self.progress_at())
+        self.active_at.max(self.progress_at())
     }
 
     /// When a line was last taken from it, or it last took bytes; else when it connected.
@@ -480,9 +480,9 @@ impl Clients {
     pub(crate) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
         let Some(Client { cold, end, .. }) = self.get_mut(client) else { return false };
         let sent = end.traffic.bytes_out;
-        let is_due = cold.lists_told[list] <= sent;
+        let is_due = cold.lists_notified[list] <= sent;
         if is_due {
-            cold.lists_told[list] = sent + (end.output.queued() + bytes) as u64;
+            cold.lists_notified[list] = sent + (end.output.queued() + bytes) as u64;
         }
         is_due
     }

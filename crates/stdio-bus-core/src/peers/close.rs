@@ -33,7 +33,7 @@ impl Closing {
         refusal: None,
     };
 
-    /// It begins, or goes on faster, without a deadline. Returns the first reason that was given.
+    /// It begins, or continues faster, without a deadline. Returns the first reason that was given.
     pub(super) fn begin(&mut self, why: Reason) -> Reason {
         self.deadline = None;
         *self.why.get_or_insert(why)

@@ -373,10 +373,10 @@ impl PeerInput {
     }
 
     /// Its first bytes are passed over, and a line begins behind them. Nothing of it waits.
-    pub(crate) fn pass_over(&mut self, bytes: usize, consumed: usize, goes_on: bool) -> Received {
+    pub(crate) fn pass_over(&mut self, bytes: usize, consumed: usize, has_more: bool) -> Received {
         self.partial.reset();
         self.kept = bytes - consumed;
-        Received { consumed, next: if goes_on && consumed < bytes { Next::Again } else { Next::Read } }
+        Received { consumed, next: if has_more && consumed < bytes { Next::Again } else { Next::Read } }
     }
 
     /// Discards its input.

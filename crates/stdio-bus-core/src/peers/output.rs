@@ -127,7 +127,7 @@ impl Output {
     }
 
     /// Whether another part of the queue at the start of the flush was sent since the last true.
-    pub(crate) fn flush_goes_on(&mut self) -> bool {
+    pub(crate) fn is_flush_progressing(&mut self) -> bool {
         let queued = self.queued;
         let flush = self.cold.get_mut().and_then(|cold| cold.flush.as_mut());
         let Some(flush) = flush.filter(|flush| queued + flush.step <= flush.queued_then) else { return false };

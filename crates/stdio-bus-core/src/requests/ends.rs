@@ -211,7 +211,7 @@ impl Requests {
         if let Peer::Worker(worker) = asker
             && let Some(worker) = ctx.workers.get_mut(worker)
         {
-            worker.doubt_mut().hear(ctx.time.now());
+            worker.doubt_mut().touch(ctx.time.now());
         }
         let asker = ctx.endpoint(asker);
         debug_assert!(asker.is_some(), "a request that is waited for has an asker");

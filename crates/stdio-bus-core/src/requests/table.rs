@@ -654,7 +654,7 @@ impl Requests {
         Some(expires)
     }
 
-    /// The request is given up, and its answerer is told: its answer is awaited a little longer, until the moment
+    /// The request is given up, and its answerer is notified: its answer is awaited a little longer, until the moment
     /// returned, whatever its deadline was.
     pub(crate) fn give_up(&mut self, now: Moment, key: RequestKey) -> Option<Moment> {
         self.cancel(now, key, Cancel::Silent)?;
@@ -720,7 +720,7 @@ impl Requests {
     pub(crate) fn check_invariants(&self) {
         assert_eq!(self.taken_places(), self.table.len());
         assert_eq!(self.counts.iter().sum::<usize>(), self.table.len());
-        let (mut unwanted, mut told_otherwise) = (vec![false; self.table.slots()], 0);
+        let (mut unwanted, mut replaced) = (vec![false; self.table.slots()], 0);
         for key in self.unwanted.iter().flatten().filter(|key| self.get(**key).is_some()) {
             unwanted[key.index()] = true;
         }
@@ -730,9 +730,9 @@ impl Requests {
             assert_eq!(self.find(request.answerer(), &self.wire_id(key, request)), Some(key));
             let token = self.rare(key).and_then(|rare| rare.token.as_ref());
             assert!(token.is_none_or(|token| self.find_by_token(request.answerer(), token) == Some(key)));
-            told_otherwise += usize::from(token.is_some());
+            replaced += usize::from(token.is_some());
         }
-        assert_eq!(self.by_token.len(), told_otherwise, "tokens of requests that are over are forgotten");
+        assert_eq!(self.by_token.len(), replaced, "tokens of requests that are over are forgotten");
     }
 }
 

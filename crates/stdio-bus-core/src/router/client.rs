@@ -242,8 +242,8 @@ impl Bus {
     /// The destination of a message.
     fn route_of<'a>(&mut self, message: &Message<'a>) -> Result<Route<'a>, Refusal> {
         let &Message { from: client, line, verb, .. } = message;
-        // A cancellation goes to the worker of the request, and nowhere when the answer is out already, or it is another
-        // client's; what is told of the progress of a worker's request, to the worker that has made it.
+        // A cancellation is sent to the worker of the request, and nowhere when the answer is out already, or it is another
+        // client's; a report on the progress of a worker's request, to the worker that has made it.
         if matches!(verb, KnownMethod::Cancel(_)) {
             let key = self.requests.request_cancelled(&mut self.ctx, message);
             let worker = key.and_then(|key| Some((key, self.requests.get(key)?.answerer())));
@@ -565,7 +565,7 @@ impl Sessions {
     }
 }
 
-/// A client's message goes to a worker that may be lent to another client, now or before it is answered.
+/// A client's message is sent to a worker that may be lent to another client, now or before it is answered.
 fn visit(ctx: &mut Ctx, client: ClientKey, worker: WorkerKey) -> WorkerKey {
     if let Some(at) = ctx.workers.get_mut(worker) {
         at.claim_mut().visit(client);

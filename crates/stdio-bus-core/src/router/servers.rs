@@ -9,7 +9,7 @@ use crate::offers::{LONGEST_NAME, MOST_OF_REQUEST};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::peers::Client;
 
-/// A client's request goes to a worker: remembers the servers that it offers.
+/// A client's request is forwarded to a worker: remembers the servers that it offers.
 pub(super) fn note_servers(ctx: &mut Ctx, message: &Message<'_>, worker: WorkerKey) {
     let &Message { from: client, line, verb, .. } = message;
     // A dedicated worker has no other client to ask.

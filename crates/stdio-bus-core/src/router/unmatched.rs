@@ -65,9 +65,9 @@ impl Misspelled {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unmatched {
     /// They were reported.
-    told_of_answers: bool,
+    has_warned_of_answers: bool,
     /// It was reported that it spells ids in another way than it was sent.
-    told_of_spelling: bool,
+    has_warned_of_spelling: bool,
     /// How many of them in a row its requests were searched for in vain.
     searches: u8,
 }
@@ -75,12 +75,12 @@ pub(crate) struct Unmatched {
 impl Unmatched {
     /// One is reported. Returns whether it is the first.
     pub(crate) fn note_report(&mut self) -> bool {
-        !core::mem::replace(&mut self.told_of_answers, true)
+        !core::mem::replace(&mut self.has_warned_of_answers, true)
     }
 
     /// A misspelled id is reported. Returns whether it is the first.
     fn note_spelling(&mut self) -> bool {
-        !core::mem::replace(&mut self.told_of_spelling, true)
+        !core::mem::replace(&mut self.has_warned_of_spelling, true)
     }
 }
 

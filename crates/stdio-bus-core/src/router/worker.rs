@@ -210,7 +210,7 @@ impl Bus {
             {
                 return Ok(Flow::Next);
             }
-            Err(refusal @ Refusal(Reason::Unroutable, _)) => return self.tell_all(&said).ok_or(refusal),
+            Err(refusal @ Refusal(Reason::Unroutable, _)) => return self.notify_all(&said).ok_or(refusal),
             found => found?,
         };
         if said.id.is_some() && self.ctx.clients.mcp(to).is_modern() {
@@ -383,7 +383,7 @@ impl Bus {
         true
     }
 
-    /// A worker has answered an `initialize`: what has waited for that goes on.
+    /// A worker has answered an `initialize`: what has waited for that continues.
     fn settle(&mut self, key: WorkerKey, mut settled: Settled, line: Parsed<'_>) {
         for (request, answer) in settled.take_refused().into_iter().map(RefusedInitialize::into_parts) {
             self.answer_instead(key, request, Some(answer).filter(|_| !settled.gets_first()));
@@ -509,7 +509,7 @@ impl Bus {
             let owner = owner.or_else(|| at.and_then(|worker| worker.owner()));
             owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
         } else if named.by == Some(By::Token) || named.by == Some(By::Id) && id.is_none() {
-            // It belongs to a request of one client, and goes to no other one, unless there can be none. A replaced
+            // It belongs to a request of one client, and is sent to no other one, unless there can be none. A replaced
             // name means nothing to any other client.
             let is_plain = || Spelled::parse(line.get(named.at)).is_ok_and(|it| it.is_plain);
             // A previous client of a lent worker may have left the work that this is about.
@@ -544,7 +544,7 @@ impl Bus {
 
     /// Broadcasts a worker's message that names no client, if it is of that kind. None if it is not, or no client is
     /// connected.
-    pub(crate) fn tell_all(&mut self, said: &WorkerMessage<'_>) -> Option<Flow> {
+    pub(crate) fn notify_all(&mut self, said: &WorkerMessage<'_>) -> Option<Flow> {
         let &WorkerMessage { from: worker, line, ref id, .. } = said;
         let kind = ForAll::of(line).filter(|_| id.is_none())?;
         let audience = &self.ctx.workers.get(worker)?.audience();
@@ -557,7 +557,7 @@ impl Bus {
                 match self.make_room_at_client(worker, *client, false) {
                     OutputRoom::Free => {}
                     OutputRoom::Wait => return Some(Flow::Blocked),
-                    OutputRoom::Closed => return self.tell_all(said),
+                    OutputRoom::Closed => return self.notify_all(said),
                 }
             }
         }

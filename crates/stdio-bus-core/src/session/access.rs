@@ -9,7 +9,7 @@
 //! - `load`: `session/load` and `session/resume`. The session that is asked for is the `only` one, the `second` one if
 //!   there are two, and not the one `beside` it at top level.
 //! - `fork`: `session/fork`, likewise.
-//! - `cancel`: a cancellation. It goes where the request is that it names, whatever session it names.
+//! - `cancel`: a cancellation. It is routed where the request is that it names, whatever session it names.
 //!
 //! Rows: `Asker` is the client that asks, `OlderName` and `NewerName` are other connections of its verified name on the same
 //! listener, with what the owner has proved (`state.rs`); `Reserved` names have no owner; `Others` is everybody else.
@@ -417,7 +417,7 @@ mod tests {
     const HOWS: [How; 4] = [How::Usual, How::Load, How::Fork, How::Cancel];
     const PLACES: [NamedAt; 4] = [NamedAt::Alone, NamedAt::Params, NamedAt::Leading, NamedAt::Second];
 
-    /// A key, of which the rules only tell whether there is one.
+    /// A key, of which the rules only say whether there is one.
     fn key() -> SessionKey {
         Table::<(), 's'>::new(1).insert(()).unwrap()
     }
@@ -552,7 +552,7 @@ mod tests {
                 assert_eq!(is_meant(&session, is_one_made, owner_waits), expected, "{state:?} {pending}");
             }
             (session.pending, session.parent) = (1, Some(key()));
-            assert_eq!(is_meant(&session, false, true), state.is_issued(), "a child {state:?} goes with its parent");
+            assert_eq!(is_meant(&session, false, true), state.is_issued(), "a child {state:?} ends with its parent");
         }
     }
 

@@ -15,7 +15,7 @@ use crate::shutdown::watch_silence;
 use crate::withdrawal::Dialect;
 
 /// Whether a line reports that its session is idle, or that it is not; none if it reports neither.
-pub(crate) fn told_idle(line: &[u8]) -> Option<bool> {
+pub(crate) fn reported_idle(line: &[u8]) -> Option<bool> {
     if !text_after(line, "\"sessionUpdate\"")?.starts_with(b"\"state_update\"") {
         return None;
     }
@@ -42,11 +42,11 @@ impl Pools {
 impl Sessions {
     /// A worker sends this line, whether its session has an owner or not.
     pub(crate) fn note_activity(&mut self, ctx: &mut Ctx, worker: WorkerKey, line: Parsed<'_>) {
-        if ctx.workers.get(worker).is_none_or(|worker| !worker.updates().tell_states()) {
+        if ctx.workers.get(worker).is_none_or(|worker| !worker.updates().reports_states()) {
             return;
         }
         let session = session_named(line).and_then(|name| self.of_worker(worker, &name));
-        let Some((session, is_idle)) = session.zip(told_idle(line.get(line.span))) else { return };
+        let Some((session, is_idle)) = session.zip(reported_idle(line.get(line.span))) else { return };
         self.set_working(session, !is_idle);
         if is_idle {
             notice_end_of_work(ctx, worker);
@@ -63,16 +63,16 @@ mod tests {
     fn only_a_state_as_a_key_and_its_value_counts() {
         let update =
             |update: &str| format!(r#"{{"method":"session/update","params":{{"sessionId":"s","update":{update}}}}}"#);
-        let told = |text: &str| told_idle(update(text).as_bytes());
-        assert_eq!(told(r#"{"sessionUpdate":"state_update","state":"idle","stopReason":"end_turn"}"#), Some(true));
-        assert_eq!(told("{ \"state\" : \"running\" ,\t\"sessionUpdate\" : \"state_update\" }"), Some(false));
-        assert_eq!(told(r#"{"sessionUpdate":"state_update","state":"requires_action"}"#), Some(false));
+        let is_idle = |text: &str| reported_idle(update(text).as_bytes());
+        assert_eq!(is_idle(r#"{"sessionUpdate":"state_update","state":"idle","stopReason":"end_turn"}"#), Some(true));
+        assert_eq!(is_idle("{ \"state\" : \"running\" ,\t\"sessionUpdate\" : \"state_update\" }"), Some(false));
+        assert_eq!(is_idle(r#"{"sessionUpdate":"state_update","state":"requires_action"}"#), Some(false));
         assert_eq!(
-            told(r#"{"sessionUpdate":"agent_message_chunk","content":{"text":"state_update"},"state":"idle"}"#),
+            is_idle(r#"{"sessionUpdate":"agent_message_chunk","content":{"text":"state_update"},"state":"idle"}"#),
             None
         );
-        assert_eq!(told(r#"{"content":"\"sessionUpdate\":\"state_update\",\"state\":\"idle\""}"#), None);
-        assert_eq!(told(r#"{"sessionUpdate":"state_update"}"#), None);
+        assert_eq!(is_idle(r#"{"content":"\"sessionUpdate\":\"state_update\",\"state\":\"idle\""}"#), None);
+        assert_eq!(is_idle(r#"{"sessionUpdate":"state_update"}"#), None);
     }
 
     #[test]

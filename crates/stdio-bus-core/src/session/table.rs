@@ -52,7 +52,7 @@ pub(crate) struct Session {
     /// It has had children.
     has_children: bool,
     /// When its worker has last said something in it, where silence is limited.
-    pub(super) heard: Moment,
+    pub(super) active_at: Moment,
     /// The number with which its name was last reserved.
     held_as: u64,
 }
@@ -72,7 +72,7 @@ impl Session {
             used: now,
             parent: None,
             has_children: false,
-            heard: Moment::default(),
+            active_at: Moment::default(),
             held_as: 0,
         }
     }
@@ -121,8 +121,8 @@ impl Session {
     }
 
     /// When its worker has last said something in it, where silence is limited.
-    pub(crate) fn heard(&self) -> Moment {
-        self.heard
+    pub(crate) fn active_at(&self) -> Moment {
+        self.active_at
     }
 
     /// How certain its ownership is, for people; of a reserved name, how certain it was.
@@ -327,7 +327,7 @@ impl Sessions {
     pub(crate) fn touch_by_worker(&mut self, key: SessionKey, now: Moment) {
         let mut next = Some(key);
         while let Some(session) = next.and_then(|key| self.table.get_mut(key)) {
-            session.heard = now;
+            session.active_at = now;
             next = session.parent;
         }
     }

@@ -1,5 +1,5 @@
 //! Admission: by address, by user, through which proxy. Connections are counted by listener and by source, and a client
-//! above a limit is told so and closed.
+//! above a limit is notified and closed.
 
 use super::super::networks::Network;
 use super::super::settings::{Entry, MaxConnections, Proxies};
@@ -128,7 +128,7 @@ fn through(proxy: &str, client: &str) -> Origin {
     Origin { place: place(client), via: Some(place(proxy).into()), ..Origin::default() }
 }
 
-fn told(bench: &Bench, reason: Reason) -> Vec<&str> {
+fn texts_of(bench: &Bench, reason: Reason) -> Vec<&str> {
     bench.reports.iter().filter(|report| report.reason == reason).map(|report| report.text.as_str()).collect()
 }
 
@@ -143,14 +143,14 @@ fn a_client_from_a_network_that_is_not_allowed_is_closed_without_a_slot_or_a_wor
     }
     assert_eq!((bench.bus.view().stats().clients, bench.count(Reason::NotAllowed)), (3, 3));
     let text = "a client is rejected: 11.1.2.3:4 is not in listeners[].allow";
-    assert_eq!(told(&bench, Reason::NotAllowed)[0], text);
+    assert_eq!(texts_of(&bench, Reason::NotAllowed)[0], text);
 }
 
 #[test]
 fn rejected_connections_are_reported_at_a_limited_rate() {
     let mut bench = guarded(Entry { allow: Some(networks(&["10.0.0.0/8"])), ..Entry::default() });
     (0..1000).for_each(|_| assert!(bench.connect(0, place("192.0.2.7:4")).is_none()));
-    assert_eq!((bench.count(Reason::NotAllowed), told(&bench, Reason::NotAllowed).len()), (1000, 10));
+    assert_eq!((bench.count(Reason::NotAllowed), texts_of(&bench, Reason::NotAllowed).len()), (1000, 10));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_process_may_connect_if_its_user_is_allowed() {
     assert!(bench.connect(0, process(1000)).is_some() && bench.connect(0, process(0)).is_some());
     assert!(bench.connect(0, process(1001)).is_none());
     let text = "a client is rejected: process 77 of user 1001 is not in listeners[].peer_uids";
-    assert_eq!(told(&bench, Reason::NotAllowed), [text]);
+    assert_eq!(texts_of(&bench, Reason::NotAllowed), [text]);
 }
 
 #[test]
@@ -199,11 +199,12 @@ fn through_a_proxy_the_clients_own_address_is_allowed_and_counted() {
     is_served(&mut bench, first);
     let second = Peer::Client(bench.connect(0, through("10.0.0.5:2", "192.0.2.8:1")).expect("another source"));
     is_served(&mut bench, second);
-    let third = Peer::Client(bench.connect(0, through("10.0.0.5:3", "192.0.2.7:2")).expect("it is told"));
+    let third =
+        Peer::Client(bench.connect(0, through("10.0.0.5:3", "192.0.2.7:2")).expect("it is admitted to be rejected"));
     is_refused(&mut bench, third);
     assert!(bench.connect(0, through("10.0.0.5:4", "198.51.100.7:1")).is_none(), "its proxy does not matter");
     let text = "a client is rejected: 198.51.100.7:1 is not in listeners[].allow";
-    assert_eq!(told(&bench, Reason::NotAllowed), [text]);
+    assert_eq!(texts_of(&bench, Reason::NotAllowed), [text]);
 }
 
 #[test]
@@ -226,7 +227,7 @@ fn a_connection_without_its_required_header_is_reported_with_its_place() {
         reason: Reason::ProxyHeader,
         text: "a connection is closed: on tcp://x it says nothing".into(),
     });
-    assert_eq!(told(&bench, Reason::ProxyHeader), ["a connection is closed: on tcp://x it says nothing"]);
+    assert_eq!(texts_of(&bench, Reason::ProxyHeader), ["a connection is closed: on tcp://x it says nothing"]);
     let report = bench.reports.iter().find(|report| report.reason == Reason::ProxyHeader).expect("a report");
     assert_eq!(report.origin.as_ref().map(|origin| origin.place), Some(place("10.0.0.5:1")));
 }

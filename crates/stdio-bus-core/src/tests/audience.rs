@@ -59,8 +59,8 @@ fn the_error_of_a_worker_that_has_served_two_clients_suggests_a_dedicated_pool()
     assert!(text.starts_with(r#""sampling/createMessage" names no session"#), "{text}");
     assert!(text.contains(r#"pool "agents" "assignment": "dedicated""#), "{text}");
     bench.write(worker, NOTE);
-    let told = bench.reports.last().expect("a loss is told");
-    assert!(told.reason == Reason::Unroutable && told.text.contains("dedicated"), "{told:?}");
+    let report = bench.reports.last().expect("a loss is report");
+    assert!(report.reason == Reason::Unroutable && report.text.contains("dedicated"), "{report:?}");
     assert!(bench.read(first).is_empty() && bench.read(second).is_empty());
 }
 

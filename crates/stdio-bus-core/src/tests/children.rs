@@ -455,7 +455,7 @@ fn a_full_table_gives_up_the_oldest_child_of_a_client_that_holds_most() {
     new_session(&mut bench, second, worker, "more");
     for (name, arrives) in [("a", true), ("c1099", true), ("c78", false)] {
         bench.write(worker, &update(name, "x"));
-        assert_eq!(!bench.read(first).is_empty(), arrives, "{name}: the oldest child goes, not all of them");
+        assert_eq!(!bench.read(first).is_empty(), arrives, "{name}: the oldest child is evicted, not all of them");
     }
 }
 

@@ -176,8 +176,8 @@ fn a_last_line_without_its_newline_is_not_a_message() {
     bench.ends(client);
     assert!(bench.read(worker).is_empty());
     assert_eq!(bench.count(Reason::PartialLine), 1);
-    let told = bench.reports.iter().find(|report| report.reason == Reason::PartialLine).unwrap();
-    assert!(told.text.contains("21 bytes"), "{}", told.text);
+    let report = bench.reports.iter().find(|report| report.reason == Reason::PartialLine).unwrap();
+    assert!(report.text.contains("21 bytes"), "{}", report.text);
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn workers_are_told_to_cancel_the_requests_of_a_client_that_the_daemon_closes() 
             bench.read(worker),
             [r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"busy"}}"#]
         );
-        assert!(bench.read(client)[0].contains(r#""id":1,"error""#), "the client is told, too");
+        assert!(bench.read(client)[0].contains(r#""id":1,"error""#), "the client is notified, too");
     }
 }
 
@@ -336,10 +336,16 @@ fn a_client_is_reported_when_it_connects_and_when_it_leaves_with_its_account() {
         why: Some("client_broken"),
     };
     assert_eq!(account(&bench), expected);
-    let told: Vec<_> = bench.reports.iter().filter(|report| report.client == Some(1)).collect();
-    assert_eq!((told[0].reason, told.last().expect("several").reason), (Reason::ClientOpened, Reason::ClientClosed));
-    assert_eq!((told[0].level, told.last().expect("several").level), (Level::Info, Level::Info));
-    assert!(told.iter().all(|report| report.origin.as_ref().is_some_and(|origin| origin.place == place)), "{told:?}");
+    let reports: Vec<_> = bench.reports.iter().filter(|report| report.client == Some(1)).collect();
+    assert_eq!(
+        (reports[0].reason, reports.last().expect("several").reason),
+        (Reason::ClientOpened, Reason::ClientClosed)
+    );
+    assert_eq!((reports[0].level, reports.last().expect("several").level), (Level::Info, Level::Info));
+    assert!(
+        reports.iter().all(|report| report.origin.as_ref().is_some_and(|origin| origin.place == place)),
+        "{reports:?}"
+    );
 }
 
 #[test]
@@ -375,6 +381,6 @@ fn a_full_table_of_clients_connects_and_leaves_and_each_is_reported() {
         bench.ends(client);
         bench.gone(client);
     });
-    let told = |reason| bench.reports.iter().filter(|report| report.reason == reason).count();
-    assert_eq!((told(Reason::ClientOpened), told(Reason::ClientClosed)), (1024, 1024));
+    let count = |reason| bench.reports.iter().filter(|report| report.reason == reason).count();
+    assert_eq!((count(Reason::ClientOpened), count(Reason::ClientClosed)), (1024, 1024));
 }

@@ -14,7 +14,7 @@ fn ask(bench: &mut Bench, client: Peer, id: u32) {
     bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
 }
 
-/// The client is told that this request was not forwarded, since its connection is being closed.
+/// The client gets an error that this request was not forwarded, since its connection is being closed.
 fn is_refused(bench: &mut Bench, client: Peer, id: u32) {
     let error = bench.read_json(client);
     assert_eq!((&error["id"], &error["error"]["code"]), (&json!(id), &json!(-32026)));
@@ -143,10 +143,10 @@ fn closed_for_memory() -> (Bench, Peer) {
     ask(&mut bench, client, 1);
     bench.write_bytes(client, br#"{"id":2,"method":"x","params":["#);
     bench.handle(Input::Memory { used: 17 << 20, held: vec![(client, 8 << 20)], waiting: Vec::new() });
-    let told: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let told: Vec<_> = told.iter().map(|error| (&error["id"], &error["error"]["data"])).collect();
+    let lines: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let errors: Vec<_> = lines.iter().map(|error| (&error["id"], &error["error"]["data"])).collect();
     let pending = json!({"reason": "memory_limit", "delivered": true});
-    assert_eq!(told, [(&json!(1), &pending), (&json!(null), &json!({"reason": "memory_limit"}))]);
+    assert_eq!(errors, [(&json!(1), &pending), (&json!(null), &json!({"reason": "memory_limit"}))]);
     (bench, client)
 }
 

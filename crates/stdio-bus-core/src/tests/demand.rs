@@ -23,9 +23,9 @@ fn asleep(instances: usize, assignment: Assignment) -> Bench {
 const ALL: [Assignment; 3] = [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated];
 
 impl Bench {
-    /// A worker ends as it was told to.
+    /// A worker ends as it was asked to.
     fn obeys(&mut self, worker: Peer) {
-        assert_eq!(self.told(worker).first(), Some(&Told::End));
+        assert_eq!(self.stop_actions(worker).first(), Some(&StopAction::End));
         self.exits(worker, Exit::Signal(15));
         self.ends(worker);
     }
@@ -92,7 +92,7 @@ fn a_pool_falls_asleep_when_nobody_has_needed_it_and_the_next_line_wakes_it_agai
             bench.breaks(client);
             bench.gone(client);
             bench.pass(IDLE - milliseconds(1));
-            assert!(all.iter().all(|worker| bench.told(*worker).is_empty()), "not yet");
+            assert!(all.iter().all(|worker| bench.stop_actions(*worker).is_empty()), "not yet");
             bench.pass(milliseconds(1));
             all.into_iter().for_each(|worker| bench.obeys(worker));
             assert!(bench.workers.is_empty() && bench.bus.view().is_asleep(0) && bench.is_ready());
@@ -112,7 +112,7 @@ fn a_client_that_stays_connected_is_served_by_the_next_worker() {
     bench.write(first, r#"{"id":1,"result":1}"#);
     bench.read(client);
     bench.pass(IDLE);
-    assert_eq!(bench.told(first), [Told::End]);
+    assert_eq!(bench.stop_actions(first), [StopAction::End]);
     // The process has not ended yet.
     bench.write(client, r#"{"id":2,"method":"x"}"#);
     let next = bench.worker(1);
@@ -132,12 +132,12 @@ fn a_worker_that_is_not_needed_any_more_has_time_to_read_what_is_left_before_a_s
         let client = bench.client();
         bench.write(client, r#"{"method":"note"}"#);
         let worker = bench.worker(0);
-        while bench.told(worker).is_empty() {
+        while bench.stop_actions(worker).is_empty() {
             bench.pass(seconds(1));
             assert!(bench.now < Moment(0).after(4 * IDLE), "it is to end");
         }
         bench.pass(limits.drain_timeout - seconds(2));
-        assert_eq!(bench.told(worker), [Told::End], "what it has not read yet comes before that");
+        assert_eq!(bench.stop_actions(worker), [StopAction::End], "what it has not read yet comes before that");
         bench.pass(seconds(3));
         assert_eq!(bench.signals_to(worker), [Signal::Terminate], "this one does not end by itself");
         bench.pass(limits.drain_timeout);
@@ -156,8 +156,8 @@ fn workers_that_ignore_the_end_of_their_stdin_do_not_pile_up_though_their_pool_i
         bench.write(client, r#"{"method":"note"}"#);
         bench.pass(3 * IDLE);
         assert!(bench.bus.view().is_asleep(0));
-        let told = |at: usize| bench.signals_to(bench.worker(at));
-        let are_signalled: Vec<bool> = (0..2 * (wake + 1)).map(|at| told(at) == [Signal::Terminate]).collect();
+        let signals = |at: usize| bench.signals_to(bench.worker(at));
+        let are_signalled: Vec<bool> = (0..2 * (wake + 1)).map(|at| signals(at) == [Signal::Terminate]).collect();
         let expected: Vec<bool> = (0..2 * (wake + 1)).map(|at| at < 2 * wake).collect();
         assert_eq!(are_signalled, expected, "two may be ending, the oldest ones get a signal");
     }
@@ -196,7 +196,7 @@ fn while_workers_hold_more_than_max_workers_memory_mb_the_pool_that_was_idle_for
     let text = "pool \"b\" is asleep: nobody needs it, and all workers together hold 101 MiB, more than \
                 max_workers_memory_mb (100)";
     assert_eq!(slept.text, text);
-    assert_eq!(bench.told(bench.worker(0)), [Told::End], "it ends as what is replaced does");
+    assert_eq!(bench.stop_actions(bench.worker(0)), [StopAction::End], "it ends as what is replaced does");
     bench.pass(seconds(5));
     assert_eq!(bench.hold(101), [true, true, false]);
     bench.write(client, r#"{"id":"b","method":"x","pool":"b"}"#);
@@ -228,9 +228,9 @@ fn no_pool_that_somebody_needs_falls_asleep_for_memory_which_is_said_once_until_
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     bench.pass(seconds(10));
-    for (mib, told) in [(101, 1), (200, 1), (100, 1), (150, 2)] {
+    for (mib, reports) in [(101, 1), (200, 1), (100, 1), (150, 2)] {
         assert_eq!(bench.hold(mib), [false]);
-        assert_eq!(bench.count(Reason::WorkersMemory), told);
+        assert_eq!(bench.count(Reason::WorkersMemory), reports);
     }
     bench.write(bench.worker(0), r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read_json(client)["result"], 1);
@@ -536,7 +536,7 @@ fn a_command_is_asked_beside_the_workers_of_sessions_which_go_on_meanwhile() {
         assert_eq!(bench.read(second).len(), both, "{assignment:?}");
         bench.write(second, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
         assert_eq!(bench.read(modern).len(), 1, "{assignment:?}");
-        assert_eq!((bench.told(first), bench.told(second)), (vec![], vec![]), "{assignment:?}");
+        assert_eq!((bench.stop_actions(first), bench.stop_actions(second)), (vec![], vec![]), "{assignment:?}");
     }
 }
 
@@ -560,7 +560,11 @@ fn a_command_that_serves_sessions_alone_keeps_no_worker_that_was_asked_beside_th
         let (mut bench, [legacy, modern], [first, second], id) = asked_beside(assignment);
         bench.write(second, &format!(r#"{{"id":{id},"error":{{"code":-32601,"message":"no"}}}}"#));
         assert_eq!(bench.read_error(modern).0, "unsupported_protocol_version", "{assignment:?}");
-        assert_eq!((bench.told(first), bench.told(second)), (vec![], vec![Told::End]), "{assignment:?}");
+        assert_eq!(
+            (bench.stop_actions(first), bench.stop_actions(second)),
+            (vec![], vec![StopAction::End]),
+            "{assignment:?}"
+        );
         bench.obeys(second);
         bench.write(modern, CALL);
         assert_eq!((bench.read_error(modern).0.as_str(), bench.workers.len()), ("unsupported_protocol_version", 1));
@@ -571,9 +575,13 @@ fn a_command_that_serves_sessions_alone_keeps_no_worker_that_was_asked_beside_th
         let (mut bench, [_, modern], [first, second], id) = asked_beside(assignment);
         bench.pass(seconds(5));
         assert_eq!(bench.read_error(modern).0, "unsupported_protocol_version", "{assignment:?}");
-        assert_eq!(bench.told(second), [], "{assignment:?}");
+        assert_eq!(bench.stop_actions(second), [], "{assignment:?}");
         bench.write(second, &format!(r#"{{"id":{id},"result":{{}}}}"#));
-        assert_eq!((bench.told(first), bench.told(second)), (vec![], vec![Told::End]), "{assignment:?}");
+        assert_eq!(
+            (bench.stop_actions(first), bench.stop_actions(second)),
+            (vec![], vec![StopAction::End]),
+            "{assignment:?}"
+        );
         bench.write(modern, CALL);
         assert_eq!(bench.answers(bench.worker(2))["method"], "tools/call", "it is known for good");
     }
@@ -629,7 +637,7 @@ fn a_command_that_is_slow_to_answer_server_discover_is_not_stopped_while_its_ans
     bench.handle(Input::WakePool(PoolId::at(0)));
     let (worker, question) = asked_first(&mut bench);
     bench.pass(seconds(20));
-    assert_eq!((bench.told(worker), bench.bus.view().is_asleep(0)), (vec![], false));
+    assert_eq!((bench.stop_actions(worker), bench.bus.view().is_asleep(0)), (vec![], false));
     bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
     assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern));
     bench.pass(seconds(5));
@@ -645,7 +653,7 @@ fn the_time_that_nobody_needs_a_pool_begins_when_its_last_request_has_failed() {
     bench.pass(3 * IDLE);
     assert_eq!(bench.read_error(client).0, "timeout");
     bench.pass(IDLE - milliseconds(1));
-    assert_eq!((bench.told(bench.worker(0)), bench.bus.view().is_asleep(0)), (vec![], false));
+    assert_eq!((bench.stop_actions(bench.worker(0)), bench.bus.view().is_asleep(0)), (vec![], false));
     bench.pass(IDLE);
     assert!(bench.bus.view().is_asleep(0));
     let mut settings = settings(vec![pool]);

@@ -236,8 +236,8 @@ fn an_answer_that_a_server_may_take_for_a_call_fails_the_servers_request() {
         bench.write(worker, r#"{"id":"w","method":"roots/list"}"#);
         let id = bench.read_json(client)["id"].clone();
         bench.write(client, &format!(r#"{{"id":{id},{answer}}}"#));
-        let told = bench.read_json(worker);
-        assert_eq!((&told["id"], told["error"].is_object()), (&Value::from("w"), at == 0), "{told}");
+        let line = bench.read_json(worker);
+        assert_eq!((&line["id"], line["error"].is_object()), (&Value::from("w"), at == 0), "{line}");
     }
     assert_eq!(bench.count(Reason::ToolDenied), 1);
 }

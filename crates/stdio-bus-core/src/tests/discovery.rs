@@ -83,7 +83,7 @@ fn sessions_get_no_worker_that_the_question_may_have_pinned_to_2026_07_28() {
         bench.write(waits, CALL);
         bench.write(asked, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
         assert!(bench.read(asked).is_empty(), "{assignment:?}");
-        assert_eq!(bench.told(asked), [Told::End], "{assignment:?}");
+        assert_eq!(bench.stop_actions(asked), [StopAction::End], "{assignment:?}");
         bench.dies(asked);
         bench.write(line, CALL);
         assert!(bench.busy()[0], "{assignment:?}");
@@ -104,14 +104,14 @@ fn a_worker_that_is_late_with_its_answer_leaves_sessions_to_another_one_and_is_l
         bench.pass(seconds(5));
         assert_eq!((bench.bus.view().pool_era(0), bench.busy()), (Some(Era::Legacy), vec![false, true]));
         bench.pass(seconds(54));
-        assert_eq!(bench.told(asked), []);
+        assert_eq!(bench.stop_actions(asked), []);
         if answers {
             bench.write(asked, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
             assert_eq!(bench.bus.view().pool_era(0), Some(Era::Modern));
         } else {
             bench.pass(seconds(1));
         }
-        assert_eq!(bench.told(asked), [Told::End]);
+        assert_eq!(bench.stop_actions(asked), [StopAction::End]);
     }
 }
 
@@ -129,10 +129,10 @@ fn a_new_command_that_serves_2026_07_28_is_asked_by_a_worker_that_takes_no_place
     let asked = bench.worker(1);
     let question = bench.read_json(asked);
     bench.write(asked, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
-    assert_eq!((bench.told(asked), bench.told(old)), (vec![Told::End], vec![]));
+    assert_eq!((bench.stop_actions(asked), bench.stop_actions(old)), (vec![StopAction::End], vec![]));
     bench.dies(asked);
     bench.pass(milliseconds(200));
-    assert_eq!(bench.told(old), [Told::End]);
+    assert_eq!(bench.stop_actions(old), [StopAction::End]);
     bench.write(session, CALL);
     assert_eq!((bench.busy(), bench.count(Reason::RollFailed)), (vec![false, true], 0));
 }
@@ -284,9 +284,9 @@ fn comes_after_a_change(assignment: Assignment, lives: bool) -> (Vec<u32>, Vec<S
 fn the_first_client_of_2026_07_28_is_served_by_the_command_that_sessions_have_by_then() {
     for assignment in [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated] {
         for (lives, command) in [(true, 1), (false, 0)] {
-            let (commands, told) = comes_after_a_change(assignment, lives);
+            let (commands, answers) = comes_after_a_change(assignment, lives);
             assert_eq!(commands, [command], "{assignment:?}, {lives}");
-            assert!(told.len() == 1 && told[0].contains("result"), "{assignment:?}, {lives}: {told:?}");
+            assert!(answers.len() == 1 && answers[0].contains("result"), "{assignment:?}, {lives}: {answers:?}");
         }
     }
 }

@@ -4,13 +4,13 @@ use super::*;
 use crate::ended::REFUSED;
 
 /// The id, outcome and code of each request that has ended.
-fn told(bench: &mut Bench) -> Vec<(String, &'static str, Option<i64>)> {
-    let mut told = Vec::new();
+fn ended_requests(bench: &mut Bench) -> Vec<(String, &'static str, Option<i64>)> {
+    let mut records = Vec::new();
     bench.bus.take_ended(|ended| {
         let id = String::from_utf8_lossy(ended.id.as_bytes()).into_owned();
-        told.push((id, ended.ending.outcome, ended.ending.code));
+        records.push((id, ended.ending.outcome, ended.ending.code));
     });
-    told
+    records
 }
 
 fn recording(settings: Settings) -> Bench {
@@ -68,8 +68,8 @@ fn each_request_is_recorded_once_with_its_outcome() {
         ("4", "timeout", Some(-32015)),
         ("6", "worker_exited", Some(-32011)),
     ];
-    assert_eq!(told(&mut bench), expected.map(|(id, outcome, code)| (id.to_owned(), outcome, code)));
-    assert_eq!(told(&mut bench), [], "they are taken");
+    assert_eq!(ended_requests(&mut bench), expected.map(|(id, outcome, code)| (id.to_owned(), outcome, code)));
+    assert_eq!(ended_requests(&mut bench), [], "they are taken");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn lines_take_the_fast_path_while_requests_are_recorded() {
         bench.write(worker, &format!(r#"{{"id":{id},"result":{{}}}}"#));
     }
     assert!(bench.bus.view().fast_lines() >= 4, "{}", bench.bus.view().fast_lines());
-    assert_eq!(told(&mut bench).len(), 3);
+    assert_eq!(ended_requests(&mut bench).len(), 3);
 }
 
 #[test]
@@ -93,13 +93,13 @@ fn a_record_has_the_clients_own_id_and_the_session_that_its_request_created() {
     let asked: Vec<Value> = bench.read(worker).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, asked[1]["id"]));
     bench.write(worker, &format!(r#"{{"id":{},"result":{{"sessionId":"made"}}}}"#, asked[0]["id"]));
-    let mut told = Vec::new();
+    let mut records = Vec::new();
     bench.bus.take_ended(|ended| {
         let words = [ended.id, ended.method, ended.session];
-        told.push(words.map(|word| String::from_utf8_lossy(word.as_bytes()).into_owned()));
+        records.push(words.map(|word| String::from_utf8_lossy(word.as_bytes()).into_owned()));
     });
     assert_ne!(asked[0]["id"], asked[1]["id"]);
-    assert_eq!(told, [["1", "m", ""], ["1", "session/new", "made"]]);
+    assert_eq!(records, [["1", "m", ""], ["1", "session/new", "made"]]);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_flood_has_so_many_lines_and_the_rest_is_counted() {
     bench.pass(milliseconds(100));
     bench.write(client, r#"{"id":1,"method":"m"}"#);
     bench.write(worker, r#"{"id":1,"result":{}}"#);
-    assert_eq!(told(&mut bench).len(), 1, "and then there are lines again");
+    assert_eq!(ended_requests(&mut bench).len(), 1, "and then there are lines again");
 }
 
 #[test]
@@ -129,11 +129,11 @@ fn requests_made_before_records_were_enabled_have_none_and_none_are_kept_when_di
     bench.write(client, r#"{"id":2,"method":"m"}"#);
     bench.write(worker, r#"{"id":1,"result":{}}"#);
     bench.write(worker, r#"{"id":2,"result":{}}"#);
-    assert_eq!(told(&mut bench), [("2".to_owned(), "answered", None)]);
+    assert_eq!(ended_requests(&mut bench), [("2".to_owned(), "answered", None)]);
     bench.write(client, r#"{"id":3,"method":"m"}"#);
     bench.bus.record_requests(false);
     bench.write(worker, r#"{"id":3,"result":{}}"#);
-    assert_eq!(told(&mut bench), []);
+    assert_eq!(ended_requests(&mut bench), []);
 }
 
 #[test]
@@ -152,14 +152,14 @@ fn a_record_has_the_tool_of_a_call_and_the_id_of_its_trace() {
     ];
     lines.iter().for_each(|line| bench.write(client, line));
     bench.dies(bench.worker(0));
-    let mut told = Vec::new();
+    let mut records = Vec::new();
     bench.bus.take_ended(|ended| {
         let texts = [ended.id, ended.tool, ended.trace];
-        told.push(texts.map(|text| String::from_utf8_lossy(text.as_bytes()).into_owned()));
+        records.push(texts.map(|text| String::from_utf8_lossy(text.as_bytes()).into_owned()));
     });
-    told.sort();
+    records.sort();
     let expected = [["1", "search", id], ["2", "", ""], ["3", "x", ""], ["4", "", ""], ["5", "refused", ""]];
-    assert_eq!(told, expected);
+    assert_eq!(records, expected);
 }
 
 #[test]
@@ -172,9 +172,9 @@ fn a_record_tells_how_long_a_request_waited_before_its_worker_got_it() {
     for id in 1..=2 {
         bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
     }
-    let mut told = Vec::new();
-    bench.bus.take_ended(|ended| told.push((ended.waited.as_secs(), ended.took.as_secs())));
-    assert_eq!(told, [(0, 7), (3, 4)]);
+    let mut records = Vec::new();
+    bench.bus.take_ended(|ended| records.push((ended.waited.as_secs(), ended.took.as_secs())));
+    assert_eq!(records, [(0, 7), (3, 4)]);
 }
 
 #[test]
@@ -194,13 +194,13 @@ fn a_request_whose_client_leaves_before_a_worker_got_it_is_recorded() {
             "is gone" => bench.gone(waits),
             _ => bench.shutdown(),
         }
-        let mut told = Vec::new();
+        let mut records = Vec::new();
         bench.bus.take_ended(|ended| {
             let [id, tool] = [ended.id, ended.tool].map(|text| String::from_utf8_lossy(text.as_bytes()).into_owned());
-            told.push((id, tool, ended.ending.outcome, ended.waited.as_secs(), ended.worker.is_some()));
+            records.push((id, tool, ended.ending.outcome, ended.waited.as_secs(), ended.worker.is_some()));
         });
-        told.retain(|(id, ..)| id == "2");
-        assert_eq!(told, [("2".to_owned(), "search".to_owned(), outcome, 3, false)]);
+        records.retain(|(id, ..)| id == "2");
+        assert_eq!(records, [("2".to_owned(), "search".to_owned(), outcome, 3, false)]);
     }
 }
 
@@ -212,5 +212,5 @@ fn a_request_that_has_waited_and_is_answered_is_recorded_once_though_its_client_
         bench.write(worker, &format!(r#"{{"id":{id},"result":1}}"#));
     }
     bench.gone(client);
-    assert_eq!(told(&mut bench), ["1", "2"].map(|id| (id.to_owned(), "answered", None)));
+    assert_eq!(ended_requests(&mut bench), ["1", "2"].map(|id| (id.to_owned(), "answered", None)));
 }

@@ -411,7 +411,7 @@ fn a_worker_is_lent_for_the_time_of_a_request() {
     assert_eq!(bench.read(two).len(), 1);
     bench.leaves(one);
     bench.leaves(two);
-    assert!(bench.told(worker).is_empty() && bench.bus.view().has_clients().eq(&false));
+    assert!(bench.stop_actions(worker).is_empty() && bench.bus.view().has_clients().eq(&false));
     bench.write(worker, note);
     assert_eq!(bench.count(Reason::Unroutable), 1, "no client has it now");
 }
@@ -473,7 +473,7 @@ fn workers_beyond_instances_end_after_a_minute_without_use() {
     bench.write(clients[1], CALL);
     assert_eq!(bench.busy(), [true, true, false], "those that were there first are lent first");
     bench.pass(seconds(2));
-    let stopped = |bench: &Bench| workers.iter().map(|worker| bench.told(*worker).len()).collect::<Vec<_>>();
+    let stopped = |bench: &Bench| workers.iter().map(|worker| bench.stop_actions(*worker).len()).collect::<Vec<_>>();
     assert_eq!(stopped(&bench), [0, 0, 1]);
     bench.dies(workers[2]);
     assert_eq!((bench.bus.view().staffing(), bench.count(Reason::WorkerExited)), ((2, 2), 0));

@@ -1,4 +1,4 @@
-//! Nothing hangs: the asker is told about anything that cannot be delivered or answered any more (decisions 8, 9).
+//! Nothing hangs: the asker gets an error for anything that cannot be delivered or answered any more (decisions 8, 9).
 
 use super::*;
 
@@ -113,7 +113,7 @@ fn a_late_answer_is_not_taken_for_the_answer_to_a_new_request_with_the_same_id()
 
 #[test]
 fn a_peer_with_another_protocol_is_told_which_one_and_how_it_began() {
-    for (bytes, told) in [
+    for (bytes, text) in [
         (&b"GET /acp?token=secret HTTP/1.1\r\nHost: a\r\n\r\n"[..], "HTTP, not JSON; the line begins \"GET /acp\""),
         (b"\x16\x03\x01\x02\x00\x01\n", "TLS, not JSON; the line begins \"\\x16\\x03"),
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", "SSH, not JSON; the line begins \"SSH-2.0-OpenSSH_9.2p1\""),
@@ -128,15 +128,15 @@ fn a_peer_with_another_protocol_is_told_which_one_and_how_it_began() {
         bench.write_bytes(client, bytes);
         let error = bench.read_json(client)["error"].take();
         let message = error["message"].as_str().expect("text");
-        assert!(message.contains(told) && !message.contains("secret"), "{message}");
+        assert!(message.contains(text) && !message.contains("secret"), "{message}");
         let warning = bench.reports.iter().find(|report| report.reason == Reason::ClientMalformed).unwrap();
-        assert!(warning.text.contains(told), "{}", warning.text);
+        assert!(warning.text.contains(text), "{}", warning.text);
     }
 }
 
 #[test]
 fn a_worker_that_writes_no_messages_is_told_what_belongs_on_stdout() {
-    for (bytes, told) in [
+    for (bytes, text) in [
         (&b"Starting...\n"[..], "not JSON, at byte 0 of the line, which begins \"Starting...\"; a worker"),
         (b"{\n  \"id\": 1\n}\n", "not JSON: the line ends within a message, at byte 1, which begins \"{\"; a worker"),
         (b"Content-Length: 2\r\n\r\n{}", "(as in LSP), not JSON; the line begins \"Content-Length: 2\"; a worker"),
@@ -145,7 +145,7 @@ fn a_worker_that_writes_no_messages_is_told_what_belongs_on_stdout() {
         let worker = bench.worker(0);
         bench.write_bytes(worker, bytes);
         let error = bench.reports.iter().find(|report| report.reason == Reason::WorkerMalformed).unwrap();
-        assert!(error.text.contains(told), "{}", error.text);
+        assert!(error.text.contains(text), "{}", error.text);
         let advice = "writes each message as one line of JSON to stdout, and everything else to stderr (or on_bad_output is \"skip\")";
         assert!(error.text.ends_with(advice), "{}", error.text);
     }
@@ -172,12 +172,12 @@ fn a_line_that_is_not_a_json_object_gets_a_parse_error_and_a_close() {
         bench.write_bytes(client, line);
         bench.read(worker);
         let errors: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let told = |error: &Value| {
+        let summary = |error: &Value| {
             let error = [&error["id"], &error["error"]["code"], &error["error"]["data"]["reason"]];
             error.map(Value::to_string).join(" ")
         };
         let expected = [r#"1 -32011 "request_discarded""#, r#"null -32700 "client_malformed""#];
-        assert_eq!(errors.iter().map(told).collect::<Vec<_>>(), expected, "what was asked before has an end, too");
+        assert_eq!(errors.iter().map(summary).collect::<Vec<_>>(), expected, "what was asked before has an end, too");
         assert_eq!(bench.how_closed(client), Some(Close::Flush));
         bench.write_bytes(client, b"{\"id\":2,\"method\":\"after\"}\n");
         assert!(bench.read(worker).is_empty(), "it is not listened to any more");

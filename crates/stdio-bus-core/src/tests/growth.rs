@@ -50,9 +50,9 @@ impl Bench {
         [0, 1, 2].map(|at| self.worker(at))
     }
 
-    /// The worker has ended as it was told to.
+    /// The worker has ended as it was asked to.
     fn ends_at_end(&mut self, worker: Peer) {
-        assert_eq!(self.told(worker).first(), Some(&Told::End));
+        assert_eq!(self.stop_actions(worker).first(), Some(&StopAction::End));
         self.exits(worker, Exit::Code(0));
         self.ends(worker);
     }
@@ -91,14 +91,14 @@ fn what_is_beyond_instances_leaves_when_it_was_not_needed_for_idle_stop_sec() {
         }
         bench.pass(3 * IDLE);
         let leaving: Vec<Peer> =
-            (0..3).map(|at| bench.worker(at)).filter(|worker| !bench.told(*worker).is_empty()).collect();
+            (0..3).map(|at| bench.worker(at)).filter(|worker| !bench.stop_actions(*worker).is_empty()).collect();
         assert_eq!(leaving.len(), 2, "instances stay: {assignment:?}");
         leaving.into_iter().for_each(|worker| bench.ends_at_end(worker));
         bench.pass(10 * IDLE);
         assert_eq!((bench.workers.len(), bench.count(Reason::WorkerExited)), (1, 0));
         let client = bench.client();
         bench.asks(client, 0..2);
-        assert_eq!(bench.read(bench.worker(0)).len(), 2, "every line goes to the one that is left");
+        assert_eq!(bench.read(bench.worker(0)).len(), 2, "every line is sent to the one that is left");
     }
 }
 
@@ -114,7 +114,7 @@ fn a_pool_that_has_grown_becomes_smaller_although_a_client_asks_now_and_then() {
         bench.read(client);
         bench.pass(seconds(2));
     }
-    let left = bench.workers.iter().filter(|worker| bench.told((**worker).into()).is_empty()).count();
+    let left = bench.workers.iter().filter(|worker| bench.stop_actions((**worker).into()).is_empty()).count();
     assert_eq!(left, 1, "one suffices, though all took turns");
 }
 
@@ -144,7 +144,7 @@ fn with_sessions(most: usize) -> (Bench, Peer, [Peer; 2]) {
 #[test]
 fn workers_that_have_sessions_stay_but_take_no_turns_while_fewer_suffice() {
     let (mut bench, owner, workers) = with_sessions(3);
-    assert_eq!(workers.map(|worker| bench.told(worker)), [vec![], vec![]], "their sessions are in use");
+    assert_eq!(workers.map(|worker| bench.stop_actions(worker)), [vec![], vec![]], "their sessions are in use");
     for _ in 0..4 {
         bench.asks(owner, 10..11);
         assert_eq!((bench.answers_all(workers[0]), bench.read(workers[1]).len()), (1, 0), "one suffices");
@@ -157,7 +157,7 @@ fn workers_that_have_sessions_stay_but_take_no_turns_while_fewer_suffice() {
     bench.breaks(owner);
     bench.gone(owner);
     bench.pass(3 * IDLE);
-    let left = workers.into_iter().filter(|worker| bench.told(*worker).is_empty()).count();
+    let left = workers.into_iter().filter(|worker| bench.stop_actions(*worker).is_empty()).count();
     assert_eq!((left, bench.count(Reason::SessionLost) + bench.count(Reason::WorkerExited)), (1, 0));
 }
 
@@ -196,7 +196,7 @@ fn a_worker_stays_while_a_client_waits_for_its_answer_to_an_initialize() {
     assert!(bench.read_one(workers[1]).contains("initialize"), "it is sent again");
     bench.answers_all(workers[0]);
     bench.pass(seconds(20));
-    assert_eq!(bench.told(workers[1]), vec![]);
+    assert_eq!(bench.stop_actions(workers[1]), vec![]);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_worker_of_a_pool_that_has_grown_is_replaced_or_taken_out_as_any_other() {
     assert_eq!(bench.workers.len(), 2, "one was replaced, the other is out");
     bench.pass(10 * IDLE);
     let leaving: Vec<Peer> =
-        [0, 1].map(|at| bench.worker(at)).into_iter().filter(|it| !bench.told(*it).is_empty()).collect();
+        [0, 1].map(|at| bench.worker(at)).into_iter().filter(|it| !bench.stop_actions(*it).is_empty()).collect();
     assert_eq!(leaving.len(), 1, "instances stay");
     bench.ends_at_end(leaving[0]);
     bench.handle(Input::ResumePool(PoolId::at(0)));
@@ -324,9 +324,10 @@ fn a_pool_for_both_eras_grows_where_its_clients_are() {
 fn workers_that_a_reload_makes_superfluous_end_in_their_own_time() {
     let mut bench = Bench::new(settings(vec![pool(3, Assignment::RoundRobin)]));
     bench.reload(&settings(vec![pool(1, Assignment::RoundRobin)]));
-    let told: Vec<_> = (0..3).map(|at| bench.told(bench.worker(at))).collect();
-    let (ends, signals) = (|told: &&Vec<Told>| **told == [Told::End], |told: &&Vec<Told>| told.len() > 1);
-    assert_eq!((told.iter().filter(ends).count(), told.iter().filter(signals).count()), (2, 0), "{told:?}");
+    let actions: Vec<_> = (0..3).map(|at| bench.stop_actions(bench.worker(at))).collect();
+    let (ends, signals) =
+        (|actions: &&Vec<StopAction>| **actions == [StopAction::End], |actions: &&Vec<StopAction>| actions.len() > 1);
+    assert_eq!((actions.iter().filter(ends).count(), actions.iter().filter(signals).count()), (2, 0), "{actions:?}");
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn when_all_slots_are_taken_a_client_with_a_stalled_first_line_makes_room() {
     bench.write_bytes(clients[0], b" ");
     bench.pass(milliseconds(1));
     let closed: Vec<_> = clients.iter().filter(|client| bench.how_closed(**client).is_some()).collect();
-    assert_eq!(closed, [&clients[1]], "the first one goes on with its line");
+    assert_eq!(closed, [&clients[1]], "the first one continues with its line");
     bench.gone(clients[1]);
     let late = bench.client();
     bench.handle(Input::ConnectionWaits);
@@ -80,7 +80,7 @@ fn when_all_slots_are_taken_a_client_with_a_stalled_first_line_makes_room() {
 
 #[test]
 fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_slots() {
-    for (mine, goes) in [(MAX_CONNECTIONS / 2, false), (MAX_CONNECTIONS / 2 + 1, true)] {
+    for (mine, is_closed) in [(MAX_CONNECTIONS / 2, false), (MAX_CONNECTIONS / 2 + 1, true)] {
         let mut bench = bench(1);
         let clients: Vec<Peer> = (0..MAX_CONNECTIONS)
             .map(|at| bench.connect(0, Source::User(if at < mine { 0 } else { at as u32 })).expect("room").into())
@@ -99,7 +99,7 @@ fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_
         assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
         bench.pass(milliseconds(1));
         let closed: Vec<usize> = (0..clients.len()).filter(|at| bench.how_closed(clients[*at]).is_some()).collect();
-        assert_eq!(closed, if goes { vec![2] } else { vec![] }, "a client with a request or a session stays");
+        assert_eq!(closed, if is_closed { vec![2] } else { vec![] }, "a client with a request or a session stays");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Request ids: unchanged unless two requests could not be told apart, and restored exactly (decision 4).
+//! Request ids: unchanged unless two requests could not be distinguished, and restored exactly (decision 4).
 
 use std::collections::BTreeSet;
 
@@ -295,7 +295,7 @@ fn a_client_whose_cancellation_names_nothing_is_paused_unless_it_is_alone() {
             bench.write(client, r#"{"method":"x"}"#);
             assert_eq!(bench.read(worker).len(), 1 - others, "beside {others}");
             bench.pass(milliseconds(36));
-            assert_eq!(bench.read(worker).len(), others, "and then it goes on");
+            assert_eq!(bench.read(worker).len(), others, "and then it continues");
         }
     }
 }
@@ -399,7 +399,7 @@ fn when_more_requests_were_dropped_than_are_remembered_every_id_is_replaced() {
 
 #[test]
 fn the_answer_of_a_worker_that_changes_the_type_of_an_id_is_delivered_and_reported_once() {
-    for (asked, answered, told) in
+    for (asked, answered, text) in
         [("1", "\"1\"", "1 (a number)"), ("\"1\"", "1", "\"1\" (a string)"), ("\"1\"", "1.0", "\"1\" (a string)")]
     {
         let mut bench = bench(1);
@@ -411,8 +411,8 @@ fn the_answer_of_a_worker_that_changes_the_type_of_an_id_is_delivered_and_report
             assert_eq!(bench.read_one(client), format!(r#"{{"id":{asked},"result":1}}"#));
         }
         assert_eq!(bench.count(Reason::UnknownId), 1);
-        let times = bench.reports.iter().filter(|report| report.text.contains(told)).count();
-        assert_eq!(times, 1, "{told}: {:?}", bench.reports);
+        let times = bench.reports.iter().filter(|report| report.text.contains(text)).count();
+        assert_eq!(times, 1, "{text}: {:?}", bench.reports);
     }
 }
 
@@ -474,8 +474,8 @@ fn a_plain_number_that_is_replaced_goes_the_short_way_and_is_its_clients_own_eve
     bench.pass(seconds(3));
     let heard: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(heard.iter().any(|line| line["id"] == 5 && line["error"]["data"]["reason"] == "timeout"), "{heard:?}");
-    let told = bench.read(worker).join("\n");
-    assert!(told.contains(&format!(r#""requestId":{seen}"#)), "{told}");
+    let lines = bench.read(worker).join("\n");
+    assert!(lines.contains(&format!(r#""requestId":{seen}"#)), "{lines}");
 }
 
 #[test]

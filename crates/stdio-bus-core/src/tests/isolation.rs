@@ -369,7 +369,7 @@ fn a_name_is_reserved_when_its_owner_leaves_until_it_reconnects_and_loads_it() {
     bench.write(back, &load(11, "s0"));
     bench.read(worker);
     bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s0"}}"#);
-    assert_eq!(bench.read(back).len(), 1, "the replay during a load goes to the client that loads it");
+    assert_eq!(bench.read(back).len(), 1, "the replay during a load is sent to the client that loads it");
     bench.write(worker, r#"{"id":11,"error":{"code":-32002}}"#);
     bench.read(back);
     bench.write(back, &prompt(2, "s0"));

@@ -79,8 +79,8 @@ fn a_line_of_exactly_max_input_buffer_passes_and_one_byte_more_closes() {
         let (reason, code, id) = bench.read_error(client);
         assert_eq!((reason.as_str(), code, id), ("client_line_too_long", -32600, Value::Null));
         assert_eq!(bench.how_closed(client), Some(Close::Flush));
-        let told = bench.reports.iter().find(|report| report.reason == Reason::ClientLineTooLong).unwrap();
-        assert_eq!((told.level, told.client), (crate::report::Level::Error, Some(0)));
+        let report = bench.reports.iter().find(|report| report.reason == Reason::ClientLineTooLong).unwrap();
+        assert_eq!((report.level, report.client), (crate::report::Level::Error, Some(0)));
     }
 }
 
@@ -197,7 +197,7 @@ fn there_are_1024_sessions_and_the_next_one_is_refused() {
     assert_eq!((reason.as_str(), code), ("session_limit", -32012));
     bench.write(client, r#"{"id":2,"method":"x","sessionId":"s7"}"#);
     bench.write(client, r#"{"id":3,"method":"session/new"}"#);
-    assert_eq!(bench.read(worker).len(), 2, "what needs no new session goes on");
+    assert_eq!(bench.read(worker).len(), 2, "what needs no new session continues");
     bench.write(worker, r#"{"id":3,"result":{"sessionId":"learned"}}"#);
     assert_eq!(bench.read_error(client).0, "session_limit", "a session that cannot be kept is useless");
     bench.write(worker, r#"{"id":2,"result":1}"#);
@@ -346,7 +346,7 @@ fn a_client_that_fills_a_table_is_read_more_slowly_and_the_others_are_not() {
         bench.write(bench.worker(0), r#"{"id":"p","result":1}"#);
         assert_eq!(bench.read(polite).len(), 1, "no other client is paused");
         rests += 1;
-        assert!(rests < 60, "it goes on");
+        assert!(rests < 60, "it continues");
         bench.pass(milliseconds(4));
     }
     assert!(rests > 16, "the pauses grow: {rests}");

@@ -112,7 +112,7 @@ fn above_the_limit_the_largest_is_closed_with_a_reason_and_the_others_stay() {
     assert_eq!(bench.read_error(larger), ("memory_limit".into(), -32027, Value::Null));
     assert_eq!(bench.how_closed(large), None, "seven eighths are enough");
     assert_eq!(bench.how_closed(small), None);
-    let report = bench.reports.iter().find(|report| report.reason == Reason::MemoryLimit).expect("it is told");
+    let report = bench.reports.iter().find(|report| report.reason == Reason::MemoryLimit).expect("it is reported");
     assert_eq!(report.level, crate::report::Level::Warn);
     assert!(report.text.contains(&(8 << 20).to_string()) && report.text.contains("limits.max_memory"));
     assert!(report.client.is_some());
@@ -202,7 +202,7 @@ fn clients_without_progress_do_not_hold_up_the_others_forever() {
             closed.push((bench.now.0 / 1_000_000, held.remove(at).0));
         }
     }
-    assert_eq!(closed.first().map(|(_, peer)| *peer), Some(second), "the largest holder goes first");
+    assert_eq!(closed.first().map(|(_, peer)| *peer), Some(second), "the largest holder is evicted first");
     assert_eq!(closed.len(), 3, "and those that send nothing when read again: {closed:?}");
 }
 
@@ -312,7 +312,8 @@ fn a_client_without_memory_is_closed_and_so_are_the_largest_when_none_is_left() 
     bench.refuse(None, &[(middle, 1 << 16), (large, 1 << 20), (small, 1 << 10)]);
     assert_eq!(bench.how_closed(large), Some(Close::Refuse));
     assert_eq!((bench.how_closed(middle), bench.how_closed(small)), (None, None), "what is freed is enough");
-    let report = bench.reports.iter().rev().find(|report| report.reason == Reason::MemoryLimit).expect("it is told");
+    let report =
+        bench.reports.iter().rev().find(|report| report.reason == Reason::MemoryLimit).expect("it is reported");
     assert!(report.text.contains("the system has no memory left"), "{}", report.text);
 }
 

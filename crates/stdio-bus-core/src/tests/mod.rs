@@ -89,8 +89,8 @@ struct Bench {
     /// Lines of workers to log.
     strays: Vec<String>,
     closed: Vec<(ClientKey, Close)>,
-    /// How workers were told to end.
-    told: Vec<(WorkerKey, Told)>,
+    /// How workers were stopped.
+    stop_actions: Vec<(WorkerKey, StopAction)>,
     released: Vec<WorkerKey>,
     listeners: Listeners,
     /// Pools whose era is known.
@@ -98,9 +98,9 @@ struct Bench {
     done: bool,
 }
 
-/// How a worker is told to end.
+/// How a worker is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum StopAction {
     /// By the end of its stdin.
     End,
     Signal(Signal),
@@ -204,7 +204,7 @@ impl Bench {
             reports: Vec::new(),
             strays: Vec::new(),
             closed: Vec::new(),
-            told: Vec::new(),
+            stop_actions: Vec::new(),
             released: Vec::new(),
             listeners: Listeners {
                 accepting: true,
@@ -257,8 +257,8 @@ impl Bench {
                     self.started_for.push((worker, client));
                     self.commands.push((worker, name.pool.index(), generation));
                 }
-                Effect::CloseStdin(worker) => self.told.push((worker, Told::End)),
-                Effect::Signal { worker, signal } => self.told.push((worker, Told::Signal(signal))),
+                Effect::CloseStdin(worker) => self.stop_actions.push((worker, StopAction::End)),
+                Effect::Signal { worker, signal } => self.stop_actions.push((worker, StopAction::Signal(signal))),
                 Effect::Probe(worker) => probed.push(worker),
                 Effect::Release(worker) => {
                     self.workers.retain(|known| *known != worker);
@@ -482,14 +482,18 @@ impl Bench {
         found.map(|(_, how)| *how)
     }
 
-    /// How a worker was told to end, in this order.
-    fn told(&self, peer: Peer) -> Vec<Told> {
-        self.told.iter().filter(|(worker, _)| Peer::Worker(*worker) == peer).map(|(_, told)| *told).collect()
+    /// How a worker was stopped, in this order.
+    fn stop_actions(&self, peer: Peer) -> Vec<StopAction> {
+        self.stop_actions
+            .iter()
+            .filter(|(worker, _)| Peer::Worker(*worker) == peer)
+            .map(|(_, action)| *action)
+            .collect()
     }
 
     fn signals_to(&self, peer: Peer) -> Vec<Signal> {
-        let signals = |told| if let Told::Signal(signal) = told { Some(signal) } else { None };
-        self.told(peer).into_iter().filter_map(signals).collect()
+        let signals = |action| if let StopAction::Signal(signal) = action { Some(signal) } else { None };
+        self.stop_actions(peer).into_iter().filter_map(signals).collect()
     }
 
     fn is_released(&self, peer: Peer) -> bool {

@@ -572,6 +572,6 @@ fn a_client_goes_on_at_a_worker_that_takes_one_initialize_and_has_had_another_on
     bench.ends(second);
     bench.write(two, r#"{"id":5001,"method":"x"}"#);
     assert_eq!((bench.read_one(first), bench.read(two).len()), (r#"{"id":5001,"method":"x"}"#.to_owned(), 0));
-    let told: Vec<&Report> = bench.reports.iter().filter(|it| it.reason == Reason::InitializeRefused).collect();
-    assert!(told.iter().any(|report| report.text.contains("another protocol version")), "{told:?}");
+    let reports: Vec<&Report> = bench.reports.iter().filter(|it| it.reason == Reason::InitializeRefused).collect();
+    assert!(reports.iter().any(|report| report.text.contains("another protocol version")), "{reports:?}");
 }

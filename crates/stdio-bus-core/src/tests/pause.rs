@@ -30,7 +30,7 @@ fn requests_of_a_paused_pool_wait_and_go_on_in_their_order_when_it_is_resumed() 
     bench.pass(seconds(3600));
     assert_eq!(bench.read(worker).len(), 0);
     bench.write(worker, r#"{"id":1,"result":1}"#);
-    assert_eq!(bench.read_json(client)["id"], 1, "what was asked before goes on");
+    assert_eq!(bench.read_json(client)["id"], 1, "what was asked before continues");
     bench.handle(Input::ResumePool(A));
     let asked = bench.read(worker);
     assert!(asked.len() == 2 && asked[0].contains(r#""id":2"#) && asked[1].contains(r#""id":3"#), "{asked:?}");
@@ -85,7 +85,7 @@ fn what_names_no_pool_goes_to_the_next_dedicated_pool_that_goes_on_and_stays_the
     assert_eq!(bench.bus.view().listener_readiness(0), Some(Readiness::Ready));
     bench.handle(Input::ResumePool(A));
     bench.write(client, r#"{"id":3,"method":"m"}"#);
-    assert_eq!((bench.read(first).len(), bench.read(other).len()), (1, 1), "each goes on with its own worker");
+    assert_eq!((bench.read(first).len(), bench.read(other).len()), (1, 1), "each continues with its own worker");
     // A pool that a listener prefers is that of its clients.
     settings.listeners[0].pool = Some(A);
     let mut bench = Bench::new(settings);
@@ -195,7 +195,7 @@ fn a_paused_listener_holds_its_sockets_and_takes_no_new_clients() {
     assert!(matches!(&why, Some(Readiness::Paused(why)) if why.contains("paused")), "{why:?}");
     let worker = bench.worker(0);
     bench.write(before, r#"{"id":1,"method":"m"}"#);
-    assert_eq!(bench.read(worker).len(), 1, "who was there goes on");
+    assert_eq!(bench.read(worker).len(), 1, "who was there continues");
     pause(&mut bench, false);
     assert_eq!((bench.listeners.held.len(), asks(&bench)), (0, Ok(())));
 }
@@ -208,14 +208,14 @@ fn a_worker_that_is_taken_out_finishes_its_work_and_gets_no_successor_until_the_
         bench.write(client, r#"{"id":1,"method":"m"}"#);
         let (out, stays) = if bench.read(one).is_empty() { (other, one) } else { (one, other) };
         bench.handle(Input::TakeOutWorker(key(out)));
-        assert!(bench.told(out).is_empty(), "it has a request to answer");
+        assert!(bench.stop_actions(out).is_empty(), "it has a request to answer");
         for id in 2..5 {
             bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
         }
         assert_eq!(bench.read(stays).len(), 3);
         bench.write(out, r#"{"id":1,"result":1}"#);
         assert_eq!(bench.read_json(client)["id"], 1);
-        assert_eq!(bench.told(out), [Told::End]);
+        assert_eq!(bench.stop_actions(out), [StopAction::End]);
         bench.dies(out);
         bench.pass(seconds(3600));
         assert_eq!(bench.workers.len(), 1, "its place stays empty");
@@ -343,6 +343,6 @@ fn a_candidate_whose_slot_a_reload_removes_takes_none_that_was_taken_out() {
     bench.pass(seconds(1));
     let row = bench.bus.view().pool_row(0).map(|row| (row.out, row.waiting));
     assert_eq!(row, Some((1, 0)));
-    assert_eq!(bench.told(first), [Told::End], "the candidate has the second slot");
+    assert_eq!(bench.stop_actions(first), [StopAction::End], "the candidate has the second slot");
     bench.bus.check_invariants();
 }

@@ -54,8 +54,8 @@ fn a_worker_is_started_for_its_client_and_serves_no_other_before_or_after() {
     let (third, of_third) = bench.served();
     assert!(of_third != of_first && of_third != of_second);
     assert_eq!(bench.clients_started_for(), [Some(first), Some(second), Some(third)]);
-    assert_eq!(bench.told(of_first)[..1], [Told::End], "the worker of a client that has left ends");
-    assert_eq!(bench.told(of_second), []);
+    assert_eq!(bench.stop_actions(of_first)[..1], [StopAction::End], "the worker of a client that has left ends");
+    assert_eq!(bench.stop_actions(of_second), []);
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn a_notification_of_who_lacks_credentials_is_reported_as_lost() {
     bench.write(client, r#"{"method":"note"}"#);
     bench.lacks();
     assert_eq!(bench.count(Reason::CredentialsMissing), 1);
-    let told = bench.reports.iter().find(|report| report.reason == Reason::CredentialsMissing).expect("it is told");
-    assert!(told.client.is_some() && told.text == MISSING, "{told:?}");
+    let report = bench.reports.iter().find(|report| report.reason == Reason::CredentialsMissing).expect("it is report");
+    assert!(report.client.is_some() && report.text == MISSING, "{report:?}");
 }
 
 #[test]
@@ -225,8 +225,8 @@ fn a_reload_that_makes_a_pool_personal_lends_and_spares_none_of_its_workers_any_
         let started = bench.started_for.len();
         let client = bench.mcp(Era::Modern);
         bench.write(client, super::eras::CALL);
-        let told = bench.read_error(client);
-        assert_eq!((told.0.as_str(), told.1), ("unsupported_protocol_version", -32022), "{era:?}");
+        let error = bench.read_error(client);
+        assert_eq!((error.0.as_str(), error.1), ("unsupported_protocol_version", -32022), "{era:?}");
         assert_eq!(bench.started_for.len(), started, "nothing is started for it");
         let client = bench.mcp(Era::Legacy);
         bench.write(client, ASK);

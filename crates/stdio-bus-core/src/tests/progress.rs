@@ -222,7 +222,8 @@ fn a_worker_of_one_client_alone_tells_it_everything() {
 #[test]
 fn messages_of_a_subscription_go_to_its_client_under_its_own_id() {
     const LISTEN: &str = r#"{"id":ID,"method":"subscriptions/listen","params":{"_meta":{"x":1}}}"#;
-    const TOLD: &str = r#"{"method":"METHOD","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":ID,"x":{}}}}"#;
+    const NOTIFICATION: &str =
+        r#"{"method":"METHOD","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":ID,"x":{}}}}"#;
     const OVER: &str = r#"{"id":ID,"result":{"_meta":{"io.modelcontextprotocol/subscriptionId":ID,"x":1},"y":0}}"#;
     for id in ["0", r#""\u0061""#, "1.0"] {
         let (mut bench, first, second, worker) = shared();
@@ -239,14 +240,14 @@ fn messages_of_a_subscription_go_to_its_client_under_its_own_id() {
         ];
         for method in methods {
             for (at, client) in [(1, second), (0, first)] {
-                bench.write(worker, &TOLD.replace("METHOD", method).replace("ID", &seen[at]));
-                assert_eq!(bench.read_one(client), TOLD.replace("METHOD", method).replace("ID", id));
+                bench.write(worker, &NOTIFICATION.replace("METHOD", method).replace("ID", &seen[at]));
+                assert_eq!(bench.read_one(client), NOTIFICATION.replace("METHOD", method).replace("ID", id));
             }
         }
         for (at, client) in [(0, first), (1, second)] {
             bench.write(worker, &OVER.replace("ID", &seen[at]));
             assert_eq!(bench.read_one(client), OVER.replace("ID", id));
-            bench.write(worker, &TOLD.replace("METHOD", methods[1]).replace("ID", &seen[at]));
+            bench.write(worker, &NOTIFICATION.replace("METHOD", methods[1]).replace("ID", &seen[at]));
             assert!(bench.read(client).is_empty());
         }
         assert_eq!(bench.count(Reason::UnknownRequest), 2);

@@ -130,7 +130,7 @@ fn what_serves_nobody_is_worse_than_what_is_full() {
         why(Some(bench.bus.view().readiness())),
         "no worker of pool \"broken\" is running: 1 of 1 were given up"
     );
-    assert!(matches!(bench.bus.view().listener_readiness(0), Some(Readiness::Full(_))), "the other one goes on");
+    assert!(matches!(bench.bus.view().listener_readiness(0), Some(Readiness::Full(_))), "the other one continues");
 }
 
 #[test]
@@ -185,12 +185,12 @@ fn a_listener_that_is_to_be_closed_while_no_worker_runs_is_and_the_others_are_no
     bench.dies(one);
     assert!(bench.listeners.closed.is_empty(), "one is left");
     bench.write(other, "not JSON");
-    assert_eq!(bench.listeners.closed, [ListenerId::at(1)], "it is told to stop");
+    assert_eq!(bench.listeners.closed, [ListenerId::at(1)], "it is asked to stop");
     bench.spawns = true;
     bench.pass(seconds(1));
     assert_eq!((bench.listeners.closed.len(), bench.count(Reason::ListenerOpened)), (0, 2));
-    let told = bench.reports.iter().filter(|report| report.reason == Reason::ListenerClosed);
-    assert_eq!(told.filter(|report| report.level == Level::Warn).count(), 1, "it is told once");
+    let reports = bench.reports.iter().filter(|report| report.reason == Reason::ListenerClosed);
+    assert_eq!(reports.filter(|report| report.level == Level::Warn).count(), 1, "it is reports once");
 }
 
 #[test]
@@ -251,8 +251,8 @@ fn a_listener_that_closes_when_not_ready_closes_when_its_last_worker_is_taken_ou
     let Peer::Worker(key) = worker else { panic!("it is a worker") };
     bench.handle(Input::TakeOutWorker(key));
     assert_eq!(bench.listeners.closed, [ListenerId::at(0)], "it finishes its work, and takes no new client");
-    let told = bench.reports.iter().find(|report| report.reason == Reason::ListenerClosed).expect("the log says why");
-    assert!(told.text.starts_with("listener 0 is closed: no worker of pool \"agents\""), "{}", told.text);
+    let report = bench.reports.iter().find(|report| report.reason == Reason::ListenerClosed).expect("the log says why");
+    assert!(report.text.starts_with("listener 0 is closed: no worker of pool \"agents\""), "{}", report.text);
     bench.handle(Input::ResumePool(PoolId::at(0)));
     assert!(bench.listeners.closed.is_empty());
 }

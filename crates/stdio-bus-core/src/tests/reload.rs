@@ -27,9 +27,9 @@ impl Bench {
         self.commands[self.commands.len() - count..].iter().map(|(worker, ..)| Peer::Worker(*worker)).collect()
     }
 
-    /// A worker that was told to stop ends.
+    /// A worker that was asked to stop ends.
     fn stops(&mut self, worker: Peer) {
-        assert_eq!(self.told(worker).first(), Some(&Told::End));
+        assert_eq!(self.stop_actions(worker).first(), Some(&StopAction::End));
         self.exits(worker, Exit::Code(0));
         self.ends(worker);
         assert!(self.is_released(worker));
@@ -64,7 +64,7 @@ fn a_worker_with_an_old_command_gets_no_more_once_its_successor_has_settled_and_
     for (worker, id) in [(old, 1), (new, 3)] {
         bench.write(worker, &format!(r#"{{"id":{id},"result":{{}}}}"#));
     }
-    assert_eq!((bench.read(client).len(), bench.told(old)), (2, vec![]), "it has a request to answer");
+    assert_eq!((bench.read(client).len(), bench.stop_actions(old)), (2, vec![]), "it has a request to answer");
     bench.write(old, r#"{"id":2,"result":{}}"#);
     bench.stops(old);
     assert_eq!(bench.read(client).len(), 1);
@@ -81,7 +81,7 @@ fn workers_are_replaced_one_after_the_other() {
     bench.reload(&changed(&before));
     for (at, worker) in old.iter().enumerate() {
         assert_eq!(bench.commands.len(), 4 + at, "one candidate at a time");
-        assert_eq!(bench.told(*worker), []);
+        assert_eq!(bench.stop_actions(*worker), []);
         bench.pass(SETTLED);
         bench.stops(*worker);
     }
@@ -105,7 +105,7 @@ fn a_session_stays_with_its_worker_until_it_is_over() {
     bench.write(other, CALL);
     assert_ne!(bench.busy_worker(), old);
     bench.write(old, r#"{"id":2,"result":{}}"#);
-    assert_eq!(bench.told(old), []);
+    assert_eq!(bench.stop_actions(old), []);
     bench.ends(client);
     bench.gone(client);
     bench.stops(old);
@@ -120,7 +120,7 @@ fn requests_that_a_replaced_worker_has_not_answered_in_time_get_an_error_that_sa
     bench.write(client, CALL);
     bench.reload(&changed(&before));
     bench.pass(SETTLED + milliseconds(4999));
-    assert_eq!(bench.told(old), []);
+    assert_eq!(bench.stop_actions(old), []);
     bench.pass(milliseconds(1));
     bench.stops(old);
     let error = bench.read_json(client);
@@ -315,7 +315,7 @@ fn bad_output_before_a_candidate_has_settled_is_a_failure_of_its_command() {
     let candidate = bench.newest(1)[0];
     bench.write(candidate, "listening on port 80");
     bench.pass(SETTLED);
-    assert_eq!(bench.told(bench.worker(0)), [], "the old one stays");
+    assert_eq!(bench.stop_actions(bench.worker(0)), [], "the old one stays");
     bench.stops(candidate);
     bench.pass(milliseconds(100));
     assert_eq!(bench.commands.len(), 3, "the next candidate");
@@ -344,7 +344,7 @@ fn a_dedicated_connection_keeps_its_process_and_spares_are_renewed_at_once() {
     bench.write(client, r#"{"id":2,"method":"x"}"#);
     assert_eq!(bench.busy_worker(), own);
     bench.write(own, r#"{"id":2,"result":{}}"#);
-    assert_eq!((bench.told(own), bench.read(client).len()), (vec![], 1));
+    assert_eq!((bench.stop_actions(own), bench.read(client).len()), (vec![], 1));
     bench.ends(client);
     bench.stops(own);
 }
@@ -429,11 +429,11 @@ fn a_new_pool_serves_at_once_and_a_removed_one_ends_with_its_sessions() {
     for id in 4..8 {
         bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
     }
-    assert_eq!(bench.read(of_b).len(), 0, "what names no pool goes to those that are there");
+    assert_eq!(bench.read(of_b).len(), 0, "what names no pool is sent to those that are there");
     bench.write(client, r#"{"id":9,"method":"session/prompt","params":{"sessionId":"s"}}"#);
     assert_eq!(bench.read(of_b).len(), 1);
     bench.write(of_b, r#"{"id":9,"result":{}}"#);
-    assert_eq!(bench.told(of_b), []);
+    assert_eq!(bench.stop_actions(of_b), []);
     bench.gone(client);
     bench.stops(of_b);
     assert!(!bench.bus.view().pool_in_use(1) && bench.bus.view().pool_in_use(0));
@@ -458,7 +458,7 @@ fn a_removed_pool_serves_the_clients_of_its_listener_as_long_as_they_are_connect
     bench.write(client, CALL);
     assert_eq!(bench.read(of_b).len(), 1);
     bench.write(of_b, r#"{"id":1,"result":{}}"#);
-    assert_eq!((bench.read(client).len(), bench.told(of_b)), (1, vec![]));
+    assert_eq!((bench.read(client).len(), bench.stop_actions(of_b)), (1, vec![]));
     bench.gone(client);
     bench.stops(of_b);
 }
@@ -486,22 +486,22 @@ fn clients_of_a_removed_listener_have_the_drain_timeout() {
     before.listeners.push(Listener::default());
     before.limits.drain_timeout = seconds(7);
     let mut bench = Bench::new(before.clone());
-    let (stays, goes) = (bench.client_of(0), bench.client_of(1));
+    let (stays, leaver) = (bench.client_of(0), bench.client_of(1));
     let mut after = before.clone();
     after.listeners[1].is_gone = true;
     bench.reload(&after);
     assert!(bench.connect(1, Source::Inherited).is_none(), "no more come in");
-    bench.write(goes, CALL);
+    bench.write(leaver, CALL);
     bench.write(bench.worker(0), r#"{"id":1,"result":{}}"#);
-    assert_eq!(bench.read(goes).len(), 1, "it is served as before");
+    assert_eq!(bench.read(leaver).len(), 1, "it is served as before");
     bench.pass(milliseconds(6999));
-    assert_eq!(bench.how_closed(goes), None);
+    assert_eq!(bench.how_closed(leaver), None);
     assert!(bench.bus.view().listener_in_use(1));
     bench.pass(milliseconds(1));
-    assert_eq!(bench.read_reasons(goes), ["listener_removed"]);
+    assert_eq!(bench.read_reasons(leaver), ["listener_removed"]);
     bench.pass(seconds(1));
-    assert_eq!((bench.how_closed(goes), bench.how_closed(stays)), (Some(Close::Flush), None));
-    bench.gone(goes);
+    assert_eq!((bench.how_closed(leaver), bench.how_closed(stays)), (Some(Close::Flush), None));
+    bench.gone(leaver);
     assert!(!bench.bus.view().listener_in_use(1));
     after.listeners[1].is_gone = false;
     bench.reload(&after);
@@ -557,7 +557,7 @@ fn workers_of_a_pool_that_assigns_otherwise_are_not_handed_to_one_client_alone()
     bench.stops(old);
     bench.reload(&before);
     bench.write(own, r#"{"id":1,"result":{}}"#);
-    assert_eq!((bench.read(other).len(), bench.told(own)), (1, vec![]), "its connection keeps it");
+    assert_eq!((bench.read(other).len(), bench.stop_actions(own)), (1, vec![]), "its connection keeps it");
     bench.write(other, r#"{"id":2,"method":"x"}"#);
     assert_eq!(bench.busy_worker(), own, "it has begun there");
     bench.write(own, r#"{"id":2,"result":{}}"#);
@@ -655,10 +655,10 @@ fn a_connection_with_two_workers_of_its_own_keeps_both_where_its_pools_become_on
         bench.write(client, &format!(r#"{{"id":1,"method":"x","params":{{"sessionId":"of-{pool}"}}}}"#));
         assert_eq!(bench.busy_worker(), *worker);
         bench.write(*worker, r#"{"id":1,"result":{}}"#);
-        assert_eq!(bench.told(*worker), []);
+        assert_eq!(bench.stop_actions(*worker), []);
     }
     bench.write(client, CALL);
-    assert_eq!(bench.busy_worker(), own[0], "what it has begun goes on");
+    assert_eq!(bench.busy_worker(), own[0], "what it has begun leaver on");
     bench.gone(client);
     own.into_iter().for_each(|own| bench.stops(own));
 }
@@ -732,7 +732,7 @@ fn a_worker_active_in_a_session_without_an_owner_is_not_replaced_before_it_is_id
     bench.gone(client);
     bench.reload(&changed(&before));
     bench.pass(seconds(60));
-    assert_eq!(bench.told(old), []);
+    assert_eq!(bench.stop_actions(old), []);
     tells(&mut bench, old, "idle");
     bench.stops(old);
 }
@@ -746,7 +746,7 @@ fn a_drain_waits_for_an_active_session_without_pending_requests() {
     works(&mut bench, client, worker);
     bench.shutdown();
     bench.pass(seconds(30));
-    assert_eq!((bench.how_closed(client), bench.told(worker)), (None, vec![]));
+    assert_eq!((bench.how_closed(client), bench.stop_actions(worker)), (None, vec![]));
     tells(&mut bench, worker, "idle");
     bench.pass(seconds(1));
     assert_eq!(bench.how_closed(client), Some(Close::Refuse));
@@ -771,11 +771,11 @@ fn the_age_and_the_requests_after_which_a_worker_is_replaced_apply_to_those_that
             bench.write(client, &format!(r#"{{"id":{request},"method":"x"}}"#));
             bench.write(worker, &format!(r#"{{"id":{request},"result":{{}}}}"#));
             bench.pass(seconds(10));
-            if !bench.told(worker).is_empty() {
+            if !bench.stop_actions(worker).is_empty() {
                 break;
             }
         }
-        assert_eq!(!bench.told(worker).is_empty(), is_replaced, "{:?}", after.pools[0].max_requests);
+        assert_eq!(!bench.stop_actions(worker).is_empty(), is_replaced, "{:?}", after.pools[0].max_requests);
     }
 }
 
@@ -944,5 +944,5 @@ fn workers_that_the_operator_has_replaced_are_replaced_though_a_reload_changes_t
     for _ in 0..3 {
         bench.pass(SETTLED);
     }
-    assert_eq!(old.map(|worker| bench.told(worker)), [[Told::End], [Told::End]]);
+    assert_eq!(old.map(|worker| bench.stop_actions(worker)), [[StopAction::End], [StopAction::End]]);
 }

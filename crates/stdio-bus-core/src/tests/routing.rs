@@ -130,7 +130,7 @@ fn blank_lines_are_ignored_from_both_sides() {
     bench.write_bytes(worker, b"\n\r\n");
     assert!(bench.read(worker).is_empty() && bench.read(client).is_empty());
     assert_eq!(bench.how_closed(client), None);
-    assert!(bench.told.is_empty());
+    assert!(bench.stop_actions.is_empty());
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_worker_message_without_an_addressee_is_discarded_with_a_warning() {
     bench.write(worker, r#"{"method":"hello"}"#);
     assert_eq!(bench.count(Reason::Unroutable), 1);
     bench.write(worker, r#"{"id":3,"method":"hello"}"#);
-    assert_eq!(bench.read_json(worker)["id"], 3, "one that asks is told");
+    assert_eq!(bench.read_json(worker)["id"], 3, "one that asks is answered");
     assert!(bench.read(client).is_empty() && bench.read(other).is_empty());
     assert_eq!(bench.count(Reason::Unroutable), 2);
 }

@@ -63,7 +63,7 @@ fn passes(bench: &mut Bench, client: Peer, line: &str) -> bool {
     let worker = bench.worker(0);
     bench.write(client, line);
     let passed = !bench.read(worker).is_empty();
-    assert_eq!(bench.read(client).is_empty(), passed, "{line} gets an error, or goes to the worker");
+    assert_eq!(bench.read(client).is_empty(), passed, "{line} gets an error, or reaches the worker");
     passed
 }
 

@@ -326,7 +326,7 @@ fn nothing_else_is_asked_in_a_session_before_the_worker_has_loaded_it() {
     assert_eq!(
         (bench.read(worker).len(), bench.read(client).len()),
         (1, 2),
-        "the replay goes to the client that loads it"
+        "the replay is sent to the client that loads it"
     );
     bench.write(client, r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#);
     assert_eq!(bench.read(worker).len(), 1);
@@ -357,13 +357,13 @@ fn equal_session_names_of_one_client_on_two_workers_are_reported_once() {
             bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"{name}"}}}}"#));
         }
     }
-    let told: Vec<_> = bench.reports.iter().filter(|report| report.reason == Reason::SessionDoubled).collect();
-    let [told] = told[..] else { panic!("{told:?}") };
+    let report: Vec<_> = bench.reports.iter().filter(|report| report.reason == Reason::SessionDoubled).collect();
+    let [report] = report[..] else { panic!("{report:?}") };
     assert!(
-        told.text.contains("agents/0") && told.text.contains(r#"pool "agents" "assignment": "client""#),
-        "{told:?}"
+        report.text.contains("agents/0") && report.text.contains(r#"pool "agents" "assignment": "client""#),
+        "{report:?}"
     );
-    assert_eq!((told.client, told.worker.map(|worker| worker.place)), (Some(0), Some(1)));
+    assert_eq!((report.client, report.worker.map(|worker| worker.place)), (Some(0), Some(1)));
 }
 
 #[test]
@@ -477,19 +477,19 @@ fn a_newer_connection_of_the_same_name_takes_a_session_over() {
         ("session_taken".to_owned(), -32014, 2.into()),
         "what it waited for does not hang"
     );
-    let told = bench.read(worker);
-    assert!(told[0].contains("session/cancel") && told[1].contains("client_left"), "{told:?}");
-    assert_eq!((told[2].as_str(), told.len(), bench.count(Reason::SessionTaken)), (prompt, 3, 2));
+    let lines = bench.read(worker);
+    assert!(lines[0].contains("session/cancel") && lines[1].contains("client_left"), "{lines:?}");
+    assert_eq!((lines[2].as_str(), lines.len(), bench.count(Reason::SessionTaken)), (prompt, 3, 2));
     let update = r#"{"method":"session/update","params":{"sessionId":"s"}}"#;
     bench.write(worker, update);
     assert_eq!((bench.read_one(new).as_str(), bench.read(old).len()), (update, 0));
     bench.write(old, PROMPT);
     assert_eq!(bench.read_error(old).0, "session_denied", "the older one does not take it back by the way");
     bench.write(old, r#"{"id":4,"method":"session/load","params":{"sessionId":"s"}}"#);
-    let told = bench.read(worker);
+    let lines = bench.read(worker);
     assert!(
-        told[0].contains("session/cancel") && told[1].contains("session/load"),
-        "but when it asks for it: {told:?}"
+        lines[0].contains("session/cancel") && lines[1].contains("session/load"),
+        "but when it asks for it: {lines:?}"
     );
 }
 
@@ -540,7 +540,7 @@ fn a_message_that_is_refused_takes_no_session_over() {
     assert_eq!(bench.read_error(new).0, "pending_limit");
     assert_eq!((bench.read(old).len(), bench.read(worker).len(), bench.count(Reason::SessionTaken)), (0, 0, 0));
     bench.write(worker, r#"{"id":2,"result":{}}"#);
-    assert_eq!(bench.read(old).len(), 1, "it goes on where it was");
+    assert_eq!(bench.read(old).len(), 1, "it continues where it was");
 }
 
 #[test]

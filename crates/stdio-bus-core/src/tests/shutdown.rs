@@ -75,7 +75,7 @@ fn a_request_that_was_under_way_when_its_client_counted_as_silent_is_refused() {
         let error = bench.read_json(client)["error"].take();
         assert_eq!(error["data"], json!({ "reason": "shutting_down", "delivered": false }));
         bench.pass(milliseconds(100));
-        assert_eq!(bench.how_closed(client), Some(Close::Flush), "it has been told");
+        assert_eq!(bench.how_closed(client), Some(Close::Flush), "it has been notified");
     }
 }
 
@@ -97,8 +97,8 @@ fn quiescing_waits_for_no_subscription() {
     }
     bench.shutdown();
     for (client, id) in [(client, 2), (listener, 1)] {
-        let told = bench.read_json(client);
-        assert_eq!((&told["id"], &told["error"]["data"]["reason"]), (&id.into(), &"shutting_down".into()));
+        let error = bench.read_json(client);
+        assert_eq!((&error["id"], &error["error"]["data"]["reason"]), (&id.into(), &"shutting_down".into()));
     }
     bench.pass(seconds(1));
     assert_eq!((bench.how_closed(listener), bench.how_closed(client)), (Some(Close::Refuse), None));
@@ -178,8 +178,8 @@ fn a_request_that_is_refused_ahead_of_a_line_that_waits_closes_its_client() {
         client,
         format!("{{\"id\":2,\"method\":\"x\"}}\n{long}\n{{\"id\":3,\"method\":\"x\"}}\n").as_bytes(),
     );
-    let told: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let refused: Vec<_> = told.iter().map(|told| (&told["id"], &told["error"]["data"]["reason"])).collect();
+    let errors: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let refused: Vec<_> = errors.iter().map(|error| (&error["id"], &error["error"]["data"]["reason"])).collect();
     assert_eq!(refused, [(&json!(2), &json!("shutting_down")), (&json!(3), &json!("shutting_down"))]);
     assert_eq!(bench.how_closed(client), Some(Close::Refuse));
 }
@@ -333,8 +333,8 @@ fn a_lame_duck_goes_on_for_a_second_without_clients_and_sessions() {
     assert!(bench.listeners.listening);
     bench.pass(milliseconds(1));
     assert!(!bench.listeners.listening);
-    let told = |text: &str| bench.reports.iter().any(|report| report.text.contains(text));
-    assert!(told("shutting down: no client is left"));
+    let is_reported = |text: &str| bench.reports.iter().any(|report| report.text.contains(text));
+    assert!(is_reported("shutting down: no client is left"));
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn a_shutdown_stops_accepting_stops_the_workers_and_ends_when_all_have_left() {
     bench.shutdown();
     assert!(!bench.listeners.listening);
     assert!(bench.connect(0, Source::Inherited).is_none());
-    assert_eq!(bench.told.iter().filter(|(_, told)| *told == Told::End).count(), 2);
+    assert_eq!(bench.stop_actions.iter().filter(|(_, action)| *action == StopAction::End).count(), 2);
     for worker in [first, second] {
         assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
         bench.exits(worker, Exit::Signal(15));
@@ -591,7 +591,7 @@ fn the_end_of_an_answer_that_a_shutdown_cuts_is_reported() {
 
 #[test]
 fn a_stdin_that_ends_without_a_line_is_reported_unless_others_can_connect() {
-    for (listeners, told) in [(1, 1), (2, 0)] {
+    for (listeners, reports) in [(1, 1), (2, 0)] {
         let mut stdio = settings(vec![pool(1, Assignment::RoundRobin)]);
         stdio.listeners.resize(listeners, stdio.listeners[0].clone());
         stdio.listeners[0].stdio = true;
@@ -599,7 +599,7 @@ fn a_stdin_that_ends_without_a_line_is_reported_unless_others_can_connect() {
         let client = bench.client();
         bench.ends(client);
         bench.gone(client);
-        assert_eq!(bench.count(Reason::NoInput), told);
+        assert_eq!(bench.count(Reason::NoInput), reports);
     }
 }
 
@@ -616,8 +616,8 @@ fn in_stdio_mode_the_end_of_stdin_is_the_end_after_the_last_answer() {
     assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
     bench.ends(client);
     bench.gone(client);
-    let told = bench.reports.iter().find(|report| report.reason == Reason::Draining).unwrap();
-    assert!(told.text.starts_with("shutting down: stdin has ended"), "{}", told.text);
+    let report = bench.reports.iter().find(|report| report.reason == Reason::Draining).unwrap();
+    assert!(report.text.starts_with("shutting down: stdin has ended"), "{}", report.text);
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
     bench.exits(worker, Exit::Signal(15));
     bench.ends(worker);

@@ -43,8 +43,8 @@ fn a_request_about_which_its_worker_says_nothing_is_given_up_and_the_key_is_name
         assert!(bench.read(client).is_empty());
         bench.pass(milliseconds(1));
         assert!(given_up(&mut bench, client).contains("idle_timeout_sec"));
-        let told = bench.read_json(worker);
-        assert_eq!((told["method"].as_str(), &told["params"]["requestId"]), (Some("$/cancel_request"), &json!(1)));
+        let line = bench.read_json(worker);
+        assert_eq!((line["method"].as_str(), &line["params"]["requestId"]), (Some("$/cancel_request"), &json!(1)));
         bench.pass(seconds(6));
         assert_eq!((bench.bus.view().stats().pending, bench.count(Reason::Timeout)), (0, 1));
     }

@@ -4,7 +4,7 @@ use super::*;
 
 const ASK: &str = r#"{"id":1,"method":"initialize"}"#;
 
-/// A bus whose dedicated pool has one running spare; workers started from now on do not run before they are told to.
+/// A bus whose dedicated pool has one running spare; workers started from now on do not run before the test says so.
 fn dedicated(max_instances: usize) -> Bench {
     let mut bench = Bench::new(settings(vec![Pool { max_instances, ..pool(1, Assignment::Dedicated) }]));
     bench.spawns = false;
@@ -139,7 +139,7 @@ fn only_a_few_clients_of_each_source_that_send_no_more_wait_for_workers() {
     assert_eq!(reason, "no_worker");
     runs(&mut bench);
     bench.pass(milliseconds(50));
-    assert_eq!(runs(&mut bench), Some(honest), "a client that may still send goes first");
+    assert_eq!(runs(&mut bench), Some(honest), "a client that may still send is served first");
     let served = |bench: &Bench| {
         let owners: Vec<Peer> =
             bench.workers.iter().filter_map(|worker| bench.bus.view().owner(*worker)).map(Peer::Client).collect();
@@ -235,5 +235,5 @@ fn a_client_that_waits_with_too_many_that_may_have_left_is_refused_though_a_spar
     let late = asks_from(&mut bench, 1);
     assert!(bench.is_paused(late) && bench.read(late).is_empty());
     send_no_more(&mut bench, &[late]);
-    assert_eq!((bench.is_paused(late), bench.read(late).len()), (false, 1), "it waits no more, and is told so");
+    assert_eq!((bench.is_paused(late), bench.read(late).len()), (false, 1), "it waits no more, and is notified");
 }

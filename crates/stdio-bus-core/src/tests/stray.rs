@@ -153,7 +153,7 @@ fn an_answer_that_is_too_long_costs_its_own_request_alone() {
         let text = error["error"]["message"].as_str().unwrap();
         assert!(text.contains("4 times limits.max_input_buffer, 4000 bytes"), "{text}");
         bench.write(worker, &format!(r#"{{"id":{},"result":"b"}}"#, id(&lines[2])));
-        assert_eq!(bench.read_json(other)["result"], "b", "another's session goes on");
+        assert_eq!(bench.read_json(other)["result"], "b", "another's session continues");
         bench.write(one, r#"{"id":1,"method":"m"}"#);
         let again = bench.read_one(worker);
         bench.write(worker, &answer(&id(&again), 3_900));

@@ -39,7 +39,7 @@ fn requests_go_to_the_worker_that_their_client_listens_to() {
             assert_eq!(takes(&mut bench, alice, &call(id)), heard[0], "{assignment:?}");
             assert_eq!(takes(&mut bench, one, &call(id)), heard[1], "{assignment:?}");
         }
-        assert_eq!(takes(&mut bench, again, LISTEN), heard[0], "so that both hear of all");
+        assert_eq!(takes(&mut bench, again, LISTEN), heard[0], "so that both are notified of everything");
         // Others take turns, or have their own.
         let others: Vec<Peer> = (0..6)
             .map(|id| {

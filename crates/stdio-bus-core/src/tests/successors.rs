@@ -86,7 +86,7 @@ fn an_envelope_in_an_envelope_is_not_opened() {
     let (client, worker) = (bench.client(), bench.worker(0));
     let line = wrapped(Some(1), "proxy/successor", r#"{"method":"session/prompt","params":{"sessionId":"x"}}"#);
     bench.write(client, &line);
-    assert_eq!(bench.read_json(client)["id"], 1, "it is told so");
+    assert_eq!(bench.read_json(client)["id"], 1, "it is notified");
     assert_eq!(bench.read(worker), [""; 0]);
     assert_eq!(bench.bus.view().stats().sessions, 0);
 }

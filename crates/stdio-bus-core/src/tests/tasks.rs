@@ -146,7 +146,7 @@ fn aged(more: &str) -> (Bench, Peer, Peer) {
 }
 
 fn is_stopped(bench: &Bench, worker: Peer) -> bool {
-    !bench.told(worker).is_empty()
+    !bench.stop_actions(worker).is_empty()
 }
 
 #[test]

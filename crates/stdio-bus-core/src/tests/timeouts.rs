@@ -1,4 +1,4 @@
-//! Time limits of requests: when they begin, and who is told that a request was given up.
+//! Time limits of requests: when they begin, and who is notified that a request was given up.
 
 use super::*;
 
@@ -179,7 +179,7 @@ fn a_worker_of_mcp_is_told_by_a_notification_and_its_slot_is_free_a_moment_later
     assert!(cancel["params"]["reason"].as_str().unwrap().contains("request_timeout_sec"));
     bench.pass(seconds(6));
     assert_eq!(bench.bus.view().stats().pending, 0);
-    assert_eq!(bench.read(worker), [""; 0], "it is told once");
+    assert_eq!(bench.read(worker), [""; 0], "it is notified once");
 }
 
 #[test]
@@ -232,10 +232,10 @@ fn a_permission_is_withdrawn_with_the_prompt_that_it_belongs_to() {
     for cancels in [false, true] {
         let (mut bench, client, worker) = prompted(cancels);
         bench.pass(seconds(2));
-        let told = bench.read(worker);
+        let lines = bench.read(worker);
         let before: &[&str] = if cancels { &["session/cancel"] } else { &[] };
-        assert_eq!(methods(&told), [before, &["$/cancel_request", "-"]].concat());
-        let refusal: Value = serde_json::from_str(told.last().unwrap()).unwrap();
+        assert_eq!(methods(&lines), [before, &["$/cancel_request", "-"]].concat());
+        let refusal: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
         assert_eq!((&refusal["id"], &refusal["error"]["data"]["reason"]), (&json!("p"), &json!("timeout")));
         let heard = bench.read(client);
         assert_eq!(methods(&heard), ["-", "$/cancel_request"]);

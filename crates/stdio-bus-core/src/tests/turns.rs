@@ -421,8 +421,8 @@ fn a_full_table_of_sessions_evicts_unused_claims_of_the_largest_holder_first() {
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"polite"}}"#);
     assert_eq!(bench.read_one(polite), r#"{"id":1,"result":{"sessionId":"polite"}}"#);
     assert_eq!((bench.bus.view().stats().sessions, bench.count(Reason::SessionEvicted)), (1024, 1));
-    let told = bench.reports.iter().find(|report| report.reason == Reason::SessionEvicted).unwrap();
-    assert!(told.text.contains("\"claim1\""), "{}", told.text);
+    let report = bench.reports.iter().find(|report| report.reason == Reason::SessionEvicted).unwrap();
+    assert!(report.text.contains("\"claim1\""), "{}", report.text);
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn a_client_with_every_session_loses_its_least_recently_used_one_and_is_told() {
 
 #[test]
 fn a_cancelled_request_frees_its_slot_after_its_grace() {
-    for (method, told) in [("notifications/cancelled", false), ("$/cancel_request", true)] {
+    for (method, is_cancelled) in [("notifications/cancelled", false), ("$/cancel_request", true)] {
         let mut bench = bench(1);
         let (client, worker) = (bench.client(), bench.worker(0));
         for id in [1, 2] {
@@ -469,7 +469,7 @@ fn a_cancelled_request_frees_its_slot_after_its_grace() {
         assert_eq!(bench.read(client).len(), 1);
         bench.pass(milliseconds(200));
         assert_eq!(bench.bus.view().stats().pending, 0);
-        if told {
+        if is_cancelled {
             let (reason, code, id) = bench.read_error(client);
             assert_eq!((reason.as_str(), code, id), ("cancelled", -32800, Value::from(2)));
         }
@@ -529,8 +529,8 @@ fn a_client_whose_requests_crash_one_worker_after_another_is_slowed_down() {
         bench.dies(hit);
         assert_eq!(bench.read_error(poisoner).0, "worker_exited");
     }
-    let told = bench.reports.iter().find(|report| report.reason == Reason::CrashSuspect).expect("it is told apart");
-    assert_eq!((told.client, told.id.as_deref()), (Some(0), Some("2")));
+    let report = bench.reports.iter().find(|report| report.reason == Reason::CrashSuspect).expect("it is report apart");
+    assert_eq!((report.client, report.id.as_deref()), (Some(0), Some("2")));
     bench.write(poisoner, r#"{"id":3,"method":"poison"}"#);
     assert!(bench.is_paused(poisoner));
     bench.write(polite, r#"{"id":0,"method":"x"}"#);

@@ -191,7 +191,7 @@ fn the_heaviest_come_first_by_their_largest_share_and_the_rest_is_one_row() {
     let [with_time, with_bytes] = [4, 5].map(|nth| Some(Who::Source(source(&address(nth)))));
     assert_eq!(names, [with_time, with_bytes, None], "{rows:?}");
     assert_eq!(rows[2].all.requests, 3);
-    // Who is heavy now goes before who was it once.
+    // Who uses much now is listed before who used much once.
     pass(&mut bench, seconds(80));
     let late = client_at(&mut bench, "192.0.2.9");
     ask(&mut bench, late, milliseconds(0));

@@ -106,8 +106,8 @@ fn every_unexpected_exit_restarts_the_worker_exit_0_too() {
         bench.exits(worker, exit);
         bench.ends(worker);
         assert_eq!(bench.count(Reason::WorkerExited), 1);
-        let told = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited).unwrap();
-        assert!(told.text.contains(&exit.to_string()), "{}", told.text);
+        let report = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited).unwrap();
+        assert!(report.text.contains(&exit.to_string()), "{}", report.text);
         bench.pass(milliseconds(99));
         assert!(bench.workers.is_empty());
         bench.pass(milliseconds(1));
@@ -187,7 +187,7 @@ fn the_log_names_the_kernels_memory_killer() {
     let mut bench = bench(1);
     let worker = bench.worker(0);
     bench.exits(worker, Exit::OutOfMemory);
-    let report = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited).expect("it is told");
+    let report = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited).expect("it is reported");
     assert!(report.text.contains("signal 9 of the kernel's memory killer"), "{}", report.text);
 }
 
@@ -378,8 +378,8 @@ fn the_end_of_a_worker_is_one_worker_exited_and_each_request_that_goes_with_it_a
     }
     bench.dies(worker);
     let reports = std::mem::take(&mut bench.reports);
-    let told = |name: &str| reports.iter().filter(|report| report.reason.name() == name).collect::<Vec<_>>();
-    let (ends, losses) = (told("worker_exited"), told("request_lost"));
+    let reports_of = |name: &str| reports.iter().filter(|report| report.reason.name() == name).collect::<Vec<_>>();
+    let (ends, losses) = (reports_of("worker_exited"), reports_of("request_lost"));
     assert_eq!((ends.len(), losses.len()), (1, 3));
     assert_eq!((ends[0].worker.is_some(), ends[0].client, ends[0].id.as_deref()), (true, None, None));
     assert!(losses.iter().all(|report| report.worker.is_some() && report.client.is_some() && report.id.is_some()));
@@ -443,7 +443,7 @@ fn a_worker_stopped_for_its_fault_counts_with_that_reason_and_bystanders_read_it
         assert_eq!((error["code"].as_i64(), &error["data"]["delivered"]), (Some(-32011), &true.into()), "{error}");
         assert_eq!((&error["data"]["reason"], &error["data"]["cause"]), (&"worker_exited".into(), &cause.into()));
         assert_eq!((&ends[..], stops), (&[(cause, 1)][..], 0), "worker_exits_total sees it");
-        assert!(logged.contains("told to stop") && logged.contains(cause), "{logged}");
+        assert!(logged.contains("asked to stop") && logged.contains(cause), "{logged}");
     }
 }
 

@@ -375,7 +375,7 @@ impl SmallWorld for World {
             Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
                 let at = self.worker(worker);
                 self.workers[at].terminated = true;
-                assert!(self.is_dedicated, "a shared worker is told to stop");
+                assert!(self.is_dedicated, "a shared worker is asked to stop");
             }
             Effect::Release(worker) => {
                 let at = self.worker(worker);

@@ -266,7 +266,7 @@ impl World {
                 self.pass(pause);
             }
         }
-        // A worker that was told to stop stops.
+        // A worker that was asked to stop stops.
         for worker in self.live_workers() {
             if self.workers[worker].terminated && self.workers[worker].runs() && self.ground.random.one_in(4) {
                 self.exits(worker);

@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// A worker is told to stop: only the end of its own client is a reason for that.
+    /// A worker is asked to stop: only the end of its own client is a reason for that.
     pub(super) fn check_stop(&self, at: usize) {
         let worker = &self.workers[at];
         let is_own =
@@ -223,7 +223,7 @@ impl World {
         let is_unneeded = worker.work.iter().all(is_over) && !self.works_on_task(at);
         let sleeps = ends_what_is_idle(pool) && is_unneeded;
         let is_unwanted = is_left || is_extra || is_for_others || is_beside || sleeps;
-        assert!(is_unwanted || worker.is_gone(), "worker {at} is told to stop");
+        assert!(is_unwanted || worker.is_gone(), "worker {at} is asked to stop");
     }
 
     pub(super) fn check(&mut self) {

@@ -119,7 +119,7 @@ impl SimWorker {
         }
     }
 
-    /// It runs, and was not told to stop.
+    /// It runs, and was not asked to stop.
     pub(super) fn takes(&self) -> bool {
         self.runs() && !self.terminated
     }

@@ -277,7 +277,7 @@ impl Model {
         let request = &mut requests[at];
         assert!(request.asker.is_some() && request.cancelled.is_none(), "it was given up before: {request:?}");
         (request.cancelled, request.given_up) = (Some((now, false)), true);
-        // A worker that was told to stop gets no error for it.
+        // A worker that was asked to stop gets no error for it.
         if let Some(Party::Worker(worker)) = request.asker
             && !self.workers[worker].takes
         {

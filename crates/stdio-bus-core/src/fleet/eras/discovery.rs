@@ -10,7 +10,7 @@
 //! worker that has answered it with a result, or is late with that, serves no clients of earlier versions: another one
 //! is started for them, and it is stopped. While it is late it is still read.
 //!
-//! Some old servers exit on a request before `initialize`. So no client's line goes to the worker until it has
+//! Some old servers exit on a request before `initialize`. So no client's line is sent to the worker until it has
 //! answered, and its exit is not a failure. It may have exited for another reason: the next one is asked again, and if
 //! that exits, too, the one after it is not. If even that one exits before it has answered anything, the request was
 //! not the reason: the next one is asked once more.

@@ -180,7 +180,7 @@ pub(crate) fn tick_extra(pools: &mut Pools, ctx: &mut Ctx, tasks: &Tasks, key: W
     let due = worker.claim.since().after(spared_for);
     if due <= ctx.time.now() {
         if owes {
-            // What names one of its tasks goes to it, whoever has it.
+            // What names one of its tasks is sent to it, whoever has it.
             return Some(ctx.time.now().after(spared_for));
         }
         if let Some(until) = tasks.need(ctx, key) {

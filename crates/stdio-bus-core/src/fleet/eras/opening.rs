@@ -6,7 +6,7 @@
 //!   `initialize` that the client has sent before, under an id of the bus, and what followed it (`initialized`); the
 //!   answer is discarded, and the client's line waits for it, since some agents work on several lines at once. One that
 //!   has the same version and capabilities as another that the worker has accepted is not sent again.
-//! - **A worker that takes one `initialize` only.** A later one goes to it, too, since most take many. If it refuses
+//! - **A worker that takes one `initialize` only.** A later one is sent to it, too, since most take many. If it refuses
 //!   that, the client gets the worker's first answer under its own id, if version and capabilities are the same; if
 //!   they are not, it gets the refusal, and the log names the remedy.
 //!
@@ -44,7 +44,7 @@ const MEMORY_PART: usize = 16;
 const LEAST: usize = 1024;
 /// Maximum size of a notification behind it that is kept; of a longer one only the method.
 const LONGEST_NOTIFICATION: usize = 512;
-/// How long a client's line waits for the answer to its `initialize`; then it goes on without it. So long a refusal
+/// How long a client's line waits for the answer to its `initialize`; then it continues without it. So long a refusal
 /// waits for the answer to another one.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How many different versions and capabilities a worker is known to have accepted; then the oldest is sent again.
@@ -154,7 +154,7 @@ impl Fleets {
         if greeting.takes_one {
             ctx.report_request(Reason::InitializeRefused, [Some(client.into()), Some(key.into())], || {
                 let text = format!(
-                    "a client goes on at a worker that takes one initialize only, and has had one with another protocol \
+                    "a client continues at a worker that takes one initialize only, and has had one with another protocol \
                      version or other capabilities; {REMEDY}"
                 );
                 (None, text)
@@ -191,7 +191,7 @@ impl Fleets {
         Ok(true)
     }
 
-    /// What has waited for the answer to an `initialize` goes on, after the refusals that were held back for it.
+    /// What has waited for the answer to an `initialize` continues, after the refusals that were held back for it.
     pub(crate) fn go_on_after(
         &mut self,
         ctx: &mut Ctx,

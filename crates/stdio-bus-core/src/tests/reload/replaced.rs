@@ -10,10 +10,10 @@ fn the_operator_has_a_worker_or_a_pool_replaced_without_a_lost_request() {
     bench.read(old[0]);
     bench.handle(Input::RestartWorker { worker: key(old[0]), at_once: false });
     bench.pass(SETTLED);
-    assert_eq!((bench.commands.len(), bench.told(old[0])), (3, vec![]));
+    assert_eq!((bench.commands.len(), bench.stop_actions(old[0])), (3, vec![]));
     bench.write(old[0], r#"{"id":1,"result":{}}"#);
     bench.stops(old[0]);
-    assert_eq!((bench.read(client).len(), bench.told(old[1])), (1, vec![]));
+    assert_eq!((bench.read(client).len(), bench.stop_actions(old[1])), (1, vec![]));
     bench.handle(Input::RestartPool(PoolId::at(0)));
     for _ in 0..2 {
         bench.pass(SETTLED);
@@ -30,7 +30,7 @@ fn a_worker_that_a_client_has_for_itself_ends_with_it_when_the_operator_has_it_r
     let own = bench.busy_worker();
     bench.handle(Input::RestartWorker { worker: key(own), at_once: false });
     bench.pass(SETTLED);
-    assert_eq!((bench.told(own), bench.how_closed(client)), (vec![], None));
+    assert_eq!((bench.stop_actions(own), bench.how_closed(client)), (vec![], None));
     bench.write(own, r#"{"id":1,"result":{}}"#);
     assert_eq!(bench.read(client).len(), 1);
     bench.ends(client);
@@ -49,7 +49,7 @@ fn a_worker_is_replaced_after_so_many_requests_or_so_long_not_all_of_a_pool_at_o
         bench.write(worker, &format!(r#"{{"id":{request},"result":{{}}}}"#));
         bench.pass(milliseconds(60));
         for worker in bench.workers.clone().into_iter().map(Peer::Worker) {
-            if !bench.told(worker).is_empty() && !bench.is_released(worker) {
+            if !bench.stop_actions(worker).is_empty() && !bench.is_released(worker) {
                 bench.stops(worker);
                 ended.push(request / 4);
             }

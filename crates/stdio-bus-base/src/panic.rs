@@ -7,9 +7,9 @@ use std::process::abort;
 /// builds can unwind: tests and programs share the same libraries, which are built only once.
 pub fn end_the_process() {
     if cfg!(panic = "unwind") {
-        let tell = panic::take_hook();
+        let hook = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            tell(panic);
+            hook(panic);
             abort();
         }));
     }

@@ -485,7 +485,7 @@ impl Bus {
         let is_silent = is_read.then(|| {
             let is_amid_a_line = client.closing().skips_line() || client.end().stream.is_amid();
             let may_last = is_amid_a_line || client.closing().awaits_workers() && self.ctx.shutdown.has_workers();
-            client.active_at().max(client.closing().since()).after(if may_last { LONGEST } else { SILENCE })
+            client.received_at().max(client.closing().since()).after(if may_last { LONGEST } else { SILENCE })
         });
         // One that is slow to take its errors has the time that the shutdown gives to all.
         let deadline = client.closing().deadline().filter(|_| is_read || !self.ctx.shutdown.has_deadline_for_clients());

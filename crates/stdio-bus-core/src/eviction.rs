@@ -92,7 +92,7 @@ impl Shortage {
             });
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
-            held_back.contains(client) && ctx.clients.get(*client).is_some_and(|client| client.active_at() < *since)
+            held_back.contains(client) && ctx.clients.get(*client).is_some_and(|client| client.received_at() < *since)
         });
         let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
         // Round robin by their places in the table.
@@ -117,7 +117,7 @@ struct Holder {
     client: ClientKey,
     bytes: usize,
     moves: bool,
-    active_at: Moment,
+    received_at: Moment,
 }
 
 /// How much one client may hold before it is held back or closed.
@@ -261,7 +261,7 @@ impl Bus {
         // their lines: they need larger blocks for it. The one that was silent for longest is evicted first.
         let evicts_one = used <= most && due;
         if evicts_one {
-            holders.sort_by_key(|holder| (holder.moves, holder.active_at));
+            holders.sort_by_key(|holder| (holder.moves, holder.received_at));
         }
         holders.retain(|holder| holder.bytes > share_to_keep && (used > most || due && !holder.moves));
         let too_much = used.saturating_sub(leaving + most / 8 * 7);
@@ -311,7 +311,7 @@ impl Bus {
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
             return self
-                .close_holder(&Holder { client, bytes, moves: false, active_at: self.ctx.time.now() }, &text(bytes));
+                .close_holder(&Holder { client, bytes, moves: false, received_at: self.ctx.time.now() }, &text(bytes));
         }
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
         holders.retain(|holder| holder.bytes > TRIFLE);
@@ -428,7 +428,7 @@ fn holders(ctx: &Ctx, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
         };
         // A client that waits for a worker has sent whole lines, and cannot influence when they are taken.
         let moves = ctx.time.now().since(client.progress_at()) < PATIENCE || client.end().gate.waits();
-        holders.push(Holder { client: *key, bytes: *bytes, moves, active_at: client.active_at() });
+        holders.push(Holder { client: *key, bytes: *bytes, moves, received_at: client.received_at() });
     }
     holders.sort_by_key(|holder| (holder.moves, Reverse(holder.bytes)));
     (holders, leaving)

@@ -25,7 +25,7 @@ struct Wire {
     read: VecDeque<(Moment, Value)>,
     /// It accepts no bytes.
     stalls: bool,
-    /// It reads its pipe only when told to.
+    /// It reads its pipe only when the test says so.
     reads_late: bool,
     gone: bool,
 }

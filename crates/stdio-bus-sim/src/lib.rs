@@ -87,7 +87,7 @@ impl Plan {
         let mut counts = vec![0; Reason::ALL.len()];
         let seen = shrink::run(self.range(), self.steps, |seed, steps, is_repeated| {
             let world = simulator::World::new(seed, steps);
-            if is_repeated { world.tell().run() } else { world.run() }
+            if is_repeated { world.narrated().run() } else { world.run() }
         });
         for seen in seen {
             counts.iter_mut().zip(seen).for_each(|(count, seen)| *count += seen);

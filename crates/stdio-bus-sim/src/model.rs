@@ -205,7 +205,7 @@ struct Request {
     signs: Option<Signs>,
     /// When its client cancelled it, and whether that is reported when the slot is freed.
     cancelled: Option<(Moment, bool)>,
-    /// It was given up, and its answerer was told.
+    /// It was given up, and its answerer was notified.
     given_up: bool,
     /// When its asker stopped waiting.
     orphaned: Option<Moment>,
@@ -302,7 +302,7 @@ pub struct Model {
     paused: BTreeSet<usize>,
     /// The pools that have no workers until a line needs one.
     asleep: BTreeSet<usize>,
-    /// The bus is told that all workers hold more memory than they may.
+    /// The bus is informed that all workers hold more memory than they may.
     is_heavy: bool,
     /// Workers that were asked to end since it was last looked which pools are asleep.
     just_ended: BTreeSet<usize>,
@@ -403,7 +403,7 @@ impl Model {
                 _ => self.lost_its_worker(client),
             };
             let closed = self.clients[client].closed && has_cause;
-            assert!(closed, "requests of client {client} are given up, and it goes on");
+            assert!(closed, "requests of client {client} are given up, and it continues");
         }
         for worker in 0..self.workers.len() {
             let worker = &self.workers[worker];
@@ -420,7 +420,7 @@ impl Model {
         }
         self.workers.iter_mut().for_each(|worker| worker.has_lost_request = false);
         for worker in self.step.take_timed_out() {
-            assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
+            assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it continues");
         }
         for (at, worker) in self.workers.iter().enumerate() {
             let orphaned = worker.owner.is_some_and(|owner| self.clients[owner].closed);
@@ -470,8 +470,8 @@ impl Model {
 }
 
 /// The reason counted for an error with this text. A request lost with a replaced worker has its own.
-fn reason_of(told: &str) -> Reason {
-    let found = Reason::ALL.iter().find(|reason| reason.told() == told);
+fn reason_of(name: &str) -> Reason {
+    let found = Reason::ALL.iter().find(|reason| reason.error_name() == name);
     match found.expect("a reason has a name") {
         Reason::WorkerReplaced => Reason::RequestLost,
         reason => *reason,

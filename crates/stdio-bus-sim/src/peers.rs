@@ -41,8 +41,8 @@ struct Kept {
     issued: bool,
     /// It has said so to its owner: a later failure does not end the session.
     sure: bool,
-    /// The forwarded line that told its owner the name.
-    told: Option<usize>,
+    /// The forwarded line that named it to its owner.
+    named_by: Option<usize>,
     /// The worker may send messages in it.
     open: bool,
     /// When the last line of its owner was sent.
@@ -96,7 +96,7 @@ pub struct WorkerView {
     closed: Vec<(String, usize)>,
     /// Names that it gave out twice: their owner is ambiguous.
     ambiguous: Vec<String>,
-    /// Names that it used before it refused the requests it had created them for: no client was told.
+    /// Names that it used before it refused the requests it had created them for: no client knows them.
     discarded: Vec<String>,
     /// Ids for which it sent an unsolicited or repeated answer: the bus may have taken that as the answer to a pending
     /// request, and its asker may reuse the id.
@@ -211,12 +211,12 @@ impl WorkerView {
         };
         let Some(at) = self.sessions.iter().position(|kept| kept.name == name) else {
             if !stays && (self.trusting || line.loads()) {
-                let (issued, told) = (line.loads(), line.loads().then_some(*order));
+                let (issued, named_by) = (line.loads(), line.loads().then_some(*order));
                 let (sure, open, used) = (false, true, *sent);
                 // It may have sent the refusal before it was asked.
                 let unasked = issued && ids.id.as_ref().is_some_and(|id| self.has_answered_unasked(id));
                 self.closed.extend(unasked.then(|| (name.clone(), *client)));
-                self.sessions.push(Kept { name, owner: *client, issued, sure, told, open, used });
+                self.sessions.push(Kept { name, owner: *client, issued, sure, named_by, open, used });
             }
             return;
         };
@@ -231,7 +231,7 @@ impl WorkerView {
                 forgotten || gone.is_some_and(|left| line.loads() || !busy || sent.since(left) >= GRACE)
             };
             // A client that loads a name before it was given out may be its first user: the worker refuses that itself.
-            let guessed = line.loads() && kept.issued && kept.told.is_none_or(|told| told > *order);
+            let guessed = line.loads() && kept.issued && kept.named_by.is_none_or(|named_by| named_by > *order);
             let closed = self.closed.contains(&(name, kept.owner));
             assert!(free || guessed || closed, "breach: line {number} of client {client} is in {kept:?}: {line:?}");
             if !free {
@@ -248,7 +248,7 @@ impl WorkerView {
         kept.sure &= kept.owner == *client;
         (kept.owner, kept.used) = (*client, kept.used.max(*sent));
         if line.loads() {
-            (kept.issued, kept.told) = (true, kept.told.or(Some(*order)));
+            (kept.issued, kept.named_by) = (true, kept.named_by.or(Some(*order)));
         }
         kept.open |= line.loads() || !kept.issued;
     }
@@ -283,14 +283,15 @@ impl WorkerView {
             }
         };
         self.made += 1;
-        let kept = Kept { name, owner: client, issued: true, sure: false, told: None, open: false, used: Moment(0) };
+        let kept =
+            Kept { name, owner: client, issued: true, sure: false, named_by: None, open: false, used: Moment(0) };
         self.sessions.push(kept);
         self.sessions.last().map(|kept| kept.name.clone())
     }
 
     /// It refuses the request that it has created a session for, which thereby ceases to exist.
     pub fn discards_session(&mut self, name: &str) {
-        let is_it = |kept: &mut Kept| kept.name == name && kept.issued && kept.told.is_none();
+        let is_it = |kept: &mut Kept| kept.name == name && kept.issued && kept.named_by.is_none();
         self.discarded.extend(self.sessions.extract_if(.., is_it).map(|kept| kept.name));
     }
 
@@ -313,7 +314,7 @@ impl WorkerView {
 
     /// Whether a second answer has named this session to a client.
     pub fn has_named_again(&self, name: &str, client: usize) -> bool {
-        self.named_again.iter().any(|(named, told)| named == name && *told == client)
+        self.named_again.iter().any(|(named, named_by)| named == name && *named_by == client)
     }
 
     /// It sends an unsolicited or repeated answer.
@@ -348,17 +349,17 @@ impl WorkerView {
             let names = line.names();
             self.sessions.retain(|kept| kept.owner != client || kept.issued || !names.contains(&&kept.name));
         }
-        // A client that is told that its session is loaded has it, even if it was told before that it is closed.
+        // A client that reads that its session is loaded has it, even if it read before that it is closed.
         let is_loaded = line.loads() && result && is_first && line.method != "session/fork";
         if let Some(name) = self.session_of(line).filter(|name| is_loaded && !self.is_ambiguous(name)) {
             if self.kept(&name).is_none() {
-                let (sure, told, used) = (true, Some(0), Moment(0));
+                let (sure, named_by, used) = (true, Some(0), Moment(0));
                 self.sessions.push(Kept {
                     name: name.clone(),
                     owner: client,
                     issued: true,
                     sure,
-                    told,
+                    named_by,
                     open: true,
                     used,
                 });
@@ -367,10 +368,10 @@ impl WorkerView {
         }
     }
 
-    /// The owner of a session was told its name by this forwarded line.
-    pub fn told(&mut self, name: &str, order: usize) {
+    /// The owner of a sessionreceived its name by this forwarded line.
+    pub fn delivered_name(&mut self, name: &str, order: usize) {
         if let Some(kept) = self.kept(name) {
-            kept.told.get_or_insert(order);
+            kept.named_by.get_or_insert(order);
             kept.sure = true;
         }
     }
@@ -394,9 +395,9 @@ impl WorkerView {
         self.closed.iter().any(|(closed, by)| closed == name && *by == owner)
     }
 
-    /// Whether it created this session for a client that was never told its name.
+    /// Whether it created this session for a client that never received its name.
     pub fn is_untold(&self, name: &str) -> bool {
-        let is_untold = |kept: &Kept| kept.name == name && kept.issued && kept.told.is_none();
+        let is_untold = |kept: &Kept| kept.name == name && kept.issued && kept.named_by.is_none();
         self.discarded.iter().any(|discarded| discarded == name) || self.sessions.iter().any(is_untold)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Runs `life` for each of these seeds with `steps` steps, as many at once as there are CPUs, and returns what came of
 /// them in the order of the seeds. If one panics, no other begins, and it is run once more with the fewest steps that
-/// do, as found by bisection. `life` is told whether it is that last run, which is printed.
+/// do, as found by bisection. `life` learns whether it is that last run, which is printed.
 pub fn run<T: Send>(seeds: Range<u64>, steps: usize, life: impl Fn(u64, usize, bool) -> T + Sync) -> Vec<T> {
     let next = AtomicU64::new(seeds.start);
     let live = || {

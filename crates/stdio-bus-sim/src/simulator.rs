@@ -36,7 +36,7 @@ use passage::Passage;
 use process::Process;
 use scenario::Scenario;
 
-/// In one step of this many the bus is told that it did not run.
+/// In one step of this many the bus learns that it did not run.
 const GAPS: usize = 97;
 
 /// The bytes between the bus and one peer.
@@ -56,7 +56,7 @@ struct End {
     skips: bool,
     /// The peer will write no more.
     ended: bool,
-    /// The bus was told that its input ended.
+    /// The bus was given the end of its input.
     end_told: bool,
     /// Queued by the bus, not sent yet.
     queue: VecDeque<u8>,
@@ -91,12 +91,12 @@ struct SimClient {
     telling: Vec<(String, usize)>,
     sessions: Vec<String>,
     closing: Option<Close>,
-    /// When it was told that it is closed, or was closed.
+    /// When it was notified that it is closed, or was closed.
     left: Option<Moment>,
     /// The reason.
     left_for: Option<Reason>,
     reset: bool,
-    /// The bus was told that everything was sent and the input has ended.
+    /// The bus was notified that everything was sent and the input has ended.
     flush_told: bool,
     closed: bool,
 }
@@ -200,7 +200,7 @@ impl World {
     }
 
     /// Makes it print its events if it fails.
-    pub fn tell(mut self) -> Self {
+    pub fn narrated(mut self) -> Self {
         self.journal.open();
         self
     }

@@ -212,7 +212,7 @@ mod tests {
     fn all(seeds: u64) -> BTreeMap<u64, Hashes> {
         let lived = shrink::run(1..seeds + 1, STEPS, |seed, steps, is_repeated| {
             let world = World::new(seed, steps);
-            if is_repeated { world.tell().traced().0 } else { world.traced().0 }
+            if is_repeated { world.narrated().traced().0 } else { world.traced().0 }
         });
         (1..).zip(lived).collect()
     }
@@ -258,7 +258,7 @@ mod tests {
         let is_set = |name| std::env::var_os(name).is_some();
         if let (Ok(seed), false) = (std::env::var("STDIO_BUS_SIM_SEED"), is_set("STDIO_BUS_SIM_SEEDS")) {
             let seed = seed.parse().expect("STDIO_BUS_SIM_SEED");
-            let (hashes, happened) = World::new(seed, STEPS).tell().traced();
+            let (hashes, happened) = World::new(seed, STEPS).narrated().traced();
             println!("{}\nseed {seed}: {:08x} {:08x}", happened.join("\n"), hashes.delivered, hashes.effects);
             return;
         }

@@ -107,7 +107,7 @@ impl Twins {
             "the two ways wait for different moments"
         );
         assert_eq!(self.bus.view().stats(), long_way.view().stats(), "the two ways count differently");
-        assert_eq!(records(&mut self.bus), records(long_way), "the two ways tell other things of requests");
+        assert_eq!(records(&mut self.bus), records(long_way), "the two ways report other things of requests");
         assert!(sessions(&self.bus, now).eq(sessions(long_way, now)), "the two ways know different sessions");
         done
     }
@@ -115,10 +115,10 @@ impl Twins {
 
 /// The records of the requests that have ended.
 fn records(bus: &mut Bus) -> Vec<String> {
-    let mut told = Vec::new();
-    let lost = bus.take_ended(|ended| told.push(format!("{ended:?}")));
+    let mut records = Vec::new();
+    let lost = bus.take_ended(|ended| records.push(format!("{ended:?}")));
     assert_eq!(lost, 0, "no simulated flood is that large");
-    told
+    records
 }
 
 fn sessions(bus: &Bus, now: Moment) -> impl Iterator<Item = SessionRow<'_>> {

@@ -100,7 +100,7 @@ impl Grammar {
         self.stack == EMPTY && self.last.closing != 0
     }
 
-    /// Takes up to 64 tokens. `None` means that they are wrong, or nested too deep to tell.
+    /// Takes up to 64 tokens. `None` means that they are wrong, or nested too deep to decide.
     #[inline(always)]
     pub(crate) fn step<I: Isa>(&mut self, isa: I, kinds: &Kinds) -> Option<Colons> {
         let Kinds { string, scalar, colon, comma, opening, closing, all, .. } = *kinds;

@@ -76,7 +76,7 @@ const TOP: usize = 16;
 
 const _: () = assert!((Member::LAST as usize) < TOP, "each member needs a row, a note and a bit of its own");
 
-/// Keys differ in their first four bytes, quote included, so a product of those can tell them apart.
+/// Keys differ in their first four bytes, quote included, so a product of those distinguishes them.
 const fn hash(word: u64) -> usize {
     place(word as u32, MULTIPLIER)
 }

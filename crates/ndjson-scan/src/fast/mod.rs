@@ -1,5 +1,5 @@
 //! The fast scanner: returns the same lines as the reference scanner, many bytes at a time. It decides only clear
-//! cases: a line that is malformed, deep, or has an escape in a key goes to the reference scanner.
+//! cases: a line that is malformed, deep, or has an escape in a key is read by the reference scanner.
 //!
 //! ```text
 //!  bytes    {"id":7,"result":{"text":"a \"b\""}}⏎{"method":"x"}⏎

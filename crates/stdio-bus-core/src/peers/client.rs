@@ -145,7 +145,7 @@ pub(crate) struct Client {
     phase: Phase,
     cold: Cold<ColdClient>,
     /// When its last bytes arrived.
-    active_at: Moment,
+    received_at: Moment,
     /// Lines, requests and sessions, once there were any.
     end: Cold<Endpoint>,
 }
@@ -154,7 +154,7 @@ impl Client {
     /// One that has just connected.
     pub(crate) fn new(identity: ClientIdentity, group: GroupId, mcp: McpState) -> Self {
         let (cold, end) = (Cold::default(), Cold::default());
-        Self { identity, group, mcp, phase: Phase::Open, cold, active_at: Moment::default(), end }
+        Self { identity, group, mcp, phase: Phase::Open, cold, received_at: Moment::default(), end }
     }
 
     /// Who it is; that never changes.
@@ -217,12 +217,12 @@ impl Client {
     /// Its last bytes arrive now.
     #[inline(always)]
     pub(crate) fn touch(&mut self, now: Moment) {
-        self.active_at = now;
+        self.received_at = now;
     }
 
     /// When its last bytes arrived.
-    pub(crate) fn active_at(&self) -> Moment {
-        self.active_at
+    pub(crate) fn received_at(&self) -> Moment {
+        self.received_at
     }
 
     /// A worker answers it, which has had the request since then.
@@ -365,7 +365,7 @@ impl Client {
 
     /// When it last sent or received something.
     pub(crate) fn active_at(&self) -> Moment {
-        self.active_at.max(self.progress_at())
+        self.received_at.max(self.progress_at())
     }
 
     /// When a line was last taken from it, or it last took bytes; else when it connected.

@@ -344,12 +344,12 @@ impl World {
         let waiting = &mut self.clients[at].waiting;
         let asked = waiting.iter().position(|asked| *asked as u64 == number).expect("a request is answered once");
         waiting.remove(asked);
-        let told = if line["result"].is_null() { &line["error"]["data"] } else { &line["result"] };
-        if told["client"].is_u64() {
-            return assert_eq!(told["client"], json!(at), "an answer is its own");
+        let result = if line["result"].is_null() { &line["error"]["data"] } else { &line["result"] };
+        if result["client"].is_u64() {
+            return assert_eq!(result["client"], json!(at), "an answer is its own");
         }
-        let reason = told["reason"].as_str().unwrap_or_default();
-        if self.is_dedicated || !told.is_object() || reason.is_empty() {
+        let reason = result["reason"].as_str().unwrap_or_default();
+        if self.is_dedicated || !result.is_object() || reason.is_empty() {
             return;
         }
         let may_be = [

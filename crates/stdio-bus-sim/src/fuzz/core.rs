@@ -17,5 +17,5 @@ pub fn check(bytes: &[u8]) {
 /// The same, and prints the events before it panics.
 #[cfg(test)]
 pub fn check_and_tell(bytes: &[u8]) {
-    World::chosen(bytes, STEPS).tell().run();
+    World::chosen(bytes, STEPS).narrated().run();
 }

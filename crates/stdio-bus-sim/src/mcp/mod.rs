@@ -426,7 +426,7 @@ impl World {
         let worker = self.workers[at].key;
         if self.ground.random.one_in(10) {
             self.note(format!("worker {at} cannot be started"));
-            self.workers[at].goes();
+            self.workers[at].exits();
             return self.handle(Input::SpawnFailed { worker, why: "no such file".into(), fault: Unstarted::Command });
         }
         self.note(format!("worker {at} runs"));
@@ -438,7 +438,7 @@ impl World {
         let exit = if self.ground.random.one_in(4) { Exit::Signal(9) } else { Exit::Code(1) };
         self.note(format!("worker {at} ends with {exit}"));
         let worker = &mut self.workers[at];
-        worker.goes();
+        worker.exits();
         let (key, pool) = (worker.key, worker.pool);
         // A kill says nothing of the command.
         let was_asked = worker.asked.is_some() && (worker.is_late || exit != Exit::Signal(9));
@@ -638,7 +638,7 @@ impl SmallWorld for World {
                 let at = self.worker(worker);
                 let worker = &mut self.workers[at];
                 worker.released = true;
-                worker.goes();
+                worker.exits();
                 for (client, ..) in worker.greeted.iter().filter(|(.., is_answered)| !is_answered) {
                     self.clients[*client].openings_lost += 1;
                 }

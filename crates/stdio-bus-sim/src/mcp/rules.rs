@@ -1,4 +1,4 @@
-//! The rules in the world of an MCP listener: what a worker may read, which clients it may send to, when it is told to
+//! The rules in the world of an MCP listener: what a worker may read, which clients it may send to, when it is result to
 //! stop, and how many there are.
 
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ impl World {
         let number = |name: &str| line["params"][name].as_u64().expect("it is a client's line") as usize;
         let (client, number) = (number("client"), number("number"));
         let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[pool].assignment);
-        assert_eq!(self.clients[client].pool, pool, "a line goes to the pool of its client");
+        assert_eq!(self.clients[client].pool, pool, "a line is sent to the pool of its client");
         assert!(!self.denies(pool, client, &line), "a denied tool is called");
         let has_task = self.reads_task(at, client, &line);
         let bound = self.clients[client].bound.filter(|_| era == Era::Modern && !has_task);
@@ -56,7 +56,7 @@ impl World {
         if assignment == Assignment::Dedicated {
             let others = match era {
                 Era::Legacy => worker.served.iter().any(|other| *other != client),
-                // What names a task goes to its worker, whoever has borrowed that.
+                // What names a task is sent to its worker, whoever has borrowed that.
                 Era::Modern if is_guest => false,
                 Era::Modern => {
                     let is_others = |work: &Work| work.client != client && work.given_up.is_none() && !work.is_guest;
@@ -148,12 +148,12 @@ impl World {
                 return;
             }
         }
-        let told = if line["result"].is_null() { &line["error"]["data"] } else { &line["result"] };
-        if told["client"].is_u64() {
-            assert_eq!((&told["client"], &told["number"]), (&json!(at), &json!(number)), "an answer is its own");
+        let result = if line["result"].is_null() { &line["error"]["data"] } else { &line["result"] };
+        if result["client"].is_u64() {
+            assert_eq!((&result["client"], &result["number"]), (&json!(at), &json!(number)), "an answer is its own");
             self.answered += 1;
         } else {
-            let reason = told["reason"].as_str().expect("an error of the bus has a reason").to_owned();
+            let reason = result["reason"].as_str().expect("an error of the bus has a reason").to_owned();
             let may_be = [
                 "no_worker",
                 "worker_exited",
@@ -217,7 +217,7 @@ impl World {
         let pool = &self.settings.pools[worker.pool];
         let is_over = |work: &Work| {
             let client = &self.clients[work.client];
-            // Nobody waits for the answer to an `initialize` that the bus has sent again if the client goes on elsewhere.
+            // Nobody waits for the answer to an `initialize` that the bus has sent again if the client continues elsewhere.
             work.given_up.is_some() || client.closing || work.is_again && !client.wire.paused
         };
         let is_unneeded = worker.work.iter().all(is_over) && !self.works_on_task(at);

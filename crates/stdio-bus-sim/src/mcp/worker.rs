@@ -124,7 +124,7 @@ impl SimWorker {
         self.runs() && !self.terminated
     }
 
-    pub(super) fn goes(&mut self) {
+    pub(super) fn exits(&mut self) {
         self.life = Life::Gone;
     }
 

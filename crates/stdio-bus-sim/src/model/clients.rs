@@ -94,7 +94,11 @@ impl Model {
         assert_eq!(self.settings.listeners[at.listener].pool, None, "client {client} leaves the pool of its listener");
         assert!(at.assigned.iter().all(|(of, _)| *of != at.group), "client {client} leaves its worker");
         let goes_on = |pool: &usize| self.is_dedicated(*pool) && !self.paused.contains(pool);
-        assert_eq!(self.offered(at.listener).into_iter().find(goes_on), Some(pool), "client {client} goes elsewhere");
+        assert_eq!(
+            self.offered(at.listener).into_iter().find(goes_on),
+            Some(pool),
+            "client {client} is moved elsewhere"
+        );
         self.clients[client].group = pool;
     }
 
@@ -239,7 +243,7 @@ impl Model {
             self.clients[client].refused_for = why;
         }
         if matches!(why, Reason::ClientMalformed | Reason::ClientLineTooLong) {
-            assert!(!waits, "client {client} is closed and not told what becomes of its requests");
+            assert!(!waits, "client {client} is closed and not notified what becomes of its requests");
             self.step.excuse_client(client);
         }
         self.counts_turn(now, client);

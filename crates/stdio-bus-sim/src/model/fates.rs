@@ -157,7 +157,7 @@ impl Model {
         fate
     }
 
-    /// A cancellation goes to the worker that has the request, if the request is the sender's own.
+    /// A cancellation is sent to the worker that has the request, if the request is the sender's own.
     fn fate_of_cancellation(&self, client: usize, line: &Line) -> Fate {
         let mut fate = Fate::default();
         for request in self.targets(client, line) {

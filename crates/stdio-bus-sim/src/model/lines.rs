@@ -97,12 +97,12 @@ impl Model {
             fate.lost.push(Reason::Timeout);
         }
         let fate = Fate { lost: [fate.lost, self.step.take_lost_before(number)].concat(), ..fate };
-        let told = self.tally.take_refusal().filter(|_| line.kind == Kind::Request);
-        let Some(reason) = told.or(fate.lost.first().copied()) else {
+        let refusal = self.tally.take_refusal().filter(|_| line.kind == Kind::Request);
+        let Some(reason) = refusal.or(fate.lost.first().copied()) else {
             panic!("line {number} was lost; it should have gone to {:?}: {line:?}", fate.to)
         };
         assert!(fate.lost.contains(&reason), "line {number} is refused: {reason:?}, but {fate:?}: {line:?}");
-        if told.is_none() && fate.lost.iter().any(|other| *other != reason) {
+        if refusal.is_none() && fate.lost.iter().any(|other| *other != reason) {
             self.tally.count_one_of(fate.lost);
         } else {
             self.count(reason);
@@ -123,13 +123,13 @@ impl Model {
                 self.count(Reason::WorkerAnswersTwice);
             }
         }
-        let told = match line.from {
+        let gets_error = match line.from {
             Party::Client(_) => true,
             Party::Worker(worker) => self.workers[worker].takes,
         };
-        if line.kind == Kind::Request && told {
+        if line.kind == Kind::Request && gets_error {
             let token = line.ids.id.clone().expect("a request has an id");
-            self.tally.expect_reply(line.from, token, reason.told());
+            self.tally.expect_reply(line.from, token, reason.error_name());
         }
         Some(reason)
     }
@@ -157,7 +157,7 @@ impl Model {
         self.queued(now, to, text.len());
         let value = value_of(text);
         if value["method"] == "session/cancel" {
-            let Party::Worker(worker) = to else { panic!("a client was told to cancel") };
+            let Party::Worker(worker) = to else { panic!("a client was asked to cancel") };
             let name = value["params"]["sessionId"].as_str().expect("a session has a name");
             assert!(self.settings.pools[self.workers[worker].pool].cancel_on_disconnect);
             let owned = self.sessions.iter().any(|session| session.worker == worker && session.name == name);
@@ -195,7 +195,7 @@ impl Model {
         let is_replaced = reason == Reason::WorkerReplaced.name();
         let reason = reason_of(&reason);
         if hearing == Some(to) && reason != Reason::RequestDiscarded {
-            self.tally.see_reply(to, id, reason.told());
+            self.tally.see_reply(to, id, reason.error_name());
             return;
         }
         self.gave_up(now, to, &id, reason, is_replaced);

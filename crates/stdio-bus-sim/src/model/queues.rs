@@ -24,7 +24,7 @@ pub(super) struct Outputs {
     /// The last line from one peer to another, to check that order is kept.
     last_line: BTreeMap<(Party, Party), usize>,
     /// The number of bytes sent to a client once it has the newest line about a list, of each kind.
-    lists_told: BTreeMap<(usize, usize), u64>,
+    lists_notified: BTreeMap<(usize, usize), u64>,
     /// The current broadcast, and its remaining recipients.
     for_all: Option<(usize, BTreeSet<usize>)>,
 }
@@ -50,7 +50,7 @@ impl Outputs {
         self.of.iter().filter(|(_, output)| output.queued > 0).map(|(party, _)| *party).collect()
     }
 
-    /// Line `number` goes from one peer to another.
+    /// Line `number` is sent from one peer to another.
     pub(super) fn pass(&mut self, from: Party, to: Party, number: usize) {
         let last = self.last_line.insert((from, to), number);
         assert!(last.is_none_or(|last| last < number), "line {number} came to {to:?} after {last:?}");
@@ -64,17 +64,19 @@ impl Outputs {
     /// Line `number` tells all these clients that a list has changed, except those that have not read the previous one.
     pub(super) fn begin_for_all(&mut self, number: usize, list: usize, clients: impl IntoIterator<Item = usize>) {
         let left = |client: usize| self.of.get(&Party::Client(client)).map_or(0, |output| output.left);
-        let is_due = |client: &usize| self.lists_told.get(&(*client, list)).is_none_or(|told| *told <= left(*client));
+        let is_due = |client: &usize| {
+            self.lists_notified.get(&(*client, list)).is_none_or(|notified| *notified <= left(*client))
+        };
         self.for_all = Some((number, clients.into_iter().filter(is_due).collect()));
     }
 
-    /// A client is told that a list has changed, in this many bytes.
+    /// A client is notified that a list has changed, in this many bytes.
     pub(super) fn tell_list(&mut self, client: usize, list: usize, number: usize, bytes: usize) {
         let Some((_, due)) = &mut self.for_all else { return };
-        assert!(due.remove(&client), "line {number} came to client {client}, which was told before");
+        assert!(due.remove(&client), "line {number} came to client {client}, which was notified before");
         let output = self.of.get(&Party::Client(client));
         let behind = output.map_or(0, |output| output.left + output.queued as u64) + bytes as u64;
-        self.lists_told.insert((client, list), behind);
+        self.lists_notified.insert((client, list), behind);
     }
 
     /// All clients have got the broadcast.

@@ -60,8 +60,9 @@ impl Model {
         } else {
             let loud = line.method != "notifications/cancelled";
             // Of several with the same id it is the one whose id the worker gets.
-            let told = ids.request_id.as_deref().or(ids.params_id.as_deref()).map(meaning);
-            let is_told = |at: &&Request| at.answerer == Party::Worker(worker) && Some(&at.wire) == told.as_ref();
+            let cancelled = ids.request_id.as_deref().or(ids.params_id.as_deref()).map(meaning);
+            let is_cancelled =
+                |at: &&Request| at.answerer == Party::Worker(worker) && Some(&at.wire) == cancelled.as_ref();
             let target = self.targets(client, &line).into_iter().find(is_told);
             let target = target.map(|request| request.line).expect("it has a target");
             let found = self.to_workers.iter_mut().find(|request| request.line == target);
@@ -263,11 +264,11 @@ impl Model {
         self.let_go();
     }
 
-    /// A peer is told that nobody waits for its answer to this request any more.
+    /// A peer is notified that nobody waits for its answer to this request any more.
     pub(super) fn withdrawn(&mut self, now: Moment, from: Party, id: &str) {
         let requests = if matches!(from, Party::Worker(_)) { &mut self.to_workers } else { &mut self.to_clients };
         let is_it = |request: &Request| request.answerer == from && request.wire == meaning(id);
-        let Some(at) = requests.iter().position(is_it) else { panic!("{from:?} is told to cancel {id}") };
+        let Some(at) = requests.iter().position(is_it) else { panic!("{from:?} is asked to cancel {id}") };
         let request = requests.remove(at);
         if matches!(from, Party::Client(_)) {
             self.question_ends(now, &request);
@@ -294,7 +295,7 @@ impl Model {
         // Of several with the same id it is one that was withdrawn just now.
         let withdrawn = self.to_clients.iter().position(|request| is_it(request) && request.cancelled.is_some());
         let found = withdrawn.or_else(|| self.to_clients.iter().position(is_it));
-        let Some(found) = found else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
+        let Some(found) = found else { panic!("{to:?} got {reason:?} about {id}, which is not pending") };
         let question = self.to_clients.remove(found);
         self.question_ends(now, &question);
         self.to_clients.insert(found, question);
@@ -338,7 +339,7 @@ impl Model {
             |request: &Request| is_it(request) && request.cancelled == Some((now, false)) && is_overdue(request);
         let first = match reason {
             Reason::ShuttingDown => self.to_workers.iter().position(ends_first),
-            // A worker that reads nothing any more was not told.
+            // A worker that reads nothing any more was not notified.
             Reason::Timeout => {
                 let is_late = |request: &Request| is_it(request) && request.cancelled.is_none() && is_overdue(request);
                 let withdrawn = self.to_workers.iter().position(is_withdrawn);
@@ -347,7 +348,7 @@ impl Model {
             _ => None,
         };
         let found = first.or_else(|| self.to_workers.iter().position(is_it));
-        let Some(found) = found else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
+        let Some(found) = found else { panic!("{to:?} got {reason:?} about {id}, which is not pending") };
         let is_overdue = is_overdue(&self.to_workers[found]);
         let request = &mut self.to_workers[found];
         request.asker = None;
@@ -434,7 +435,7 @@ impl Model {
     }
 
     /// This many orphaned requests have freed their slots. The bus may leave them their slots until it needs one. What it
-    /// has reported goes first, and then that of which it has fewer under this id.
+    /// has reported is chosen first, and then that of which it has fewer under this id.
     pub(super) fn orphans_leave(&mut self, now: Moment, how_many: usize, has: impl Fn(&str) -> usize) {
         let reported = self.step.take_reported();
         let was_reported = |asker: Option<Party>| reported.iter().any(|client| asker == Some(Party::Client(*client)));
@@ -557,7 +558,7 @@ fn translated(
         let replaced =
             follows || is_late || !is_plain(token) || pending.iter().any(is_known) || !owners.may_use(asker, token);
         if follows {
-            assert_eq!(*seen_token, seen, "a token goes with the id that it is: {line:?}");
+            assert_eq!(*seen_token, seen, "a token belongs to the id that it is: {line:?}");
         } else if replaced {
             let number: u64 = seen_token.trim_matches('"').parse().unwrap_or_default();
             assert!(MADE.contains(&number), "the token {token} was replaced by {seen_token}: {line:?}");

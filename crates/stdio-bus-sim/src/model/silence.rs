@@ -27,7 +27,7 @@ impl Model {
         for request in self.to_workers.iter_mut().filter(|request| request.answerer == from) {
             let is_named = named.contains(&Some(request.line));
             if is_named || session.is_some_and(|session| request.sessions.contains(&session)) {
-                request.hear(now);
+                request.touch(now);
             }
         }
     }
@@ -42,7 +42,7 @@ impl Model {
         for (request, is_named) in requests.filter(|(request, _)| Some(request.answerer) == question.asker) {
             let may_be_meant = is_named || request.asker == Some(question.answerer);
             if request.sessions.iter().any(|session| question.sessions.contains(session)) {
-                request.hear(now);
+                request.touch(now);
             } else if let Some(signs) = request.signs.as_mut().filter(|_| may_be_meant) {
                 // It may belong to this one.
                 signs.perhaps = now;
@@ -101,7 +101,7 @@ impl Model {
 
 impl Request {
     /// Its worker says something about it.
-    fn hear(&mut self, now: Moment) {
+    fn touch(&mut self, now: Moment) {
         self.signs.iter_mut().for_each(|signs| (signs.heard, signs.perhaps) = (now, now));
     }
 }

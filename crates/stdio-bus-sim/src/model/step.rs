@@ -14,7 +14,7 @@ pub(super) struct Step {
     given_up: Vec<usize>,
     /// Clients whose requests were dropped with their connection, and why.
     dropped_with_client: Vec<(usize, Reason)>,
-    /// Dropped cancelled requests that their clients still have to be told about.
+    /// Dropped cancelled requests that their clients still have to be notified of.
     cancelled: Vec<(Party, String)>,
     /// Clients of which the bus has reported cancelled requests: they are among those that leave without an answer.
     reported: Vec<usize>,
@@ -57,7 +57,7 @@ impl Step {
         std::mem::take(&mut self.dropped_with_client)
     }
 
-    /// The client of a cancelled request has to be told that it is dropped.
+    /// The client of a cancelled request has to be notified that it is dropped.
     pub(super) fn owe_cancelled(&mut self, asker: Party, token: String) {
         self.cancelled.push((asker, token));
     }
@@ -66,7 +66,7 @@ impl Step {
         self.cancelled.iter().any(|(of, known)| *of == asker && known == token)
     }
 
-    /// It was told so.
+    /// It was notified.
     pub(super) fn tell_cancelled(&mut self, asker: Party, token: &str) {
         let at = self.cancelled.iter().position(|(of, known)| *of == asker && known == token);
         self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));

@@ -232,7 +232,7 @@ impl Model {
         self.workers[worker].owner == Some(client)
     }
 
-    /// Whether a client keeps its connection when this worker of its own has ended: once, if it was told of that by the
+    /// Whether a client keeps its connection when this worker of its own has ended: once, if it was notified of that by the
     /// error of a request, and the worker has answered nothing.
     pub fn gets_another(&self, client: usize, worker: usize) -> bool {
         let (from, at) = (&self.clients[client], &self.workers[worker]);
@@ -258,7 +258,7 @@ impl Model {
             match request.asker {
                 _ if request.answerer != me => self.to_workers.push(request),
                 Some(_) if Self::may_have_left(&request, now) => self.leaves(now, request),
-                Some(asker) => panic!("{asker:?} was not told that {request:?} is lost"),
+                Some(asker) => panic!("{asker:?} was not notified that {request:?} is lost"),
                 None => {}
             }
         }

@@ -95,7 +95,7 @@ impl World {
         match effect {
             Effect::Close { client, .. } => call.hearing == Some(Party::Client(self.client(*client))),
             Effect::Pause(peer) => call.is_bad && call.hearing == Some(self.party(*peer)),
-            // A client's own worker ends with it, and may be told so first.
+            // A client's own worker ends with it, and may be notified first.
             Effect::Signal { .. } | Effect::CloseStdin(_) => matches!(call.hearing, Some(Party::Client(_))),
             _ => false,
         }
@@ -146,9 +146,9 @@ impl World {
             // Its worker can ask nothing any more: it has stalled, is not read any longer, or is stopped next.
             let has_stalled = call.stalled.iter().any(|worker| self.model.is_own(at, *worker));
             let is_own = |(behind, worker): &&(usize, usize)| *behind > place && self.model.is_own(at, *worker);
-            let goes = call.released.iter().find(is_own);
+            let released = call.released.iter().find(is_own);
             let heard = call.hearing.filter(|_| call.is_bad);
-            let worker = match (goes, heard) {
+            let worker = match (released, heard) {
                 // Another one of its own may have stalled in the same step.
                 (Some((behind, worker)), _) if *behind == place + 1 => Some(*worker),
                 _ if has_stalled => None,

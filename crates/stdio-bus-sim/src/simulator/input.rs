@@ -112,8 +112,8 @@ impl World {
             Party::Worker(worker) => self.charge_flood(worker, nothing),
             Party::Client(client) => {
                 self.learn_owners(client);
-                let goes = self.clients[client].closing.is_some() || self.model.is_awaiting(client);
-                assert!(!(is_refused && asked) || goes, "client {client} was refused, and is not closed");
+                let is_closing = self.clients[client].closing.is_some() || self.model.is_awaiting(client);
+                assert!(!(is_refused && asked) || is_closing, "client {client} was refused, and is not closed");
             }
         }
         self.check();

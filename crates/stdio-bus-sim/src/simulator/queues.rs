@@ -70,14 +70,14 @@ impl World {
         let line = &self.model.lines[number];
         if let Some(asked) = line.told_for.map(|asked| &self.model.lines[asked]) {
             let ids = line.ids_of(text).expect("a line arrives as it was written");
-            assert_eq!(asked.from, to, "breach: {to:?} is told {line:?} for {asked:?}");
+            assert_eq!(asked.from, to, "breach: {to:?} gets {line:?} for {asked:?}");
             let (known, seen) = match &line.ids.progress {
                 Some(_) => (&asked.ids.token, &ids.progress),
                 None => (&asked.ids.id, &ids.subscription),
             };
             let same = known == seen || known.as_deref().is_some_and(is_plain);
             let alike = known.as_deref().map(meaning) == seen.as_deref().map(meaning);
-            assert!(same && alike, "{to:?} is told {seen:?} for {asked:?}");
+            assert!(same && alike, "{to:?} gets {seen:?} for {asked:?}");
         }
         if let Some(asked) = line.over.map(|asked| &self.model.lines[asked]) {
             assert_eq!(asked.from, to, "breach: {to:?} hears {line:?} of {asked:?}, which is over");
@@ -101,7 +101,7 @@ impl World {
                 let view = &mut self.workers[worker].view;
                 match &line.result_session {
                     Some(name) if line.again => view.names_again(name, client),
-                    Some(name) => view.told(name, order),
+                    Some(name) => view.delivered_name(name, order),
                     None => {}
                 }
             }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use stdio_bus::io::ring::Ring;
 use stdio_bus_proto::websocket::Role;
-use stdio_bus_proto::websocket::frame::{Decoder, Event, Received};
+use stdio_bus_proto::websocket::frame::{Decoder, FrameEvent, Received};
 
 use harness::install::Installer;
 use harness::post::{self, Caller};
@@ -86,7 +86,7 @@ fn a_frame_of_a_request_is_that_request_to_a_server() {
         let size = frame.len();
         frame.push(0);
         let (mut decoder, mut received) = (Decoder::new(Role::Server, u64::MAX), Received::new(&mut frame, size));
-        assert!(matches!(decoder.next(&mut received), Some(Event::Text { is_last: true, .. })));
+        assert!(matches!(decoder.next(&mut received), Some(FrameEvent::Text { is_last: true, .. })));
         assert!(decoder.next(&mut received).is_none());
         assert_eq!(received.lines(), request);
     }

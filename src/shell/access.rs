@@ -16,7 +16,7 @@ use crate::random;
 use crate::small_file;
 use crate::websocket::HEALTH;
 use crate::websocket::answer::Accepted;
-use crate::websocket::request::Request;
+use crate::websocket::request::UpgradeHead;
 
 /// Of ids: six bits per character, all of them valid in fields, paths and cookies (RFC 4648, section 5).
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -160,7 +160,7 @@ impl Access {
         bus: &Bus,
         listener: ListenerId,
         origin: Origin,
-        request: &Request<'_>,
+        request: &UpgradeHead<'_>,
     ) -> Result<(Sender, String), Refusal> {
         if request.path != self.terms.path {
             let (host, path) = (request.caller.host.unwrap_or("HOST"), &self.terms.path);

@@ -7,7 +7,7 @@ use super::transport::State;
 use super::websocket::{Beat, Ending};
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
-use crate::websocket::close::{self, Fault};
+use crate::websocket::close::{self, Violation};
 use crate::websocket::encode;
 
 impl<I: Io> Reactor<I> {
@@ -41,7 +41,7 @@ impl<I: Io> Reactor<I> {
         let Some(ending) = web.take_ending() else { return };
         let input = match ending {
             Ending::Left(_) => Input::Left(client),
-            Ending::Fault(Fault { code, reason }) => {
+            Ending::Fault(Violation { code, reason }) => {
                 let is_too_long = code == close::TOO_BIG;
                 let why = format!("{reason} (WebSocket close code {code})");
                 Input::Faulty { client, why, is_too_long }

@@ -243,7 +243,7 @@ mod tests {
     use crate::shell::outbox::tests::written_by;
     use crate::testing::Random;
     use crate::websocket::Role;
-    use crate::websocket::frame::{Decoder, Event, Received};
+    use crate::websocket::frame::{Decoder, FrameEvent, Received};
 
     #[test]
     fn sent_bytes_of_a_frame_are_reported_as_bytes_of_its_line() {
@@ -311,8 +311,8 @@ mod tests {
         let mut pongs = Vec::new();
         while let Some(event) = decoder.next(&mut received) {
             match event {
-                Event::Text { .. } => {}
-                Event::Pong(payload) => pongs.push(payload.to_vec()),
+                FrameEvent::Text { .. } => {}
+                FrameEvent::Pong(payload) => pongs.push(payload.to_vec()),
                 other => panic!("{other:?}"),
             }
         }

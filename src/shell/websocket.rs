@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::framing::Framing;
 use crate::bus::port::{Moment, Reason};
 use crate::websocket::Role;
-use crate::websocket::close::{self, Fault};
+use crate::websocket::close::{self, Violation};
 use crate::websocket::encode;
-use crate::websocket::frame::{Decoder, Event, Received};
+use crate::websocket::frame::{Decoder, FrameEvent, Received};
 
 pub(super) struct WebSocket {
     decoder: Decoder,
@@ -35,7 +35,7 @@ pub(super) enum Ending {
     /// The client has closed it, with this code.
     Left(Option<u16>),
     /// The client has violated the protocol.
-    Fault(Fault),
+    Fault(Violation),
 }
 
 impl WebSocket {
@@ -61,13 +61,13 @@ impl WebSocket {
         let mut received = Received::new(bytes, received);
         while let Some(event) = self.decoder.next(&mut received) {
             match event {
-                Event::Ping(payload) => self.framing.answer(payload),
-                Event::Close { code, .. } => self.ending = Some(Ending::Left(code)),
-                Event::Fault(fault) => self.ending = Some(Ending::Fault(fault)),
+                FrameEvent::Ping(payload) => self.framing.answer(payload),
+                FrameEvent::Close { code, .. } => self.ending = Some(Ending::Left(code)),
+                FrameEvent::Fault(fault) => self.ending = Some(Ending::Fault(fault)),
                 // Binary messages are ignored (ACP's remote transport).
-                Event::Binary { .. } => self.saw_binary = true,
-                Event::Pong(_) => self.heartbeat.awaits_pong = false,
-                Event::Text { .. } => {}
+                FrameEvent::Binary { .. } => self.saw_binary = true,
+                FrameEvent::Pong(_) => self.heartbeat.awaits_pong = false,
+                FrameEvent::Text { .. } => {}
             }
         }
         received.text()
@@ -105,7 +105,7 @@ impl WebSocket {
         self.close_frame.get_or_insert(match self.ending {
             // RFC 6455, section 5.5.1: a close is answered with its own code.
             Some(Ending::Left(code)) => (code, ""),
-            Some(Ending::Fault(Fault { code, reason })) => (Some(code), reason),
+            Some(Ending::Fault(Violation { code, reason })) => (Some(code), reason),
             None => (Some(code), why.name()),
         });
     }

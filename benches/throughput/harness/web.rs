@@ -5,8 +5,8 @@
 
 use std::io::{self, Read, Write};
 
-use stdio_bus_proto::websocket::client::{self, Reading, Request};
-use stdio_bus_proto::websocket::frame::{Decoder, Event, Received};
+use stdio_bus_proto::websocket::client::{self, ServerResponse, UpgradeRequest};
+use stdio_bus_proto::websocket::frame::{Decoder, FrameEvent, Received};
 use stdio_bus_proto::websocket::{Mask, encode};
 
 const MASK: [u8; 4] = [0x9e, 0x37, 0x79, 0xb9];
@@ -15,7 +15,7 @@ const KEY: [u8; 16] = *b"not random today";
 
 /// The request of a handshake.
 pub fn request(port: u16, path: &str) -> io::Result<String> {
-    Ok(Request::new(&format!("127.0.0.1:{port}"), path, KEY, None).map_err(io::Error::other)?.to_string())
+    Ok(UpgradeRequest::new(&format!("127.0.0.1:{port}"), path, KEY, None).map_err(io::Error::other)?.to_string())
 }
 
 /// Whether the response to a handshake is complete.
@@ -24,8 +24,8 @@ pub fn request(port: u16, path: &str) -> io::Result<String> {
 /// The server refused, or sent unexpected bytes.
 pub fn is_accepted(answer: &[u8], has_ended: bool) -> io::Result<bool> {
     match client::read(answer, KEY, has_ended) {
-        Reading::More => Ok(false),
-        Reading::Accepted { length, .. } if length == answer.len() => Ok(true),
+        ServerResponse::More => Ok(false),
+        ServerResponse::Accepted { length, .. } if length == answer.len() => Ok(true),
         other => Err(io::Error::other(format!("the handshake: {other:?}"))),
     }
 }
@@ -90,8 +90,8 @@ pub fn lines<'b>(
     let mut received = Received::new(bytes, received);
     while let Some(event) = decoder.next(&mut received) {
         match event {
-            Event::Ping(payload) => pinged(payload),
-            Event::Text { .. } | Event::Pong(_) => {}
+            FrameEvent::Ping(payload) => pinged(payload),
+            FrameEvent::Text { .. } | FrameEvent::Pong(_) => {}
             other => return Err(io::Error::other(format!("the server says: {other:?}"))),
         }
     }

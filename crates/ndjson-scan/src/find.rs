@@ -99,7 +99,7 @@ pub struct Ambiguous;
 /// Some reader may find another method or other params.
 pub fn name_in_params<'a>(window: &Window<'a>, line: &Line) -> Result<Result<Option<&'a [u8]>, Ambiguous>, Ambiguous> {
     let data = window.data();
-    let mut levels = <[Level; 3]>::default();
+    let mut levels = <[MemberValues; 3]>::default();
     let at = filled(data, line.span.start as usize).filter(|at| data[*at] == b'{').ok_or(Ambiguous)?;
     walk(data, at, &mut levels).ok_or(Ambiguous)?;
     let [outer, middle, inner] = levels;
@@ -119,21 +119,21 @@ pub fn name_in_params<'a>(window: &Window<'a>, line: &Line) -> Result<Result<Opt
 
 /// What readers find under a name.
 #[derive(Clone, Copy, Default)]
-struct Found {
+struct FoundValue {
     value: Span,
     is_ambiguous: bool,
 }
 
 /// Members of a message, of its params, or of the params of these.
 #[derive(Clone, Copy, Default)]
-struct Level {
-    method: Found,
-    params: Found,
-    name: Found,
+struct MemberValues {
+    method: FoundValue,
+    params: FoundValue,
+    name: FoundValue,
 }
 
 /// Notes the members of the object at `at`, and of the params in it as long as there are levels. Returns where it ends.
-fn walk(data: &[u8], at: usize, levels: &mut [Level]) -> Option<usize> {
+fn walk(data: &[u8], at: usize, levels: &mut [MemberValues]) -> Option<usize> {
     let (here, below) = levels.split_first_mut()?;
     let mut at = filled(data, at + 1)?;
     if data[at] == b'}' {
@@ -143,13 +143,13 @@ fn walk(data: &[u8], at: usize, levels: &mut [Level]) -> Option<usize> {
         let key_ends = ends(data, at)?;
         let value = filled(data, filled(data, key_ends)? + 1)?;
         let named = named(&data[at..key_ends]);
-        let enters = matches!(named, Some((Named::Params, true))) && data[value] == b'{' && !below.is_empty();
+        let enters = matches!(named, Some((MemberName::Params, true))) && data[value] == b'{' && !below.is_empty();
         let end = if enters { walk(data, value, below)? } else { value_ends(data, value)? };
         if let Some((named, is_exact)) = named {
             let found = match named {
-                Named::Method => &mut here.method,
-                Named::Params => &mut here.params,
-                Named::Name => &mut here.name,
+                MemberName::Method => &mut here.method,
+                MemberName::Params => &mut here.params,
+                MemberName::Name => &mut here.name,
             };
             found.is_ambiguous |= found.value.is_some() || !is_exact;
             found.value = Span { start: value as u32, end: end as u32 };
@@ -164,20 +164,20 @@ fn walk(data: &[u8], at: usize, levels: &mut [Level]) -> Option<usize> {
 
 /// A name that [`walk`] looks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Named {
+enum MemberName {
     Method,
     Params,
-    Name,
+    MetaName,
 }
 
 /// What a key is for some reader, and whether it is so for all.
 #[inline]
-fn named(key: &[u8]) -> Option<(Named, bool)> {
+fn named(key: &[u8]) -> Option<(MemberName, bool)> {
     let text = &key[1..key.len() - 1];
     let is = |named, name: &[u8]| text.eq_ignore_ascii_case(name).then_some((named, text == name));
     match text.len() {
-        4 => is(Named::Name, b"name"),
-        6 => is(Named::Method, b"method").or_else(|| is(Named::Params, b"params")),
+        4 => is(MemberName::Name, b"name"),
+        6 => is(MemberName::Method, b"method").or_else(|| is(MemberName::Params, b"params")),
         7..=36 if text.iter().any(|byte| *byte == b'\\' || !byte.is_ascii()) => named_otherwise(key),
         _ => None,
     }
@@ -185,11 +185,11 @@ fn named(key: &[u8]) -> Option<(Named, bool)> {
 
 /// The same for a key with an escape, or with a letter that counts as one of ASCII: a long s.
 #[cold]
-fn named_otherwise(key: &[u8]) -> Option<(Named, bool)> {
+fn named_otherwise(key: &[u8]) -> Option<(MemberName, bool)> {
     let decoded = decoded(key)?;
     let text = core::str::from_utf8(&decoded).ok()?;
     let folded = |letter: char| if letter == '\u{17f}' { 's' } else { letter.to_ascii_lowercase() };
-    let names = [(Named::Name, "name"), (Named::Method, "method"), (Named::Params, "params")];
+    let names = [(MemberName::Name, "name"), (MemberName::Method, "method"), (MemberName::Params, "params")];
     let (named, name) = names.into_iter().find(|(_, name)| text.chars().map(folded).eq(name.chars()))?;
     Some((named, text == name))
 }

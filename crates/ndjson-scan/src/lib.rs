@@ -72,7 +72,7 @@ use isa::Isa;
 use isa::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use isa::{avx2::Avx2, avx512::Avx512};
-use reference::{Machine, Verdict};
+use reference::{LineVerdict, Machine};
 
 /// Bytes that must be readable before the first and after the last received byte of a [`Window`]. Their values do not
 /// matter.
@@ -302,7 +302,7 @@ impl Fault {
 
 /// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ScanResult {
     /// Every complete line was returned.
     More,
     /// The batch is full, or [`MOST_DOUBTFUL`] bytes were read one by one: take its lines and scan again with the same
@@ -412,7 +412,7 @@ impl Scanner {
     /// reported since, and hold at least the bytes it held then. The first line that is not a message ends the scan for
     /// good: each further call finds it again.
     #[inline]
-    pub fn scan(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+    pub fn scan(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> ScanResult {
         debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was dropped");
         let scan = fast::Scan { scratch: &mut self.scratch, partial, window, lines };
         match self.engine {
@@ -526,18 +526,18 @@ impl Partial {
     }
 
     #[inline(never)]
-    fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+    fn scan_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> ScanResult {
         while lines.len() < BATCH {
             if let Some(outcome) = self.read_by_byte(window, lines) {
                 return outcome;
             }
         }
-        Outcome::Full
+        ScanResult::Full
     }
 
     /// Reads one line byte by byte, resuming where the last call for it stopped, and at most as many bytes as are
     /// left of [`MOST_DOUBTFUL`]. `None` means that it was returned or was blank; the next line is not begun.
-    fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
+    fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Option<ScanResult> {
         let (data, start) = (window.data(), self.consumed);
         let machine = self.machine.get_or_insert_default();
         if !self.is_amid_a_line {
@@ -548,27 +548,27 @@ impl Partial {
         let limit = data.len().min(self.scanned + self.left as usize);
         let verdict = machine.read(&data[start..limit], self.scanned - start);
         let end = match verdict {
-            Verdict::Unfinished => limit,
-            Verdict::Malformed { at, .. } => start + at,
-            Verdict::Line { length } | Verdict::Blank { length } => start + length,
+            LineVerdict::Unfinished => limit,
+            LineVerdict::Malformed { at, .. } => start + at,
+            LineVerdict::Line { length } | LineVerdict::Blank { length } => start + length,
         };
         let read = end.saturating_sub(self.scanned);
         self.looked_at += read as u64;
         self.left = self.left.saturating_sub(read as u32);
         let length = match verdict {
-            Verdict::Unfinished => {
+            LineVerdict::Unfinished => {
                 self.scanned = limit;
-                return Some(if limit < data.len() { Outcome::Full } else { Outcome::More });
+                return Some(if limit < data.len() { ScanResult::Full } else { ScanResult::More });
             }
-            Verdict::Malformed { at, fault } => {
+            LineVerdict::Malformed { at, fault } => {
                 self.scanned = start + at;
-                return Some(Outcome::Malformed { line: start, at: start + at, fault });
+                return Some(ScanResult::Malformed { line: start, at: start + at, fault });
             }
-            Verdict::Line { length } => {
+            LineVerdict::Line { length } => {
                 lines.push(machine.line(start, length));
                 length
             }
-            Verdict::Blank { length } => length,
+            LineVerdict::Blank { length } => length,
         };
         self.consumed = start + length + 1;
         self.restart();

@@ -18,7 +18,7 @@ pub struct Meta {
 
 /// A member of `_meta` that names a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum MetaName {
     Progress,
     Subscription,
 }
@@ -27,7 +27,7 @@ pub(super) enum Name {
 const PROGRESS: &[u8; 15] = b"\"progressToken\"";
 const SUBSCRIPTION: &[u8; 40] = b"\"io.modelcontextprotocol/subscriptionId\"";
 
-impl Name {
+impl MetaName {
     /// Which name a decoded key is.
     pub(super) fn named(key: &[u8]) -> Option<Self> {
         let is = |quoted: &[u8]| *key == quoted[1..quoted.len() - 1];
@@ -104,15 +104,15 @@ impl Meta {
     ) -> Self {
         let (mut meta, mut seen) = (Self::default(), [false; 2]);
         for (key, place) in members {
-            let Some(name) = Name::of(window, key) else { continue };
+            let Some(name) = MetaName::of(window, key) else { continue };
             if core::mem::replace(&mut seen[name as usize], true) {
                 meta.twice = key.start;
             }
             let value = value(place);
             if matches!(window.byte(value.start as usize), b'"' | b'-' | b'0'..=b'9') {
                 match name {
-                    Name::Progress => meta.progress = value,
-                    Name::Subscription => meta.subscription = value,
+                    MetaName::Progress => meta.progress = value,
+                    MetaName::Subscription => meta.subscription = value,
                 }
             }
         }

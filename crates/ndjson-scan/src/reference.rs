@@ -5,14 +5,14 @@
 //! any size. A byte that makes the line malformed leaves the machine unchanged.
 
 use super::member::Member;
-use super::meta::{Meta, Name};
+use super::meta::{Meta, MetaName};
 use super::string::plain;
 use super::{Fault, Line, MAX_WRAPPED_DEPTH, Span};
 use alloc::vec::Vec;
 
 /// The result of reading the bytes of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum LineVerdict {
     /// No newline yet, and no fault.
     Unfinished,
     /// `length` bytes of white space before the newline.
@@ -25,14 +25,14 @@ pub(super) enum Verdict {
 
 /// What may come next.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum State {
+enum Expected {
     /// The object that is the line.
     #[default]
     Start,
     /// A key or the end of the object.
     FirstKey,
     /// A key.
-    Key,
+    KeyPrefix,
     /// The colon after a key.
     Colon,
     /// A value or the end of the array.
@@ -75,9 +75,9 @@ enum State {
 const KEY: usize = 39;
 
 /// The beginning of a key.
-struct Key([u8; KEY]);
+struct KeyPrefix([u8; KEY]);
 
-impl Default for Key {
+impl Default for KeyPrefix {
     fn default() -> Self {
         Self([0; KEY])
     }
@@ -89,7 +89,7 @@ const META_DEPTH: usize = 3;
 /// The state of one line.
 #[derive(Default)]
 pub(super) struct Machine {
-    state: State,
+    state: Expected,
     /// Open containers.
     depth: usize,
     /// Maximum number of open containers; more are a fault.
@@ -99,7 +99,7 @@ pub(super) struct Machine {
     /// The string being read is a key.
     in_key: bool,
     /// The first bytes of the key being read, decoded, if this place can hold a routing key.
-    key: Key,
+    key: KeyPrefix,
     key_length: usize,
     /// The hex digits of the escape being read.
     code: u32,
@@ -122,7 +122,7 @@ pub(super) struct Machine {
     /// The names that were seen in it.
     named: [bool; 2],
     /// The name that the next value belongs to, or the value being read.
-    name: Option<Name>,
+    name: Option<MetaName>,
     /// Where the key being read begins.
     key_at: usize,
 }
@@ -137,10 +137,10 @@ impl Machine {
     }
 
     /// Reads `bytes`, which begin with the line, from `from` on; the bytes before were read already.
-    pub(super) fn read(&mut self, bytes: &[u8], from: usize) -> Verdict {
+    pub(super) fn read(&mut self, bytes: &[u8], from: usize) -> LineVerdict {
         let mut at = from;
         while at < bytes.len() {
-            if self.state == State::Text && !self.in_key {
+            if self.state == Expected::Text && !self.in_key {
                 at += bytes[at..].iter().take_while(|&&byte| is_plain(byte)).count();
                 if at == bytes.len() {
                     break;
@@ -149,17 +149,17 @@ impl Machine {
             let byte = bytes[at];
             if byte == b'\n' {
                 match self.state {
-                    State::Start => return Verdict::Blank { length: at },
-                    State::End => return Verdict::Line { length: at },
+                    Expected::Start => return LineVerdict::Blank { length: at },
+                    Expected::End => return LineVerdict::Line { length: at },
                     // White space, but the line ends before its object does.
                     _ => {
                         let fault = self.unfinished();
-                        return Verdict::Malformed { at, fault };
+                        return LineVerdict::Malformed { at, fault };
                     }
                 }
             }
             if let Err(fault) = self.step(byte, at) {
-                return Verdict::Malformed { at, fault };
+                return LineVerdict::Malformed { at, fault };
             }
             if self.after_return {
                 self.line.flags |= Line::LONE_RETURN;
@@ -168,7 +168,7 @@ impl Machine {
             self.after_return = byte == b'\r';
             at += 1;
         }
-        Verdict::Unfinished
+        LineVerdict::Unfinished
     }
 
     /// The line, found valid and `length` bytes long, where it begins at `start`.
@@ -178,27 +178,29 @@ impl Machine {
 
     /// Why a newline is not allowed here.
     fn unfinished(&self) -> Fault {
-        if matches!(self.state, State::Continuation(..)) { Fault::Utf8 } else { Fault::Syntax }
+        if matches!(self.state, Expected::Continuation(..)) { Fault::Utf8 } else { Fault::Syntax }
     }
 
     fn step(&mut self, byte: u8, at: usize) -> Result<(), Fault> {
-        use State::*;
+        use Expected::*;
         self.state = match self.state {
-            Start | FirstKey | Key | Colon | FirstValue | Value | AfterValue | End if is_space(byte) => self.state,
+            Start | FirstKey | KeyPrefix | Colon | FirstValue | Value | AfterValue | End if is_space(byte) => {
+                self.state
+            }
             Start => match byte {
                 b'{' => self.open(true)?,
                 b'[' | b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => return Err(Fault::NotAnObject),
                 _ => return Err(Fault::Syntax),
             },
             FirstKey if byte == b'}' => self.close(true)?,
-            FirstKey | Key if byte == b'"' => self.open_key(at),
+            FirstKey | KeyPrefix if byte == b'"' => self.open_key(at),
             Colon if byte == b':' => Value,
             FirstValue if byte == b']' => self.close(false)?,
             FirstValue | Value => self.value(byte, at)?,
             AfterValue => match byte {
                 b',' => {
                     self.member = Member::Other;
-                    if self.in_object() { Key } else { Value }
+                    if self.in_object() { KeyPrefix } else { Value }
                 }
                 b'}' | b']' => self.close(byte == b'}')?,
                 _ => return Err(Fault::Syntax),
@@ -235,46 +237,46 @@ impl Machine {
     }
 
     /// The byte after a backslash.
-    fn escape(&mut self, byte: u8) -> Result<State, Fault> {
+    fn escape(&mut self, byte: u8) -> Result<Expected, Fault> {
         match byte {
             b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
                 self.push_key(plain(byte));
-                Ok(State::Text)
+                Ok(Expected::Text)
             }
             b'u' => {
                 self.code = 0;
-                Ok(State::Hex(4))
+                Ok(Expected::Hex(4))
             }
             _ => Err(Fault::Syntax),
         }
     }
 
     /// One hex digit of an escape; `left` remain, this one included.
-    fn hex(&mut self, byte: u8, left: u8) -> Result<State, Fault> {
+    fn hex(&mut self, byte: u8, left: u8) -> Result<Expected, Fault> {
         let digit = (byte as char).to_digit(16).ok_or(Fault::Syntax)?;
         self.code = self.code << 4 | digit;
         if left > 1 {
-            return Ok(State::Hex(left - 1));
+            return Ok(Expected::Hex(left - 1));
         }
         // Routing keys are ASCII: any other character only has to make the key differ.
         self.push_key(if self.code < 0x80 { self.code as u8 } else { 0xFF });
-        Ok(State::Text)
+        Ok(Expected::Text)
     }
 
     /// The first byte of a value.
-    fn value(&mut self, byte: u8, at: usize) -> Result<State, Fault> {
+    fn value(&mut self, byte: u8, at: usize) -> Result<Expected, Fault> {
         let next = match byte {
             b'{' | b'[' => self.open(byte == b'{')?,
             b'"' => {
                 self.in_key = false;
-                State::Text
+                Expected::Text
             }
-            b'-' => State::Minus,
-            b'0' => State::Zero,
-            b'1'..=b'9' => State::Integer,
-            b't' => State::Word(b"rue"),
-            b'f' => State::Word(b"alse"),
-            b'n' => State::Word(b"ull"),
+            b'-' => Expected::Minus,
+            b'0' => Expected::Zero,
+            b'1'..=b'9' => Expected::Integer,
+            b't' => Expected::Word(b"rue"),
+            b'f' => Expected::Word(b"alse"),
+            b'n' => Expected::Word(b"ull"),
             _ => return Err(Fault::Syntax),
         };
         self.token = at;
@@ -307,8 +309,8 @@ impl Machine {
     fn end_token(&mut self, end: usize) {
         let span = Span { start: self.token as u32, end: end as u32 };
         match self.name.take() {
-            Some(Name::Progress) => self.line.meta.progress = span,
-            Some(Name::Subscription) => self.line.meta.subscription = span,
+            Some(MetaName::Progress) => self.line.meta.progress = span,
+            Some(MetaName::Subscription) => self.line.meta.subscription = span,
             None => {}
         }
         match self.member {
@@ -327,43 +329,43 @@ impl Machine {
         self.member = Member::Other;
     }
 
-    fn text(&mut self, byte: u8, at: usize) -> Result<State, Fault> {
+    fn text(&mut self, byte: u8, at: usize) -> Result<Expected, Fault> {
         Ok(match byte {
             b'"' if self.in_key => {
                 self.end_key()?;
-                State::Colon
+                Expected::Colon
             }
             b'"' => {
                 self.end_token(at + 1);
-                State::AfterValue
+                Expected::AfterValue
             }
-            b'\\' => State::Escape,
+            b'\\' => Expected::Escape,
             0x00..=0x1F => return Err(Fault::Syntax),
             0x20..=0x7F => {
                 self.push_key(byte);
-                State::Text
+                Expected::Text
             }
             _ => {
                 self.push_key(byte);
                 // Well-formed sequences by table 3-7 of the Unicode standard.
                 match byte {
-                    0xC2..=0xDF => State::Continuation(1, 0x80, 0xBF),
-                    0xE0 => State::Continuation(2, 0xA0, 0xBF),
-                    0xED => State::Continuation(2, 0x80, 0x9F),
-                    0xE1..=0xEF => State::Continuation(2, 0x80, 0xBF),
-                    0xF0 => State::Continuation(3, 0x90, 0xBF),
-                    0xF1..=0xF3 => State::Continuation(3, 0x80, 0xBF),
-                    0xF4 => State::Continuation(3, 0x80, 0x8F),
+                    0xC2..=0xDF => Expected::Continuation(1, 0x80, 0xBF),
+                    0xE0 => Expected::Continuation(2, 0xA0, 0xBF),
+                    0xED => Expected::Continuation(2, 0x80, 0x9F),
+                    0xE1..=0xEF => Expected::Continuation(2, 0x80, 0xBF),
+                    0xF0 => Expected::Continuation(3, 0x90, 0xBF),
+                    0xF1..=0xF3 => Expected::Continuation(3, 0x80, 0xBF),
+                    0xF4 => Expected::Continuation(3, 0x80, 0x8F),
                     _ => return Err(Fault::Utf8),
                 }
             }
         })
     }
 
-    fn open_key(&mut self, at: usize) -> State {
+    fn open_key(&mut self, at: usize) -> Expected {
         (self.in_key, self.key_at) = (true, at);
         self.key_length = 0;
-        State::Text
+        Expected::Text
     }
 
     fn open_meta(&mut self) {
@@ -380,7 +382,7 @@ impl Machine {
     fn end_key(&mut self) -> Result<(), Fault> {
         let name = &self.key.0[..self.key_length];
         if self.in_meta && self.depth == META_DEPTH {
-            self.name = Name::named(name);
+            self.name = MetaName::named(name);
             if self.name.is_some_and(|name| core::mem::replace(&mut self.named[name as usize], true)) {
                 self.line.meta.twice = self.key_at as u32;
             }
@@ -409,7 +411,7 @@ impl Machine {
         Ok(())
     }
 
-    fn open(&mut self, object: bool) -> Result<State, Fault> {
+    fn open(&mut self, object: bool) -> Result<Expected, Fault> {
         if self.depth == self.max_depth {
             return Err(Fault::Depth);
         }
@@ -428,16 +430,16 @@ impl Machine {
             self.objects[word] &= !bit;
         }
         self.depth += 1;
-        Ok(if object { State::FirstKey } else { State::FirstValue })
+        Ok(if object { Expected::FirstKey } else { Expected::FirstValue })
     }
 
-    fn close(&mut self, object: bool) -> Result<State, Fault> {
+    fn close(&mut self, object: bool) -> Result<Expected, Fault> {
         if self.in_object() != object {
             return Err(Fault::Syntax);
         }
         self.depth -= 1;
         self.in_meta &= self.depth >= META_DEPTH;
-        Ok(if self.depth == 0 { State::End } else { State::AfterValue })
+        Ok(if self.depth == 0 { Expected::End } else { Expected::AfterValue })
     }
 
     /// Whether the innermost open container is an object.

@@ -10,13 +10,13 @@ const SHORT: usize = 16 * BLOCK;
 /// Progress through one value, which may arrive in pieces of any size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SkipValue {
-    state: State,
+    state: SkipState,
     /// Arrays and objects that are open.
     depth: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum SkipState {
     /// Before its first byte.
     #[default]
     Begin,
@@ -62,7 +62,7 @@ impl SkipValue {
     fn read_with<I: Isa>(&mut self, isa: I, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
-            if let State::Nested | State::Text = self.state
+            if let SkipState::Nested | SkipState::Text = self.state
                 && let Some(block) = bytes[at..].first_chunk()
             {
                 if let Some(length) = self.read_block(isa, block) {
@@ -80,7 +80,7 @@ impl SkipValue {
 
     /// Whether the byte that has ended the value belongs to it.
     fn owns_last(self, byte: u8) -> bool {
-        byte != b'\n' && self.state == State::Over
+        byte != b'\n' && self.state == SkipState::Over
     }
 
     /// Reads a byte. Returns whether the value has ended, with it or before it.
@@ -89,27 +89,27 @@ impl SkipValue {
             return true;
         }
         self.state = match (self.state, byte) {
-            (State::Text, b'\\') => State::Escape,
-            (State::Text, b'"') => State::Nested,
-            (State::Text | State::Escape, _) => State::Text,
-            (State::Nested, b'}' | b']') => {
+            (SkipState::Text, b'\\') => SkipState::Escape,
+            (SkipState::Text, b'"') => SkipState::Nested,
+            (SkipState::Text | SkipState::Escape, _) => SkipState::Text,
+            (SkipState::Nested, b'}' | b']') => {
                 self.depth = self.depth.saturating_sub(1);
-                State::Nested
+                SkipState::Nested
             }
-            (State::Begin | State::Nested, b'"') => State::Text,
-            (State::Begin | State::Nested, b'{' | b'[') => {
+            (SkipState::Begin | SkipState::Nested, b'"') => SkipState::Text,
+            (SkipState::Begin | SkipState::Nested, b'{' | b'[') => {
                 self.depth += 1;
-                State::Nested
+                SkipState::Nested
             }
-            (State::Nested, _) => State::Nested,
-            (State::Begin | State::Scalar, b'}' | b']' | b',' | b' ' | b'\t' | b'\r') => return true,
-            (State::Begin | State::Scalar, _) => State::Scalar,
-            (State::Over, _) => return true,
+            (SkipState::Nested, _) => SkipState::Nested,
+            (SkipState::Begin | SkipState::Scalar, b'}' | b']' | b',' | b' ' | b'\t' | b'\r') => return true,
+            (SkipState::Begin | SkipState::Scalar, _) => SkipState::Scalar,
+            (SkipState::Over, _) => return true,
         };
-        if self.state == State::Nested && self.depth == 0 {
-            self.state = State::Over;
+        if self.state == SkipState::Nested && self.depth == 0 {
+            self.state = SkipState::Over;
         }
-        self.state == State::Over
+        self.state == SkipState::Over
     }
 
     /// Reads a block of an array, an object or a string. Returns how many of its bytes belong to the value, once it has
@@ -128,7 +128,7 @@ impl SkipValue {
             quotes &= !((EVEN ^ (sum << 1)) & after);
             is_escape_left = carry;
         }
-        let in_text = isa.parity(quotes) ^ if self.state == State::Text { u64::MAX } else { 0 };
+        let in_text = isa.parity(quotes) ^ if self.state == SkipState::Text { u64::MAX } else { 0 };
         if backslashes & !in_text != 0 {
             // It is not JSON; the byte after it is no escape.
             return bytes
@@ -142,14 +142,14 @@ impl SkipValue {
         };
         let newline = (newlines != 0).then(|| newlines.trailing_zeros() as usize);
         if let Some(end) = end.filter(|end| newline.is_none_or(|newline| *end < newline)) {
-            self.state = State::Over;
+            self.state = SkipState::Over;
             return Some(end + 1);
         }
         let is_in_text = in_text >> (BLOCK - 1) != 0;
         self.state = match is_in_text {
-            true if is_escape_left => State::Escape,
-            true => State::Text,
-            false => State::Nested,
+            true if is_escape_left => SkipState::Escape,
+            true => SkipState::Text,
+            false => SkipState::Nested,
         };
         newline
     }

@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use std::hint::black_box;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
-use stdio_bus::scan::{BATCH, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Window};
+use stdio_bus::scan::{BATCH, InstructionSet, Line, PAD, Partial, ScanResult, Scanner, Window};
 use stdio_bus_sim::corpus::{self, Corpus};
 
 /// Bytes per read.
@@ -172,9 +172,9 @@ fn scan(scanner: &mut Scanner, batch: &mut Vec<Line>, padded: &[u8], reads: impl
             black_box(&batch[..]);
             batch.clear();
             match outcome {
-                Outcome::More => break,
-                Outcome::Full => {}
-                Outcome::Malformed { .. } => return lines,
+                ScanResult::More => break,
+                ScanResult::Full => {}
+                ScanResult::Malformed { .. } => return lines,
             }
         }
         start += partial.consume();

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use ndjson_scan::{Line, Outcome, PAD, Partial, Scanner, Span, Window};
+use ndjson_scan::{Line, PAD, Partial, ScanResult, Scanner, Span, Window};
 
 use super::ended::{Ended, RequestEnd, note_waiting};
 use super::fleet::pool::Pools;
@@ -70,7 +70,7 @@ impl Intake {
         end: &mut Endpoint,
         now: Moment,
         bytes: usize,
-        outcome: Outcome,
+        outcome: ScanResult,
         lines: usize,
         limit: usize,
     ) -> Option<Received> {
@@ -79,7 +79,7 @@ impl Intake {
             self.fast_lines += lines as u64;
         }
         let is_too_long = end.stream.unfinished(bytes) > limit;
-        if lines < self.batch.len() || is_too_long || matches!(outcome, Outcome::Malformed { .. }) {
+        if lines < self.batch.len() || is_too_long || matches!(outcome, ScanResult::Malformed { .. }) {
             return None;
         }
         take_lines(end, now, &self.batch);
@@ -87,7 +87,7 @@ impl Intake {
     }
 
     /// The next lines of a client, all of which are refused.
-    pub(super) fn find_lines(&mut self, client: &mut Client, window: Window<'_>) -> Outcome {
+    pub(super) fn find_lines(&mut self, client: &mut Client, window: Window<'_>) -> ScanResult {
         client.end_mut().stream.find_lines(&mut self.scanner, window, &mut self.batch)
     }
 
@@ -314,7 +314,7 @@ impl Bus {
         &mut self,
         from: Peer,
         window: Window<'_>,
-        outcome: Outcome,
+        outcome: ScanResult,
         mut lines: usize,
     ) -> Received {
         let (batch, first) = (core::mem::take(&mut self.intake.batch), lines);
@@ -357,12 +357,12 @@ impl Bus {
             let unfinished = self.ctx.peer_end(from).map_or(0, |end| end.stream.unfinished(bytes));
             flow = match outcome {
                 // Read in pieces, it would have been too long before the fault was seen.
-                Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => {
+                ScanResult::Malformed { line, .. } if length_of_line(window, line) > limit => {
                     self.line_too_long(from, window, line)
                 }
-                Outcome::Malformed { line, at, fault } => self.malformed(from, window, line, at, fault),
-                Outcome::More if unfinished > limit => self.line_too_long(from, window, bytes - unfinished),
-                Outcome::More | Outcome::Full => Flow::Next,
+                ScanResult::Malformed { line, at, fault } => self.malformed(from, window, line, at, fault),
+                ScanResult::More if unfinished > limit => self.line_too_long(from, window, bytes - unfinished),
+                ScanResult::More | ScanResult::Full => Flow::Next,
             };
         }
         self.ctx.out.side(from).lines_in += (lines - first) as u64;

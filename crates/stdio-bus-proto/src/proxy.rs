@@ -24,7 +24,7 @@ const FIXED: usize = 16;
 
 /// What the first bytes of a connection contain.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum HeaderReading {
     /// A prefix of a possible header.
     More,
     /// A header, possibly followed by the client's bytes.
@@ -51,40 +51,42 @@ pub struct Header {
 }
 
 /// Reads the bytes received so far.
-pub fn read(bytes: &[u8]) -> Reading {
+pub fn read(bytes: &[u8]) -> HeaderReading {
     let begins = |signature: &[u8]| signature.starts_with(&bytes[..bytes.len().min(signature.len())]);
     if begins(TEXT) {
         text(bytes)
     } else if begins(BINARY) {
         binary(bytes)
     } else {
-        Reading::Other
+        HeaderReading::Other
     }
 }
 
-fn text(bytes: &[u8]) -> Reading {
+fn text(bytes: &[u8]) -> HeaderReading {
     let longest = &bytes[..bytes.len().min(LONGEST_TEXT)];
     match memchr::memchr(b'\n', longest) {
         Some(end) if has_ports_of_digits(&bytes[..end]) => parse(&bytes[..=end]),
-        Some(_) => Reading::Malformed(MALFORMED),
-        None if longest.len() == LONGEST_TEXT => Reading::Malformed("its PROXY header has no end of line in 107 bytes"),
-        None => Reading::More,
+        Some(_) => HeaderReading::Malformed(MALFORMED),
+        None if longest.len() == LONGEST_TEXT => {
+            HeaderReading::Malformed("its PROXY header has no end of line in 107 bytes")
+        }
+        None => HeaderReading::More,
     }
 }
 
-fn binary(bytes: &[u8]) -> Reading {
-    let Some(&[.., command, _, high, low]) = bytes.first_chunk::<FIXED>() else { return Reading::More };
+fn binary(bytes: &[u8]) -> HeaderReading {
+    let Some(&[.., command, _, high, low]) = bytes.first_chunk::<FIXED>() else { return HeaderReading::More };
     let length = FIXED + usize::from(u16::from_be_bytes([high, low]));
     if length > LONGEST {
-        return Reading::Malformed("its PROXY header is longer than 4096 bytes");
+        return HeaderReading::Malformed("its PROXY header is longer than 4096 bytes");
     }
-    let Some(header) = bytes.get(..length) else { return Reading::More };
+    let Some(header) = bytes.get(..length) else { return HeaderReading::More };
     match command {
         // The family and addresses are ignored.
-        0x20 => Reading::Header(Header { length, source: None, is_own: true, names: Names::default() }),
+        0x20 => HeaderReading::Header(Header { length, source: None, is_own: true, names: Names::default() }),
         0x21 if fields_of(header).is_some_and(are_whole) => parse(header),
-        0x21 => Reading::Malformed(MALFORMED),
-        _ => Reading::Malformed("its PROXY header has an unknown version or command"),
+        0x21 => HeaderReading::Malformed(MALFORMED),
+        _ => HeaderReading::Malformed("its PROXY header has an unknown version or command"),
     }
 }
 
@@ -128,18 +130,18 @@ fn fields_of(header: &[u8]) -> Option<&[u8]> {
 }
 
 /// Parses a complete header.
-fn parse(bytes: &[u8]) -> Reading {
+fn parse(bytes: &[u8]) -> HeaderReading {
     match ProxyHeader::parse(bytes, ParseConfig::default()) {
         Ok((header, length)) if length == bytes.len() => {
             let address = header.proxied_address().filter(|address| address.protocol == Protocol::Stream);
-            Reading::Header(Header {
+            HeaderReading::Header(Header {
                 length,
                 source: address.map(|address| address.source),
                 is_own: bytes.starts_with(TEXT) && address.is_none(),
                 names: names(header.tlvs()),
             })
         }
-        Ok(_) | Err(_) => Reading::Malformed(MALFORMED),
+        Ok(_) | Err(_) => HeaderReading::Malformed(MALFORMED),
     }
 }
 
@@ -193,14 +195,14 @@ mod tests {
 
     fn header(bytes: &[u8]) -> Header {
         match read(bytes) {
-            Reading::Header(header) => header,
+            HeaderReading::Header(header) => header,
             other => panic!("{other:?}: {}", bytes.escape_ascii()),
         }
     }
 
     fn wrong(bytes: &[u8]) -> &'static str {
         match read(bytes) {
-            Reading::Malformed(why) => why,
+            HeaderReading::Malformed(why) => why,
             other => panic!("{other:?}: {}", bytes.escape_ascii()),
         }
     }
@@ -242,7 +244,7 @@ mod tests {
     fn every_prefix_of_a_header_needs_more_and_bytes_after_it_are_left() {
         for bytes in headers() {
             for end in 0..bytes.len() {
-                assert_eq!(read(&bytes[..end]), Reading::More, "{}", bytes[..end].escape_ascii());
+                assert_eq!(read(&bytes[..end]), HeaderReading::More, "{}", bytes[..end].escape_ascii());
             }
             for rest in [&b"{\"id\":1}\n"[..], b"\n", b"\r\n\r\n", b"PROXY UNKNOWN\r\n", &[0; 5000]] {
                 assert_eq!(header(&[&bytes, rest].concat()), header(&bytes));
@@ -254,8 +256,8 @@ mod tests {
     #[test]
     fn names_of_the_client_are_read_if_the_proxy_vouches_for_them() {
         let names = header(&headers()[5]).names;
-        let told = [&names.common_name, &names.server_name, &names.unique_id].map(|name| name.as_deref());
-        assert_eq!(told, [Some("alice"), Some("bus.example"), Some("A1")]);
+        let seen = [&names.common_name, &names.server_name, &names.unique_id].map(|name| name.as_deref());
+        assert_eq!(seen, [Some("alice"), Some("bus.example"), Some("A1")]);
         let name = |ssl| header(&binary("192.0.2.7:1", "192.0.2.1:2", [ssl])).names.common_name;
         assert_eq!(name(ssl(0, true, "bob")).as_deref(), Some("bob"));
         assert_eq!((name(ssl(19, true, "mallory")), name(ssl(0, false, "mallory"))), (None, None));
@@ -276,7 +278,7 @@ mod tests {
     #[test]
     fn a_non_header_is_detected_at_the_first_differing_byte() {
         for bytes in [&b"{"[..], b"P{", b"PROXX", b"PROXYX", b"\r\n\r\n{", b"\n", b"GET /", b"\0"] {
-            assert_eq!(read(bytes), Reading::Other, "{}", bytes.escape_ascii());
+            assert_eq!(read(bytes), HeaderReading::Other, "{}", bytes.escape_ascii());
         }
     }
 

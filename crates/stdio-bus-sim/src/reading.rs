@@ -1,6 +1,6 @@
 //! A connection as the scanner sees it: bytes that arrive in pieces, between pads with arbitrary content.
 
-use crate::scan::{BATCH, Fault, InstructionSet, Line, Meta, Outcome, PAD, Partial, Scanner, Span, Window};
+use crate::scan::{BATCH, Fault, InstructionSet, Line, Meta, PAD, Partial, ScanResult, Scanner, Span, Window};
 
 /// Every instruction set that this machine can run.
 pub(super) fn sets() -> Vec<InstructionSet> {
@@ -41,9 +41,9 @@ pub(super) fn read(scanner: &mut Scanner, stream: &[u8], cuts: &[usize], garbage
                 reading.lines.push(counted_from(line, dropped));
             }
             match outcome {
-                Outcome::More => break,
-                Outcome::Full => {}
-                Outcome::Malformed { line, at, fault } => {
+                ScanResult::More => break,
+                ScanResult::Full => {}
+                ScanResult::Malformed { line, at, fault } => {
                     assert!(line <= at && at < window.data().len(), "{line} {at}");
                     assert_eq!(line, partial.consumed());
                     reading.malformed = Some((dropped + line, fault));

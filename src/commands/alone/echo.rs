@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::scan::{BATCH, Fault, Line, Outcome, PAD, Partial, Scanner, SkipValue, Window, is_decoded};
+use crate::scan::{BATCH, Fault, Line, PAD, Partial, ScanResult, Scanner, SkipValue, Window, is_decoded};
 
 /// Minimum room for a read.
 const BLOCK: usize = 256 * 1024;
@@ -122,9 +122,9 @@ impl Echo {
                 answer(window, &line, &mut self.answers);
             }
             match outcome {
-                Outcome::Full => {}
-                Outcome::More => break,
-                Outcome::Malformed { line, fault, .. } => {
+                ScanResult::Full => {}
+                ScanResult::More => break,
+                ScanResult::Malformed { line, fault, .. } => {
                     complain(log, why(fault), &window.data()[line..]);
                     start += line;
                     self.skipping = true;

@@ -27,7 +27,7 @@ use crate::bus::port::{Input, ListenerId, Moment, Origin, Peer, Place, Reason};
 use crate::http1::{Error, Limits, Method, Request, RequestReader, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
-use crate::proxy::{self, Header, Reading};
+use crate::proxy::{self, Header, HeaderReading};
 use crate::websocket::{HEALTH, request};
 
 /// Time limit for a PROXY header. A proxy sends it in the first packet; one packet may be lost.
@@ -152,9 +152,11 @@ impl<I: Io> Shell<I> {
         let connection = &self.reactor.connections[AsHttp(slot)];
         let is_believed = self.bus.view().awaits_header(connection.listener, connection.origin.place);
         let why = match proxy::read(&bytes[..bytes.len().min(proxy::LONGEST)]) {
-            Reading::More => return 0,
-            Reading::Header(_) if !is_believed => "it was taken out of proxy.from before its PROXY header was complete",
-            Reading::Header(header) => {
+            HeaderReading::More => return 0,
+            HeaderReading::Header(_) if !is_believed => {
+                "it was taken out of proxy.from before its PROXY header was complete"
+            }
+            HeaderReading::Header(header) => {
                 let length = header.length;
                 let connection = &mut self.reactor.connections[AsHttp(slot)];
                 connection.origin = origin(connection.origin.place, header);
@@ -164,8 +166,8 @@ impl<I: Io> Shell<I> {
                 self.introduced(now, slot, &bytes[length..]);
                 return length;
             }
-            Reading::Malformed(why) => why,
-            Reading::Other => {
+            HeaderReading::Malformed(why) => why,
+            HeaderReading::Other => {
                 "it does not begin with a PROXY header; let the proxy send one, or take its address out of proxy.from"
             }
         };

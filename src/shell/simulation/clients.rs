@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::lines::{LONGEST_TEXT, Pulled, Request, lines, number, pull, push, shown, token};
 use crate::bus::port::Reason;
 use crate::testing::Random;
-use crate::websocket::frame::{Decoder, Event, Received};
+use crate::websocket::frame::{Decoder, FrameEvent, Received};
 use crate::websocket::{Mask, Role, encode};
 
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -163,10 +163,10 @@ impl Frames {
         let mut pings = Vec::new();
         while let Some(event) = self.decoder.next(&mut received) {
             match event {
-                Event::Text { .. } => {}
-                Event::Pong(payload) => assert_eq!(payload, b"are you there"),
-                Event::Ping(payload) => pings.push(payload.to_vec()),
-                Event::Close { code, .. } => {
+                FrameEvent::Text { .. } => {}
+                FrameEvent::Pong(payload) => assert_eq!(payload, b"are you there"),
+                FrameEvent::Ping(payload) => pings.push(payload.to_vec()),
+                FrameEvent::Close { code, .. } => {
                     assert!(matches!(code, Some(1000..=1002 | 1007..=1009 | 1013)), "{code:?}");
                     *verdict = code.map(Verdict::Code);
                     is_over = true;

@@ -23,7 +23,7 @@ const NAMES: [&[u8]; 11] = [
 /// What a key must look like to match one name, its quotes included.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
-struct Entry {
+struct KnownKey {
     /// Its first eight bytes, and which bits of them count.
     word: u64,
     mask: u64,
@@ -32,10 +32,10 @@ struct Entry {
     tail_from: u64,
 }
 
-const EMPTY: Entry = Entry { word: u64::MAX, mask: 0, tail: 0, tail_from: 0 };
+const EMPTY: KnownKey = KnownKey { word: u64::MAX, mask: 0, tail: 0, tail_from: 0 };
 
 /// Each name at the index that the hash of its first four bytes gives; `u64::MAX` under no mask matches nothing.
-static ENTRIES: [Entry; 16] = {
+static ENTRIES: [KnownKey; 16] = {
     let mut entries = [EMPTY; 16];
     let mut index = 0;
     while index < NAMES.len() {
@@ -44,7 +44,7 @@ static ENTRIES: [Entry; 16] = {
         let bytes = quoted(name);
         let word = bytes as u64;
         let place = hash(word);
-        entries[place] = Entry {
+        entries[place] = KnownKey {
             word,
             mask: if length < 8 { !(!0 << (8 * length)) } else { !0 },
             tail: if length > 8 { (bytes >> (8 * (length - 8))) as u64 } else { 0 },

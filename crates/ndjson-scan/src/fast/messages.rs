@@ -128,7 +128,10 @@ impl Messages<'_> {
         let value_after = |colon: usize| {
             let (first, next) = (places[colon + 1] as usize, places[colon + 2] as usize);
             let end = trimmed(chunk, next);
-            Value { first: chunk.byte(first), token: Span { start: (start + first) as u32, end: (start + end) as u32 } }
+            MemberValue {
+                first: chunk.byte(first),
+                token: Span { start: (start + first) as u32, end: (start + end) as u32 },
+            }
         };
         let value = |member| value_after(shape.keys.note(member) as usize % BLOCK);
         let meta = || {
@@ -222,12 +225,12 @@ impl Messages<'_> {
 }
 
 /// The value of a member: its first byte, and the whole token, or any span if it is an array or an object.
-struct Value {
+struct MemberValue {
     first: u8,
     token: Span,
 }
 
-impl Value {
+impl MemberValue {
     /// The token, if it is a string.
     #[inline(always)]
     fn string(&self) -> Span {
@@ -249,7 +252,7 @@ fn push(
     start: usize,
     end: usize,
     keys: &Keys,
-    value: impl Fn(Member) -> Value,
+    value: impl Fn(Member) -> MemberValue,
     meta: impl FnOnce() -> Meta,
 ) {
     const META: u16 = Member::ParamsMeta.bit() | Member::ResultMeta.bit();
@@ -346,7 +349,7 @@ fn is_white(byte: u8) -> bool {
 }
 
 /// The value, known to be valid, that begins at `at` or after white space there.
-fn value_at(window: Window<'_>, mut at: usize) -> Value {
+fn value_at(window: Window<'_>, mut at: usize) -> MemberValue {
     while is_white(window.byte(at)) {
         at += 1;
     }
@@ -358,5 +361,5 @@ fn value_at(window: Window<'_>, mut at: usize) -> Value {
             rest.iter().position(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | b',' | b']' | b'}')).unwrap_or(0)
         }
     };
-    Value { first: rest[0], token: Span { start: at as u32, end: (at + length) as u32 } }
+    MemberValue { first: rest[0], token: Span { start: at as u32, end: (at + length) as u32 } }
 }

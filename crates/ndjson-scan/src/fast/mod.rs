@@ -35,12 +35,12 @@ mod shapes;
 pub(crate) mod tokens;
 
 use crate::isa::{Isa, Job};
-use crate::{BATCH, Line, MOST_DOUBTFUL, Outcome, Partial, Window};
+use crate::{BATCH, Line, MOST_DOUBTFUL, Partial, ScanResult, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use messages::{Draft, Messages, Stop};
 use shapes::Shapes;
-use tokens::{Reading, Strings, Tokens};
+use tokens::{Strings, TokenReader, Tokens};
 
 /// What all connections share.
 #[derive(Default)]
@@ -67,10 +67,10 @@ pub(crate) struct Scan<'a> {
 }
 
 impl Job for Scan<'_> {
-    type Output = Outcome;
+    type Output = ScanResult;
 
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> Outcome {
+    fn run<I: Isa>(self, isa: I) -> ScanResult {
         let Self { scratch, partial, window, lines } = self;
         partial.left = MOST_DOUBTFUL as u32;
         if partial.is_amid_a_line
@@ -86,9 +86,9 @@ impl Scratch {
     /// Resumes the incomplete line of a connection.
     #[cold]
     #[inline(never)]
-    fn resume(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
+    fn resume(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Option<ScanResult> {
         if lines.len() >= BATCH {
-            return Some(Outcome::Full);
+            return Some(ScanResult::Full);
         }
         let Some(memory) = partial.memory.take() else { return partial.read_by_byte(window, lines) };
         (self.memory, partial.is_amid_a_line) = (*memory, false);
@@ -104,7 +104,7 @@ impl Scratch {
     }
 
     #[inline(always)]
-    fn read<I: Isa>(&mut self, isa: I, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+    fn read<I: Isa>(&mut self, isa: I, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> ScanResult {
         let Self { tokens, shapes, memory } = self;
         while lines.len() < BATCH {
             let from = partial.scanned;
@@ -112,9 +112,9 @@ impl Scratch {
                 if from != partial.consumed {
                     Self::interrupt(memory, partial);
                 }
-                return Outcome::More;
+                return ScanResult::More;
             }
-            isa.within(Reading {
+            isa.within(TokenReader {
                 tokens: &mut *tokens,
                 strings: &mut memory.strings,
                 window,
@@ -125,7 +125,7 @@ impl Scratch {
                 if from != partial.consumed {
                     Self::interrupt(memory, partial);
                 }
-                return Outcome::More;
+                return ScanResult::More;
             }
             partial.looked_at += (tokens.end - from) as u64;
             partial.scanned = tokens.end;
@@ -144,7 +144,7 @@ impl Scratch {
                     Stop::Full => {
                         *memory = Memory::default();
                         partial.restart();
-                        return Outcome::Full;
+                        return ScanResult::Full;
                     }
                     Stop::Doubt => {
                         let (strings, scanned) = (core::mem::take(memory).strings, partial.scanned);
@@ -171,6 +171,6 @@ impl Scratch {
         if partial.scanned != partial.consumed {
             Self::interrupt(memory, partial);
         }
-        Outcome::Full
+        ScanResult::Full
     }
 }

@@ -69,7 +69,7 @@ impl Strings {
 }
 
 /// What was found in one block.
-struct Found {
+struct BlockBits {
     /// The first byte of each token.
     tokens: u64,
     newlines: u64,
@@ -84,7 +84,7 @@ impl Default for Tokens {
 }
 
 /// Tokens to be read: from `from` on, until `lines` newlines are there.
-pub(super) struct Reading<'a> {
+pub(super) struct TokenReader<'a> {
     pub(super) tokens: &'a mut Tokens,
     pub(super) strings: &'a mut Strings,
     pub(super) window: Window<'a>,
@@ -92,7 +92,7 @@ pub(super) struct Reading<'a> {
     pub(super) lines: usize,
 }
 
-impl Job for Reading<'_> {
+impl Job for TokenReader<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -191,7 +191,7 @@ impl Tokens {
 
     /// Appends the tokens of a block to the `count` tokens so far; `from` is the block's offset in the chunk.
     #[inline(always)]
-    fn push<I: Isa>(&mut self, isa: I, block: I::Block, found: &Found, count: usize, from: usize) {
+    fn push<I: Isa>(&mut self, isa: I, block: I::Block, found: &BlockBits, count: usize, from: usize) {
         let kinds = (&mut self.kinds[count..count + BLOCK]).try_into().expect("64 bytes");
         let places = (&mut self.places[count..count + BLOCK]).try_into().expect("64 places");
         isa.pack(block, found.tokens, from as u16, kinds, places);
@@ -211,7 +211,14 @@ impl Strings {
     /// Reads the block at `at` in the window. Only the bytes in `valid` count, and the state is correct afterwards only
     /// if all do. `None` means that the block is plain and inside a string.
     #[inline(always)]
-    fn read<I: Isa>(&mut self, isa: I, window: Window<'_>, at: usize, block: I::Block, valid: u64) -> Option<Found> {
+    fn read<I: Isa>(
+        &mut self,
+        isa: I,
+        window: Window<'_>,
+        at: usize,
+        block: I::Block,
+        valid: u64,
+    ) -> Option<BlockBits> {
         let quotes = isa.equal(block, b'"') & valid;
         let backslashes = isa.equal(block, b'\\') & valid;
         let odd = isa.odd(block) & valid;
@@ -249,7 +256,7 @@ impl Strings {
         let scalars = scalar & !(scalar << 1 | self.scalar);
         self.scalar = scalar >> 63;
         let tokens = (ends & inside | operators | newlines | scalars | returns) & valid;
-        Some(Found { tokens, newlines, errors: errors & valid })
+        Some(BlockBits { tokens, newlines, errors: errors & valid })
     }
 
     /// The bytes escaped by a backslash, and those among them that may not be.

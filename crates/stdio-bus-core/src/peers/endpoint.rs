@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
+use ndjson_scan::{Line, Partial, ScanResult, Scanner, Window};
 
 use super::Output;
 use crate::cold::{Cold, blank};
@@ -297,13 +297,18 @@ impl PeerInput {
 
     /// Finds the lines of a window. Waiting lines were found before.
     #[inline(always)]
-    pub(crate) fn find_lines(&mut self, scanner: &mut Scanner, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+    pub(crate) fn find_lines(
+        &mut self,
+        scanner: &mut Scanner,
+        window: Window<'_>,
+        lines: &mut Vec<Line>,
+    ) -> ScanResult {
         lines.clear();
         if self.waiting.get().is_none_or(Vec::is_empty) {
             scanner.scan(&mut self.partial, window, lines)
         } else {
             lines.extend(core::mem::take(&mut *self.waiting));
-            Outcome::Full
+            ScanResult::Full
         }
     }
 
@@ -358,10 +363,10 @@ impl PeerInput {
 
     /// All its lines were handled, and the rest is no error.
     #[inline(always)]
-    pub(crate) fn finish(&mut self, bytes: usize, outcome: Outcome) -> Received {
+    pub(crate) fn finish(&mut self, bytes: usize, outcome: ScanResult) -> Received {
         let consumed = self.partial.consume();
         self.kept = bytes - consumed;
-        Received { consumed, next: if outcome == Outcome::Full { Next::Again } else { Next::Read } }
+        Received { consumed, next: if outcome == ScanResult::Full { Next::Again } else { Next::Read } }
     }
 
     /// The first `done` bytes are handled; the lines after them wait.

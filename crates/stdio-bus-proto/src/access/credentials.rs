@@ -112,8 +112,8 @@ mod tests {
             (b"X-Github-Token: s3\tcret\r\n", "control character"),
             (long.as_bytes(), "more than 8192"),
         ] {
-            let told = brought(fields).expect_err(why);
-            assert!(told.starts_with("X-Github-Token ") && told.contains(why) && !told.contains("s3"), "{told}");
+            let error = brought(fields).expect_err(why);
+            assert!(error.starts_with("X-Github-Token ") && error.contains(why) && !error.contains("s3"), "{error}");
         }
     }
 

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     /// The reported client, where proxies are in 10.0.0.0/8.
-    fn told(forwarded_for: &[&str], forwarded: &[&str]) -> Result<Option<String>, &'static str> {
+    fn client_of(forwarded_for: &[&str], forwarded: &[&str]) -> Result<Option<String>, &'static str> {
         let bytes = |values: &[&str]| values.iter().map(|value| value.as_bytes().to_vec()).collect::<Vec<_>>();
         let (old, new) = (bytes(forwarded_for), bytes(forwarded));
         let (old, new): (Vec<_>, Vec<_>) = (old.iter().map(|v| &v[..]).collect(), new.iter().map(|v| &v[..]).collect());
@@ -83,29 +83,33 @@ mod tests {
 
     #[test]
     fn the_client_is_the_last_address_that_is_not_a_trusted_proxy() {
-        assert_eq!(told(&[], &[]), Ok(None));
-        assert_eq!(told(&["192.0.2.1"], &[]), is("192.0.2.1:0"));
-        assert_eq!(told(&["198.51.100.1, 192.0.2.1, 10.0.0.2"], &[]), is("192.0.2.1:0"), "the first one lies");
-        assert_eq!(told(&["198.51.100.1", "192.0.2.1:47,10.0.0.2"], &[]), is("192.0.2.1:47"), "one field in two lines");
-        assert_eq!(told(&["10.1.1.1, 10.0.0.2"], &[]), is("10.1.1.1:0"), "a client among the proxies");
-        assert_eq!(told(&[], &["for=192.0.2.1;proto=https, for=10.0.0.2"]), is("192.0.2.1:0"));
-        assert_eq!(told(&[], &["proto=https; For=\"[2001:db8::1]:47\""]), is("[2001:db8::1]:47"));
-        assert_eq!(told(&["2001:db8::1"], &[]), is("[2001:db8::1]:0"));
+        assert_eq!(client_of(&[], &[]), Ok(None));
+        assert_eq!(client_of(&["192.0.2.1"], &[]), is("192.0.2.1:0"));
+        assert_eq!(client_of(&["198.51.100.1, 192.0.2.1, 10.0.0.2"], &[]), is("192.0.2.1:0"), "the first one lies");
+        assert_eq!(
+            client_of(&["198.51.100.1", "192.0.2.1:47,10.0.0.2"], &[]),
+            is("192.0.2.1:47"),
+            "one field in two lines"
+        );
+        assert_eq!(client_of(&["10.1.1.1, 10.0.0.2"], &[]), is("10.1.1.1:0"), "a client among the proxies");
+        assert_eq!(client_of(&[], &["for=192.0.2.1;proto=https, for=10.0.0.2"]), is("192.0.2.1:0"));
+        assert_eq!(client_of(&[], &["proto=https; For=\"[2001:db8::1]:47\""]), is("[2001:db8::1]:47"));
+        assert_eq!(client_of(&["2001:db8::1"], &[]), is("[2001:db8::1]:0"));
     }
 
     #[test]
     fn a_hidden_or_malformed_address_is_no_client() {
         for value in ["unknown", "_hidden", "", "192.0.2.256", "example.org", ",", "192.0.2.1, unknown"] {
-            assert_eq!(told(&[value], &[]), Ok(None), "{value}");
-            assert_eq!(told(&[], &[&format!("for={value}")]), Ok(None), "{value}");
+            assert_eq!(client_of(&[value], &[]), Ok(None), "{value}");
+            assert_eq!(client_of(&[], &[&format!("for={value}")]), Ok(None), "{value}");
         }
-        assert_eq!(told(&["192.0.2.1, unknown, 10.0.0.2"], &[]), is("10.0.0.2:0"), "the proxy before it");
-        assert_eq!(told(&[], &["by=192.0.2.1"]), Ok(None));
+        assert_eq!(client_of(&["192.0.2.1, unknown, 10.0.0.2"], &[]), is("10.0.0.2:0"), "the proxy before it");
+        assert_eq!(client_of(&[], &["by=192.0.2.1"]), Ok(None));
     }
 
     #[test]
     fn two_fields_that_disagree_are_refused() {
-        assert_eq!(told(&["192.0.2.1"], &["for=192.0.2.1:4"]), is("192.0.2.1:4"));
-        assert!(told(&["192.0.2.1"], &["for=198.51.100.1"]).is_err());
+        assert_eq!(client_of(&["192.0.2.1"], &["for=192.0.2.1:4"]), is("192.0.2.1:4"));
+        assert!(client_of(&["192.0.2.1"], &["for=198.51.100.1"]).is_err());
     }
 }

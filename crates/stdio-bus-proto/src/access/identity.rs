@@ -57,7 +57,7 @@ impl<'b> Claim<'b> {
 
 /// What a believed proxy says of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct ProxyName {
     /// None if the proxy does not know it.
     pub name: Option<Arc<str>>,
     /// The pools of its groups, if pools are for groups and the proxy knows it.
@@ -83,7 +83,7 @@ impl Identity {
         claims: Claims<'_>,
         is_believed: bool,
         groups: Option<&Groups>,
-    ) -> Result<Named, Refusal> {
+    ) -> Result<ProxyName, Refusal> {
         let value = self.value(&self.header, claims.name, is_believed)?;
         let bad = |header: &str, what: Cow<'_, str>| Refusal::identity(format!("{header} {what}"));
         let of_groups = match &self.groups_header {
@@ -94,7 +94,7 @@ impl Identity {
             None => "",
         };
         let name = value.map(name).transpose().map_err(|what| bad(&self.header, what))?.flatten();
-        Ok(Named {
+        Ok(ProxyName {
             name: name.map(Into::into),
             pools: name.and(groups).map(|groups| groups.pools(of_groups)),
             groups: (!of_groups.is_empty()).then(|| of_groups.into()),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// The name that these field lines give, or why they are refused.
-    fn told(lines: &[&[u8]], is_believed: bool) -> Result<Option<String>, String> {
+    fn name_of(lines: &[&[u8]], is_believed: bool) -> Result<Option<String>, String> {
         let mut head = b"GET / HTTP/1.1\r\nHost: a\r\n".to_vec();
         lines.iter().for_each(|line| head.extend_from_slice(&[line, &b"\r\n"[..]].concat()));
         head.extend_from_slice(b"\r\n");
@@ -201,35 +201,35 @@ mod tests {
     }
 
     fn of(value: &str) -> Result<Option<String>, String> {
-        told(&[format!("X-Forwarded-User: {value}").as_bytes()], true)
+        name_of(&[format!("X-Forwarded-User: {value}").as_bytes()], true)
     }
 
     #[test]
     fn a_believed_proxy_names_the_client_in_whatever_case_it_writes_the_field() {
         for field in ["X-Forwarded-User", "x-forwarded-user", "X-FORWARDED-USER"] {
             let line = format!("{field}:  alice@example.com\t");
-            assert_eq!(told(&[line.as_bytes()], true), Ok(Some("alice@example.com".into())));
+            assert_eq!(name_of(&[line.as_bytes()], true), Ok(Some("alice@example.com".into())));
         }
         for name in ["42", "müller", "工具", "CN=alice", "a/b", "{alice", "Undefined1", &"x".repeat(256)] {
             assert_eq!(of(name), Ok(Some(name.into())));
         }
-        assert_eq!(told(&[], true), Ok(None));
+        assert_eq!(name_of(&[], true), Ok(None));
     }
 
     #[test]
     fn the_field_of_anybody_else_is_refused_also_if_it_is_empty() {
         for value in ["alice", "", "-"] {
             let line = format!("x-forwarded-user: {value}");
-            assert!(told(&[line.as_bytes()], false).expect_err(value).contains("is not believed"));
+            assert!(name_of(&[line.as_bytes()], false).expect_err(value).contains("is not believed"));
         }
-        assert_eq!(told(&[], false), Ok(None));
+        assert_eq!(name_of(&[], false), Ok(None));
     }
 
     #[test]
     fn two_lines_or_two_values_are_refused() {
         let two: [&[u8]; 2] = [b"X-Forwarded-User: alice", b"x-forwarded-user: alice"];
-        assert!(told(&two, true).expect_err("two lines").contains("stands twice"));
-        assert!(told(&[b"X-Forwarded-User:", b"X-Forwarded-User: bob"], true).is_err(), "an empty one is one");
+        assert!(name_of(&two, true).expect_err("two lines").contains("stands twice"));
+        assert!(name_of(&[b"X-Forwarded-User:", b"X-Forwarded-User: bob"], true).is_err(), "an empty one is one");
         for value in ["alice, bob", "alice,", ",", ",alice"] {
             assert!(of(value).expect_err(value).contains("two names"));
         }
@@ -238,13 +238,13 @@ mod tests {
     #[test]
     fn what_only_resembles_the_field_names_nobody() {
         for line in ["X_Forwarded_User: a", "X-Forwarded_User: a", "XForwardedUser: a", "X-Forwarded-Users: a"] {
-            assert_eq!(told(&[line.as_bytes()], false), Ok(None), "{line}");
+            assert_eq!(name_of(&[line.as_bytes()], false), Ok(None), "{line}");
         }
-        assert_eq!(told(&[b"X-Forwarded-User.: alice"], true), Ok(None));
+        assert_eq!(name_of(&[b"X-Forwarded-User.: alice"], true), Ok(None));
         for line in [&b"X-Forwarded-User : a"[..], b"X-Forwarded-User\0: a", b"A: b\r\n X-Forwarded-User: a"] {
-            assert!(!matches!(told(&[line], true), Ok(Some(_))), "{}", line.escape_ascii());
+            assert!(!matches!(name_of(&[line], true), Ok(Some(_))), "{}", line.escape_ascii());
         }
-        assert!(told(&[b"X-Forwarded-User: alice\r\n bob"], true).is_err(), "a folded value");
+        assert!(name_of(&[b"X-Forwarded-User: alice\r\n bob"], true).is_err(), "a folded value");
     }
 
     #[test]
@@ -259,14 +259,14 @@ mod tests {
     fn each_byte_is_part_of_a_name_or_refused_and_none_is_left_out() {
         for byte in 0..=u8::MAX {
             let line = [b"X-Forwarded-User: al", &[byte][..], b"ice"].concat();
-            match told(&[&line], true) {
+            match name_of(&[&line], true) {
                 Ok(Some(name)) => assert_eq!(name.as_bytes(), [b"al", &[byte][..], b"ice"].concat()),
                 Ok(None) => panic!("{byte}"),
                 Err(_) => assert!(!byte.is_ascii_graphic() || byte == b',', "{byte}"),
             }
         }
         assert!(of(&"x".repeat(257)).expect_err("it is too long").contains("257 bytes"));
-        assert!(told(&[b"X-Forwarded-User: m\xfcller"], true).expect_err("Latin-1").contains("not UTF-8"));
+        assert!(name_of(&[b"X-Forwarded-User: m\xfcller"], true).expect_err("Latin-1").contains("not UTF-8"));
     }
 
     #[test]

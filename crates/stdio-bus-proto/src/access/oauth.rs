@@ -1,5 +1,5 @@
 //! What tells clients where to sign in: the metadata of a protected resource (RFC 9728), and the challenge of a 401 that
-//! leads there. The daemon signs nobody in: a client's way goes from there to the authorization server, and its token is
+//! leads there. The daemon signs nobody in: a client continues from there to the authorization server, and its token is
 //! checked by the proxy.
 
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! The streams of a connection: which one each line for its client goes to, and what waits there.
+//! The streams of a connection: which one each line for its client is queued for, and what waits there.
 //!
 //! A stream has one reader at a time, and may have none for a while: a client reads on the stream of a session only once
 //! it knows the session. Nothing that waits is dropped while the connection lasts. It counts as not sent, so that the
@@ -29,14 +29,14 @@ pub const GENERAL: Number = 1;
 pub const MOST_UNNAMED: usize = 16;
 /// How many sessions without a reader and without a line are remembered by their names.
 const MOST_REMEMBERED: usize = 256;
-/// How many requests are remembered with their streams. The answer to one that was forgotten goes to the connection's.
+/// How many requests are remembered with their streams. The answer to one that was forgotten is sent on the connection's.
 const MOST_REQUESTS: usize = 4096;
 /// How much is handed to a reader at once.
 const PAGE: usize = 64 * 1024;
 
 /// What a line for the client is.
 #[derive(Clone, Copy, Debug)]
-pub enum Line<'a> {
+pub enum LineKind<'a> {
     /// The answer to a request of this id, and the session that it gives out.
     Answer(&'a [u8], Option<&'a [u8]>),
     /// Anything else, and the session that it names.
@@ -45,7 +45,7 @@ pub enum Line<'a> {
 
 /// What becomes of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goes {
+pub enum Delivery {
     /// It answers `initialize`, for which this socket waits. It is not queued.
     First(Socket),
     /// It was queued, for this reader if there is one.
@@ -53,18 +53,18 @@ pub enum Goes {
 }
 
 /// A line that waits, and how much of its event was handed to the reader and sent.
-struct Item {
+struct QueuedLine {
     data: Data,
-    /// The length of the line with its newline, and how much of it the core was told of as sent.
+    /// The length of the line with its newline, and how much of it was reported to the core as sent.
     length: usize,
-    told: usize,
+    reported: usize,
     /// The length of its event, once that was begun for the present reader.
     framed: usize,
     handed: usize,
     sent: usize,
 }
 
-impl Item {
+impl QueuedLine {
     /// Hands over more of its event.
     fn hand_over(&mut self, out: &mut Vec<u8>, most: usize, is_old: bool) {
         let length = self.data.len();
@@ -100,9 +100,9 @@ impl Item {
     /// More of its event was sent. Returns how many bytes of the line that completes.
     fn sends(&mut self, bytes: usize) -> usize {
         self.sent += bytes;
-        let told = if self.sent == self.framed { self.length } else { self.sent.min(self.length) };
-        let news = told.saturating_sub(self.told);
-        self.told += news;
+        let reported = if self.sent == self.framed { self.length } else { self.sent.min(self.length) };
+        let news = reported.saturating_sub(self.reported);
+        self.reported += news;
         news
     }
 
@@ -112,22 +112,22 @@ impl Item {
 }
 
 #[derive(Default)]
-struct Stream {
+struct SessionStream {
     /// Its session; empty for that of the connection.
     name: Box<[u8]>,
     reader: Option<Socket>,
-    waiting: VecDeque<Item>,
+    waiting: VecDeque<QueuedLine>,
     /// A line for this client has named its session.
     is_named: bool,
     /// When it was last used, by a count.
     used: u64,
 }
 
-impl Stream {
+impl SessionStream {
     fn drop_waiting(&mut self) -> Dropped {
         let items = std::mem::take(&mut self.waiting);
-        let owed = items.iter().map(|item| item.length - item.told).sum();
-        Dropped { lines: items.len(), owed, weight: items.iter().map(Item::weight).sum() }
+        let owed = items.iter().map(|item| item.length - item.reported).sum();
+        Dropped { lines: items.len(), owed, weight: items.iter().map(QueuedLine::weight).sum() }
     }
 }
 
@@ -147,7 +147,7 @@ pub struct Streams {
     pub id: Box<str>,
     /// The request that begins the connection and the socket that waits for its answer, until it comes.
     first: Option<(Id, Socket)>,
-    streams: BTreeMap<Number, Stream>,
+    streams: BTreeMap<Number, SessionStream>,
     names: HashMap<Box<[u8]>, Number>,
     /// Pending requests, with the sessions whose streams have their answers.
     asked: VecDeque<(Id, Option<Box<[u8]>>)>,
@@ -162,7 +162,7 @@ impl Streams {
         Self {
             id,
             first: Some((initialize, socket)),
-            streams: [(GENERAL, Stream { is_named: true, ..Stream::default() })].into(),
+            streams: [(GENERAL, SessionStream { is_named: true, ..SessionStream::default() })].into(),
             names: HashMap::new(),
             asked: VecDeque::new(),
             next: GENERAL + 1,
@@ -171,7 +171,7 @@ impl Streams {
         }
     }
 
-    /// A client asks something, whose answer goes to the stream of this session, or of the connection.
+    /// A client asks something, whose answer is sent on the stream of this session, or of the connection.
     pub fn ask(&mut self, id: Id, session: Option<&[u8]>) {
         if self.asked.len() == MOST_REQUESTS {
             self.asked.pop_front();
@@ -211,7 +211,7 @@ impl Streams {
         let number = self.next;
         self.next += 1;
         self.names.insert(name.into(), number);
-        self.streams.insert(number, Stream { name: name.into(), ..Stream::default() });
+        self.streams.insert(number, SessionStream { name: name.into(), ..SessionStream::default() });
         number
     }
 
@@ -239,7 +239,7 @@ impl Streams {
         if self.names.len() <= MOST_REMEMBERED {
             return;
         }
-        let unused = |(number, stream): &(&Number, &Stream)| {
+        let unused = |(number, stream): &(&Number, &SessionStream)| {
             **number != GENERAL && stream.reader.is_none() && stream.waiting.is_empty() && stream.used != self.count
         };
         let oldest = self.streams.iter().filter(unused).min_by_key(|(_, stream)| stream.used);
@@ -254,14 +254,14 @@ impl Streams {
     }
 
     /// Queues a line for the client, which has this length with its newline, unless it answers `initialize`.
-    pub fn deliver(&mut self, line: Line<'_>, length: usize, data: impl FnOnce() -> Data) -> Goes {
+    pub fn deliver(&mut self, line: LineKind<'_>, length: usize, data: impl FnOnce() -> Data) -> Delivery {
         let number = match line {
-            Line::Other(None) => GENERAL,
-            Line::Other(Some(name)) => self.named(name),
-            Line::Answer(id, gives) => {
+            LineKind::Other(None) => GENERAL,
+            LineKind::Other(Some(name)) => self.named(name),
+            LineKind::Answer(id, gives) => {
                 let id = Id::parse(id).ok();
                 if let Some((_, socket)) = self.first.take_if(|(first, _)| Some(&*first) == id.as_ref()) {
-                    return Goes::First(socket);
+                    return Delivery::First(socket);
                 }
                 gives.into_iter().for_each(|name| _ = self.named(name));
                 let at = self.asked.iter().position(|(asked, _)| Some(asked) == id.as_ref());
@@ -271,11 +271,11 @@ impl Streams {
                 }
             }
         };
-        let item = Item { data: data(), length, told: 0, framed: 0, handed: 0, sent: 0 };
+        let item = QueuedLine { data: data(), length, reported: 0, framed: 0, handed: 0, sent: 0 };
         self.weight += item.weight();
         let stream = self.streams.entry(number).or_default();
         stream.waiting.push_back(item);
-        Goes::Queued(stream.reader)
+        Delivery::Queued(stream.reader)
     }
 
     /// Hands over the next part of what waits on a stream, if there is any. Returns its length. All that was handed over
@@ -296,7 +296,7 @@ impl Streams {
     /// So many bytes of what was handed over were sent. Returns how many bytes of the core's lines they complete.
     pub fn sent(&mut self, number: Number, mut bytes: usize) -> usize {
         let Some(stream) = self.streams.get_mut(&number) else { return 0 };
-        let mut told = 0;
+        let mut reported = 0;
         while bytes > 0
             && let Some(first) = stream.waiting.front_mut().filter(|first| first.is_begun())
         {
@@ -305,16 +305,16 @@ impl Streams {
                 break;
             }
             bytes -= its;
-            told += first.sends(its);
+            reported += first.sends(its);
             if first.sent == first.framed {
                 self.weight -= first.weight();
                 stream.waiting.pop_front();
             }
         }
-        told
+        reported
     }
 
-    /// Whether an event of a stream was handed over in part: its reader cannot be told that the stream ends.
+    /// Whether an event of a stream was handed over in part: its reader cannot be sent the end of the stream.
     pub fn is_amid(&self, number: Number) -> bool {
         let stream = self.streams.get(&number);
         stream.is_some_and(|stream| stream.waiting.iter().any(|item| item.is_begun() && !item.is_handed_over()))
@@ -326,7 +326,7 @@ impl Streams {
         if stream.reader.take_if(|reader| *reader == socket).is_none() {
             return;
         }
-        stream.waiting.iter_mut().filter(|item| item.is_begun()).for_each(Item::begin_anew);
+        stream.waiting.iter_mut().filter(|item| item.is_begun()).for_each(QueuedLine::begin_anew);
         if !stream.is_named && stream.waiting.is_empty() {
             self.remove(number);
         }
@@ -361,7 +361,7 @@ impl Streams {
     }
 
     /// The sockets of its requests, with their streams.
-    pub fn sockets(&self) -> impl Iterator<Item = (Socket, Number)> {
+    pub fn sockets(&self) -> impl Iterator<QueuedLine = (Socket, Number)> {
         let readers = self.streams.iter().filter_map(|(number, stream)| Some((stream.reader?, *number)));
         self.first.iter().map(|(_, socket)| (*socket, 0)).chain(readers)
     }
@@ -378,27 +378,27 @@ mod tests {
 
     fn streams() -> Streams {
         let mut streams = Streams::new("n.1".into(), Id::Number(0), 7);
-        let first = streams.deliver(Line::Answer(b"0", None), 10, || panic!("it is not queued"));
-        assert_eq!((first, streams.is_in_use()), (Goes::First(7), false));
+        let first = streams.deliver(LineKind::Answer(b"0", None), 10, || panic!("it is not queued"));
+        assert_eq!((first, streams.is_in_use()), (Delivery::First(7), false));
         streams
     }
 
-    fn say(streams: &mut Streams, line: Line<'_>, text: &str) -> Option<Socket> {
+    fn say(streams: &mut Streams, line: LineKind<'_>, text: &str) -> Option<Socket> {
         match streams.deliver(line, text.len() + 1, || text.as_bytes().into()) {
-            Goes::Queued(reader) => reader,
+            Delivery::Queued(reader) => reader,
             other => panic!("{other:?}"),
         }
     }
 
-    /// What a reader of a stream gets now, and how many bytes of lines are told as sent.
+    /// What a reader of a stream gets now, and how many bytes of lines are reported as sent.
     fn read(streams: &mut Streams, number: Number) -> (String, usize) {
-        let (mut text, mut told) = (Vec::new(), 0);
+        let (mut text, mut reported) = (Vec::new(), 0);
         loop {
             let length = streams.hand_over(number, &mut text, true);
             if length == 0 {
-                return (String::from_utf8(text).expect("it is text"), told);
+                return (String::from_utf8(text).expect("it is text"), reported);
             }
-            told += streams.sent(number, length);
+            reported += streams.sent(number, length);
         }
     }
 
@@ -411,9 +411,9 @@ mod tests {
         let mut streams = streams();
         let general = streams.open(1, None).expect("it is free");
         let one = streams.open(2, Some("a")).expect("it is free");
-        assert_eq!(say(&mut streams, Line::Other(Some(b"a")), "1"), Some(2));
-        assert_eq!(say(&mut streams, Line::Other(None), "2"), Some(1));
-        assert_eq!(say(&mut streams, Line::Other(Some(b"b")), "3"), None, "nobody reads that yet");
+        assert_eq!(say(&mut streams, LineKind::Other(Some(b"a")), "1"), Some(2));
+        assert_eq!(say(&mut streams, LineKind::Other(None), "2"), Some(1));
+        assert_eq!(say(&mut streams, LineKind::Other(Some(b"b")), "3"), None, "nobody reads that yet");
         assert_eq!((read(&mut streams, one), read(&mut streams, general)), ((events(&["1"]), 2), (events(&["2"]), 2)));
         let other = streams.open(3, Some("b")).expect("it is free");
         assert_eq!(read(&mut streams, other), (events(&["3"]), 2));
@@ -426,10 +426,10 @@ mod tests {
         streams.open(2, Some("a")).expect("it is free");
         streams.ask(Id::Number(1), Some(b"a"));
         streams.ask(Id::Number(2), None);
-        assert_eq!(say(&mut streams, Line::Answer(b"2", Some(b"b")), "2"), Some(1));
-        assert_eq!(say(&mut streams, Line::Answer(b"1.0", None), "1"), Some(2), "ids are compared as values");
+        assert_eq!(say(&mut streams, LineKind::Answer(b"2", Some(b"b")), "2"), Some(1));
+        assert_eq!(say(&mut streams, LineKind::Answer(b"1.0", None), "1"), Some(2), "ids are compared as values");
         assert!(!streams.has_requests());
-        assert_eq!(say(&mut streams, Line::Answer(b"1", None), "3"), Some(1), "it answers nothing that is known");
+        assert_eq!(say(&mut streams, LineKind::Answer(b"1", None), "3"), Some(1), "it answers nothing that is known");
     }
 
     #[test]
@@ -438,7 +438,7 @@ mod tests {
         let number = streams.open(1, Some("a")).expect("it is free");
         assert_eq!(streams.open(2, Some("a")).map_err(|fault| fault.status), Err(Status::Conflict));
         for text in ["first", "second", "third"] {
-            say(&mut streams, Line::Other(Some(b"a")), text);
+            say(&mut streams, LineKind::Other(Some(b"a")), text);
         }
         let mut sent = Vec::new();
         let length = streams.hand_over(number, &mut sent, true);
@@ -451,9 +451,9 @@ mod tests {
         assert_eq!(streams.hand_over(number, &mut Vec::new(), true), 0, "another one has gone");
         streams.detach(number, 1);
         assert_eq!(streams.open(3, Some("a")).ok(), Some(number));
-        let (text, told) = read(&mut streams, number);
+        let (text, reported) = read(&mut streams, number);
         assert_eq!(text, events(&["second", "third"]), "one that was sent in part is sent anew");
-        assert_eq!((told, streams.weight()), (7 - 3 + 6, 0), "each byte is told once");
+        assert_eq!((reported, streams.weight()), (7 - 3 + 6, 0), "each byte is reported once");
     }
 
     #[test]
@@ -461,24 +461,24 @@ mod tests {
         let mut streams = streams();
         let number = streams.open(1, None).expect("it is free");
         let text = "x".repeat(5 * PAGE + 17);
-        say(&mut streams, Line::Other(None), &text);
-        say(&mut streams, Line::Other(None), "next");
+        say(&mut streams, LineKind::Other(None), &text);
+        say(&mut streams, LineKind::Other(None), "next");
         assert_eq!(streams.hand_over(number, &mut Vec::new(), false), PAGE);
         assert!(streams.is_amid(number));
         assert_eq!(streams.sent(number, PAGE), PAGE);
         streams.detach(number, 1);
         assert!(!streams.is_amid(number));
         streams.open(2, None).expect("it is free");
-        let (mut all, mut told) = (Vec::new(), 0);
+        let (mut all, mut reported) = (Vec::new(), 0);
         for _ in 0..6 {
             let length = streams.hand_over(number, &mut all, false);
             assert!(length <= PAGE);
-            told += streams.sent(number, length);
+            reported += streams.sent(number, length);
         }
         let mut whole = Vec::new();
         [&*text, "next"].iter().for_each(|text| write::event(&mut whole, None, text.as_bytes(), false));
         assert!(all == whole, "the next reader gets all of it");
-        assert_eq!((told, streams.weight()), (text.len() + 1 - PAGE + 5, 0));
+        assert_eq!((reported, streams.weight()), (text.len() + 1 - PAGE + 5, 0));
     }
 
     #[test]
@@ -487,13 +487,13 @@ mod tests {
         let numbers: Vec<_> =
             (0..MOST_UNNAMED).map(|at| streams.open(at, Some(&format!("s{at}"))).expect("it is free")).collect();
         assert_eq!(streams.open(99, Some("more")).map_err(|fault| fault.status), Err(Status::NotFound));
-        say(&mut streams, Line::Other(Some(b"s3")), "{}");
+        say(&mut streams, LineKind::Other(Some(b"s3")), "{}");
         let more = streams.open(99, Some("more")).expect("another one has a name now");
         assert_eq!(streams.open(98, Some("s")).map_err(|fault| fault.status), Err(Status::NotFound));
         streams.detach(more, 99);
         streams.detach(numbers[5], 5);
         assert!(streams.open(98, Some("s")).is_ok() && streams.open(97, Some("t")).is_ok());
-        assert_eq!(say(&mut streams, Line::Answer(b"5", Some(b"given")), "{}"), None);
+        assert_eq!(say(&mut streams, LineKind::Answer(b"5", Some(b"given")), "{}"), None);
         assert!(streams.open(96, Some("given")).is_ok(), "an answer has named it");
     }
 
@@ -502,9 +502,9 @@ mod tests {
         let mut streams = streams();
         let kept = streams.open(1, Some("read")).expect("it is free");
         for at in 0..2 * MOST_REMEMBERED {
-            say(&mut streams, Line::Answer(b"1", Some(format!("s{at}").as_bytes())), "{}");
+            say(&mut streams, LineKind::Answer(b"1", Some(format!("s{at}").as_bytes())), "{}");
         }
-        say(&mut streams, Line::Other(Some(b"s0")), "for it");
+        say(&mut streams, LineKind::Other(Some(b"s0")), "for it");
         assert!(streams.names.len() <= MOST_REMEMBERED + 1, "{} names", streams.names.len());
         assert_eq!(streams.names.get(&b"read"[..]), Some(&kept));
         let number = streams.open(2, Some("s0")).expect("it is free");
@@ -515,8 +515,8 @@ mod tests {
     fn what_nobody_reads_can_be_dropped_and_is_counted() {
         let mut streams = streams();
         let number = streams.open(1, Some("a")).expect("it is free");
-        say(&mut streams, Line::Other(Some(b"a")), "12345");
-        say(&mut streams, Line::Other(None), "1234567");
+        say(&mut streams, LineKind::Other(Some(b"a")), "12345");
+        say(&mut streams, LineKind::Other(None), "1234567");
         let dropped = streams.drop_waiting(false);
         assert_eq!((dropped.lines, dropped.owed), (1, 8));
         let mut out = Vec::new();
@@ -524,7 +524,7 @@ mod tests {
         assert_eq!(streams.sent(number, 4), 4);
         let dropped = streams.drop_waiting(true);
         assert_eq!((dropped.lines, dropped.owed, streams.weight()), (1, 2, 0));
-        assert_eq!(streams.sent(number, 4), 0, "it is told already");
+        assert_eq!(streams.sent(number, 4), 0, "it is reported already");
     }
 
     #[test]

@@ -62,8 +62,8 @@ pub(super) enum Piece<'b> {
 
 /// Reads one body.
 #[derive(Clone, Debug)]
-pub(super) struct Body {
-    stage: Stage,
+pub(super) struct BodyReader {
+    stage: BodyStage,
     /// How many bytes may still come.
     room: u64,
     /// Length of the current line, if it is limited.
@@ -71,7 +71,7 @@ pub(super) struct Body {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum BodyStage {
     Length(u64),
     UntilEnd,
     Size { digits: u8, size: u64 },
@@ -87,9 +87,9 @@ enum Stage {
     Over,
 }
 
-const BEGIN_OF_CHUNK: Stage = Stage::Size { digits: 0, size: 0 };
+const BEGIN_OF_CHUNK: BodyStage = BodyStage::Size { digits: 0, size: 0 };
 
-impl Body {
+impl BodyReader {
     /// Reads a body of at most `most` bytes.
     ///
     /// # Errors
@@ -97,17 +97,17 @@ impl Body {
     pub(super) fn new(framing: Framing, most: u64) -> Result<Self, Error> {
         let stage = match framing {
             Framing::Length(length) if length > most => return Err(Error::LONG_BODY),
-            Framing::Length(0) => Stage::Over,
-            Framing::Length(length) => Stage::Length(length),
+            Framing::Length(0) => BodyStage::Over,
+            Framing::Length(length) => BodyStage::Length(length),
             Framing::Chunked => BEGIN_OF_CHUNK,
-            Framing::UntilEnd => Stage::UntilEnd,
+            Framing::UntilEnd => BodyStage::UntilEnd,
         };
         Ok(Self { stage, room: most, line: 0 })
     }
 
     /// Whether the connection may end here.
     pub(super) fn may_end(&self) -> bool {
-        matches!(self.stage, Stage::UntilEnd | Stage::Over)
+        matches!(self.stage, BodyStage::UntilEnd | BodyStage::Over)
     }
 
     /// Returns the next piece of the received bytes, and how many of them were consumed.
@@ -115,13 +115,13 @@ impl Body {
         for (at, byte) in bytes.iter().enumerate() {
             let rest = &bytes[at..];
             self.stage = match self.stage {
-                Stage::Over => return Ok((Piece::End, at)),
-                Stage::UntilEnd => return self.take(rest, u64::MAX, at),
-                Stage::Length(left) | Stage::Chunk(left) => return self.take(rest, left, at),
+                BodyStage::Over => return Ok((Piece::End, at)),
+                BodyStage::UntilEnd => return self.take(rest, u64::MAX, at),
+                BodyStage::Length(left) | BodyStage::Chunk(left) => return self.take(rest, left, at),
                 stage => self.step(stage, *byte)?,
             };
         }
-        Ok((if self.stage == Stage::Over { Piece::End } else { Piece::More }, bytes.len()))
+        Ok((if self.stage == BodyStage::Over { Piece::End } else { Piece::More }, bytes.len()))
     }
 
     /// Takes data, of which `left` bytes remain, starting at `at`.
@@ -130,48 +130,50 @@ impl Body {
         let taken = data.len() as u64;
         self.room = self.room.checked_sub(taken).ok_or(Error::LONG_BODY)?;
         self.stage = match self.stage {
-            Stage::Length(left) if left == taken => Stage::Over,
-            Stage::Length(left) => Stage::Length(left - taken),
-            Stage::Chunk(left) if left == taken => Stage::ChunkReturn,
-            Stage::Chunk(left) => Stage::Chunk(left - taken),
+            BodyStage::Length(left) if left == taken => BodyStage::Over,
+            BodyStage::Length(left) => BodyStage::Length(left - taken),
+            BodyStage::Chunk(left) if left == taken => BodyStage::ChunkReturn,
+            BodyStage::Chunk(left) => BodyStage::Chunk(left - taken),
             stage => stage,
         };
         Ok((Piece::Data(data), at + data.len()))
     }
 
     /// Handles one byte of chunk framing.
-    fn step(&mut self, stage: Stage, byte: u8) -> Result<Stage, Error> {
+    fn step(&mut self, stage: BodyStage, byte: u8) -> Result<BodyStage, Error> {
         let is_text = byte == b'\t' || !byte.is_ascii_control();
         Ok(match (stage, byte) {
-            (Stage::Size { digits, size }, _) if byte.is_ascii_hexdigit() && digits < MOST_DIGITS => {
+            (BodyStage::Size { digits, size }, _) if byte.is_ascii_hexdigit() && digits < MOST_DIGITS => {
                 let digit = (byte as char).to_digit(16).unwrap_or_default();
-                Stage::Size { digits: digits + 1, size: size << 4 | u64::from(digit) }
+                BodyStage::Size { digits: digits + 1, size: size << 4 | u64::from(digit) }
             }
-            (Stage::Size { digits: 1.., size }, b';') => {
+            (BodyStage::Size { digits: 1.., size }, b';') => {
                 self.line = 0;
-                Stage::Extension { size }
+                BodyStage::Extension { size }
             }
-            (Stage::Size { digits: 1.., size } | Stage::Extension { size }, b'\r') => Stage::SizeEnd { size },
-            (Stage::Extension { size }, _) if is_text => {
+            (BodyStage::Size { digits: 1.., size } | BodyStage::Extension { size }, b'\r') => {
+                BodyStage::SizeEnd { size }
+            }
+            (BodyStage::Extension { size }, _) if is_text => {
                 self.count(MOST_EXTENSION)?;
-                Stage::Extension { size }
+                BodyStage::Extension { size }
             }
-            (Stage::SizeEnd { size: 0 }, b'\n') => {
+            (BodyStage::SizeEnd { size: 0 }, b'\n') => {
                 self.line = 0;
-                Stage::TrailerBegin
+                BodyStage::TrailerBegin
             }
-            (Stage::SizeEnd { size }, b'\n') if size > self.room => return Err(Error::LONG_BODY),
-            (Stage::SizeEnd { size }, b'\n') => Stage::Chunk(size),
-            (Stage::ChunkReturn, b'\r') => Stage::ChunkEnd,
-            (Stage::ChunkEnd, b'\n') => BEGIN_OF_CHUNK,
-            (Stage::TrailerBegin, b'\r') => Stage::LastEnd,
-            (Stage::Trailer, b'\r') => Stage::TrailerEnd,
-            (Stage::TrailerBegin | Stage::Trailer, _) if is_text => {
+            (BodyStage::SizeEnd { size }, b'\n') if size > self.room => return Err(Error::LONG_BODY),
+            (BodyStage::SizeEnd { size }, b'\n') => BodyStage::Chunk(size),
+            (BodyStage::ChunkReturn, b'\r') => BodyStage::ChunkEnd,
+            (BodyStage::ChunkEnd, b'\n') => BEGIN_OF_CHUNK,
+            (BodyStage::TrailerBegin, b'\r') => BodyStage::LastEnd,
+            (BodyStage::Trailer, b'\r') => BodyStage::TrailerEnd,
+            (BodyStage::TrailerBegin | BodyStage::Trailer, _) if is_text => {
                 self.count(MOST_TRAILER)?;
-                Stage::Trailer
+                BodyStage::Trailer
             }
-            (Stage::TrailerEnd, b'\n') => Stage::TrailerBegin,
-            (Stage::LastEnd, b'\n') => Stage::Over,
+            (BodyStage::TrailerEnd, b'\n') => BodyStage::TrailerBegin,
+            (BodyStage::LastEnd, b'\n') => BodyStage::Over,
             _ => return Err(Error::CHUNK),
         })
     }
@@ -188,7 +190,7 @@ mod tests {
 
     /// Reads a body in pieces of `step` bytes, and returns its contents and the bytes after it.
     fn read(framing: Framing, most: u64, bytes: &[u8], step: usize) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
-        let mut body = Body::new(framing, most).map_err(|error| error.why)?;
+        let mut body = BodyReader::new(framing, most).map_err(|error| error.why)?;
         let (mut data, mut at) = (Vec::new(), 0);
         for end in (0..=bytes.len()).step_by(step).chain([bytes.len()]) {
             loop {

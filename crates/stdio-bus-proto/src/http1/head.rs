@@ -83,7 +83,7 @@ pub struct Response<'b> {
 
 /// What the bytes so far contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found<'b> {
+pub(super) enum HeadProgress<'b> {
     /// The beginning of a head.
     More,
     /// A complete head, which is all of these bytes. A newline alone may end a line of it, which is refused.
@@ -102,17 +102,17 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn look<'b>(&mut self, bytes: &'b [u8], most: usize) -> Found<'b> {
+    pub(super) fn look<'b>(&mut self, bytes: &'b [u8], most: usize) -> HeadProgress<'b> {
         let bytes = &bytes[..bytes.len().min(most)];
         let (end, has_newline_alone) = end_of_head(bytes, self.from);
         self.has_newline_alone |= has_newline_alone;
         match end {
-            Some(end) => Found::Whole { head: &bytes[..end], has_newline_alone: self.has_newline_alone },
+            Some(end) => HeadProgress::Whole { head: &bytes[..end], has_newline_alone: self.has_newline_alone },
             None if bytes.len() < most => {
                 self.from = bytes.len().saturating_sub(2);
-                Found::More
+                HeadProgress::More
             }
-            None => Found::Endless(bytes),
+            None => HeadProgress::Endless(bytes),
         }
     }
 }
@@ -147,11 +147,11 @@ fn malformed(error: httparse::Error) -> Error {
 
 impl<'b> Request<'b> {
     /// Parses what was found, if it is not only the beginning of a head.
-    pub(super) fn read(found: Found<'b>, most_fields: usize) -> Result<Option<Self>, Error> {
+    pub(super) fn read(found: HeadProgress<'b>, most_fields: usize) -> Result<Option<Self>, Error> {
         let (bytes, is_whole, has_newline_alone) = match found {
-            Found::More => return Ok(None),
-            Found::Whole { head, has_newline_alone } => (head, true, has_newline_alone),
-            Found::Endless(begin) => (begin, false, false),
+            HeadProgress::More => return Ok(None),
+            HeadProgress::Whole { head, has_newline_alone } => (head, true, has_newline_alone),
+            HeadProgress::Endless(begin) => (begin, false, false),
         };
         let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
         let mut head = httparse::Request::new(&mut []);
@@ -276,8 +276,8 @@ mod tests {
                 assert_eq!(end_of_head(&bytes[..cut], 0).0, None);
                 assert_eq!(end_of_head(bytes, cut.saturating_sub(2)).0, Some(end), "cut at {cut}");
                 let mut search = Search::default();
-                assert_eq!(search.look(&bytes[..cut], 99), Found::More);
-                let whole = Found::Whole { head: &bytes[..end], has_newline_alone: !is_strict };
+                assert_eq!(search.look(&bytes[..cut], 99), HeadProgress::More);
+                let whole = HeadProgress::Whole { head: &bytes[..end], has_newline_alone: !is_strict };
                 assert_eq!(search.look(bytes, 99), whole, "cut at {cut}");
             }
         }

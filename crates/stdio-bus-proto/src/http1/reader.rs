@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::body::{Body, Piece};
+use super::body::{BodyReader, Piece};
 use super::error::Error;
-use super::head::{Found, Method, Request, Response, Search};
+use super::head::{HeadProgress, Method, Request, Response, Search};
 use stdio_bus_core::port::Moment;
 
 /// Maximum length of a request head in bytes, including the final empty line, and its maximum number of fields. A browser
@@ -73,7 +73,7 @@ impl HeadReader {
 #[derive(Clone, Debug)]
 pub struct RequestReader {
     limits: Limits,
-    stage: Stage,
+    stage: ReaderStage,
     /// When the wait for the next event began.
     since: Moment,
     /// Nothing of the next request has arrived since the last one ended.
@@ -83,9 +83,9 @@ pub struct RequestReader {
 }
 
 #[derive(Clone, Debug)]
-enum Stage {
+enum ReaderStage {
     Head(HeadReader),
-    Body(Body),
+    Body(BodyReader),
     Over,
     Wrong(Error),
 }
@@ -93,14 +93,14 @@ enum Stage {
 impl RequestReader {
     /// A reader for a connection that starts now.
     pub fn new(now: Moment, limits: Limits) -> Self {
-        let stage = Stage::Head(HeadReader::default());
+        let stage = ReaderStage::Head(HeadReader::default());
         Self { limits, stage, since: now, is_idle: false, is_last: false }
     }
 
     /// The deadline of the current wait.
     pub fn deadline(&self) -> Moment {
         self.since.after(match self.stage {
-            Stage::Body(_) => self.limits.body_time,
+            ReaderStage::Body(_) => self.limits.body_time,
             _ if self.is_idle => self.limits.idle_time,
             _ => self.limits.head_time,
         })
@@ -108,17 +108,17 @@ impl RequestReader {
 
     /// Whether a body is incomplete, of which nothing has arrived for this long.
     pub fn has_stalled(&self, now: Moment, limit: Duration) -> bool {
-        matches!(self.stage, Stage::Body(_)) && now >= self.since.after(limit)
+        matches!(self.stage, ReaderStage::Body(_)) && now >= self.since.after(limit)
     }
 
     /// Whether a head is awaited or incomplete.
     pub fn awaits_head(&self) -> bool {
-        matches!(self.stage, Stage::Head(_))
+        matches!(self.stage, ReaderStage::Head(_))
     }
 
     /// Whether the last request of the connection was read completely.
     pub fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over)
+        matches!(self.stage, ReaderStage::Over)
     }
 
     /// Records that the last request was answered and that `bytes` bytes after it are pending: the next request's time
@@ -131,10 +131,10 @@ impl RequestReader {
     /// Returns the event that the unconsumed bytes begin with.
     pub fn next<'b>(&mut self, now: Moment, bytes: &'b [u8]) -> Event<'b, Request<'b>> {
         let event = match &mut self.stage {
-            Stage::Over => Event::More(0),
-            Stage::Wrong(error) => Event::Wrong(*error),
-            Stage::Body(body) => piece(body, bytes),
-            Stage::Head(reader) => {
+            ReaderStage::Over => Event::More(0),
+            ReaderStage::Wrong(error) => Event::Wrong(*error),
+            ReaderStage::Body(body) => piece(body, bytes),
+            ReaderStage::Head(reader) => {
                 // Some clients end a body with an empty line that does not belong to it (RFC 9112, section 2.2).
                 let begun = match bytes {
                     [b'\r', b'\n', begun @ ..] => begun,
@@ -162,18 +162,18 @@ impl RequestReader {
         match &event {
             Event::Head(head) => {
                 (self.since, self.is_last) = (now, !head.keeps_alive);
-                match Body::new(head.body, self.limits.body) {
-                    Ok(body) => self.stage = Stage::Body(body),
+                match BodyReader::new(head.body, self.limits.body) {
+                    Ok(body) => self.stage = ReaderStage::Body(body),
                     Err(error) => {
-                        self.stage = Stage::Wrong(error);
+                        self.stage = ReaderStage::Wrong(error);
                         return Event::Wrong(error);
                     }
                 }
             }
-            Event::End(_) if self.is_last => self.stage = Stage::Over,
-            Event::End(_) => self.stage = Stage::Head(HeadReader::default()),
+            Event::End(_) if self.is_last => self.stage = ReaderStage::Over,
+            Event::End(_) => self.stage = ReaderStage::Head(HeadReader::default()),
             Event::Data { .. } => self.since = now,
-            Event::Wrong(error) => self.stage = Stage::Wrong(*error),
+            Event::Wrong(error) => self.stage = ReaderStage::Wrong(*error),
             Event::More(_) => {}
         }
         event
@@ -186,7 +186,7 @@ pub struct ResponseReader {
     to: Method,
     most: u64,
     search: Search,
-    body: Option<Body>,
+    body: Option<BodyReader>,
     /// It is the response to an upgrade, after which no HTTP follows.
     has_switched: bool,
 }
@@ -218,16 +218,16 @@ impl ResponseReader {
             return Event::Wrong(Error::NOT_HTTP);
         }
         let (head, has_newline_alone) = match self.search.look(bytes, LONGEST_ANSWER) {
-            Found::Whole { head, has_newline_alone } => (head, has_newline_alone),
-            Found::More if !has_ended => return Event::More(0),
-            Found::More if bytes.is_empty() => return Event::Wrong(Error::NOTHING),
-            Found::More | Found::Endless(_) => {
+            HeadProgress::Whole { head, has_newline_alone } => (head, has_newline_alone),
+            HeadProgress::More if !has_ended => return Event::More(0),
+            HeadProgress::More if bytes.is_empty() => return Event::Wrong(Error::NOTHING),
+            HeadProgress::More | HeadProgress::Endless(_) => {
                 let is_none = Response::read(bytes, false, self.to).is_err_and(|error| error != Error::CUT_OFF);
                 return Event::Wrong(if is_none { Error::NOT_HTTP } else { Error::CUT_OFF });
             }
         };
         let read = Response::read(head, has_newline_alone, self.to)
-            .and_then(|head| Ok((Body::new(head.body, self.most)?, head)));
+            .and_then(|head| Ok((BodyReader::new(head.body, self.most)?, head)));
         match read {
             Ok((body, head)) => {
                 self.search = Search::default();
@@ -240,7 +240,7 @@ impl ResponseReader {
     }
 }
 
-fn piece<'b, H>(body: &mut Body, bytes: &'b [u8]) -> Event<'b, H> {
+fn piece<'b, H>(body: &mut BodyReader, bytes: &'b [u8]) -> Event<'b, H> {
     match body.read(bytes) {
         Ok((Piece::More, length)) => Event::More(length),
         Ok((Piece::Data(data), length)) => Event::Data { data, length },

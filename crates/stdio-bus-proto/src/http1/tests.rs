@@ -209,7 +209,7 @@ fn answered(text: &str, to: Method, step: usize) -> Result<(Vec<u16>, String), &
             }
         }
     }
-    Err("it goes on")
+    Err("it continues")
 }
 
 #[test]

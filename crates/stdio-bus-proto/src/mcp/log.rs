@@ -100,7 +100,7 @@ impl Data {
 }
 
 /// A line for the client of a session, as it is sent in a stream of events.
-pub struct Event {
+pub struct StoredEvent {
     /// Its position.
     pub id: EventId,
     /// Its message.
@@ -113,7 +113,7 @@ pub struct Event {
     pub is_nameless: bool,
 }
 
-impl Event {
+impl StoredEvent {
     /// Its position and its message.
     pub fn shared(&self) -> (EventId, Data) {
         (self.id, self.data.clone())
@@ -127,7 +127,7 @@ impl Event {
 /// The kept events of one session, in the order in which they came.
 #[derive(Default)]
 pub struct Log {
-    events: VecDeque<Event>,
+    events: VecDeque<StoredEvent>,
     bytes: usize,
     /// Number and bytes of answers.
     answers: (usize, usize),
@@ -138,7 +138,7 @@ pub struct Log {
 impl Log {
     /// Keeps an event. Those that are no answers may have `most` bytes in total. Returns how many undelivered events
     /// were dropped for it.
-    pub fn keep(&mut self, event: Event, most: usize) -> usize {
+    pub fn keep(&mut self, event: StoredEvent, most: usize) -> usize {
         self.bytes += event.data.weight();
         if event.is_answer() {
             self.answers = (self.answers.0 + 1, self.answers.1 + event.data.weight());
@@ -159,7 +159,7 @@ impl Log {
             let oldest = if taken().count() > MOST_EVENTS { taken().next() } else { None };
             let is_full = self.answers.0 > MOST_ANSWERS;
             let oldest = oldest.or_else(|| is_full.then(|| taken().next()).flatten());
-            let any = || self.events.iter().position(Event::is_answer).filter(|_| is_full);
+            let any = || self.events.iter().position(StoredEvent::is_answer).filter(|_| is_full);
             if let Some(at) = oldest.map(|(at, _)| at).or_else(any) {
                 lost += self.drop_event(at);
             }
@@ -181,7 +181,7 @@ impl Log {
     /// place. Returns how many undelivered ones are lost; none if there is no answer.
     pub fn give_up_answer(&mut self) -> Option<usize> {
         let answers = self.events.iter().enumerate().filter(|(_, event)| event.is_answer());
-        let rank = |event: &Event| (event.data.len() <= SHORT, event.is_untaken);
+        let rank = |event: &StoredEvent| (event.data.len() <= SHORT, event.is_untaken);
         let at = answers.min_by_key(|(_, event)| rank(event)).map(|(at, _)| at)?;
         let event = &mut self.events[at];
         if event.data.len() <= SHORT {
@@ -203,12 +203,12 @@ impl Log {
 
     /// Memory used, in bytes.
     pub fn weight(&self) -> usize {
-        self.bytes + self.events.len() * size_of::<Event>()
+        self.bytes + self.events.len() * size_of::<StoredEvent>()
     }
 
     /// The events of a stream after a position.
-    pub fn behind(&self, id: EventId) -> impl Iterator<Item = &Event> {
-        let is_behind = move |event: &&Event| event.id.stream == id.stream && event.id.place > id.place;
+    pub fn behind(&self, id: EventId) -> impl Iterator<Item = &StoredEvent> {
+        let is_behind = move |event: &&StoredEvent| event.id.stream == id.stream && event.id.place > id.place;
         self.events.iter().filter(is_behind)
     }
 
@@ -223,7 +223,7 @@ impl Log {
     /// those that no client can ask for. An answer stays in its stream (MCP 2025-11-25, "Listening for Messages from the
     /// Server"). Returns its last position.
     pub fn adopt(&mut self, mut place: u32, all: bool) -> u32 {
-        let moves = |event: &Event| {
+        let moves = |event: &StoredEvent| {
             event.is_untaken && !event.is_answer() && event.id.stream != 0 && (all || event.is_nameless)
         };
         let (adopted, others): (VecDeque<_>, VecDeque<_>) =
@@ -238,7 +238,7 @@ impl Log {
     }
 
     /// The undelivered events of the GET stream.
-    pub fn untaken(&self) -> impl Iterator<Item = &Event> {
+    pub fn untaken(&self) -> impl Iterator<Item = &StoredEvent> {
         self.events.iter().filter(|event| event.is_untaken && event.id.stream == 0)
     }
 
@@ -263,14 +263,14 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn event(stream: u32, place: u32, bytes: usize, is_untaken: bool) -> Event {
+    fn event(stream: u32, place: u32, bytes: usize, is_untaken: bool) -> StoredEvent {
         let id = EventId { stream, place };
-        Event { id, data: vec![b' '; bytes].into(), carries: Carries::Other, is_untaken, is_nameless: false }
+        StoredEvent { id, data: vec![b' '; bytes].into(), carries: Carries::Other, is_untaken, is_nameless: false }
     }
 
-    fn answer(stream: u32, place: u32, bytes: usize, is_untaken: bool) -> Event {
+    fn answer(stream: u32, place: u32, bytes: usize, is_untaken: bool) -> StoredEvent {
         let data = format!(r#"{{"id":{stream},"result":"{}"}}"#, "x".repeat(bytes)).into_bytes().into();
-        Event { data, carries: Carries::Answer, ..event(stream, place, 0, is_untaken) }
+        StoredEvent { data, carries: Carries::Answer, ..event(stream, place, 0, is_untaken) }
     }
 
     fn places(log: &mut Log, stream: u32) -> Vec<u32> {
@@ -301,7 +301,7 @@ mod tests {
         log.keep(answer(1, 1, 10 * MOST, true), MOST);
         log.keep(event(2, 1, 1, true), MOST);
         log.keep(event(3, 1, 1, false), MOST);
-        log.keep(Event { carries: Carries::Progress, ..event(3, 2, 1, true) }, MOST);
+        log.keep(StoredEvent { carries: Carries::Progress, ..event(3, 2, 1, true) }, MOST);
         (3..MOST_EVENTS as u32).for_each(|place| _ = log.keep(event(3, place, 1, true), MOST));
         assert_eq!((log.keep(event(4, 1, 1, true), MOST), places(&mut log, 3)[..2].to_vec()), (1, vec![1, 3]));
         assert_eq!((log.keep(event(4, 2, 1, true), MOST), places(&mut log, 3)[0]), (0, 3), "then what was delivered");

@@ -93,7 +93,7 @@ impl LineReader {
 pub struct Upload {
     /// The bytes so far, after a pad. Those between the messages of a batch are blanks and newlines.
     padded: Vec<u8>,
-    shape: Shape,
+    shape: UploadShape,
     partial: Partial,
     /// The messages of a batch that the scanner has read.
     lines: Vec<Line>,
@@ -116,7 +116,7 @@ pub struct Upload {
 
 /// What an upload is, as far as it has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Shape {
+enum UploadShape {
     /// Only blanks have come.
     #[default]
     Blank,
@@ -138,7 +138,9 @@ impl Upload {
     /// Whether these next bytes begin a batch.
     pub fn begins_batch(&self, data: &[u8]) -> bool {
         let data = data.strip_prefix(MARK).unwrap_or(data);
-        self.shape == Shape::Blank && self.fault.is_none() && data.iter().find(|byte| !is_blank(**byte)) == Some(&b'[')
+        self.shape == UploadShape::Blank
+            && self.fault.is_none()
+            && data.iter().find(|byte| !is_blank(**byte)) == Some(&b'[')
     }
 
     /// Refuses it, whatever else comes. What came is forgotten.
@@ -178,23 +180,23 @@ impl Upload {
         if at < MARK.len() {
             self.blank_mark();
         }
-        let is_open = self.shape == Shape::Blank && !self.may_begin_mark();
+        let is_open = self.shape == UploadShape::Blank && !self.may_begin_mark();
         let new = &mut self.padded[PAD + at..];
         if is_open {
             match new.iter().position(|byte| !is_blank(*byte)) {
                 Some(first) if new[first] == b'[' => {
                     new[first] = b' ';
-                    self.shape = Shape::Before { comma: false };
+                    self.shape = UploadShape::Before { comma: false };
                 }
-                Some(_) => self.shape = Shape::One,
+                Some(_) => self.shape = UploadShape::One,
                 None => {}
             }
         }
         let is_right = match self.shape {
-            Shape::Blank | Shape::One => Ok(()),
+            UploadShape::Blank | UploadShape::One => Ok(()),
             _ => self.split(PAD + at),
         };
-        if self.shape == Shape::One {
+        if self.shape == UploadShape::One {
             self.settled = self.padded.len() - PAD;
         }
         self.padded.resize(self.padded.len() + PAD, 0);
@@ -222,34 +224,36 @@ impl Upload {
     fn split(&mut self, from: usize) -> Result<(), Fault> {
         let mut at = from;
         while let Some(&byte) = self.padded.get(at) {
-            let (is_blank, ends) = (is_blank(byte), self.shape == Shape::After);
+            let (is_blank, ends) = (is_blank(byte), self.shape == UploadShape::After);
             self.shape = match self.shape {
-                Shape::Within(mut value) => match value.read(&self.padded[at..]) {
+                UploadShape::Within(mut value) => match value.read(&self.padded[at..]) {
                     Some(length) => {
                         at += length;
-                        self.shape = Shape::After;
+                        self.shape = UploadShape::After;
                         continue;
                     }
                     None => {
-                        self.shape = Shape::Within(value);
+                        self.shape = UploadShape::Within(value);
                         break;
                     }
                 },
-                Shape::Before { .. } if byte == b'{' => {
+                UploadShape::Before { .. } if byte == b'{' => {
                     self.begun += 1;
                     if self.begun > MOST_MESSAGES {
                         return Err(too_many());
                     }
                     self.padded[at - 1] = b'\n';
-                    self.shape = Shape::Within(SkipValue::default());
+                    self.shape = UploadShape::Within(SkipValue::default());
                     continue;
                 }
-                Shape::Before { comma: false } if byte == b']' => Shape::Over,
-                shape @ (Shape::Before { .. } | Shape::Between | Shape::Over) if is_blank => shape,
-                Shape::After if is_blank => Shape::Between,
-                Shape::After | Shape::Between if byte == b',' => Shape::Before { comma: true },
-                Shape::After | Shape::Between if byte == b']' => Shape::Over,
-                Shape::Before { .. } => return Err(malformed(&format!("not a JSON object, at byte {}", at - PAD))),
+                UploadShape::Before { comma: false } if byte == b']' => UploadShape::Over,
+                shape @ (UploadShape::Before { .. } | UploadShape::Between | UploadShape::Over) if is_blank => shape,
+                UploadShape::After if is_blank => UploadShape::Between,
+                UploadShape::After | UploadShape::Between if byte == b',' => UploadShape::Before { comma: true },
+                UploadShape::After | UploadShape::Between if byte == b']' => UploadShape::Over,
+                UploadShape::Before { .. } => {
+                    return Err(malformed(&format!("not a JSON object, at byte {}", at - PAD)));
+                }
                 _ => return Err(malformed(&format!("not JSON, at byte {}", at - PAD))),
             };
             // The scanner has not come here yet.
@@ -259,7 +263,7 @@ impl Upload {
                 self.settled = at - PAD;
             }
         }
-        if let Shape::Within(_) | Shape::After = self.shape {
+        if let UploadShape::Within(_) | UploadShape::After = self.shape {
             self.settled = self.padded.len() - PAD;
         }
         Ok(())
@@ -298,7 +302,7 @@ impl Upload {
 
     /// Whether it is a long message that is not looked through yet.
     fn is_to_walk(&self) -> bool {
-        let is_read = self.is_ended && self.shape == Shape::One && self.lines.len() == 1;
+        let is_read = self.is_ended && self.shape == UploadShape::One && self.lines.len() == 1;
         is_read && self.len() >= SCAN_FROM && self.params.get().is_none()
     }
 
@@ -329,8 +333,8 @@ impl Upload {
             return;
         }
         match self.shape {
-            Shape::Blank => return self.refuse(malformed("the body is empty")),
-            Shape::One | Shape::Over => {}
+            UploadShape::Blank => return self.refuse(malformed("the body is empty")),
+            UploadShape::One | UploadShape::Over => {}
             _ => return self.refuse(malformed("the array does not end")),
         }
         self.padded.truncate(self.padded.len() - PAD);
@@ -355,7 +359,7 @@ impl Upload {
         if let Some(fault) = self.fault {
             return Err(fault);
         }
-        let (is_one, params) = (self.shape == Shape::One, self.params);
+        let (is_one, params) = (self.shape == UploadShape::One, self.params);
         self.lines.iter().try_for_each(check)?;
         let (padded, lines) = (Rc::new(self.padded), self.lines);
         if lines.is_empty() {
@@ -667,10 +671,10 @@ mod tests {
             upload.go_on(&mut reader);
             let is_restarted = upload.partial.scanned() < scanned;
             assert!(is_restarted || upload.partial.scanned() - scanned <= MOST_DOUBTFUL || upload.fault.is_some());
-            assert!(upload.partial.scanned() > scanned || upload.walk != walked || !upload.is_behind(), "it goes on");
+            assert!(upload.partial.scanned() > scanned || upload.walk != walked || !upload.is_behind(), "it continues");
             shares += 1;
         }
-        assert!(upload.is_ended(), "the caller goes on with what came of it");
+        assert!(upload.is_ended(), "the caller continues with what came of it");
         let message = upload.finish(&mut reader).map(|body| match body {
             Body::One(message) => message,
             Body::Batch(_) => panic!("it is one"),

@@ -1,15 +1,15 @@
-//! A session of the revisions that have sessions: which requests of its client are pending, on which streams, and where
-//! each line for it goes.
+//! A session of the revisions that have sessions: which requests of its client are pending, on which streams, and on
+//! which one each line for it is sent.
 //!
 //! A stream is a POST with requests, until the last one is answered, or the GET stream, which is number 0. It may have
 //! lost its connection: then its lines are kept (`log.rs`) for a GET that resumes after an event; those that are no
 //! answers also for the next GET.
 //!
-//! Invariants: a line goes to one stream (MCP 2025-11-25, "Multiple Connections"). An answer is only sent on the stream
+//! Invariants: a line is sent on one stream (MCP 2025-11-25, "Multiple Connections"). An answer is only sent on the stream
 //! of its request, or on a GET that resumes that.
 
 use super::fault::Fault;
-use super::log::{Carries, Data, Event, Log};
+use super::log::{Carries, Data, Log, StoredEvent};
 use super::write::EventId;
 use crate::http1::Status;
 use stdio_bus_core::eras::protocol::{Revision, revision};
@@ -17,14 +17,14 @@ use stdio_bus_core::id::Id;
 use stdio_bus_core::settings::Era;
 
 /// The holder's name for a connection.
-pub type Connection = usize;
+pub type ConnectionId = usize;
 
 /// Maximum number of pending requests of one session, since each new one is compared with them all.
 pub const MOST_REQUESTS: usize = 1024;
 
 /// The kind of a line for a client.
 #[derive(Clone, Debug)]
-pub enum Line<'a> {
+pub enum LineKind<'a> {
     /// The answer to a request of this id.
     Answer(&'a [u8]),
     /// The progress of the request that gave this token.
@@ -35,11 +35,11 @@ pub enum Line<'a> {
     Other,
 }
 
-/// Where a line goes.
+/// Where a line is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The connection to send it on; none if it is kept.
-    pub connection: Option<Connection>,
+    pub connection: Option<ConnectionId>,
     /// Its position.
     pub id: EventId,
     /// It is an answer with nothing before or after it: it needs no event.
@@ -58,9 +58,9 @@ struct Exchange {
     stream: u32,
 }
 
-struct Stream {
+struct SseStream {
     number: u32,
-    connection: Option<Connection>,
+    connection: Option<ConnectionId>,
     /// The number of pending requests.
     pending: usize,
     /// The position of its last event.
@@ -71,13 +71,13 @@ struct Stream {
     is_for_answer_alone: bool,
 }
 
-impl Line<'_> {
+impl LineKind<'_> {
     /// What its event carries.
     pub fn carries(&self) -> Carries {
         match self {
-            Line::Answer(_) => Carries::Answer,
-            Line::Progress(_) => Carries::Progress,
-            Line::Unrelated | Line::Other => Carries::Other,
+            LineKind::Answer(_) => Carries::Answer,
+            LineKind::Progress(_) => Carries::Progress,
+            LineKind::Unrelated | LineKind::Other => Carries::Other,
         }
     }
 }
@@ -86,12 +86,12 @@ impl Line<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resumed {
     /// What is kept, and what follows. The connection that it replaces, if there is one.
-    Events(Option<Connection>),
+    Events(Option<ConnectionId>),
     /// Nothing: the stream has ended, and nothing of it is left to send.
     Nothing,
 }
 
-impl Stream {
+impl SseStream {
     fn next(&mut self) -> EventId {
         self.place += 1;
         EventId { stream: self.number, place: self.place }
@@ -109,13 +109,13 @@ pub struct Session {
     /// The initialize request that a restored session's worker was sent again, until it is answered.
     pub replayed: Option<Id>,
     /// The first one is the GET stream.
-    streams: Vec<Stream>,
+    streams: Vec<SseStream>,
     exchanges: Vec<Exchange>,
     next: u32,
     log: Log,
     /// Smaller numbers of streams and events are those of an earlier daemon; 0 if none has begun it.
     numbers_from: u32,
-    /// An earlier daemon has begun it, and none of its streams was told yet that what was kept there is lost.
+    /// An earlier daemon has begun it, and none of its streams has reported yet that what was kept there is lost.
     is_new_to_its_streams: bool,
 }
 
@@ -125,8 +125,14 @@ impl Session {
 
     /// A session that a request has just started.
     pub fn new(id: Box<str>, initialize: Option<Id>) -> Self {
-        let general =
-            Stream { number: 0, connection: None, pending: 0, place: 0, has_events: true, is_for_answer_alone: false };
+        let general = SseStream {
+            number: 0,
+            connection: None,
+            pending: 0,
+            place: 0,
+            has_events: true,
+            is_for_answer_alone: false,
+        };
         let (streams, exchanges) = (vec![general], Vec::new());
         Self {
             id,
@@ -164,7 +170,7 @@ impl Session {
         self.numbers_from > 0 && !is_ours
     }
 
-    /// Whether a GET that resumes after this event, or after none, has to be told that events of an earlier daemon are lost.
+    /// Whether a GET that resumes after this event, or after none, has to be notified that events of an earlier daemon are lost.
     pub fn tells_of_loss(&mut self, behind: Option<EventId>) -> bool {
         let is_first = std::mem::take(&mut self.is_new_to_its_streams);
         behind.map_or(is_first, |id| self.is_of_earlier(id))
@@ -187,10 +193,10 @@ impl Session {
     }
 
     /// Adds the requests that a connection brings, with their ids and progress tokens. Returns the stream of their
-    /// answers. `is_for_answer_alone` if its client refuses a stream: all else goes to the stream of GET.
+    /// answers. `is_for_answer_alone` if its client refuses a stream: all else is sent on the stream of GET.
     pub fn begin<'a>(
         &mut self,
-        connection: Connection,
+        connection: ConnectionId,
         requests: impl Iterator<Item = (Id, Option<&'a [u8]>)>,
         is_batch: bool,
         is_for_answer_alone: bool,
@@ -201,7 +207,14 @@ impl Session {
         self.exchanges.extend(requests.map(|(id, token)| Exchange { id, token: token.map(Box::from), stream: number }));
         let pending = self.exchanges.len() - before;
         let connection = Some(connection);
-        self.streams.push(Stream { number, connection, pending, place: 0, has_events: is_batch, is_for_answer_alone });
+        self.streams.push(SseStream {
+            number,
+            connection,
+            pending,
+            place: 0,
+            has_events: is_batch,
+            is_for_answer_alone,
+        });
         number
     }
 
@@ -222,7 +235,7 @@ impl Session {
 
     /// Its client has cancelled a request, which gets no answer any more. Returns the connection that waits for nothing
     /// else.
-    pub fn cancel(&mut self, id: &Id) -> Option<Connection> {
+    pub fn cancel(&mut self, id: &Id) -> Option<ConnectionId> {
         if self.initialize.as_ref() == Some(id) {
             return None;
         }
@@ -233,24 +246,24 @@ impl Session {
         if self.streams[at].pending > 0 { None } else { self.streams.remove(at).connection }
     }
 
-    /// Decides where a line for the client goes. None for an answer that no request waits for.
-    pub fn deliver(&mut self, line: &Line<'_>) -> Option<Delivery> {
+    /// Decides where a line for the client is sent. None for an answer that no request waits for.
+    pub fn deliver(&mut self, line: &LineKind<'_>) -> Option<Delivery> {
         let exchange = match *line {
-            Line::Answer(id) => {
+            LineKind::Answer(id) => {
                 let id = Id::parse(id).ok();
                 self.exchanges.iter().position(|exchange| Some(&exchange.id) == id.as_ref())
             }
-            Line::Progress(token) => self.asked_with(|own| own == token).or_else(|| {
+            LineKind::Progress(token) => self.asked_with(|own| own == token).or_else(|| {
                 // A worker may spell a client's token in another way.
-                let told = Id::parse(token).ok()?;
-                self.asked_with(|own| Id::parse(own).is_ok_and(|own| own == told))
+                let id = Id::parse(token).ok()?;
+                self.asked_with(|own| Id::parse(own).is_ok_and(|own| own == id))
             }),
-            Line::Unrelated | Line::Other => None,
+            LineKind::Unrelated | LineKind::Other => None,
         };
-        if exchange.is_none() && matches!(line, Line::Answer(_)) {
+        if exchange.is_none() && matches!(line, LineKind::Answer(_)) {
             return None;
         }
-        let is_answer = matches!(line, Line::Answer(_));
+        let is_answer = matches!(line, LineKind::Answer(_));
         let number = match exchange.map(|at| self.exchanges[at].stream) {
             Some(number) if !is_answer && self.is_for_answer_alone(number) => 0,
             Some(number) => number,
@@ -282,9 +295,9 @@ impl Session {
 
     /// The stream of a line that names no request: that of the newest request whose client is connected, or that of
     /// GET.
-    fn stream_of_no_request(&self, line: &Line<'_>) -> u32 {
+    fn stream_of_no_request(&self, line: &LineKind<'_>) -> u32 {
         let general = &self.streams[0];
-        if matches!(line, Line::Unrelated) && general.connection.is_some() {
+        if matches!(line, LineKind::Unrelated) && general.connection.is_some() {
             return 0;
         }
         let mut newest = self.streams[1..].iter().rev();
@@ -296,7 +309,7 @@ impl Session {
     /// Keeps a sent line as an event; those that are no answers within `most` bytes in total. Returns how many undelivered
     /// ones are dropped for it.
     pub fn keep(&mut self, id: EventId, data: Data, carries: Carries, most: usize) -> usize {
-        self.log.keep(Event { id, data, carries, is_untaken: false, is_nameless: false }, most)
+        self.log.keep(StoredEvent { id, data, carries, is_untaken: false, is_nameless: false }, most)
     }
 
     /// Keeps a line that could not be sent. `is_nameless` if nothing was ever sent on its stream: an answer is lost then,
@@ -305,7 +318,7 @@ impl Session {
         if is_nameless && carries == Carries::Answer {
             return 1;
         }
-        self.log.keep(Event { id, data, carries, is_untaken: true, is_nameless }, most)
+        self.log.keep(StoredEvent { id, data, carries, is_untaken: true, is_nameless }, most)
     }
 
     /// Gives up a kept answer for lack of memory. Returns how many undelivered ones are lost; none if it keeps no answer.
@@ -321,7 +334,7 @@ impl Session {
     }
 
     /// Detaches a closed connection, which did not deliver these events. Returns how many of them are lost.
-    pub fn detach(&mut self, connection: Connection, untaken: &[EventId]) -> usize {
+    pub fn detach(&mut self, connection: ConnectionId, untaken: &[EventId]) -> usize {
         self.streams.iter_mut().filter(|it| it.connection == Some(connection)).for_each(|it| it.connection = None);
         if untaken.is_empty() { 0 } else { self.log.give_back(untaken) }
     }
@@ -332,7 +345,7 @@ impl Session {
     }
 
     /// Lets a GET take over the general stream. Returns the connection that it replaces.
-    pub fn open(&mut self, connection: Connection) -> Option<Connection> {
+    pub fn open(&mut self, connection: ConnectionId) -> Option<ConnectionId> {
         self.streams[0].connection.replace(connection)
     }
 
@@ -340,7 +353,7 @@ impl Session {
     ///
     /// # Errors
     /// That event was not given out, or the answer behind it is not known any more.
-    pub fn resume(&mut self, connection: Connection, id: EventId) -> Result<Resumed, Fault> {
+    pub fn resume(&mut self, connection: ConnectionId, id: EventId) -> Result<Resumed, Fault> {
         if self.is_of_earlier(id) {
             if id.stream == 0 {
                 return Ok(Resumed::Events(self.open(connection)));
@@ -371,13 +384,13 @@ impl Session {
     }
 
     /// The events to send to a GET that resumes after an event.
-    pub fn events_behind(&self, id: EventId) -> impl Iterator<Item = &Event> {
+    pub fn events_behind(&self, id: EventId) -> impl Iterator<Item = &StoredEvent> {
         self.log.behind(id)
     }
 
     /// The undelivered events to send to a GET that takes over the general stream. A resumed one gets those of other
     /// streams that no client can ask for, a new one gets all.
-    pub fn untaken(&mut self, is_new: bool) -> impl Iterator<Item = &Event> {
+    pub fn untaken(&mut self, is_new: bool) -> impl Iterator<Item = &StoredEvent> {
         let place = self.streams[0].place;
         self.streams[0].place = self.log.adopt(place, is_new);
         self.log.untaken()
@@ -415,7 +428,7 @@ impl Session {
     }
 
     /// The connections that wait for a message of it.
-    pub fn connections(&self) -> Vec<Connection> {
+    pub fn connections(&self) -> Vec<ConnectionId> {
         self.streams.iter().filter_map(|stream| stream.connection).collect()
     }
 
@@ -443,7 +456,7 @@ mod tests {
         Session::new("s".into(), None)
     }
 
-    fn deliver(session: &mut Session, line: &Line<'_>) -> Delivery {
+    fn deliver(session: &mut Session, line: &LineKind<'_>) -> Delivery {
         session.deliver(line).expect("a request waits for it")
     }
 
@@ -456,22 +469,22 @@ mod tests {
         let mut session = Session::new("a".into(), None);
         session.begin(7, [(Id::Number(1), Some(&b"1"[..]))].into_iter(), false, true);
         session.open(9);
-        let mut to = |line: Line<'_>| session.deliver(&line).map(|it| (it.connection, it.id.stream, it.is_whole));
-        assert_eq!(to(Line::Progress(b"1")), Some((Some(9), 0, false)));
-        assert_eq!(to(Line::Other), Some((Some(9), 0, false)));
-        assert_eq!(to(Line::Answer(b"1")), Some((Some(7), 1, true)));
+        let mut to = |line: LineKind<'_>| session.deliver(&line).map(|it| (it.connection, it.id.stream, it.is_whole));
+        assert_eq!(to(LineKind::Progress(b"1")), Some((Some(9), 0, false)));
+        assert_eq!(to(LineKind::Other), Some((Some(9), 0, false)));
+        assert_eq!(to(LineKind::Answer(b"1")), Some((Some(7), 1, true)));
     }
 
     #[test]
     fn an_answer_alone_is_a_whole_response_and_one_after_progress_an_event() {
         let mut session = session();
         assert_eq!((post(&mut session, 10, 1, None), post(&mut session, 11, 2, Some(b"7"))), (1, 2));
-        let progress = deliver(&mut session, &Line::Progress(b"7"));
+        let progress = deliver(&mut session, &LineKind::Progress(b"7"));
         let id = EventId { stream: 2, place: 1 };
         assert_eq!(progress, Delivery { connection: Some(11), id, is_whole: false, is_last: false, is_first: true });
-        let whole = deliver(&mut session, &Line::Answer(b"1"));
+        let whole = deliver(&mut session, &LineKind::Answer(b"1"));
         assert!(whole.is_whole && whole.is_last && whole.connection == Some(10));
-        let last = deliver(&mut session, &Line::Answer(b"2"));
+        let last = deliver(&mut session, &LineKind::Answer(b"2"));
         assert!(!last.is_whole && last.is_last && last.connection == Some(11));
         assert!(!session.goes_on(1) && !session.goes_on(2));
     }
@@ -482,35 +495,35 @@ mod tests {
         post(&mut session, 10, 1, Some("\"\u{e9}\"".as_bytes()));
         post(&mut session, 11, 2, Some(b"2"));
         post(&mut session, 12, 3, None);
-        assert_eq!(deliver(&mut session, &Line::Progress(br#""\u00e9""#)).connection, Some(10));
-        assert_eq!(deliver(&mut session, &Line::Progress(b"2.0")).connection, Some(11));
-        assert_eq!(deliver(&mut session, &Line::Progress(br#""2""#)).connection, Some(12), "that is nobody's");
+        assert_eq!(deliver(&mut session, &LineKind::Progress(br#""\u00e9""#)).connection, Some(10));
+        assert_eq!(deliver(&mut session, &LineKind::Progress(b"2.0")).connection, Some(11));
+        assert_eq!(deliver(&mut session, &LineKind::Progress(br#""2""#)).connection, Some(12), "that is nobody's");
     }
 
     #[test]
     fn a_line_without_a_request_goes_to_the_newest_stream_or_to_get() {
         let mut session = session();
-        assert_eq!(deliver(&mut session, &Line::Other).connection, None, "no client is connected");
+        assert_eq!(deliver(&mut session, &LineKind::Other).connection, None, "no client is connected");
         assert_eq!(session.open(20), None);
-        assert_eq!(deliver(&mut session, &Line::Other).connection, Some(20));
+        assert_eq!(deliver(&mut session, &LineKind::Other).connection, Some(20));
         post(&mut session, 10, 1, None);
-        assert_eq!(deliver(&mut session, &Line::Other).connection, Some(10));
-        assert_eq!(deliver(&mut session, &Line::Unrelated).connection, Some(20));
+        assert_eq!(deliver(&mut session, &LineKind::Other).connection, Some(10));
+        assert_eq!(deliver(&mut session, &LineKind::Unrelated).connection, Some(20));
         assert_eq!(session.open(21), Some(20), "a new GET replaces the old one");
         session.detach(21, &[]);
-        assert_eq!(deliver(&mut session, &Line::Unrelated).connection, Some(10));
+        assert_eq!(deliver(&mut session, &LineKind::Unrelated).connection, Some(10));
     }
 
     #[test]
     fn a_stream_is_resumed_after_an_event_while_that_is_kept() {
         let mut session = session();
         post(&mut session, 10, 1, None);
-        let first = deliver(&mut session, &Line::Other);
+        let first = deliver(&mut session, &LineKind::Other);
         session.keep(first.id, b"a"[..].into(), Carries::Other, 1000);
         session.detach(10, &[]);
-        let progress = deliver(&mut session, &Line::Other);
+        let progress = deliver(&mut session, &LineKind::Other);
         assert_eq!(progress.id.stream, 0, "what names no request is for the next GET");
-        let answer = deliver(&mut session, &Line::Answer(b"1"));
+        let answer = deliver(&mut session, &LineKind::Answer(b"1"));
         assert_eq!(answer.connection, None);
         session.keep_untaken(answer.id, b"b"[..].into(), Carries::Answer, false, 1000);
         assert_eq!(session.resume(30, first.id), Ok(Resumed::Events(None)));
@@ -528,7 +541,7 @@ mod tests {
         let mut session = session();
         session.begin(10, [(Id::Number(1), None), (Id::Number(2), None)].into_iter(), true, false);
         assert_eq!(session.cancel(&Id::Number(1)), None, "the other one waits");
-        assert_eq!(session.deliver(&Line::Answer(b"1")), None);
+        assert_eq!(session.deliver(&LineKind::Answer(b"1")), None);
         assert!(session.goes_on(1) && !session.waits_for(&Id::Number(1)));
         assert_eq!(session.cancel(&Id::Number(2)), Some(10));
         assert_eq!((session.goes_on(1), session.cancel(&Id::Number(2))), (false, None));
@@ -540,7 +553,7 @@ mod tests {
         let mut session = Session::new("s".into(), Some(Id::Number(0)));
         post(&mut session, 10, 0, None);
         assert_eq!(session.cancel(&Id::Number(0)), None);
-        assert!(deliver(&mut session, &Line::Answer(b"0")).is_whole);
+        assert!(deliver(&mut session, &LineKind::Answer(b"0")).is_whole);
     }
 
     #[test]
@@ -557,7 +570,7 @@ mod tests {
         }
         let why = session.resume(30, EventId { stream: 3, place: 1 }).expect_err("its answer is lost");
         assert!(why.why.contains("restarted"), "{}", why.why);
-        let answer = deliver(&mut session, &Line::Answer(b"1"));
+        let answer = deliver(&mut session, &LineKind::Answer(b"1"));
         assert!(!session.is_of_earlier(answer.id));
     }
 
@@ -573,8 +586,8 @@ mod tests {
     fn a_batch_ends_with_its_last_answer() {
         let mut session = session();
         session.begin(10, [(Id::Number(1), None), (Id::Number(2), None)].into_iter(), true, false);
-        let one = deliver(&mut session, &Line::Answer(b"2"));
+        let one = deliver(&mut session, &LineKind::Answer(b"2"));
         assert!(!one.is_whole && !one.is_last);
-        assert!(deliver(&mut session, &Line::Answer(b"1")).is_last);
+        assert!(deliver(&mut session, &LineKind::Answer(b"1")).is_last);
     }
 }

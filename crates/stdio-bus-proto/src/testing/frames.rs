@@ -8,18 +8,18 @@ use tungstenite::protocol::{CloseFrame, Role as Theirs, WebSocket, WebSocketConf
 use crate::access::Refusal;
 use crate::http1::HeadReader;
 use crate::websocket::Role;
-use crate::websocket::frame::{Decoder, Event, Received};
-use crate::websocket::request::Request;
+use crate::websocket::frame::{Decoder, FrameEvent, Received};
+use crate::websocket::request::UpgradeHead;
 
 /// What is asked for; nothing while the head is incomplete.
-pub(crate) type Asked<'b> = Result<Option<Request<'b>>, Refusal>;
+pub(crate) type ParsedUpgrade<'b> = Result<Option<UpgradeHead<'b>>, Refusal>;
 
 /// Reads the request of a WebSocket from all bytes received so far.
 ///
 /// # Errors
 /// It is refused.
-pub(crate) fn read_request<'b>(reader: &mut HeadReader, bytes: &'b [u8]) -> Asked<'b> {
-    reader.read(bytes)?.map(|head| Request::of(&head, None)).transpose()
+pub(crate) fn read_request<'b>(reader: &mut HeadReader, bytes: &'b [u8]) -> ParsedUpgrade<'b> {
+    reader.read(bytes)?.map(|head| UpgradeHead::of(&head, None)).transpose()
 }
 
 /// Maximum length of a message in bytes.
@@ -27,7 +27,7 @@ pub(crate) const LONGEST: u64 = 1 << 20;
 
 /// A decoded item, which must not depend on how the bytes are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum DecodedItem {
     Line(String),
     /// The beginning of a line, at the end of the stream or before a fault.
     Partial(String),
@@ -35,7 +35,7 @@ pub(crate) enum Seen {
     Ping(Vec<u8>),
     Pong(Vec<u8>),
     Close(Option<u16>, String),
-    Fault(u16),
+    Violation(u16),
 }
 
 /// Bytes as the characters with the same numbers.
@@ -52,54 +52,54 @@ pub(crate) fn meant(letters: &str) -> Vec<u8> {
 ///
 /// # Panics
 /// If the lines in the buffer are not those of the events.
-pub(crate) fn read(decoder: &mut Decoder, bytes: &[u8], ends: impl IntoIterator<Item = usize>) -> Vec<Seen> {
+pub(crate) fn read(decoder: &mut Decoder, bytes: &[u8], ends: impl IntoIterator<Item = usize>) -> Vec<DecodedItem> {
     let (mut seen, mut line, mut lines, mut begin) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for end in ends.into_iter().chain([bytes.len()]) {
         let mut memory = [&bytes[begin..end], &[0xEE]].concat();
         let mut received = Received::new(&mut memory, end - begin);
         while let Some(event) = decoder.next(&mut received) {
             seen.push(match event {
-                Event::Text { piece, is_last } => {
+                FrameEvent::Text { piece, is_last } => {
                     line.extend_from_slice(&received.lines()[piece]);
                     if !is_last {
                         continue;
                     }
-                    Seen::Line(shown(&std::mem::take(&mut line)))
+                    DecodedItem::Line(shown(&std::mem::take(&mut line)))
                 }
-                Event::Binary { bytes } => Seen::Binary(bytes),
-                Event::Ping(payload) => Seen::Ping(payload.to_vec()),
-                Event::Pong(payload) => Seen::Pong(payload.to_vec()),
-                Event::Close { code, reason } => Seen::Close(code, reason.to_owned()),
-                Event::Fault(fault) => Seen::Fault(fault.code),
+                FrameEvent::Binary { bytes } => DecodedItem::Binary(bytes),
+                FrameEvent::Ping(payload) => DecodedItem::Ping(payload.to_vec()),
+                FrameEvent::Pong(payload) => DecodedItem::Pong(payload.to_vec()),
+                FrameEvent::Close { code, reason } => DecodedItem::Close(code, reason.to_owned()),
+                FrameEvent::Fault(fault) => DecodedItem::Fault(fault.code),
             });
         }
         assert_eq!(decoder.next(&mut received), None, "nothing has come since");
         lines.extend_from_slice(received.lines());
         begin = end;
     }
-    let told = seen.iter().filter_map(|seen| match seen {
-        Seen::Line(line) => Some([line, "\n"].concat()),
+    let expected = seen.iter().filter_map(|seen| match seen {
+        DecodedItem::Line(line) => Some([line, "\n"].concat()),
         _ => None,
     });
-    let told: String = told.chain([shown(&line)]).collect();
-    assert_eq!(shown(&lines), told);
-    let ended = seen.iter().filter(|seen| matches!(seen, Seen::Line(_))).count();
-    assert_eq!(told.matches('\n').count(), ended, "a message is one line");
+    let expected: String = expected.chain([shown(&line)]).collect();
+    assert_eq!(shown(&lines), expected);
+    let ended = seen.iter().filter(|seen| matches!(seen, DecodedItem::Line(_))).count();
+    assert_eq!(expected.matches('\n').count(), ended, "a message is one line");
     if !line.is_empty() {
-        seen.push(Seen::Partial(shown(&line)));
+        seen.push(DecodedItem::Partial(shown(&line)));
     }
     seen
 }
 
 /// An endpoint's answer to bytes.
-pub(crate) type Answer = fn(&[u8]) -> Vec<u8>;
+pub(crate) type EndpointAnswer = fn(&[u8]) -> Vec<u8>;
 
 /// One end of a connection: the bytes to read, and those written.
 pub(crate) struct Pipe {
     pub(crate) input: Cursor<Vec<u8>>,
     pub(crate) output: Vec<u8>,
     /// Makes more input from the output, when a read finds none.
-    pub(crate) answer: Option<Answer>,
+    pub(crate) answer: Option<EndpointAnswer>,
 }
 
 impl Pipe {
@@ -143,29 +143,29 @@ pub(crate) fn theirs(role: Role, input: &[u8]) -> WebSocket<Pipe> {
 }
 
 /// What tungstenite decodes from bytes, and the fault that it reports.
-pub(crate) fn read_by_them(role: Role, bytes: &[u8]) -> (Vec<Seen>, Option<tungstenite::Error>) {
+pub(crate) fn read_by_them(role: Role, bytes: &[u8]) -> (Vec<DecodedItem>, Option<tungstenite::Error>) {
     let mut theirs = theirs(role, bytes);
     let mut all = Vec::new();
     loop {
         match theirs.read() {
             Ok(message) => all.push(seen(message)),
             // Bytes after a close frame are a fault to tungstenite, and ignored by us.
-            Err(_) if matches!(all.last(), Some(Seen::Close(..))) => return (all, None),
+            Err(_) if matches!(all.last(), Some(DecodedItem::Close(..))) => return (all, None),
             Err(tungstenite::Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => return (all, None),
             Err(error) => return (all, Some(error)),
         }
     }
 }
 
-fn seen(message: Message) -> Seen {
+fn seen(message: Message) -> DecodedItem {
     match message {
         // Our lines have no newlines in them.
-        Message::Text(text) => Seen::Line(shown(text.as_bytes()).replace(['\n', '\r'], "\t")),
-        Message::Binary(bytes) => Seen::Binary(bytes.len() as u64),
-        Message::Ping(payload) => Seen::Ping(payload.to_vec()),
-        Message::Pong(payload) => Seen::Pong(payload.to_vec()),
-        Message::Close(None) => Seen::Close(None, String::new()),
-        Message::Close(Some(CloseFrame { code, reason })) => Seen::Close(Some(code.into()), reason.to_string()),
+        Message::Text(text) => DecodedItem::Line(shown(text.as_bytes()).replace(['\n', '\r'], "\t")),
+        Message::Binary(bytes) => DecodedItem::Binary(bytes.len() as u64),
+        Message::Ping(payload) => DecodedItem::Ping(payload.to_vec()),
+        Message::Pong(payload) => DecodedItem::Pong(payload.to_vec()),
+        Message::Close(None) => DecodedItem::Close(None, String::new()),
+        Message::Close(Some(CloseFrame { code, reason })) => DecodedItem::Close(Some(code.into()), reason.to_string()),
         Message::Frame(frame) => panic!("{frame:?} is never read"),
     }
 }

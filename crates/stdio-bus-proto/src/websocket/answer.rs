@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-use super::key::Key;
+use super::key::HandshakeKey;
 use crate::http1::{Head, Status, is_word};
 
 /// A successful handshake. [`fmt::Display`] writes the whole head.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted<'a> {
     /// The request's key.
-    pub key: Key<'a>,
+    pub key: HandshakeKey<'a>,
     /// `Acp-Connection-Id`: visible ASCII that cannot be guessed.
     pub connection_id: &'a str,
     /// The subprotocol chosen from those offered.
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_websocket_is_accepted_with_its_key_and_its_id() {
-        let key = Key::new(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
+        let key = HandshakeKey::new(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap();
         let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
             Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\nAcp-Connection-Id: a1b2\r\n";
         let mut accepted = Accepted { key, connection_id: "a1b2", protocol: None };

@@ -8,14 +8,14 @@ use crate::http1::{Error, Event, Fields, Head, Method, Response, ResponseReader,
 
 /// A client's request. [`fmt::Display`] writes all of it.
 #[derive(Clone, Copy)]
-pub struct Request<'a> {
+pub struct UpgradeRequest<'a> {
     host: &'a str,
     target: &'a str,
     key: [u8; 16],
     token: Option<&'a str>,
 }
 
-impl<'a> Request<'a> {
+impl<'a> UpgradeRequest<'a> {
     /// A request to `host` (with its port, unless that is the default) for `target`, a path and optional query. The key
     /// is 16 random bytes, the token is sent as `Authorization: Bearer`.
     ///
@@ -35,7 +35,7 @@ impl<'a> Request<'a> {
     }
 }
 
-impl fmt::Display for Request<'_> {
+impl fmt::Display for UpgradeRequest<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, target, key, token } = self;
         let head = Head::request("GET", target, host)
@@ -50,7 +50,7 @@ impl fmt::Display for Request<'_> {
 
 /// What the bytes so far contain.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum ServerResponse {
     /// An incomplete response.
     More,
     /// The connection is a WebSocket.
@@ -81,7 +81,7 @@ pub struct Refused {
 }
 
 /// Reads the response so far to a request with this key. `has_ended` if nothing more will come.
-pub fn read(bytes: &[u8], key: [u8; 16], has_ended: bool) -> Reading {
+pub fn read(bytes: &[u8], key: [u8; 16], has_ended: bool) -> ServerResponse {
     let bytes = &bytes[..bytes.len().min(LONGEST_ANSWER)];
     let is_all = has_ended || bytes.len() == LONGEST_ANSWER;
     let (mut reader, mut begin) = (ResponseReader::new(Method::Get, u64::MAX), 0);
@@ -92,16 +92,17 @@ pub fn read(bytes: &[u8], key: [u8; 16], has_ended: bool) -> Reading {
             Event::Head(head) if head.status < 200 => begin += head.length,
             Event::Head(head) => {
                 let rest = &bytes[begin + head.length..];
-                return read_body(&mut reader, rest, is_all).map_or(Reading::More, |body| read_refusal(&head, &body));
+                return read_body(&mut reader, rest, is_all)
+                    .map_or(ServerResponse::More, |body| read_refusal(&head, &body));
             }
             Event::Wrong(Error::NOTHING) if begin == 0 => {
-                return Reading::Malformed("the server closed without an answer");
+                return ServerResponse::Malformed("the server closed without an answer");
             }
             Event::Wrong(Error::NOTHING | Error::CUT_OFF) => {
-                return Reading::Malformed("the server's answer is not HTTP, or has no end");
+                return ServerResponse::Malformed("the server's answer is not HTTP, or has no end");
             }
-            Event::Wrong(_) => return Reading::Malformed("the server's answer is not HTTP"),
-            Event::More(_) | Event::Data { .. } | Event::End(_) => return Reading::More,
+            Event::Wrong(_) => return ServerResponse::Malformed("the server's answer is not HTTP"),
+            Event::More(_) | Event::Data { .. } | Event::End(_) => return ServerResponse::More,
         }
     }
 }
@@ -121,32 +122,32 @@ fn read_body(reader: &mut ResponseReader, bytes: &[u8], is_all: bool) -> Option<
     }
 }
 
-fn read_acceptance(fields: &Fields<'_>, length: usize, key: [u8; 16]) -> Reading {
+fn read_acceptance(fields: &Fields<'_>, length: usize, key: [u8; 16]) -> ServerResponse {
     if !fields.has("upgrade", "websocket") || !fields.has("connection", "upgrade") {
-        return Reading::Malformed("the server switches protocols, but not to WebSocket");
+        return ServerResponse::Malformed("the server switches protocols, but not to WebSocket");
     }
     let expected = accept(written(key).as_bytes());
     if !matches!(fields.only("sec-websocket-accept"), Ok(Some(value)) if value == expected.as_bytes()) {
-        return Reading::Malformed("the server's Sec-WebSocket-Accept is not the one of this request");
+        return ServerResponse::Malformed("the server's Sec-WebSocket-Accept is not the one of this request");
     }
     if fields.elements("sec-websocket-extensions").next().is_some() {
-        return Reading::Malformed("the server wants an extension of WebSocket that was not offered");
+        return ServerResponse::Malformed("the server wants an extension of WebSocket that was not offered");
     }
     if fields.elements("sec-websocket-protocol").next().is_some() {
-        return Reading::Malformed("the server wants a subprotocol that was not offered");
+        return ServerResponse::Malformed("the server wants a subprotocol that was not offered");
     }
     let connection_id = fields.values("acp-connection-id").next().map(printable);
-    Reading::Accepted { length, connection_id }
+    ServerResponse::Accepted { length, connection_id }
 }
 
-fn read_refusal(head: &Response<'_>, body: &[u8]) -> Reading {
+fn read_refusal(head: &Response<'_>, body: &[u8]) -> ServerResponse {
     let fields = &head.fields;
     let kind = fields.values("content-type").next().unwrap_or_default();
     let message = message(kind, body).unwrap_or_else(|| printable(head.reason.as_bytes()));
     let location = fields.values("location").next().map(printable);
     let retry_after =
         fields.values("retry-after").next().and_then(|seconds| str::from_utf8(seconds).ok()?.parse().ok());
-    Reading::Refused(Refused { status: head.status, message, retry_after, location })
+    ServerResponse::Refused(Refused { status: head.status, message, retry_after, location })
 }
 
 /// The human-readable message in a body of this `Content-Type`.
@@ -174,29 +175,29 @@ mod tests {
     const ACCEPTED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n";
 
-    fn refused(status: u16, message: &str, retry_after: Option<u32>, location: Option<&str>) -> Reading {
+    fn refused(status: u16, message: &str, retry_after: Option<u32>, location: Option<&str>) -> ServerResponse {
         let (message, location) = (message.to_owned(), location.map(str::to_owned));
-        Reading::Refused(Refused { status, message, retry_after, location })
+        ServerResponse::Refused(Refused { status, message, retry_after, location })
     }
 
     #[test]
     fn our_own_server_accepts_our_request() {
         for (token, path) in [(None, "/acp"), (Some("s3cret"), "/")] {
-            let text = Request::new("bus.example:9000", path, KEY, token).unwrap().to_string();
+            let text = UpgradeRequest::new("bus.example:9000", path, KEY, token).unwrap().to_string();
             let asked = read_request(&mut HeadReader::default(), text.as_bytes());
             let Ok(Some(request)) = asked else { panic!("{text}") };
             assert_eq!((request.path, request.caller.host), (path, Some("bus.example:9000")));
             assert_eq!(request.caller.token.map(|token| token.0), token);
             let accepted =
                 Accepted { key: request.upgrade().unwrap(), connection_id: "a1", protocol: None }.to_string();
-            let expected = Reading::Accepted { length: accepted.len(), connection_id: Some("a1".into()) };
+            let expected = ServerResponse::Accepted { length: accepted.len(), connection_id: Some("a1".into()) };
             assert_eq!(read(accepted.as_bytes(), KEY, false), expected);
         }
     }
 
     #[test]
     fn a_request_that_would_be_read_differently_is_not_sent() {
-        let new = |host, target, token| Request::new(host, target, KEY, token).err();
+        let new = |host, target, token| UpgradeRequest::new(host, target, KEY, token).err();
         for host in ["", "a b", "a\r\nX: y", "b\u{fc}s"] {
             assert!(new(host, "/", None).unwrap().starts_with("the host"), "{host:?}");
         }
@@ -212,7 +213,7 @@ mod tests {
     #[test]
     fn a_response_is_read_however_it_is_cut_and_what_follows_is_left() {
         let answers = [
-            (format!("{ACCEPTED}\r\n"), Reading::Accepted { length: 0, connection_id: None }),
+            (format!("{ACCEPTED}\r\n"), ServerResponse::Accepted { length: 0, connection_id: None }),
             (
                 format!(
                     "{}acp-connection-id: x\r\n\r\n",
@@ -221,11 +222,11 @@ mod tests {
                         .replace(": s3pplmbitxaq9kygzzhzrbk+xoo=", ": s3pPLMBiTxaQ9kYGzzhZRbK+xOo=")
                         .replace("http/1.1", "HTTP/1.1")
                 ),
-                Reading::Accepted { length: 0, connection_id: Some("x".into()) },
+                ServerResponse::Accepted { length: 0, connection_id: Some("x".into()) },
             ),
             (
                 format!("HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 100 \r\n\r\n{ACCEPTED}\r\n"),
-                Reading::Accepted { length: 0, connection_id: None },
+                ServerResponse::Accepted { length: 0, connection_id: None },
             ),
             (
                 Refusal::new(Status::Forbidden, "this origin may not ask").to_string(),
@@ -250,11 +251,13 @@ mod tests {
         ];
         for (text, expected) in answers {
             let expected = match expected {
-                Reading::Accepted { connection_id, .. } => Reading::Accepted { length: text.len(), connection_id },
+                ServerResponse::Accepted { connection_id, .. } => {
+                    ServerResponse::Accepted { length: text.len(), connection_id }
+                }
                 other => other,
             };
             for end in 0..text.len() {
-                assert_eq!(read(&text.as_bytes()[..end], KEY, false), Reading::More, "{text:?} cut at {end}");
+                assert_eq!(read(&text.as_bytes()[..end], KEY, false), ServerResponse::More, "{text:?} cut at {end}");
             }
             for rest in [&b""[..], b"\x81\x05Hello", b"\r\n\r\n"] {
                 let bytes = [text.as_bytes(), rest].concat();
@@ -266,7 +269,7 @@ mod tests {
     #[test]
     fn a_body_without_a_length_is_read_to_its_end() {
         let text = b"HTTP/1.1 401 Unauthorized\r\n\r\n{\"message\":\"who are you?\"}";
-        assert_eq!(read(text, KEY, false), Reading::More);
+        assert_eq!(read(text, KEY, false), ServerResponse::More);
         assert_eq!(read(text, KEY, true), refused(401, "who are you?", None, None));
         let cut = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 100\r\n\r\n{\"mess";
         assert_eq!(read(cut, KEY, true), refused(401, "Unauthorized", None, None));
@@ -277,7 +280,7 @@ mod tests {
     #[test]
     fn an_invalid_response_is_reported_as_such() {
         let wrong = |text: String| match read(text.as_bytes(), KEY, true) {
-            Reading::Malformed(why) => why,
+            ServerResponse::Malformed(why) => why,
             other => panic!("{text:?}: {other:?}"),
         };
         let with = |field: &str| wrong(format!("{ACCEPTED}{field}\r\n\r\n"));
@@ -292,9 +295,9 @@ mod tests {
         assert!(with("Sec-WebSocket-Extensions: permessage-deflate").contains("extension"));
         assert!(with("Sec-WebSocket-Protocol: acp").contains("subprotocol"));
         let endless = format!("HTTP/1.1 101 {}", "a".repeat(LONGEST_ANSWER));
-        assert_eq!(read(&endless.as_bytes()[..LONGEST_ANSWER - 1], KEY, false), Reading::More);
-        assert!(matches!(read(&endless.as_bytes()[..LONGEST_ANSWER], KEY, false), Reading::Malformed(_)));
-        assert!(matches!(read(b"a", KEY, false), Reading::Malformed(_)), "no more of it is waited for");
+        assert_eq!(read(&endless.as_bytes()[..LONGEST_ANSWER - 1], KEY, false), ServerResponse::More);
+        assert!(matches!(read(&endless.as_bytes()[..LONGEST_ANSWER], KEY, false), ServerResponse::Malformed(_)));
+        assert!(matches!(read(b"a", KEY, false), ServerResponse::Malformed(_)), "no more of it is waited for");
     }
 
     proptest! {

@@ -27,14 +27,14 @@ pub const fn may_be_sent(code: u16) -> bool {
 
 /// A peer's violation of the protocol. Nothing after it can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Violation {
     /// The code to close the connection with.
     pub code: u16,
     /// What is wrong, for the close frame and for the log.
     pub reason: &'static str,
 }
 
-impl Fault {
+impl Violation {
     /// A protocol error.
     pub(super) const fn protocol(reason: &'static str) -> Self {
         Self { code: PROTOCOL_ERROR, reason }

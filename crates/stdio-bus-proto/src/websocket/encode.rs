@@ -13,12 +13,12 @@ pub const LONGEST_REASON: usize = LONGEST_CONTROL - 2;
 
 /// An encoded frame header.
 #[derive(Clone, Copy)]
-pub struct Head {
+pub struct FrameHeader {
     bytes: [u8; LONGEST],
     length: usize,
 }
 
-impl Deref for Head {
+impl Deref for FrameHeader {
     type Target = [u8];
 
     #[inline]
@@ -30,21 +30,21 @@ impl Deref for Head {
 /// The header of a text message of `length` bytes, which follow it: 2, 4 or 10 bytes, and 4 more with a mask. A masked
 /// payload then needs [`Mask::apply`].
 #[inline]
-pub fn text(length: usize, mask: Option<Mask>) -> Head {
+pub fn text(length: usize, mask: Option<Mask>) -> FrameHeader {
     head(Opcode::Text, true, length, mask)
 }
 
 /// The header of a fragment of a text message: the first, the last, or one in between. Otherwise like [`text`].
 #[inline]
-pub fn fragment(length: usize, is_first: bool, is_last: bool, mask: Option<Mask>) -> Head {
+pub fn fragment(length: usize, is_first: bool, is_last: bool, mask: Option<Mask>) -> FrameHeader {
     head(if is_first { Opcode::Text } else { Opcode::Continuation }, is_last, length, mask)
 }
 
 #[inline]
-fn head(opcode: Opcode, is_final: bool, length: usize, mask: Option<Mask>) -> Head {
+fn head(opcode: Opcode, is_final: bool, length: usize, mask: Option<Mask>) -> FrameHeader {
     let mut bytes = [0; LONGEST];
     let length = Header { opcode, is_final, length: length as u64, mask }.write(&mut bytes);
-    Head { bytes, length }
+    FrameHeader { bytes, length }
 }
 
 /// A whole encoded control frame.

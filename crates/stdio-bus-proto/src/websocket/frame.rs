@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::Role;
-use super::close::{self, Fault};
+use super::close::{self, Violation};
 use super::header::{Header, LONGEST, Opcode};
 use super::mask::Mask;
 
@@ -80,7 +80,7 @@ impl<'b> Received<'b> {
 
 /// A decoded event.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Event<'d> {
+pub enum FrameEvent<'d> {
     /// The next piece of a text message. It is already part of its line: users of [`Received`]'s lines can ignore this
     /// event.
     Text {
@@ -107,20 +107,20 @@ pub enum Event<'d> {
         reason: &'d str,
     },
     /// The peer violated the protocol. Nothing after it is decoded.
-    Fault(Fault),
+    Violation(Violation),
 }
 
 /// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MessageType {
     Text,
     Binary,
 }
 
 /// A partial message.
 #[derive(Clone, Copy)]
-struct Message {
-    kind: Kind,
+struct PartialMessage {
+    kind: MessageType,
     /// Length of its frames so far, including all of the current one.
     bytes: u64,
     empty_fragments: u32,
@@ -145,14 +145,14 @@ pub struct Decoder {
     head: [u8; LONGEST],
     head_length: usize,
     frame: Option<Frame>,
-    message: Option<Message>,
+    message: Option<PartialMessage>,
     /// The payload of a control frame so far. It takes no memory before the first one: a thousand connections may be idle.
     control: Vec<u8>,
     is_over: bool,
 }
 
 /// An event that borrows nothing yet.
-enum Found {
+enum RawEvent {
     Text { piece: Range<usize>, is_last: bool },
     Binary { bytes: u64 },
     Control(Opcode),
@@ -187,30 +187,30 @@ impl Decoder {
     /// Decodes until the next event. None when all received bytes are decoded: call it until then, after which
     /// [`Received::text`] is valid.
     #[inline]
-    pub fn next<'d>(&'d mut self, received: &mut Received<'_>) -> Option<Event<'d>> {
+    pub fn next<'d>(&'d mut self, received: &mut Received<'_>) -> Option<FrameEvent<'d>> {
         if self.is_over {
             received.advance(received.received - received.read);
             return None;
         }
         let event = match self.find(received) {
             Ok(None) => return None,
-            Ok(Some(Found::Text { piece, is_last })) => Ok(Event::Text { piece, is_last }),
-            Ok(Some(Found::Binary { bytes })) => Ok(Event::Binary { bytes }),
-            Ok(Some(Found::Control(opcode))) => {
+            Ok(Some(RawEvent::Text { piece, is_last })) => Ok(FrameEvent::Text { piece, is_last }),
+            Ok(Some(RawEvent::Binary { bytes })) => Ok(FrameEvent::Binary { bytes }),
+            Ok(Some(RawEvent::Control(opcode))) => {
                 let payload = &self.control[..];
                 match opcode {
-                    Opcode::Ping => Ok(Event::Ping(payload)),
-                    Opcode::Pong => Ok(Event::Pong(payload)),
+                    Opcode::Ping => Ok(FrameEvent::Ping(payload)),
+                    Opcode::Pong => Ok(FrameEvent::Pong(payload)),
                     _ => read_close(payload),
                 }
             }
             Err(fault) => Err(fault),
         };
-        self.is_over = matches!(event, Err(_) | Ok(Event::Close { .. }));
-        Some(event.unwrap_or_else(Event::Fault))
+        self.is_over = matches!(event, Err(_) | Ok(FrameEvent::Close { .. }));
+        Some(event.unwrap_or_else(FrameEvent::Fault))
     }
 
-    fn find(&mut self, received: &mut Received<'_>) -> Result<Option<Found>, Fault> {
+    fn find(&mut self, received: &mut Received<'_>) -> Result<Option<RawEvent>, Violation> {
         loop {
             if self.frame.is_none() {
                 let Some(header) = self.read_head(received)? else { return Ok(None) };
@@ -233,10 +233,10 @@ impl Decoder {
                     received.advance(bytes);
                     if is_whole {
                         self.frame = None;
-                        return Ok(Some(Found::Control(opcode)));
+                        return Ok(Some(RawEvent::Control(opcode)));
                     }
                 }
-                (_, Some(Message { kind: Kind::Text, .. })) => {
+                (_, Some(PartialMessage { kind: MessageType::Text, .. })) => {
                     let piece = received.text..received.text + bytes;
                     frame.mask = frame.mask.take_off_text(received.bytes, received.read, piece.start, bytes);
                     received.text = piece.end;
@@ -250,7 +250,7 @@ impl Decoder {
                         received.end_line();
                     }
                     if is_last || !piece.is_empty() {
-                        return Ok(Some(Found::Text { piece, is_last }));
+                        return Ok(Some(RawEvent::Text { piece, is_last }));
                     }
                 }
                 (_, message) => {
@@ -260,7 +260,7 @@ impl Decoder {
                         self.frame = None;
                         if is_final {
                             self.message = None;
-                            return Ok(Some(Found::Binary { bytes: bytes_of_message }));
+                            return Ok(Some(RawEvent::Binary { bytes: bytes_of_message }));
                         }
                     }
                 }
@@ -270,7 +270,7 @@ impl Decoder {
 
     /// Reads the next header if it is complete, and keeps it if it is not.
     #[inline]
-    fn read_head(&mut self, received: &mut Received<'_>) -> Result<Option<Header>, Fault> {
+    fn read_head(&mut self, received: &mut Received<'_>) -> Result<Option<Header>, Violation> {
         if self.head_length == 0
             && let Some((header, size)) = Header::read(received.rest(), self.role)?
         {
@@ -291,15 +291,15 @@ impl Decoder {
 
     /// Begins a frame, if it is allowed now.
     #[inline]
-    fn begin(&mut self, Header { opcode, is_final, length, mask }: Header) -> Result<(), Fault> {
-        let begun = |kind| Message { kind, bytes: 0, empty_fragments: 0 };
+    fn begin(&mut self, Header { opcode, is_final, length, mask }: Header) -> Result<(), Violation> {
+        let begun = |kind| PartialMessage { kind, bytes: 0, empty_fragments: 0 };
         let message = match (opcode, self.message) {
-            (Opcode::Continuation, None) => return Err(Fault::protocol("a continuation continues no message")),
+            (Opcode::Continuation, None) => return Err(Violation::protocol("a continuation continues no message")),
             (Opcode::Text | Opcode::Binary, Some(_)) => {
-                return Err(Fault::protocol("a message begins before the one before it has ended"));
+                return Err(Violation::protocol("a message begins before the one before it has ended"));
             }
-            (Opcode::Text, None) => Some(begun(Kind::Text)),
-            (Opcode::Binary, None) => Some(begun(Kind::Binary)),
+            (Opcode::Text, None) => Some(begun(MessageType::Text)),
+            (Opcode::Binary, None) => Some(begun(MessageType::Binary)),
             (Opcode::Continuation, Some(message)) => Some(message),
             (Opcode::Close | Opcode::Ping | Opcode::Pong, _) => {
                 self.control.clear();
@@ -309,11 +309,14 @@ impl Decoder {
         if let Some(mut message) = message {
             message.bytes = message.bytes.saturating_add(length);
             if message.bytes > self.longest {
-                return Err(Fault { code: close::TOO_BIG, reason: "a message is too long" });
+                return Err(Violation { code: close::TOO_BIG, reason: "a message is too long" });
             }
             message.empty_fragments += u32::from(length == 0);
             if message.empty_fragments > MOST_EMPTY_FRAGMENTS {
-                return Err(Fault { code: close::POLICY_VIOLATION, reason: "a message has too many empty fragments" });
+                return Err(Violation {
+                    code: close::POLICY_VIOLATION,
+                    reason: "a message has too many empty fragments",
+                });
             }
             self.message = Some(message);
         }
@@ -323,19 +326,19 @@ impl Decoder {
 }
 
 /// Decodes the payload of a close frame.
-fn read_close(payload: &[u8]) -> Result<Event<'_>, Fault> {
+fn read_close(payload: &[u8]) -> Result<FrameEvent<'_>, Violation> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return match payload {
-            [] => Ok(Event::Close { code: None, reason: "" }),
-            _ => Err(Fault::protocol("a close frame has half a code")),
+            [] => Ok(FrameEvent::Close { code: None, reason: "" }),
+            _ => Err(Violation::protocol("a close frame has half a code")),
         };
     };
     let code = u16::from_be_bytes(*code);
     if !close::may_be_sent(code) {
-        return Err(Fault::protocol("a close frame has a code that may not be sent"));
+        return Err(Violation::protocol("a close frame has a code that may not be sent"));
     }
     match str::from_utf8(reason) {
-        Ok(reason) => Ok(Event::Close { code: Some(code), reason }),
-        Err(_) => Err(Fault { code: close::INVALID_DATA, reason: "the reason of a close frame is not UTF-8" }),
+        Ok(reason) => Ok(FrameEvent::Close { code: Some(code), reason }),
+        Err(_) => Err(Violation { code: close::INVALID_DATA, reason: "the reason of a close frame is not UTF-8" }),
     }
 }

@@ -1,7 +1,7 @@
 //! The frame header (RFC 6455, section 5.2): parsing and writing.
 
 use super::Role;
-use super::close::Fault;
+use super::close::Violation;
 use super::mask::Mask;
 
 /// Maximum length of a header in bytes: two, eight of a length, four of a mask.
@@ -28,7 +28,7 @@ pub(super) enum Opcode {
 }
 
 impl Opcode {
-    fn read(first: u8) -> Result<Self, Fault> {
+    fn read(first: u8) -> Result<Self, Violation> {
         Ok(match first & 0x0F {
             0 => Self::Continuation,
             1 => Self::Text,
@@ -36,7 +36,7 @@ impl Opcode {
             8 => Self::Close,
             9 => Self::Ping,
             10 => Self::Pong,
-            _ => return Err(Fault::protocol("a frame has an opcode that means nothing")),
+            _ => return Err(Violation::protocol("a frame has an opcode that means nothing")),
         })
     }
 
@@ -63,25 +63,25 @@ impl Header {
     /// # Errors
     /// The header is invalid; reported as early as possible.
     #[inline]
-    pub(super) fn read(bytes: &[u8], role: Role) -> Result<Option<(Self, usize)>, Fault> {
+    pub(super) fn read(bytes: &[u8], role: Role) -> Result<Option<(Self, usize)>, Violation> {
         let Some(&first) = bytes.first() else { return Ok(None) };
         if first & RESERVED != 0 {
-            return Err(Fault::protocol("a frame has reserved bits, and no extension was agreed on"));
+            return Err(Violation::protocol("a frame has reserved bits, and no extension was agreed on"));
         }
         let (opcode, is_final) = (Opcode::read(first)?, first & FINAL != 0);
         if opcode.is_control() && !is_final {
-            return Err(Fault::protocol("a control frame is a fragment"));
+            return Err(Violation::protocol("a control frame is a fragment"));
         }
         let Some(&second) = bytes.get(1) else { return Ok(None) };
         let is_masked = second & MASKED != 0;
         match (role, is_masked) {
-            (Role::Server, false) => return Err(Fault::protocol("a client's frame has no mask")),
-            (Role::Client, true) => return Err(Fault::protocol("a server's frame has a mask")),
+            (Role::Server, false) => return Err(Violation::protocol("a client's frame has no mask")),
+            (Role::Client, true) => return Err(Violation::protocol("a server's frame has a mask")),
             _ => {}
         }
         let short = second & !MASKED;
         if opcode.is_control() && usize::from(short) > LONGEST_CONTROL {
-            return Err(Fault::protocol("a control frame is longer than 125 bytes"));
+            return Err(Violation::protocol("a control frame is longer than 125 bytes"));
         }
         let rest = &bytes[2..];
         let (length, width) = match short {
@@ -96,10 +96,10 @@ impl Header {
             short => (u64::from(short), 0),
         };
         if width == 2 && length < u64::from(IN_TWO_BYTES) || width == 8 && length <= u64::from(u16::MAX) {
-            return Err(Fault::protocol("the length of a frame is written longer than it needs to be"));
+            return Err(Violation::protocol("the length of a frame is written longer than it needs to be"));
         }
         if length > i64::MAX as u64 {
-            return Err(Fault::protocol("the length of a frame has its upper bit set"));
+            return Err(Violation::protocol("the length of a frame has its upper bit set"));
         }
         let mask = match (is_masked, rest[width..].first_chunk()) {
             (false, _) => None,

@@ -16,9 +16,9 @@ const KEYS: GeneralPurpose = GeneralPurpose::new(
 
 /// A request's key: 16 bytes in base64, verbatim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key<'b>(&'b [u8]);
+pub struct HandshakeKey<'b>(&'b [u8]);
 
-impl<'b> Key<'b> {
+impl<'b> HandshakeKey<'b> {
     /// The key with this encoding, if it is valid.
     pub(super) fn new(written: &'b [u8]) -> Option<Self> {
         (KEYS.decode_slice(written, &mut [0; 18]) == Ok(16)).then_some(Self(written))
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn the_rfc_key_gets_the_rfc_answer() {
-        let key = Key::new(b"dGhlIHNhbXBsZSBub25jZQ==").expect("it has 16 bytes");
+        let key = HandshakeKey::new(b"dGhlIHNhbXBsZSBub25jZQ==").expect("it has 16 bytes");
         assert_eq!(key.accept(), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 }

@@ -104,7 +104,7 @@ fn ends<G: Group, const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, ma
 
 /// For one group of bytes or more.
 ///
-/// It goes forward and loads before it stores, so that it never reads a byte that it wrote. The last bytes are loaded
+/// It moves forward and loads before it stores, so that it never reads a byte that it wrote. The last bytes are loaded
 /// before all others, and some are stored twice with the same value.
 #[inline(always)]
 fn many<G: Group, const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, mask: u32) {

@@ -6,9 +6,9 @@
 //!
 //! # A connection of a server
 //!
-//! 1. **The head of the request.** [`request::Request::of`] makes a [`request::Request`] or a [`Refusal`] of a
+//! 1. **The head of the request.** [`request::UpgradeHead::of`] makes a [`request::UpgradeHead`] or a [`Refusal`] of a
 //!    head that [`crate::http1`] has read. The bytes after it are the first frames.
-//! 2. **The answer.** Path, origin, host and token are there for the caller's decision; [`request::Request::upgrade`]
+//! 2. **The answer.** Path, origin, host and token are there for the caller's decision; [`request::UpgradeHead::upgrade`]
 //!    checks that it is a WebSocket handshake. [`answer::Accepted`] or [`Refusal`] writes the response; after a
 //!    refusal the connection is closed.
 //! 3. **Frames become lines.** Received bytes are wrapped in a [`frame::Received`], and [`frame::Decoder::next`] is
@@ -18,8 +18,8 @@
 //!    that payloads move over the headers before them while they are unmasked.
 //! 4. **Lines become frames.** A line of known length is sent as [`encode::text`], its frame's header, and its bytes
 //!    without the newline. Several lines may share one write.
-//! 5. **Everything but text** is a [`frame::Event`] of its own: a ping is answered by [`encode::pong`], a close by
-//!    [`encode::close`] and the end of the connection, a [`close::Fault`] likewise. None of them affects what was
+//! 5. **Everything but text** is a [`frame::FrameEvent`] of its own: a ping is answered by [`encode::pong`], a close by
+//!    [`encode::close`] and the end of the connection, a [`close::Violation`] likewise. None of them affects what was
 //!    received before it: those lines count.
 //!
 //! A message that is too long ends the connection before its bytes arrive, so that only the beginning of a line is ever
@@ -34,7 +34,7 @@
 //!
 //! # A connection of a client
 //!
-//! [`client::Request`] writes the request, [`client::read`] reads the response. The decoder of [`Role::Client`] expects
+//! [`client::UpgradeHead`] writes the request, [`client::read`] reads the response. The decoder of [`Role::Client`] expects
 //! unmasked frames; each sent frame has an unpredictable [`Mask`]: `encode::text(length, Some(mask))`, and
 //! [`Mask::apply`] on a copy of the line.
 //!

@@ -4,7 +4,7 @@
 //! Invariant: a request has one meaning ([`crate::http1`]) and no body, so that no proxy in front of us can read its
 //! end, token or origin differently. The result does not depend on how the bytes are cut.
 
-use super::key::Key;
+use super::key::HandshakeKey;
 use crate::access::{Caller, Identity, Refusal};
 use crate::http1::{self, Fields, Framing, Status, ascii};
 
@@ -18,7 +18,7 @@ const BEARER_PROTOCOL: &str = "bearer.";
 
 /// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Request<'b> {
+pub struct UpgradeHead<'b> {
     /// GET, for a WebSocket; others are read to be refused.
     pub method: Method,
     /// The path as it was written: ASCII, without the query. It begins with a slash, except for `*` and CONNECT.
@@ -29,12 +29,12 @@ pub struct Request<'b> {
     pub caller: Caller<'b>,
     /// The first offered protocol that is one of [`PROTOCOLS`].
     pub protocol: Option<&'static str>,
-    handshake: Handshake<'b>,
+    handshake: UpgradeFields<'b>,
 }
 
 /// The fields that only a WebSocket handshake has.
 #[derive(Debug, PartialEq, Eq)]
-struct Handshake<'b> {
+struct UpgradeFields<'b> {
     is_old_http: bool,
     asks_for_websocket: bool,
     asks_to_upgrade: bool,
@@ -44,13 +44,13 @@ struct Handshake<'b> {
     offers_token_alone: bool,
 }
 
-impl<'b> Request<'b> {
+impl<'b> UpgradeHead<'b> {
     /// The key, if this is a WebSocket handshake of the supported version.
     ///
     /// # Errors
     /// The response to an incomplete handshake: 405, 426 or 400.
-    pub fn upgrade(&self) -> Result<Key<'b>, Refusal> {
-        let Handshake { is_old_http, asks_for_websocket, asks_to_upgrade, version, key, offers_token_alone } =
+    pub fn upgrade(&self) -> Result<HandshakeKey<'b>, Refusal> {
+        let UpgradeFields { is_old_http, asks_for_websocket, asks_to_upgrade, version, key, offers_token_alone } =
             self.handshake;
         let refused = |status, why: &'static str| Err(Refusal::new(status, why));
         // Streamable HTTP clients send POST, or GET for a stream, and conclude from a 405 that it is not served here.
@@ -80,16 +80,16 @@ impl<'b> Request<'b> {
             );
         }
         let key = key.ok_or_else(|| Refusal::bad("the request has no Sec-WebSocket-Key"))?;
-        Key::new(key).ok_or_else(|| Refusal::bad("Sec-WebSocket-Key is not 16 bytes in base64"))
+        HandshakeKey::new(key).ok_or_else(|| Refusal::bad("Sec-WebSocket-Key is not 16 bytes in base64"))
     }
 }
 
-impl<'b> Request<'b> {
+impl<'b> UpgradeHead<'b> {
     /// Reads a head. `identity` says which field has the client's name.
     ///
     /// # Errors
     /// A field is ambiguous or malformed.
-    pub fn of(head: &http1::Request<'b>, identity: Option<&Identity>) -> Result<Self, Refusal> {
+    pub fn of(head: &http1::UpgradeHead<'b>, identity: Option<&Identity>) -> Result<Self, Refusal> {
         let fields = &head.fields;
         // The bytes after a GET's head are frames, which no proxy in front of us may read differently. Other methods
         // are refused whatever their body, and nothing after them is read.
@@ -106,7 +106,7 @@ impl<'b> Request<'b> {
         let only = |name: &'static str, twice: &'static str| fields.only(name).map_err(|_| Refusal::bad(twice));
         let (protocol, token_of_protocol) = read_protocols(fields)?;
         let caller = Caller::of(head, token_of_protocol, identity)?;
-        let handshake = Handshake {
+        let handshake = UpgradeFields {
             is_old_http: head.is_old,
             asks_for_websocket: fields.has("upgrade", "websocket"),
             asks_to_upgrade: fields.has("connection", "upgrade"),
@@ -168,7 +168,7 @@ mod tests {
         read_request(&mut HeadReader::default(), bytes)
     }
 
-    fn request(bytes: &[u8]) -> Request<'_> {
+    fn request(bytes: &[u8]) -> UpgradeHead<'_> {
         match read(bytes) {
             Ok(Some(request)) => request,
             other => panic!("{}: {other:?}", bytes.escape_ascii()),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     fn what(asked: Asked<'_>, expected: &Is) -> Is {
-        let told = |refusal: Refusal| {
+        let status_and_word = |refusal: Refusal| {
             let (Other(_, word) | Refused(_, word)) = expected else { panic!("{refusal:?}") };
             assert!(refusal.why.contains(word), "{refusal:?} does not say {word:?}");
             (refusal.status.code(), *word)
@@ -367,12 +367,12 @@ mod tests {
             Ok(Some(request)) => match request.upgrade() {
                 Ok(_) => Upgrade,
                 Err(refusal) => {
-                    let (status, word) = told(refusal);
+                    let (status, word) = status_and_word(refusal);
                     Other(status, word)
                 }
             },
             Err(refusal) => {
-                let (status, word) = told(refusal);
+                let (status, word) = status_and_word(refusal);
                 Refused(status, word)
             }
             Ok(None) => panic!("more is waited for"),
@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(request.caller.forwarded_for, [&b"192.0.2.1, 192.0.2.2"[..], b"unknown"]);
         assert_eq!(request.caller.forwarded, [&b"for=\"[2001:db8::1]\";proto=https"[..]]);
         assert_eq!((request.caller.token, request.protocol), (None, None));
-        assert_eq!(request.upgrade().unwrap(), Key::new(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap());
+        assert_eq!(request.upgrade().unwrap(), HandshakeKey::new(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::held::read_held;
 use super::{read, sets};
 use crate::oracle::{Judgement, as_judged, judge};
-use ndjson_scan::{BATCH, MOST_DOUBTFUL, Outcome, PAD, Partial, Scanner, Window};
+use ndjson_scan::{BATCH, MOST_DOUBTFUL, PAD, Partial, ScanResult, Scanner, Window};
 use proptest::prelude::*;
 
 /// A JSON value as text, with white space here and there, of every kind and with every kind of escape.
@@ -168,11 +168,11 @@ fn grow(scanner: &mut Scanner, line: &[u8], step: usize) -> u64 {
         let window = Window::new(&buffer, PAD, PAD + end);
         let outcome = loop {
             match scanner.scan(&mut partial, window, &mut lines) {
-                Outcome::Full => {}
+                ScanResult::Full => {}
                 outcome => break outcome,
             }
         };
-        assert_eq!((outcome, lines.len()), (Outcome::More, usize::from(end == line.len())));
+        assert_eq!((outcome, lines.len()), (ScanResult::More, usize::from(end == line.len())));
     }
     assert_eq!((partial.consumed(), lines.len()), (line.len(), 1));
     partial.looked_at()
@@ -205,7 +205,7 @@ fn a_fault_in_an_unfinished_line_is_reported_before_its_end() {
             let mut lines = Vec::new();
             let window = Window::new(&buffer, PAD, PAD + text.len());
             let outcome = scanner.scan(&mut Partial::new(), window, &mut lines);
-            assert!(matches!(outcome, Outcome::Malformed { line: 0, .. }), "{set:?} {fault} {outcome:?}");
+            assert!(matches!(outcome, ScanResult::Malformed { line: 0, .. }), "{set:?} {fault} {outcome:?}");
         }
     }
 }
@@ -223,15 +223,17 @@ fn a_long_line_that_is_doubtful_at_its_end_is_read_in_shares() {
             let outcome = loop {
                 let before = partial.looked_at();
                 match scanner.scan(&mut partial, window, &mut lines) {
-                    Outcome::Full => shares.push(partial.looked_at() - before),
+                    ScanResult::Full => shares.push(partial.looked_at() - before),
                     other => break other,
                 }
             };
             let methods: Vec<&[u8]> = lines.iter().map(|line| window.get(line.method)).collect();
             match is_valid {
-                true => assert_eq!((outcome, &methods[..]), (Outcome::More, &[&b""[..], b"\"m\"", b""][..]), "{set:?}"),
+                true => {
+                    assert_eq!((outcome, &methods[..]), (ScanResult::More, &[&b""[..], b"\"m\"", b""][..]), "{set:?}")
+                }
                 false => {
-                    assert!(matches!(outcome, Outcome::Malformed { .. }) && lines.len() == 1, "{set:?} {outcome:?}")
+                    assert!(matches!(outcome, ScanResult::Malformed { .. }) && lines.len() == 1, "{set:?} {outcome:?}")
                 }
             }
             assert!(shares.len() >= text.len() / MOST_DOUBTFUL, "{set:?} {shares:?}");
@@ -249,7 +251,7 @@ fn a_number_of_many_digits_is_read_in_shares() {
         for set in sets() {
             let scanner = &mut Scanner::with(set).unwrap();
             let (mut partial, mut lines, mut shares) = (Partial::new(), Vec::new(), 0);
-            while scanner.scan(&mut partial, window, &mut lines) == Outcome::Full {
+            while scanner.scan(&mut partial, window, &mut lines) == ScanResult::Full {
                 shares += 1;
             }
             assert_eq!(lines.len(), 1, "{set:?}");
@@ -267,7 +269,7 @@ fn a_malformed_line_is_found_again_and_again() {
         let mut partial = Partial::new();
         let mut lines = Vec::new();
         let expected = scanner.scan(&mut partial, Window::new(&buffer, PAD, PAD + text.len()), &mut lines);
-        assert!(matches!(expected, Outcome::Malformed { line: 3, .. }), "{set:?} {expected:?}");
+        assert!(matches!(expected, ScanResult::Malformed { line: 3, .. }), "{set:?} {expected:?}");
         for _ in 0..3 {
             let again = scanner.scan(&mut partial, Window::new(&buffer, PAD, PAD + text.len()), &mut lines);
             assert_eq!((again, lines.len()), (expected, 1), "{set:?}");
@@ -284,13 +286,13 @@ fn a_reset_connection_reads_its_window_again() {
         let mut partial = Partial::new();
         let mut first = Vec::new();
         let window = Window::new(&buffer, PAD, PAD + text.len());
-        assert_eq!(scanner.scan(&mut partial, window, &mut first), Outcome::More);
+        assert_eq!(scanner.scan(&mut partial, window, &mut first), ScanResult::More);
         assert_eq!(first.len(), 2);
         partial.reset();
         assert_eq!((partial.consumed(), partial.scanned()), (0, 0));
         let mut second = Vec::new();
         let window = Window::new(&buffer, PAD + 9, PAD + text.len());
-        assert_eq!(scanner.scan(&mut partial, window, &mut second), Outcome::More);
+        assert_eq!(scanner.scan(&mut partial, window, &mut second), ScanResult::More);
         assert_eq!(second.len(), 1);
         assert_eq!(window.get(second[0].id), b"2");
         assert_eq!(partial.consume(), 9);

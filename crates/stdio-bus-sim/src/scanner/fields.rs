@@ -1,7 +1,7 @@
 //! Examples: which lines are messages, and which fields they have.
 
 use super::{read, read_line, sets};
-use ndjson_scan::{Fault, Line, MAX_DEPTH, MAX_WRAPPED_DEPTH, Outcome, PAD, Partial, Scanner, Span, Window};
+use ndjson_scan::{Fault, Line, MAX_DEPTH, MAX_WRAPPED_DEPTH, PAD, Partial, ScanResult, Scanner, Span, Window};
 
 /// The fields of a line as text, in the order of [`Line`].
 fn fields(line: &str) -> Vec<(&'static str, String)> {
@@ -297,11 +297,11 @@ fn with_any_depth_allowed_a_line_is_whole_and_marked_if_too_deep() {
         let window = Window::new(&padded, PAD, end);
         let outcome = loop {
             match scanner.scan(&mut partial, window, &mut lines) {
-                Outcome::Full => {}
+                ScanResult::Full => {}
                 outcome => break outcome,
             }
         };
-        assert_eq!(outcome, Outcome::More, "{set:?}");
+        assert_eq!(outcome, ScanResult::More, "{set:?}");
         let deep: Vec<_> = lines.iter().map(|line| line.has(Line::TOO_DEEP)).collect();
         assert_eq!(deep, depths.map(|depth| depth > MAX_WRAPPED_DEPTH), "{set:?}");
         assert!(lines.iter().all(|line| line.id.is_some()), "{set:?}");

@@ -1,7 +1,7 @@
 //! The scanner reads nothing beyond the pads: windows between inaccessible pages.
 
 use super::sets;
-use ndjson_scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
+use ndjson_scan::{BATCH, PAD, Partial, ScanResult, Scanner, Window};
 use std::ptr;
 
 /// Some pages of memory between two guard pages.
@@ -65,7 +65,7 @@ fn nothing_beyond_the_pads_is_read() {
                     let mut batch = Vec::with_capacity(BATCH);
                     let window = Window::new(bytes, PAD, PAD + length);
                     let outcome = scanner.scan(&mut Partial::new(), window, &mut batch);
-                    assert_eq!(outcome, Outcome::More, "{set:?} {length} {line}");
+                    assert_eq!(outcome, ScanResult::More, "{set:?} {length} {line}");
                     assert_eq!(batch.len(), usize::from(length == line.len()));
                 }
             }

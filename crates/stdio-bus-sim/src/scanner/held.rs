@@ -3,7 +3,7 @@
 
 use super::{Reading, sets};
 use crate::reading::{counted_from, read};
-use ndjson_scan::{BATCH, Line, Outcome, PAD, Partial, Scanner, Window};
+use ndjson_scan::{BATCH, Line, PAD, Partial, ScanResult, Scanner, Window};
 use std::collections::VecDeque;
 
 /// A window that moves over a stream, and its lines that were returned and not used yet.
@@ -50,9 +50,9 @@ impl<'a> Caller<'a> {
             let outcome = scanner.scan(&mut self.partial, window, &mut lines);
             self.held.extend(lines.drain(..));
             match outcome {
-                Outcome::Full => {}
-                Outcome::More => break,
-                Outcome::Malformed { line, fault, .. } => {
+                ScanResult::Full => {}
+                ScanResult::More => break,
+                ScanResult::Malformed { line, fault, .. } => {
                     let found = Some((self.dropped + line, fault));
                     // It is the same fault however often it is found.
                     assert!(self.reading.malformed.is_none() || self.reading.malformed == found);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::address::Address;
 use crate::kinds::{KINDS, ListenerKind, listed, over_http};
-use crate::websocket::client::Request;
+use crate::websocket::client::UpgradeRequest;
 
 /// The options of a bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl Url {
         let kind = ListenerKind::of_url(scheme, target).ok_or("it is no URL of a daemon")?;
         let path = if target.starts_with('/') { "" } else { kind.default_path() };
         let url = Self { kind, is_secure, host, port, target: format!("{path}{target}") };
-        Request::new(&url.host_field(), &url.target, [0; 16], None)?;
+        UpgradeRequest::new(&url.host_field(), &url.target, [0; 16], None)?;
         Ok(url)
     }
 

@@ -13,7 +13,7 @@ use crate::bus::foreign;
 use crate::bus::report::Reason;
 use crate::kinds::ListenerKind;
 use crate::websocket::client::Refused;
-use crate::websocket::close::{self, Fault};
+use crate::websocket::close::{self, Violation};
 
 /// Why there is no connection.
 #[derive(Debug)]
@@ -218,7 +218,7 @@ pub(super) enum Ending {
     /// The `initialize` that was repeated on a new connection got this error, or no answer.
     Uninitialized(Option<LastWord>),
     /// The daemon violated the protocol.
-    Wrong(Fault),
+    Wrong(Violation),
     /// Bytes that are not JSON-RPC were received.
     Foreign(Foreign),
     /// The daemon, or a proxy in front of it, refuses all requests; and whether a token was sent.

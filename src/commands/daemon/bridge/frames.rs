@@ -137,7 +137,7 @@ mod tests {
         frames.push(0);
         let mut received = Received::new(&mut frames, count);
         while let Some(event) = decoder.next(&mut received) {
-            assert!(matches!(event, crate::websocket::frame::Event::Text { .. }), "{event:?}");
+            assert!(matches!(event, crate::websocket::frame::FrameEvent::Text { .. }), "{event:?}");
         }
         let text = received.text();
         assert!(!decoder.is_in_message());

@@ -19,8 +19,8 @@ use super::stream::Stream;
 use super::terms::{BLOCK, say};
 use super::tls::Tls;
 use crate::random;
-use crate::websocket::client::{self, Reading, Request};
-use crate::websocket::frame::{Decoder, Event, Received};
+use crate::websocket::client::{self, ServerResponse, UpgradeRequest};
+use crate::websocket::frame::{Decoder, FrameEvent, Received};
 use crate::websocket::{Role, close, encode};
 
 /// Maximum number of consecutive reads with nothing but pings and ignored frames, before each further one is delayed.
@@ -86,7 +86,7 @@ pub(super) async fn connect(
     let mut key = [0; 16];
     random::fill(&mut key, random::Flags::empty()).map_err(Failure::Broken)?;
     let host = url.host_field();
-    let request = Request::new(&host, url.target(), key, token).map_err(|why| Failure::File(why.to_owned()))?;
+    let request = UpgradeRequest::new(&host, url.target(), key, token).map_err(|why| Failure::File(why.to_owned()))?;
     let outgoing =
         Outgoing { framer: Framer::new(), frames: request.to_string().into(), sealed: Vec::new(), is_closed: false };
     let sender = Rc::new(Sender {
@@ -126,13 +126,13 @@ impl Sender {
             // A server may answer and close before it was asked: its answer counts.
             let written = self.flush(&mut *self.outgoing.lock().await).await;
             match client::read(&head, key, has_ended) {
-                Reading::More => {}
-                Reading::Accepted { length, connection_id } => {
+                ServerResponse::More => {}
+                ServerResponse::Accepted { length, connection_id } => {
                     head.drain(..length);
                     return Ok((head, connection_id));
                 }
-                Reading::Refused(refused) => return Err(Failure::Refused(refused)),
-                Reading::Malformed(why) => return Err(Failure::NoWebSocket(why)),
+                ServerResponse::Refused(refused) => return Err(Failure::Refused(refused)),
+                ServerResponse::Malformed(why) => return Err(Failure::NoWebSocket(why)),
             }
             let result;
             (result, block) = self.socket.read(block).await;
@@ -308,19 +308,19 @@ impl Receiver {
         let mut received = Received::new(text, count);
         while let Some(event) = self.decoder.next(&mut received) {
             match event {
-                Event::Text { .. } | Event::Pong(_) => {}
-                Event::Binary { bytes } => {
+                FrameEvent::Text { .. } | FrameEvent::Pong(_) => {}
+                FrameEvent::Binary { bytes } => {
                     if !self.has_told_of_binary {
                         self.has_told_of_binary = true;
                         say(&format!("a binary message of {bytes} bytes is left out, and so are all others"));
                     }
                 }
-                Event::Ping(payload) => {
+                FrameEvent::Ping(payload) => {
                     self.sender.urgent.borrow_mut().pong = Some(payload.to_vec());
                     self.sender.wake.notify_one();
                 }
-                Event::Close { code, reason } => self.ending = Some(Ending::said(code, reason)),
-                Event::Fault(fault) => self.ending = Some(Ending::Wrong(fault)),
+                FrameEvent::Close { code, reason } => self.ending = Some(Ending::said(code, reason)),
+                FrameEvent::Fault(fault) => self.ending = Some(Ending::Wrong(fault)),
             }
         }
         let lines = received.text();

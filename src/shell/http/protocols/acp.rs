@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{Client, Protocol};
 use crate::acp::posted::{answered_on, is_initialize, no_batches, session_said};
-use crate::acp::streams::{Goes, Line, Number};
+use crate::acp::streams::{Delivery, LineKind, Number};
 use crate::acp::{Streams, asked};
 use crate::bus::eras::protocol::INVALID_REQUEST;
 use crate::bus::id::Id;
@@ -292,15 +292,15 @@ impl Client for Streams {
         let gives = || string_in(member(text, b"result").filter(|_| text.len() < LONG)?, b"sessionId");
         let session = if said.answers().is_some() { gives() } else { session_said(text) };
         let line = match said.answers() {
-            Some(id) => Line::Answer(id, session.as_deref()),
-            None => Line::Other(session.as_deref()),
+            Some(id) => LineKind::Answer(id, session.as_deref()),
+            None => LineKind::Other(session.as_deref()),
         };
         let blocks = Rc::clone(&reactor.http.memory.in_place);
         let goes = reactor.http.with_streams(client, |streams| streams.deliver(line, bytes, || said.data(&blocks)));
         match goes {
-            Some(Goes::First(socket)) => reactor.begin_with_answer(now, socket, client, said, bytes),
-            Some(Goes::Queued(Some(socket))) => reactor.feed_acp(socket),
-            Some(Goes::Queued(None)) => {}
+            Some(Delivery::First(socket)) => reactor.begin_with_answer(now, socket, client, said, bytes),
+            Some(Delivery::Queued(Some(socket))) => reactor.feed_acp(socket),
+            Some(Delivery::Queued(None)) => {}
             None => return false,
         }
         true

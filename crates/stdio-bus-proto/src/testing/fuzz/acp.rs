@@ -1,6 +1,6 @@
 //! Any bytes at an ACP listener: requests do not depend on how they are cut, a message whose head names a session is one of
 //! that session for its worker, too, and refusals are valid HTTP and JSON. Each line reaches the readers of its own stream
-//! once, in order and whole, however readers come and go; each of its bytes is told to the core once, and all that was
+//! once, in order and whole, however readers come and go; each of its bytes is reported to the core once, and all that was
 //! counted is given back.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,7 +11,7 @@ use super::Cut;
 use super::mcp::{Read, check_fault, check_message, requests};
 use crate::acp::asked::{self, LONGEST_NAME, session_field};
 use crate::acp::posted::{answered_on, is_initialize, session_of};
-use crate::acp::streams::{GENERAL, Goes, Line, MOST_UNNAMED, Number, Streams};
+use crate::acp::streams::{Delivery, GENERAL, LineKind, MOST_UNNAMED, Number, Streams};
 use crate::http1::Status;
 use crate::mcp::asked::{Asked, Takes, Verb};
 use crate::mcp::message::{LineReader, Upload};
@@ -84,7 +84,7 @@ fn check_place(asked: &Asked, message: &Message, value: Option<&Value>) {
 
 /// The model of a stream.
 #[derive(Default)]
-struct Stream {
+struct StreamModel {
     /// Its reader, and the number that it has while that reads.
     reader: Option<usize>,
     number: Option<Number>,
@@ -97,7 +97,7 @@ struct Stream {
     is_named: bool,
 }
 
-impl Stream {
+impl StreamModel {
     /// All that its reader has to get from now on.
     fn owes(&self, is_old: bool) -> Vec<u8> {
         let mut all = Vec::new();
@@ -141,37 +141,40 @@ impl Stream {
 }
 
 /// The streams of a connection, driven by these bytes, three for each step. The connection's own has no name here.
-struct Connection {
+struct ConnectionModel {
     streams: Streams,
-    model: BTreeMap<Option<String>, Stream>,
+    model: BTreeMap<Option<String>, StreamModel>,
     /// Pending requests, with the streams of their answers.
     asked: Vec<(u64, Option<String>)>,
     is_old: bool,
     lines: usize,
     sockets: usize,
-    /// How many bytes of lines were delivered, and how many of them were told as sent or given up.
+    /// How many bytes of lines were delivered, and how many of them were reported as sent or given up.
     delivered: usize,
-    told: usize,
+    reported: usize,
     /// Names were forgotten, so one that a line named may count as unknown again.
     forgets: bool,
 }
 
 fn live(first: u8, bytes: &[u8]) {
-    let mut connection = Connection {
+    let mut connection = ConnectionModel {
         streams: Streams::new("n.1".into(), Id::Number(0), 0),
-        model: BTreeMap::from([(None, Stream { number: Some(GENERAL), is_named: true, ..Stream::default() })]),
+        model: BTreeMap::from([(
+            None,
+            StreamModel { number: Some(GENERAL), is_named: true, ..StreamModel::default() },
+        )]),
         asked: Vec::new(),
         is_old: first & 1 == 1,
         lines: 0,
         sockets: 0,
         delivered: 0,
-        told: 0,
+        reported: 0,
         forgets: false,
     };
     if first & 2 == 0 {
         assert!(connection.streams.is_in_use() && connection.streams.has_requests());
-        let begins = connection.streams.deliver(Line::Answer(b"0", None), 1, || panic!("it is not queued"));
-        assert_eq!((begins, connection.streams.is_in_use()), (Goes::First(0), false));
+        let begins = connection.streams.deliver(LineKind::Answer(b"0", None), 1, || panic!("it is not queued"));
+        assert_eq!((begins, connection.streams.is_in_use()), (Delivery::First(0), false));
     } else {
         assert_eq!((connection.streams.give_up(1), connection.streams.give_up(0)), (None, Some(Id::Number(0))));
     }
@@ -182,7 +185,7 @@ fn live(first: u8, bytes: &[u8]) {
     connection.ends();
 }
 
-impl Connection {
+impl ConnectionModel {
     /// One of a few sessions, or none.
     fn session(which: usize) -> Option<String> {
         (!which.is_multiple_of(32)).then(|| format!("s{}", which % 32))
@@ -200,11 +203,15 @@ impl Connection {
                 let gives = (more % 4 == 0).then(|| Self::session(more)).flatten();
                 self.gives(gives.as_deref());
                 let (id, gives) = (id.to_string(), gives.as_deref().map(str::as_bytes));
-                self.deliver(Line::Answer(id.as_bytes(), gives), session.as_ref(), more);
+                self.deliver(LineKind::Answer(id.as_bytes(), gives), session.as_ref(), more);
             }
             2 | 3 => {
                 let session = Self::session(which);
-                self.deliver(Line::Other(session.as_deref().map(str::as_bytes)), session.as_ref(), more << (what / 64));
+                self.deliver(
+                    LineKind::Other(session.as_deref().map(str::as_bytes)),
+                    session.as_ref(),
+                    more << (what / 64),
+                );
             }
             4 => self.opens(&Self::session(which)),
             5 | 6 => self.reads(which, 1 << (more % 18)),
@@ -221,20 +228,20 @@ impl Connection {
         self.model.entry(Some(name.to_owned())).or_default().is_named = true;
     }
 
-    fn deliver(&mut self, line: Line<'_>, session: Option<&String>, length: usize) {
+    fn deliver(&mut self, line: LineKind<'_>, session: Option<&String>, length: usize) {
         self.lines += 1;
         let text = format!("{}{}", self.lines, "x".repeat(length));
         self.delivered += text.len() + 1;
-        let goes = self.streams.deliver(line, text.len() + 1, || text.as_bytes().into());
+        let queued = self.streams.deliver(line, text.len() + 1, || text.as_bytes().into());
         let stream = self.model.entry(session.cloned()).or_default();
-        assert_eq!(goes, Goes::Queued(stream.reader), "a line goes to the reader of its stream");
+        assert_eq!(queued, Delivery::Queued(stream.reader), "a line is queued for the reader of its stream");
         stream.waiting.push_back(text);
         stream.is_named = true;
     }
 
     fn opens(&mut self, session: &Option<String>) {
         self.sockets += 1;
-        let unnamed = |(_, stream): &(_, &Stream)| stream.reader.is_some() && !stream.is_named;
+        let unnamed = |(_, stream): &(_, &StreamModel)| stream.reader.is_some() && !stream.is_named;
         let unnamed = self.model.iter().filter(unnamed).count();
         let stream = self.model.entry(session.clone()).or_default();
         match self.streams.open(self.sockets, session.as_deref()) {
@@ -253,7 +260,7 @@ impl Connection {
     }
 
     /// One of the streams that have a reader.
-    fn read_stream(&mut self, which: usize) -> Option<(Number, &mut Stream)> {
+    fn read_stream(&mut self, which: usize) -> Option<(Number, &mut StreamModel)> {
         let count = self.model.values().filter(|stream| stream.reader.is_some()).count();
         let stream = self.model.values_mut().filter(|stream| stream.reader.is_some()).nth(which % count.max(1))?;
         Some((stream.number?, stream))
@@ -277,11 +284,11 @@ impl Connection {
         let sent = stream.handed.len().min(most);
         stream.sends(sent, is_old);
         let is_amid = stream.is_amid(is_old);
-        self.told += self.streams.sent(number, sent);
+        self.reported += self.streams.sent(number, sent);
         assert_eq!(self.streams.is_amid(number), is_amid, "an event was handed over in part");
     }
 
-    /// A reader goes, or another socket that reads something else.
+    /// A reader leaves, or another socket that reads something else.
     fn loses_reader(&mut self, which: usize, is_other: bool) {
         let Some((number, stream)) = self.read_stream(which) else { return };
         let reader = stream.reader.unwrap_or_default();
@@ -298,9 +305,9 @@ impl Connection {
         for at in 0..which * 3 {
             let name = format!("other {at}");
             self.delivered += 3;
-            let goes = self.streams.deliver(Line::Answer(b"-7", Some(name.as_bytes())), 3, || b"{}"[..].into());
+            let queued = self.streams.deliver(LineKind::Answer(b"-7", Some(name.as_bytes())), 3, || b"{}"[..].into());
             let general = self.model.entry(None).or_default();
-            assert_eq!(goes, Goes::Queued(general.reader), "it answers nothing that is known");
+            assert_eq!(queued, Delivery::Queued(general.reader), "it answers nothing that is known");
             general.waiting.push_back("{}".to_owned());
         }
     }
@@ -310,7 +317,7 @@ impl Connection {
         let streams = self.model.values_mut().filter(|stream| all || stream.reader.is_none());
         let lines: usize = streams.map(|stream| std::mem::take(&mut stream.waiting).len()).sum();
         assert_eq!(dropped.lines, lines);
-        self.told += dropped.owed;
+        self.reported += dropped.owed;
     }
 
     fn check(&self) {
@@ -323,17 +330,17 @@ impl Connection {
         assert_eq!(readers, known);
         assert_eq!(self.streams.is_in_use(), !readers.is_empty());
         let bytes: usize = self.model.values().flat_map(|stream| &stream.waiting).map(String::len).sum();
-        assert!(self.streams.weight() >= bytes && self.told <= self.delivered);
+        assert!(self.streams.weight() >= bytes && self.reported <= self.delivered);
     }
 
     /// All that is left is read, by one reader after the other, or dropped in the middle.
     fn ends(&mut self) {
-        let reader = |stream: &Stream| Some((stream.number?, stream.reader?));
+        let reader = |stream: &StreamModel| Some((stream.number?, stream.reader?));
         let readers: Vec<_> = self.model.values().filter_map(reader).collect();
         for (number, socket) in readers {
             self.streams.detach(number, socket);
         }
-        self.model.values_mut().for_each(Stream::loses_reader);
+        self.model.values_mut().for_each(StreamModel::loses_reader);
         if self.lines.is_multiple_of(3) {
             self.drops(true);
         }
@@ -347,6 +354,6 @@ impl Connection {
             }
             self.loses_reader(0, false);
         }
-        assert_eq!((self.told, self.streams.weight()), (self.delivered, 0), "each byte is told once");
+        assert_eq!((self.reported, self.streams.weight()), (self.delivered, 0), "each byte is reported once");
     }
 }

@@ -18,7 +18,7 @@ const OURS: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 const OTHERS: [&str; 4] = ["connection", "expect", "origin", "authorization"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Seen<H> {
+enum HeadEvent<H> {
     Head(H),
     Body(Vec<u8>),
     /// The part of an incomplete body, and how many bytes of the stream were consumed.
@@ -39,22 +39,22 @@ pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
         assert_eq!(answers(stream, most, to, &cuts), answered, "cut at {cuts:?}");
     }
     for seen in asked.windows(2) {
-        if let [Seen::Head(head), Seen::Body(body)] = seen {
+        if let [HeadEvent::Head(head), HeadEvent::Body(body)] = seen {
             write_again(head, body);
         }
     }
 }
 
-fn requests<'b>(stream: &'b [u8], most: u64, cuts: &[usize]) -> Vec<Seen<Request<'b>>> {
+fn requests<'b>(stream: &'b [u8], most: u64, cuts: &[usize]) -> Vec<HeadEvent<Request<'b>>> {
     let (now, time) = (Moment(0), Duration::from_secs(1));
     let mut reader = RequestReader::new(now, Limits { body: most, head_time: time, body_time: time, idle_time: time });
-    let kind = Kind { most, longest: LONGEST_HEAD, of_head: |head: &Request<'_>| (head.length, head.body) };
+    let kind = HeadKind { most, longest: LONGEST_HEAD, of_head: |head: &Request<'_>| (head.length, head.body) };
     read(stream, cuts, kind, |bytes, _| reader.next(now, bytes))
 }
 
-fn answers<'b>(stream: &'b [u8], most: u64, to: Method, cuts: &[usize]) -> Vec<Seen<Response<'b>>> {
+fn answers<'b>(stream: &'b [u8], most: u64, to: Method, cuts: &[usize]) -> Vec<HeadEvent<Response<'b>>> {
     let (mut reader, mut is_over) = (ResponseReader::new(to, most), false);
-    let kind = Kind { most, longest: LONGEST_ANSWER, of_head: |head: &Response<'_>| (head.length, head.body) };
+    let kind = HeadKind { most, longest: LONGEST_ANSWER, of_head: |head: &Response<'_>| (head.length, head.body) };
     read(stream, cuts, kind, |bytes, has_ended| {
         let event = if is_over { Event::More(0) } else { reader.next(bytes, has_ended) };
         is_over |= matches!(event, Event::End(_));
@@ -63,7 +63,7 @@ fn answers<'b>(stream: &'b [u8], most: u64, to: Method, cuts: &[usize]) -> Vec<S
 }
 
 /// The limits of bodies and heads, and accessors for a head's length and framing.
-struct Kind<H> {
+struct HeadKind<H> {
     most: u64,
     longest: usize,
     of_head: fn(&H) -> (usize, Framing),
@@ -73,9 +73,9 @@ struct Kind<H> {
 fn read<'b, H>(
     stream: &'b [u8],
     cuts: &[usize],
-    kind: Kind<H>,
+    kind: HeadKind<H>,
     mut next: impl FnMut(&'b [u8], bool) -> Event<'b, H>,
-) -> Vec<Seen<H>> {
+) -> Vec<HeadEvent<H>> {
     let (mut seen, mut at, mut body) = (Vec::new(), 0, Vec::new());
     for end in cuts.iter().copied().chain([stream.len()]) {
         loop {
@@ -89,7 +89,7 @@ fn read<'b, H>(
                     let head = all.strip_prefix(b"\r\n").unwrap_or(all);
                     assert!(head.len() <= kind.longest, "{length} bytes");
                     check_head(head, framing);
-                    seen.push(Seen::Head(read));
+                    seen.push(HeadEvent::Head(read));
                     length
                 }
                 Event::Data { data, length } => {
@@ -99,11 +99,11 @@ fn read<'b, H>(
                     length
                 }
                 Event::End(length) => {
-                    seen.push(Seen::Body(std::mem::take(&mut body)));
+                    seen.push(HeadEvent::Body(std::mem::take(&mut body)));
                     length
                 }
                 Event::Wrong(error) => {
-                    seen.push(Seen::Wrong(error));
+                    seen.push(HeadEvent::Wrong(error));
                     return seen;
                 }
             };
@@ -113,7 +113,7 @@ fn read<'b, H>(
             }
         }
     }
-    seen.push(Seen::Partial(body, at));
+    seen.push(HeadEvent::Partial(body, at));
     seen
 }
 
@@ -127,7 +127,7 @@ fn check_head(head: &[u8], body: Framing) {
         assert!(!line.is_empty() && !line.contains(['\r', '\n', '\0']), "a line within a line: {shown}");
         if at > 0 {
             let (name, _) = line.split_once(':').unwrap_or_else(|| panic!("a line without a name: {shown}"));
-            assert!(!name.is_empty() && !name.contains([' ', '\t']), "a line that goes on, or no name: {shown}");
+            assert!(!name.is_empty() && !name.contains([' ', '\t']), "a line that continues, or no name: {shown}");
             names.push(name.to_ascii_lowercase());
         }
     }
@@ -166,7 +166,7 @@ fn write_again(request: &Request<'_>, body: &[u8]) {
     chunk(&mut with_chunks, |_| false);
     for written in [[&with_length[..], body].concat(), with_chunks] {
         let seen = requests(&written, body.len() as u64, &[]);
-        let [Seen::Head(again), Seen::Body(same), Seen::Partial(..)] = &seen[..] else {
+        let [HeadEvent::Head(again), HeadEvent::Body(same), HeadEvent::Partial(..)] = &seen[..] else {
             panic!("{} is read as {seen:?}", written.escape_ascii());
         };
         assert_eq!((again.method, again.path, again.query), (request.method, request.path, request.query));

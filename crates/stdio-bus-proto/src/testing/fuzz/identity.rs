@@ -30,22 +30,22 @@ pub fn check(stream: &[u8]) {
     let mut reader = HeadReader::default();
     let Ok(Some(head)) = reader.read(stream) else { return };
     let Ok(caller) = Caller::of(&head, None, policy.identity.as_ref()) else { return };
-    let told = values(stream);
+    let values = values(stream);
     let stranger = Place::Address(([192, 0, 2, 7], 1).into());
     for (place, is_believed) in [(Place::Process { pid: 1, user: 1 }, true), (stranger, false)] {
         let mut origin = Origin::from(place);
         match policy.identify(entrance, &mut origin, &caller) {
             Ok(bearer) => {
-                assert!(bearer.is_none() && is_believed && told.len() == 1, "{}", stream.escape_ascii());
+                assert!(bearer.is_none() && is_believed && values.len() == 1, "{}", stream.escape_ascii());
                 let name = origin.names.user.as_deref().expect("it is let in by its name");
-                assert_eq!(name.as_bytes(), told[0], "{}", stream.escape_ascii());
+                assert_eq!(name.as_bytes(), values[0], "{}", stream.escape_ascii());
                 assert!((1..=LONGEST_NAME).contains(&name.len()), "{name}");
                 assert!(!name.contains(|c: char| c == ',' || c.is_control() || c.is_whitespace()), "{name:?}");
             }
             Err(refusal) => {
                 let code = refusal.status.code();
-                assert!(code == 401 || !told.is_empty(), "{code}: {}", stream.escape_ascii());
-                assert!(code == 400 || told.is_empty() || is_believed, "{code}: {}", stream.escape_ascii());
+                assert!(code == 401 || !values.is_empty(), "{code}: {}", stream.escape_ascii());
+                assert!(code == 400 || values.is_empty() || is_believed, "{code}: {}", stream.escape_ascii());
             }
         }
     }

@@ -213,7 +213,7 @@ fn live(first: u8, bytes: &[u8]) {
                 assert_eq!(
                     delivery.connection,
                     model.connections.get(&stream).copied(),
-                    "an answer goes to its requester"
+                    "an answer is sent to its requester"
                 );
                 assert_eq!(delivery.id.stream, stream);
                 let is_last = !model.open.values().any(|other| *other == stream);

@@ -2,7 +2,7 @@
 //! are cut nor on what follows it.
 
 use super::Cut;
-use crate::proxy::{LONGEST, Reading, read};
+use crate::proxy::{HeaderReading, LONGEST, read};
 
 /// Parses the bytes whole, in pieces, and one by one.
 ///
@@ -14,11 +14,11 @@ pub fn check(stream: &[u8], cut: Cut<'_>) {
     let each: Vec<usize> = (1..stream.len()).collect();
     for cuts in [cut(stream.len()), each] {
         let readings = cuts.iter().map(|end| read(&stream[..*end]));
-        let first = readings.chain([read(stream)]).find(|reading| *reading != Reading::More);
-        assert_eq!(first.unwrap_or(Reading::More), expected, "cut at {cuts:?}");
+        let first = readings.chain([read(stream)]).find(|reading| *reading != HeaderReading::More);
+        assert_eq!(first.unwrap_or(HeaderReading::More), expected, "cut at {cuts:?}");
     }
     match &expected {
-        Reading::Header(header) => {
+        HeaderReading::Header(header) => {
             assert!((1..=stream.len().min(LONGEST)).contains(&header.length), "{} bytes", header.length);
             assert_eq!(read(&stream[..header.length]), expected, "without what stands behind it");
             let names = [&header.names.common_name, &header.names.server_name, &header.names.unique_id];
@@ -26,7 +26,7 @@ pub fn check(stream: &[u8], cut: Cut<'_>) {
                 assert!(!name.is_empty() && !name.chars().any(char::is_control), "{name:?}");
             }
         }
-        Reading::More => assert!(stream.len() < LONGEST, "{} bytes are waited for", stream.len()),
-        Reading::Other | Reading::Malformed(_) => {}
+        HeaderReading::More => assert!(stream.len() < LONGEST, "{} bytes are waited for", stream.len()),
+        HeaderReading::Other | HeaderReading::Malformed(_) => {}
     }
 }

@@ -84,10 +84,10 @@ fn check_heads(stream: &[u8], cuts: &[usize]) {
         let first = ends().map(|end| read_request(reader, &stream[..end])).find(|reading| *reading != Ok(None));
         assert_eq!(first.as_ref().unwrap_or(&Ok(None)), &asked, "cut at {cuts:?}");
         let readings = ends().map(|end| client::read(&stream[..end], [0; 16], false));
-        let first = readings.into_iter().find(|reading| *reading != client::Reading::More);
-        assert_eq!(first.as_ref().unwrap_or(&client::Reading::More), &answered, "cut at {cuts:?}");
+        let first = readings.into_iter().find(|reading| *reading != client::ServerResponse::More);
+        assert_eq!(first.as_ref().unwrap_or(&client::ServerResponse::More), &answered, "cut at {cuts:?}");
     }
-    assert_ne!(client::read(stream, [0; 16], true), client::Reading::More, "nothing more comes");
+    assert_ne!(client::read(stream, [0; 16], true), client::ServerResponse::More, "nothing more comes");
     match asked {
         Ok(Some(request)) => {
             let _ = request.upgrade();

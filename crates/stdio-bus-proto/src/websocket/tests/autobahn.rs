@@ -3,8 +3,8 @@
 //!
 //! Texts of section 6 are JSON strings here, since the scanner validates their UTF-8.
 
-use super::{Role, Seen, decode_in_all_ways, frame, line, shown};
-use ndjson_scan::{Fault, Outcome, PAD, Partial, Scanner, Window};
+use super::{DecodedItem, Role, decode_in_all_ways, frame, line, shown};
+use ndjson_scan::{Outcome, PAD, Partial, Scanner, Violation, Window};
 
 const FINAL: u8 = 0x80;
 const CONTINUATION: u8 = 0;
@@ -26,22 +26,22 @@ fn closing(code: u16, reason: &[u8]) -> Vec<u8> {
     sent(FINAL | CLOSE, [&code.to_be_bytes(), reason].concat())
 }
 
-fn closed(code: u16, reason: &str) -> Seen {
-    Seen::Close(Some(code), reason.to_owned())
+fn closed(code: u16, reason: &str) -> DecodedItem {
+    DecodedItem::Close(Some(code), reason.to_owned())
 }
 
-fn ping(payload: &str) -> Seen {
-    Seen::Ping(payload.as_bytes().to_vec())
+fn ping(payload: &str) -> DecodedItem {
+    DecodedItem::Ping(payload.as_bytes().to_vec())
 }
 
-fn partial(text: &str) -> Seen {
-    Seen::Partial(text.to_owned())
+fn partial(text: &str) -> DecodedItem {
+    DecodedItem::Partial(text.to_owned())
 }
 
-const FAULT: Seen = Seen::Fault(1002);
+const FAULT: DecodedItem = DecodedItem::Fault(1002);
 
 /// A case: its name, the bytes sent, and the expected events.
-type Case = (&'static str, Vec<Vec<u8>>, Vec<Seen>);
+type Case = (&'static str, Vec<Vec<u8>>, Vec<DecodedItem>);
 
 fn check(cases: Vec<Case>) {
     for (name, frames, expected) in cases {
@@ -57,7 +57,7 @@ fn section_1_messages_of_all_lengths() {
         let payload = "*".repeat(length);
         check(vec![
             (number, vec![text(&payload)], vec![line(&payload)]),
-            (number, vec![sent(FINAL | BINARY, &payload)], vec![Seen::Binary(length as u64)]),
+            (number, vec![sent(FINAL | BINARY, &payload)], vec![DecodedItem::Binary(length as u64)]),
         ]);
     }
 }
@@ -69,15 +69,15 @@ fn section_2_pings_and_pongs() {
     check(vec![
         ("2.1", vec![sent(FINAL | PING, "")], vec![ping("")]),
         ("2.2", vec![sent(FINAL | PING, "Hello, world!")], vec![ping("Hello, world!")]),
-        ("2.3", vec![sent(FINAL | PING, bytes)], vec![Seen::Ping(bytes.to_vec())]),
-        ("2.4, 2.6", vec![sent(FINAL | PING, [0xFE; 125])], vec![Seen::Ping(vec![0xFE; 125])]),
+        ("2.3", vec![sent(FINAL | PING, bytes)], vec![DecodedItem::Ping(bytes.to_vec())]),
+        ("2.4, 2.6", vec![sent(FINAL | PING, [0xFE; 125])], vec![DecodedItem::Ping(vec![0xFE; 125])]),
         ("2.5", vec![sent(FINAL | PING, [0xFE; 126])], vec![FAULT]),
-        ("2.7", vec![sent(FINAL | PONG, "")], vec![Seen::Pong(vec![])]),
-        ("2.8", vec![sent(FINAL | PONG, "unsolicited")], vec![Seen::Pong(b"unsolicited".to_vec())]),
+        ("2.7", vec![sent(FINAL | PONG, "")], vec![DecodedItem::Pong(vec![])]),
+        ("2.8", vec![sent(FINAL | PONG, "unsolicited")], vec![DecodedItem::Pong(b"unsolicited".to_vec())]),
         (
             "2.9",
             vec![sent(FINAL | PONG, "unsolicited"), sent(FINAL | PING, "ping")],
-            vec![Seen::Pong(b"unsolicited".to_vec()), ping("ping")],
+            vec![DecodedItem::Pong(b"unsolicited".to_vec()), ping("ping")],
         ),
         (
             "2.10, 2.11",
@@ -156,7 +156,7 @@ fn section_5_fragments() {
         (
             "binary fragments go by as well",
             vec![sent(BINARY, "fragment1"), pinged(), more(""), end("fragment2"), text("Hello")],
-            vec![ping("ping payload"), Seen::Binary(18), line("Hello")],
+            vec![ping("ping payload"), DecodedItem::Binary(18), line("Hello")],
         ),
         ("a message in the middle of a binary one", vec![sent(BINARY, "a"), text("b")], vec![FAULT]),
     ]);
@@ -166,7 +166,7 @@ fn section_5_fragments() {
 fn section_6_a_text_that_is_not_utf_8_is_a_line_that_the_scanner_refuses() {
     for (is_utf8, payload) in UTF8 {
         let all = [b"{\"m\":\"", *payload, b"\"}"].concat();
-        let expected = vec![Seen::Line(shown(&all))];
+        let expected = vec![DecodedItem::Line(shown(&all))];
         for cut in [0, 6, 7, all.len() / 2, all.len() - 3, all.len()] {
             let (one, other) = all.split_at(cut);
             let frames = vec![sent(TEXT, one), sent(FINAL | CONTINUATION, other)];
@@ -185,7 +185,7 @@ fn is_message(line: &[u8]) -> bool {
     let window = Window::new(&padded, PAD, PAD + line.len() + 1);
     match Scanner::new().scan(&mut Partial::new(), window, &mut Vec::new()) {
         Outcome::More => true,
-        Outcome::Malformed { fault: Fault::Utf8, .. } => false,
+        Outcome::Malformed { fault: Violation::Utf8, .. } => false,
         other => panic!("{}: {other:?}", line.escape_ascii()),
     }
 }
@@ -290,7 +290,7 @@ fn section_7_closing() {
             vec![text(&"BAsd7&jh23".repeat(26_214)), hello(), closing(1000, b""), sent(FINAL | PING, "")],
             vec![line(&"BAsd7&jh23".repeat(26_214)), line("Hello World!"), closed(1000, "")],
         ),
-        ("7.3.1", vec![gone()], vec![Seen::Close(None, String::new())]),
+        ("7.3.1", vec![gone()], vec![DecodedItem::Close(None, String::new())]),
         ("7.3.2", vec![sent(FINAL | CLOSE, "a")], vec![FAULT]),
         ("7.3.3", vec![closing(1000, b"")], vec![closed(1000, "")]),
         ("7.3.4", vec![closing(1000, b"Hello World!")], vec![closed(1000, "Hello World!")]),
@@ -299,9 +299,9 @@ fn section_7_closing() {
         (
             "7.5.1",
             vec![closing(1000, b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5\xed\xa0\x80\x65\x64\x69\x74\x65\x64")],
-            vec![Seen::Fault(1007)],
+            vec![DecodedItem::Fault(1007)],
         ),
-        ("half a character", vec![closing(1000, b"\xce")], vec![Seen::Fault(1007)]),
+        ("half a character", vec![closing(1000, b"\xce")], vec![DecodedItem::Fault(1007)]),
     ]);
     for code in [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999, 4000, 4999] {
         check(vec![("7.7", vec![closing(code, b""), hello()], vec![closed(code, "")])]);
@@ -317,7 +317,7 @@ fn a_server_has_to_follow_the_same_rules_without_a_mask() {
     let cases = [
         (
             vec![sent(0x81, "Hello"), sent(0x89, ""), sent(0x88, "")],
-            vec![line("Hello"), ping(""), Seen::Close(None, String::new())],
+            vec![line("Hello"), ping(""), DecodedItem::Close(None, String::new())],
         ),
         (vec![sent(0x01, "a"), sent(0x89, "b"), sent(0x00, ""), sent(0x80, "c")], vec![ping("b"), line("ac")]),
         (vec![sent(0x81, "Hello"), frame(Role::Server, 0x81, b"Hello")], vec![line("Hello"), FAULT]),

@@ -8,17 +8,17 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::frame::{Decoder, Event, MOST_EMPTY_FRAGMENTS, Received};
+use super::frame::{Decoder, FrameEvent, MOST_EMPTY_FRAGMENTS, Received};
 use super::{Mask, Role, close, encode};
-use crate::testing::frames::{LONGEST, Seen, read, shown};
+use crate::testing::frames::{DecodedItem, LONGEST, read, shown};
 
 /// Decodes them whole.
-fn decode(role: Role, bytes: &[u8]) -> Vec<Seen> {
+fn decode(role: Role, bytes: &[u8]) -> Vec<DecodedItem> {
     read(&mut Decoder::new(role, LONGEST), bytes, [])
 }
 
 /// Decodes them whole, byte by byte, and cut in two, at every place unless they are long.
-fn decode_in_all_ways(role: Role, bytes: &[u8]) -> Vec<Seen> {
+fn decode_in_all_ways(role: Role, bytes: &[u8]) -> Vec<DecodedItem> {
     let whole = decode(role, bytes);
     let cut = |ends: &mut dyn Iterator<Item = usize>| read(&mut Decoder::new(role, LONGEST), bytes, ends);
     assert_eq!(cut(&mut (1..bytes.len())), whole, "byte by byte");
@@ -56,8 +56,8 @@ fn frame(role: Role, first: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn line(text: &str) -> Seen {
-    Seen::Line(text.to_owned())
+fn line(text: &str) -> DecodedItem {
+    DecodedItem::Line(text.to_owned())
 }
 
 #[test]
@@ -73,9 +73,12 @@ fn newlines_in_a_message_become_tabs() {
 fn control_payloads_are_not_changed() {
     let bytes = b"\r\n\0\n\xFF";
     let all = [frame(Role::Server, 0x89, bytes), frame(Role::Server, 0x8A, bytes)].concat();
-    assert_eq!(decode_in_all_ways(Role::Server, &all), [Seen::Ping(bytes.to_vec()), Seen::Pong(bytes.to_vec())]);
+    assert_eq!(
+        decode_in_all_ways(Role::Server, &all),
+        [DecodedItem::Ping(bytes.to_vec()), DecodedItem::Pong(bytes.to_vec())]
+    );
     let all = frame(Role::Client, 0x88, b"\x03\xe8a\nb");
-    assert_eq!(decode_in_all_ways(Role::Client, &all), [Seen::Close(Some(1000), "a\nb".into())]);
+    assert_eq!(decode_in_all_ways(Role::Client, &all), [DecodedItem::Close(Some(1000), "a\nb".into())]);
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn messages_become_lines_where_they_were_received() {
     let mut decoder = Decoder::new(Role::Server, LONGEST);
     let mut at = 0;
     for text in texts {
-        let expected = Event::Text { piece: at..at + text.len(), is_last: true };
+        let expected = FrameEvent::Text { piece: at..at + text.len(), is_last: true };
         assert_eq!(decoder.next(&mut received), Some(expected));
         at += text.len() + 1;
     }
@@ -132,20 +135,21 @@ fn the_message_limit_holds_in_however_many_frames() {
             };
             let decode = |bytes: &[u8]| read(&mut Decoder::new(role, longest), bytes, []);
             assert_eq!(decode(&whole(fits)), [line(&shown(fits))]);
-            assert_eq!(decode(&halves(fits)), [Seen::Ping(vec![]), line(&shown(fits))]);
+            assert_eq!(decode(&halves(fits)), [DecodedItem::Ping(vec![]), line(&shown(fits))]);
             assert_eq!(decode(&[whole(fits), whole(fits)].concat()), [line(&shown(fits)), line(&shown(fits))]);
-            assert_eq!(decode(&whole(&text)), [Seen::Fault(1009)]);
+            assert_eq!(decode(&whole(&text)), [DecodedItem::Fault(1009)]);
             let head = whole(&text).len() - text.len();
-            assert_eq!(decode(&whole(&text)[..head]), [Seen::Fault(1009)], "before any of it");
+            assert_eq!(decode(&whole(&text)[..head]), [DecodedItem::Fault(1009)], "before any of it");
             let one = text.len() / 2;
-            let partial = Some(Seen::Partial(shown(&text[..one]))).filter(|_| one > 0);
-            let expected: Vec<Seen> = [Seen::Ping(vec![]), Seen::Fault(1009)].into_iter().chain(partial).collect();
+            let partial = Some(DecodedItem::Partial(shown(&text[..one]))).filter(|_| one > 0);
+            let expected: Vec<DecodedItem> =
+                [DecodedItem::Ping(vec![]), DecodedItem::Fault(1009)].into_iter().chain(partial).collect();
             assert_eq!(decode(&halves(&text)), expected);
         }
     }
     let endless = [&[0x82, 0x7F][..], &i64::MAX.to_be_bytes()].concat();
     let decode = |longest| read(&mut Decoder::new(Role::Client, longest), &endless, []);
-    assert_eq!((decode(LONGEST), decode(u64::MAX)), (vec![Seen::Fault(1009)], vec![]));
+    assert_eq!((decode(LONGEST), decode(u64::MAX)), (vec![DecodedItem::Fault(1009)], vec![]));
 }
 
 #[test]
@@ -153,10 +157,10 @@ fn the_empty_fragments_of_a_message_are_limited() {
     for first in [0x01, 0x02] {
         let empty = frame(Role::Server, 0x00, b"");
         let most = [frame(Role::Server, first, b"x"), empty.repeat(MOST_EMPTY_FRAGMENTS as usize)].concat();
-        let last = if first == 1 { line("xy") } else { Seen::Binary(2) };
+        let last = if first == 1 { line("xy") } else { DecodedItem::Binary(2) };
         let good = [&most[..], &frame(Role::Server, 0x80, b"y")].concat();
         assert_eq!(decode(Role::Server, &[&good[..], &good].concat()), [last.clone(), last]);
-        let expected = [Some(Seen::Fault(1008)), Some(Seen::Partial("x".into())).filter(|_| first == 1)];
+        let expected = [Some(DecodedItem::Fault(1008)), Some(DecodedItem::Partial("x".into())).filter(|_| first == 1)];
         let seen = decode(Role::Server, &[most, empty].concat());
         assert_eq!(seen, expected.into_iter().flatten().collect::<Vec<_>>());
     }
@@ -171,7 +175,7 @@ fn a_decoder_knows_whether_it_is_in_the_middle_of_something() {
         read(&mut decoder, &bytes[end - 1..end], []);
         assert_eq!(decoder.is_in_message(), end < bytes.len(), "{end}");
     }
-    assert_eq!(read(&mut decoder, &frame(Role::Server, 0x88, b""), []), [Seen::Close(None, String::new())]);
+    assert_eq!(read(&mut decoder, &frame(Role::Server, 0x88, b""), []), [DecodedItem::Close(None, String::new())]);
     assert_eq!((decoder.is_over(), decoder.is_in_message()), (true, false));
 }
 
@@ -179,10 +183,10 @@ fn a_decoder_knows_whether_it_is_in_the_middle_of_something() {
 fn codes_that_no_frame_may_carry_are_not_sent() {
     for code in 0..=u16::MAX {
         let expected = match code {
-            1000..=1003 | 1007..=1014 | 3000..=4999 => Seen::Close(Some(code), "why".into()),
-            _ => Seen::Fault(1002),
+            1000..=1003 | 1007..=1014 | 3000..=4999 => DecodedItem::Close(Some(code), "why".into()),
+            _ => DecodedItem::Fault(1002),
         };
-        assert_eq!(close::may_be_sent(code), expected != Seen::Fault(1002));
+        assert_eq!(close::may_be_sent(code), expected != DecodedItem::Fault(1002));
         let payload = [&code.to_be_bytes()[..], b"why"].concat();
         assert_eq!(decode(Role::Server, &frame(Role::Server, 0x88, &payload)), [expected]);
     }
@@ -205,16 +209,16 @@ fn sent() -> impl Strategy<Value = Sent> {
 }
 
 /// Our encoding of it, as sent by the other end of `role`, and the expected event.
-fn encoded(role: Role, sent: &Sent, key: [u8; 4]) -> (Vec<u8>, Seen) {
+fn encoded(role: Role, sent: &Sent, key: [u8; 4]) -> (Vec<u8>, DecodedItem) {
     let mask = (role == Role::Server).then(|| Mask::new(key));
     match sent {
         Sent::Text(text) => {
             let mut payload = text.clone();
             mask.map(|mask| mask.apply(&mut payload));
-            ([&encode::text(text.len(), mask)[..], &payload].concat(), Seen::Line(shown(text)))
+            ([&encode::text(text.len(), mask)[..], &payload].concat(), DecodedItem::Line(shown(text)))
         }
-        Sent::Ping(payload) => (encode::ping(payload, mask).to_vec(), Seen::Ping(payload.clone())),
-        Sent::Pong(payload) => (encode::pong(payload, mask).to_vec(), Seen::Pong(payload.clone())),
+        Sent::Ping(payload) => (encode::ping(payload, mask).to_vec(), DecodedItem::Ping(payload.clone())),
+        Sent::Pong(payload) => (encode::pong(payload, mask).to_vec(), DecodedItem::Pong(payload.clone())),
     }
 }
 

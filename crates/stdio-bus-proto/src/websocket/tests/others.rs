@@ -9,7 +9,7 @@ use tungstenite::{HandshakeError, Message};
 use super::super::answer::Accepted;
 use super::super::frame::Decoder;
 use super::super::{Mask, client, encode};
-use super::{LONGEST, Role, Seen, Sent, encoded, read, role, sent, shown};
+use super::{DecodedItem, LONGEST, Role, Sent, encoded, read, role, sent, shown};
 use crate::http1::HeadReader;
 use crate::testing::frames::{Pipe, read_by_them, read_request, theirs};
 
@@ -34,7 +34,7 @@ proptest! {
         let (seen, error) = read_by_them(role, &[&frames.concat(), &close[..]].concat());
         prop_assert!(error.is_none(), "{:?}", error);
         prop_assert_eq!(&seen[..expected.len()], expected);
-        prop_assert_eq!(&seen[seen.len() - 1], &Seen::Close(Some(1001), "it drains".into()));
+        prop_assert_eq!(&seen[seen.len() - 1], &DecodedItem::Close(Some(1001), "it drains".into()));
     }
 
     #[test]
@@ -57,19 +57,19 @@ proptest! {
                         let frame = Frame::message(text[begin..*end].to_vec(), opcode, false);
                         them.send(Message::Frame(frame)).unwrap();
                         them.send(Message::Ping(vec![number as u8].into())).unwrap();
-                        expected.push(Seen::Ping(vec![number as u8]));
+                        expected.push(DecodedItem::Ping(vec![number as u8]));
                         begin = *end;
                     }
                     let opcode = OpCode::Data(if ends.is_empty() { Data::Text } else { Data::Continue });
                     them.send(Message::Frame(Frame::message(text[begin..].to_vec(), opcode, true))).unwrap();
                 }
             }
-            expected.push(Seen::Line(shown(text).replace('\n', "\t")));
+            expected.push(DecodedItem::Line(shown(text).replace('\n', "\t")));
             them.send(Message::Binary(text.to_vec().into())).unwrap();
-            expected.push(Seen::Binary(text.len() as u64));
+            expected.push(DecodedItem::Binary(text.len() as u64));
         }
         them.close(Some(CloseFrame { code: 1000.into(), reason: "bye".into() })).unwrap();
-        expected.push(Seen::Close(Some(1000), "bye".into()));
+        expected.push(DecodedItem::Close(Some(1000), "bye".into()));
         let bytes = &them.get_ref().output;
         let ends = (piece..bytes.len()).step_by(piece);
         prop_assert_eq!(read(&mut Decoder::new(role, LONGEST), bytes, ends), expected);
@@ -100,13 +100,13 @@ fn their_client_is_accepted_by_our_server() {
 #[test]
 fn our_client_is_accepted_by_their_server() {
     let key = *b"the sample nonce";
-    let request = client::Request::new("bus.example:9000", "/acp", key, Some("s3cret")).unwrap().to_string();
+    let request = client::UpgradeRequest::new("bus.example:9000", "/acp", key, Some("s3cret")).unwrap().to_string();
     let theirs = match tungstenite::accept(Pipe::new(request.as_bytes())) {
         Ok(theirs) => theirs,
         Err(HandshakeError::Interrupted(_)) => panic!("they wait for more"),
         Err(HandshakeError::Failure(error)) => panic!("{error}"),
     };
     let answer = &theirs.get_ref().output;
-    let expected = client::Reading::Accepted { length: answer.len(), connection_id: None };
+    let expected = client::ServerResponse::Accepted { length: answer.len(), connection_id: None };
     assert_eq!(client::read(answer, key, false), expected);
 }

@@ -13,7 +13,7 @@ use crate::bus::settings::Era;
 use crate::http1::Status;
 use crate::io::Io;
 use crate::mcp::asked::{Takes, Verb};
-use crate::mcp::log::Event;
+use crate::mcp::log::StoredEvent;
 use crate::mcp::session::{self, Delivery, MOST_REQUESTS, Resumed};
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Body, Fault, Kind, Message, Session};
@@ -62,23 +62,23 @@ impl Http {
 }
 
 /// The kind of a line for a session.
-fn kind_of<'a>(said: &'a Said<'_>) -> session::Line<'a> {
+fn kind_of<'a>(said: &'a Said<'_>) -> session::LineKind<'a> {
     match (said.answers, said.id) {
-        (true, Some(id)) => return session::Line::Answer(id),
-        (true, None) => return session::Line::Other,
+        (true, Some(id)) => return session::LineKind::Answer(id),
+        (true, None) => return session::LineKind::Other,
         _ => {}
     }
     let method = said.method.and_then(decoded).unwrap_or_default();
     match &*method {
         b"notifications/progress" => {
             let token = member(said.text, b"params").and_then(|params| member(params, b"progressToken"));
-            token.map_or(session::Line::Other, session::Line::Progress)
+            token.map_or(session::LineKind::Other, session::LineKind::Progress)
         }
         b"notifications/tools/list_changed"
         | b"notifications/prompts/list_changed"
         | b"notifications/resources/list_changed"
-        | b"notifications/resources/updated" => session::Line::Unrelated,
-        _ => session::Line::Other,
+        | b"notifications/resources/updated" => session::LineKind::Unrelated,
+        _ => session::LineKind::Other,
     }
 }
 
@@ -383,14 +383,17 @@ impl<I: Io> Reactor<I> {
         let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return Ok(()) };
         let mut replay = Replay::default();
         if let Some(id) = behind {
-            session.events_behind(id).map(Event::shared).for_each(|(id, data)| replay.push(Some(id), data, false));
+            session
+                .events_behind(id)
+                .map(StoredEvent::shared)
+                .for_each(|(id, data)| replay.push(Some(id), data, false));
         }
         if stream == 0 {
             // Those of other streams get their places behind the last one here.
             let last = session.place(0);
             let is_behind = |id: EventId| behind.is_some_and(|behind| id.place > behind.place && id.place <= last);
             let untaken = session.untaken(behind.is_none()).filter(|event| !is_behind(event.id));
-            untaken.map(Event::shared).for_each(|(id, data)| replay.push(Some(id), data, false));
+            untaken.map(StoredEvent::shared).for_each(|(id, data)| replay.push(Some(id), data, false));
         }
         let goes_on = session.goes_on(stream);
         if !replay.is_empty() {

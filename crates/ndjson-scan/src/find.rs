@@ -167,7 +167,7 @@ fn walk(data: &[u8], at: usize, levels: &mut [MemberValues]) -> Option<usize> {
 enum MemberName {
     Method,
     Params,
-    MetaName,
+    Name,
 }
 
 /// What a key is for some reader, and whether it is so for all.

@@ -57,7 +57,7 @@ impl<I: Io> Reactor<I> {
                 }
                 Effect::Discovered { .. } => self.http.mcp.has_discovered = true,
                 Effect::Report(report) => self.log.report(report, &self.workers.pools),
-                Effect::Stray { worker, line, length } => self.log_stray(worker, &line, length),
+                Effect::BadLine { worker, line, length } => self.log_bad_line(worker, &line, length),
                 Effect::Done => self.is_done = true,
             }
         }

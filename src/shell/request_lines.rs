@@ -9,8 +9,8 @@ use tracing::Level;
 use super::entry::{self, Entry, Look};
 use super::log::{self, LineSource};
 use crate::bus::Bus;
-use crate::bus::ended::Ended;
 use crate::bus::port::Moment;
+use crate::bus::request_log::EndedRequest;
 use crate::config::Pool;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -64,7 +64,7 @@ impl RequestLines {
         look
     }
 
-    fn write_one(&mut self, look: Look, ended: &Ended, pools: &[Pool]) {
+    fn write_one(&mut self, look: Look, ended: &EndedRequest, pools: &[Pool]) {
         self.know(look, ended);
         let mut line = std::mem::take(&mut self.line);
         line.clear();
@@ -102,7 +102,7 @@ impl RequestLines {
     }
 
     /// Prepares the fields of the request's client.
-    fn know(&mut self, look: Look, ended: &Ended) {
+    fn know(&mut self, look: Look, ended: &EndedRequest) {
         if self.clients.len() <= ended.slot {
             self.clients.resize_with(ended.slot + 1, Default::default);
         }

@@ -10,8 +10,8 @@ use core::time::Duration;
 use ndjson_scan::Window;
 
 use super::Bus;
-use super::closing::{LONGEST, SILENCE};
 use super::ctx::Ctx;
+use super::graceful_close::{LONGEST, SILENCE};
 use super::message::Refusal;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Source, WorkerKey};
@@ -23,17 +23,17 @@ use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
-use crate::closing::{begin_refusing, count_refused, leave_unread, leave_untaken};
-use crate::ended::record_left;
 use crate::eviction::idle_deadline;
 use crate::fleet::admission::{lets_in, no_room};
 use crate::fleet::life::stop_worker;
 use crate::fleet::reload::release_gone_pools;
-use crate::fleet::roll::notice_end_of_work;
+use crate::fleet::rollout::notice_end_of_work;
 use crate::flow::delivery::release_overdue;
+use crate::graceful_close::{begin_refusing, count_refused, leave_unread, leave_untaken};
 use crate::index::{GroupId, ListenerId, PoolId};
 use crate::peers::{Client, ClientIdentity, McpState, Phase};
 use crate::refusals::send_error;
+use crate::request_log::record_left;
 use crate::requests::{Request, Requests};
 use crate::shutdown::watch_silence;
 use crate::usage::note_client;
@@ -243,7 +243,7 @@ impl Bus {
             self.fleets.give_back(&mut self.ctx, &self.requests, key);
         }
         let mut of_client: Vec<_> = self.ctx.clients.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
-        let leaves = |worker: &Worker| worker.owner() == Some(key) && worker.tenure().is_leaving();
+        let leaves = |worker: &Worker| worker.owner() == Some(key) && worker.lifetime().is_leaving();
         of_client.extend(self.ctx.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
         for worker in of_client {
             notice_end_of_work(&mut self.ctx, worker);

@@ -3,16 +3,16 @@
 use alloc::vec::Vec;
 
 use super::Bus;
-use super::ended::RequestEnd;
 use super::id::Spelled;
 use super::message::{Cancel, Edit, Edits, Parsed, Refusal, UNCHANGED, is_response, session_name};
 use super::peer::{Moment, Peer, RequestKey, ShortText};
+use super::pool_stats::Outcome;
 use super::reply::Delivered;
 use super::report::Reason;
+use super::request_log::RequestEnd;
 use super::router::message::Message;
 use super::router::unmatched::Misspelled;
 use super::settings::MAX_PENDING_REQUESTS;
-use super::tally::Outcome;
 use super::timers::Timer;
 use crate::peers::end_of;
 use crate::refusals::{code_for, error_for, say};

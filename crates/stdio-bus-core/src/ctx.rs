@@ -11,9 +11,9 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::denials::Denials;
+use crate::deny_rules::Denials;
+use crate::effects::EffectQueue;
 use crate::eviction::Eviction;
-use crate::out::Out;
 use crate::peer::{Moment, Peer};
 use crate::peers::{Clients, Phase, Workers};
 use crate::report::{Reason, Report};
@@ -30,7 +30,7 @@ pub(crate) struct Ctx {
     pub(crate) clients: Clients,
     pub(crate) workers: Workers,
     pub(crate) timers: Timers,
-    pub(crate) out: Out,
+    pub(crate) out: EffectQueue,
     pub(crate) usage: Usage,
     pub(crate) denials: Denials,
     pub(crate) shutdown: Shutdown,
@@ -49,7 +49,7 @@ impl Ctx {
             clients: Clients::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             timers: Timers::default(),
-            out: Out::default(),
+            out: EffectQueue::default(),
             usage: Usage::default(),
             denials: Denials::default(),
             shutdown: Shutdown::default(),

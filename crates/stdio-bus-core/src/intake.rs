@@ -10,20 +10,20 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, PAD, Partial, ScanResult, Scanner, Span, Window};
 
-use super::ended::{Ended, RequestEnd, note_waiting};
+use super::cancellation::prompt_flag;
+use super::effects::Out;
 use super::fleet::pool::Pools;
 use super::id::{Id, Spelled};
 use super::message::{KnownMethod, Parsed, has_method, print_of, verb};
-use super::out::Out;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, ShortText, WorkerKey};
 use super::port::{Effect, Effects, Next, Received};
+use super::request_log::{EndedRequest, RequestEnd, note_waiting};
 use super::session::table::Sessions;
 use super::settings::{Assignment, IdCollision, Settings};
 use super::time::Time;
 use super::timers::{Timer, Timers};
-use super::withdrawal::prompt_flag;
 use super::worker::Worker;
-use super::{Bus, tally};
+use super::{Bus, pool_stats};
 use crate::ctx::Ctx;
 use crate::fleet::balancer::Groups;
 use crate::flow::waste::MANY;
@@ -267,7 +267,7 @@ impl Bus {
         if !worker.end().gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
-        if worker.strays().is_amid() {
+        if worker.bad_lines().is_amid() {
             self.intake.batch.clear();
             let received = self.receive_stray(key, window);
             return self.intake.charge_useless(&mut self.ctx, key, received);
@@ -275,7 +275,7 @@ impl Bus {
         let found = worker.end_mut().stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
         let has_waited = worker.end().cold.kept().is_some();
-        if takes_fast_path && !worker.tenure().is_leaving() && !has_waited {
+        if takes_fast_path && !worker.lifetime().is_leaving() && !has_waited {
             let (mut path, clients) = (fast_path!(self, count), &mut self.ctx.clients);
             lines = self.intake.count_while(limit, |line| {
                 let parsed = Parsed { window: &window, line };
@@ -725,15 +725,15 @@ impl FastPath<'_> {
         worker.end_mut().to_answer.end();
         end.meter.add(since, self.time.now());
         *self.workers_changed |= worker.answering_mut().answers(true);
-        self.pools.tally_mut(worker.fleet().pool).answered(tally::Outcome::of_answer(&line), took);
+        self.pools.tally_mut(worker.fleet().pool).answered(pool_stats::Outcome::of_answer(&line), took);
         if let Some(records) = self.out.records()
             && records.has(request_key)
         {
             let session = session.and_then(|session| self.sessions.get(session));
             let session = session.map(|session| session.name().clone()).unwrap_or_default();
-            let ended = Ended::of(client_key, identity, RequestEnd::of_answer(line));
+            let ended = EndedRequest::of(client_key, identity, RequestEnd::of_answer(line));
             let id = line.get(line.id).into();
-            records.end(request_key, Ended { worker: Some(worker.name()), took, id, session, ..ended });
+            records.end(request_key, EndedRequest { worker: Some(worker.name()), took, id, session, ..ended });
         }
         let bytes = self.copy(client_key.into(), line, original.map(u64::from), line.span.len() + 1);
         self.count_queued(client_key.into(), end, bytes);

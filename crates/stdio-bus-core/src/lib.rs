@@ -83,65 +83,66 @@
 #[macro_use]
 extern crate alloc;
 
+mod bad_output;
+mod cancellation;
 mod clients;
-mod closing;
 pub mod cold;
 mod correlation;
 mod ctx;
-mod denials;
-pub mod ended;
+mod deny_rules;
+mod effects;
 mod eviction;
 mod fleet;
 mod flow;
-pub mod foreign;
+mod graceful_close;
 pub mod histogram;
 pub mod id;
 pub mod index;
 mod intake;
+mod mcp_servers;
 mod message;
 pub mod networks;
-mod offers;
 pub mod origin;
-mod out;
 pub mod overview;
 pub mod peer;
 mod peers;
+pub mod pool_stats;
 pub mod port;
 mod refusals;
 mod reload;
 pub mod reply;
 pub mod report;
+pub mod request_log;
 mod requests;
 mod router;
 mod session;
 pub mod settings;
 pub mod shares;
 pub mod shutdown;
-mod silence;
 pub mod stats;
-mod stray;
 mod subscriptions;
 mod table;
-pub mod tally;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod time;
+mod timeouts;
 mod timers;
 pub mod usage;
 mod view;
-mod withdrawal;
+pub mod wrong_protocol;
 
-use crate::ended::{Ended, Records};
 use crate::eviction::on_detached;
 use crate::fleet::life::stop_for_operator;
+use crate::request_log::{EndedRequest, Records};
 use alloc::rc::Rc;
 
+pub use cancellation::{Dialect, cancellation};
 use ctx::Ctx;
 pub use eras::discovery::Known;
 use fleet::Fleets;
+use fleet::lifetime::RecycleReason;
 use fleet::readiness::update_listeners;
-use fleet::tenure::Wear;
 pub use fleet::{admission, eras, readiness, worker};
 pub use flow::waste;
 use intake::{Flow, Intake, length_of_line};
@@ -156,7 +157,6 @@ use subscriptions::Subscriptions;
 use tasks::Tasks;
 use timers::Timer;
 pub use view::View;
-pub use withdrawal::{Dialect, cancellation};
 use worker::WorkerEvent;
 
 /// The bus. It answers every input with [`Effects`], which are carried out in order.
@@ -256,7 +256,7 @@ impl Bus {
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
             Input::RestartWorker { worker, at_once: true } => stop_for_operator(&mut self.ctx, worker),
-            Input::RestartWorker { worker, at_once: false } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Operator),
+            Input::RestartWorker { worker, at_once: false } => self.fleets.pools_mut().recycle(&mut self.ctx, worker, RecycleReason::Operator),
             Input::RestartPool(pool) => self.fleets.pools_mut().on_restart_pool(&mut self.ctx, pool),
             Input::TakeOutWorker(worker) => self.fleets.pools_mut().take_out(&mut self.ctx, worker),
             Input::PausePool(pool) => self.fleets.pause_pool(&mut self.ctx, pool),
@@ -265,7 +265,7 @@ impl Bus {
             Input::PauseListener { listener, is_paused } => {
                 self.fleets.pause_listener(&mut self.ctx, listener, is_paused)
             }
-            Input::Grown { worker, mib } => self.fleets.pools_mut().wear_out(&mut self.ctx, worker, Wear::Memory(mib)),
+            Input::Grown { worker, mib } => self.fleets.pools_mut().recycle(&mut self.ctx, worker, RecycleReason::Memory(mib)),
             Input::WorkersMemory { mib } => self.fleets.weigh(&mut self.ctx, &self.sessions, &self.tasks, mib),
             Input::Gap { held_up, suspended } => self.ctx.on_gap(held_up, suspended),
             Input::ConnectionWaits => self.on_connection_waits(),
@@ -349,7 +349,7 @@ impl Bus {
         self.requests.check_correlation(&self.ctx);
         self.ctx.check_waiting();
         fleet::pool::check_pools(self.fleets.pools(), &self.ctx);
-        fleet::roll::check_rolls(self.fleets.pools(), &self.ctx);
+        fleet::rollout::check_rollouts(self.fleets.pools(), &self.ctx);
         fleet::demand::check_demand(self.fleets.pools(), &self.ctx);
         fleet::growth::check_growth(self.fleets.pools(), &self.ctx);
         eras::discovery::check_questions(self.fleets.pools(), &self.ctx);
@@ -361,7 +361,7 @@ impl Bus {
     }
 
     /// Takes each client request that has ended since, and returns how many more there were.
-    pub fn take_ended(&mut self, take: impl FnMut(Ended)) -> u64 {
+    pub fn take_ended(&mut self, take: impl FnMut(EndedRequest)) -> u64 {
         self.ctx.out.records().as_mut().map_or(0, |records| records.take(take))
     }
 

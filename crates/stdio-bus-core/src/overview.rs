@@ -7,12 +7,12 @@ use core::time::Duration;
 
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::pool_stats::{ReasonCounts, Tally};
 use super::report::{Reason, WorkerName};
 use super::requests::Request;
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
-pub use super::silence::Questions;
 use super::stats::Account;
-use super::tally::{ReasonCounts, Tally};
+pub use super::timeouts::Questions;
 use super::worker::{Worker, WorkerState};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;

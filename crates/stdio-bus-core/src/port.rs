@@ -279,7 +279,7 @@ pub enum Effect {
     /// A report for people.
     Report(Box<Report>),
     /// Log a line that a worker has written to stdout and that is no message.
-    Stray {
+    BadLine {
         worker: WorkerKey,
         /// The beginning of the line, without its newline.
         line: Box<[u8]>,

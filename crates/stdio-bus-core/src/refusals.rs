@@ -4,27 +4,27 @@ use alloc::string::String;
 
 use ndjson_scan::{Fault, Window};
 
+use super::cancellation::Dialect;
 use super::clients::CLOSED_BEFORE;
-use super::ended::ErrorReply;
 use super::message::{Parsed, Refusal, echoed_id, echoed_session, is_response, session_name, session_named};
 use super::peer::{ClientKey, Peer};
 use super::port::Close;
 use super::reply::Delivered;
 use super::report::Reason;
+use super::request_log::ErrorReply;
 use super::settings::MAX_REQUEST_ID_LEN;
-use super::withdrawal::Dialect;
-use super::{Bus, Flow, foreign, length_of_line, reply};
+use super::{Bus, Flow, length_of_line, reply, wrong_protocol};
+use crate::bad_output::{Cost, Passed, skip_mark};
 use crate::ctx::Ctx;
-use crate::ended::record_refusal;
 use crate::fleet::Fleets;
 use crate::fleet::eras::protocol::RESOURCE_NOT_FOUND;
 use crate::index::PoolId;
 use crate::peer::{RequestKey, WorkerKey};
 use crate::peers::Phase;
 use crate::port::{Next, Received};
+use crate::request_log::record_refusal;
 use crate::session::table::Sessions;
 use crate::settings::BadOutput;
-use crate::stray::{Cost, Passed, skip_mark};
 
 impl Bus {
     /// A line of `from` is malformed (spec 4.3, 5.3).
@@ -46,26 +46,26 @@ impl Bus {
         let data = window.data();
         let bytes = &data[line..];
         let is_cut = fault == Fault::Syntax && bytes.starts_with(b"{") && data.get(at) == Some(&b'\n');
-        let foreign = foreign::protocol(bytes);
+        let foreign = wrong_protocol::protocol(bytes);
         let what = match foreign {
-            Some(name) => format!("{name}, not JSON; the line begins \"{}\"", foreign::begin(bytes)),
+            Some(name) => format!("{name}, not JSON; the line begins \"{}\"", wrong_protocol::begin(bytes)),
             None if is_cut => format!("not JSON: the line ends within a message, at byte {}", at - line),
             None => format!("{}, at byte {} of the line", fault.what(), at - line),
         };
         let text = match from {
             Peer::Client(_) => match foreign {
-                Some(foreign::HTTP) => format!(
+                Some(wrong_protocol::HTTP) => format!(
                     "{what}: this listener takes a JSON-RPC message on each line; WebSocket and HTTP have their own \
                      (\"ws\" in listeners[], admin.listen)"
                 ),
-                Some(foreign::TLS) => {
+                Some(wrong_protocol::TLS) => {
                     format!("{what}: this listener takes none; connect without it, or by a proxy that takes it off")
                 }
                 Some(_) => format!("{what}: this listener takes a JSON-RPC message on each line, and nothing else"),
                 None if is_cut => format!("{what}; each message has to be one line"),
                 None => what,
             },
-            // A worker's stray output is needed to find the bug; a client's data stays private.
+            // A worker's bad output is needed to find the bug; a client's data stays private.
             Peer::Worker(_) => {
                 let begin = &bytes[..length_of_line(window, line).min(64)];
                 let begin = match foreign {
@@ -119,7 +119,7 @@ impl Bus {
     fn pass_over(&mut self, key: WorkerKey, window: Window<'_>, line: usize, is_too_long: bool) -> Flow {
         let began = self.ctx.time.now();
         let Some(worker) = self.ctx.workers.get_mut(key) else { return Flow::Over };
-        worker.strays_mut().begin(began, is_too_long);
+        worker.bad_lines_mut().begin(began, is_too_long);
         match self.go_on_passing_over(key, &window.data()[line..]) {
             Some(length) => Flow::PassedOver { to: line + length, has_more: true },
             None => Flow::Over,
@@ -141,7 +141,7 @@ impl Bus {
     /// Takes bytes of a line that is passed over. Returns how many, or none if the worker is stopped because of them.
     fn go_on_passing_over(&mut self, key: WorkerKey, bytes: &[u8]) -> Option<usize> {
         let worker = self.ctx.workers.get_mut(key)?;
-        let passed = worker.strays_mut().pass(self.ctx.time.now(), &self.ctx.settings.limits, bytes);
+        let passed = worker.bad_lines_mut().pass(self.ctx.time.now(), &self.ctx.settings.limits, bytes);
         worker.useless_mut().pass(passed.length_of(bytes));
         let (length, line) = match passed {
             Passed::GoesOn => return Some(bytes.len()),

@@ -3,7 +3,7 @@
 //! The indexes of pools and listeners keep their meaning: a removed one stays in its place, marked so, until nothing
 //! uses it ([`View::pool_in_use`], [`View::listener_in_use`]); only then is its place reused.
 //!
-//! Limits and routing choices apply at once. Workers of old commands are replaced (`fleet/roll.rs`). The clients
+//! Limits and routing choices apply at once. Workers of old commands are replaced (`fleet/rollout.rs`). The clients
 //! of a removed listener have `drain_timeout_sec` to leave; a removed pool serves the clients that still use it.
 
 use super::Bus;

@@ -25,7 +25,7 @@ use super::router::message::{Message, WorkerMessage};
 use super::shares::Shares;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
-use crate::fleet::roll::notice_end_of_work;
+use crate::fleet::rollout::notice_end_of_work;
 use crate::index::{FleetId, GroupId, ListenerId, PoolId};
 use crate::peers::{Client, Clients};
 

@@ -160,7 +160,7 @@ impl Trace {
             Effect::StopAccept => hash.bytes(b"S"),
             Effect::Discovered { pool } => hash.text(format!("discovered {}", pool.index()).as_bytes()),
             Effect::Report(report) => hash.report(report),
-            Effect::Stray { line, length, .. } => {
+            Effect::BadLine { line, length, .. } => {
                 hash.text(b"stray");
                 hash.text(line);
                 hash.number(*length as u64);

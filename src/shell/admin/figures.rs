@@ -6,10 +6,10 @@ use serde_json::Value;
 use super::samples::{Gathered, STATES, Samples};
 use super::view::View;
 use crate::bus::overview::{FillLevel, Levels, PoolRow};
+use crate::bus::pool_stats::{ENDS, Outcome};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::Reason;
 use crate::bus::stats::Stats;
-use crate::bus::tally::{ENDS, Outcome};
 use crate::shell::log;
 use Write::{Many, One};
 

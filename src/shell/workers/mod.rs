@@ -139,7 +139,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Logs a line that a worker has written to stdout and that is no message, as one of its stderr.
-    pub(super) fn log_stray(&mut self, worker: WorkerKey, line: &[u8], length: usize) {
+    pub(super) fn log_bad_line(&mut self, worker: WorkerKey, line: &[u8], length: usize) {
         const PLACE: &[u8] = b"stdout: ";
         let Some(slot) = self.connections.slot(Peer::Worker(worker)) else { return };
         let endpoint = &mut self.connections[AsPeer(slot)];

@@ -3,12 +3,12 @@
 
 use core::time::Duration;
 
-use super::tenure::Tenure;
+use super::lifetime::Lifetime;
 use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
 use crate::requests::Requests;
-use crate::silence::TimeLimits;
+use crate::timeouts::TimeLimits;
 
 /// After this many request timeouts in a row without output a worker is restarted.
 const MAX_TIMEOUTS: u32 = 3;
@@ -51,7 +51,7 @@ pub(crate) struct Answering {
     is_watched: bool,
     /// Since when it is read without a pause.
     read_since: Moment,
-    /// How soon it is looked at once it owes something (`doubt.rs`).
+    /// How soon it is looked at once it owes something (`health.rs`).
     first_look: Option<Duration>,
 }
 
@@ -89,13 +89,13 @@ impl Answering {
 
     /// It has got a request to answer; `is_first` means that it has no other one. Returns when it must be checked, if
     /// that is not scheduled yet: at once, if that was the last one it may get.
-    pub(crate) fn begin(&mut self, now: Moment, is_first: bool, tenure: &mut Tenure) -> Option<Moment> {
+    pub(crate) fn begin(&mut self, now: Moment, is_first: bool, lifetime: &mut Lifetime) -> Option<Moment> {
         let mut is_new = false;
         if is_first {
             self.waits_since = now;
             is_new = !core::mem::replace(&mut self.is_watched, true);
         }
-        if tenure.count_request() {
+        if lifetime.count_request() {
             return Some(now);
         }
         is_new.then(|| now.after(self.first_look.map_or(SILENT_FOR, |look| look.min(SILENT_FOR))))

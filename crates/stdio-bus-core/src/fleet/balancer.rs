@@ -505,7 +505,7 @@ impl Balancer {
             let Some(owner) = worker.owner() else { continue };
             assert!(ctx.clients.identity(owner).is_some(), "a worker stops when its owner leaves");
             let is_known = ctx.clients.workers_of(owner).any(|assigned| assigned == key);
-            assert!(is_known || worker.tenure.is_leaving(), "an owner knows its worker");
+            assert!(is_known || worker.lifetime.is_leaving(), "an owner knows its worker");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Pools that follow the demand. A pool that starts on demand is asleep until its first line: it has no workers. A line
 //! that no worker of its group could take wakes it. Then it keeps its `instances` as any other pool does, and the line
 //! is sent to one of them, or waits where lines wait for a worker (`queue.rs`). After `idle_stop` without work it falls
-//! asleep again: its workers leave as those do that are replaced (`roll.rs`), so that nothing is lost and nothing counts
+//! asleep again: its workers leave as those do that are replaced (`rollout.rs`), so that nothing is lost and nothing counts
 //! as a crash. What comes meanwhile wakes it again.
 //!
 //! A worker has work while it owes an answer that somebody waits for, works on a task, has a session whose client is
@@ -18,8 +18,8 @@
 use core::time::Duration;
 
 use super::growth::Growth;
+use super::lifetime::RecycleReason;
 use super::restart::Restarts;
-use super::tenure::Wear;
 use super::worker::{Worker, WorkerState};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
@@ -156,7 +156,7 @@ impl Fleets {
             self.shrink(ctx, fleet, key);
             return Some(again);
         }
-        self.fall_asleep(ctx, fleet, Wear::Idle);
+        self.fall_asleep(ctx, fleet, RecycleReason::Idle);
         None
     }
 
@@ -170,7 +170,7 @@ impl Fleets {
     fn unneeded_since(&self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, fleet: FleetId) -> Option<Moment> {
         let here = &self.pools[fleet];
         let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner().is_some() && worker.takes_messages();
-        if here.roll.candidate.is_some()
+        if here.rollout.candidate.is_some()
             || here.is_rolling(ctx)
             || self.queue.has_any_for(&self.balancer, fleet)
             || ctx.workers.iter().any(|(_, worker)| is_owned(worker))
@@ -205,7 +205,7 @@ impl Fleets {
             }
         }
         if let Some((_, fleet)) = longest {
-            self.fall_asleep(ctx, fleet, Wear::Room);
+            self.fall_asleep(ctx, fleet, RecycleReason::Room);
         } else if !core::mem::replace(&mut self.pools.footprint.is_reported, true) {
             ctx.report(Reason::WorkersMemory, None, || {
                 format!(
@@ -218,7 +218,7 @@ impl Fleets {
     }
 
     /// Nobody needs the workers of a fleet: they leave, and others are started when a line has come.
-    fn fall_asleep(&mut self, ctx: &mut Ctx, fleet: FleetId, why: Wear) {
+    fn fall_asleep(&mut self, ctx: &mut Ctx, fleet: FleetId, why: RecycleReason) {
         let here = &mut self.pools[fleet];
         (here.is_asleep, here.woken_at, here.growth) = (true, None, Growth::default());
         // The fleet of the other era has no workers either, if those of the pool were here.
@@ -226,7 +226,7 @@ impl Fleets {
             self.pools[other].is_asleep = true;
         }
         let settings = &ctx.settings.pools[fleet];
-        let why_now = match ctx.settings.limits.max_workers_memory.filter(|_| why == Wear::Room) {
+        let why_now = match ctx.settings.limits.max_workers_memory.filter(|_| why == RecycleReason::Room) {
             Some(most) => {
                 let mib = self.pools.footprint.mib;
                 format!(
@@ -262,11 +262,11 @@ impl Fleets {
         if has_any || ctx.shutdown.stops_workers() {
             return;
         }
-        if due > ctx.time.now() || here.roll.candidate.is_some() || self.queue.has_any_for(&self.balancer, fleet) {
+        if due > ctx.time.now() || here.rollout.candidate.is_some() || self.queue.has_any_for(&self.balancer, fleet) {
             let soon = ctx.time.now().after(idle_stop);
             return ctx.timers.arm(Timer::Fleet(fleet), if due > ctx.time.now() { due } else { soon });
         }
-        self.fall_asleep(ctx, fleet, Wear::Idle);
+        self.fall_asleep(ctx, fleet, RecycleReason::Idle);
     }
 }
 
@@ -284,8 +284,8 @@ impl Fleet {
     /// A worker has ended: what it was asked last counts for its pool.
     pub(super) fn note_asked(&mut self, now: Moment, worker: &Worker) {
         // It had work when it was last looked at.
-        let now = worker.tenure.idle().is_none().then_some(now);
-        let asked = worker.answering.waits_since().max(worker.tenure.worked_at());
+        let now = worker.lifetime.idle().is_none().then_some(now);
+        let asked = worker.answering.waits_since().max(worker.lifetime.worked_at());
         self.asked_at = self.asked_at.max(asked).max(now.unwrap_or_default());
     }
 
@@ -371,12 +371,12 @@ pub(super) fn start_ends(ctx: &Ctx, key: WorkerKey) -> Option<Moment> {
 
 /// A worker takes the slot of another one: it is no sooner needed than that.
 pub(super) fn pass_idleness_on(ctx: &mut Ctx, before: Option<WorkerKey>, next: WorkerKey) {
-    let idle = before.and_then(|before| ctx.workers.get(before)?.tenure.idle());
+    let idle = before.and_then(|before| ctx.workers.get(before)?.lifetime.idle());
     if let Some((since, _)) = idle
         && let Some(next) = ctx.workers.get_mut(next)
     {
         let sent = next.window.queued();
-        next.tenure.note_idle(Some((since, sent)));
+        next.lifetime.note_idle(Some((since, sent)));
     }
 }
 
@@ -390,9 +390,9 @@ fn idle_since(ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, key: WorkerKey)
         || worker.is_listened_to_until(ctx.time.now()).is_some()
         || tasks.need(ctx, key).is_some();
     let sent = worker.window.queued();
-    let asked = worker.answering.waits_since().max(worker.tenure.worked_at());
+    let asked = worker.answering.waits_since().max(worker.lifetime.worked_at());
     let spoke = worker.end.stream.spoke_at().unwrap_or_default();
-    let since = match worker.tenure.idle() {
+    let since = match worker.lifetime.idle() {
         _ if has_work => None,
         // Nothing was sent to it since the last look. What it says by itself is no reason to keep it.
         Some((since, before)) if before == sent => Some(since),
@@ -403,14 +403,14 @@ fn idle_since(ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, key: WorkerKey)
         None => Some(asked.max(spoke).max(worker.claim.since()).max(worker.process.started())),
     };
     let worker = ctx.workers.get_mut(key)?;
-    worker.tenure.note_idle(since.map(|since| (since, sent)));
+    worker.lifetime.note_idle(since.map(|since| (since, sent)));
     since
 }
 
 /// Panics if a fleet that is asleep has a worker that does not leave.
 pub(crate) fn check_demand(pools: &Pools, ctx: &Ctx) {
     for (_, worker) in ctx.workers.iter().filter(|(_, worker)| pools[worker.fleet].is_asleep) {
-        assert!(worker.tenure.is_leaving() || !worker.takes_messages(), "a pool that is asleep has no workers");
+        assert!(worker.lifetime.is_leaving() || !worker.takes_messages(), "a pool that is asleep has no workers");
     }
 }
 

@@ -2,14 +2,14 @@
 //! more while each worker that takes turns runs and owes `concurrency` answers or more. A subscription is no work. That is
 //! looked at as long as a worker owes answers, so that lines on the usual way pay nothing for it.
 //!
-//! What is beyond `instances` leaves after `idle_stop` without work, as what is replaced does (`roll.rs`). So that a
+//! What is beyond `instances` leaves after `idle_stop` without work, as what is replaced does (`rollout.rs`). So that a
 //! worker becomes idle although all take turns, it gets no turns while fewer have sufficed for `idle_stop`: it keeps its
 //! requests, its sessions and the clients that have it. It gets turns again before another worker is started.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::tenure::Wear;
+use super::lifetime::RecycleReason;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::pool::{Fleet, Pools};
@@ -156,7 +156,7 @@ impl Fleets {
         here.growth.open = here.growth.open.min(needed);
         here.growth.ends = Some(now.after(idle_stop));
         ctx.timers.arm(Timer::Fleet(fleet), here.growth.ends);
-        if here.roll.candidate.is_none() {
+        if here.rollout.candidate.is_none() {
             let first = instances + here.growth.open;
             while let Some(empty) = (first..instances + here.growth.more).find(|at| here.slots[*at].worker.is_none()) {
                 here.give_up_slot(instances, empty);
@@ -188,7 +188,7 @@ impl Fleets {
         let instances = ctx.settings.pools[fleet].instances;
         let here = &self.pools[fleet];
         let may_shrink = here.slot_of(key).is_some() && here.growth.more > 0;
-        let is_changing = here.roll.candidate.is_some() || here.is_rolling(ctx);
+        let is_changing = here.rollout.candidate.is_some() || here.is_rolling(ctx);
         // A client may wait for a worker's answer to the `initialize` that the bus has sent again.
         if !may_shrink || is_changing || self.queue.has_any_for(&self.balancer, fleet) {
             return;
@@ -203,7 +203,7 @@ impl Fleets {
         let Some(slot) = here.slot_of(key).filter(|_| here.growth.more > 0) else { return self.fit_groups(ctx) };
         here.give_up_slot(instances, slot);
         if let Some(worker) = ctx.workers.get_mut(key) {
-            worker.tenure.wear_out(Wear::Idle);
+            worker.lifetime.recycle(RecycleReason::Idle);
         }
         self.pools.retire_worker(ctx, key);
         self.fit_groups(ctx);
@@ -231,7 +231,7 @@ impl Pools {
         let kept = here.kept_slots(ctx);
         here.slots[..kept].iter().all(|slot| !slot.restarts.is_failing())
             && here.slots.get(kept).is_some_and(|slot| slot.may_begin(ctx.time.now()))
-            && here.roll.candidate.is_none()
+            && here.rollout.candidate.is_none()
             && !here.is_rolling(ctx)
             && !here.is_asleep()
             && !settings.is_gone

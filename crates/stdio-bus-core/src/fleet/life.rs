@@ -4,24 +4,24 @@
 use alloc::borrow::{Cow, ToOwned};
 use alloc::format;
 
-use super::tenure::{Tenure, Wear};
+use super::lifetime::{Lifetime, RecycleReason};
 use super::worker::{Action, GRACE, Worker, WorkerEvent, WorkerState};
 use crate::Bus;
 use crate::ctx::Ctx;
 use crate::fleet::answering::{hangs, tick_first_answer, tick_probation};
 use crate::fleet::demand::start_ends;
-use crate::fleet::doubt::Look;
 use crate::fleet::eras::discovery::ask_era;
 use crate::fleet::eras::lending::tick_extra;
+use crate::fleet::health::Look;
 use crate::flow::delivery::release_overdue;
 use crate::flow::gate::Hold;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::peers::{Client, Phase, Workers};
+use crate::pool_stats::ENDS;
 use crate::port::{Effect, Exit, Signal, Unstarted};
 use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
-use crate::tally::ENDS;
 use crate::timers::Timer;
 use crate::usage::note_worker;
 
@@ -148,7 +148,7 @@ impl Bus {
                 );
                 (Reason::RequestLost, text.into())
             }
-            Some(worker) => (Reason::RequestLost, lost(worker.process.cause(), &worker.tenure).into()),
+            Some(worker) => (Reason::RequestLost, lost(worker.process.cause(), &worker.lifetime).into()),
             None => return,
         };
         self.requests.penalise_crash(&mut self.ctx, key, &to_answer);
@@ -337,7 +337,7 @@ pub(crate) fn stop_for_operator(ctx: &mut Ctx, key: WorkerKey) {
     let Some(worker) = ctx.workers.get_mut(key) else { return };
     let pending = worker.end.to_answer.count();
     worker.process.replace_for(Reason::WorkerReplaced);
-    worker.tenure.end_for_operator();
+    worker.lifetime.end_for_operator();
     ctx.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
         format!("the operator replaces a worker with {pending} requests pending")
     });
@@ -361,7 +361,7 @@ fn step_worker(ctx: &mut Ctx, key: WorkerKey, event: WorkerEvent) -> Life {
     let Some(worker) = ctx.workers.get_mut(key) else { return Life::GoesOn };
     let action = worker.process.step(event);
     let (is_there, drained) = (worker.process.is_there(), worker.process.is_drained());
-    let leaves_by = worker.tenure.leaves_by().filter(|_| action == Action::EndInput).unwrap_or(Moment::NEVER);
+    let leaves_by = worker.lifetime.leaves_by().filter(|_| action == Action::EndInput).unwrap_or(Moment::NEVER);
     ctx.workers_changed = true;
     let lasts = match action {
         Action::None => return Life::GoesOn,
@@ -475,7 +475,7 @@ impl Workers {
 }
 
 /// The error for requests lost with a worker that was replaced for this reason, or ended by itself.
-fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
+fn lost(cause: Option<Reason>, lifetime: &Lifetime) -> &'static str {
     match cause {
         Some(Reason::WorkerMalformed) => {
             "the worker was replaced before it answered: it wrote a malformed line (pools[].on_bad_output)"
@@ -486,7 +486,7 @@ fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
              the daemon; raise pools[].start_timeout_sec if it needs more time"
         }
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
-        Some(Reason::WorkerReplaced) if tenure.worn() == Some(Wear::Operator) => {
+        Some(Reason::WorkerReplaced) if lifetime.recycle_reason() == Some(RecycleReason::Operator) => {
             "the operator had the worker replaced before it answered"
         }
         Some(Reason::WorkerReplaced) => "the worker was replaced before it answered",

@@ -1,8 +1,8 @@
 //! The fleet: workers from their start to their end, their pools and groups, and the clients that wait for one.
 //!
 //! `worker.rs` has the row of a worker and its state machine, and says which module writes which part of the row.
-//! `life.rs` carries out its actions, `answering.rs` watches workers that do not answer, and `doubt.rs` those that say
-//! nothing at all. `pool.rs` fills slots, as `restart.rs` allows, and `queue.rs` makes clients wait. `roll.rs` replaces
+//! `life.rs` carries out its actions, `answering.rs` watches workers that do not answer, and `health.rs` those that say
+//! nothing at all. `pool.rs` fills slots, as `restart.rs` allows, and `queue.rs` makes clients wait. `rollout.rs` replaces
 //! workers in turn, `claim.rs` says whose they are. `pause.rs` has what the operator stops for a while, `demand.rs`
 //! the pools that are asleep while nobody asks, `growth.rs` those that have more workers while all are busy. `balancer.rs` has
 //! the groups of workers, `admission.rs` the listeners and the sources of their clients. `readiness.rs` is what load
@@ -19,18 +19,18 @@ pub(crate) mod answering;
 pub(crate) mod balancer;
 pub(crate) mod claim;
 pub(crate) mod demand;
-pub(crate) mod doubt;
 pub mod eras;
 pub(crate) mod growth;
+pub(crate) mod health;
 pub(crate) mod life;
+pub(crate) mod lifetime;
 pub(crate) mod pause;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub mod readiness;
 pub(crate) mod reload;
 pub(crate) mod restart;
-pub(crate) mod roll;
-pub(crate) mod tenure;
+pub(crate) mod rollout;
 pub mod worker;
 
 use crate::fleet::eras::opening::Openings;

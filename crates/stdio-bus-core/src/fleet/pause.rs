@@ -122,10 +122,10 @@ impl Pools {
     pub(crate) fn take_out(&mut self, ctx: &mut Ctx, key: WorkerKey) {
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         let fleet = worker.fleet;
-        if self[fleet].roll.is_candidate(key) || worker.tenure.is_leaving() {
+        if self[fleet].rollout.is_candidate(key) || worker.lifetime.is_leaving() {
             return;
         }
-        worker.tenure.take_out();
+        worker.lifetime.take_out();
         if let Some(slot) = self[fleet].slot_of(key) {
             self[fleet].slots[slot].is_out = true;
             self[fleet].drop_candidate_for(ctx, slot);

@@ -10,10 +10,11 @@ use core::time::Duration;
 use super::answering::Answering;
 use super::demand::Footprint;
 use super::growth::Growth;
+use super::lifetime::Lifetime;
 use super::restart::{Restarts, retry_after};
-use super::roll::{Fallback, Roll};
-use super::tenure::Tenure;
+use super::rollout::{Fallback, Rollout};
 use super::worker::{Process, Updates, Worker, WorkerState};
+use crate::cancellation::Dialect;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::answering::put_on_probation;
@@ -23,14 +24,13 @@ use crate::histogram::Histogram;
 use crate::index::{FleetId, GroupId, PoolId, SlotId};
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::peers::{Endpoint, Workers};
+use crate::pool_stats::{ReasonCounts, Tally};
 use crate::port::Effect;
 use crate::report::{Reason, Report, WorkerName};
 use crate::settings::{self, Assignment, Era, Settings};
-use crate::silence::TimeLimits;
-use crate::tally::{ReasonCounts, Tally};
+use crate::timeouts::TimeLimits;
 use crate::timers::Timer;
 use crate::view::View;
-use crate::withdrawal::Dialect;
 
 /// A worker that lives this long with its client is not a failure, however it ends then.
 const LASTS: Duration = Duration::from_secs(10);
@@ -97,13 +97,13 @@ pub(crate) enum Need {
 ///
 /// | part | written by |
 /// |---|---|
-/// | `slots`: their workers and restarts | this file; `roll.rs` when a candidate takes one; `reload.rs` has more or fewer |
+/// | `slots`: their workers and restarts | this file; `rollout.rs` when a candidate takes one; `reload.rs` has more or fewer |
 /// | `restarts` | this file |
-/// | `roll`, `settled`, `fallback` | `roll.rs` |
+/// | `rollout`, `settled`, `fallback` | `rollout.rs` |
 /// | `is_released` | `reload.rs` |
 /// | `is_asleep`, `asked_at`, `woken_at` | `demand.rs`; `reload.rs` if it may not be asleep any more |
 /// | `growth` | `growth.rs`; `demand.rs` when it falls asleep; `eras/mod.rs` when its workers are handed over |
-/// | `need` | `eras/mod.rs`, which also hands slots and roll over to the fleet of the other era |
+/// | `need` | `eras/mod.rs`, which also hands slots and rollout over to the fleet of the other era |
 /// | `has_subagents`, `dialect` | this file, asked by `session/children.rs` and `session/activity.rs` |
 pub(crate) struct Fleet {
     /// Its own id, which never changes.
@@ -125,7 +125,7 @@ pub(crate) struct Fleet {
     /// When the next spare is started after workers that ended soon after a client had taken them.
     pub(in crate::fleet) restarts: Restarts,
     /// The replacement of its workers.
-    pub(in crate::fleet) roll: Roll,
+    pub(in crate::fleet) rollout: Rollout,
     /// The command that has settled, with which empty slots are filled.
     pub(in crate::fleet) settled: u32,
     /// The previous command, until a worker of the settled one has answered something.
@@ -149,7 +149,7 @@ impl Fleet {
             woken_at: None,
             growth: Growth::default(),
             restarts: Restarts::default(),
-            roll: Roll::default(),
+            rollout: Rollout::default(),
             settled: pool.generation,
             fallback: None,
             has_subagents: false,
@@ -594,7 +594,7 @@ impl Fleets {
 
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, ctx: &mut Ctx, key: WorkerKey, worker: &Worker) {
-        let is_candidate = self.pools[worker.fleet].roll.is_candidate(key);
+        let is_candidate = self.pools[worker.fleet].rollout.is_candidate(key);
         self.pools[worker.fleet].note_asked(ctx.time.now(), worker);
         if worker.has_run() && !worker.process.is_unwanted() {
             let learned = self.pools.end_question(ctx, worker);
@@ -656,9 +656,9 @@ impl Pools {
 
     /// Number of workers of a pool, not counting those that are starting or stopping for a replacement.
     fn staff(&self, ctx: &Ctx, fleet: FleetId) -> usize {
-        let roll = &self[fleet].roll;
+        let roll = &self[fleet].rollout;
         let counts = |key: WorkerKey, worker: &Worker| {
-            worker.fleet == fleet && !worker.tenure.is_leaving() && !roll.is_candidate(key)
+            worker.fleet == fleet && !worker.lifetime.is_leaving() && !roll.is_candidate(key)
         };
         ctx.workers.iter().filter(|(key, worker)| counts(*key, worker)).count()
     }
@@ -715,7 +715,7 @@ impl Pools {
         let (place, incarnation) = (ctx.workers.free_place(fleet.pool, slot), self.next_number);
         let name = WorkerName { pool: fleet.pool, place, incarnation };
         let settings = &ctx.settings.pools[fleet];
-        let tenure = Tenure::new(ctx.time.now(), settings, generation, incarnation);
+        let lifetime = Lifetime::new(ctx.time.now(), settings, generation, incarnation);
         let has_subagents = self[fleet].has_subagents;
         let process = Process::new(ctx.time.now());
         let mut updates = Updates::default();
@@ -725,10 +725,10 @@ impl Pools {
         let answering = Answering::new(TimeLimits::of(settings), ctx.settings.first_tick(fleet.pool));
         let end = Endpoint::of_worker();
         let window = SendWindow::new();
-        let worker = Worker { fleet, name, process, updates, tenure, answering, window, end, ..Worker::default() };
+        let worker = Worker { fleet, name, process, updates, lifetime, answering, window, end, ..Worker::default() };
         let worker = ctx.workers.insert(worker)?;
         self.next_number += 1;
-        ctx.wake_at(worker.into(), tenure.ages_at());
+        ctx.wake_at(worker.into(), lifetime.ages_at());
         let settings = &ctx.settings.pools[fleet];
         for limit in [settings.idle_stop, settings.start_timeout].into_iter().flatten() {
             ctx.wake_at(worker.into(), ctx.time.now().after(limit));
@@ -780,7 +780,7 @@ impl Pools {
 pub(crate) fn ending(ctx: &Ctx, fleet: FleetId) -> usize {
     let ends = |worker: &Worker| worker.fleet == fleet && worker.process.is_unwanted() && !worker.takes_messages();
     let evicted = ctx.evictions.iter().filter(|evicted| evicted.fleet == fleet).count();
-    evicted + ctx.workers.iter().filter(|(_, worker)| ends(worker) && !worker.tenure.is_leaving()).count()
+    evicted + ctx.workers.iter().filter(|(_, worker)| ends(worker) && !worker.lifetime.is_leaving()).count()
 }
 
 impl Workers {
@@ -807,7 +807,7 @@ pub(crate) fn check_pools(pools: &Pools, ctx: &Ctx) {
         assert_eq!(fleet.id, id, "a fleet knows its place");
         for (_, worker) in ctx.workers.iter().filter(|(_, worker)| worker.fleet == id) {
             assert_eq!(worker.name.pool, id.pool);
-            assert!(!fleet.rests() || worker.tenure.is_leaving() || !worker.takes_messages());
+            assert!(!fleet.rests() || worker.lifetime.is_leaving() || !worker.takes_messages());
         }
         for (slot, here) in fleet.slots.iter().enumerate() {
             let Some(key) = here.worker else { continue };

@@ -4,7 +4,7 @@
 //! A listener is ready if a message of a new client that names no pool would find a running worker, and there is room
 //! for the client. A worker that is being started does not count, though messages for it would be kept; nor does a
 //! worker on probation, whose predecessors have failed in a row, until it has answered or has run for some seconds:
-//! otherwise a pool of crashing workers would attract clients with each of them. Nor does a doubtful one (`doubt.rs`).
+//! otherwise a pool of crashing workers would attract clients with each of them. Nor does a doubtful one (`health.rs`).
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;

@@ -1,5 +1,5 @@
 //! A new configuration for the fleets: pools, groups, listeners and the clients' groups become those of the settings, and
-//! workers of old commands are replaced (`roll.rs`).
+//! workers of old commands are replaced (`rollout.rs`).
 
 use alloc::vec::Vec;
 
@@ -14,9 +14,9 @@ use crate::peers::Client;
 use crate::requests::Requests;
 use crate::session::table::Sessions;
 use crate::settings::{self, Assignment, Settings};
-use crate::silence::TimeLimits;
 use crate::subscriptions::Subscriptions;
 use crate::tasks::Tasks;
+use crate::timeouts::TimeLimits;
 use crate::timers::Timer;
 
 impl Fleets {
@@ -84,7 +84,7 @@ impl Pools {
                 worker.answering.read_from(ctx.time.now());
             }
             if changes_tenure {
-                worker.tenure.limit(worker.process.started(), is, worker.name.incarnation);
+                worker.lifetime.limit(worker.process.started(), is, worker.name.incarnation);
             }
         }
         if has_another_command {
@@ -110,7 +110,7 @@ impl Pools {
             self.retire_worker(ctx, worker);
         }
         self[fleet].slots.resize_with(slots, Default::default);
-        let has_stopped = self[fleet].roll.stopped.is_some();
+        let has_stopped = self[fleet].rollout.stopped.is_some();
         if has_another_command || is_assigned_otherwise || has_stopped {
             self.restart_roll(ctx, fleet);
         } else {

@@ -6,8 +6,9 @@ use core::time::Duration;
 
 use super::answering::Answering;
 use super::claim::Claim;
-use super::doubt::Doubt;
-use super::tenure::Tenure;
+use super::health::Health;
+use super::lifetime::Lifetime;
+use crate::bad_output::BadLines;
 use crate::fleet::eras::discovery::ProbeState;
 use crate::fleet::eras::greeting::Greeting;
 use crate::flow::stall::StallBudget;
@@ -22,8 +23,7 @@ use crate::router::elicitations::Elicitations;
 use crate::router::unmatched::Unmatched;
 use crate::session::activity::reported_idle;
 use crate::session::children::announced;
-use crate::session::early::Early;
-use crate::stray::Strays;
+use crate::session::early_notifications::Early;
 
 /// How long a worker with a broken pipe may take to exit by itself, and how long the stdout of an exited one is still
 /// read.
@@ -363,19 +363,19 @@ impl Creating {
 /// | part | written by | what for |
 /// |---|---|---|
 /// | `fleet`, `name` | `pool.rs` at its start; `eras/mod.rs` when a fleet is handed over | whose clients it serves |
-/// | `process` | this file, asked by `pool.rs`, `life.rs` and `roll.rs` | its state, and why it ends |
+/// | `process` | this file, asked by `pool.rs`, `life.rs` and `rollout.rs` | its state, and why it ends |
 /// | `claim` | `claim.rs`, asked by `pool.rs`, `life.rs`, `answering.rs`, `eras/lending.rs` and `router/client.rs` | whose it is, and since when |
 /// | `question` | `eras/discovery.rs` | whether it was asked for its era |
 /// | `greeting` | `eras/opening.rs` | the `initialize` of clients |
-/// | `tenure` | `tenure.rs`, asked by `answering.rs`, `roll.rs`, `reload.rs` and `life.rs` | how long it stays |
+/// | `lifetime` | `lifetime.rs`, asked by `answering.rs`, `rollout.rs`, `reload.rs` and `life.rs` | how long it stays |
 /// | `answering` | `answering.rs` | how it answers, and within which limits |
-/// | `doubt` | `doubt.rs`, asked by `requests/ends.rs` | whether it hangs |
+/// | `doubt` | `health.rs`, asked by `requests/ends.rs` | whether it hangs |
 /// | `creating` | this file, asked by `correlation.rs` and `requests/ends.rs` | requests for new sessions |
 /// | `updates` | this file, asked by `pool.rs`, `session/activity.rs` and `session/children.rs` | which of its updates are read |
-/// | `early` | `session/early.rs` | lines of sessions that are not known yet |
+/// | `early` | `session/early_notifications.rs` | lines of sessions that are not known yet |
 /// | `audience`, `elicitations`, `unmatched` | their files in `router/` | whom its lines are for |
 /// | `stall`, `useless`, `window` | their files in `flow/` | when it waits, and when clients wait for it |
-/// | `strays` | `stray.rs` | what it writes that is no message |
+/// | `bad_lines` | `bad_output.rs` | what it writes that is no message |
 /// | `end` | `peers/endpoint.rs` | lines, requests and sessions, as of any peer |
 #[derive(Default)]
 pub(crate) struct Worker {
@@ -394,11 +394,11 @@ pub(crate) struct Worker {
     /// Its answers to no request that it has.
     pub(in crate::fleet) unmatched: Unmatched,
     /// How long it may go on, and whether it is being replaced.
-    pub(in crate::fleet) tenure: Tenure,
+    pub(in crate::fleet) lifetime: Lifetime,
     /// Its record of answers.
     pub(in crate::fleet) answering: Answering,
     /// Its silence.
-    pub(in crate::fleet) doubt: Doubt,
+    pub(in crate::fleet) doubt: Health,
     /// Its pending requests for new sessions.
     pub(in crate::fleet) creating: Creating,
     /// The clients whose lines it has received.
@@ -414,7 +414,7 @@ pub(crate) struct Worker {
     /// What it has written for nobody.
     pub(in crate::fleet) useless: Useless,
     /// What it has written that is no message.
-    pub(in crate::fleet) strays: Strays,
+    pub(in crate::fleet) bad_lines: BadLines,
     /// The bytes on their way to it.
     pub(in crate::fleet) window: SendWindow,
     /// Lines, requests and sessions.
@@ -463,8 +463,8 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(crate) fn tenure(&self) -> &Tenure {
-        &self.tenure
+    pub(crate) fn lifetime(&self) -> &Lifetime {
+        &self.lifetime
     }
 
     #[inline(always)]
@@ -478,12 +478,12 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(crate) fn doubt(&self) -> &Doubt {
+    pub(crate) fn doubt(&self) -> &Health {
         &self.doubt
     }
 
     #[inline(always)]
-    pub(crate) fn doubt_mut(&mut self) -> &mut Doubt {
+    pub(crate) fn doubt_mut(&mut self) -> &mut Health {
         &mut self.doubt
     }
 
@@ -553,13 +553,13 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(crate) fn strays(&self) -> &Strays {
-        &self.strays
+    pub(crate) fn bad_lines(&self) -> &BadLines {
+        &self.bad_lines
     }
 
     #[inline(always)]
-    pub(crate) fn strays_mut(&mut self) -> &mut Strays {
-        &mut self.strays
+    pub(crate) fn bad_lines_mut(&mut self) -> &mut BadLines {
+        &mut self.bad_lines
     }
 
     #[inline(always)]
@@ -591,7 +591,7 @@ impl Worker {
     /// It has got a request to answer (`Answering::begin`).
     #[inline(always)]
     pub(crate) fn begin_request(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
-        self.answering.begin(now, is_first, &mut self.tenure)
+        self.answering.begin(now, is_first, &mut self.lifetime)
     }
 
     /// Whether messages may be given to it.

@@ -11,7 +11,7 @@ use crate::clients::check_flushed;
 use crate::ctx::Ctx;
 use crate::fleet::life::extend_read_timer;
 use crate::fleet::queue::WorkerQueue;
-use crate::fleet::roll::notice_leaving;
+use crate::fleet::rollout::notice_leaving;
 use crate::message::{Edit, Edits, Parsed, not_for_worker};
 use crate::peer::{ClientKey, Peer, PeerBits, ShortText, WorkerKey};
 use crate::peers::{Endpoint, end_of};
@@ -239,7 +239,7 @@ impl Ctx {
                 to.window_mut().leave(bytes);
                 to.end_mut().traffic.bytes_out += bytes as u64;
                 let has_room = to.end_mut().output.pop(bytes, limit, now);
-                let is_last = to.end().output.queued() == 0 && to.tenure().is_leaving();
+                let is_last = to.end().output.queued() == 0 && to.lifetime().is_leaving();
                 if shared && to.owner().is_none() && to.window().is_probe_due(now) {
                     self.probe(worker);
                 }

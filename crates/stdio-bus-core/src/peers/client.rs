@@ -13,7 +13,7 @@ use crate::fleet::admission::UseKey;
 use crate::fleet::eras::greeting::Opening;
 use crate::flow::gate::Hold;
 use crate::index::{GroupId, ListenerId};
-use crate::offers::Offers;
+use crate::mcp_servers::McpServers;
 use crate::origin::Origin;
 use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::report::Reason;
@@ -31,7 +31,7 @@ pub(crate) enum Phase {
     Open,
     /// It has sent its last line and waits for answers (decision 10).
     HalfClosed,
-    /// It is being closed; input is refused (`closing.rs`).
+    /// It is being closed; input is refused (`graceful_close.rs`).
     Refusing,
     /// It is closed once its last bytes are sent.
     Flushing,
@@ -100,7 +100,7 @@ struct ColdClient {
     /// For each kind of list, the number of bytes sent to the client once it has the newest notification of a change.
     lists_notified: [u64; LISTS],
     /// The MCP servers that it offers.
-    offers: Offers,
+    offers: McpServers,
     /// Its next line gets no worker of its own: it has waited for too long, or with too many (`fleet/queue.rs`).
     gets_no_worker: bool,
     /// Why no worker of its own was started for its next line: what it has to bring is missing (`fleet/life.rs`).
@@ -123,7 +123,7 @@ blank!(
         assigned: Vec::new(),
         lost: LostNames::NONE,
         lists_notified: [0; LISTS],
-        offers: Offers::NONE,
+        offers: McpServers::NONE,
         gets_no_worker: false,
         lacks: None,
         detached: None,
@@ -284,7 +284,7 @@ impl Client {
 
     /// The MCP servers that it offers.
     #[inline(always)]
-    pub(crate) fn offers(&self) -> &Offers {
+    pub(crate) fn offers(&self) -> &McpServers {
         &self.cold.offers
     }
 

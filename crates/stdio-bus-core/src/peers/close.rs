@@ -1,4 +1,4 @@
-//! The close of a client: how and why, until when, and what is still read of it (`closing.rs`).
+//! The close of a client: how and why, until when, and what is still read of it (`graceful_close.rs`).
 
 use crate::message::Refusal;
 use crate::peer::Moment;

@@ -7,17 +7,17 @@ use ndjson_scan::Span;
 
 use super::{NewRequest, Request, Requests};
 use crate::ctx::Ctx;
-use crate::ended::{ErrorReply, RequestEnd};
 use crate::fleet::Fleets;
-use crate::fleet::roll::{notice_end_of_work, notice_leaving};
+use crate::fleet::rollout::{notice_end_of_work, notice_leaving};
 use crate::id::{Id, Spelled};
 use crate::message::{Edit, Edits, KnownMethod, Parsed, print_of};
 use crate::peer::{Peer, RequestKey, WorkerKey};
+use crate::pool_stats::Outcome;
 use crate::report::Reason;
+use crate::request_log::{ErrorReply, RequestEnd};
 use crate::session::state::SessionEvent;
 use crate::session::table::Sessions;
 use crate::settings::IdCollision;
-use crate::tally::Outcome;
 
 impl Requests {
     /// The unanswered requests of a peer, the oldest first.

@@ -21,8 +21,8 @@ use crate::id::{Id, plain_number};
 use crate::message::{Cancel, KnownMethod};
 use crate::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, ShortText, WorkerKey};
 use crate::settings::MAX_PENDING_REQUESTS;
-use crate::silence::Watch;
 use crate::table::{Fingerprints, Table};
+use crate::timeouts::Watch;
 
 /// How long the answer to a cancelled request is awaited.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);

@@ -10,6 +10,7 @@ use core::time::Duration;
 use ndjson_scan::{Line, Span, wrapped_message};
 
 use super::message::{Message, is_of_server, is_wrapped, tells_progress};
+use crate::cancellation::prompt_flag;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::opening::needs_opening;
@@ -28,9 +29,8 @@ use crate::router::servers::{note_servers, worker_of_server};
 use crate::session::access::{NamedAt, Naming, Use, denied};
 use crate::session::state::SessionState;
 use crate::session::table::{FULL, Sessions};
-use crate::silence::line_expires;
+use crate::timeouts::line_expires;
 use crate::timers::Timer;
-use crate::withdrawal::prompt_flag;
 use crate::{Bus, Flow};
 
 /// A session that a message names, and how it uses it.

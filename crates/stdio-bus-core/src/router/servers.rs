@@ -4,8 +4,8 @@ use ndjson_scan::{objects_in_params, string_in, string_in_params};
 
 use super::message::{Message, WorkerMessage, is_of_server};
 use crate::ctx::Ctx;
+use crate::mcp_servers::{LONGEST_NAME, MOST_OF_REQUEST};
 use crate::message::KnownMethod;
-use crate::offers::{LONGEST_NAME, MOST_OF_REQUEST};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::peers::Client;
 

@@ -4,15 +4,15 @@
 //! Such a session counts as work when a daemon drains and when a worker is replaced. Only workers that were asked for
 //! version 2 are watched. A line is only searched for these words as keys and values.
 
+use crate::cancellation::Dialect;
 use crate::ctx::Ctx;
 use crate::fleet::pool::Pools;
-use crate::fleet::roll::notice_end_of_work;
+use crate::fleet::rollout::notice_end_of_work;
 use crate::message::{Parsed, session_named, text_after};
 use crate::peer::WorkerKey;
 use crate::session::children::note_subagents;
 use crate::session::table::Sessions;
 use crate::shutdown::watch_silence;
-use crate::withdrawal::Dialect;
 
 /// Whether a line reports that its session is idle, or that it is not; none if it reports neither.
 pub(crate) fn reported_idle(line: &[u8]) -> Option<bool> {

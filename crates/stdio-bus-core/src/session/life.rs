@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use super::state::{SessionEvent, SessionState};
 use super::table::{Session, Sessions};
 use crate::ctx::Ctx;
-use crate::fleet::roll::notice_end_of_work;
+use crate::fleet::rollout::notice_end_of_work;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::report::Reason;

@@ -180,7 +180,7 @@ pub(crate) struct Sessions {
     bonds: Bonds,
     /// What is known of the names that workers of each pool give out, by its index.
     of_pools: Vec<NamesOfPool>,
-    /// Bytes of early lines of all workers (`early.rs`), which the shell asks for in each turn.
+    /// Bytes of early lines of all workers (`early_notifications.rs`), which the shell asks for in each turn.
     early_bytes: usize,
 }
 

@@ -178,7 +178,10 @@ fn operators_see_one_pool_and_no_unneeded_worker() {
     let (first, third) = (bench.worker(0), bench.worker(2));
     bench.answers(first);
     bench.answers(third);
-    assert_eq!(bench.bus.view().pool_row(0).map(|row| row.tally.requests(crate::tally::Outcome::Answered)), Some(2));
+    assert_eq!(
+        bench.bus.view().pool_row(0).map(|row| row.tally.requests(crate::pool_stats::Outcome::Answered)),
+        Some(2)
+    );
     assert_eq!(bench.bus.view().worker_at(0, 2).map(Peer::Worker), Some(third));
     bench.dies(third);
     bench.pass(seconds(1));

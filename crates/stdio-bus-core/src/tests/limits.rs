@@ -354,7 +354,7 @@ fn a_client_that_fills_a_table_is_read_more_slowly_and_the_others_are_not() {
 
 #[test]
 fn memory_not_counted_by_max_memory_is_at_most_40_mib() {
-    use crate::offers;
+    use crate::mcp_servers;
     use crate::requests::LARGEST;
     use crate::router::elicitations;
     use crate::settings::{
@@ -369,7 +369,7 @@ fn memory_not_counted_by_max_memory_is_at_most_40_mib() {
     let names = (MAX_SESSIONS + 4096) * MAX_SESSION_ID_LEN;
     let lines = (MAX_CONNECTIONS + MAX_WORKERS) * BATCH * size_of::<Line>();
     let elicitations = MAX_WORKERS * elicitations::MOST_MEMORY;
-    let offers = MAX_CONNECTIONS * offers::MOST_MEMORY;
+    let offers = MAX_CONNECTIONS * mcp_servers::MOST_MEMORY;
     // Of requests that are over.
     let known = crate::requests::LARGEST_NAMES;
     let sum = requests + names + lines + elicitations + offers + known;

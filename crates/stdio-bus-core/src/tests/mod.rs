@@ -5,21 +5,21 @@ mod access;
 mod admission;
 mod audience;
 mod backpressure;
+mod bad_output;
 mod children;
 mod clients;
-mod closing;
 mod demand;
 mod deny;
 mod detached;
 mod discovery;
-mod doubt;
-mod early;
+mod early_notifications;
 mod echo;
-mod ended;
 mod eras;
 mod errors;
 mod fairness;
+mod graceful_close;
 mod growth;
+mod health;
 mod hung;
 mod idle;
 mod ids;
@@ -32,11 +32,13 @@ mod operator;
 mod overview;
 mod pause;
 mod personal;
+mod pool_stats;
 mod pools;
 mod progress;
 mod purity;
 mod readiness;
 mod reload;
+mod request_log;
 mod routing;
 mod rules;
 mod servers;
@@ -44,10 +46,8 @@ mod sessions;
 mod shutdown;
 mod silent;
 mod spawns;
-mod stray;
 mod subscriptions;
 mod successors;
-mod tally;
 mod tasks;
 mod timeouts;
 mod turns;
@@ -87,7 +87,7 @@ struct Bench {
     spawned: Vec<WorkerKey>,
     reports: Vec<Report>,
     /// Lines of workers to log.
-    strays: Vec<String>,
+    bad_lines: Vec<String>,
     closed: Vec<(ClientKey, Close)>,
     /// How workers were stopped.
     stop_actions: Vec<(WorkerKey, StopAction)>,
@@ -202,7 +202,7 @@ impl Bench {
             spawns: false,
             spawned: Vec::new(),
             reports: Vec::new(),
-            strays: Vec::new(),
+            bad_lines: Vec::new(),
             closed: Vec::new(),
             stop_actions: Vec::new(),
             released: Vec::new(),
@@ -281,7 +281,7 @@ impl Bench {
                 Effect::OpenListener(listener) => self.listeners.closed.retain(|closed| *closed != listener),
                 Effect::Discovered { pool } => self.discovered.push(pool),
                 Effect::Report(report) => self.reports.push(*report),
-                Effect::Stray { line, .. } => self.strays.push(String::from_utf8_lossy(&line).into_owned()),
+                Effect::BadLine { line, .. } => self.bad_lines.push(String::from_utf8_lossy(&line).into_owned()),
                 Effect::Done => self.done = true,
             }
         }

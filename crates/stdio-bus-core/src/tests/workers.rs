@@ -1,7 +1,7 @@
 //! Workers that start, exit, misbehave and are restarted (spec 5.3, 7.1; decision 13).
 
 use super::*;
-use crate::tally::ENDS;
+use crate::pool_stats::ENDS;
 
 #[test]
 fn the_last_lines_of_a_worker_are_read_even_if_a_slow_client_held_them_up() {

@@ -74,7 +74,7 @@ impl World {
                 | Effect::Discovered { .. } => {}
                 Effect::StopAccept => self.drain.stops_listening(),
                 Effect::Report(report) => self.read_report(&report),
-                Effect::Stray { .. } => {}
+                Effect::BadLine { .. } => {}
                 Effect::Done => {
                     self.note(|_| "done".into());
                     self.drain.ends();

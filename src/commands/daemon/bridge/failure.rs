@@ -9,8 +9,8 @@ use super::guard::Foreign;
 use super::tls::TlsError;
 use super::waiting::LastWord;
 use crate::address::Address;
-use crate::bus::foreign;
 use crate::bus::report::Reason;
+use crate::bus::wrong_protocol;
 use crate::kinds::ListenerKind;
 use crate::websocket::client::Refused;
 use crate::websocket::close::{self, Violation};
@@ -370,10 +370,10 @@ fn remedy_of_word(word: &LastWord, again: &str) -> String {
 
 /// Where the daemon may be, if something else answered.
 fn remedy_of_foreign(foreign: &Foreign, daemon: &Daemon) -> String {
-    let protocol = foreign::protocol(&foreign.begin);
+    let protocol = wrong_protocol::protocol(&foreign.begin);
     match (daemon, daemon.address(), protocol) {
-        (Daemon::Lines(_), Address::Tcp { .. }, Some(name @ (foreign::HTTP | foreign::TLS))) => {
-            let secure = if name == foreign::HTTP { "" } else { "s" };
+        (Daemon::Lines(_), Address::Tcp { .. }, Some(name @ (wrong_protocol::HTTP | wrong_protocol::TLS))) => {
+            let secure = if name == wrong_protocol::HTTP { "" } else { "s" };
             let place = |kind: ListenerKind| {
                 let scheme = format!("{}{secure}", kind.scheme());
                 daemon.to_string().replacen("tcp", &scheme, 1) + kind.default_path()
@@ -384,7 +384,7 @@ fn remedy_of_foreign(foreign: &Foreign, daemon: &Daemon) -> String {
                 place(ListenerKind::Mcp)
             )
         }
-        (Daemon::Lines(_), Address::Unix { .. }, Some(foreign::HTTP)) => {
+        (Daemon::Lines(_), Address::Unix { .. }, Some(wrong_protocol::HTTP)) => {
             "that may be a daemon's admin or WebSocket listener; connect to its listener for lines (\"unix\" in \
              listeners[])"
                 .to_owned()
@@ -418,9 +418,9 @@ impl fmt::Display for Ending {
             }
             Self::Wrong(fault) => write!(out, "what it says is no WebSocket: {}", fault.reason),
             Self::Foreign(Foreign { begin, .. }) => {
-                let what = foreign::protocol(begin);
+                let what = wrong_protocol::protocol(begin);
                 let what = what.map_or("no JSON-RPC".to_owned(), |name| format!("{name}, not JSON-RPC"));
-                write!(out, "what arrives is {what}, and begins \"{}\"", foreign::begin(begin))
+                write!(out, "what arrives is {what}, and begins \"{}\"", wrong_protocol::begin(begin))
             }
         }
     }

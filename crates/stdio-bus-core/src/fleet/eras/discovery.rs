@@ -22,9 +22,9 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
 use crate::fleet::eras::protocol::MODERN;
+use crate::fleet::lifetime::RecycleReason;
 use crate::fleet::pool::Pools;
-use crate::fleet::roll::notice_end_of_work;
-use crate::fleet::tenure::Wear;
+use crate::fleet::rollout::notice_end_of_work;
 use crate::id::Id;
 use crate::index::{FleetId, PoolId};
 use crate::peer::{Moment, WorkerKey};
@@ -179,7 +179,7 @@ impl Fleets {
         if fleet.era != Era::Legacy || !self.pools[fleet].is_used() {
             return;
         }
-        self.pools.retire_those(ctx, fleet, Some(Wear::Asked), |_, worker| worker.question.may_have_pinned());
+        self.pools.retire_those(ctx, fleet, Some(RecycleReason::Asked), |_, worker| worker.question.may_have_pinned());
         self.fill_slots(ctx, fleet);
     }
 
@@ -195,7 +195,7 @@ impl Fleets {
             self.end_modern_fleet(ctx, pool, None);
         } else if era == Era::Legacy && Era::BOTH.iter().all(|era| !self.pools[pool.of(*era)].rests()) {
             // It was asked beside those that serve clients of earlier versions.
-            self.end_modern_fleet(ctx, pool, Some(Wear::Asked));
+            self.end_modern_fleet(ctx, pool, Some(RecycleReason::Asked));
         }
         ctx.out.push(Effect::Discovered { pool });
         let id = &ctx.settings.pools[pool].id;
@@ -240,7 +240,7 @@ impl Pools {
         };
         let (discovery, worker) = (&self[pool].discovery, ctx.workers.get_mut(key));
         if let (Some(discovery), Some(worker)) = (discovery, worker)
-            && discovery.wants_to_know(worker.tenure.generation())
+            && discovery.wants_to_know(worker.lifetime.generation())
         {
             worker.question = ProbeState::Open;
         }
@@ -280,7 +280,7 @@ impl Pools {
     fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: ProbeState, era: Era) -> Option<Learned> {
         let worker = ctx.workers.get_mut(key)?;
         worker.question = question;
-        let (pool, of) = (worker.fleet.pool, worker.tenure.generation());
+        let (pool, of) = (worker.fleet.pool, worker.lifetime.generation());
         if let Some(discovery) = &mut self[pool].discovery {
             discovery.ends = match (question, discovery.ends_of(of)) {
                 (ProbeState::Late, 1..) => (MOST_ENDS, of),
@@ -294,7 +294,7 @@ impl Pools {
     /// A worker has ended. If it was asked and has not answered, the next one may be asked; if it was not asked, and has
     /// answered nothing, its command also exits without the request.
     pub(crate) fn end_question(&mut self, ctx: &mut Ctx, worker: &Worker) -> Option<Learned> {
-        let (pool, of) = (worker.fleet.pool, worker.tenure.generation());
+        let (pool, of) = (worker.fleet.pool, worker.lifetime.generation());
         let discovery = self[pool].discovery.as_mut()?;
         let ends = discovery.ends_of(of);
         let was_in_vain = match worker.question {

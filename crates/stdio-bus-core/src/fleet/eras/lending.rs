@@ -11,9 +11,9 @@ use crate::ctx::Ctx;
 use crate::eviction::gives_up_at;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
+use crate::fleet::lifetime::RecycleReason;
 use crate::fleet::pool::{Fleet, Pools, ending};
-use crate::fleet::roll::notice_end_of_work;
-use crate::fleet::tenure::Wear;
+use crate::fleet::rollout::notice_end_of_work;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, GroupId, SlotId};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
@@ -187,7 +187,7 @@ pub(crate) fn tick_extra(pools: &mut Pools, ctx: &mut Ctx, tasks: &Tasks, key: W
             return Some(until);
         }
         if let Some(worker) = ctx.workers.get_mut(key) {
-            worker.tenure.wear_out(Wear::Idle);
+            worker.lifetime.recycle(RecycleReason::Idle);
         }
         pools.retire_worker(ctx, key);
         return None;

@@ -21,9 +21,9 @@ use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::balancer::Group;
 use crate::fleet::growth::Growth;
+use crate::fleet::lifetime::RecycleReason;
 use crate::fleet::pool::{Need, Pools};
-use crate::fleet::roll::is_outdated;
-use crate::fleet::tenure::Wear;
+use crate::fleet::rollout::is_outdated;
 use crate::fleet::worker::Worker;
 use crate::index::{FleetId, PoolId};
 use crate::message::Refusal;
@@ -78,17 +78,17 @@ impl Fleets {
         taker.woken_at = taker.woken_at.or(giver.woken_at.take());
         giver.is_asleep = ctx.settings.pools[from].may_sleep();
         (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
-        taker.roll = core::mem::take(&mut giver.roll);
+        taker.rollout = core::mem::take(&mut giver.rollout);
         self.pools[to].give_candidate_a_slot(ctx);
         self.fit_groups(ctx);
-        let stays = |worker: &&mut Worker| worker.fleet == from && !worker.tenure.is_leaving();
+        let stays = |worker: &&mut Worker| worker.fleet == from && !worker.lifetime.is_leaving();
         ctx.workers.values_mut().filter(stays).for_each(|worker| worker.fleet = to);
         self.tick_fleet(ctx, to);
     }
 
     /// The command of a pool serves no clients of 2026-07-28: the workers for them leave, perhaps for another reason than
     /// their command.
-    pub(crate) fn end_modern_fleet(&mut self, ctx: &mut Ctx, pool: PoolId, why: Option<Wear>) {
+    pub(crate) fn end_modern_fleet(&mut self, ctx: &mut Ctx, pool: PoolId, why: Option<RecycleReason>) {
         let modern = pool.of(Era::Modern);
         let Some(legacy) = self.pools.other(modern) else { return };
         let (is_only_one, was_used) = (self.pools[legacy].rests(), self.pools[modern].is_used());

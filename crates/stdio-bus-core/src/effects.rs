@@ -7,10 +7,10 @@ use core::time::Duration;
 
 use ndjson_scan::Span;
 
-use super::ended::Records;
 use super::peer::{Moment, Peer};
 use super::port::Effect;
 use super::report::{Reason, Report};
+use super::request_log::Records;
 use super::stats::{Side, Stats};
 use crate::peers::Endpoint;
 
@@ -44,7 +44,7 @@ impl Reason {
 
 /// What a call of the bus has brought about: its effects, its counts, and which reports are held back.
 #[derive(Default)]
-pub(super) struct Out {
+pub(super) struct EffectQueue {
     effects: VecDeque<Effect>,
     stats: Stats,
     buckets: BTreeMap<Reason, Bucket>,
@@ -55,7 +55,7 @@ pub(super) struct Out {
     calls: u64,
 }
 
-impl Out {
+impl EffectQueue {
     /// Appends an effect.
     pub(super) fn push(&mut self, effect: Effect) {
         self.effects.push_back(effect);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_reason_is_counted_and_summed_up() {
-        let mut out = Out::default();
+        let mut out = EffectQueue::default();
         let mut report = || out.report(Moment(1), Reason::Unroutable, || Report::new(Reason::Unroutable, "x"));
         let due = (0..1000).filter_map(|_| report()).min().expect("a summary is due");
         assert_eq!((out.count(Reason::Unroutable), out.effects.len()), (1000, BURST as usize));

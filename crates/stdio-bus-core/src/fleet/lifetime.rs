@@ -1,4 +1,4 @@
-//! How long a worker stays: its command, its wear (age, requests, memory), and whether it gets no new work.
+//! The lifetime of a worker: its command, its limits (age, requests, memory), and whether it gets no new work.
 
 use alloc::borrow::Cow;
 
@@ -7,7 +7,7 @@ use crate::settings::Pool;
 
 /// Why a worker is to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wear {
+pub(crate) enum RecycleReason {
     /// It has reached `max_age_sec`.
     Age,
     /// It has got `max_requests`.
@@ -26,13 +26,13 @@ pub(crate) enum Wear {
     Asked,
 }
 
-/// The tenure of a worker.
+/// How long a worker lives.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tenure {
+pub(crate) struct Lifetime {
     /// The generation of its command.
     generation: u32,
     /// Why it is to be replaced, unless its command is the reason.
-    worn: Option<Wear>,
+    reason: Option<RecycleReason>,
     /// When it reaches its maximum age.
     ages_at: Moment,
     /// Requests that it may get before it is replaced; 0 means no limit.
@@ -45,8 +45,8 @@ pub(crate) struct Tenure {
     worked_at: Moment,
 }
 
-impl Tenure {
-    /// The tenure of a new worker. Limits are jittered by its number, so that a pool is not replaced at once.
+impl Lifetime {
+    /// The lifetime of a new worker. Limits are jittered by its number, so that a pool is not replaced at once.
     pub(crate) fn new(now: Moment, pool: &Pool, generation: u32, number: u32) -> Self {
         // The golden ratio spreads consecutive numbers over the whole range: 0 to 255 of 2,560, a tenth.
         let part = number.wrapping_mul(0x9e37_79b9) >> 24;
@@ -55,7 +55,7 @@ impl Tenure {
         let less = (u64::from(requests) * u64::from(part) / 2560) as u32;
         Self {
             generation,
-            worn: None,
+            reason: None,
             ages_at,
             requests_left: requests - less,
             leaves_by: None,
@@ -71,16 +71,16 @@ impl Tenure {
 
     /// Why it is replaced.
     pub(super) fn why(&self) -> Cow<'static, str> {
-        match self.worn {
+        match self.reason {
             None => "its pool was reconfigured".into(),
-            Some(Wear::Age) => "max_age_sec is over".into(),
-            Some(Wear::Requests) => "it has got max_requests".into(),
-            Some(Wear::Memory(mib)) => format!("its processes hold {mib} MiB (recycle_memory_mb)").into(),
-            Some(Wear::Operator) => "the operator wants it".into(),
-            Some(Wear::Out) => "the operator has taken it out".into(),
-            Some(Wear::Idle) => "nobody has needed it for idle_stop_sec".into(),
-            Some(Wear::Room) => "nobody needs it, and workers hold more than max_workers_memory_mb".into(),
-            Some(Wear::Asked) => "it was asked server/discover, and sessions need one that was not".into(),
+            Some(RecycleReason::Age) => "max_age_sec is over".into(),
+            Some(RecycleReason::Requests) => "it has got max_requests".into(),
+            Some(RecycleReason::Memory(mib)) => format!("its processes hold {mib} MiB (recycle_memory_mb)").into(),
+            Some(RecycleReason::Operator) => "the operator wants it".into(),
+            Some(RecycleReason::Out) => "the operator has taken it out".into(),
+            Some(RecycleReason::Idle) => "nobody has needed it for idle_stop_sec".into(),
+            Some(RecycleReason::Room) => "nobody needs it, and workers hold more than max_workers_memory_mb".into(),
+            Some(RecycleReason::Asked) => "it was asked server/discover, and sessions need one that was not".into(),
         }
     }
 
@@ -90,8 +90,8 @@ impl Tenure {
     }
 
     /// Why it is to be replaced, unless its command is the reason.
-    pub(super) fn worn(&self) -> Option<Wear> {
-        self.worn
+    pub(super) fn recycle_reason(&self) -> Option<RecycleReason> {
+        self.reason
     }
 
     /// When it reaches its maximum age.
@@ -105,18 +105,18 @@ impl Tenure {
     }
 
     /// It is to be replaced for this reason, unless there is one already.
-    pub(super) fn wear_out(&mut self, wear: Wear) {
-        self.worn.get_or_insert(wear);
+    pub(super) fn recycle(&mut self, reason: RecycleReason) {
+        self.reason.get_or_insert(reason);
     }
 
     /// The operator takes it out.
     pub(super) fn take_out(&mut self) {
-        self.worn = Some(Wear::Out);
+        self.reason = Some(RecycleReason::Out);
     }
 
     /// The operator has it stopped.
     pub(super) fn end_for_operator(&mut self) {
-        self.worn = Some(Wear::Operator);
+        self.reason = Some(RecycleReason::Operator);
     }
 
     /// It gets no new work, and ends at this moment at the latest.
@@ -150,7 +150,7 @@ impl Tenure {
         let is_last = self.requests_left == 1;
         self.requests_left = self.requests_left.saturating_sub(1);
         if is_last {
-            self.wear_out(Wear::Requests);
+            self.recycle(RecycleReason::Requests);
         }
         is_last
     }
@@ -158,7 +158,7 @@ impl Tenure {
     /// Other limits hold for it from now on, as from its start.
     pub(super) fn limit(&mut self, started: Moment, pool: &Pool, number: u32) {
         let limits = Self::new(started, pool, self.generation, number);
-        let Self { worn, leaves_by, idle, worked_at, .. } = *self;
-        *self = Self { worn, leaves_by, idle, worked_at, ..limits };
+        let Self { reason, leaves_by, idle, worked_at, .. } = *self;
+        *self = Self { reason, leaves_by, idle, worked_at, ..limits };
     }
 }

@@ -1,7 +1,7 @@
 //! Counters of requests, workers, bytes and waits.
 
 use super::*;
-use crate::tally::{Outcome, Tally};
+use crate::pool_stats::{Outcome, Tally};
 
 fn tally(bench: &Bench) -> Tally {
     bench.bus.view().pool_row(0).expect("there is a pool").tally.clone()

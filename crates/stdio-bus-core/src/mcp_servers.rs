@@ -19,9 +19,9 @@ pub(super) const MOST_MEMORY: usize = MOST_BYTES + MOST * size_of::<(WorkerKey, 
 
 /// The servers that one client offers, the oldest offer in front.
 #[derive(Default)]
-pub(super) struct Offers(VecDeque<(WorkerKey, Box<[u8]>)>);
+pub(super) struct McpServers(VecDeque<(WorkerKey, Box<[u8]>)>);
 
-impl Offers {
+impl McpServers {
     pub(super) const NONE: Self = Self(VecDeque::new());
 
     /// Whether there is none.
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn the_oldest_offers_of_a_client_give_way() {
         let worker = Key::of_bits(NonZeroU64::MIN);
-        let mut offers = Offers::default();
+        let mut offers = McpServers::default();
         for at in 0..=MOST {
             offers.note(worker, format!("server-{at}").as_bytes());
         }

@@ -28,13 +28,13 @@ const LONGEST_ECHO: usize = 128;
 /// How often tools were denied, by pool and rule: a pattern of `deny_tools`, none where `allow_tools` had none for them, or
 /// [`AMBIGUOUS`].
 #[derive(Default)]
-pub(crate) struct Denials {
+pub(crate) struct DenyRules {
     tools: BTreeMap<(PoolId, String), u64>,
     /// The pool whose rules were applied to the line that is being routed, and deny nothing in it.
     permitted: Option<PoolId>,
 }
 
-impl Denials {
+impl DenyRules {
     /// Another line is routed.
     pub(crate) fn begin_line(&mut self) {
         self.permitted = None;

@@ -1,7 +1,7 @@
 //! The record of each client request that has ended.
 
 use super::*;
-use crate::ended::REFUSED;
+use crate::request_log::REFUSED;
 
 /// The id, outcome and code of each request that has ended.
 fn ended_requests(bench: &mut Bench) -> Vec<(String, &'static str, Option<i64>)> {

@@ -58,7 +58,7 @@ fn lines_of_a_worker_that_are_no_messages_are_logged_and_passed_over() {
         assert_eq!(bench.read(client), answers, "pieces of {piece}");
         let logged =
             ["MCP Server running on stdio", "[db] Connected", "\"text\"", "42", "[]", "{'a': 1}", "n\u{e4}chste"];
-        assert_eq!(bench.strays, logged);
+        assert_eq!(bench.bad_lines, logged);
         assert_eq!((bench.count(Reason::WorkerStdout), bench.count(Reason::WorkerMalformed)), (7, 0));
         assert!(bench.signals_to(worker).is_empty());
     }
@@ -71,7 +71,7 @@ fn what_a_worker_writes_of_a_line_before_its_end_is_logged() {
     let long = "fatal error ".repeat(1_000);
     bench.write_bytes(worker, long.as_bytes());
     bench.dies(worker);
-    assert_eq!(bench.strays, [&long[..4096]]);
+    assert_eq!(bench.bad_lines, [&long[..4096]]);
 }
 
 #[test]

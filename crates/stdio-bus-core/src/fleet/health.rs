@@ -38,7 +38,7 @@ const MOST_MISSES: u32 = 2;
 
 /// What is known of a worker's silence.
 #[derive(Default)]
-pub(crate) struct Doubt {
+pub(crate) struct Health {
     /// How long it had said nothing while it owed answers, when it was last looked at.
     silent: Duration,
     /// When that was.
@@ -65,7 +65,7 @@ pub(crate) enum Look {
     Hangs(String),
 }
 
-impl Doubt {
+impl Health {
     /// Whether it was doubtful when it was last looked at. It may have said something since.
     #[inline(always)]
     pub(crate) fn is_raised(&self) -> bool {
@@ -183,7 +183,7 @@ impl Requests {
         let now = ctx.time.now();
         let Some(worker) = ctx.workers.get_mut(key) else { return Look::Again(None) };
         let spoke = worker.end.stream.spoke_at().unwrap_or_default();
-        let Doubt { silent, asked, misses, checked_at, .. } = &mut worker.doubt;
+        let Health { silent, asked, misses, checked_at, .. } = &mut worker.doubt;
         if !owes {
             *misses = 0;
             asked.iter_mut().for_each(|(_, at)| *at = now);
@@ -259,8 +259,8 @@ mod tests {
     #[test]
     fn silence_counts_while_something_is_owed_and_a_word_ends_it() {
         let limit = Some(Duration::from_secs(60));
-        let mut doubt = Doubt::default();
-        let look = |doubt: &mut Doubt, now, active_at, oldest: Option<u64>| {
+        let mut doubt = Health::default();
+        let look = |doubt: &mut Health, now, active_at, oldest: Option<u64>| {
             doubt.look([at(now), at(active_at), at(0)], oldest.map(at), limit);
             doubt.silent.as_secs()
         };

@@ -15,9 +15,9 @@ use ndjson_scan::{Line, decoded, member};
 use super::message::{Parsed, is_response, session_name, session_named};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, ShortText};
+use super::pool_stats::Outcome;
 use super::report::{Reason, WorkerName};
 use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
-use super::tally::Outcome;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::index::PoolId;
@@ -79,7 +79,7 @@ impl RequestEnd {
 
 /// A client's request that has ended.
 #[derive(Clone, Debug, Default)]
-pub struct Ended {
+pub struct EndedRequest {
     /// The slot of the client; it may have left since.
     pub slot: usize,
     /// The client's number.
@@ -126,10 +126,10 @@ pub(super) struct Records {
     /// Each pending request that has a record, by slot.
     begun: Vec<Option<Begun>>,
     /// The request that a client has to wait with before a worker gets it, and since when.
-    waiting: BTreeMap<ClientKey, (Moment, Ended)>,
+    waiting: BTreeMap<ClientKey, (Moment, EndedRequest)>,
     /// The trace id that was sent with the bytes that are being received, if one was.
     sent_with: ShortText,
-    ended: Vec<Ended>,
+    ended: Vec<EndedRequest>,
     lost: u64,
     /// When the quota of records was last renewed, and what is left of it.
     renewed: Moment,
@@ -148,7 +148,7 @@ impl Records {
     }
 
     /// Takes each request that has ended since, and returns how many more there were.
-    pub(super) fn take(&mut self, take: impl FnMut(Ended)) -> u64 {
+    pub(super) fn take(&mut self, take: impl FnMut(EndedRequest)) -> u64 {
         self.ended.drain(..).for_each(take);
         core::mem::take(&mut self.lost)
     }
@@ -187,13 +187,13 @@ impl Records {
     }
 
     /// A request with a record has ended.
-    pub(super) fn end(&mut self, key: RequestKey, ended: Ended) {
+    pub(super) fn end(&mut self, key: RequestKey, ended: EndedRequest) {
         let Some(begun) = self.begun.get_mut(key.index()).and_then(Option::take) else { return };
         let Begun { method, tool, trace, bytes_in, waited } = begun;
-        self.add(Ended { method, tool, trace, bytes_in, waited, ..ended });
+        self.add(EndedRequest { method, tool, trace, bytes_in, waited, ..ended });
     }
 
-    fn add(&mut self, ended: Ended) {
+    fn add(&mut self, ended: EndedRequest) {
         if self.ended.len() >= MOST {
             self.lost += 1;
             return;
@@ -272,7 +272,7 @@ pub(super) fn record_refusal(
     let waited = now.since(ctx.time.taken_at());
     let Some(ended) = unforwarded(fleets, ctx, sessions, from, line) else { return };
     let Some(records) = ctx.out.records() else { return };
-    records.add(Ended { waited, ending: RequestEnd::of(REFUSED, reason, said), ..ended });
+    records.add(EndedRequest { waited, ending: RequestEnd::of(REFUSED, reason, said), ..ended });
 }
 
 /// What is known of a client's request that no worker has got.
@@ -282,11 +282,11 @@ fn unforwarded(
     sessions: &Sessions,
     from: ClientKey,
     line: Parsed<'_>,
-) -> Option<Ended> {
+) -> Option<EndedRequest> {
     let pool = pool_meant(fleets, ctx, sessions, from, line);
     let trace = ctx.out.records().as_ref()?.trace_of(line);
     let (id, method) = (line.get(line.id), method_of(line));
-    Some(Ended {
+    Some(EndedRequest {
         pool,
         tool: tool_of(&method, line),
         trace,
@@ -294,7 +294,7 @@ fn unforwarded(
         id: id[..id.len().min(2 * MAX_REQUEST_ID_LEN)].into(),
         method,
         session: begin_of(&session_named(line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
-        ..Ended::of(from, ctx.clients.identity(from)?, RequestEnd::default())
+        ..EndedRequest::of(from, ctx.clients.identity(from)?, RequestEnd::default())
     })
 }
 
@@ -326,7 +326,7 @@ pub(super) fn record_left(ctx: &mut Ctx, client: ClientKey) {
     {
         let reason = Reason::RequestDiscarded;
         let ending = RequestEnd::of(Outcome::of(reason).name(), reason, None);
-        records.add(Ended { waited: now.since(since), ending, ..ended });
+        records.add(EndedRequest { waited: now.since(since), ending, ..ended });
     }
 }
 
@@ -349,12 +349,12 @@ impl Requests {
         let Some(identity) = ctx.clients.identity(client) else { return };
         let session = request.session().and_then(|session| sessions.get(session));
         let session = session.map(|session| session.name().as_bytes()).or(named).unwrap_or_default();
-        let ended = Ended {
+        let ended = EndedRequest {
             worker: ctx.workers.worker_name(worker),
             took: ctx.time.lasted(request.since()),
             id: self.asker_token(key).as_slice().into(),
             session: begin_of(session, MAX_SESSION_ID_LEN).into(),
-            ..Ended::of(client, identity, ending)
+            ..EndedRequest::of(client, identity, ending)
         };
         let Some(records) = ctx.out.records() else { return };
         records.end(key, ended);
@@ -368,7 +368,7 @@ impl View<'_> {
     }
 }
 
-impl Ended {
+impl EndedRequest {
     pub(super) fn of(client: ClientKey, identity: &ClientIdentity, ending: RequestEnd) -> Self {
         let origin = Rc::clone(&identity.origin);
         Self { slot: client.index(), number: identity.number, origin, ending, ..Self::default() }

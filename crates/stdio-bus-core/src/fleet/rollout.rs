@@ -1,4 +1,4 @@
-//! Rolling replacement of workers without a lost request: because their command has changed, because they are worn
+//! Rolling replacement of workers without a lost request: because their command has changed, because they have reached a limit
 //! (age, requests, memory), or because the operator wants it.
 //!
 //! A pool replaces one worker at a time. First a candidate runs beside the others. When it has settled (it has run for
@@ -6,7 +6,7 @@
 //! That one gets no new work, and ends when its requests and sessions are over, or when `replace_timeout_sec` is. Its stdin
 //! is closed, so that it reads first what is left there; a signal ends it if it has not ended after `drain_timeout_sec`.
 //!
-//! Three candidates in a row that do not settle stop the roll: the current workers stay, and if one of them ends, the
+//! Three candidates in a row that do not settle stop the rollout: the current workers stay, and if one of them ends, the
 //! last command that settled is started again. On a busy machine a broken command may live for longer than that: so
 //! three workers of a command that has answered nothing yet and ends by itself bring the previous one back, too.
 
@@ -14,8 +14,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::lifetime::RecycleReason;
 use super::restart::{Restarts, SHORTAGE, does_well};
-use super::tenure::Wear;
 use super::worker::{Worker, WorkerState};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
@@ -38,7 +38,7 @@ use crate::view::View;
 const LISTENED_FOR: Duration = Duration::from_secs(60);
 /// A candidate has settled after running for this long.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
-/// This many candidates in a row that fail stop the roll.
+/// This many candidates in a row that fail stop the rollout.
 const MOST_FAILURES: u32 = 3;
 /// The pause after the first failure; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -53,7 +53,7 @@ pub(crate) struct Fallback {
 
 /// The state of a pool's rolling replacement.
 #[derive(Debug, Default)]
-pub(crate) struct Roll {
+pub(crate) struct Rollout {
     /// The worker that is to take a slot, and the slot.
     pub(in crate::fleet) candidate: Option<(WorkerKey, usize)>,
     /// Candidates in a row that did not settle.
@@ -66,7 +66,7 @@ pub(crate) struct Roll {
     is_on: bool,
 }
 
-impl Roll {
+impl Rollout {
     /// Whether this worker is to take a slot.
     pub(super) fn is_candidate(&self, worker: WorkerKey) -> bool {
         self.candidate.is_some_and(|(candidate, _)| candidate == worker)
@@ -80,7 +80,7 @@ impl Fleets {
         while self.pools.take_rolls_due() {
             self.pools.all().into_iter().for_each(|fleet| self.tick_fleet(ctx, fleet));
         }
-        let leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+        let leaving = ctx.workers.iter().filter(|(_, worker)| worker.lifetime.is_leaving());
         let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
         for key in leaving {
             self.pools.tick_tenure(ctx, sessions, tasks, key);
@@ -94,30 +94,30 @@ impl Fleets {
         if ctx.shutdown.stops_workers() || here.rests() {
             return;
         }
-        if let Some((candidate, slot)) = here.roll.candidate {
+        if let Some((candidate, slot)) = here.rollout.candidate {
             match settles_at(ctx, candidate) {
                 Some(at) if at <= now && is_for_others(&self.pools, ctx, fleet, candidate) => {
-                    self.pools[fleet].roll.candidate = None;
+                    self.pools[fleet].rollout.candidate = None;
                     self.pools.retire_worker(ctx, candidate);
                 }
                 Some(at) if at <= now => self.take_slot(ctx, fleet, candidate, slot),
                 at => return ctx.timers.arm(Timer::Fleet(fleet), at),
             }
         }
-        if self.pools[fleet].roll.stopped.is_some() {
+        if self.pools[fleet].rollout.stopped.is_some() {
             return;
         }
         let Some(slot) = self.pools[fleet].slot_to_renew(ctx) else {
             self.pools[fleet].end_roll(ctx);
             return self.fill_slots(ctx, fleet);
         };
-        match self.pools[fleet].roll.due.filter(|due| *due > now) {
+        match self.pools[fleet].rollout.due.filter(|due| *due > now) {
             Some(due) => ctx.timers.arm(Timer::Fleet(fleet), due),
             None => {
                 let generation = ctx.settings.pools[fleet].generation;
                 let candidate = self.pools.start_worker(ctx, fleet, Placement::None, generation);
-                let roll = &mut self.pools[fleet].roll;
-                (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
+                let rollout = &mut self.pools[fleet].rollout;
+                (rollout.candidate, rollout.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
                 match candidate {
                     Some(candidate) => self.pools.choose_to_ask(ctx, candidate),
                     // All slots for workers are taken.
@@ -132,7 +132,7 @@ impl Fleets {
         let generation = ctx.settings.pools[fleet].generation;
         let is_proved = self.pools[fleet].is_proved(ctx);
         let here = &mut self.pools[fleet];
-        here.roll = Roll { is_on: true, ..Roll::default() };
+        here.rollout = Rollout { is_on: true, ..Rollout::default() };
         here.fallback = here.fallback.filter(|_| !is_proved);
         if here.settled != generation {
             let before = here.fallback.map_or(here.settled, |fallback| fallback.generation);
@@ -157,9 +157,9 @@ impl Fleets {
 }
 
 impl Fleet {
-    /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
+    /// Whether the slots of a pool are filled by the rollout: its new command has not settled yet.
     pub(crate) fn is_rolling(&self, ctx: &Ctx) -> bool {
-        self.settled != ctx.settings.pools[self.id()].generation && self.roll.stopped.is_none()
+        self.settled != ctx.settings.pools[self.id()].generation && self.rollout.stopped.is_none()
     }
 
     /// The workers in the slots of a pool behind so many.
@@ -169,7 +169,7 @@ impl Fleet {
 
     /// The one that was to take this slot is not needed.
     pub(crate) fn drop_candidate_for(&mut self, ctx: &mut Ctx, slot: usize) {
-        if let Some((candidate, _)) = self.roll.candidate.take_if(|(_, at)| *at == slot) {
+        if let Some((candidate, _)) = self.rollout.candidate.take_if(|(_, at)| *at == slot) {
             stop_worker(ctx, candidate);
         }
     }
@@ -177,7 +177,7 @@ impl Fleet {
     /// A candidate for a slot that its pool has no longer is to take the first that was not taken out. Without one it is
     /// not needed.
     pub(crate) fn give_candidate_a_slot(&mut self, ctx: &mut Ctx) {
-        let Some((_, slot)) = self.roll.candidate.as_mut().filter(|(_, slot)| *slot >= self.slots.len()) else {
+        let Some((_, slot)) = self.rollout.candidate.as_mut().filter(|(_, slot)| *slot >= self.slots.len()) else {
             return;
         };
         match self.slots.iter().position(|slot| !slot.is_out) {
@@ -193,13 +193,13 @@ impl Fleet {
     fn is_proved(&self, ctx: &Ctx) -> bool {
         let (fleet, settled) = (self.id(), self.settled);
         let proves = |worker: &Worker| {
-            worker.fleet == fleet && worker.tenure.generation() == settled && worker.answering.has_answered()
+            worker.fleet == fleet && worker.lifetime.generation() == settled && worker.answering.has_answered()
         };
         ctx.workers.iter().any(|(_, worker)| proves(worker))
     }
 
     /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
-    /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
+    /// workers reach their limits sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
     fn slot_to_renew(&self, ctx: &Ctx) -> Option<usize> {
         let is_unsettled = self.settled != ctx.settings.pools[self.id()].generation;
         let kept = self.kept_slots(ctx);
@@ -218,22 +218,22 @@ impl Fleet {
     fn stop_roll(&mut self, ctx: &mut Ctx, why: &str) {
         let id = &ctx.settings.pools[self.id()].id;
         let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
-        self.roll.stopped = Some(text.clone());
+        self.rollout.stopped = Some(text.clone());
         ctx.report(Reason::RollFailed, None, || text);
     }
 
     /// A candidate has ended before it has settled.
     pub(crate) fn candidate_ended(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let now = ctx.time.now();
-        let roll = &mut self.roll;
-        roll.candidate = None;
+        let rollout = &mut self.rollout;
+        rollout.candidate = None;
         if worker.process.was_short() {
-            roll.due = Some(now.after(SHORTAGE));
+            rollout.due = Some(now.after(SHORTAGE));
         } else if !worker.is_excused() {
-            roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
-            roll.failures += 1;
+            rollout.due = Some(now.after(FIRST_PAUSE * (1 << rollout.failures)));
+            rollout.failures += 1;
         }
-        if roll.failures == MOST_FAILURES {
+        if rollout.failures == MOST_FAILURES {
             self.stop_roll(ctx, "in a row ended before they had settled; the old workers stay");
         }
     }
@@ -242,7 +242,7 @@ impl Fleet {
     pub(crate) fn doubt_command(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let now = ctx.time.now();
         let newest = ctx.settings.pools[self.id()].generation;
-        let is_newest = worker.tenure.generation() == newest && self.settled == newest;
+        let is_newest = worker.lifetime.generation() == newest && self.settled == newest;
         let is_excused = worker.is_excused() || worker.process.was_short();
         let Some(mut fallback) = self.fallback.filter(|_| is_newest && !is_excused) else { return };
         let is_proved = worker.answering.has_answered()
@@ -253,7 +253,7 @@ impl Fleet {
         if is_proved {
             return;
         }
-        self.roll.due = Some(now.after(FIRST_PAUSE * (1 << fallback.failures)));
+        self.rollout.due = Some(now.after(FIRST_PAUSE * (1 << fallback.failures)));
         if fallback.failures == MOST_FAILURES {
             (self.settled, self.fallback) = (fallback.generation, None);
             self.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
@@ -265,7 +265,7 @@ impl Fleet {
     fn end_roll(&mut self, ctx: &mut Ctx) {
         let pool = &ctx.settings.pools[self.id()];
         self.settled = pool.generation;
-        if core::mem::take(&mut self.roll).is_on {
+        if core::mem::take(&mut self.rollout).is_on {
             let id = &pool.id;
             let text = format!("pool \"{id}\": all outdated workers are replaced");
             ctx.report(Reason::PoolRolled, None, || text);
@@ -285,12 +285,12 @@ impl Pools {
         let now = ctx.time.now();
         let lives = |worker: &&Worker| matches!(worker.process.state(), WorkerState::Starting | WorkerState::Running);
         let worker = ctx.workers.get(key).filter(lives)?;
-        let tenure = worker.tenure;
-        let Some(by) = tenure.leaves_by() else {
-            if tenure.worn().is_some() || tenure.ages_at() <= now {
-                self.wear_out(ctx, key, tenure.worn().unwrap_or(Wear::Age));
+        let lifetime = worker.lifetime;
+        let Some(by) = lifetime.leaves_by() else {
+            if lifetime.recycle_reason().is_some() || lifetime.ages_at() <= now {
+                self.recycle(ctx, key, lifetime.recycle_reason().unwrap_or(RecycleReason::Age));
             }
-            return Some(tenure.ages_at()).filter(|at| *at > now && tenure.worn().is_none());
+            return Some(lifetime.ages_at()).filter(|at| *at > now && lifetime.recycle_reason().is_none());
         };
         if let Some(until) = tasks.need(ctx, key) {
             // It is asked again when the first of both is over.
@@ -319,9 +319,9 @@ impl Pools {
         None
     }
 
-    /// Restarts a roll: the reason why it stopped may be fixed.
+    /// Restarts a rollout: the reason why it stopped may be fixed.
     pub(crate) fn restart_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        if let Some((candidate, _)) = core::mem::take(&mut self[fleet].roll).candidate {
+        if let Some((candidate, _)) = core::mem::take(&mut self[fleet].rollout).candidate {
             stop_worker(ctx, candidate);
         }
         self.roll_soon(ctx);
@@ -333,7 +333,7 @@ impl Pools {
         let is_tried = self[fleet.other_era()].is_rolling(ctx);
         let [here, other] = self.both_mut(fleet).expect("the pool has a fleet for each era");
         (here.settled, here.fallback) = (other.settled, other.fallback);
-        here.roll = Roll { stopped: other.roll.stopped.clone(), ..Roll::default() };
+        here.rollout = Rollout { stopped: other.rollout.stopped.clone(), ..Rollout::default() };
         if is_tried {
             let generation = other.fallback.map_or(other.settled, |fallback| fallback.generation);
             here.fallback = Some(Fallback { generation, failures: 0 });
@@ -341,14 +341,14 @@ impl Pools {
     }
 
     /// A worker is to be replaced. A dedicated one ends with its client.
-    pub(crate) fn wear_out(&mut self, ctx: &mut Ctx, key: WorkerKey, wear: Wear) {
+    pub(crate) fn recycle(&mut self, ctx: &mut Ctx, key: WorkerKey, reason: RecycleReason) {
         let Some(worker) = ctx.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        worker.tenure.wear_out(wear);
+        worker.lifetime.recycle(reason);
         let here = &mut self[worker.fleet];
         if here.slot_of(key).is_some() {
-            here.roll.stopped = None;
+            here.rollout.stopped = None;
             self.roll_soon(ctx);
-        } else if wear == Wear::Operator && !here.roll.is_candidate(key) {
+        } else if reason == RecycleReason::Operator && !here.rollout.is_candidate(key) {
             self.retire_worker(ctx, key);
         }
     }
@@ -360,7 +360,7 @@ impl Pools {
             self[fleet].forget_ends();
             let slots = self[fleet].slots.iter();
             let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
-            workers.into_iter().for_each(|worker| self.wear_out(ctx, worker, Wear::Operator));
+            workers.into_iter().for_each(|worker| self.recycle(ctx, worker, RecycleReason::Operator));
         }
     }
 
@@ -369,7 +369,7 @@ impl Pools {
         &mut self,
         ctx: &mut Ctx,
         fleet: FleetId,
-        why: Option<Wear>,
+        why: Option<RecycleReason>,
         is_meant: impl Fn(&Ctx, &Worker) -> bool,
     ) {
         let workers = self[fleet].slots.iter().filter_map(|slot| slot.worker);
@@ -377,7 +377,7 @@ impl Pools {
         let meant: Vec<_> = workers.filter(is_meant).collect();
         for key in meant {
             if let Some((worker, why)) = ctx.workers.get_mut(key).zip(why) {
-                worker.tenure.wear_out(why);
+                worker.lifetime.recycle(why);
             }
             self.retire_worker(ctx, key);
         }
@@ -387,10 +387,13 @@ impl Pools {
     pub(crate) fn retire_worker(&mut self, ctx: &mut Ctx, key: WorkerKey) {
         self.leave_slot(ctx, key);
         let by = ctx.time.now().after(ctx.settings.limits.replace_timeout);
-        let Some(worker) = ctx.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
-        worker.tenure.leave(by);
-        let (why, name) = (worker.tenure.why(), worker.name);
-        let is_gone = matches!(worker.tenure.worn(), Some(Wear::Out | Wear::Idle | Wear::Room));
+        let Some(worker) = ctx.workers.get_mut(key).filter(|worker| !worker.lifetime.is_leaving()) else { return };
+        worker.lifetime.leave(by);
+        let (why, name) = (worker.lifetime.why(), worker.name);
+        let is_gone = matches!(
+            worker.lifetime.recycle_reason(),
+            Some(RecycleReason::Out | RecycleReason::Idle | RecycleReason::Room)
+        );
         let what = if is_gone { "leaves" } else { "is being replaced" };
         let (pending, sessions) = (worker.end.to_answer.awaited(), worker.end.sessions.len());
         ctx.emit_report(Reason::WorkerReplaced, || {
@@ -439,18 +442,19 @@ fn is_for_others(pools: &Pools, ctx: &Ctx, fleet: FleetId, candidate: WorkerKey)
 }
 
 pub(crate) fn is_outdated(ctx: &Ctx, worker: &Worker) -> bool {
-    worker.tenure.generation() != ctx.settings.pools[worker.fleet].generation || worker.tenure.worn().is_some()
+    worker.lifetime.generation() != ctx.settings.pools[worker.fleet].generation
+        || worker.lifetime.recycle_reason().is_some()
 }
 
 /// Some work of a worker is over: if it leaves, that may have been the last.
 pub(crate) fn notice_leaving(ctx: &mut Ctx, key: WorkerKey) {
-    ctx.workers_changed |= ctx.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
+    ctx.workers_changed |= ctx.workers.get(key).is_some_and(|worker| worker.lifetime.is_leaving());
 }
 
 /// The same, if it is over otherwise than by an answer: it was needed until now.
 pub(crate) fn notice_end_of_work(ctx: &mut Ctx, key: WorkerKey) {
     let now = ctx.time.now();
-    ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.tenure.note_work(now));
+    ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.lifetime.note_work(now));
     notice_leaving(ctx, key);
 }
 
@@ -459,7 +463,7 @@ impl Workers {
     /// and its own, which it keeps where its pool is shared from a reload on.
     pub(crate) fn beside_slots(&self, fleet: FleetId, client: ClientKey) -> impl Iterator<Item = WorkerKey> {
         let is_open = move |worker: &Worker| match worker.owner() {
-            None => worker.tenure.is_leaving(),
+            None => worker.lifetime.is_leaving(),
             owner => owner == Some(client),
         };
         self.iter().filter(move |(_, worker)| worker.fleet == fleet && is_open(worker)).map(|(key, _)| key)
@@ -467,22 +471,22 @@ impl Workers {
 }
 
 /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
-pub(crate) fn check_rolls(pools: &Pools, ctx: &Ctx) {
+pub(crate) fn check_rollouts(pools: &Pools, ctx: &Ctx) {
     for id in pools.ids() {
         let fleet = &pools[id];
-        let is_in_progress = fleet.roll.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
+        let is_in_progress = fleet.rollout.candidate.is_some() || ctx.timers.is_armed(Timer::Fleet(id));
         let rests = fleet.rests() || ctx.shutdown.stops_workers();
         let has_any = fleet.slots.iter().any(|slot| slot.worker.is_some());
         assert!(
             is_in_progress || rests || has_any || !fleet.is_rolling(ctx),
             "it waits for a command that nobody tries"
         );
-        let Some((key, slot)) = fleet.roll.candidate else { continue };
+        let Some((key, slot)) = fleet.rollout.candidate else { continue };
         let candidate = ctx.workers.get(key).expect("a candidate lives");
         assert!(fleet.slot_of(key).is_none() && candidate.owner().is_none() && candidate.fleet == id);
-        assert!(slot < fleet.slots.len() && !candidate.tenure.is_leaving());
+        assert!(slot < fleet.slots.len() && !candidate.lifetime.is_leaving());
     }
-    let mut leaving = ctx.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+    let mut leaving = ctx.workers.iter().filter(|(_, worker)| worker.lifetime.is_leaving());
     let has_slot = |(key, worker): (_, &Worker)| pools[worker.fleet].slot_of(key).is_some();
     assert!(!leaving.any(has_slot), "what leaves has no slot");
 }
@@ -493,8 +497,8 @@ impl<'a> View<'a> {
     pub fn role(&self, key: WorkerKey) -> Option<&'static str> {
         let worker = self.bus.ctx.workers.get(key)?;
         Some(match () {
-            () if worker.tenure.is_leaving() => "leaves",
-            () if self.bus.fleets.pools[worker.fleet].roll.is_candidate(key) => "candidate",
+            () if worker.lifetime.is_leaving() => "leaves",
+            () if self.bus.fleets.pools[worker.fleet].rollout.is_candidate(key) => "candidate",
             () => "serves",
         })
     }
@@ -503,7 +507,7 @@ impl<'a> View<'a> {
     pub fn roll_failure(&self, pool: impl Into<PoolId>) -> Option<&'a str> {
         let pool = pool.into();
         let pools = &self.bus.fleets.pools;
-        pools.of(pool).find_map(|fleet| pools[fleet].roll.stopped.as_deref())
+        pools.of(pool).find_map(|fleet| pools[fleet].rollout.stopped.as_deref())
     }
 
     /// The commands of a configured pool with which workers may be started besides the newest one.

@@ -23,8 +23,8 @@ use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::{Limits, MAX_REQUEST_ID_LEN, WRAPPED_LINE};
 use crate::ctx::Ctx;
+use crate::effects::Out;
 use crate::intake::Flow;
-use crate::out::Out;
 use crate::peers::{Endpoint, Workers};
 use crate::refusals::send_error;
 use crate::requests::Requests;
@@ -40,9 +40,9 @@ const A_SECOND: u32 = 100;
 
 /// What a worker has written that is no message.
 #[derive(Default)]
-pub(crate) struct Strays {
+pub(crate) struct BadLines {
     /// The line that is being passed over.
-    line: Option<Box<Stray>>,
+    line: Option<Box<BadLine>>,
     /// How many lines count against it, and since when they are forgotten again.
     count: u32,
     since: Moment,
@@ -50,7 +50,7 @@ pub(crate) struct Strays {
     is_known: bool,
 }
 
-impl Strays {
+impl BadLines {
     /// Whether it is in the middle of a line that is passed over.
     pub(crate) fn is_amid(&self) -> bool {
         self.line.is_some()
@@ -69,7 +69,7 @@ impl Strays {
 }
 
 /// A line that is passed over.
-pub(super) struct Stray {
+pub(super) struct BadLine {
     /// It is too long; else it is no message.
     is_too_long: bool,
     /// Its beginning, and its length so far.
@@ -79,7 +79,7 @@ pub(super) struct Stray {
     outline: Outline,
 }
 
-impl Stray {
+impl BadLine {
     /// The ids of the requests that it answers, if it is an array.
     pub(super) fn answered(&self) -> impl Iterator<Item = Id> {
         self.outline.answered.iter().filter_map(|id| Id::parse(id).ok())
@@ -225,7 +225,7 @@ pub(super) enum Passed {
     /// All of them belong to the line, which continues.
     GoesOn,
     /// The line ends behind so many of them.
-    Ended(usize, Box<Stray>),
+    Ended(usize, Box<BadLine>),
     /// The line is too long even to be passed over: the worker is stopped, for this reason.
     Endless(String),
 }
@@ -249,11 +249,11 @@ pub(super) enum Cost {
     Worker(Reason, String),
 }
 
-impl Strays {
+impl BadLines {
     /// A line is passed over from its first byte on.
     pub(super) fn begin(&mut self, began: Moment, is_too_long: bool) {
         let (begin, outline) = (Vec::new(), Outline::default());
-        self.line = Some(Box::new(Stray { is_too_long, begin, length: 0, began, outline }));
+        self.line = Some(Box::new(BadLine { is_too_long, begin, length: 0, began, outline }));
     }
 
     /// Takes bytes of the line that is passed over.
@@ -279,7 +279,7 @@ impl Strays {
 
 impl Requests {
     /// What a line costs that was passed over and has ended.
-    pub(super) fn cost_of(&self, ctx: &mut Ctx, worker: WorkerKey, line: Box<Stray>) -> Cost {
+    pub(super) fn cost_of(&self, ctx: &mut Ctx, worker: WorkerKey, line: Box<BadLine>) -> Cost {
         if line.is_too_long {
             self.cost_of_too_long(ctx, worker, &line)
         } else {
@@ -288,7 +288,7 @@ impl Requests {
     }
 
     /// A line that is too long has ended: it costs the request that it answers.
-    fn cost_of_too_long(&self, ctx: &mut Ctx, key: WorkerKey, line: &Stray) -> Cost {
+    fn cost_of_too_long(&self, ctx: &mut Ctx, key: WorkerKey, line: &BadLine) -> Cost {
         let (reason, from) = (Reason::WorkerLineTooLong, Peer::Worker(key));
         let longest = ctx.settings.limits.longest_of_worker();
         let what = format!("longer than {longest}: raise that. It has {} bytes", line.length);
@@ -318,12 +318,12 @@ impl Requests {
     }
 
     /// A line that is no message has ended. If it was to answer a request, that fails.
-    fn cost_of_no_message(&self, ctx: &mut Ctx, key: WorkerKey, line: Stray) -> Cost {
+    fn cost_of_no_message(&self, ctx: &mut Ctx, key: WorkerKey, line: BadLine) -> Cost {
         let (reason, from, now) = (Reason::WorkerStdout, Peer::Worker(key), ctx.time.now());
         let Some(worker) = ctx.workers.get_mut(key) else { return Cost::Nothing };
         worker.useless_mut().count_line();
-        let is_first = !core::mem::replace(&mut worker.strays_mut().is_known, true);
-        if worker.strays_mut().is_flood(now) {
+        let is_first = !core::mem::replace(&mut worker.bad_lines_mut().is_known, true);
+        if worker.bad_lines_mut().is_flood(now) {
             let text = format!(
                 "a worker has written more than {MOST_AT_ONCE} lines to stdout that are no messages, and more than \
                  {A_SECOND} a second: it floods; messages alone belong on stdout, everything else on stderr"
@@ -333,7 +333,7 @@ impl Requests {
         let request = line.outline.id().filter(|_| line.outline.answers);
         let request = request.and_then(|id| self.find(from, &Id::parse(id).ok()?));
         let length = line.length as usize;
-        ctx.out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
+        ctx.out.push(Effect::BadLine { worker: key, line: line.begin.into(), length });
         if is_first {
             ctx.report(reason, Some(from), || {
                 "a worker writes lines to stdout that are no messages: they are passed over (pools[].on_bad_output), and \
@@ -377,11 +377,11 @@ impl Workers {
     /// A worker's output has ended amid a line that is passed over: its beginning is logged. The request that it answers
     /// fails with the worker.
     pub(super) fn end_stray(&mut self, out: &mut Out, key: WorkerKey) {
-        if let Some(line) = self.get_mut(key).and_then(|worker| worker.strays_mut().line.take())
+        if let Some(line) = self.get_mut(key).and_then(|worker| worker.bad_lines_mut().line.take())
             && line.outline.id().is_none()
         {
             let length = line.length as usize;
-            out.push(Effect::Stray { worker: key, line: line.begin.into(), length });
+            out.push(Effect::BadLine { worker: key, line: line.begin.into(), length });
             out.count_quietly(Reason::WorkerStdout);
         }
     }
@@ -447,13 +447,13 @@ mod tests {
 
     #[test]
     fn a_burst_is_no_flood_and_what_goes_on_is_one() {
-        let (mut strays, mut now) = (Strays::default(), Moment(1));
-        assert!((0..MOST_AT_ONCE).all(|_| !strays.is_flood(now)));
-        assert!(strays.is_flood(now));
-        let mut strays = Strays::default();
+        let (mut bad_lines, mut now) = (BadLines::default(), Moment(1));
+        assert!((0..MOST_AT_ONCE).all(|_| !bad_lines.is_flood(now)));
+        assert!(bad_lines.is_flood(now));
+        let mut bad_lines = BadLines::default();
         for _ in 0..100 * MOST_AT_ONCE {
             now = now.after(Duration::from_millis(11));
-            assert!(!strays.is_flood(now), "fewer than 100 a second may go on for ever");
+            assert!(!bad_lines.is_flood(now), "fewer than 100 a second may go on for ever");
         }
     }
 }

@@ -90,7 +90,7 @@ impl<I: Io> Shell<I> {
         if self.reactor.listeners.is_paused(index) && result >= 0 && !is_gone {
             // It is accepted once a client has left: the core may close one for that.
             self.reactor.listeners.acceptors[index].has_told_of_waiting = true;
-            return self.reactor.tell(now, Input::ConnectionWaits);
+            return self.reactor.tell(now, Input::ConnectionQueued);
         }
         match if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { self.accept_some(now, index) } {
             // A Unix socket that stopped listening reports that only to a blocking accept(2).

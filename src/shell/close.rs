@@ -33,7 +33,7 @@ impl<I: Io> Reactor<I> {
             && self.connections[AsPeer(slot)].incoming.is_paused
             && self.connections[slot].is_half_closed()
         {
-            self.tell(self.clock.now(), Input::SendsNoMore(client));
+            self.tell(self.clock.now(), Input::InputStopped(client));
         }
     }
 
@@ -51,7 +51,7 @@ impl<I: Io> Reactor<I> {
             self.arm_read(slot);
         } else {
             let peer = endpoint.peer;
-            self.tell(now, Input::Ended { peer, partial: 0 });
+            self.tell(now, Input::InputEnded { peer, partial: 0 });
         }
     }
 

@@ -40,11 +40,11 @@ impl<I: Io> Reactor<I> {
         let Peer::Client(client) = endpoint.peer else { return };
         let Some(ending) = web.take_ending() else { return };
         let input = match ending {
-            Ending::Left(_) => Input::Left(client),
+            Ending::Left(_) => Input::ClientLeft(client),
             Ending::Fault(Violation { code, reason }) => {
                 let is_too_long = code == close::TOO_BIG;
                 let why = format!("{reason} (WebSocket close code {code})");
-                Input::Faulty { client, why, is_too_long }
+                Input::FramingViolated { client, why, is_too_long }
             }
         };
         self.tell(now, input);

@@ -253,7 +253,7 @@ impl<I: Io> Reactor<I> {
         {
             self.listeners.grants.forget(client);
             self.notify.changed();
-            self.tell(self.clock.now(), Input::Closed(client));
+            self.tell(self.clock.now(), Input::ClientClosed(client));
         }
         true
     }

@@ -64,7 +64,7 @@ impl<I: Io> Shell<I> {
                 reactor.memory.may_grow = true;
             }
             let used = self.lent();
-            self.reactor.tell(now, Input::Memory { used, held, waiting });
+            self.reactor.tell(now, Input::MemoryMeasured { used, held, waiting });
         }
         if (self.reactor.memory.refused || reserve::is_spent()) && self.reactor.memory.refused_at <= now {
             self.reactor.tell_refused(now);
@@ -86,7 +86,7 @@ impl<I: Io> Reactor<I> {
         }
         let held = self.holders();
         self.memory.may_grow = true;
-        self.tell(now, Input::Refused { client: None, held });
+        self.tell(now, Input::MemoryRefused { client: None, held });
     }
 
     /// Closes connections whose clients have ended, with what they did not read, while more than max_memory is used and
@@ -107,7 +107,7 @@ impl<I: Io> Reactor<I> {
                 self.memory.most
             );
             let place = self.connections[AsHttp(slot)].origin.place;
-            self.tell(now, Input::Stranger { place, reason: Reason::MemoryLimit, text });
+            self.tell(now, Input::ConnectionRejected { place, reason: Reason::MemoryLimit, text });
             self.leave_http(now, slot);
         }
     }
@@ -117,7 +117,7 @@ impl<I: Io> Reactor<I> {
         self.memory.refused = true;
         if let Peer::Client(client) = self.connections[AsPeer(slot)].peer {
             let held = self.connections.entry(slot).weight();
-            self.tell(now, Input::Refused { client: Some(client), held: vec![(Peer::Client(client), held)] });
+            self.tell(now, Input::MemoryRefused { client: Some(client), held: vec![(Peer::Client(client), held)] });
         }
     }
 
@@ -164,7 +164,7 @@ impl<I: Io> Reactor<I> {
             _ => return self.tell(now, Input::Sent { peer: to, bytes: lost }),
         };
         // The client is not told of them, and is removed without waiting.
-        self.tell(now, Input::Refused { client: Some(client), held: Vec::new() });
+        self.tell(now, Input::MemoryRefused { client: Some(client), held: Vec::new() });
         self.tell(now, Input::Sent { peer: to, bytes: lost });
     }
 }

@@ -294,7 +294,7 @@ impl<I: Io> Reactor<I> {
             // A WebSocket cannot be half-closed (RFC 6455, section 7.1.5: this is 1006).
             return self.broken(now, slot, peer, "it disconnected without a close frame".to_owned());
         }
-        self.tell(now, Input::Ended { peer, partial });
+        self.tell(now, Input::InputEnded { peer, partial });
     }
 
     pub(super) fn broken(&mut self, now: Moment, slot: usize, peer: Peer, why: String) {
@@ -306,7 +306,7 @@ impl<I: Io> Reactor<I> {
             transport.state = transport.state.max(State::Lingering);
             self.close_stdin_when_idle(slot);
         }
-        self.tell(now, Input::Broken { peer, why });
+        self.tell(now, Input::OutputBroken { peer, why });
     }
 }
 

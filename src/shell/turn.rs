@@ -169,7 +169,7 @@ impl<I: Io> Shell<I> {
             self.reactor.io.turn(Some(Duration::ZERO), &mut completions)?;
         }
         if let Some((held_up, suspended)) = gap {
-            self.step(|shell| shell.reactor.tell(now, Input::Gap { held_up, suspended }));
+            self.step(|shell| shell.reactor.tell(now, Input::ClockJumped { held_up, suspended }));
         }
         for completion in &completions {
             self.step(|shell| shell.complete(now, completion));

@@ -108,6 +108,6 @@ impl<I: Io> Reactor<I> {
             None if ends.are_to_come() => 0,
             None => return,
         };
-        self.tell(self.clock.now(), Input::Unread { worker, bytes });
+        self.tell(self.clock.now(), Input::UnreadMeasured { worker, bytes });
     }
 }

@@ -52,7 +52,7 @@ pub(crate) struct BadLines {
 
 impl BadLines {
     /// Whether it is in the middle of a line that is passed over.
-    pub(crate) fn is_amid(&self) -> bool {
+    pub(crate) fn is_mid_line(&self) -> bool {
         self.line.is_some()
     }
 
@@ -321,7 +321,7 @@ impl Requests {
     fn cost_of_no_message(&self, ctx: &mut Ctx, key: WorkerKey, line: BadLine) -> Cost {
         let (reason, from, now) = (Reason::WorkerStdout, Peer::Worker(key), ctx.time.now());
         let Some(worker) = ctx.workers.get_mut(key) else { return Cost::Nothing };
-        worker.useless_mut().count_line();
+        worker.undeliverable_mut().count_line();
         let is_first = !core::mem::replace(&mut worker.bad_lines_mut().is_known, true);
         if worker.bad_lines_mut().is_flood(now) {
             let text = format!(

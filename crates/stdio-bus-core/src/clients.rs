@@ -24,12 +24,12 @@ use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
 use crate::eviction::idle_deadline;
-use crate::fleet::admission::{lets_in, no_room};
+use crate::fleet::admission::{is_allowed, no_room};
 use crate::fleet::life::stop_worker;
 use crate::fleet::reload::release_gone_pools;
 use crate::fleet::rollout::notice_end_of_work;
 use crate::flow::delivery::release_overdue;
-use crate::graceful_close::{begin_refusing, count_refused, leave_unread, leave_untaken};
+use crate::graceful_close::{begin_refusing, count_refused, report_unread, report_untaken};
 use crate::index::{GroupId, ListenerId, PoolId};
 use crate::peers::{Client, ClientIdentity, McpState, Phase};
 use crate::refusals::send_error;
@@ -65,7 +65,7 @@ impl Bus {
         mcp: Option<(GroupId, Era)>,
     ) -> Option<ClientKey> {
         let stdio = self.ctx.settings.listener(listener).filter(|listener| !listener.is_gone)?.stdio;
-        if self.ctx.shutdown.stops_workers() || !lets_in(&mut self.ctx, listener, &origin) {
+        if self.ctx.shutdown.stops_workers() || !is_allowed(&mut self.ctx, listener, &origin) {
             return None;
         }
         let source = origin.source();
@@ -118,8 +118,8 @@ impl Bus {
             Phase::Open => {
                 client.half_close();
                 let patience = self.ctx.settings.limits.drain_timeout;
-                be_patient(&mut self.ctx, key, patience);
-                self.fleets.queue_mut().judge_source(&self.ctx, key);
+                set_close_deadline(&mut self.ctx, key, patience);
+                self.fleets.queue_mut().throttle_if_abandoned(&self.ctx, key);
                 self.requests.fail_requests_to_client(&mut self.ctx, &mut self.sessions, key, |_, _| true);
                 self.finish_half_closed(key);
             }
@@ -199,7 +199,7 @@ impl Bus {
             self.ctx.stop_waiting(Peer::Client(key));
             self.fleets.queue_mut().stop_awaiting_worker(&mut self.ctx, key);
             if was_open && matches!(why, Reason::ClientClosed | Reason::ClientBroken) {
-                self.fleets.queue_mut().judge_source(&self.ctx, key);
+                self.fleets.queue_mut().throttle_if_abandoned(&self.ctx, key);
             }
             self.detach_client(key);
         }
@@ -335,7 +335,7 @@ impl Bus {
                 let text = "the answer did not arrive within drain_timeout_sec after the end of the client's input";
                 self.fail_requests_of(key, Reason::Timeout, text);
             } else {
-                leave_untaken(&mut self.ctx, key);
+                report_untaken(&mut self.ctx, key);
                 self.close_client(key, Close::Now, Reason::ClientOverdue);
             }
         }
@@ -483,7 +483,7 @@ impl Bus {
         // A client that is not read, because it does not take its errors, is not silent.
         let is_read = !client.end().gate.waits() && !client.end().stream.waits();
         let is_silent = is_read.then(|| {
-            let is_amid_a_line = client.closing().skips_line() || client.end().stream.is_amid();
+            let is_amid_a_line = client.closing().skips_line() || client.end().stream.is_mid_line();
             let may_last = is_amid_a_line || client.closing().awaits_workers() && self.ctx.shutdown.has_workers();
             client.received_at().max(client.closing().since()).after(if may_last { LONGEST } else { SILENCE })
         });
@@ -493,7 +493,7 @@ impl Bus {
         if due > self.ctx.time.now() {
             return Some(due);
         }
-        leave_unread(&mut self.ctx, key);
+        report_unread(&mut self.ctx, key);
         self.close_client(key, Close::Flush, Reason::ClientClosed);
         None
     }
@@ -591,11 +591,11 @@ pub(super) fn check_flushed(ctx: &mut Ctx, key: ClientKey) {
 fn await_flushed(ctx: &mut Ctx, key: ClientKey) {
     let has_more = ctx.clients.get(key).is_some_and(|client| client.end().output.queued() > 0);
     let patience = if has_more { ctx.settings.limits.drain_timeout } else { LINGER };
-    be_patient(ctx, key, patience.max(LINGER));
+    set_close_deadline(ctx, key, patience.max(LINGER));
 }
 
 /// Whatever a client waits for, or is waited for, times out after `patience` from now.
-fn be_patient(ctx: &mut Ctx, key: ClientKey, patience: Duration) {
+fn set_close_deadline(ctx: &mut Ctx, key: ClientKey, patience: Duration) {
     let deadline = ctx.time.now().after(patience);
     if let Some(client) = ctx.clients.get_mut(key) {
         client.closing_mut().set_deadline(Some(deadline));

@@ -345,7 +345,7 @@ fn idle_since(admission: &Admission, ctx: &Ctx, client: &Client) -> Option<(Mome
         let has_most = admission.has_most(ctx, client.identity().source_use);
         return has_most.then(|| (active_at, active_at.after(IDLE)));
     }
-    let due = match client.end().stream.is_amid() {
+    let due = match client.end().stream.is_mid_line() {
         false => client.identity().opened.after(FIRST_LINE),
         // Its first line may be long and still in progress; but it may not trickle in byte by byte forever.
         true => active_at.after(FIRST_LINE).min(client.identity().opened.after(WHOLE_LINE)),
@@ -377,7 +377,7 @@ pub(super) fn has_detached_session(ctx: &Ctx) -> bool {
 /// The session that has to give up its worker of a pool is closed at the end of this call, if one has been without a
 /// connection for long enough. Returns whether one is.
 pub(super) fn evict_detached(ctx: &mut Ctx, fleet: FleetId, asker: Source) -> bool {
-    let found = first_to_give_up(ctx, fleet, Some(asker));
+    let found = eviction_victim(ctx, fleet, Some(asker));
     let Some((since, client)) = found.filter(|(since, _)| since.after(DETACHED) <= ctx.time.now()) else {
         return false;
     };
@@ -388,7 +388,7 @@ pub(super) fn evict_detached(ctx: &mut Ctx, fleet: FleetId, asker: Source) -> bo
 
 /// The session that has to give up its worker of a pool for a client of this source, or of any, and since when it has
 /// had the worker, but no connection. One that has just got it may have a request that has waited for it.
-fn first_to_give_up(ctx: &Ctx, fleet: FleetId, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
+fn eviction_victim(ctx: &Ctx, fleet: FleetId, asker: Option<Source>) -> Option<(Moment, ClientKey)> {
     let workers = || ctx.workers.iter().filter(|(_, worker)| worker.fleet() == fleet);
     let owners = || workers().filter_map(|(_, it)| Some((it.owner()?, it.claim().since())));
     let sources = owners().filter_map(|(owner, _)| Some(ctx.clients.identity(owner)?.origin.source()));
@@ -412,7 +412,7 @@ fn first_to_give_up(ctx: &Ctx, fleet: FleetId, asker: Option<Source>) -> Option<
 
 /// When a session gives up its worker of a pool at the earliest, if one can: for a client of this source, or of any.
 pub(super) fn gives_up_at(ctx: &Ctx, fleet: FleetId, asker: Option<Source>) -> Option<Moment> {
-    Some(first_to_give_up(ctx, fleet, asker)?.0.after(DETACHED))
+    Some(eviction_victim(ctx, fleet, asker)?.0.after(DETACHED))
 }
 
 /// The clients that hold memory, in the order in which they are closed, and how much is freed with those already

@@ -41,7 +41,7 @@ pub(crate) fn count_refused(ctx: &mut Ctx, key: ClientKey, bytes: usize) {
 }
 
 /// Reports input of a client that is neither answered nor refused, since it takes no answers.
-pub(super) fn leave_unread(ctx: &mut Ctx, key: ClientKey) {
+pub(super) fn report_unread(ctx: &mut Ctx, key: ClientKey) {
     let waiting = ctx.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
     if waiting > 0 {
         ctx.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
@@ -51,7 +51,7 @@ pub(super) fn leave_unread(ctx: &mut Ctx, key: ClientKey) {
 }
 
 /// The end of what a client is to get is lost with its connection.
-pub(super) fn leave_untaken(ctx: &mut Ctx, key: ClientKey) {
+pub(super) fn report_untaken(ctx: &mut Ctx, key: ClientKey) {
     let unsent = ctx.endpoint(key.into()).map_or(0, |end| end.output.queued());
     if unsent > 0 {
         ctx.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {

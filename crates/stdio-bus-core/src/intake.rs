@@ -93,7 +93,7 @@ impl Intake {
 
     /// A worker's bytes were received. If too much of its output is for nobody, it is not read for a moment.
     #[cold]
-    fn charge_useless(&self, ctx: &mut Ctx, key: WorkerKey, mut received: Received) -> Received {
+    fn charge_undeliverable(&self, ctx: &mut Ctx, key: WorkerKey, mut received: Received) -> Received {
         let lines = &self.batch;
         let blank = match received.consumed {
             consumed if lines.is_empty() => consumed,
@@ -103,8 +103,8 @@ impl Intake {
         };
         let found = lines.len();
         let worker = ctx.workers.get(key).filter(|worker| !worker.process().is_drained());
-        if worker.is_some_and(|worker| blank > 0 || worker.useless().has_any()) {
-            ctx.pause_useless(key, blank, found, &mut received);
+        if worker.is_some_and(|worker| blank > 0 || worker.undeliverable().has_any()) {
+            ctx.pause_for_undeliverable(key, blank, found, &mut received);
         }
         received
     }
@@ -144,7 +144,7 @@ fn bytes_of(lines: &[Line]) -> usize {
 #[inline(always)]
 fn take_lines(end: &mut Endpoint, now: Moment, lines: &[Line]) {
     if !lines.is_empty() {
-        end.stream.speak(now);
+        end.stream.note_lines(now);
         end.traffic.lines_in += lines.len() as u64;
         end.traffic.bytes_in += bytes_of(lines) as u64;
     }
@@ -267,10 +267,10 @@ impl Bus {
         if !worker.end().gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
-        if worker.bad_lines().is_amid() {
+        if worker.bad_lines().is_mid_line() {
             self.intake.batch.clear();
             let received = self.receive_stray(key, window);
-            return self.intake.charge_useless(&mut self.ctx, key, received);
+            return self.intake.charge_undeliverable(&mut self.ctx, key, received);
         }
         let found = worker.end_mut().stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
@@ -286,16 +286,16 @@ impl Bus {
             });
             self.ctx.out.stats().worker_side.lines_in += lines as u64;
             if let Some(received) = self.intake.finish(worker.end_mut(), now, bytes, found, lines, limit) {
-                let may_be_useless = worker.useless().is_suspected(lines, received.consumed);
+                let may_be_useless = worker.undeliverable().is_suspected(lines, received.consumed);
                 return if may_be_useless {
-                    self.intake.charge_useless(&mut self.ctx, key, received)
+                    self.intake.charge_undeliverable(&mut self.ctx, key, received)
                 } else {
                     received
                 };
             }
         }
         let received = self.route_lines(key.into(), window, found, lines);
-        self.intake.charge_useless(&mut self.ctx, key, received)
+        self.intake.charge_undeliverable(&mut self.ctx, key, received)
     }
 
     /// Whether lines may take the fast path, which checks neither the shutdown nor pauses.
@@ -569,7 +569,7 @@ impl FastPath<'_> {
         let (token, progress) = (line.get(line.id), line.meta.progress);
         let Spelled { id, is_plain, is_escaped } = Spelled::parse(token).ok()?;
         // Clients use the id as progress token.
-        let is_unusual = !worker.end().cold.doubts_nothing()
+        let is_unusual = !worker.end().cold.accepts_any_id()
             || self.settings.routing.id_collision == IdCollision::Always
             || progress.is_some() && (self.requests.has_other_tokens() || line.get(progress) != token)
             || !is_plain;

@@ -211,7 +211,7 @@ impl Bus {
             Input::Spawned { worker, pid } => self.on_spawned(worker, pid),
             Input::SpawnFailed { worker, why, fault } => self.on_spawn_failed(worker, &why, fault),
             Input::Exited { worker, exit } => self.on_exited(worker, exit),
-            Input::Ended { peer, partial } => {
+            Input::InputEnded { peer, partial } => {
                 if partial > 0 {
                     self.ctx.report(Reason::PartialLine, Some(peer), || {
                         format!("{partial} bytes of an unfinished line were dropped at the end of the input")
@@ -225,26 +225,26 @@ impl Bus {
                     }
                 }
             }
-            Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(client, &why),
-            Input::Broken { peer: Peer::Worker(worker), .. } => self.step(worker, WorkerEvent::StdinBroken),
+            Input::OutputBroken { peer: Peer::Client(client), why } => self.on_client_broken(client, &why),
+            Input::OutputBroken { peer: Peer::Worker(worker), .. } => self.step(worker, WorkerEvent::StdinBroken),
             Input::Sent { peer, bytes } => self.ctx.on_sent(peer, bytes),
-            Input::Unread { worker, bytes } => self.ctx.on_unread(worker, bytes),
-            Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),
-            Input::Refused { client, held } => self.on_memory_refused(client, &held),
-            Input::Stranger { place, reason, text } => {
+            Input::UnreadMeasured { worker, bytes } => self.ctx.on_unread(worker, bytes),
+            Input::MemoryMeasured { used, held, waiting } => self.on_memory(used, &held, &waiting),
+            Input::MemoryRefused { client, held } => self.on_memory_refused(client, &held),
+            Input::ConnectionRejected { place, reason, text } => {
                 self.ctx.emit_report(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text) });
             }
-            Input::SendsNoMore(client) => self.fleets.queue_mut().on_sends_no_more(&mut self.ctx, client),
-            Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),
+            Input::InputStopped(client) => self.fleets.queue_mut().on_sends_no_more(&mut self.ctx, client),
+            Input::ClientLeft(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),
             Input::BinaryIgnored(client) => self.ctx.report(Reason::BinaryIgnored, Some(Peer::Client(client)), || {
                 "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
             }),
-            Input::Faulty { client, why, is_too_long } => {
+            Input::FramingViolated { client, why, is_too_long } => {
                 let reason = if is_too_long { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
                 self.fail_requests_of(client, Reason::RequestDiscarded, clients::CLOSED_BEFORE);
                 self.end_client(client, reason, || format!("a client is closed: {why}"));
             }
-            Input::Closed(client) => self.on_client_closed(client),
+            Input::ClientClosed(client) => self.on_client_closed(client),
             Input::CloseClient(client) => self.on_close_client(client),
             Input::EndClient { client, why } => self.end_client(client, why, || why.help().into()),
             Input::Detached { client, is_detached } => on_detached(&mut self.ctx, client, is_detached),
@@ -265,10 +265,10 @@ impl Bus {
             Input::PauseListener { listener, is_paused } => {
                 self.fleets.pause_listener(&mut self.ctx, listener, is_paused)
             }
-            Input::Grown { worker, mib } => self.fleets.pools_mut().recycle(&mut self.ctx, worker, RecycleReason::Memory(mib)),
-            Input::WorkersMemory { mib } => self.fleets.weigh(&mut self.ctx, &self.sessions, &self.tasks, mib),
-            Input::Gap { held_up, suspended } => self.ctx.on_gap(held_up, suspended),
-            Input::ConnectionWaits => self.on_connection_waits(),
+            Input::WorkerMemoryGrew { worker, mib } => self.fleets.pools_mut().recycle(&mut self.ctx, worker, RecycleReason::Memory(mib)),
+            Input::WorkersMemoryMeasured { mib } => self.fleets.note_memory(&mut self.ctx, &self.sessions, &self.tasks, mib),
+            Input::ClockJumped { held_up, suspended } => self.ctx.on_gap(held_up, suspended),
+            Input::ConnectionQueued => self.on_connection_waits(),
             Input::Drain => self.on_drain(),
             Input::Shutdown => self.on_shutdown(),
             Input::Tick => self.on_tick(),
@@ -294,7 +294,7 @@ impl Bus {
         self.end_evicted();
         self.fleets.pools_mut().note_wakes(&self.ctx);
         while self.ctx.workers_changed {
-            self.fleets.go_on_replacing(&mut self.ctx, &self.sessions, &self.tasks);
+            self.fleets.continue_rollouts(&mut self.ctx, &self.sessions, &self.tasks);
             update_listeners(&mut self.fleets, &mut self.ctx);
             self.end_evicted();
         }

@@ -40,13 +40,13 @@ pub enum Input {
         exit: Exit,
     },
     /// A peer will send nothing more, and everything it sent was passed to `receive`.
-    Ended {
+    InputEnded {
         peer: Peer,
         /// Bytes of a line that never got its newline.
         partial: usize,
     },
-    /// Writes to a peer fail: reset, broken pipe. For a worker, [`Input::Unread`] comes just before.
-    Broken {
+    /// Writes to a peer fail: reset, broken pipe. For a worker, [`Input::UnreadMeasured`] comes just before.
+    OutputBroken {
         peer: Peer,
         /// Why, for people.
         why: String,
@@ -58,13 +58,13 @@ pub enum Input {
         bytes: usize,
     },
     /// The answer to [`Effect::Probe`].
-    Unread {
+    UnreadMeasured {
         worker: WorkerKey,
         /// Bytes that were written to its stdin and that it has not read yet.
         bytes: usize,
     },
     /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or that is over.
-    Memory {
+    MemoryMeasured {
         /// Bytes of all blocks in use.
         used: usize,
         /// How many bytes each peer holds; empty once fewer than three quarters are in use.
@@ -73,14 +73,14 @@ pub enum Input {
         waiting: Vec<Peer>,
     },
     /// The system has refused memory.
-    Refused {
+    MemoryRefused {
         /// The client whose bytes could not be kept or queued, and are lost; none if nothing is lost.
         client: Option<ClientKey>,
         /// How many bytes each peer holds; with a client, at most that one.
         held: Vec<(Peer, usize)>,
     },
     /// A connection was rejected before it became a client, or a request that belongs to none.
-    Stranger {
+    ConnectionRejected {
         /// Where it came from.
         place: Place,
         /// [`Reason::ProxyHeader`], [`Reason::HandshakeRefused`], or a closer one.
@@ -89,13 +89,13 @@ pub enum Input {
         text: String,
     },
     /// A client that is paused will send nothing more than it has sent: it may have left, or wait for answers.
-    SendsNoMore(ClientKey),
+    InputStopped(ClientKey),
     /// A client has announced that it leaves: it reads and sends nothing more.
-    Left(ClientKey),
+    ClientLeft(ClientKey),
     /// A client has sent a binary message, which is not passed to the core; later ones are not reported.
     BinaryIgnored(ClientKey),
     /// A client's input violates the framing: nothing after it can be read.
-    Faulty {
+    FramingViolated {
         client: ClientKey,
         /// What is wrong, for people.
         why: String,
@@ -103,7 +103,7 @@ pub enum Input {
         is_too_long: bool,
     },
     /// A client's descriptor is closed, and no operation of it is pending in the kernel.
-    Closed(ClientKey),
+    ClientClosed(ClientKey),
     /// The operator closes a client's connection.
     CloseClient(ClientKey),
     /// The listener that a client came through ends it: its session has ended.
@@ -142,25 +142,25 @@ pub enum Input {
     /// The operator pauses a listener, which takes no new clients, or resumes it.
     PauseListener { listener: ListenerId, is_paused: bool },
     /// The processes of a worker hold this many MiB, more than allowed.
-    Grown {
+    WorkerMemoryGrew {
         worker: WorkerKey,
         /// Number of MiB.
         mib: u64,
     },
     /// The processes of all workers together hold memory.
-    WorkersMemory {
+    WorkersMemoryMeasured {
         /// Number of MiB.
         mib: u64,
     },
     /// The daemon did not run for a while; to be passed before any other input of the same moment.
-    Gap {
+    ClockJumped {
         /// How long it was stopped, or got no CPU; this is part of the time that has passed.
         held_up: Duration,
         /// How long the machine was suspended; the caller's clock has stood still.
         suspended: Duration,
     },
     /// While accept is paused ([`Effect::PauseAccept`]) a connection waits for a slot.
-    ConnectionWaits,
+    ConnectionQueued,
     /// The operator starts a drain. A repetition has no effect.
     Drain,
     /// SIGTERM or SIGINT. The second one drops pending requests.
@@ -244,11 +244,11 @@ pub enum Effect {
         worker: WorkerKey,
         signal: Signal,
     },
-    /// Find out how much of its stdin a worker has not read; answer with [`Input::Unread`].
+    /// Find out how much of its stdin a worker has not read; answer with [`Input::UnreadMeasured`].
     Probe(WorkerKey),
     /// Forget a worker: cancel its pending operations and close its descriptors. Its key is dead.
     Release(WorkerKey),
-    /// Close a client connection; answer with [`Input::Closed`], except for [`Close::Refuse`].
+    /// Close a client connection; answer with [`Input::ClientClosed`], except for [`Close::Refuse`].
     Close {
         client: ClientKey,
         /// Whether queued bytes may go first.

@@ -120,7 +120,7 @@ impl Bus {
         let began = self.ctx.time.now();
         let Some(worker) = self.ctx.workers.get_mut(key) else { return Flow::Over };
         worker.bad_lines_mut().begin(began, is_too_long);
-        match self.go_on_passing_over(key, &window.data()[line..]) {
+        match self.continue_bad_line(key, &window.data()[line..]) {
             Some(length) => Flow::PassedOver { to: line + length, has_more: true },
             None => Flow::Over,
         }
@@ -130,7 +130,7 @@ impl Bus {
     #[cold]
     pub(super) fn receive_stray(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
-        let consumed = self.go_on_passing_over(key, window.data());
+        let consumed = self.continue_bad_line(key, window.data());
         let Some(worker) = self.ctx.workers.get_mut(key) else { return Received { consumed: bytes, next: Next::Wait } };
         match consumed {
             Some(consumed) => worker.end_mut().stream.pass_over(bytes, consumed, true),
@@ -139,10 +139,10 @@ impl Bus {
     }
 
     /// Takes bytes of a line that is passed over. Returns how many, or none if the worker is stopped because of them.
-    fn go_on_passing_over(&mut self, key: WorkerKey, bytes: &[u8]) -> Option<usize> {
+    fn continue_bad_line(&mut self, key: WorkerKey, bytes: &[u8]) -> Option<usize> {
         let worker = self.ctx.workers.get_mut(key)?;
         let passed = worker.bad_lines_mut().pass(self.ctx.time.now(), &self.ctx.settings.limits, bytes);
-        worker.useless_mut().pass(passed.length_of(bytes));
+        worker.undeliverable_mut().pass(passed.length_of(bytes));
         let (length, line) = match passed {
             Passed::GoesOn => return Some(bytes.len()),
             Passed::Ended(length, line) => (length, line),
@@ -294,7 +294,7 @@ pub(super) fn report_line(ctx: &mut Ctx, reason: Reason, from: Peer, line: Parse
     if let Peer::Worker(worker) = from
         && let Some(worker) = ctx.workers.get_mut(worker)
     {
-        worker.useless_mut().count_line();
+        worker.undeliverable_mut().count_line();
     }
     report_with_id(ctx, reason, from, line, text);
 }

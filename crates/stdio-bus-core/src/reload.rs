@@ -34,7 +34,7 @@ impl Bus {
         // Lines that wait may have another destination.
         self.ctx.workers.keys().into_iter().for_each(|worker| self.ctx.release_waiters(worker.into()));
         wake_all(self.fleets.pools(), &mut self.ctx, &mut self.sessions);
-        self.fleets.pools_mut().roll_soon(&mut self.ctx);
+        self.fleets.pools_mut().roll_out_soon(&mut self.ctx);
         self.effects()
     }
 

@@ -16,7 +16,7 @@ use super::timers::Timer;
 use super::{Bus, closing};
 use crate::ctx::Ctx;
 use crate::fleet::life::{kill_workers, stop_worker};
-use crate::graceful_close::{leave_unread, leave_untaken};
+use crate::graceful_close::{report_unread, report_untaken};
 use crate::peers::{Client, Phase};
 use crate::requests::Request;
 use crate::session::table::Sessions;
@@ -212,8 +212,8 @@ impl Bus {
             Stage::Flushing if over => {
                 self.ctx.shutdown.deadline = Moment::NEVER;
                 for client in self.ctx.clients.keys() {
-                    leave_unread(&mut self.ctx, client);
-                    leave_untaken(&mut self.ctx, client);
+                    report_unread(&mut self.ctx, client);
+                    report_untaken(&mut self.ctx, client);
                     self.close_client(client, Close::Now, Reason::ShuttingDown);
                 }
             }
@@ -281,7 +281,7 @@ impl Bus {
             let end = client.end();
             let silent_at = client.active_at().max(self.ctx.shutdown.quiesces_from).after(grace);
             // In the middle of a line, or with output to take, it is not done.
-            let is_busy = end.stream.is_amid() || end.output.queued() > 0 || !end.gate.is_open();
+            let is_busy = end.stream.is_mid_line() || end.output.queued() > 0 || !end.gate.is_open();
             match is_busy {
                 true => self.ctx.timers.arm(Timer::Drain, self.ctx.time.now().after(grace.max(closing::SILENCE))),
                 false if silent_at > self.ctx.time.now() => self.ctx.timers.arm(Timer::Drain, silent_at),

@@ -116,14 +116,14 @@ impl Crowd {
                 }
                 Effect::Probe(worker) => {
                     let bytes = self.wire(Peer::Worker(worker)).pipe.len();
-                    news.push(Input::Unread { worker, bytes });
+                    news.push(Input::UnreadMeasured { worker, bytes });
                 }
                 Effect::Close { client, how: Close::Refuse, .. } => self.wire(Peer::Client(client)).paused = false,
                 Effect::Close { client, how, .. } => {
                     let wire = self.wire(Peer::Client(client));
                     let first = !std::mem::replace(&mut wire.gone, true);
                     if how == Close::Now && first {
-                        news.push(Input::Closed(client));
+                        news.push(Input::ClientClosed(client));
                     }
                 }
                 Effect::PauseAccept => self.accepts = false,
@@ -144,7 +144,7 @@ impl Crowd {
 
     /// Breaks a client's connection.
     pub(super) fn breaks(&mut self, peer: Peer) {
-        self.handle(Input::Broken { peer, why: "reset by peer".into() });
+        self.handle(Input::OutputBroken { peer, why: "reset by peer".into() });
     }
 
     /// From now on a peer accepts no bytes.

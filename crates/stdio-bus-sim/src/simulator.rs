@@ -268,7 +268,7 @@ impl World {
             if (step + 1).is_multiple_of(GAPS) && !self.journal.is_summed_up() {
                 let gaps = [pause, Duration::ZERO, pause];
                 let (held_up, suspended) = (gaps[step / GAPS % 3], gaps[(step / GAPS + 1) % 3]);
-                self.handle("it did not run", None, Input::Gap { held_up, suspended });
+                self.handle("it did not run", None, Input::ClockJumped { held_up, suspended });
                 self.model.stood_still(self.now);
             }
             self.tick_if_due();

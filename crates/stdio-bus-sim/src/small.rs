@@ -194,7 +194,7 @@ pub(crate) trait SmallWorld {
         }
         for (peer, bytes) in after.sent {
             match (peer, bytes) {
-                (Peer::Worker(worker), 0) => self.handle(Input::Unread { worker, bytes: 0 }),
+                (Peer::Worker(worker), 0) => self.handle(Input::UnreadMeasured { worker, bytes: 0 }),
                 _ => self.handle(Input::Sent { peer, bytes }),
             }
         }

@@ -137,7 +137,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| Value::from(it.pool(at).is_asleep);
     gauge "stdio_bus_pool_replacement_stopped" of Pools:
         "1 if a replacement stopped since new workers kept ending.";
-        One |it, at| Value::from(u64::from(it.view.bus.view().roll_failure(at).is_some()));
+        One |it, at| Value::from(u64::from(it.view.bus.view().rollout_failure(at).is_some()));
     gauge "stdio_bus_clients" of Listeners: "Connected clients.";
         One |it, at| Value::from(it.gathered.clients.get(at).copied().unwrap_or_default());
     gauge "stdio_bus_client_slots_free" of All: "Clients that could still connect.";

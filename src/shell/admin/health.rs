@@ -17,7 +17,7 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
     };
     let (status, what) = match readiness {
         Readiness::Ready => {
-            let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.view().roll_failure(pool));
+            let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.view().rollout_failure(pool));
             let asleep = request.parameter("pool").filter(|id| is_asleep(view, id)).map(|_| "the pool is asleep");
             // Clients are served, but an operator should look at these.
             let all: Vec<_> = std::iter::once("ready").chain(asleep).chain(failures).collect();

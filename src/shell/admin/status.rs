@@ -33,7 +33,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         Readiness::Paused(_) => "paused",
         Readiness::Draining => "draining",
     };
-    let failure = || (0..view.workers.pools.len()).find_map(|pool| view.bus.view().roll_failure(pool));
+    let failure = || (0..view.workers.pools.len()).find_map(|pool| view.bus.view().rollout_failure(pool));
     let why = if readiness.is_ready() { failure() } else { readiness.reason() };
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),

@@ -294,7 +294,7 @@ impl<I: Io> Reactor<I> {
             _ => (Reason::HandshakeRefused, "a WebSocket is refused"),
         };
         let text = format!("{what}: on {} {why}", self.listeners.acceptors[connection.acceptor].address);
-        self.tell(now, Input::Stranger { place: connection.origin.place, reason, text });
+        self.tell(now, Input::ConnectionRejected { place: connection.origin.place, reason, text });
         self.leave_http(now, slot);
     }
 
@@ -307,7 +307,7 @@ impl<I: Io> Reactor<I> {
         connection.outgoing.queue().extend_from_slice(refusal.to_string().as_bytes());
         let (place, address) = (connection.origin.place, &self.listeners.acceptors[connection.acceptor].address);
         let text = format!("a WebSocket is refused: on {address} {} ({})", fault.why, fault.status.code());
-        self.tell(now, Input::Stranger { place, reason, text });
+        self.tell(now, Input::ConnectionRejected { place, reason, text });
         self.begin_http_answer(now, slot);
     }
 }

@@ -147,7 +147,7 @@ impl<I: Io> Reactor<I> {
         let Some(client) = self.connections[AsHttp(slot)].member.take() else { return };
         let Some(member) = self.http.members.get(client) else { return };
         if member.role.kept().only_connection() == Some(slot) {
-            self.tell(self.clock.now(), Input::Left(client));
+            self.tell(self.clock.now(), Input::ClientLeft(client));
         }
     }
 
@@ -186,7 +186,7 @@ impl<I: Io> Reactor<I> {
         }
         self.tell(now, Input::Sent { peer, bytes });
         if self.http.members.get(client).is_some_and(|member| member.is_flushing) {
-            self.tell(now, Input::Ended { peer, partial: 0 });
+            self.tell(now, Input::InputEnded { peer, partial: 0 });
         }
     }
 }

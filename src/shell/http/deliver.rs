@@ -445,7 +445,7 @@ impl<I: Io> Reactor<I> {
                     self.lose_member(now, connection, client, &[], &[], &faults);
                 }
                 self.flush_by_role(now, client);
-                self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
+                self.tell(now, Input::InputEnded { peer: Peer::Client(client), partial: 0 });
             }
             Close::Now => self.remove_member(now, client),
         }
@@ -471,7 +471,7 @@ impl<I: Io> Reactor<I> {
         }
         let lost = member.forget();
         self.count_lost_events(client, lost);
-        self.tell(now, Input::Closed(client));
+        self.tell(now, Input::ClientClosed(client));
     }
 
     /// What is told of a message that no worker has got, since its client is gone: of a request, and of another one. A

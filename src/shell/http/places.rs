@@ -125,7 +125,7 @@ impl<I: Io> Shell<I> {
                 let (place, protocol) = (connection.origin.place, self.reactor.protocol(slot).name());
                 let text =
                     format!("a connection for {protocol} is closed before its request was complete: {}", fault.why);
-                self.reactor.tell(now, Input::Stranger { place, reason: fault.reason(), text });
+                self.reactor.tell(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
                 self.reactor.leave_http(now, slot);
             }
             State::Parked => {
@@ -172,11 +172,11 @@ impl<I: Io> Shell<I> {
         let place = reactor.connections[AsHttp(slot)].origin.place;
         let protocol = reactor.protocol(slot).name();
         let text = format!("a request for {protocol} is given up: {} ({})", fault.why, fault.status.code());
-        reactor.tell(now, Input::Stranger { place, reason: fault.reason(), text });
+        reactor.tell(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
         reactor.fail_exchange(now, slot, &fault, &ids);
         reactor.tell_sent(now, client, owed);
         if has_left {
-            return reactor.tell(now, Input::Left(client));
+            return reactor.tell(now, Input::ClientLeft(client));
         }
         for id in ids {
             let line = cancellation(Dialect::Mcp, &id, "there is no room for it");

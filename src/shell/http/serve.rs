@@ -447,7 +447,7 @@ impl<I: Io> Reactor<I> {
         let place = self.connections[AsHttp(slot)].origin.place;
         let protocol = self.protocol(slot).name();
         let text = format!("a request for {protocol} is refused: {} ({})", fault.why, fault.status.code());
-        self.tell(now, Input::Stranger { place, reason: fault.reason(), text });
+        self.tell(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
         self.answer_fault(now, slot, fault, id);
     }
 

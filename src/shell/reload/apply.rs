@@ -234,7 +234,7 @@ impl<I: Io> Shell<I> {
         let id = |pool: PoolId| &self.reloads.running.pools[pool.index()].core.id;
         let late = unsettled.iter().map(|pool| format!("pool {:?}: its new command is still starting", id(*pool)));
         let failures: Vec<String> =
-            pools.filter_map(|pool| self.bus.view().roll_failure(pool)).map(str::to_owned).collect();
+            pools.filter_map(|pool| self.bus.view().rollout_failure(pool)).map(str::to_owned).collect();
         let lines: Vec<String> = late.chain(failures.iter().cloned()).collect();
         self.end_reload(if failures.is_empty() { exit::OK } else { exit::FAILURE }, lines);
     }
@@ -269,8 +269,8 @@ impl<I: Io> Shell<I> {
         while let Ok(news) = self.reactor.signals.news.try_recv() {
             match news {
                 News::Prepared(prepared) => self.take_prepared(now, *prepared),
-                News::Measured(mib) => self.reactor.tell(now, Input::WorkersMemory { mib }),
-                News::Grown(worker, mib) => self.reactor.tell(now, Input::Grown { worker, mib }),
+                News::Measured(mib) => self.reactor.tell(now, Input::WorkersMemoryMeasured { mib }),
+                News::Grown(worker, mib) => self.reactor.tell(now, Input::WorkerMemoryGrew { worker, mib }),
                 News::StateWritten(result) => self.reactor.lasting.written(now, &result),
                 News::Tokens(list, owner, content) => self.take_token_file(now, list, owner, content),
             }

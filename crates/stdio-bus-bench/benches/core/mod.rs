@@ -109,7 +109,7 @@ impl Core {
         let (now, worker) = (Moment(self.now), self.workers[0]);
         let bytes = std::mem::take(&mut self.unread);
         self.bus.handle(now, Input::Sent { peer: Peer::Worker(worker), bytes }).for_each(drop);
-        self.bus.handle(now, Input::Unread { worker, bytes: 0 }).for_each(drop);
+        self.bus.handle(now, Input::UnreadMeasured { worker, bytes: 0 }).for_each(drop);
     }
 
     /// Passes a window to the core, and each effect to `take`. Returns how many bytes were consumed.

@@ -243,7 +243,7 @@ impl TurnedAway {
 
 impl Entry {
     /// Whether this may be the peer of a connection. A client that comes through a proxy is somewhere else.
-    fn lets_connect(&self, place: Place) -> bool {
+    fn allows_connection(&self, place: Place) -> bool {
         match (place, &self.peer_uids) {
             (Place::Process { user, .. }, Some(users)) => users.contains(&user),
             (_, Some(_)) => false,
@@ -252,8 +252,8 @@ impl Entry {
     }
 
     /// Whether this client is allowed, and the key that forbids it if not.
-    fn lets_in(&self, origin: &Origin) -> Result<(), &'static str> {
-        if !self.lets_connect(origin.via.as_deref().copied().unwrap_or(origin.place)) {
+    fn allows(&self, origin: &Origin) -> Result<(), &'static str> {
+        if !self.allows_connection(origin.via.as_deref().copied().unwrap_or(origin.place)) {
             return Err("listeners[].peer_uids");
         }
         let Some(networks) = self.allow.as_ref().filter(|_| !origin.is_proxy) else { return Ok(()) };
@@ -309,8 +309,8 @@ impl Admission {
 }
 
 /// Whether a client is allowed. If not, that is reported.
-pub(crate) fn lets_in(ctx: &mut Ctx, listener: ListenerId, origin: &Origin) -> bool {
-    let Err(key) = ctx.settings.listeners[listener].entry.lets_in(origin) else { return true };
+pub(crate) fn is_allowed(ctx: &mut Ctx, listener: ListenerId, origin: &Origin) -> bool {
+    let Err(key) = ctx.settings.listeners[listener].entry.allows(origin) else { return true };
     ctx.emit_report(Reason::NotAllowed, || {
         let text = format!("a client is rejected: {} is not in {key}", origin.place);
         let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
@@ -329,7 +329,7 @@ pub(crate) fn may_ask(ctx: &Ctx, listener: ListenerId, origin: &Origin) -> Resul
     if ctx.shutdown.stops_workers() {
         return Err(TurnedAway::Draining);
     }
-    if let Err(key) = settings.entry.lets_in(origin) {
+    if let Err(key) = settings.entry.allows(origin) {
         return Err(TurnedAway::NotAllowed(format!("{} is not in {key}", origin.place)));
     }
     if !ctx.settings.offers_any(listener, origin) {
@@ -341,14 +341,14 @@ pub(crate) fn may_ask(ctx: &Ctx, listener: ListenerId, origin: &Origin) -> Resul
 /// Why the listener with this index takes no more clients from `source`; none if it does.
 pub(crate) fn no_room(ctx: &Ctx, listener: ListenerId, source: Source) -> Option<TurnedAway> {
     let most = ctx.settings.listener(listener)?.max_connections;
-    let let_in = |source| ctx.clients.let_in(Some(listener), source);
+    let admitted = |source| ctx.clients.admitted_count(Some(listener), source);
     // The reason that the client can act upon comes first.
     match (most.per_source, most.total) {
-        (Some(most), _) if let_in(Some(source)) >= most => Some(most_of_source(most)),
-        (_, Some(most)) if let_in(None) >= most => {
+        (Some(most), _) if admitted(Some(source)) >= most => Some(most_of_source(most)),
+        (_, Some(most)) if admitted(None) >= most => {
             let text = format!("this listener takes {} ({KEY}); try again when one has left", connections(most));
             let clients = ctx.clients.iter().map(|(_, client)| client.identity());
-            let here = clients.filter(|client| client.let_in() == Some(listener));
+            let here = clients.filter(|client| client.admitted_by() == Some(listener));
             let shares = Shares::new(most, here.map(|client| (client.origin.source(), 1)), Some(source));
             Some(if shares.is_asker_above_its_share() { TurnedAway::TooMany(text) } else { TurnedAway::NoRoom(text) })
         }
@@ -364,14 +364,15 @@ impl Clients {
 
     /// Number of clients that a listener has admitted, or that are only admitted to be rejected; in total or from
     /// one source.
-    pub(crate) fn let_in(&self, listener: Option<ListenerId>, source: Option<Source>) -> usize {
-        let let_in = self.iter().map(|(_, client)| client.identity()).filter(|client| client.let_in() == listener);
-        let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
+    pub(crate) fn admitted_count(&self, listener: Option<ListenerId>, source: Option<Source>) -> usize {
+        let admitted =
+            self.iter().map(|(_, client)| client.identity()).filter(|client| client.admitted_by() == listener);
+        admitted.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
     }
 
     /// Whether one more rejected client can get an error that says why.
     pub(crate) fn may_explain_refusal(&self) -> bool {
-        self.let_in(None, None) < EXPLAINED_REFUSALS
+        self.admitted_count(None, None) < EXPLAINED_REFUSALS
     }
 }
 
@@ -382,7 +383,7 @@ impl View<'_> {
         let listener = listener.into();
         let Some(listener) = self.bus.ctx.settings.listener(listener) else { return false };
         match &listener.entry.proxy {
-            Some(Proxies::Unix) => listener.entry.lets_connect(place),
+            Some(Proxies::Unix) => listener.entry.allows_connection(place),
             Some(Proxies::Networks(networks)) => place.is_in(networks),
             None => false,
         }
@@ -419,12 +420,14 @@ impl View<'_> {
     pub fn room_of_source(&self, listener: impl Into<ListenerId>, source: Source) -> Option<usize> {
         let listener = listener.into();
         let most = self.bus.ctx.settings.listener(listener)?.max_connections.per_source?;
-        Some(most.saturating_sub(self.bus.ctx.clients.let_in(Some(listener), Some(source))))
+        Some(most.saturating_sub(self.bus.ctx.clients.admitted_count(Some(listener), Some(source))))
     }
 
     /// How many clients a listener may have, if it has that many.
     pub fn full_listener(&self, listener: impl Into<ListenerId>) -> Option<usize> {
         let listener = listener.into();
-        self.max_connections(listener).total.filter(|most| self.bus.ctx.clients.let_in(Some(listener), None) >= *most)
+        self.max_connections(listener)
+            .total
+            .filter(|most| self.bus.ctx.clients.admitted_count(Some(listener), None) >= *most)
     }
 }

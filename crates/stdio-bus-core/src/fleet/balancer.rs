@@ -393,7 +393,7 @@ impl Fleets {
         group: GroupId,
         line: Parsed<'_>,
     ) -> Result<WorkerKey, Refusal> {
-        let group = self.go_elsewhere(ctx, client, group, line).unwrap_or(group);
+        let group = self.move_elsewhere(ctx, client, group, line).unwrap_or(group);
         // No worker is picked or started for a client that uses a denied method or tool.
         if self.balancer.denies_anything
             && let Some(fleet) = self.balancer[group].only_fleet()

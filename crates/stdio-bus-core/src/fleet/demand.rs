@@ -171,7 +171,7 @@ impl Fleets {
         let here = &self.pools[fleet];
         let is_owned = |worker: &Worker| worker.fleet == fleet && worker.owner().is_some() && worker.takes_messages();
         if here.rollout.candidate.is_some()
-            || here.is_rolling(ctx)
+            || here.is_rolling_out(ctx)
             || self.queue.has_any_for(&self.balancer, fleet)
             || ctx.workers.iter().any(|(_, worker)| is_owned(worker))
         {
@@ -183,7 +183,7 @@ impl Fleets {
 
     /// All workers together hold so much memory. Above `max_workers_memory` the pool that has been idle for longest falls
     /// asleep.
-    pub(crate) fn weigh(&mut self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, mib: u64) {
+    pub(crate) fn note_memory(&mut self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks, mib: u64) {
         self.pools.footprint.mib = mib;
         let most = ctx.settings.limits.max_workers_memory.filter(|most| mib > *most);
         let Some(most) = most.filter(|_| !ctx.shutdown.refuses_requests()) else {
@@ -277,7 +277,7 @@ impl Fleet {
     }
 
     /// Whether its command was replaced by another one than this while it was asleep.
-    pub(super) fn has_slept_over(&self, command: u32) -> bool {
+    pub(super) fn was_replaced_asleep(&self, command: u32) -> bool {
         !self.rests() && self.is_asleep && self.settled != command
     }
 

@@ -188,7 +188,7 @@ impl Fleets {
         let instances = ctx.settings.pools[fleet].instances;
         let here = &self.pools[fleet];
         let may_shrink = here.slot_of(key).is_some() && here.growth.more > 0;
-        let is_changing = here.rollout.candidate.is_some() || here.is_rolling(ctx);
+        let is_changing = here.rollout.candidate.is_some() || here.is_rolling_out(ctx);
         // A client may wait for a worker's answer to the `initialize` that the bus has sent again.
         if !may_shrink || is_changing || self.queue.has_any_for(&self.balancer, fleet) {
             return;
@@ -232,7 +232,7 @@ impl Pools {
         here.slots[..kept].iter().all(|slot| !slot.restarts.is_failing())
             && here.slots.get(kept).is_some_and(|slot| slot.may_begin(ctx.time.now()))
             && here.rollout.candidate.is_none()
-            && !here.is_rolling(ctx)
+            && !here.is_rolling_out(ctx)
             && !here.is_asleep()
             && !settings.is_gone
             && !self[fleet.pool].is_paused()

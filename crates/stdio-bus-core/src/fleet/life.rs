@@ -43,7 +43,7 @@ impl Bus {
         self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, WorkerEvent::Spawned);
         ask_era(&mut self.ctx, key);
-        self.fleets.advance_roll(&mut self.ctx, fleet);
+        self.fleets.advance_rollout(&mut self.ctx, fleet);
         // It was being started while the others were killed.
         if self.ctx.shutdown.stage() >= Stage::Killing {
             self.step(key, WorkerEvent::Timer);
@@ -117,7 +117,7 @@ impl Bus {
     pub(crate) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
         self.ctx.report(reason, Some(Peer::Worker(key)), || text.to_owned());
         let Some(worker) = self.ctx.workers.get_mut(key) else { return };
-        worker.process.break_off(reason);
+        worker.process.stop_reading(reason);
         // A worker that has exited was only read to its end, which is reached.
         let has_exited = worker.process.state() == WorkerState::Stopped;
         self.ctx.close_gate(key.into(), Hold::Over);
@@ -267,7 +267,7 @@ impl Bus {
             tick_first_answer(&mut self.ctx, key),
             self.fleets.tick_question(&mut self.ctx, key),
             tick_extra(self.fleets.pools_mut(), &mut self.ctx, &self.tasks, key),
-            self.fleets.pools.tick_tenure(&mut self.ctx, &self.sessions, &self.tasks, key),
+            self.fleets.pools.tick_lifetime(&mut self.ctx, &self.sessions, &self.tasks, key),
             self.fleets.tick_growth(&mut self.ctx, &self.requests, key),
             self.fleets.tick_idle(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
@@ -428,7 +428,7 @@ pub(crate) fn stop_worker(ctx: &mut Ctx, key: WorkerKey) {
 /// also if it was asked to stop before. The error of its request tells the client of the end.
 fn gets_another_worker(ctx: &mut Ctx, owner: ClientKey, key: WorkerKey) -> bool {
     let has_failed = |Worker { process, answering, .. }: &Worker| {
-        (process.has_exited() || process.is_garbled()) && !answering.has_answered()
+        (process.has_exited() || process.is_malformed()) && !answering.has_answered()
     };
     let is_first = ctx.workers.get(key).is_some_and(has_failed) && ctx.clients.phase(owner) == Some(Phase::Open);
     let owner = ctx.clients.get_mut(owner).filter(|owner| is_first && owner.mcp().era.is_none());

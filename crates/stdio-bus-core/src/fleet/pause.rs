@@ -51,7 +51,7 @@ impl Fleets {
 
     /// A client's line is for this group. If it would wait until the group's pool is resumed, and another pool could serve it,
     /// all that names no pool is sent there from now on. Returns where.
-    pub(crate) fn go_elsewhere(
+    pub(crate) fn move_elsewhere(
         &self,
         ctx: &mut Ctx,
         client: ClientKey,
@@ -132,7 +132,7 @@ impl Pools {
         }
         self.retire_worker(ctx, key);
         // It may have been the last one that a new command was to replace.
-        self.roll_soon(ctx);
+        self.roll_out_soon(ctx);
     }
 
     /// The slots of a pool whose workers were taken out are filled again.
@@ -140,7 +140,7 @@ impl Pools {
         for fleet in self.of(pool) {
             self[fleet].put_back();
         }
-        self.roll_soon(ctx);
+        self.roll_out_soon(ctx);
     }
 }
 

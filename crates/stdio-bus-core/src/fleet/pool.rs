@@ -422,12 +422,12 @@ impl Pools {
     }
 
     /// Replacements are checked after this call.
-    pub(crate) fn roll_soon(&mut self, ctx: &mut Ctx) {
+    pub(crate) fn roll_out_soon(&mut self, ctx: &mut Ctx) {
         (self.rolls_due, ctx.workers_changed) = (true, true);
     }
 
     /// Whether replacements are to be checked, which they are now.
-    pub(super) fn take_rolls_due(&mut self) -> bool {
+    pub(super) fn take_rollouts_due(&mut self) -> bool {
         core::mem::take(&mut self.rolls_due)
     }
 
@@ -548,7 +548,7 @@ impl Fleets {
     /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
     /// the other, and after waiting clients (`queue.rs`).
     pub(crate) fn fill_slots(&mut self, ctx: &mut Ctx, fleet: FleetId) {
-        if ctx.shutdown.stops_workers() || self.pools[fleet].is_rolling(ctx) {
+        if ctx.shutdown.stops_workers() || self.pools[fleet].is_rolling_out(ctx) {
             return;
         }
         if let Some(until) = self.pools[fleet].rests_until(ctx.time.now()) {
@@ -619,7 +619,7 @@ impl Fleets {
             }
         }
         if !is_candidate && worker.process.ended_by_itself() {
-            self.pools[worker.fleet].doubt_command(ctx, worker);
+            self.pools[worker.fleet].maybe_roll_back(ctx, worker);
         }
         self.tick_fleet(ctx, worker.fleet);
         // There may be none to wait for any more.
@@ -633,7 +633,7 @@ impl Fleets {
         }
         self.fall_asleep_without_workers(ctx, fleet);
         self.tick_turns_of(ctx, fleet);
-        self.advance_roll(ctx, fleet);
+        self.advance_rollout(ctx, fleet);
         self.fill_slots(ctx, fleet);
         let kept = self.pools[fleet].kept_slots(ctx);
         let empty = self.pools[fleet].slots[..kept].iter().filter(|slot| slot.worker.is_none());

@@ -392,7 +392,7 @@ impl WorkerQueue {
     }
 
     /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source is rate-limited.
-    pub(crate) fn judge_source(&mut self, ctx: &Ctx, key: ClientKey) {
+    pub(crate) fn throttle_if_abandoned(&mut self, ctx: &Ctx, key: ClientKey) {
         let Some(source) = ctx.clients.identity(key).map(|client| client.origin.source()) else { return };
         let claimed = |worker: WorkerKey| {
             let worker = ctx.workers.get(worker).filter(|worker| worker.owner() == Some(key))?;

@@ -150,7 +150,7 @@ impl Workers {
 
 fn listener_serves(fleets: &Fleets, ctx: &Ctx, listener: ListenerId) -> Result<(), Unready> {
     let most = ctx.settings.listeners[listener].max_connections.total;
-    if let Some(most) = most.filter(|most| ctx.clients.let_in(Some(listener), None) >= *most) {
+    if let Some(most) = most.filter(|most| ctx.clients.admitted_count(Some(listener), None) >= *most) {
         return full(format!("all {most} connections of the listener are in use"));
     }
     if fleets.admission.is_paused(listener) {

@@ -97,7 +97,7 @@ impl Pools {
         self[fleet].is_released &= ctx.settings.pools[fleet].is_gone;
         if self[fleet].is_asleep && !ctx.settings.pools[fleet].may_sleep() {
             self[fleet].is_asleep = false;
-            self.roll_soon(ctx);
+            self.roll_out_soon(ctx);
         }
         let slots = ctx.settings.pools[fleet].slots(fleet.era);
         let is = &ctx.settings.pools[fleet];
@@ -112,7 +112,7 @@ impl Pools {
         self[fleet].slots.resize_with(slots, Default::default);
         let has_stopped = self[fleet].rollout.stopped.is_some();
         if has_another_command || is_assigned_otherwise || has_stopped {
-            self.restart_roll(ctx, fleet);
+            self.restart_rollout(ctx, fleet);
         } else {
             self[fleet].give_candidate_a_slot(ctx);
         }
@@ -158,7 +158,7 @@ pub(crate) fn release_gone_pools(fleets: &mut Fleets, ctx: &mut Ctx) {
         if !ctx.settings.pools[fleet].is_gone || is_released || ctx.clients.iter().any(uses) {
             continue;
         }
-        fleets.pools.restart_roll(ctx, fleet);
+        fleets.pools.restart_rollout(ctx, fleet);
         fleets.pools[fleet].is_released = true;
         fleets.pools.retire_those(ctx, fleet, None, |_, _| true);
     }

@@ -76,19 +76,19 @@ impl Rollout {
 impl Fleets {
     /// Continues replacements after the events of this call.
     #[cold]
-    pub(crate) fn go_on_replacing(&mut self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks) {
-        while self.pools.take_rolls_due() {
+    pub(crate) fn continue_rollouts(&mut self, ctx: &mut Ctx, sessions: &Sessions, tasks: &Tasks) {
+        while self.pools.take_rollouts_due() {
             self.pools.all().into_iter().for_each(|fleet| self.tick_fleet(ctx, fleet));
         }
         let leaving = ctx.workers.iter().filter(|(_, worker)| worker.lifetime.is_leaving());
         let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
         for key in leaving {
-            self.pools.tick_tenure(ctx, sessions, tasks, key);
+            self.pools.tick_lifetime(ctx, sessions, tasks, key);
         }
     }
 
     /// Replaces one worker after the other, as far as possible now.
-    pub(super) fn advance_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+    pub(super) fn advance_rollout(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         let now = ctx.time.now();
         let here = &self.pools[fleet];
         if ctx.shutdown.stops_workers() || here.rests() {
@@ -108,7 +108,7 @@ impl Fleets {
             return;
         }
         let Some(slot) = self.pools[fleet].slot_to_renew(ctx) else {
-            self.pools[fleet].end_roll(ctx);
+            self.pools[fleet].end_rollout(ctx);
             return self.fill_slots(ctx, fleet);
         };
         match self.pools[fleet].rollout.due.filter(|due| *due > now) {
@@ -143,7 +143,7 @@ impl Fleets {
         let before = here.slots[slot].worker.replace(candidate);
         pass_idleness_on(ctx, before, candidate);
         before.into_iter().for_each(|before| self.pools.retire_worker(ctx, before));
-        let learned = self.pools.judge_ends(ctx, fleet.pool, generation);
+        let learned = self.pools.conclude_from_exits(ctx, fleet.pool, generation);
         self.follow_era(ctx, learned);
         // A spare has no work yet: no client gets one with the previous command.
         if ctx.settings.pools[fleet].assignment == Assignment::Dedicated
@@ -158,7 +158,7 @@ impl Fleets {
 
 impl Fleet {
     /// Whether the slots of a pool are filled by the rollout: its new command has not settled yet.
-    pub(crate) fn is_rolling(&self, ctx: &Ctx) -> bool {
+    pub(crate) fn is_rolling_out(&self, ctx: &Ctx) -> bool {
         self.settled != ctx.settings.pools[self.id()].generation && self.rollout.stopped.is_none()
     }
 
@@ -215,7 +215,7 @@ impl Fleet {
         (0..self.slots.len()).filter_map(due).min().filter(|_| any).map(|(_, slot)| slot)
     }
 
-    fn stop_roll(&mut self, ctx: &mut Ctx, why: &str) {
+    fn stop_rollout(&mut self, ctx: &mut Ctx, why: &str) {
         let id = &ctx.settings.pools[self.id()].id;
         let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
         self.rollout.stopped = Some(text.clone());
@@ -234,12 +234,12 @@ impl Fleet {
             rollout.failures += 1;
         }
         if rollout.failures == MOST_FAILURES {
-            self.stop_roll(ctx, "in a row ended before they had settled; the old workers stay");
+            self.stop_rollout(ctx, "in a row ended before they had settled; the old workers stay");
         }
     }
 
     /// A worker has ended by itself: its command may be broken after all.
-    pub(crate) fn doubt_command(&mut self, ctx: &mut Ctx, worker: &Worker) {
+    pub(crate) fn maybe_roll_back(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let now = ctx.time.now();
         let newest = ctx.settings.pools[self.id()].generation;
         let is_newest = worker.lifetime.generation() == newest && self.settled == newest;
@@ -257,12 +257,12 @@ impl Fleet {
         if fallback.failures == MOST_FAILURES {
             (self.settled, self.fallback) = (fallback.generation, None);
             self.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
-            self.stop_roll(ctx, "ended without an answer; the previous command is used again");
+            self.stop_rollout(ctx, "ended without an answer; the previous command is used again");
         }
     }
 
     /// No slot needs renewal any more.
-    fn end_roll(&mut self, ctx: &mut Ctx) {
+    fn end_rollout(&mut self, ctx: &mut Ctx) {
         let pool = &ctx.settings.pools[self.id()];
         self.settled = pool.generation;
         if core::mem::take(&mut self.rollout).is_on {
@@ -275,7 +275,7 @@ impl Fleet {
 
 impl Pools {
     /// Checks how long a worker may stay. Returns when to check again.
-    pub(super) fn tick_tenure(
+    pub(super) fn tick_lifetime(
         &mut self,
         ctx: &mut Ctx,
         sessions: &Sessions,
@@ -320,17 +320,17 @@ impl Pools {
     }
 
     /// Restarts a rollout: the reason why it stopped may be fixed.
-    pub(crate) fn restart_roll(&mut self, ctx: &mut Ctx, fleet: FleetId) {
+    pub(crate) fn restart_rollout(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         if let Some((candidate, _)) = core::mem::take(&mut self[fleet].rollout).candidate {
             stop_worker(ctx, candidate);
         }
-        self.roll_soon(ctx);
+        self.roll_out_soon(ctx);
     }
 
     /// A fleet that gets its first workers has seen no reload: it starts them with the command that the fleet of the other
     /// era has settled on. One that is still tried there is tried here as well.
     pub(crate) fn catch_up(&mut self, ctx: &Ctx, fleet: FleetId) {
-        let is_tried = self[fleet.other_era()].is_rolling(ctx);
+        let is_tried = self[fleet.other_era()].is_rolling_out(ctx);
         let [here, other] = self.both_mut(fleet).expect("the pool has a fleet for each era");
         (here.settled, here.fallback) = (other.settled, other.fallback);
         here.rollout = Rollout { stopped: other.rollout.stopped.clone(), ..Rollout::default() };
@@ -347,7 +347,7 @@ impl Pools {
         let here = &mut self[worker.fleet];
         if here.slot_of(key).is_some() {
             here.rollout.stopped = None;
-            self.roll_soon(ctx);
+            self.roll_out_soon(ctx);
         } else if reason == RecycleReason::Operator && !here.rollout.is_candidate(key) {
             self.retire_worker(ctx, key);
         }
@@ -478,7 +478,7 @@ pub(crate) fn check_rollouts(pools: &Pools, ctx: &Ctx) {
         let rests = fleet.rests() || ctx.shutdown.stops_workers();
         let has_any = fleet.slots.iter().any(|slot| slot.worker.is_some());
         assert!(
-            is_in_progress || rests || has_any || !fleet.is_rolling(ctx),
+            is_in_progress || rests || has_any || !fleet.is_rolling_out(ctx),
             "it waits for a command that nobody tries"
         );
         let Some((key, slot)) = fleet.rollout.candidate else { continue };
@@ -504,7 +504,7 @@ impl<'a> View<'a> {
     }
 
     /// Why the workers of a configured pool are not those of its newest command, if that has failed.
-    pub fn roll_failure(&self, pool: impl Into<PoolId>) -> Option<&'a str> {
+    pub fn rollout_failure(&self, pool: impl Into<PoolId>) -> Option<&'a str> {
         let pool = pool.into();
         let pools = &self.bus.fleets.pools;
         pools.of(pool).find_map(|fleet| pools[fleet].rollout.stopped.as_deref())
@@ -524,7 +524,7 @@ impl<'a> View<'a> {
         let pool = pool.into();
         let fleets = &self.bus.fleets;
         let is_unsettled =
-            |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.pools[fleet].is_rolling(&self.bus.ctx);
+            |fleet: FleetId| !fleets.pools[fleet].rests() && fleets.pools[fleet].is_rolling_out(&self.bus.ctx);
         fleets.pools.of(pool).any(is_unsettled)
     }
 }

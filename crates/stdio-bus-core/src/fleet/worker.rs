@@ -12,7 +12,7 @@ use crate::bad_output::BadLines;
 use crate::fleet::eras::discovery::ProbeState;
 use crate::fleet::eras::greeting::Greeting;
 use crate::flow::stall::StallBudget;
-use crate::flow::waste::Useless;
+use crate::flow::waste::Undeliverable;
 use crate::flow::window::SendWindow;
 use crate::index::FleetId;
 use crate::peer::{ClientKey, Moment};
@@ -125,7 +125,7 @@ pub(crate) struct Process {
     /// Why it is replaced while others need it: its own fault, or the operator's wish.
     cause: Option<Reason>,
     /// It has written a line that is no message, or is too long, and is not read any more.
-    is_garbled: bool,
+    is_malformed: bool,
     /// Its id; 0 until its start is answered.
     pid: u32,
     /// When it was started.
@@ -270,14 +270,14 @@ impl Process {
     }
 
     /// Whether it has written a line that is no message, or is too long, and is not read any more.
-    pub(crate) fn is_garbled(&self) -> bool {
-        self.is_garbled
+    pub(crate) fn is_malformed(&self) -> bool {
+        self.is_malformed
     }
 
     /// It is replaced for a protocol violation: it is not read any more.
-    pub(super) fn break_off(&mut self, reason: Reason) {
+    pub(super) fn stop_reading(&mut self, reason: Reason) {
         self.stdout_closed = true;
-        self.is_garbled |= matches!(reason, Reason::WorkerMalformed | Reason::WorkerLineTooLong);
+        self.is_malformed |= matches!(reason, Reason::WorkerMalformed | Reason::WorkerLineTooLong);
         self.replace_for(reason);
     }
 
@@ -374,7 +374,7 @@ impl Creating {
 /// | `updates` | this file, asked by `pool.rs`, `session/activity.rs` and `session/children.rs` | which of its updates are read |
 /// | `early` | `session/early_notifications.rs` | lines of sessions that are not known yet |
 /// | `audience`, `elicitations`, `unmatched` | their files in `router/` | whom its lines are for |
-/// | `stall`, `useless`, `window` | their files in `flow/` | when it waits, and when clients wait for it |
+/// | `stall`, `undeliverable`, `window` | their files in `flow/` | when it waits, and when clients wait for it |
 /// | `bad_lines` | `bad_output.rs` | what it writes that is no message |
 /// | `end` | `peers/endpoint.rs` | lines, requests and sessions, as of any peer |
 #[derive(Default)]
@@ -412,7 +412,7 @@ pub(crate) struct Worker {
     /// The remaining time for which slow readers may hold it up.
     pub(in crate::fleet) stall: StallBudget,
     /// What it has written for nobody.
-    pub(in crate::fleet) useless: Useless,
+    pub(in crate::fleet) undeliverable: Undeliverable,
     /// What it has written that is no message.
     pub(in crate::fleet) bad_lines: BadLines,
     /// The bytes on their way to it.
@@ -543,13 +543,13 @@ impl Worker {
     }
 
     #[inline(always)]
-    pub(crate) fn useless(&self) -> &Useless {
-        &self.useless
+    pub(crate) fn undeliverable(&self) -> &Undeliverable {
+        &self.undeliverable
     }
 
     #[inline(always)]
-    pub(crate) fn useless_mut(&mut self) -> &mut Useless {
-        &mut self.useless
+    pub(crate) fn undeliverable_mut(&mut self) -> &mut Undeliverable {
+        &mut self.undeliverable
     }
 
     #[inline(always)]

@@ -147,7 +147,7 @@ impl Ctx {
     }
 
     /// A peer that has waited for an output continues.
-    pub(crate) fn go_on(&mut self, peer: Peer) {
+    pub(crate) fn unblock(&mut self, peer: Peer) {
         let now = self.time.now();
         let Some(end) = self.endpoint(peer) else { return };
         let blocked_on = end.cold.unblock();
@@ -256,7 +256,7 @@ impl Ctx {
     /// All peers that waited for `peer` may continue.
     pub(crate) fn release_waiters(&mut self, peer: Peer) {
         let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
-        waiters.into_iter().for_each(|waiter| self.go_on(waiter));
+        waiters.into_iter().for_each(|waiter| self.unblock(waiter));
     }
 
     /// `peer` stops waiting for an output.
@@ -266,7 +266,7 @@ impl Ctx {
         {
             blocker.output.forget(peer);
         }
-        self.go_on(peer);
+        self.unblock(peer);
     }
 
     /// Queues a line made by the bus.

@@ -56,7 +56,7 @@ impl Ctx {
         let itself = Peer::Worker(key);
         if worker.end().cold.blocker() == Some(itself) {
             worker.end_mut().output.forget(itself);
-            self.go_on(itself);
+            self.unblock(itself);
         }
         let Some(worker) = self.workers.get_mut(key) else { return };
         let mut room = limit.saturating_sub(worker.end().output.queued() as u64);
@@ -83,7 +83,7 @@ impl Ctx {
                 };
                 takes = bytes;
             }
-            self.go_on(waiter);
+            self.unblock(waiter);
             room = room.saturating_sub(takes);
             first = false;
         }

@@ -51,7 +51,7 @@ impl Waste {
 
 /// What a worker has written for nobody.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Useless {
+pub(crate) struct Undeliverable {
     waste: Waste,
     /// Lines refused since the last look.
     lines: u32,
@@ -61,7 +61,7 @@ pub(crate) struct Useless {
     paused_at: Option<Moment>,
 }
 
-impl Useless {
+impl Undeliverable {
     /// Whether a line of it was refused since the last look.
     pub(crate) fn has_any(&self) -> bool {
         self.lines > 0
@@ -85,17 +85,23 @@ impl Useless {
 }
 
 impl Ctx {
-    pub(crate) fn pause_useless(&mut self, key: WorkerKey, blank: usize, found: usize, received: &mut Received) {
+    pub(crate) fn pause_for_undeliverable(
+        &mut self,
+        key: WorkerKey,
+        blank: usize,
+        found: usize,
+        received: &mut Received,
+    ) {
         let now = self.time.now();
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let refused = core::mem::take(&mut worker.useless_mut().lines) as usize;
-        let passed = core::mem::take(&mut worker.useless_mut().passed);
+        let refused = core::mem::take(&mut worker.undeliverable_mut().lines) as usize;
+        let passed = core::mem::take(&mut worker.undeliverable_mut().passed);
         let read = if refused >= found && passed == 0 { READ } else { 0 };
         let bytes = blank.saturating_sub(passed) as u64 * BYTE + passed as u64 / BYTES_PASSED;
-        let until = worker.useless_mut().waste.charge(now, refused as u64 * LINE + bytes + read);
+        let until = worker.undeliverable_mut().waste.charge(now, refused as u64 * LINE + bytes + read);
         // One that has exited is read to its end, for a second at most.
         let Some(until) = until.filter(|_| !worker.process().has_exited()) else { return };
-        let before = worker.useless_mut().paused_at.replace(now);
+        let before = worker.undeliverable_mut().paused_at.replace(now);
         if before.is_none_or(|before| now.since(before) > QUIET) {
             self.report(Reason::WorkerFloods, Some(Peer::Worker(key)), || {
                 "a worker writes much that has no receiver: it is read with pauses, and its other lines are late".into()

@@ -59,7 +59,7 @@ pub(crate) struct ClientIdentity {
 
 impl ClientIdentity {
     /// The listener that has admitted it, if any did.
-    pub(crate) fn let_in(&self) -> Option<ListenerId> {
+    pub(crate) fn admitted_by(&self) -> Option<ListenerId> {
         (!self.turned_away).then_some(self.listener)
     }
 }

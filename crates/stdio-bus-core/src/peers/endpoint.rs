@@ -260,8 +260,8 @@ impl ColdEndpoint {
 
     /// Whether any id and any progress token may be used for another request to it.
     #[inline(always)]
-    pub(crate) fn doubts_nothing(&self) -> bool {
-        self.0.get().is_none_or(|cold| cold.retired.doubts_nothing())
+    pub(crate) fn accepts_any_id(&self) -> bool {
+        self.0.get().is_none_or(|cold| cold.retired.accepts_any_id())
     }
 
     /// Its bytes that were taken and wait, if requests time out, and any do.
@@ -325,7 +325,7 @@ impl PeerInput {
     }
 
     /// Whether it is in the middle of a line, or has waiting lines.
-    pub(crate) fn is_amid(&self) -> bool {
+    pub(crate) fn is_mid_line(&self) -> bool {
         self.kept > 0
     }
 
@@ -356,7 +356,7 @@ impl PeerInput {
 
     /// Lines were taken from it.
     #[inline(always)]
-    pub(crate) fn speak(&mut self, now: Moment) {
+    pub(crate) fn note_lines(&mut self, now: Moment) {
         self.progress_at = now;
         self.spoke_at = Some(now);
     }
@@ -468,7 +468,7 @@ impl Retired {
     }
 
     /// Whether any id and any progress token may be used for another request.
-    pub(crate) fn doubts_nothing(&self) -> bool {
+    pub(crate) fn accepts_any_id(&self) -> bool {
         self.is_empty() && self.tokens.is_empty() && !self.may_tell_any
     }
 
@@ -479,7 +479,7 @@ impl Retired {
 
     /// Whether it may still send progress of a forgotten request under a token with this fingerprint.
     pub(crate) fn has_token(&self, token: impl FnOnce() -> u64) -> bool {
-        if self.doubts_nothing() {
+        if self.accepts_any_id() {
             return false;
         }
         let token = token();

@@ -91,7 +91,7 @@ impl Requests {
         };
         let progress = other.unwrap_or(id);
         let is_plain = spelled.as_ref().is_none_or(|spelled| spelled.is_plain);
-        let may_pass = is_plain && taken.is_none() && !self.tells_late(ctx, answerer, progress);
+        let may_pass = is_plain && taken.is_none() && !self.may_report_late(ctx, answerer, progress);
         if may_pass && self.claim(ctx, asker, answerer, progress) {
             self.note_token(key, other.cloned(), None);
             return;
@@ -124,7 +124,7 @@ impl Requests {
     }
 
     /// Whether `answerer` may still send progress of a forgotten request under this token, or is not trusted.
-    fn tells_late(&self, ctx: &Ctx, answerer: Peer, token: &Id) -> bool {
+    fn may_report_late(&self, ctx: &Ctx, answerer: Peer, token: &Id) -> bool {
         is_untrusted(ctx, answerer)
             || ctx.peer_end(answerer).is_some_and(|end| end.cold.retired().has_token(|| self.fingerprint(token)))
     }

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use ndjson_scan::{Line, Span, wrapped_message};
 
-use super::message::{Message, is_of_server, is_wrapped, tells_progress};
+use super::message::{Message, is_of_server, is_wrapped, progress_token_of};
 use crate::cancellation::prompt_flag;
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
@@ -254,7 +254,7 @@ impl Bus {
                 "it names no pending request of this connection",
             );
         }
-        if let Some(at) = tells_progress(line) {
+        if let Some(at) = progress_token_of(line) {
             let token = Id::parse(line.get(at)).ok();
             let key = token.and_then(|token| self.requests.find_by_token(client.into(), &token));
             let worker = key.and_then(|key| Some((key, self.requests.get(key)?.asker()?)));

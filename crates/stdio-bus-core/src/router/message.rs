@@ -93,7 +93,7 @@ impl WorkerMessage<'_> {
         if line.params_id.is_some() && verb == KnownMethod::Cancel(Cancel::Answered) {
             return Some((line.params_id, if is_request { By::Id } else { By::OwnId }));
         }
-        if let Some(at) = tells_progress(line) {
+        if let Some(at) = progress_token_of(line) {
             return Some((at, By::Token));
         }
         let at = line.meta.subscription;
@@ -133,6 +133,6 @@ fn progress_of(line: Parsed<'_>) -> Result<Span, Refusal> {
 }
 
 /// The progress token of a message.
-pub(super) fn tells_progress(line: Parsed<'_>) -> Option<Span> {
+pub(super) fn progress_token_of(line: Parsed<'_>) -> Option<Span> {
     (line.token.is_some() && has_method(line, b"notifications/progress")).then_some(line.token)
 }

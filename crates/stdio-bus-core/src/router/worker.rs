@@ -388,7 +388,7 @@ impl Bus {
         for (request, answer) in settled.take_refused().into_iter().map(RefusedInitialize::into_parts) {
             self.answer_instead(key, request, Some(answer).filter(|_| !settled.gets_first()));
         }
-        self.fleets.go_on_after(&mut self.ctx, &self.requests, key, &settled, line);
+        self.fleets.release_after_initialize(&mut self.ctx, &self.requests, key, &settled, line);
     }
 
     /// Refusals that were held back for long enough reach their clients. Returns when to check again.

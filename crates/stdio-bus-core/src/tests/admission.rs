@@ -222,7 +222,7 @@ fn a_health_check_of_a_proxy_is_always_allowed_and_not_reported() {
 #[test]
 fn a_connection_without_its_required_header_is_reported_with_its_place() {
     let mut bench = bench(1);
-    bench.handle(Input::Stranger {
+    bench.handle(Input::ConnectionRejected {
         place: place("10.0.0.5:1"),
         reason: Reason::ProxyHeader,
         text: "a connection is closed: on tcp://x it says nothing".into(),

@@ -115,12 +115,12 @@ fn a_client_that_announces_its_end_is_closed_at_once_and_its_requests_end() {
     let Peer::Client(key) = client else { panic!("it is a client") };
     bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);
     bench.read_one(worker);
-    bench.handle(Input::Left(key));
+    bench.handle(Input::ClientLeft(key));
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
     assert!(bench.read_one(worker).contains("session/cancel"), "the answer is not wanted any more");
     bench.write(worker, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read(client), Vec::<String>::new());
-    bench.handle(Input::Left(key));
+    bench.handle(Input::ClientLeft(key));
     assert_eq!((bench.count(Reason::RequestDiscarded), bench.count(Reason::ClientBroken)), (1, 0));
 }
 
@@ -132,8 +132,8 @@ fn a_client_with_invalid_frames_is_closed_and_counted() {
         let Peer::Client(key) = client else { panic!("it is a client") };
         let why = || "no mask".to_owned();
         bench.write(client, r#"{"id":1,"method":"x"}"#);
-        bench.handle(Input::Faulty { client: key, why: why(), is_too_long });
-        bench.handle(Input::Faulty { client: key, why: why(), is_too_long });
+        bench.handle(Input::FramingViolated { client: key, why: why(), is_too_long });
+        bench.handle(Input::FramingViolated { client: key, why: why(), is_too_long });
         assert_eq!(bench.how_closed(client), Some(Close::Flush));
         assert_eq!(
             (bench.count(reason), bench.read_error(client).0),

@@ -174,7 +174,7 @@ fn with_little_memory(ids: &[&str]) -> Bench {
 impl Bench {
     /// All workers hold so much memory. Returns which pools are asleep then.
     fn hold(&mut self, mib: u64) -> Vec<bool> {
-        self.handle(Input::WorkersMemory { mib });
+        self.handle(Input::WorkersMemoryMeasured { mib });
         (0..self.bus.ctx.settings.pools.len()).map(|pool| self.bus.view().is_asleep(pool)).collect()
     }
 }

@@ -31,7 +31,7 @@ impl Bench {
 
     fn leaves(&mut self, peer: Peer) {
         let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
-        self.handle(Input::Left(client));
+        self.handle(Input::ClientLeft(client));
         self.gone(peer);
     }
 

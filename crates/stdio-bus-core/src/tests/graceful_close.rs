@@ -142,7 +142,7 @@ fn closed_for_memory() -> (Bench, Peer) {
     bench.client();
     ask(&mut bench, client, 1);
     bench.write_bytes(client, br#"{"id":2,"method":"x","params":["#);
-    bench.handle(Input::Memory { used: 17 << 20, held: vec![(client, 8 << 20)], waiting: Vec::new() });
+    bench.handle(Input::MemoryMeasured { used: 17 << 20, held: vec![(client, 8 << 20)], waiting: Vec::new() });
     let lines: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     let errors: Vec<_> = lines.iter().map(|error| (&error["id"], &error["error"]["data"])).collect();
     let pending = json!({"reason": "memory_limit", "delivered": true});
@@ -183,6 +183,6 @@ fn a_client_that_is_being_closed_is_read_for_no_more_bytes_than_could_be_in_tran
 #[test]
 fn a_client_that_holds_much_while_it_is_being_closed_is_not_read_any_longer() {
     let (mut bench, client) = closed_for_memory();
-    bench.handle(Input::Memory { used: 17 << 20, held: vec![(client, 8 << 20)], waiting: Vec::new() });
+    bench.handle(Input::MemoryMeasured { used: 17 << 20, held: vec![(client, 8 << 20)], waiting: Vec::new() });
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
 }

@@ -103,7 +103,7 @@ fn a_worker_is_not_blamed_for_the_time_in_which_the_daemon_did_not_run() {
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     bench.now = bench.now.after(seconds(100));
-    bench.handle(Input::Gap { held_up: seconds(100), suspended: seconds(0) });
+    bench.handle(Input::ClockJumped { held_up: seconds(100), suspended: seconds(0) });
     bench.handle(Input::Tick);
     bench.pass(milliseconds(11_999));
     assert!(!is_doubtful(&bench, 0));
@@ -118,7 +118,7 @@ fn a_check_is_not_missed_while_the_daemon_did_not_run() {
     for _ in 0..3 {
         bench.pass(seconds(4));
         bench.now = bench.now.after(seconds(100));
-        bench.handle(Input::Gap { held_up: seconds(100), suspended: seconds(0) });
+        bench.handle(Input::ClockJumped { held_up: seconds(100), suspended: seconds(0) });
         bench.handle(Input::Tick);
     }
     assert!(bench.signals_to(worker).is_empty(), "it was frozen as well");

@@ -36,7 +36,7 @@ fn when_all_slots_are_taken_a_client_that_has_sent_nothing_makes_room() {
     bench.pass(milliseconds(10));
     let silent: Vec<Peer> = (1..MAX_CONNECTIONS).map(|_| bench.client()).collect();
     assert!(!bench.listeners.accepting);
-    bench.handle(Input::ConnectionWaits);
+    bench.handle(Input::ConnectionQueued);
     bench.pass(milliseconds(499));
     assert!(silent.iter().all(|client| bench.how_closed(*client).is_none()));
     bench.pass(milliseconds(1));
@@ -50,7 +50,7 @@ fn when_all_slots_are_taken_a_client_that_has_sent_nothing_makes_room() {
     assert_eq!(bench.read(worker).len(), 2);
     bench.pass(seconds(1));
     assert_eq!(bench.how_closed(silent[1]), None, "nobody waits for a slot");
-    bench.handle(Input::ConnectionWaits);
+    bench.handle(Input::ConnectionQueued);
     assert_eq!(bench.how_closed(silent[1]), Some(Close::Now));
 }
 
@@ -59,7 +59,7 @@ fn when_all_slots_are_taken_a_client_with_a_stalled_first_line_makes_room() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
     clients.iter().for_each(|client| bench.write_bytes(*client, b"{"));
-    bench.handle(Input::ConnectionWaits);
+    bench.handle(Input::ConnectionQueued);
     bench.pass(milliseconds(499));
     assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
     bench.write_bytes(clients[0], b" ");
@@ -68,7 +68,7 @@ fn when_all_slots_are_taken_a_client_with_a_stalled_first_line_makes_room() {
     assert_eq!(closed, [&clients[1]], "the first one continues with its line");
     bench.gone(clients[1]);
     let late = bench.client();
-    bench.handle(Input::ConnectionWaits);
+    bench.handle(Input::ConnectionQueued);
     for _ in 0..24 {
         let others = clients.iter().filter(|client| **client != clients[1]);
         others.chain([&late]).for_each(|client| bench.write_bytes(*client, b" "));
@@ -94,7 +94,7 @@ fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_
         for client in others {
             bench.write(*client, r#"{"method":"x"}"#);
         }
-        bench.handle(Input::ConnectionWaits);
+        bench.handle(Input::ConnectionQueued);
         bench.pass(milliseconds(9_999));
         assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
         bench.pass(milliseconds(1));
@@ -113,7 +113,7 @@ fn a_client_whose_first_line_waits_for_a_worker_does_not_count_as_silent() {
     bench.ends(worker);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     let silent: Vec<Peer> = (1..MAX_CONNECTIONS).map(|_| bench.client()).collect();
-    bench.handle(Input::ConnectionWaits);
+    bench.handle(Input::ConnectionQueued);
     bench.pass(seconds(5));
     assert_eq!([client, silent[0]].map(|client| bench.how_closed(client).is_some()), [false, true]);
     bench.pass(seconds(5));
@@ -129,7 +129,7 @@ fn when_all_slots_are_taken_the_client_on_stdin_stays_although_it_does_nothing()
     let stdin = bench.client_of(1);
     bench.pass(milliseconds(10));
     let (first, second) = (bench.client(), bench.client());
-    bench.handle(Input::ConnectionWaits);
+    bench.handle(Input::ConnectionQueued);
     bench.pass(milliseconds(600));
     let closed = [stdin, first, second].map(|client| bench.how_closed(client).is_some());
     assert_eq!(closed, [false, true, false]);

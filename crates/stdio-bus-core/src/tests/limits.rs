@@ -298,7 +298,7 @@ fn all_1024_clients_stay_until_a_connection_waits_for_a_slot() {
     let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
     bench.pass(seconds(60));
     assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()), "nobody needs the slot of another");
-    bench.handle(Input::ConnectionWaits);
+    bench.handle(Input::ConnectionQueued);
     assert_eq!(bench.count(Reason::ClientIdle), 1);
     let gone = clients.iter().copied().find(|client| bench.how_closed(*client).is_some()).expect("one is closed");
     bench.gone(gone);

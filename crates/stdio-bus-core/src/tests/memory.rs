@@ -20,11 +20,11 @@ fn crowded() -> Bench {
 impl Bench {
     /// Memory is short: `used` bytes, of which these peers hold the given amounts.
     fn crowd(&mut self, used: usize, held: &[(Peer, usize)]) {
-        self.handle(Input::Memory { used, held: held.to_vec(), waiting: Vec::new() });
+        self.handle(Input::MemoryMeasured { used, held: held.to_vec(), waiting: Vec::new() });
     }
 
     fn relieve(&mut self) {
-        self.handle(Input::Memory { used: 0, held: Vec::new(), waiting: Vec::new() });
+        self.handle(Input::MemoryMeasured { used: 0, held: Vec::new(), waiting: Vec::new() });
     }
 
     fn refuse(&mut self, client: Option<Peer>, held: &[(Peer, usize)]) {
@@ -32,7 +32,7 @@ impl Bench {
             Peer::Client(client) => client,
             Peer::Worker(_) => panic!("{peer:?} is no client"),
         });
-        self.handle(Input::Refused { client, held: held.to_vec() });
+        self.handle(Input::MemoryRefused { client, held: held.to_vec() });
     }
 }
 
@@ -254,7 +254,7 @@ fn a_client_that_waits_for_memory_does_not_count_as_silent() {
         // A second until a client is closed, and then as long as a chance lasts.
         for _ in 0..107 {
             let waiting = if is_waiting { vec![patient] } else { Vec::new() };
-            bench.handle(Input::Memory { used: SHORT, held: held.to_vec(), waiting });
+            bench.handle(Input::MemoryMeasured { used: SHORT, held: held.to_vec(), waiting });
             bench.pass(milliseconds(10));
         }
         assert!(bench.how_closed(silent).is_some());

@@ -295,7 +295,7 @@ impl Bench {
         }
         for worker in probed {
             let bytes = self.wire(Peer::Worker(worker)).unread;
-            self.handle(Input::Unread { worker, bytes });
+            self.handle(Input::UnreadMeasured { worker, bytes });
         }
         for peer in resumed {
             self.present(peer);
@@ -423,15 +423,15 @@ impl Bench {
 
     fn ends(&mut self, peer: Peer) {
         let partial = std::mem::take(&mut self.wire(peer).kept).len();
-        self.handle(Input::Ended { peer, partial });
+        self.handle(Input::InputEnded { peer, partial });
     }
 
     fn breaks(&mut self, peer: Peer) {
         if let Peer::Worker(worker) = peer {
             let bytes = self.wire(peer).unread;
-            self.handle(Input::Unread { worker, bytes });
+            self.handle(Input::UnreadMeasured { worker, bytes });
         }
-        self.handle(Input::Broken { peer, why: "reset by peer".into() });
+        self.handle(Input::OutputBroken { peer, why: "reset by peer".into() });
     }
 
     fn exits(&mut self, peer: Peer, exit: Exit) {
@@ -447,7 +447,7 @@ impl Bench {
 
     fn gone(&mut self, peer: Peer) {
         let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
-        self.handle(Input::Closed(client));
+        self.handle(Input::ClientClosed(client));
     }
 
     fn shutdown(&mut self) {

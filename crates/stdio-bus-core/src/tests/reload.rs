@@ -145,7 +145,8 @@ fn a_command_that_cannot_live_leaves_the_workers_that_are_there() {
     bench.pass(seconds(60));
     assert_eq!((bench.commands.len(), bench.count(Reason::RollFailed)), (5, 1));
     assert!(
-        bench.bus.view().roll_failure(0).is_some_and(|why| why.contains("agents")) && !bench.bus.view().is_unsettled(0)
+        bench.bus.view().rollout_failure(0).is_some_and(|why| why.contains("agents"))
+            && !bench.bus.view().is_unsettled(0)
     );
     assert!(bench.bus.view().readiness().is_ready(), "the others serve as before");
     for _ in 0..2 {
@@ -161,7 +162,7 @@ fn a_command_that_cannot_live_leaves_the_workers_that_are_there() {
     for _ in 0..2 {
         bench.pass(SETTLED);
     }
-    assert!(bench.bus.view().roll_failure(0).is_none());
+    assert!(bench.bus.view().rollout_failure(0).is_none());
     let runs: Vec<u32> = bench.newest(2).into_iter().map(|worker| bench.generation(worker)).collect();
     assert_eq!(runs, [1, 1]);
 }
@@ -180,7 +181,7 @@ fn the_only_worker_of_a_pool_whose_new_command_cannot_live_is_followed_by_its_li
     bench.dies(old);
     bench.pass(milliseconds(100));
     assert_eq!(bench.generation(bench.newest(1)[0]), 0);
-    assert!(bench.bus.view().roll_failure(0).is_some());
+    assert!(bench.bus.view().rollout_failure(0).is_some());
 }
 
 #[test]
@@ -192,7 +193,7 @@ fn a_machine_that_is_suspended_while_a_pool_without_workers_waits_for_its_next_c
     bench.dies(old);
     bench.dies(bench.newest(1)[0]);
     bench.now = bench.now.after(seconds(1));
-    bench.handle(Input::Gap { held_up: seconds(1), suspended: seconds(0) });
+    bench.handle(Input::ClockJumped { held_up: seconds(1), suspended: seconds(0) });
     bench.pass(seconds(0));
     assert_eq!((bench.commands.len(), bench.generation(bench.newest(1)[0])), (3, 1));
 }
@@ -207,7 +208,7 @@ fn a_command_that_runs_briefly_and_answers_nothing_is_replaced_by_the_previous_o
     // On a busy machine both run for a while before a script is found missing.
     ends_thrice(&mut bench, 1);
     assert_eq!(bench.count(Reason::RollFailed), 1);
-    assert!(bench.bus.view().roll_failure(0).is_some_and(|why| why.contains("the previous command is used again")));
+    assert!(bench.bus.view().rollout_failure(0).is_some_and(|why| why.contains("the previous command is used again")));
     assert_eq!(bench.generation(bench.newest(1)[0]), 0);
     assert!(bench.bus.view().readiness().is_ready());
 }
@@ -359,7 +360,7 @@ fn a_dedicated_pool_whose_workers_are_all_taken_starts_the_next_by_the_new_comma
     bench.reload(&changed(&before));
     bench.pass(seconds(1));
     assert_eq!((bench.commands.len(), bench.bus.view().is_unsettled(0)), (1, false));
-    bench.handle(Input::Left(match client {
+    bench.handle(Input::ClientLeft(match client {
         Peer::Client(client) => client,
         Peer::Worker(_) => unreachable!(),
     }));

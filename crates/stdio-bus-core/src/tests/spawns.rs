@@ -22,7 +22,7 @@ fn asks_from(bench: &mut Bench, user: u32) -> Peer {
 fn send_no_more(bench: &mut Bench, clients: &[Peer]) {
     for client in clients {
         let Peer::Client(key) = *client else { panic!("it is a client") };
-        bench.handle(Input::SendsNoMore(key));
+        bench.handle(Input::InputStopped(key));
     }
 }
 

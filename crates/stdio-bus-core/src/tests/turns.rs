@@ -282,7 +282,7 @@ fn readers_have_their_moment_though_the_daemon_was_stopped_while_one_of_them_hel
     (0..3).for_each(|_| bench.write(worker, &update()));
     assert!(bench.is_paused(worker));
     bench.now = bench.now.after(seconds(2));
-    bench.handle(Input::Gap { held_up: seconds(2), suspended: seconds(0) });
+    bench.handle(Input::ClockJumped { held_up: seconds(2), suspended: seconds(0) });
     bench.gone(slow);
     let prompt = bench.client();
     bench.write(prompt, r#"{"method":"x","sessionId":"t"}"#);
@@ -303,7 +303,7 @@ fn a_reader_that_had_its_moment_while_the_daemon_was_stopped_has_another_one() {
     bench.stalls(prompt);
     bench.write_bytes(worker, burst("t").as_bytes());
     bench.now = bench.now.after(seconds(2));
-    bench.handle(Input::Gap { held_up: seconds(2), suspended: seconds(0) });
+    bench.handle(Input::ClockJumped { held_up: seconds(2), suspended: seconds(0) });
     bench.pass(milliseconds(40));
     assert_eq!(bench.how_closed(prompt), None);
     bench.pass(milliseconds(10));

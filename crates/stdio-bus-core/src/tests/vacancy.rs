@@ -180,7 +180,7 @@ fn the_end_of_a_worker_wakes_no_client_that_waits_for_another_pool() {
     assert!(bench.is_paused(client));
     let mut effects: Vec<Effect> =
         bench.bus.handle(bench.now, Input::Exited { worker: other, exit: Exit::Code(1) }).collect();
-    effects.extend(bench.bus.handle(bench.now, Input::Ended { peer: other.into(), partial: 0 }));
+    effects.extend(bench.bus.handle(bench.now, Input::InputEnded { peer: other.into(), partial: 0 }));
     let is_woken = |effect: &Effect| matches!(effect, Effect::Resume(peer) if *peer == client);
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Release(_))) && !effects.iter().any(is_woken));
     bench.effects(&[], effects);

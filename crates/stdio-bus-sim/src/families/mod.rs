@@ -268,8 +268,8 @@ impl World {
         self.note(format!("client {at} leaves"));
         let key = self.clients[at].key;
         let input = match self.ground.random.one_in(2) {
-            true => Input::Broken { peer: key.into(), why: "reset by peer".into() },
-            false => Input::Left(key),
+            true => Input::OutputBroken { peer: key.into(), why: "reset by peer".into() },
+            false => Input::ClientLeft(key),
         };
         self.is_left(at);
         self.handle(input);
@@ -291,7 +291,7 @@ impl World {
         self.is_gone(at);
         let key = self.workers[at].key;
         self.handle(Input::Exited { worker: key, exit: Exit::Code(1) });
-        self.handle(Input::Ended { peer: key.into(), partial: 0 });
+        self.handle(Input::InputEnded { peer: key.into(), partial: 0 });
     }
 
     fn worker(&self, key: WorkerKey) -> usize {
@@ -412,7 +412,7 @@ impl SmallWorld for World {
             self.is_left(at);
             self.clients[at].closed = true;
             let key = self.clients[at].key;
-            self.handle(Input::Closed(key));
+            self.handle(Input::ClientClosed(key));
         }
     }
 }

@@ -393,9 +393,9 @@ impl World {
         let key = client.key;
         self.note(format!("client {at} leaves"));
         let input = match self.ground.random.range(0..3) {
-            0 => Input::Broken { peer: key.into(), why: "reset by peer".into() },
+            0 => Input::OutputBroken { peer: key.into(), why: "reset by peer".into() },
             1 if self.clients[at].era.is_some() => Input::EndClient { client: key, why: Reason::SessionIdle },
-            _ => Input::Left(key),
+            _ => Input::ClientLeft(key),
         };
         // Each of its requests is cancelled at its worker, in this very step.
         let live = |worker: &SimWorker| worker.takes();
@@ -451,7 +451,7 @@ impl World {
             self.ends[pool] -= 1;
         }
         self.handle(Input::Exited { worker: key, exit });
-        self.handle(Input::Ended { peer: key.into(), partial: 0 });
+        self.handle(Input::InputEnded { peer: key.into(), partial: 0 });
     }
 
     /// A worker acts: it answers, notifies, or sends a request.
@@ -683,7 +683,7 @@ impl SmallWorld for World {
         if !self.clients[at].closed {
             (self.clients[at].closing, self.clients[at].closed) = (true, true);
             let key = self.clients[at].key;
-            self.handle(Input::Closed(key));
+            self.handle(Input::ClientClosed(key));
         }
     }
 }

@@ -111,7 +111,7 @@ impl World {
         if let Some(most) = self.settings.limits.max_workers_memory {
             let mib = self.workers.iter().filter(|worker| !worker.released).count() as u64;
             self.model.holds(mib > most);
-            self.handle("memory of workers", None, Input::WorkersMemory { mib });
+            self.handle("memory of workers", None, Input::WorkersMemoryMeasured { mib });
             self.model.holds(false);
         }
     }
@@ -137,7 +137,7 @@ impl World {
                 let input = if self.random.one_in(2) {
                     Input::RestartWorker { worker, at_once: false }
                 } else {
-                    Input::Grown { worker, mib: 1 }
+                    Input::WorkerMemoryGrew { worker, mib: 1 }
                 };
                 self.handle("is to be replaced", Some(Party::Worker(at)), input);
             }
@@ -168,7 +168,7 @@ impl World {
         } else {
             (0, Vec::new())
         };
-        self.handle("memory", None, Input::Memory { used, held, waiting: Vec::new() });
+        self.handle("memory", None, Input::MemoryMeasured { used, held, waiting: Vec::new() });
     }
 
     pub(super) fn shutdown(&mut self) {
@@ -200,7 +200,7 @@ impl World {
                 todo.push(Box::new(move |world| {
                     let worker = &mut world.workers[at];
                     worker.probed = false;
-                    let input = Input::Unread { worker: worker.key, bytes: worker.end.half_read.len() };
+                    let input = Input::UnreadMeasured { worker: worker.key, bytes: worker.end.half_read.len() };
                     world.handle("is looked at", Some(Party::Worker(at)), input);
                 }));
             }
@@ -222,7 +222,7 @@ impl World {
                     todo.push(Box::new(move |world| {
                         let client = &mut world.clients[at];
                         (client.end.ended, client.end.end_told, client.flush_told) = (true, true, true);
-                        let input = Input::Ended { peer: Peer::Client(client.key), partial: 0 };
+                        let input = Input::InputEnded { peer: Peer::Client(client.key), partial: 0 };
                         world.handle("has ended after all", Some(Party::Client(at)), input);
                     }));
                 }

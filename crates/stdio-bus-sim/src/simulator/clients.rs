@@ -214,13 +214,13 @@ impl World {
         client.end.ignored = true;
         client.end.wire.clear();
         let peer = Peer::Client(client.key);
-        self.handle("breaks", Some(Party::Client(at)), Input::Broken { peer, why: "reset by peer".into() });
+        self.handle("breaks", Some(Party::Client(at)), Input::OutputBroken { peer, why: "reset by peer".into() });
     }
 
     pub(super) fn close(&mut self, at: usize) {
         self.clients[at].closed = true;
         self.model.gone(at);
         let key = self.clients[at].key;
-        self.handle("is closed", Some(Party::Client(at)), Input::Closed(key));
+        self.handle("is closed", Some(Party::Client(at)), Input::ClientClosed(key));
     }
 }

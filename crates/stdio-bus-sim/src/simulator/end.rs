@@ -13,7 +13,7 @@ impl World {
         self.healing = true;
         if self.is_crowded {
             self.is_crowded = false;
-            self.handle("memory", None, Input::Memory { used: 0, held: Vec::new(), waiting: Vec::new() });
+            self.handle("memory", None, Input::MemoryMeasured { used: 0, held: Vec::new(), waiting: Vec::new() });
         }
         for pool in (0..self.settings.pools.len()).map(PoolId::at) {
             if self.bus.view().pool_row(pool).is_some_and(|row| row.is_paused || row.out > 0) {
@@ -45,7 +45,7 @@ impl World {
             !stays
                 || pool.is_gone
                 || worker.generation == pool.generation
-                || self.bus.view().roll_failure(worker.name.pool).is_some()
+                || self.bus.view().rollout_failure(worker.name.pool).is_some()
         };
         self.workers.iter().filter(|worker| !worker.released).all(is_renewed)
     }

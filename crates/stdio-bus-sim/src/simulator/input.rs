@@ -221,7 +221,7 @@ impl World {
         {
             let key = self.clients[client].key;
             self.model.counts_turn(self.now, client);
-            return self.handle("sends no more", Some(party), Input::SendsNoMore(key));
+            return self.handle("sends no more", Some(party), Input::InputStopped(key));
         }
         let end = self.end_mut(party);
         if end.end_told || !end.ended || !end.wire.is_empty() || end.paused || end.ignored {
@@ -238,7 +238,7 @@ impl World {
         }
         let peer = self.peer(party);
         self.note(|_| format!("{party:?} has ended, {partial} bytes left"));
-        let effects = self.bus.handle(self.now, Input::Ended { peer, partial });
+        let effects = self.bus.handle(self.now, Input::InputEnded { peer, partial });
         self.carry_out(effects, &[], None, VecDeque::new(), false);
         if let Party::Client(client) = party {
             self.model.leave_unanswered(self.now, client);

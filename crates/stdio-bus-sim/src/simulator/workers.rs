@@ -276,8 +276,12 @@ impl World {
         worker.end.broken = true;
         let (worker, bytes) = (worker.key, worker.end.half_read.len());
         let peer = Peer::Worker(worker);
-        self.handle("is looked at", Some(Party::Worker(at)), Input::Unread { worker, bytes });
+        self.handle("is looked at", Some(Party::Worker(at)), Input::UnreadMeasured { worker, bytes });
         self.model.stops(at);
-        self.handle("closes its stdin", Some(Party::Worker(at)), Input::Broken { peer, why: "broken pipe".into() });
+        self.handle(
+            "closes its stdin",
+            Some(Party::Worker(at)),
+            Input::OutputBroken { peer, why: "broken pipe".into() },
+        );
     }
 }

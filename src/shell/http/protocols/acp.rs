@@ -79,7 +79,7 @@ impl Protocol for Acp {
         if verb == Verb::Get {
             return shell.reactor.open_acp_stream(now, slot, client);
         }
-        shell.reactor.tell(now, Input::Left(client));
+        shell.reactor.tell(now, Input::ClientLeft(client));
         shell.reactor.answer_empty(now, slot, Status::Accepted);
         Ok(())
     }
@@ -175,7 +175,7 @@ impl<I: Io> Reactor<I> {
         if self.comes_too_late(slot, said) {
             self.refuse_too_late(now, slot, &Fault::shutting_down(), said.id);
             self.tell_sent(now, client, length);
-            return self.tell(now, Input::Left(client));
+            return self.tell(now, Input::ClientLeft(client));
         }
         let connection = &mut self.connections[AsHttp(slot)];
         let (id, whole) = ((!said.is_error).then_some(&*id), said.whole());
@@ -185,7 +185,7 @@ impl<I: Io> Reactor<I> {
         connection.outgoing.owe(length, None);
         self.begin_http_answer(now, slot);
         if said.is_error {
-            self.tell(now, Input::Left(client));
+            self.tell(now, Input::ClientLeft(client));
         }
     }
 
@@ -233,7 +233,7 @@ impl<I: Io> Reactor<I> {
             self.drop_unread(now, client);
         }
         if is_unheard {
-            self.tell(now, Input::Left(client));
+            self.tell(now, Input::ClientLeft(client));
         }
     }
 

@@ -258,12 +258,12 @@ impl Pools {
         }
         let discovery = self.discovery(pool)?;
         // What another command served, which was replaced while the pool was asleep, does not hold for this one.
-        discovery.era.filter(|era| *era == Era::Modern || !self.has_slept_over(pool))
+        discovery.era.filter(|era| *era == Era::Modern || !self.was_replaced_asleep(pool))
     }
 
     /// A pool is woken: what was not served by a command that was replaced meanwhile is asked again.
     pub(crate) fn forget_old_era(&mut self, pool: PoolId) {
-        let is_old = self.has_slept_over(pool);
+        let is_old = self.was_replaced_asleep(pool);
         if let Some(discovery) = self[pool].discovery.as_mut().filter(|_| is_old) {
             // One that served more is known to be another one when the next has answered.
             discovery.era = discovery.era.filter(|era| *era == Era::Modern);
@@ -271,9 +271,9 @@ impl Pools {
     }
 
     /// Whether the command of a pool is another one than was asked, since it was replaced while the pool was asleep.
-    fn has_slept_over(&self, pool: PoolId) -> bool {
+    fn was_replaced_asleep(&self, pool: PoolId) -> bool {
         let Some(of) = self.discovery(pool).map(|discovery| discovery.of) else { return false };
-        self.is_asleep(pool) && self.of(pool).any(|fleet| self[fleet].has_slept_over(of))
+        self.is_asleep(pool) && self.of(pool).any(|fleet| self[fleet].was_replaced_asleep(of))
     }
 
     /// A worker has answered, or is late.
@@ -306,7 +306,7 @@ impl Pools {
             discovery.ends = (ends + 1, of);
             // A new command has no effect on running workers before it has settled.
             if discovery.era.is_none() || discovery.of == of {
-                return self.judge_ends(ctx, pool, of);
+                return self.conclude_from_exits(ctx, pool, of);
             }
         } else if ends == MOST_ENDS && !worker.answering.has_answered() {
             discovery.ends.0 = MOST_ENDS - 1;
@@ -315,7 +315,7 @@ impl Pools {
     }
 
     /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
-    pub(crate) fn judge_ends(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32) -> Option<Learned> {
+    pub(crate) fn conclude_from_exits(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32) -> Option<Learned> {
         if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
             return self.learn_era(ctx, pool, of, Era::Legacy, Known::Ended);
         }
@@ -325,7 +325,7 @@ impl Pools {
     /// The era of a pool's command is known. Only a late answer changes it again.
     fn learn_era(&mut self, ctx: &mut Ctx, pool: PoolId, of: u32, era: Era, known: Known) -> Option<Learned> {
         // Its workers take lines now, or clients of 2026-07-28 are known to get none.
-        self.roll_soon(ctx);
+        self.roll_out_soon(ctx);
         let discovery = self[pool].discovery.as_mut()?;
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
         if discovery.era != Some(Era::Modern) || era == Era::Modern || is_another {

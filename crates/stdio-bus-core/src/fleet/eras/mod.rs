@@ -99,7 +99,7 @@ impl Fleets {
         }
         self.pools[modern].need = Need::Rests;
         self.pools[modern].is_asleep = ctx.settings.pools[modern].may_sleep();
-        self.pools.restart_roll(ctx, modern);
+        self.pools.restart_rollout(ctx, modern);
     }
 }
 

@@ -192,7 +192,7 @@ impl Fleets {
     }
 
     /// What has waited for the answer to an `initialize` continues, after the refusals that were held back for it.
-    pub(crate) fn go_on_after(
+    pub(crate) fn release_after_initialize(
         &mut self,
         ctx: &mut Ctx,
         requests: &Requests,

@@ -83,8 +83,8 @@ fn where_new_workers_are_worn_before_all_were_replaced_each_of_the_old_ones_has_
 fn a_worker_that_holds_too_much_memory_is_replaced() {
     let mut bench = Bench::new(settings(vec![pool(1, Assignment::RoundRobin)]));
     let old = bench.worker(0);
-    bench.handle(Input::Grown { worker: key(old), mib: 700 });
-    bench.handle(Input::Grown { worker: key(old), mib: 800 });
+    bench.handle(Input::WorkerMemoryGrew { worker: key(old), mib: 700 });
+    bench.handle(Input::WorkerMemoryGrew { worker: key(old), mib: 800 });
     bench.pass(SETTLED);
     bench.stops(old);
     assert!(bench.reports.iter().any(|report| report.text.contains("700 MiB")));

@@ -133,7 +133,7 @@ impl<I: Io> Reactor<I> {
         // First, or the core would wait for it to be sent.
         self.tell_sent(now, client, owed);
         if has_left {
-            self.tell(now, Input::Left(client));
+            self.tell(now, Input::ClientLeft(client));
         }
     }
 }

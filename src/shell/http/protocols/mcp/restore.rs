@@ -140,7 +140,7 @@ impl<I: Io> Reactor<I> {
                 // No worker has failed at it.
                 member.restoring = Restoring::Queued;
             }
-            return self.tell(now, Input::Left(client));
+            return self.tell(now, Input::ClientLeft(client));
         }
         if said.is_error || !is_same {
             tracing::warn!(
@@ -150,7 +150,7 @@ impl<I: Io> Reactor<I> {
                  chosen another version; its client has to begin anew"
             );
             self.lasting.forget(&id, true);
-            return self.tell(now, Input::Left(client));
+            return self.tell(now, Input::ClientLeft(client));
         }
         member.restoring = Restoring::No;
         if !member.inbox.iter().any(|waiting| is_initialized(&waiting.message)) {

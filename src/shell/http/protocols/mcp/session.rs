@@ -220,7 +220,7 @@ impl<I: Io> Shell<I> {
             let Reactor { http, lasting, .. } = &mut self.reactor;
             let id = http.members.get(client).and_then(|member| member.role.kept().id());
             id.into_iter().for_each(|id| lasting.forget(id, true));
-            self.reactor.tell(now, Input::Left(client));
+            self.reactor.tell(now, Input::ClientLeft(client));
         }
         self.reactor.answer_empty(now, slot, Status::NoContent);
         Ok(())
@@ -269,7 +269,7 @@ impl<I: Io> Reactor<I> {
         {
             self.refuse_too_late(now, at, &fault, said.id);
             if is_first {
-                self.tell(now, Input::Left(client));
+                self.tell(now, Input::ClientLeft(client));
             }
             return None;
         }
@@ -297,7 +297,7 @@ impl<I: Io> Reactor<I> {
         }
         if is_first && said.is_error {
             // No client knows its id.
-            self.tell(now, Input::Left(client));
+            self.tell(now, Input::ClientLeft(client));
         }
         Some(true)
     }

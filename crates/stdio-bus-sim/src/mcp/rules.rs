@@ -1,4 +1,4 @@
-//! The rules in the world of an MCP listener: what a worker may read, which clients it may send to, when it is result to
+//! The rules in the world of an MCP listener: what a worker may read, which clients it may send to, when it is asked to
 //! stop, and how many there are.
 
 use serde_json::{Value, json};

@@ -285,7 +285,7 @@ impl Simulation {
         ];
         let is_in_want = wants.iter().any(|(may_be, reason)| {
             let may_be_told = match &client.verdict {
-                Some(Verdict::Error(told)) => told == reason.told(),
+                Some(Verdict::Error(told)) => told == reason.error_name(),
                 _ => true,
             };
             *may_be && may_be_told && bus.view().count(*reason) > 0

@@ -9,7 +9,7 @@
 //! [`Scanner`] holds what all connections share; [`Partial`] holds the state of one connection's incomplete line.
 //!
 //! ```
-//! use ndjson_scan::{Outcome, PAD, Partial, Scanner, Window};
+//! use ndjson_scan::{ScanResult, PAD, Partial, Scanner, Window};
 //!
 //! let received = b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\"}\n{\"jsonrpc\":";
 //! // A buffer is read into between two pads, which may hold anything.
@@ -18,7 +18,7 @@
 //! let window = Window::new(&buffer, PAD, PAD + received.len());
 //!
 //! let (mut scanner, mut partial, mut lines) = (Scanner::new(), Partial::new(), Vec::new());
-//! assert_eq!(scanner.scan(&mut partial, window, &mut lines), Outcome::More);
+//! assert_eq!(scanner.scan(&mut partial, window, &mut lines), ScanResult::More);
 //! let [line] = lines[..] else { panic!("the second line has no end yet") };
 //! assert_eq!(window.get(line.id), b"7");
 //! assert_eq!(window.get(line.method), b"\"ping\"");

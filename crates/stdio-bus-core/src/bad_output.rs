@@ -23,7 +23,7 @@ use super::reply::Delivered;
 use super::report::Reason;
 use super::settings::{Limits, MAX_REQUEST_ID_LEN, WRAPPED_LINE};
 use crate::ctx::Ctx;
-use crate::effects::Out;
+use crate::effects::EffectQueue;
 use crate::intake::Flow;
 use crate::peers::{Endpoint, Workers};
 use crate::refusals::send_error;
@@ -376,7 +376,7 @@ impl Limits {
 impl Workers {
     /// A worker's output has ended amid a line that is passed over: its beginning is logged. The request that it answers
     /// fails with the worker.
-    pub(super) fn end_stray(&mut self, out: &mut Out, key: WorkerKey) {
+    pub(super) fn end_stray(&mut self, out: &mut EffectQueue, key: WorkerKey) {
         if let Some(line) = self.get_mut(key).and_then(|worker| worker.bad_lines_mut().line.take())
             && line.outline.id().is_none()
         {

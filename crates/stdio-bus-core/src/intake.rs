@@ -11,7 +11,7 @@ use core::time::Duration;
 use ndjson_scan::{Line, PAD, Partial, ScanResult, Scanner, Span, Window};
 
 use super::cancellation::prompt_flag;
-use super::effects::Out;
+use super::effects::EffectQueue;
 use super::fleet::pool::Pools;
 use super::id::{Id, Spelled};
 use super::message::{KnownMethod, Parsed, has_method, print_of, verb};
@@ -159,7 +159,7 @@ struct FastPath<'a> {
     pools: &'a mut Pools,
     groups: &'a mut Groups,
     timers: &'a mut Timers,
-    out: &'a mut Out,
+    out: &'a mut EffectQueue,
     /// Number of clients.
     clients: usize,
     /// A worker's health has improved.

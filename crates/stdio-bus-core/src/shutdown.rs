@@ -13,7 +13,7 @@ use super::port::{Close, Effect};
 use super::report::Reason;
 use super::session::table::Session;
 use super::timers::Timer;
-use super::{Bus, closing};
+use super::{Bus, graceful_close};
 use crate::ctx::Ctx;
 use crate::fleet::life::{kill_workers, stop_worker};
 use crate::graceful_close::{report_unread, report_untaken};
@@ -283,7 +283,9 @@ impl Bus {
             // In the middle of a line, or with output to take, it is not done.
             let is_busy = end.stream.is_mid_line() || end.output.queued() > 0 || !end.gate.is_open();
             match is_busy {
-                true => self.ctx.timers.arm(Timer::Drain, self.ctx.time.now().after(grace.max(closing::SILENCE))),
+                true => {
+                    self.ctx.timers.arm(Timer::Drain, self.ctx.time.now().after(grace.max(graceful_close::SILENCE)))
+                }
                 false if silent_at > self.ctx.time.now() => self.ctx.timers.arm(Timer::Drain, silent_at),
                 false => {
                     self.close_orderly(key, Reason::ShuttingDown, SHUTS_DOWN);

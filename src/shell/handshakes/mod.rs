@@ -207,7 +207,7 @@ impl<I: Io> Shell<I> {
         let connection = &reactor.connections[AsHttp(slot)];
         let listener = connection.listener;
         let policy = reactor.listeners.policy(listener).ok_or_else(|| Fault::busy("the listener is closed"))?;
-        let request = request::Request::of(head, policy.terms.access.identity.as_ref())?;
+        let request = request::UpgradeHead::of(head, policy.terms.access.identity.as_ref())?;
         let (mut sender, answer) = policy.admit(&self.bus, listener, connection.origin.clone(), &request)?;
         sender.credentials = policy.credentials(&head.fields)?;
         let longest = reactor.connections.longest_client_line;

@@ -345,7 +345,7 @@ impl Client {
                 self.says_its_last(frame, Some(Verdict::Code(code)), Some(reason));
             }
             None => {
-                let verdict = Verdict::Error(Reason::ClientMalformed.told().to_owned());
+                let verdict = Verdict::Error(Reason::ClientMalformed.error_name().to_owned());
                 let line = *random.pick(&BROKEN_LINES);
                 self.says_its_last(line, Some(verdict), Some(Reason::ClientMalformed));
             }

@@ -361,7 +361,7 @@ impl Streams {
     }
 
     /// The sockets of its requests, with their streams.
-    pub fn sockets(&self) -> impl Iterator<QueuedLine = (Socket, Number)> {
+    pub fn sockets(&self) -> impl Iterator<Item = (Socket, Number)> {
         let readers = self.streams.iter().filter_map(|(number, stream)| Some((stream.reader?, *number)));
         self.first.iter().map(|(_, socket)| (*socket, 0)).chain(readers)
     }

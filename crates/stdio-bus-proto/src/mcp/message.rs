@@ -9,7 +9,7 @@ use super::fault::Fault;
 use super::params::{Params, Walk};
 use crate::http1::Status;
 use ndjson_scan::{
-    BATCH, BYTE_ORDER_MARK as MARK, Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, blank_returns,
+    BATCH, BYTE_ORDER_MARK as MARK, Line, PAD, Partial, ScanResult, Scanner, SkipValue, Span, Window, blank_returns,
     decoded,
 };
 use stdio_bus_core::eras::protocol::{INVALID_REQUEST, PARSE_ERROR};
@@ -74,13 +74,13 @@ impl LineReader {
         let scanner = self.scanner.get_or_insert_with(Scanner::new);
         let outcome = loop {
             match scanner.scan(&mut partial, window, &mut self.lines) {
-                Outcome::Full if self.lines.is_empty() => {}
+                ScanResult::Full if self.lines.is_empty() => {}
                 outcome => break outcome,
             }
         };
         match (outcome, &self.lines[..]) {
-            (Outcome::More, [line]) => Ok(Some(*line)),
-            (Outcome::Malformed { at, fault, .. }, _) => Err(format!("{}, at byte {at}", fault.what())),
+            (ScanResult::More, [line]) => Ok(Some(*line)),
+            (ScanResult::Malformed { at, fault, .. }, _) => Err(format!("{}, at byte {at}", fault.what())),
             _ => Ok(None),
         }
     }
@@ -277,11 +277,11 @@ impl Upload {
             reader.lines.clear();
             let outcome = scanner.scan(&mut self.partial, window, &mut reader.lines);
             self.lines.extend_from_slice(&reader.lines);
-            self.is_behind = outcome == Outcome::Full && reader.lines.len() < BATCH;
+            self.is_behind = outcome == ScanResult::Full && reader.lines.len() < BATCH;
             match outcome {
-                Outcome::Full if !self.is_behind => {}
-                Outcome::More | Outcome::Full => break,
-                Outcome::Malformed { at, fault, .. } => {
+                ScanResult::Full if !self.is_behind => {}
+                ScanResult::More | ScanResult::Full => break,
+                ScanResult::Malformed { at, fault, .. } => {
                     return Err(malformed(&format!("{}, at byte {at}", fault.what())));
                 }
             }

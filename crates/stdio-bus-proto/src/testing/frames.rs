@@ -35,7 +35,7 @@ pub(crate) enum DecodedItem {
     Ping(Vec<u8>),
     Pong(Vec<u8>),
     Close(Option<u16>, String),
-    Violation(u16),
+    Fault(u16),
 }
 
 /// Bytes as the characters with the same numbers.

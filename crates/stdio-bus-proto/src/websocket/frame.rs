@@ -107,7 +107,7 @@ pub enum FrameEvent<'d> {
         reason: &'d str,
     },
     /// The peer violated the protocol. Nothing after it is decoded.
-    Violation(Violation),
+    Fault(Violation),
 }
 
 /// The type of a message.

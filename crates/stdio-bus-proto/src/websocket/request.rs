@@ -89,7 +89,7 @@ impl<'b> UpgradeHead<'b> {
     ///
     /// # Errors
     /// A field is ambiguous or malformed.
-    pub fn of(head: &http1::UpgradeHead<'b>, identity: Option<&Identity>) -> Result<Self, Refusal> {
+    pub fn of(head: &http1::Request<'b>, identity: Option<&Identity>) -> Result<Self, Refusal> {
         let fields = &head.fields;
         // The bytes after a GET's head are frames, which no proxy in front of us may read differently. Other methods
         // are refused whatever their body, and nothing after them is read.
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::http1::HeadReader;
-    use crate::testing::frames::{Asked, read_request};
+    use crate::testing::frames::{ParsedUpgrade, read_request};
 
     const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
@@ -164,7 +164,7 @@ mod tests {
     }
     use Is::{Other, Refused, Upgrade};
 
-    fn read(bytes: &[u8]) -> Asked<'_> {
+    fn read(bytes: &[u8]) -> ParsedUpgrade<'_> {
         read_request(&mut HeadReader::default(), bytes)
     }
 
@@ -357,7 +357,7 @@ mod tests {
         ]
     }
 
-    fn what(asked: Asked<'_>, expected: &Is) -> Is {
+    fn what(asked: ParsedUpgrade<'_>, expected: &Is) -> Is {
         let status_and_word = |refusal: Refusal| {
             let (Other(_, word) | Refused(_, word)) = expected else { panic!("{refusal:?}") };
             assert!(refusal.why.contains(word), "{refusal:?} does not say {word:?}");

@@ -63,7 +63,7 @@ impl Model {
             let cancelled = ids.request_id.as_deref().or(ids.params_id.as_deref()).map(meaning);
             let is_cancelled =
                 |at: &&Request| at.answerer == Party::Worker(worker) && Some(&at.wire) == cancelled.as_ref();
-            let target = self.targets(client, &line).into_iter().find(is_told);
+            let target = self.targets(client, &line).into_iter().find(is_cancelled);
             let target = target.map(|request| request.line).expect("it has a target");
             let found = self.to_workers.iter_mut().find(|request| request.line == target);
             found.expect("it was found").cancelled.get_or_insert((now, loud));
@@ -146,10 +146,10 @@ impl Model {
         }
         let told_for = self.told_for(&self.to_workers, Party::Worker(worker), &line);
         let told_for = told_for.filter(|request| request.asker == Some(Party::Client(client)));
-        let is_told = told_for.map_or(line.ids.progress.as_ref().or(line.ids.subscription.as_ref()), |request| {
+        let is_cancelled = told_for.map_or(line.ids.progress.as_ref().or(line.ids.subscription.as_ref()), |request| {
             is_told_as(request, &line)
         });
-        assert_eq!(ids.progress.as_ref().or(ids.subscription.as_ref()), is_told, "{line:?}");
+        assert_eq!(ids.progress.as_ref().or(ids.subscription.as_ref()), is_cancelled, "{line:?}");
         if line.kind == Kind::Request {
             // A dedicated worker sends a request in a session that is reserved as well.
             let is_it = |of: usize, name: &String| of == worker && Some(name) == line.way();

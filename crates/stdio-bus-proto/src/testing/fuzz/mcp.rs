@@ -12,7 +12,7 @@ use super::Cut;
 use crate::http1::{Event, Framing, Limits, Method, Request, RequestReader, ResponseReader};
 use crate::mcp::log::Carries;
 use crate::mcp::message::{LineReader, Upload};
-use crate::mcp::session::{Delivery, Line, Resumed, Session};
+use crate::mcp::session::{Delivery, LineKind, Resumed, Session};
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, modern};
 use stdio_bus_core::id::Id;
@@ -208,8 +208,8 @@ fn live(first: u8, bytes: &[u8]) {
                     model.open.iter().nth(which % model.open.len()).map(|(id, at)| (*id, *at)).expect("it is there");
                 model.open.remove(&id);
                 let delivery =
-                    session.deliver(&Line::Answer(id.to_string().as_bytes())).expect("its request is pending");
-                assert_eq!(session.deliver(&Line::Answer(id.to_string().as_bytes())), None, "it is answered once");
+                    session.deliver(&LineKind::Answer(id.to_string().as_bytes())).expect("its request is pending");
+                assert_eq!(session.deliver(&LineKind::Answer(id.to_string().as_bytes())), None, "it is answered once");
                 assert_eq!(
                     delivery.connection,
                     model.connections.get(&stream).copied(),
@@ -223,7 +223,7 @@ fn live(first: u8, bytes: &[u8]) {
                 keep(&mut session, &mut model, &delivery, Carries::Answer, more);
             }
             3 => {
-                let line = if which % 2 == 0 { Line::Other } else { Line::Unrelated };
+                let line = if which % 2 == 0 { LineKind::Other } else { LineKind::Unrelated };
                 let delivery = session.deliver(&line).expect("it needs no request");
                 let to = model.connections.get(&delivery.id.stream).copied();
                 assert_eq!(delivery.connection, to);

@@ -6,7 +6,7 @@
 
 use super::Cut;
 use crate::http1::{HeadReader, LONGEST_HEAD};
-use crate::testing::frames::{LONGEST, Seen, meant, read, read_by_them, read_request};
+use crate::testing::frames::{DecodedItem, LONGEST, meant, read, read_by_them, read_request};
 use crate::websocket::frame::Decoder;
 use crate::websocket::{Mask, Role, client, encode};
 
@@ -33,10 +33,11 @@ pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
 
 /// We are stricter: tungstenite accepts overlong length encodings, and any number of empty fragments. It checks UTF-8,
 /// which we leave to the reader of the lines.
-fn compare(role: Role, stream: &[u8], seen: &[Seen]) {
+fn compare(role: Role, stream: &[u8], seen: &[DecodedItem]) {
     use tungstenite::Error::Utf8;
-    let is_faulty = seen.iter().any(|seen| matches!(seen, Seen::Fault(_)));
-    let ours: Vec<_> = seen.iter().filter(|seen| !matches!(seen, Seen::Fault(_) | Seen::Partial(_))).cloned().collect();
+    let is_faulty = seen.iter().any(|seen| matches!(seen, DecodedItem::Fault(_)));
+    let ours: Vec<_> =
+        seen.iter().filter(|seen| !matches!(seen, DecodedItem::Fault(_) | DecodedItem::Partial(_))).cloned().collect();
     let (theirs, error) = read_by_them(role, stream);
     let is_same = match (is_faulty, &error) {
         (false, None) => theirs == ours,
@@ -49,22 +50,22 @@ fn compare(role: Role, stream: &[u8], seen: &[Seen]) {
 }
 
 /// Decoded items are encoded again, as by the end that they came from.
-fn send_again(role: Role, seen: &[Seen]) {
+fn send_again(role: Role, seen: &[DecodedItem]) {
     let mask = (role == Role::Server).then(|| Mask::new([0x37, 0xFA, 0x21, 0x3D]));
     let (mut frames, mut expected, mut is_utf8) = (Vec::new(), Vec::new(), true);
     for seen in seen {
         match seen {
-            Seen::Line(line) => {
+            DecodedItem::Line(line) => {
                 let mut text = meant(line);
                 is_utf8 &= std::str::from_utf8(&text).is_ok();
                 frames.extend_from_slice(&encode::text(text.len(), mask));
                 mask.map(|mask| mask.apply(&mut text));
                 frames.extend_from_slice(&text);
             }
-            Seen::Ping(payload) => frames.extend_from_slice(&encode::ping(payload, mask)),
-            Seen::Pong(payload) => frames.extend_from_slice(&encode::pong(payload, mask)),
-            Seen::Close(code, reason) => frames.extend_from_slice(&encode::close(*code, reason, mask)),
-            Seen::Partial(_) | Seen::Binary(_) | Seen::Fault(_) => continue,
+            DecodedItem::Ping(payload) => frames.extend_from_slice(&encode::ping(payload, mask)),
+            DecodedItem::Pong(payload) => frames.extend_from_slice(&encode::pong(payload, mask)),
+            DecodedItem::Close(code, reason) => frames.extend_from_slice(&encode::close(*code, reason, mask)),
+            DecodedItem::Partial(_) | DecodedItem::Binary(_) | DecodedItem::Fault(_) => continue,
         }
         expected.push(seen.clone());
     }

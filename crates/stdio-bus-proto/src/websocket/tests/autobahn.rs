@@ -4,7 +4,7 @@
 //! Texts of section 6 are JSON strings here, since the scanner validates their UTF-8.
 
 use super::{DecodedItem, Role, decode_in_all_ways, frame, line, shown};
-use ndjson_scan::{Outcome, PAD, Partial, Scanner, Violation, Window};
+use ndjson_scan::{Fault, PAD, Partial, ScanResult, Scanner, Window};
 
 const FINAL: u8 = 0x80;
 const CONTINUATION: u8 = 0;
@@ -184,8 +184,8 @@ fn is_message(line: &[u8]) -> bool {
     let padded = [&[b' '; PAD][..], line, b"\n", &[b' '; PAD]].concat();
     let window = Window::new(&padded, PAD, PAD + line.len() + 1);
     match Scanner::new().scan(&mut Partial::new(), window, &mut Vec::new()) {
-        Outcome::More => true,
-        Outcome::Malformed { fault: Violation::Utf8, .. } => false,
+        ScanResult::More => true,
+        ScanResult::Malformed { fault: Fault::Utf8, .. } => false,
         other => panic!("{}: {other:?}", line.escape_ascii()),
     }
 }

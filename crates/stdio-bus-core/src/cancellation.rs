@@ -1,6 +1,6 @@
-//! Requests that are given up: whoever still works on one is notified, in the words of its protocol. A worker is notified that
-//! nobody waits for the answer to a client's request, and a client that nobody waits for the answer to a worker's
-//! question. With a request the questions that belong to it are withdrawn.
+//! Requests that are given up: whoever still works on one is notified, in the words of its protocol. A worker is
+//! notified that nobody waits for the answer to a client's request, and a client that nobody waits for the answer to a
+//! worker's question. With a request the questions that belong to it are withdrawn.
 //!
 //! Invariant: a cancellation names its request by the id that its receiver was sent.
 

@@ -551,8 +551,8 @@ impl Requests {
     }
 }
 
-/// Reports that a client has connected or left, with its account. Connections that were only admitted to be rejected because there is no
-/// room, and health checks of a proxy, are not reported as clients.
+/// Reports that a client has connected or left, with its account. Connections that were only admitted to be rejected
+/// because there is no room, and health checks of a proxy, are not reported as clients.
 fn report_client(ctx: &mut Ctx, reason: Reason, key: ClientKey) {
     let Some(client) = ctx.clients.get(key) else { return };
     let lasted = ctx.time.lasted(client.identity().opened);

@@ -251,8 +251,8 @@ impl Bus {
         self.wake_after_answer(client);
     }
 
-    /// A client's request is given up: the client gets an error, its worker is notified, and so are clients with questions
-    /// of the worker that belong to it.
+    /// A client's request is given up: the client gets an error, its worker is notified, and so are clients with
+    /// questions of the worker that belong to it.
     pub(crate) fn give_up(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.requests.get(key) else { return };
         let questions = self.requests.questions_of(&self.ctx, key);

@@ -2,8 +2,8 @@
 //! by those of a listener for names and groups; and how often tools were denied. A line has to pass all rules that there are
 //! for it.
 //!
-//! A line that some reader may take for another message than the bus does is sent to no worker where there are such rules:
-//! it would be a way around them. This is not looked at where there are none.
+//! A line that some reader may take for another message than the bus does is sent to no worker where there are such
+//! rules: it would be a way around them. This is not looked at where there are none.
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;

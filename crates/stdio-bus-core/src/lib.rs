@@ -1,5 +1,5 @@
-//! The core of the bus: it decides where every line is sent and has no side effects. No descriptor, no clock, no thread;
-//! the ring, a simulator, a fuzzer or a benchmark can run it and it does not know which.
+//! The core of the bus: it decides where every line is sent and has no side effects. No descriptor, no clock, no
+//! thread; the ring, a simulator, a fuzzer or a benchmark can run it and it does not know which.
 //!
 //! # A first call
 //!
@@ -163,8 +163,8 @@ use worker::WorkerEvent;
 ///
 /// - Comes in: bytes by [`Bus::receive`], every other event by [`Bus::handle`], connections by [`Bus::connect`] and
 ///   [`Bus::connect_mcp`], a new configuration by [`Bus::reload`].
-/// - Comes out: the [`Effects`] that each of these returns. They borrow the bus, so that they are carried out before the
-///   next call.
+/// - Comes out: the [`Effects`] that each of these returns. They borrow the bus, so that they are carried out before
+///   the next call.
 /// - Asks: [`Bus::view`] reads, and changes nothing. [`View::next_deadline`] says when [`Input::Tick`] is due.
 ///
 /// The order of calls: [`Bus::new`], [`Bus::start`], then any of them, until [`Effect::Done`](port::Effect::Done).

@@ -1,6 +1,6 @@
 //! Recognises other protocols by their first bytes: a peer that speaks one of them to a listener or a bridge, or from a
-//! worker, usually has the wrong address, and gets an error that names its protocol. Only the first bytes are examined, and only
-//! as much is reported as names the protocol.
+//! worker, usually has the wrong address, and gets an error that names its protocol. Only the first bytes are examined,
+//! and only as much is reported as names the protocol.
 
 use alloc::string::{String, ToString};
 

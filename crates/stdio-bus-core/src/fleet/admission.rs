@@ -1,6 +1,6 @@
 //! Admission of clients: by address, by user, through which proxies; and how many connections a listener takes in total
-//! and per source. A client above a limit gets an error that says why and is closed, and does not count. A client that is not allowed is
-//! closed without a word, and never becomes a client.
+//! and per source. A client above a limit gets an error that says why and is closed, and does not count. A client that
+//! is not allowed is closed without a word, and never becomes a client.
 
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -43,8 +43,8 @@ pub enum TurnedAway {
 pub(crate) struct Uses {
     source: Source,
     connections: usize,
-    /// When it got its last worker, in turns of all sources. A source that has got none is served before the one that got
-    /// the last, and behind those that have waited since.
+    /// When it got its last worker, in turns of all sources. A source that has got none is served before the one that
+    /// got the last, and behind those that have waited since.
     turn: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Pools that follow the demand. A pool that starts on demand is asleep until its first line: it has no workers. A line
 //! that no worker of its group could take wakes it. Then it keeps its `instances` as any other pool does, and the line
 //! is sent to one of them, or waits where lines wait for a worker (`queue.rs`). After `idle_stop` without work it falls
-//! asleep again: its workers leave as those do that are replaced (`rollout.rs`), so that nothing is lost and nothing counts
-//! as a crash. What comes meanwhile wakes it again.
+//! asleep again: its workers leave as those do that are replaced (`rollout.rs`), so that nothing is lost and nothing
+//! counts as a crash. What comes meanwhile wakes it again.
 //!
 //! A worker has work while it owes an answer that somebody waits for, works on a task, has a session whose client is
 //! there or a client of its own, or while bytes for it are queued in the daemon. What is in its pipe it may read when it

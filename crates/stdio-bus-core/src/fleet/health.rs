@@ -1,7 +1,7 @@
 //! Workers that hang. One that has said nothing for a while although it owes answers is doubtful (`worker_silent_sec`): no
-//! line that any worker may get is sent to it while another one is well, and a pool of doubtful workers is not ready. Its
-//! next line ends that. What it owes are the requests that it was sent and has not answered, also those of clients that
-//! have left, but none that was cancelled, and no subscription.
+//! line that any worker may get is sent to it while another one is well, and a pool of doubtful workers is not ready.
+//! Its next line ends that. What it owes are the requests that it was sent and has not answered, also those of clients
+//! that have left, but none that was cancelled, and no subscription.
 //!
 //! Silence alone does not say why: an agent may work for long without a word. So a worker is replaced only if its pool has
 //! it checked (`pools[].check`): while it is silent and owes something it is sent a request of the bus now and then, and
@@ -77,8 +77,8 @@ impl Health {
         self.active_at = now;
     }
 
-    /// A look at the worker, which was last active_at at `active_at`. If it owes something and is to speak, `oldest` is when the
-    /// oldest of that was asked for.
+    /// A look at the worker, which was last active at `active_at`. If it owes something and is to speak, `oldest` is
+    /// when the oldest of that was asked for.
     ///
     /// A pause in which it owes nothing is left out, and does not end the silence: so workers are noticed, too, whose
     /// clients give up before. But then it gets a part of the time again. So is what was before the daemon `resumed`, since

@@ -66,7 +66,8 @@ impl Bus {
         self.fleets.give_turns(&mut self.ctx);
     }
 
-    /// A worker was not started, since its client lacks what it has to bring: that client alone gets an error, and may try again.
+    /// A worker was not started, since its client lacks what it has to bring: that client alone gets an error, and may
+    /// try again.
     fn fail_for_want_of_credentials(&mut self, key: WorkerKey, why: &str) {
         let asked = self.requests.asked_of(&self.ctx, key.into());
         let owner = self.ctx.workers.owner(key);
@@ -171,7 +172,8 @@ impl Bus {
     }
 
     /// A dedicated worker has ended: the client sees that as the end of its connection, as if it had started the worker
-    /// itself. Another worker would know nothing of the negotiated state. `is_notified` means that a request of it failed.
+    /// itself. Another worker would know nothing of the negotiated state. `is_notified` means that a request of it
+    /// failed.
     fn close_owner(&mut self, key: WorkerKey, is_notified: bool) {
         let Some(worker) = self.ctx.workers.get(key) else { return };
         // A worker that could not be started has negotiated nothing.

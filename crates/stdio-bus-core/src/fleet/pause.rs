@@ -1,10 +1,10 @@
 //! What the operator stops for a while: a pool, a listener, or a worker.
 //!
 //! A paused pool gets no new requests: they stay where they are, and their clients are not read, until it is resumed.
-//! What it was asked before continues, and so do cancellations, notifications and the answers of clients to its workers, as
-//! far as they do not stand behind such a request. A paused listener takes no new clients: over lines they wait in its
-//! socket, over HTTP they get an error that says to try again. A worker that was taken out finishes its work as a replaced one does,
-//! and its slot stays empty.
+//! What it was asked before continues, and so do cancellations, notifications and the answers of clients to its
+//! workers, as far as they do not stand behind such a request. A paused listener takes no new clients: over lines they
+//! wait in its socket, over HTTP they get an error that says to try again. A worker that was taken out finishes its
+//! work as a replaced one does, and its slot stays empty.
 //!
 //! A reload changes nothing of that, except for pools and listeners that go with it. A shutdown ends it.
 

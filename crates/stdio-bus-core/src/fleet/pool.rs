@@ -320,7 +320,8 @@ impl Pools {
             self.list.push(match stays {
                 Some(mut stays) => {
                     if pool.is_gone {
-                        // What waits for a resume continues with what the pool is left with, and nobody finds it paused again.
+                        // What waits for a resume continues with what the pool is left with, and nobody finds it paused
+                        // again.
                         stays.is_paused = false;
                         stays.fleets.iter_mut().flatten().for_each(Fleet::put_back);
                     }

@@ -1,13 +1,13 @@
-//! Rolling replacement of workers without a lost request: because their command has changed, because they have reached a limit
-//! (age, requests, memory), or because the operator wants it.
+//! Rolling replacement of workers without a lost request: because their command has changed, because they have reached
+//! a limit (age, requests, memory), or because the operator wants it.
 //!
 //! A pool replaces one worker at a time. First a candidate runs beside the others. When it has settled (it has run for
 //! 200 ms without an exit or bad output, or has answered `server/discover`), it takes the slot of an outgoing worker.
 //! That one gets no new work, and ends when its requests and sessions are over, or when `replace_timeout_sec` is. Its stdin
 //! is closed, so that it reads first what is left there; a signal ends it if it has not ended after `drain_timeout_sec`.
 //!
-//! Three candidates in a row that do not settle stop the rollout: the current workers stay, and if one of them ends, the
-//! last command that settled is started again. On a busy machine a broken command may live for longer than that: so
+//! Three candidates in a row that do not settle stop the rollout: the current workers stay, and if one of them ends,
+//! the last command that settled is started again. On a busy machine a broken command may live for longer than that: so
 //! three workers of a command that has answered nothing yet and ends by itself bring the previous one back, too.
 
 use alloc::string::String;
@@ -199,7 +199,8 @@ impl Fleet {
     }
 
     /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
-    /// workers reach their limits sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
+    /// workers reach their limits sooner than all are replaced. While a new command has not settled, empty ones wait
+    /// for that, too.
     fn slot_to_renew(&self, ctx: &Ctx) -> Option<usize> {
         let is_unsettled = self.settled != ctx.settings.pools[self.id()].generation;
         let kept = self.kept_slots(ctx);

@@ -242,8 +242,8 @@ impl Bus {
     /// The destination of a message.
     fn route_of<'a>(&mut self, message: &Message<'a>) -> Result<Route<'a>, Refusal> {
         let &Message { from: client, line, verb, .. } = message;
-        // A cancellation is sent to the worker of the request, and nowhere when the answer is out already, or it is another
-        // client's; a report on the progress of a worker's request, to the worker that has made it.
+        // A cancellation is sent to the worker of the request, and nowhere when the answer is out already, or it is
+        // another client's; a report on the progress of a worker's request, to the worker that has made it.
         if matches!(verb, KnownMethod::Cancel(_)) {
             let key = self.requests.request_cancelled(&mut self.ctx, message);
             let worker = key.and_then(|key| Some((key, self.requests.get(key)?.answerer())));

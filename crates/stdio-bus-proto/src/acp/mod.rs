@@ -8,8 +8,8 @@
 //! [`asked::FIELDS`].
 //!
 //! # Reading order
-//! `asked.rs` (what a head asks for), `posted.rs` (what a body may say), and `streams.rs` (which stream a line is queued for, and
-//! what waits there).
+//! `asked.rs` (what a head asks for), `posted.rs` (what a body may say), and `streams.rs` (which stream a line is
+//! queued for, and what waits there).
 
 pub mod asked;
 pub mod posted;

@@ -43,8 +43,8 @@ fn may_have_stream(name: &[u8]) -> bool {
 /// The session whose stream has the answer to a message; none if it is that of the connection. `named` is the session that
 /// its head names.
 ///
-/// The answer to a message that names no session in its head is sent on the connection's stream, whatever its params say: its
-/// client need not have opened another one. So does that of `session/load`, as the RFD has it.
+/// The answer to a message that names no session in its head is sent on the connection's stream, whatever its params
+/// say: its client need not have opened another one. So does that of `session/load`, as the RFD has it.
 ///
 /// # Errors
 /// The message is of a session, and its head names none, or another one.

@@ -29,7 +29,8 @@ pub const GENERAL: Number = 1;
 pub const MOST_UNNAMED: usize = 16;
 /// How many sessions without a reader and without a line are remembered by their names.
 const MOST_REMEMBERED: usize = 256;
-/// How many requests are remembered with their streams. The answer to one that was forgotten is sent on the connection's.
+/// How many requests are remembered with their streams. The answer to one that was forgotten is sent on the
+/// connection's.
 const MOST_REQUESTS: usize = 4096;
 /// How much is handed to a reader at once.
 const PAGE: usize = 64 * 1024;

@@ -7,8 +7,8 @@
 //! # Reading order
 //! `fault.rs` (error responses), `head.rs` (the fields of a head), `asked.rs` (what a head asks for), `message.rs` (a
 //! body), `params.rs` and `modern.rs` (what 2026-07-28 requires of both), `session.rs` with `log.rs` (which stream a line
-//! is sent on, and what is kept of it), and `write.rs` (responses and events). Versions and error codes are those of the
-//! core: `fleet/eras/protocol.rs`.
+//! is sent on, and what is kept of it), and `write.rs` (responses and events). Versions and error codes are those of
+//! the core: `fleet/eras/protocol.rs`.
 
 pub mod asked;
 pub mod fault;

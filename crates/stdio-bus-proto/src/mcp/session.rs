@@ -5,8 +5,8 @@
 //! lost its connection: then its lines are kept (`log.rs`) for a GET that resumes after an event; those that are no
 //! answers also for the next GET.
 //!
-//! Invariants: a line is sent on one stream (MCP 2025-11-25, "Multiple Connections"). An answer is only sent on the stream
-//! of its request, or on a GET that resumes that.
+//! Invariants: a line is sent on one stream (MCP 2025-11-25, "Multiple Connections"). An answer is only sent on the
+//! stream of its request, or on a GET that resumes that.
 
 use super::fault::Fault;
 use super::log::{Carries, Data, Log, StoredEvent};
@@ -170,7 +170,8 @@ impl Session {
         self.numbers_from > 0 && !is_ours
     }
 
-    /// Whether a GET that resumes after this event, or after none, has to be notified that events of an earlier daemon are lost.
+    /// Whether a GET that resumes after this event, or after none, has to be notified that events of an earlier daemon
+    /// are lost.
     pub fn tells_of_loss(&mut self, behind: Option<EventId>) -> bool {
         let is_first = std::mem::take(&mut self.is_new_to_its_streams);
         behind.map_or(is_first, |id| self.is_of_earlier(id))

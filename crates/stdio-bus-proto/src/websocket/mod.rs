@@ -8,9 +8,9 @@
 //!
 //! 1. **The head of the request.** [`request::UpgradeHead::of`] makes a [`request::UpgradeHead`] or a [`Refusal`] of a
 //!    head that [`crate::http1`] has read. The bytes after it are the first frames.
-//! 2. **The answer.** Path, origin, host and token are there for the caller's decision; [`request::UpgradeHead::upgrade`]
-//!    checks that it is a WebSocket handshake. [`answer::Accepted`] or [`Refusal`] writes the response; after a
-//!    refusal the connection is closed.
+//! 2. **The answer.** Path, origin, host and token are there for the caller's decision;
+//!    [`request::UpgradeHead::upgrade`] checks that it is a WebSocket handshake. [`answer::Accepted`] or [`Refusal`]
+//!    writes the response; after a refusal the connection is closed.
 //! 3. **Frames become lines.** Received bytes are wrapped in a [`frame::Received`], and [`frame::Decoder::next`] is
 //!    called until it returns none. Then the first [`frame::Received::text`] bytes *of the same memory* are lines, each
 //!    with its newline, and possibly the beginning of another, exactly as from a plain connection: a window for the
@@ -34,8 +34,8 @@
 //!
 //! # A connection of a client
 //!
-//! [`client::UpgradeHead`] writes the request, [`client::read`] reads the response. The decoder of [`Role::Client`] expects
-//! unmasked frames; each sent frame has an unpredictable [`Mask`]: `encode::text(length, Some(mask))`, and
+//! [`client::UpgradeHead`] writes the request, [`client::read`] reads the response. The decoder of [`Role::Client`]
+//! expects unmasked frames; each sent frame has an unpredictable [`Mask`]: `encode::text(length, Some(mask))`, and
 //! [`Mask::apply`] on a copy of the line.
 //!
 //! # Reading order

@@ -217,7 +217,8 @@ impl World {
         let pool = &self.settings.pools[worker.pool];
         let is_over = |work: &Work| {
             let client = &self.clients[work.client];
-            // Nobody waits for the answer to an `initialize` that the bus has sent again if the client continues elsewhere.
+            // Nobody waits for the answer to an `initialize` that the bus has sent again if the client continues
+            // elsewhere.
             work.given_up.is_some() || client.closing || work.is_again && !client.wire.paused
         };
         let is_unneeded = worker.work.iter().all(is_over) && !self.works_on_task(at);

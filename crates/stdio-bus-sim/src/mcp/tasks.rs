@@ -85,8 +85,8 @@ impl World {
         true
     }
 
-    /// Whether a client listens to this worker, by this connection or by another one of its name: all else of it is sent
-    /// there, too.
+    /// Whether a client listens to this worker, by this connection or by another one of its name: all else of it is
+    /// sent there, too.
     pub(super) fn is_listened_to(&self, at: usize, client: usize) -> bool {
         let of = &self.clients[client];
         let is_its = |other: usize| {

@@ -232,8 +232,8 @@ impl Model {
         self.workers[worker].owner == Some(client)
     }
 
-    /// Whether a client keeps its connection when this worker of its own has ended: once, if it was notified of that by the
-    /// error of a request, and the worker has answered nothing.
+    /// Whether a client keeps its connection when this worker of its own has ended: once, if it was notified of that by
+    /// the error of a request, and the worker has answered nothing.
     pub fn gets_another(&self, client: usize, worker: usize) -> bool {
         let (from, at) = (&self.clients[client], &self.workers[worker]);
         let is_first = !from.has_lost_worker && !from.half_closed;

@@ -1,7 +1,7 @@
 //! Any bytes at an ACP listener: requests do not depend on how they are cut, a message whose head names a session is one of
 //! that session for its worker, too, and refusals are valid HTTP and JSON. Each line reaches the readers of its own stream
-//! once, in order and whole, however readers come and go; each of its bytes is reported to the core once, and all that was
-//! counted is given back.
+//! once, in order and whole, however readers come and go; each of its bytes is reported to the core once, and all that
+//! was counted is given back.
 
 use std::collections::{BTreeMap, VecDeque};
 

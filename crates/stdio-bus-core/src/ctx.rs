@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 
 use crate::deny_rules::DenyRules;
 use crate::effects::EffectQueue;
-use crate::eviction::Eviction;
+use crate::eviction::Victim;
 use crate::peer::{Moment, Peer};
 use crate::peers::{Clients, Phase, Workers};
 use crate::report::{Reason, Report};
@@ -38,7 +38,7 @@ pub(crate) struct Ctx {
     /// needed.
     pub(crate) workers_changed: bool,
     /// Sessions that give up their workers to others, to be closed at the end of this call.
-    pub(crate) evictions: Vec<Eviction>,
+    pub(crate) evictions: Vec<Victim>,
 }
 
 impl Ctx {

@@ -147,7 +147,7 @@ impl Client {
 }
 
 /// A session that has to give up its worker of a pool to another client.
-pub(super) struct Eviction {
+pub(super) struct Victim {
     pub client: ClientKey,
     pub fleet: FleetId,
     /// Since when it has had no connection.
@@ -177,7 +177,7 @@ impl Bus {
     /// Closes the sessions that had to give up their workers in this call.
     pub(super) fn end_evicted(&mut self) {
         while !self.ctx.evictions.is_empty() {
-            let Eviction { client, since, .. } = self.ctx.evictions.remove(0);
+            let Victim { client, since, .. } = self.ctx.evictions.remove(0);
             let seconds = self.ctx.time.now().since(since).as_secs();
             self.end_client(client, Reason::SessionEvicted, || {
                 format!(
@@ -381,7 +381,7 @@ pub(super) fn evict_detached(ctx: &mut Ctx, fleet: FleetId, asker: Source) -> bo
     let Some((since, client)) = found.filter(|(since, _)| since.after(DETACHED) <= ctx.time.now()) else {
         return false;
     };
-    ctx.evictions.push(Eviction { client, fleet, since });
+    ctx.evictions.push(Victim { client, fleet, since });
     ctx.workers_changed = true;
     true
 }

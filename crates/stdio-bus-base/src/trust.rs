@@ -41,7 +41,7 @@ pub fn authorities(
     let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
         .build()
         .map_err(|error| error.to_string())?;
-    let verifier = Verifier::new(Trust::Own { authorities, own });
+    let verifier = Verifier::new(TrustedRoots::Own { authorities, own });
     Ok(builder()?.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
@@ -50,7 +50,7 @@ pub fn authorities(
 /// # Errors
 /// Why TLS cannot be used here.
 pub fn anyone() -> Result<ClientConfig, String> {
-    let verifier = Verifier::new(Trust::Anyone);
+    let verifier = Verifier::new(TrustedRoots::Anyone);
     Ok(builder()?.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
@@ -82,12 +82,12 @@ fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier
 /// Trusts more than webpki does, but still checks the handshake itself.
 #[derive(Debug)]
 struct Verifier {
-    trust: Trust,
+    trust: TrustedRoots,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 #[derive(Debug)]
-enum Trust {
+enum TrustedRoots {
     /// Any server.
     Anyone,
     /// The usual authorities, and some certificates as they are.
@@ -95,7 +95,7 @@ enum Trust {
 }
 
 impl Verifier {
-    fn new(trust: Trust) -> Arc<Self> {
+    fn new(trust: TrustedRoots) -> Arc<Self> {
         Arc::new(Self { trust, algorithms: provider().signature_verification_algorithms })
     }
 }
@@ -109,7 +109,7 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Trust::Own { authorities, own } = &self.trust else { return Ok(ServerCertVerified::assertion()) };
+        let TrustedRoots::Own { authorities, own } = &self.trust else { return Ok(ServerCertVerified::assertion()) };
         let verdict = authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match &verdict {
             // What webpki returns after checking the time and before checking the name.

@@ -54,14 +54,14 @@ impl<const KIND: char> core::fmt::Debug for Key<KIND> {
     }
 }
 
-struct Row<T, const KIND: char> {
+struct TableRow<T, const KIND: char> {
     key: Key<KIND>,
     value: T,
 }
 
 /// A slab with a hard limit and generations.
 pub(super) struct Table<T, const KIND: char> {
-    slots: Slab<Row<T, KIND>>,
+    slots: Slab<TableRow<T, KIND>>,
     capacity: usize,
     next_generation: u64,
 }
@@ -87,7 +87,7 @@ impl<T, const KIND: char> Table<T, KIND> {
         let slot = self.slots.vacant_entry();
         let key = Key::new(slot.key(), self.next_generation);
         self.next_generation += 1;
-        slot.insert(Row { key, value });
+        slot.insert(TableRow { key, value });
         Some(key)
     }
 

@@ -5,11 +5,12 @@
 //! from the bus.
 
 mod clients;
-mod doubt;
+mod counts;
 mod drain;
-mod early;
+mod early_notifications;
 mod fates;
 mod floods;
+mod health;
 mod lines;
 mod names;
 mod outputs;
@@ -20,9 +21,8 @@ mod requests;
 mod retired;
 mod seats;
 mod sessions;
-mod silence;
 mod step;
-mod tally;
+mod timeouts;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,9 +34,10 @@ use crate::bus::port::{Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Settings, Start};
 use crate::bus::shutdown::Stage;
-use doubt::Heard;
+use counts::Counts;
 use drain::Drain;
 use floods::Flood;
+use health::Health;
 use names::Names;
 use owners::Owners;
 use penalty::Penalty;
@@ -44,7 +45,6 @@ use queues::Outputs;
 use retired::Retired;
 use seats::Seats;
 use step::Step;
-use tally::Tally;
 
 /// For how long the bus may assume that clients share a worker.
 pub const BELIEVED: Duration = Duration::from_millis(10);
@@ -128,8 +128,8 @@ struct Worker {
     early: Vec<Early>,
     /// What it has written for nobody.
     flood: Flood,
-    /// When it was heard.
-    heard: Heard,
+    /// What shows that it is well.
+    health: Health,
 }
 
 /// A line that waits for the session that it names.
@@ -217,7 +217,7 @@ struct Signs {
     /// The limit when its worker was sent it.
     limit: Duration,
     /// When its worker has last said something about it.
-    heard: Moment,
+    seen: Moment,
     /// The same, or when it has perhaps become the worker's turn.
     perhaps: Moment,
 }
@@ -294,7 +294,7 @@ pub struct Model {
     /// When each line was first presented to the bus.
     presented: BTreeMap<usize, Moment>,
     outputs: Outputs,
-    tally: Tally,
+    counts: Counts,
     step: Step,
     seats: Seats,
     drain: Drain,
@@ -329,7 +329,7 @@ impl Model {
             to_clients: Vec::new(),
             presented: BTreeMap::new(),
             outputs: Outputs::default(),
-            tally: Tally::new(),
+            counts: Counts::new(),
             step: Step::default(),
             seats: Seats::default(),
             drain: Drain::default(),
@@ -360,7 +360,7 @@ impl Model {
     /// These settings hold from now on.
     pub fn reloaded(&mut self, now: Moment, settings: &Settings) {
         self.settings = settings.clone();
-        self.workers.iter_mut().for_each(|worker| worker.heard.forget(now));
+        self.workers.iter_mut().for_each(|worker| worker.health.forget(now));
         let serve: Vec<usize> = (0..self.workers.len()).filter(|at| self.workers[*at].serves).collect();
         serve.into_iter().for_each(|worker| self.may_be_kept(worker));
         for at in 0..self.clients.len() {
@@ -382,7 +382,7 @@ impl Model {
     }
 
     fn count(&mut self, reason: Reason) {
-        self.tally.count(reason);
+        self.counts.count(reason);
     }
 
     /// Something was counted that the world observes itself.
@@ -394,7 +394,7 @@ impl Model {
     pub fn check(&mut self, now: Moment, bus: &crate::bus::Bus) {
         self.drain.has_come(bus.view().stage());
         self.outputs.end_for_all();
-        self.tally.check_replies();
+        self.counts.check_replies();
         self.step.end();
         for (client, reason) in self.step.take_dropped() {
             let has_cause = match reason {
@@ -449,7 +449,7 @@ impl Model {
         let pending = self.to_workers.len() + self.to_clients.len();
         assert_eq!(stats.pending, pending, "pending: {:?} {:?}", self.to_workers, self.to_clients);
         assert_eq!(stats.bytes_unsent, self.outputs.unsent(), "bytes unsent");
-        self.tally.check_counts(bus);
+        self.counts.check_counts(bus);
     }
 
     /// Whether no peer waits for anything.

@@ -61,7 +61,7 @@ struct Work {
 }
 
 /// A client's line that was forwarded to a worker.
-pub struct Heard<'a> {
+pub struct Received<'a> {
     pub client: usize,
     pub number: usize,
     /// The line as written.
@@ -172,8 +172,8 @@ impl WorkerView {
     }
 
     /// Drops the work that a line cancels.
-    fn cancels(&mut self, heard: &Heard<'_>) {
-        let Heard { client, number, line, ids, .. } = heard;
+    fn cancels(&mut self, heard: &Received<'_>) {
+        let Received { client, number, line, ids, .. } = heard;
         for target in line.targets().iter().zip([&ids.request_id, &ids.params_id].into_iter().flatten()) {
             let id = self.read_id(target.1);
             for work in self.work.iter_mut().filter(|work| work.id == id) {
@@ -185,8 +185,8 @@ impl WorkerView {
 
     /// Reads a request or a notification. `left` says when a client has left, and `shared` whether every client may use
     /// every session.
-    pub fn hears(&mut self, heard: &Heard<'_>, shared: bool, left: impl Fn(usize) -> Option<Moment>) {
-        let Heard { client, number, line, ids, sent, order } = heard;
+    pub fn receive(&mut self, heard: &Received<'_>, shared: bool, left: impl Fn(usize) -> Option<Moment>) {
+        let Received { client, number, line, ids, sent, order } = heard;
         self.cancels(heard);
         let session = self.session_of(line);
         if let (Kind::Request, Some(token)) = (line.kind, &ids.id) {
@@ -254,8 +254,8 @@ impl WorkerView {
     }
 
     /// Starts work on a request.
-    fn begins(&mut self, heard: &Heard<'_>, token: &str, session: Option<String>) {
-        let Heard { client, number, line, .. } = heard;
+    fn begins(&mut self, heard: &Received<'_>, token: &str, session: Option<String>) {
+        let Received { client, number, line, .. } = heard;
         let id = self.read_id(token);
         if self.unasked.contains(&id) {
             self.work.retain(|work| work.id != id);

@@ -333,7 +333,7 @@ impl World {
     pub(super) fn client_reads(&mut self, at: usize, line: &Value) {
         self.note(format!("client {at} reads {line}"));
         if let Some(tag) = line["params"]["tag"].as_u64() {
-            return self.client_hears(at, tag as usize, line);
+            return self.client_receives(at, tag as usize, line);
         }
         if !line["method"].is_null() {
             // A question is withdrawn.
@@ -365,7 +365,7 @@ impl World {
     }
 
     /// A client gets what a worker has said in a session: it has that session, or the one that it is a child of.
-    fn client_hears(&mut self, at: usize, tag: usize, line: &Value) {
+    fn client_receives(&mut self, at: usize, tag: usize, line: &Value) {
         let worker = self.said[tag].worker;
         assert!(self.said[tag].heard.replace(at).is_none(), "line {tag} is heard twice");
         let name = line["params"]["sessionId"].as_str().expect("a name");

@@ -36,7 +36,7 @@ impl Model {
         self.outputs.pass(line.from, to, number);
         match (line.from, to) {
             (Party::Client(client), Party::Worker(worker)) => _ = self.workers[worker].served.insert(client),
-            (Party::Worker(worker), _) => self.workers[worker].heard.surely(now),
+            (Party::Worker(worker), _) => self.workers[worker].health.surely(now),
             (Party::Client(_), Party::Client(_)) => {}
         }
         match (line.from, to) {
@@ -97,13 +97,13 @@ impl Model {
             fate.lost.push(Reason::Timeout);
         }
         let fate = Fate { lost: [fate.lost, self.step.take_lost_before(number)].concat(), ..fate };
-        let refusal = self.tally.take_refusal().filter(|_| line.kind == Kind::Request);
+        let refusal = self.counts.take_refusal().filter(|_| line.kind == Kind::Request);
         let Some(reason) = refusal.or(fate.lost.first().copied()) else {
             panic!("line {number} was lost; it should have gone to {:?}: {line:?}", fate.to)
         };
         assert!(fate.lost.contains(&reason), "line {number} is refused: {reason:?}, but {fate:?}: {line:?}");
         if refusal.is_none() && fate.lost.iter().any(|other| *other != reason) {
-            self.tally.count_one_of(fate.lost);
+            self.counts.count_one_of(fate.lost);
         } else {
             self.count(reason);
         }
@@ -129,7 +129,7 @@ impl Model {
         };
         if line.kind == Kind::Request && gets_error {
             let token = line.ids.id.clone().expect("a request has an id");
-            self.tally.expect_reply(line.from, token, reason.error_name());
+            self.counts.expect_reply(line.from, token, reason.error_name());
         }
         Some(reason)
     }
@@ -148,7 +148,7 @@ impl Model {
         let is_of_before = ["client_left", "request_discarded"]
             .contains(&value["error"]["data"]["reason"].as_str().unwrap_or_default());
         let refuses = hearing == Some(to) && !value["id"].is_null() && !is_of_before;
-        self.tally.refuses_next(value["error"]["data"]["reason"].as_str().filter(|_| refuses).map(reason_of));
+        self.counts.refuses_next(value["error"]["data"]["reason"].as_str().filter(|_| refuses).map(reason_of));
         refuses
     }
 
@@ -195,7 +195,7 @@ impl Model {
         let is_replaced = reason == Reason::WorkerReplaced.name();
         let reason = reason_of(&reason);
         if hearing == Some(to) && reason != Reason::RequestDiscarded {
-            self.tally.see_reply(to, id, reason.error_name());
+            self.counts.see_reply(to, id, reason.error_name());
             return;
         }
         self.gave_up(now, to, &id, reason, is_replaced);

@@ -132,7 +132,7 @@ impl Model {
 
     pub(super) fn worker_message(&mut self, now: Moment, number: usize, worker: usize, client: usize, ids: &Ids) {
         let line = self.lines[number].clone();
-        self.hears(now, worker, &line);
+        self.note_signs(now, worker, &line);
         let about = self.request_meant_by(worker, &line);
         let seen = ids.request_id.as_deref();
         match (line.kind, about) {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BELIEVED, Flood, Heard, LOST_NAMES, Model, Rank, Request, Retired, Worker};
+use super::{BELIEVED, Flood, Health, LOST_NAMES, Model, Rank, Request, Retired, Worker};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Pool, Start};
@@ -117,7 +117,7 @@ impl Model {
     /// A worker was read: so many bytes belonged to no message. Returns whether it may not be read on, and whether it
     /// perhaps is not.
     pub fn was_read(&mut self, now: Moment, worker: usize, nothing: usize) -> (bool, bool) {
-        self.workers[worker].heard.perhaps(now);
+        self.workers[worker].health.perhaps(now);
         self.workers[worker].flood.was_read(now, nothing)
     }
 
@@ -173,7 +173,7 @@ impl Model {
             served: BTreeSet::new(),
             early: Vec::new(),
             flood: Flood::default(),
-            heard: Heard::default(),
+            health: Health::default(),
         });
         let is_there = |worker: &&Worker| worker.pool == pool && !worker.released && !worker.is_dismissed;
         let live = self.workers.iter().filter(is_there).count();
@@ -184,7 +184,7 @@ impl Model {
 
     /// A worker was started.
     pub fn runs(&mut self, now: Moment, worker: usize) {
-        self.workers[worker].heard.perhaps(now);
+        self.workers[worker].health.perhaps(now);
         self.workers[worker].ran = true;
     }
 

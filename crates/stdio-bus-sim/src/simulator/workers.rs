@@ -5,7 +5,7 @@ use super::{Todo, World};
 use crate::bus::port::{Exit, Input, Peer, Unstarted};
 use crate::bus::settings::SessionAccess;
 use crate::line::{Draft, Ids, Kind, LISTS, Line, Meant, Party};
-use crate::peers::Heard;
+use crate::peers::Received;
 
 impl World {
     pub(super) fn spawned(&mut self, at: usize, runs: bool) {
@@ -54,10 +54,10 @@ impl World {
         let (Party::Client(client), false) = (line.from, line.kind == Kind::Response) else { return };
         let (sent, order) = self.passage.sent(number).expect("it was passed on");
         let shared = self.settings.routing.session_access == SessionAccess::Shared;
-        let heard = Heard { client, number, line: &line, ids: &ids, sent, order };
+        let heard = Received { client, number, line: &line, ids: &ids, sent, order };
         let clients = &self.clients;
         let at = &mut self.workers[worker];
-        at.view.hears(&heard, shared, |client| clients[client].left);
+        at.view.receive(&heard, shared, |client| clients[client].left);
         if let Some(token) = ids.id {
             let made = if line.creates() { at.view.makes(worker, client, &mut self.random) } else { None };
             at.todo.push_back(Todo { token, line: number, progress: ids.token, made, again: false });

@@ -13,11 +13,11 @@ impl Model {
     /// A worker is sent this request.
     pub(super) fn signs_of(&self, now: Moment, worker: usize, line: &Line) -> Option<Signs> {
         let limit = self.settings.pools[self.workers[worker].pool].idle_timeout.filter(|_| !line.listens())?;
-        Some(Signs { limit, heard: now, perhaps: now })
+        Some(Signs { limit, seen: now, perhaps: now })
     }
 
     /// A worker's message was passed on.
-    pub(super) fn hears(&mut self, now: Moment, worker: usize, line: &Line) {
+    pub(super) fn note_signs(&mut self, now: Moment, worker: usize, line: &Line) {
         let from = Party::Worker(worker);
         let is_its = |of: usize, name: &String| of == worker && Some(name) == line.way();
         let owned = self.sessions.iter().find(|at| is_its(at.worker, &at.name)).map(|at| at.serial);
@@ -35,7 +35,7 @@ impl Model {
     /// A worker's question has an end.
     pub(super) fn question_ends(&mut self, now: Moment, question: &Request) {
         if let Some(Party::Worker(worker)) = question.asker {
-            self.workers[worker].heard.perhaps(now);
+            self.workers[worker].health.perhaps(now);
         }
         let names: Vec<bool> = self.to_workers.iter().map(|request| self.names(question, request)).collect();
         let requests = self.to_workers.iter_mut().zip(names);
@@ -53,7 +53,7 @@ impl Model {
     /// A worker is read no more for now, or again.
     pub fn pauses(&mut self, now: Moment, worker: usize, is_paused: bool) {
         self.workers[worker].is_paused = is_paused;
-        self.workers[worker].heard.perhaps(now);
+        self.workers[worker].health.perhaps(now);
         for request in self.to_workers.iter_mut().filter(|request| request.answerer == Party::Worker(worker)) {
             request.signs.iter_mut().for_each(|signs| signs.perhaps = now);
         }
@@ -70,7 +70,7 @@ impl Model {
         let is_there = |serial: &usize| {
             self.sessions.iter().any(|at| at.serial == *serial) || self.held.iter().any(|held| held.serial == *serial)
         };
-        let is_over = signs.heard.after(limit) <= now || !request.sessions.iter().all(is_there);
+        let is_over = signs.seen.after(limit) <= now || !request.sessions.iter().all(is_there);
         is_over && !is_asked && !(at.is_paused && at.takes)
     }
 
@@ -102,6 +102,6 @@ impl Model {
 impl Request {
     /// Its worker says something about it.
     fn touch(&mut self, now: Moment) {
-        self.signs.iter_mut().for_each(|signs| (signs.heard, signs.perhaps) = (now, now));
+        self.signs.iter_mut().for_each(|signs| (signs.seen, signs.perhaps) = (now, now));
     }
 }

@@ -40,7 +40,7 @@ const FORESEEN: [Reason; 28] = [
 type Reply = (Party, String, &'static str);
 
 /// What the bus must have counted, and the errors it must have sent.
-pub(super) struct Tally {
+pub(super) struct Counts {
     counts: Vec<u64>,
     /// Lines that were lost for one of several reasons: the client has sessions of one name in one pool.
     doubts: Vec<Vec<Reason>>,
@@ -50,7 +50,7 @@ pub(super) struct Tally {
     refused_for: Option<Reason>,
 }
 
-impl Tally {
+impl Counts {
     pub(super) fn new() -> Self {
         Self {
             counts: vec![0; Reason::ALL.len()],

@@ -7,14 +7,14 @@ use crate::line::Party;
 
 /// When a worker was heard.
 #[derive(Default)]
-pub(super) struct Heard {
+pub(super) struct Health {
     /// A line of it was certainly taken then.
     surely: Option<Moment>,
     /// It may have been heard, or its turn may have begun.
     perhaps: Moment,
 }
 
-impl Heard {
+impl Health {
     /// A line of it was taken.
     pub(super) fn surely(&mut self, now: Moment) {
         (self.surely, self.perhaps) = (Some(now), now);
@@ -34,7 +34,7 @@ impl Heard {
 impl Model {
     /// The bus did not run for a while, for which no worker is blamed.
     pub fn stood_still(&mut self, now: Moment) {
-        self.workers.iter_mut().for_each(|worker| worker.heard.perhaps(now));
+        self.workers.iter_mut().for_each(|worker| worker.health.perhaps(now));
     }
 
     /// Whether a worker is certainly passed over while another one is well.
@@ -47,14 +47,14 @@ impl Model {
             request.answerer == me && is_awaited && !self.lines[request.line].listens()
         });
         let is_its_turn = at.ran && !at.is_paused && self.to_clients.iter().all(|question| question.asker != Some(me));
-        let since = owed.map(|request| request.sent).min().map(|oldest| oldest.max(at.heard.perhaps));
+        let since = owed.map(|request| request.sent).min().map(|oldest| oldest.max(at.health.perhaps));
         is_its_turn && since.is_some_and(|since| since.after(limit) < now)
     }
 
     /// Whether it certainly is not.
     fn is_well(&self, now: Moment, worker: &Worker) -> bool {
         let limit = self.settings.worker_silent(PoolId::at(worker.pool));
-        let is_heard = |limit| worker.heard.surely.is_some_and(|heard| heard.after(limit) > now);
+        let is_heard = |limit| worker.health.surely.is_some_and(|health| health.after(limit) > now);
         worker.served.is_empty() || limit.is_some_and(is_heard)
     }
 

@@ -142,7 +142,7 @@ reasons! {
     WorkerHangs "worker_hangs" Error "Three requests in a row to a worker timed out without any output, or two checks of its pool; it is restarted.",
     StartTimeout "start_timeout" Error says -32011 "A worker of a pool that starts on demand has said nothing for start_timeout_sec although it owes an answer; it is restarted.",
     WorkerDoubtful "worker_doubtful" Warn "A worker has said nothing for worker_silent_sec although it owes answers; new clients go to others.",
-    WorkerWell "worker_well" Info "A doubtful worker has said something, or owes nothing any more.",
+    WorkerWell "worker_well" Info "A silent worker has written a line, or owes no answer any more.",
     WorkerReplaced "worker_replaced" Warn "A worker is replaced: by a reload, for its age, requests or memory, or by the operator.",
     PoolRolled "pool_rolled" Info "All outdated workers of a pool are replaced.",
     RollFailed "roll_failed" Error "Three new workers of a pool in a row ended before they had settled; the old ones stay.",
@@ -157,7 +157,7 @@ reasons! {
     ListenerOpened "listener_opened" Info "A worker of a listener's pools is running again; its socket is open.",
     DaemonHeldUp "daemon_held_up" Warn "The daemon did not run for more than a second: it was stopped, or got no processor.",
     MachineSuspended "machine_suspended" Warn "The machine was suspended for more than a second.",
-    Draining "draining" Info "The shutdown goes through its phases.",
+    Draining "draining" Info "The shutdown has reached its next stage.",
 }
 
 impl Reason {

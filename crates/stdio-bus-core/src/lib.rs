@@ -48,20 +48,20 @@
 //! assert_eq!((received.consumed, &copied[..]), (line.len(), &line[..]));
 //! ```
 //!
-//! `examples/core.rs` of the package `stdio-bus` goes on from there to the answers.
+//! `examples/core.rs` of the package `stdio-bus` continues from there to the answers.
 //!
 //! # Reading order
 //!
 //! 1. The contract: [`port`] has all inputs and effects. [`peer`], [`index`] and [`origin`] are its vocabulary: who speaks,
 //!    where a pool or a listener is found, and where a client comes from.
 //! 2. What the core is given before: [`settings`], with [`networks`].
-//! 3. What it reads of a line: [`ndjson_scan`] finds lines and their fields, [`id`] compares request ids, [`foreign`] recognises
+//! 3. What it reads of a line: [`ndjson_scan`] finds lines and their fields, [`id`] compares request ids, [`wrong_protocol`] recognises
 //!    peers that speak something else.
 //! 4. Who may come in, and whose place is taken: [`admission`], [`shares`].
 //! 5. Workers: [`worker`] is the table of a worker's life, [`waste`] the output that nobody receives, [`eras`] the two
 //!    eras of MCP.
-//! 6. What it writes itself: [`reply`] to peers, [`report`] to people, [`ended`] for each request that has ended.
-//! 7. What can be read at any time, by [`Bus::view`]: [`overview`], [`readiness`], [`stats`], [`tally`] with [`histogram`],
+//! 6. What it writes itself: [`reply`] to peers, [`report`] to people, [`request_log`] for each request that has ended.
+//! 7. What can be read at any time, by [`Bus::view`]: [`overview`], [`readiness`], [`stats`], [`pool_stats`] with [`histogram`],
 //!    and [`usage`].
 //! 8. The end: [`shutdown`].
 //!

@@ -9,7 +9,7 @@
 //! [`Scanner`] holds what all connections share; [`Partial`] holds the state of one connection's incomplete line.
 //!
 //! ```
-//! use ndjson_scan::{ScanResult, PAD, Partial, Scanner, Window};
+//! use ndjson_scan::{PAD, Partial, ScanResult, Scanner, Window};
 //!
 //! let received = b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\"}\n{\"jsonrpc\":";
 //! // A buffer is read into between two pads, which may hold anything.
@@ -29,7 +29,7 @@
 //! # Reading order
 //!
 //! 1. What is read: a [`Window`] of received bytes, between two pads of [`PAD`] bytes.
-//! 2. Who reads it: a [`Scanner`], with a [`Partial`] for each connection. [`Outcome`] says why it stopped.
+//! 2. Who reads it: a [`Scanner`], with a [`Partial`] for each connection. [`ScanResult`] says why it stopped.
 //! 3. What it finds: a [`Line`], with a [`Span`] for each routing field, and its [`Meta`].
 //! 4. What is looked up in a line that is known to be valid: [`member`] and [`members`], [`string_in`] and the others beside
 //!    it, and [`decoded`] for strings with escapes.

@@ -87,7 +87,7 @@ pub(crate) const KINDS: [Row; 5] = [
         key: "tcp",
         value: "HOST:PORT",
         written: "`HOST:PORT`",
-        says: "TCP port; 0 lets the kernel choose.",
+        says: "TCP address; with port 0 the kernel chooses the port.",
         help: "Serve many clients on a TCP port",
         long_help: "HOST is a name or an address, an IPv6 address in brackets: [::1]:9000; without it, :9000 is every network \
                     of this machine, IPv4 and IPv6. With port 0 the kernel chooses one, which is reported on stderr.",
@@ -101,7 +101,7 @@ pub(crate) const KINDS: [Row; 5] = [
         key: "unix",
         value: "PATH",
         written: "1 to 107 bytes",
-        says: "Path of a Unix socket, or `@NAME` without a file.",
+        says: "Path of a Unix socket, or `@NAME` for an abstract one, which has no file.",
         help: "Serve many clients on a Unix socket",
         long_help: "A socket that a dead daemon left behind is replaced, one that is in use is not. Only its owner may connect; \
                     listeners[].mode in the configuration can widen that.",
@@ -115,7 +115,7 @@ pub(crate) const KINDS: [Row; 5] = [
         key: "ws",
         value: "HOST:PORT",
         written: "`HOST:PORT`, `unix:PATH`",
-        says: "WebSocket (RFC 6455), a message for each line.",
+        says: "WebSocket (RFC 6455); each text message is one line.",
         help: "Serve many clients that speak WebSocket, at ws://HOST:PORT/acp",
         long_help: "Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. wss:// is for a \
                     proxy in front of it.",
@@ -136,7 +136,7 @@ pub(crate) const KINDS: [Row; 5] = [
         key: "http",
         value: "HOST:PORT",
         written: "`HOST:PORT`, `unix:PATH`",
-        says: "MCP over Streamable HTTP, for pools that set `assignment`.",
+        says: "MCP over Streamable HTTP; its pools have to set `assignment`.",
         help: "Serve many clients of MCP over Streamable HTTP, at http://HOST:PORT/mcp",
         long_help: "Each pool is at /mcp/POOL, and has to say its assignment in the configuration; listeners[] there says who \
                     may come in. https:// is for a proxy in front of it.",

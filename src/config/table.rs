@@ -118,163 +118,213 @@ pub(super) const PINGS: &str = "listeners[] for WebSocket";
 pub(super) const TRANSPORT: [&str; 4] = ["mode", "framing", "protocol", "options"];
 
 const TOP: &[Setting] = &[
-    row("pools", Objects, Required, "Worker pools, with at most 1024 workers in all."),
-    row("limits", Object, Words("see below"), "Resource limits."),
-    row("routing", Object, Words("see below"), "Ids, and access to sessions."),
-    row("listeners", Objects, Value("[]"), "Where clients connect, beside the flags of the command line."),
-    row("admin", Object, Words("none"), "Status, metrics and commands over HTTP."),
-    row("log", Object, Words("see below"), "What is written to stderr."),
+    row("pools", Objects, Required, "Worker pools; all of them together have at most 1024 workers."),
+    row("limits", Object, Words("see below"), "Limits on lines, queues, memory, restarts and time."),
+    row("routing", Object, Words("see below"), "How request ids are replaced, and which clients may use a session."),
+    row(
+        "listeners",
+        Objects,
+        Value("[]"),
+        "Addresses where clients connect, in addition to those of the command line.",
+    ),
+    row("admin", Object, Words("none"), "HTTP listener for status, metrics and the commands of operators."),
+    row("log", Object, Words("see below"), "What the daemon logs, in which format and where."),
     row(
         "node",
         Text("1 to 32 letters, digits, `-`, `_`"),
         Words("the host's name"),
-        "The daemon's name, with which its ids begin.",
+        "Name of this daemon, with which the ids of its sessions over HTTP begin.",
     ),
     row(
         "state",
         Text("a folder"),
         Words("none"),
-        "Folder in which sessions of MCP, and who owns those of ACP, outlive the daemon.",
+        "Folder where the daemon keeps MCP sessions, and the owners of ACP sessions, across restarts.",
     ),
-    row("transport", Object, Words("none"), "A section of the C daemon."),
+    row("transport", Object, Words("none"), "Section of the C daemon's configuration, accepted for compatibility."),
 ];
 
 const POOL: &[Setting] = &[
-    row("id", Text("unique, 1 to 64 bytes"), Required, "Name in logs and in `pool` of a message."),
-    row("command", Text(""), Required, "Program: a name in PATH, or a path."),
-    row("args", Texts(""), Value("[]"), "Arguments; there is no shell."),
+    row(
+        "id",
+        Text("unique, 1 to 64 bytes"),
+        Required,
+        "Name of the pool, in logs and in the `pool` member of a message.",
+    ),
+    row("command", Text(""), Required, "Program to run: a name that is looked up in PATH, or a path."),
+    row("args", Texts(""), Value("[]"), "Arguments of the program; no shell interprets them."),
     row(
         "instances",
         Number(One, 1, MAX_WORKERS as u64),
-        Words("required; with `env_from` there are none"),
-        "Workers to keep running; in a dedicated pool the warm spares.",
+        Words("required, except with `env_from`"),
+        "Number of workers to keep running; in a `dedicated` pool, the number of spares that wait for clients.",
     ),
     row(
         "env",
         TextsByName,
         Value("{}"),
-        "Variables to set; `\"$file:PATH\"`, `\"$env:NAME\"` are read at each start, `${NAME}` is not replaced.",
+        "Environment variables to set; `\"$file:PATH\"` and `\"$env:NAME\"` are read at each start of a worker, `${NAME}` is not replaced.",
     ),
-    row("env_from", Object, Words("none"), "Variables of a dedicated worker that are its client's own."),
+    row("env_from", Object, Words("none"), "Environment variables that a `dedicated` worker gets from its own client."),
     row("cwd", Text("a directory"), Words("the daemon's"), "Working directory of the workers."),
     row(
         "user",
         Text("a name or a number"),
         Words("the daemon's"),
-        "User of the workers, for a daemon started as root.",
+        "User that the workers run as; the daemon needs root's rights for this.",
     ),
-    row("group", Text("a name or a number"), Words("that of `user`"), "Group of the workers."),
-    row("no_new_privs", Flag, Words("`true` with `user`"), "Whether setuid programs such as sudo gain no privileges."),
-    row("umask", Text("`\"0000\"` to `\"0777\"`"), Words("the daemon's"), "File mode mask, octal."),
-    row("rlimits", Object, Words("the daemon's"), "Limits of each process (setrlimit(2))."),
+    row("group", Text("a name or a number"), Words("that of `user`"), "Group that the workers run as."),
+    row(
+        "no_new_privs",
+        Flag,
+        Words("`true` with `user`"),
+        "Whether workers are kept from gaining privileges by setuid programs such as sudo.",
+    ),
+    row(
+        "umask",
+        Text("`\"0000\"` to `\"0777\"`"),
+        Words("the daemon's"),
+        "File mode creation mask of the workers, in octal.",
+    ),
+    row("rlimits", Object, Words("the daemon's"), "Resource limits of each worker process (setrlimit(2))."),
     row(
         "cpus",
         Numbers(0, super::rights::HIGHEST_CPU),
         Words("the daemon's"),
-        "CPUs that the workers may use, by number (sched_setaffinity(2)).",
+        "Numbers of the CPUs that the workers may use (sched_setaffinity(2)).",
     ),
     row(
         "assignment",
         Choice(&["round_robin", "client", "dedicated"]),
         Words("`\"round_robin\"`"),
-        "Worker of a message without a session: the next one, one per connection, or one that serves that connection alone.",
+        "Which worker gets a message without a session: the next one, the one of its connection, or one that serves only that connection.",
     ),
     row(
         "on_bad_output",
         Choice(&["restart", "skip"]),
         Words("`\"restart\"`; `\"skip\"` if only `http` listeners offer the pool"),
-        "A worker writes a line to stdout that is no message or is too long: it is restarted, or the line passed over.",
+        "What happens when a worker writes an invalid or overlong line to stdout: it is restarted, or the line is skipped.",
     ),
     row(
         "max_instances",
         Number(One, 1, MAX_WORKERS as u64),
-        Words("`instances`; if `dedicated`, the larger of 64 and it"),
-        "Most workers; those that clients share are more than `instances` only if all were busy.",
+        Words("`instances`; in a `dedicated` pool the larger of 64 and `instances`"),
+        "Most workers at once; shared workers beyond `instances` are started only while all others are busy.",
     ),
     row(
         "concurrency",
         Number(One, 1, 4096),
         Value("8"),
-        "Requests of each shared worker at which all are busy, so that one more is started, up to `max_instances`.",
+        "Pending requests at which a shared worker counts as busy; while all are busy, more are started, up to `max_instances`.",
     ),
     row(
         "start",
         Choice(&["at_once", "on_demand"]),
         Value("\"at_once\""),
-        "When workers are started: with the daemon, or when a first line needs one, until which the pool is asleep.",
+        "When workers are started: with the daemon, or when the first message needs one; until then the pool is asleep.",
     ),
     row(
         "idle_stop_sec",
         Number(Seconds, 0, 30 * DAY),
         Value("0"),
-        "Idle time after which workers beyond `instances` end, and all if the pool starts on demand; 0 is never.",
+        "Idle time after which workers beyond `instances` end, or all workers of a pool with `on_demand`; 0 means never.",
     ),
     row(
         "start_timeout_sec",
         Number(Seconds, 0, DAY),
         Value("120"),
-        "Time that a worker of a pool that starts on demand may take for its first output; 0 is without a limit.",
+        "Time that a worker of a pool with `on_demand` has for its first output; 0 means no limit.",
     ),
     row(
         "restore",
         Flag,
         Value("true"),
-        "With `state`: sessions of MCP in this pool outlive the daemon; a worker is sent their `initialize` again.",
+        "With `state`: MCP sessions of this pool survive a restart of the daemon, which sends their `initialize` to a new worker.",
     ),
     row(
         "cancel_on_disconnect",
         Flag,
         Value("false"),
-        "Send `session/cancel` when a client leaves with requests pending.",
+        "Send `session/cancel` to the worker when a client disconnects with requests pending.",
     ),
     row(
         "request_timeout_sec",
         Number(Seconds, 1, 7 * DAY),
         Words("no timeout"),
-        "Time that an answer may take, of a worker or of a client, counted from when the daemon has taken the request.",
+        "Time within which a worker or a client has to answer a request, counted from when the daemon accepted it.",
     ),
     row(
         "idle_timeout_sec",
         Number(Seconds, 1, 7 * DAY),
         Words("no timeout"),
-        "Time that a worker may say nothing about a client's request: no progress, nothing in its session, no answer.",
+        "Time that a worker may send nothing about a client's request: no progress, no message in its session, no answer.",
     ),
     row(
         "worker_silent_sec",
         Number(Seconds, 0, 7 * DAY),
-        Words("that of `limits`"),
-        "Time that a worker may say nothing while it owes answers before new clients go to others; 0 is without a limit.",
+        Words("`limits.worker_silent_sec`"),
+        "Silence after which a worker that owes answers is doubtful, and new clients get other workers; 0 means never.",
     ),
-    row("check", Object, Words("none"), "How a silent worker that owes answers is checked, and replaced if it hangs."),
+    row(
+        "check",
+        Object,
+        Words("none"),
+        "How the daemon checks a silent worker that owes answers, and replaces one that hangs.",
+    ),
     row("max_age_sec", Number(Seconds, 1, 365 * DAY), Words("no limit"), "Age at which a worker is replaced."),
     row(
         "max_requests",
         Number(One, 1, u32::MAX as u64),
         Words("no limit"),
-        "Requests after which a worker is replaced.",
+        "Number of requests after which a worker is replaced.",
     ),
     row(
         "recycle_memory_mb",
         Number(One, 1, 1 << 20),
         Words("no limit"),
-        "MiB of a worker's processes above which it is replaced.",
+        "Memory of a worker's processes, in MiB, above which the worker is replaced.",
     ),
-    row("deny_methods", Texts(""), Value("[]"), "Methods that clients may not use (`method_denied`)."),
-    row("deny_tools", Texts("`\"delete_*\"`"), Value("[]"), "Tools of MCP that clients may not call (`tool_denied`)."),
-    row("allow_tools", Texts("`\"read_*\"`"), Words("all"), "The only tools of MCP that clients may call."),
+    row(
+        "deny_methods",
+        Texts(""),
+        Value("[]"),
+        "Methods that clients may not use; they are refused with `method_denied`.",
+    ),
+    row(
+        "deny_tools",
+        Texts("`\"delete_*\"`"),
+        Value("[]"),
+        "MCP tools that clients may not call; calls are refused with `tool_denied`.",
+    ),
+    row("allow_tools", Texts("`\"read_*\"`"), Words("all"), "The only MCP tools that clients may call."),
 ];
 
 /// No memory and no processes: see `keys::unlimited`.
 const RLIMITS: &[Setting] = &[
-    row("descriptors", Number(One, 16, 1 << 20), Words("the daemon's"), "Open files, pipes and sockets."),
-    row("core", Number(Bytes, 0, 1024 * GIB), Words("the daemon's"), "Largest core dump; 0 for none."),
-    row("file_size", Number(Bytes, 0, 1024 * GIB), Words("no limit"), "Largest file that can be written."),
-    row("cpu_sec", Number(Seconds, 1, 365 * DAY), Words("no limit"), "CPU time of a process before SIGXCPU."),
+    row("descriptors", Number(One, 16, 1 << 20), Words("the daemon's"), "Number of open files, pipes and sockets."),
+    row(
+        "core",
+        Number(Bytes, 0, 1024 * GIB),
+        Words("the daemon's"),
+        "Size of the largest core dump; 0 means that none is written.",
+    ),
+    row(
+        "file_size",
+        Number(Bytes, 0, 1024 * GIB),
+        Words("no limit"),
+        "Size of the largest file that a process can write.",
+    ),
+    row("cpu_sec", Number(Seconds, 1, 365 * DAY), Words("no limit"), "CPU time after which a process gets SIGXCPU."),
 ];
 
 const ENV_FROM: &[Setting] = &[
-    row("files", Text("a folder"), Words("none"), "Folder with a file of variables for each verified name."),
-    row("headers", TextsByName, Words("none"), "Headers of the request that begins a session, and their variables."),
+    row("files", Text("a folder"), Words("none"), "Folder with one file of variables for each verified name."),
+    row(
+        "headers",
+        TextsByName,
+        Words("none"),
+        "Headers of the HTTP request that begins a session, and the variable that each of them sets.",
+    ),
 ];
 
 const CHECK: &[Setting] = &[
@@ -282,15 +332,15 @@ const CHECK: &[Setting] = &[
         "every_sec",
         Number(Seconds, 1, DAY),
         Required,
-        "Silence before each check; two in a row without the expected answer replace the worker.",
+        "Silence before each check; a worker that fails two checks in a row is replaced.",
     ),
     row(
         "send",
         Text("a JSON-RPC request without `id`"),
-        Words("that of MCP: `ping`, or `server/discover`"),
-        "Request that the worker is sent.",
+        Words("for MCP clients `ping` or `server/discover`"),
+        "Request that the daemon sends to the worker.",
     ),
-    row("expect", Text(""), Words("any answer will do"), "Text that the line with the answer has to contain."),
+    row("expect", Text(""), Words("any answer counts"), "Text that the line with the answer has to contain."),
 ];
 
 const LIMITS: &[Setting] = &[
@@ -298,85 +348,85 @@ const LIMITS: &[Setting] = &[
         "max_input_buffer",
         Number(Bytes, 1, GIB),
         Value("1048576"),
-        "Longest line of a client; a longer one closes its connection.",
+        "Longest line that a client may send; a client that sends a longer one is disconnected.",
     ),
     row(
         "max_output_queue",
         Number(Bytes, 1, 4 * GIB),
         Value("4194304"),
-        "Queue of one connection above which its sources are paused.",
+        "Output queued for one connection above which the daemon stops reading from whoever sends to it.",
     ),
     row(
         "max_restarts",
         Number(One, 0, 1_000_000),
         Value("5"),
-        "Restarts of a worker within the window before it is given up.",
+        "Restarts of a worker within `restart_window_sec` after which it is given up.",
     ),
     row(
         "restart_window_sec",
         Number(Seconds, 1, 30 * DAY),
         Value("60"),
-        "That window, after which a worker that was given up is tried again.",
+        "Period in which `max_restarts` is counted, and after which a worker that was given up is started again.",
     ),
     row(
         "drain_timeout_sec",
         Number(Seconds, 0, DAY),
         Value("30"),
-        "Time for workers to end at shutdown before they are killed.",
+        "Time that workers have to exit at shutdown before they are killed.",
     ),
     row(
         "backpressure_timeout_sec",
         Number(Seconds, 1, DAY),
         Value("60"),
-        "Time that an output may stay full before its connection is closed.",
+        "Time that the output queue of a connection may stay full before the connection is closed.",
     ),
     row(
         "lame_duck_sec",
         Number(Seconds, 0, DAY),
-        Words("0, with `reuse_port` 1"),
-        "Time that a shutdown keeps serving while balancers see `/readyz` fail.",
+        Words("0; 1 with `reuse_port`"),
+        "Time at the start of a shutdown during which clients are still served, while balancers already see `/readyz` fail.",
     ),
     row(
         "quiesce_sec",
         Number(Seconds, 0, DAY),
         Value("45"),
-        "Time for pending requests to finish at shutdown; new ones get `shutting_down`.",
+        "Time that pending requests have to finish at shutdown; new requests are refused with `shutting_down`.",
     ),
     row(
         "replace_timeout_sec",
         Number(Seconds, 0, 30 * DAY),
         Value("3600"),
-        "Time for a replaced worker to finish its requests and sessions.",
+        "Time that a worker which is being replaced has to finish its requests and sessions.",
     ),
     row(
         "worker_silent_sec",
         Number(Seconds, 0, 7 * DAY),
         Value("60"),
-        "Time that a worker may say nothing while it owes answers before new clients go to others; 0 is without a limit.",
+        "Silence after which a worker that owes answers is doubtful, and new clients get other workers; 0 means never.",
     ),
     row(
         "session_idle_sec",
         Number(Seconds, 0, 30 * DAY),
         Value("0"),
-        "Silence after which a session is forgotten; 0 is never, over HTTP 1800.",
+        "Idle time after which a session is forgotten; 0 means never, but 1800 over HTTP.",
     ),
     row(
         "session_detached_sec",
         Number(Seconds, 0, 30 * DAY),
         Value("0"),
-        "Over HTTP: time without a connection after which a session ends; 0 is as `session_idle_sec`, with `acp` 60 s.",
+        "Over HTTP: time without a connection after which a session ends; 0 means as `session_idle_sec`, but 60 on `acp` listeners.",
     ),
     row(
         "max_memory",
         Number(Bytes, 16 * MIB, 1024 * GIB),
         Value("268435456"),
-        "Memory for lines and queues of all connections.",
+        "Memory for the lines and queues of all connections together.",
     ),
     row(
         "max_workers_memory_mb",
         Number(One, 0, 1 << 24),
         Value("0"),
-        "MiB of all workers above which the pool that starts on demand and is idle for longest falls asleep; 0 is no limit.",
+        "Memory of all workers, in MiB, above which the longest idle pool with `on_demand` falls asleep; 0 means no limit.",
     ),
 ];
 
@@ -385,13 +435,13 @@ const ROUTING: &[Setting] = &[
         "id_collision",
         Choice(&["translate", "always"]),
         Value("\"translate\""),
-        "Replace ids that another client has used, or all ids on shared workers.",
+        "Whether only ids that another client has used are replaced, or all ids on shared workers.",
     ),
     row(
         "session_access",
         Choice(&["owner", "shared"]),
         Value("\"owner\""),
-        "Clients that may use a session: its owner, or each that names it (spec 6.1.2).",
+        "Which clients may use a session: only its owner, or every client that names it (spec 6.1.2).",
     ),
 ];
 
@@ -410,106 +460,170 @@ const LISTENER: [Setting; KINDS.len() + OF_ALL_LISTENERS.len()] = {
 };
 
 const OF_ALL_LISTENERS: &[Setting] = &[
-    row("mode", Text("`\"0000\"` to `\"0777\"`"), Value("\"0600\""), "Permissions of the socket file, octal."),
+    row("mode", Text("`\"0000\"` to `\"0777\"`"), Value("\"0600\""), "Permissions of the socket file, in octal."),
     row("owner", Text("`user`, `user:group`, `:group`"), Words("the daemon's user"), "Owner of the socket file."),
-    row("pool", Text("id of a pool"), Words("all `pools`"), "Pool of its clients, unless a message names another."),
+    row(
+        "pool",
+        Text("id of a pool"),
+        Words("all `pools`"),
+        "Pool that serves its clients, unless a message names another one.",
+    ),
     row(
         "pools",
         TextsOrByName("ids of pools"),
         Words("`pool`, or all pools"),
-        "Pools that a message may name, or those of each group.",
+        "Pools that a message may name, or the pools that each group may use.",
     ),
     row(
         "max_connections",
         NumberOrObject(1, MAX_CONNECTIONS as u64),
         Words("no limit"),
-        "Connections at once; more are refused (`connection_limit`).",
+        "Most connections at once; further ones are refused with `connection_limit`.",
     ),
     row(
         "idle_timeout_sec",
         Number(Seconds, 1, 30 * DAY),
         Words("no timeout"),
-        "Silence after which a client without requests and sessions is closed; not with `http`.",
+        "Silence after which a client without requests and sessions is disconnected; not with `http`.",
     ),
-    row("allow", Texts("networks (CIDR)"), Words("all"), "Where clients may come from (else `not_allowed`)."),
+    row(
+        "allow",
+        Texts("networks (CIDR)"),
+        Words("all"),
+        "Networks that clients may connect from; all others are refused with `not_allowed`.",
+    ),
     row("peer_uids", Users, Words("all"), "Users that may connect to a Unix socket (SO_PEERCRED)."),
-    row("rules", Object, Words("none"), "What clients may not use, by their names and groups."),
-    row("proxy", Object, Words("none"), "Proxies that are believed (PROXY protocol)."),
+    row(
+        "rules",
+        Object,
+        Words("none"),
+        "Methods and tools that clients may not use, by their verified names and groups.",
+    ),
+    row("proxy", Object, Words("none"), "Proxies whose PROXY headers the daemon believes."),
     row(
         "when_not_ready",
         Choice(&["accept", "close"]),
         Value("\"accept\""),
-        "While none of its workers runs, or all are doubtful or taken out: accept clients, or close the socket.",
+        "While all of its workers are down, doubtful or taken out: accept clients, or close the listening socket.",
     ),
-    row("reuse_port", Flag, Value("false"), "Whether other daemons of the same user may listen at the same TCP port."),
+    row(
+        "reuse_port",
+        Flag,
+        Value("false"),
+        "Whether other daemons of the same user may listen on the same TCP port (SO_REUSEPORT).",
+    ),
 ];
 
 const OF_WEB: &[Setting] = &[
-    row("path", Text("a path"), Words("`\"/acp\"`, `\"/mcp\"`"), "Path of its URL; `/healthz` is there too."),
+    row(
+        "path",
+        Text("a path"),
+        Words("`\"/acp\"`, `\"/mcp\"`"),
+        "Path of the listener's URL; `/healthz` is served beside it.",
+    ),
     row(
         "origins",
         Texts("`\"https://app.example\"`, `\"null\"`, `\"*\"`"),
         Value("[]"),
-        "Origins of web pages that may connect.",
+        "Origins of the web pages that may connect.",
     ),
-    row("hosts", Texts("names"), Value("[]"), "Names by which it is reached."),
-    row("tokens_file", Text("a file"), Words("all may connect"), "Tokens that let clients in."),
+    row("hosts", Texts("names"), Value("[]"), "Host names under which clients reach the listener."),
+    row("tokens_file", Text("a file"), Words("no token is needed"), "File with the tokens that clients have to send."),
     row(
         "trusted_proxies",
         Texts("networks (CIDR), or `\"unix\"`"),
         Words("none"),
-        "Proxies whose `X-Forwarded-For` and `Forwarded` are believed.",
+        "Proxies whose `X-Forwarded-For` and `Forwarded` headers the daemon believes.",
     ),
-    row("oauth", Object, Words("none"), "Where clients sign in, as they are told (RFC 9728)."),
-    row("identity", Object, Words("none"), "How a proxy names its clients; each client needs a name."),
+    row("oauth", Object, Words("none"), "What the daemon announces to clients about where to sign in (RFC 9728)."),
+    row(
+        "identity",
+        Object,
+        Words("none"),
+        "Header in which a proxy names its clients; with it, every client needs a name.",
+    ),
 ];
 
 const RULES: &[Setting] = &[
-    row("names", ObjectsByName, Words("none"), "The rules of verified names."),
-    row("groups", ObjectsByName, Words("none"), "The rules of groups; those of `*` are for everybody."),
+    row("names", ObjectsByName, Words("none"), "Rules for the clients with these verified names."),
+    row(
+        "groups",
+        ObjectsByName,
+        Words("none"),
+        "Rules for the members of these groups; the rules of `*` apply to every client.",
+    ),
 ];
 
 const RULE: &[Setting] = &[
-    row("deny_methods", Texts(""), Value("[]"), "Methods that they may not use (`method_denied`)."),
-    row("deny_tools", Texts("`\"delete_*\"`"), Value("[]"), "Tools of MCP that they may not call (`tool_denied`)."),
-    row("allow_tools", Texts("`\"read_*\"`"), Words("all"), "The only tools of MCP that they may call."),
+    row(
+        "deny_methods",
+        Texts(""),
+        Value("[]"),
+        "Methods that these clients may not use; they are refused with `method_denied`.",
+    ),
+    row(
+        "deny_tools",
+        Texts("`\"delete_*\"`"),
+        Value("[]"),
+        "MCP tools that these clients may not call; calls are refused with `tool_denied`.",
+    ),
+    row("allow_tools", Texts("`\"read_*\"`"), Words("all"), "The only MCP tools that these clients may call."),
 ];
 
 const OAUTH: &[Setting] = &[
-    row("resource", Text("a URL"), Required, "The URL that clients use, or its origin, without a slash at the end."),
-    row("authorization_servers", Texts("URLs"), Required, "Issuers at which clients sign in; most use the first one."),
-    row("scopes_supported", Texts(""), Words("not said"), "Scopes that clients ask for."),
+    row(
+        "resource",
+        Text("a URL"),
+        Required,
+        "URL that clients use for the listener, or its origin, without a slash at the end.",
+    ),
+    row(
+        "authorization_servers",
+        Texts("URLs"),
+        Required,
+        "Issuers where clients sign in; most clients use only the first.",
+    ),
+    row("scopes_supported", Texts(""), Words("not announced"), "Scopes that clients should ask for."),
 ];
 
 const IDENTITY: &[Setting] = &[
-    row("header", Text("a header"), Required, "The header with the client's name, as `X-Forwarded-User`."),
+    row("header", Text("a header"), Required, "Header with the client's name, such as `X-Forwarded-User`."),
     row(
         "groups_header",
         Text("a header"),
         Words("none"),
-        "The header with the client's groups, for pools and rules by group.",
+        "Header with the client's groups, for pools and rules by group.",
     ),
     row(
         "trusted_proxies",
         Texts("networks (CIDR), or `\"unix\"`"),
-        Words("the listener's"),
-        "Proxies that are believed; from others the header is refused.",
+        Words("`trusted_proxies` of the listener"),
+        "Proxies whose header the daemon believes; a request with the header from anywhere else is refused.",
     ),
 ];
 
-const OF_PINGS: &[Setting] =
-    &[row("ping_sec", Number(Seconds, 0, DAY), Value("30"), "Silence after which a client is pinged; 0 is never.")];
+const OF_PINGS: &[Setting] = &[row(
+    "ping_sec",
+    Number(Seconds, 0, DAY),
+    Value("30"),
+    "Silence after which the daemon pings a client; 0 means never.",
+)];
 
 const COUNTS: &[Setting] = &[
-    row("total", Number(One, 1, MAX_CONNECTIONS as u64), Words("no limit"), "Connections of all clients."),
-    row("per_source", Number(One, 1, MAX_CONNECTIONS as u64), Words("no limit"), "Connections of one source."),
+    row(
+        "total",
+        Number(One, 1, MAX_CONNECTIONS as u64),
+        Words("no limit"),
+        "Most connections of all clients together.",
+    ),
+    row("per_source", Number(One, 1, MAX_CONNECTIONS as u64), Words("no limit"), "Most connections of one source."),
 ];
 
 const PROXY: &[Setting] = &[row(
     "from",
     Texts("networks (CIDR), or `\"unix\"`"),
     Required,
-    "Proxies, each connection of which begins with a header.",
+    "Proxies that begin each of their connections with a PROXY header.",
 )];
 
 const ADMIN: &[Setting] = &[
@@ -517,19 +631,19 @@ const ADMIN: &[Setting] = &[
         "listen",
         Text("a path with a slash, `@NAME`, or `HOST:PORT`"),
         Required,
-        "Address; its 64 connections take no slots of clients.",
+        "Address of the admin listener, whose connections (at most 64) do not count as clients.",
     ),
     row(
         "mode",
         Text("`\"0000\"` to `\"0777\"`"),
         Value("\"0600\""),
-        "Permissions of the socket file; each connection may act.",
+        "Permissions of the socket file, in octal; everybody who can connect may act.",
     ),
     row(
         "token_file",
         Text("a file"),
         Words("none"),
-        "Token that actions over TCP or an abstract name need (`Authorization: Bearer TOKEN`).",
+        "File with the token that actions over TCP or an abstract socket need (`Authorization: Bearer TOKEN`).",
     ),
 ];
 
@@ -538,9 +652,14 @@ const LOG: &[Setting] = &[
         "level",
         Choice(&["debug", "info", "warn", "error"]),
         Value("\"info\""),
-        "Least important level that is written.",
+        "Least important level that is logged.",
     ),
-    row("format", Choice(&["text", "json"]), Value("\"text\""), "Format of its lines."),
-    row("requests", Flag, Value("false"), "Write a line of each request that has ended."),
-    row("file", Text("a file"), Words("stderr"), "File that is written to instead of stderr; SIGUSR1 opens it again."),
+    row("format", Choice(&["text", "json"]), Value("\"text\""), "Format of the log's lines."),
+    row("requests", Flag, Value("false"), "Whether a line is logged for each request that has ended."),
+    row(
+        "file",
+        Text("a file"),
+        Words("stderr"),
+        "File that is written instead of stderr; SIGUSR1 makes the daemon reopen it.",
+    ),
 ];

@@ -89,8 +89,9 @@ pub(crate) const KINDS: [Row; 5] = [
         written: "`HOST:PORT`",
         says: "TCP address; with port 0 the kernel chooses the port.",
         help: "Serve many clients on a TCP port",
-        long_help: "HOST is a name or an address, an IPv6 address in brackets: [::1]:9000; without it, :9000 is every network \
-                    of this machine, IPv4 and IPv6. With port 0 the kernel chooses one, which is reported on stderr.",
+        long_help: "HOST is a name or an address; an IPv6 address is written in brackets, as in [::1]:9000. Without HOST, :9000 is \
+                    every network of this machine, IPv4 and IPv6. With port 0 the kernel chooses a port, which is \
+                    reported on stderr.",
         what: "a TCP address",
         scheme: "tcp",
         needs_path: false,
@@ -103,8 +104,8 @@ pub(crate) const KINDS: [Row; 5] = [
         written: "1 to 107 bytes",
         says: "Path of a Unix socket, or `@NAME` for an abstract one, which has no file.",
         help: "Serve many clients on a Unix socket",
-        long_help: "A socket that a dead daemon left behind is replaced, one that is in use is not. Only its owner may connect; \
-                    listeners[].mode in the configuration can widen that.",
+        long_help: "A socket that an earlier daemon has left behind is replaced; a socket that is in use is not. Only the owner of \
+                    the socket may connect, unless listeners[].mode in the configuration permits others.",
         what: "a Unix socket",
         scheme: "unix",
         needs_path: true,
@@ -117,8 +118,8 @@ pub(crate) const KINDS: [Row; 5] = [
         written: "`HOST:PORT`, `unix:PATH`",
         says: "WebSocket (RFC 6455); each text message is one line.",
         help: "Serve many clients that speak WebSocket, at ws://HOST:PORT/acp",
-        long_help: "Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. wss:// is for a \
-                    proxy in front of it.",
+        long_help: "listeners[] in the configuration defines who may connect (tokens, pages of browsers). For wss:// put a proxy \
+                    in front of the daemon.",
         what: "a WebSocket",
         scheme: "ws",
         needs_path: false,
@@ -138,8 +139,8 @@ pub(crate) const KINDS: [Row; 5] = [
         written: "`HOST:PORT`, `unix:PATH`",
         says: "MCP over Streamable HTTP; its pools have to set `assignment`.",
         help: "Serve many clients of MCP over Streamable HTTP, at http://HOST:PORT/mcp",
-        long_help: "Each pool is at /mcp/POOL, and has to say its assignment in the configuration; listeners[] there says who \
-                    may come in. https:// is for a proxy in front of it.",
+        long_help: "Each pool is at /mcp/POOL, and has to set its assignment in the configuration. listeners[] in the \
+                    configuration defines who may connect. For https:// put a proxy in front of the daemon.",
         what: "MCP over HTTP",
         scheme: "http",
         needs_path: false,
@@ -159,8 +160,8 @@ pub(crate) const KINDS: [Row; 5] = [
         written: "`HOST:PORT`, `unix:PATH`",
         says: "ACP over Streamable HTTP, and over WebSocket at the same path.",
         help: "Serve many clients of ACP over Streamable HTTP and WebSocket, at http://HOST:PORT/acp",
-        long_help: "Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. https://, wss:// \
-                    and HTTP/2 are for a proxy in front of it.",
+        long_help: "listeners[] in the configuration defines who may connect (tokens, pages of browsers). For https://, wss:// and \
+                    HTTP/2 put a proxy in front of the daemon.",
         what: "ACP over HTTP",
         scheme: "http",
         needs_path: false,

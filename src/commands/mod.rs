@@ -261,19 +261,19 @@ const AFTER_HELP: &str = "\
 Examples:
   stdio_bus --tcp 127.0.0.1:9000                        two built-in echo workers
   stdio_bus --tcp 127.0.0.1:9000 -- python3 worker.py   a worker of your own
-  stdio_bus call --connect tcp://127.0.0.1:9000 hello   ask it something
-  stdio_bus init --output bus.json                      a configuration for what is in PATH
-  stdio_bus --config bus.json --unix /run/bus.sock      run it
-  stdio_bus check --config bus.json                     what is wrong with a configuration
-  stdio_bus status --admin /run/admin.sock              what a running daemon does (--admin)
+  stdio_bus call --connect tcp://127.0.0.1:9000 hello   send it a request
+  stdio_bus init --output bus.json                      write a configuration for the agents in PATH
+  stdio_bus --config bus.json --unix /run/bus.sock      run the daemon with it
+  stdio_bus check --config bus.json                     list the errors of a configuration
+  stdio_bus status --admin /run/admin.sock              show the state of a daemon that has this --admin
 
 Exit codes:
-  0 done, 1 failed at run time or something could not be written, 2 wrong usage, 69 no io_uring with --io ring, 73 cannot listen or open the log file, 78 wrong configuration";
+  0 done, 1 failure at run time or lost output, 2 wrong usage, 69 --io ring without io_uring, 73 cannot listen or open the log file, 78 error in the configuration";
 
 /// A message bus for AI agents that speak JSON-RPC over stdin and stdout.
 ///
-/// Clients connect over stdin/stdout, a Unix socket or TCP with one JSON object per line, over WebSocket, or over HTTP as
-/// MCP does; supervised workers read lines on stdin and answer on stdout. Without a configuration and a command, two
+/// Clients connect over stdin and stdout, a Unix socket or TCP with one JSON object per line, over WebSocket, or over the Streamable
+/// HTTP of MCP and ACP. Supervised workers read lines on stdin and answer on stdout. Without a configuration and a command, two
 /// built-in echo workers run.
 #[derive(Debug, Parser)]
 #[command(name = "stdio_bus", version, max_term_width = 100, after_help = AFTER_HELP)]
@@ -289,20 +289,21 @@ struct CommandLine {
 struct DaemonArgs {
     /// Read the configuration from this file
     ///
-    /// JSON; docs/configuration.md lists every key, config/ has examples. `-` is stdin. Without a configuration, two
-    /// built-in echo workers run.
+    /// The file is JSON; docs/configuration.md lists every key, and config/ has examples. `-` is stdin. Without a configuration,
+    /// two built-in echo workers run.
     #[arg(long, value_name = "PATH", conflicts_with = "config_fd")]
     config: Option<PathBuf>,
 
     /// Read the configuration from this open descriptor
     ///
-    /// For programs that start the daemon and make its configuration: it is read up to the end and then closed.
+    /// This is for programs that start the daemon and generate its configuration. The descriptor is read up to its end and then
+    /// closed.
     #[arg(long, value_name = "N", value_parser = descriptor)]
     config_fd: Option<RawFd>,
 
     /// Serve one client on stdin and stdout (the default)
     ///
-    /// Flags of listeners may be given together, each once; with --stdio the daemon ends when stdin does.
+    /// The flags of listeners may be combined, each of them once. With --stdio the daemon exits when stdin ends.
     #[arg(long)]
     stdio: bool,
 
@@ -311,47 +312,48 @@ struct DaemonArgs {
 
     /// Serve readiness, metrics, a status page and commands over HTTP
     ///
-    /// ADDRESS is the path of a Unix socket (unix:PATH, or a path with a slash), @NAME, or HOST:PORT. It comes before
-    /// admin.listen in the configuration. Over TCP, actions need admin.token_file.
+    /// ADDRESS is the path of a Unix socket (unix:PATH, or a path with a slash), @NAME, or HOST:PORT. It takes
+    /// precedence over admin.listen in the configuration. Over TCP, actions need admin.token_file.
     #[arg(long, value_name = "ADDRESS", value_parser = Address::from_any)]
     admin: Option<Address>,
 
-    /// Write this level and the more important ones to stderr [default: info]
+    /// Log this level and the more important ones [default: info]
     ///
-    /// It comes before DEBUG_STDIO=1 in the environment, which means debug, and that before the configuration's.
+    /// It takes precedence over DEBUG_STDIO=1 in the environment, which means debug. Both take precedence over log.level in the
+    /// configuration.
     #[arg(long, value_name = "LEVEL", value_enum, ignore_case = true)]
     log_level: Option<Level>,
 
-    /// How a line of the log looks [default: text]
+    /// The format of the log's lines [default: text]
     #[arg(long, value_name = "FORMAT", value_enum, ignore_case = true)]
     log_format: Option<Format>,
 
-    /// What carries the bytes [default: auto]
+    /// The kernel interface for I/O [default: auto]
     ///
-    /// Where a sandbox blocks io_uring or the kernel has none, epoll does the same for more CPU. It comes before
-    /// STDIO_BUS_IO in the environment, which takes the same values.
+    /// If a sandbox blocks io_uring or the kernel does not have it, epoll does the same with more CPU time. This flag takes precedence
+    /// over STDIO_BUS_IO in the environment, which has the same values.
     #[arg(long, value_name = "HOW", value_enum, ignore_case = true)]
     io: Option<Backend>,
 
     /// Do not start if the command of any pool cannot be run
     ///
-    /// Without it the other pools are served, and the log has an error; readiness says no where clients would use that
-    /// pool.
+    /// Without it the daemon logs an error and serves the other pools. Listeners whose clients would use the pool are reported
+    /// as not ready.
     #[arg(long)]
     strict: bool,
 
-    /// Run so many workers of the command behind -- [default: 1]
+    /// The number of workers that run the command behind -- [default: 1]
     #[arg(long, value_name = "N", value_parser = whole_number)]
     instances: Option<u32>,
 
-    /// How messages choose a worker of the command behind -- [default: round_robin]
+    /// How messages are assigned to the workers that run the command behind -- [default: round_robin]
     #[arg(long, value_name = "HOW", value_enum, ignore_case = true)]
     assignment: Option<Assigned>,
 
     /// Run this command as the workers, without a configuration
     ///
-    /// It is the one pool, called `worker`, and is started in this directory. A worker reads lines of JSON-RPC from stdin
-    /// and answers on stdout.
+    /// The workers are the only pool, which is called `worker`, and are started in this directory. A worker reads lines of
+    /// JSON-RPC from stdin and answers on stdout.
     #[arg(last = true, value_name = "COMMAND")]
     worker: Vec<String>,
 }
@@ -386,7 +388,7 @@ enum Assigned {
     RoundRobin,
     /// All messages of a connection go to one worker
     Client,
-    /// Each connection has a worker for itself
+    /// Each connection has a worker of its own
     Dedicated,
 }
 
@@ -403,9 +405,9 @@ impl From<Assigned> for Assignment {
 /// [`Choice`] as it is written on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Backend {
-    /// io_uring, and epoll where it cannot be had
+    /// io_uring, or epoll if io_uring cannot be used
     Auto,
-    /// io_uring, or exit with 69
+    /// io_uring; exit with 69 if it cannot be used
     Ring,
     /// epoll
     Epoll,

@@ -382,7 +382,7 @@ fn common_mistakes_get_a_tip_on_what_to_write_instead() {
 fn a_malformed_number_says_what_to_write() {
     for (line, advice) in [
         ("--tcp :9000 --instances two -- cat", "write a whole number, as in 2"),
-        ("kill client abc", "write its number, which show clients tells"),
+        ("kill client abc", "write the number of the client, as `show clients` lists it"),
         ("call --connect tcp://h:1 hello --timeout 1.5", "write whole seconds from 1 to 86400, as in 30"),
         ("call --connect tcp://h:1 hello --timeout 0", "write whole seconds from 1 to 86400, as in 30"),
         ("--config-fd x", "write the number of an open descriptor, as in 3"),

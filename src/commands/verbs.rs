@@ -19,25 +19,26 @@ pub enum Worker {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Be one of the built-in workers (the daemon starts these)
+    /// Run as one of the built-in workers (the daemon starts these)
     Worker {
-        /// Which one
+        /// The worker
         #[arg(value_enum)]
         name: Worker,
     },
     /// Connect stdin and stdout to a running daemon: the bridge that an editor or a client of MCP starts
     ///
-    /// Nothing but protocol is written to stdout; the log goes to stderr. It does not connect again by itself: requests
-    /// that can get no answer any more get an error.
+    /// Only messages of the protocol are written to stdout; the log is written to stderr. If the daemon shuts down, the bridge
+    /// connects again and repeats the requests that have reached no worker. Other requests that can no longer be answered get
+    /// an error.
     #[command(version, display_name = "stdio_bus connect", visible_alias = "acp")]
     Connect(DaemonAtArgs),
     /// Send one request to a running daemon, and print what comes until its answer
     ///
-    /// Each message is a line of stdout, the answer the last one. Without METHOD, lines of stdin are sent as they are (a
-    /// line that does not begin with { is METHOD [PARAMS]), until stdin ends and every request is answered.
+    /// Each message is printed as a line; the answer is the last one. Without METHOD, the lines of stdin are sent as they are,
+    /// until stdin ends and every request is answered. A line that does not begin with { is read as METHOD [PARAMS].
     ///
-    /// Exits with 0 for a result, 1 for an error of JSON-RPC, 2 for what cannot be sent, 69 without a connection, and 75
-    /// without an answer in time.
+    /// Exits with 0 for a result, 1 for a JSON-RPC error, 2 for something that cannot be sent, 69 without a connection, and
+    /// 75 without an answer in time.
     #[command(after_help = "Examples:
   stdio_bus call --connect tcp://127.0.0.1:9000 hello '{\"a\": 1}'
   stdio_bus call --connect unix:/run/bus.sock --initialize acp session/new '{\"cwd\": \"/tmp\", \"mcpServers\": []}'
@@ -45,7 +46,7 @@ pub(super) enum Verb {
     Call {
         #[command(flatten)]
         daemon: DaemonAtArgs,
-        /// Shake hands first, as a client of this protocol does
+        /// Send the handshake of a client of this protocol first
         #[arg(long, value_name = "PROTOCOL", value_enum, ignore_case = true)]
         initialize: Option<Handshake>,
         /// Give up after so many seconds without an answer
@@ -53,13 +54,13 @@ pub(super) enum Verb {
         timeout: u32,
         /// The method to call
         method: Option<String>,
-        /// Its params: an object or an array of JSON, or - for stdin
+        /// The params of the request: a JSON object or array, or - for stdin
         #[arg(allow_hyphen_values = true)]
         params: Option<String>,
     },
-    /// Show a running daemon at a glance
+    /// Show the state of a running daemon at a glance
     Status {
-        /// Draw it anew each second, like top
+        /// Refresh it every second, as top does
         #[arg(long)]
         watch: bool,
         #[command(flatten)]
@@ -67,7 +68,7 @@ pub(super) enum Verb {
     },
     /// Show a table of a running daemon
     Show {
-        /// Which one
+        /// The table
         #[arg(value_enum)]
         table: Shown,
         #[command(flatten)]
@@ -75,87 +76,89 @@ pub(super) enum Verb {
     },
     /// Close a client's connection
     ///
-    /// Its pending requests are answered with errors (client_killed). Asked for again, it is closed at once.
+    /// Its pending requests are answered with errors (client_killed) before the connection is closed. A second
+    /// `kill` closes it at once.
     Kill {
         #[command(subcommand)]
         what: Killed,
     },
-    /// Have a worker, or all workers of a pool in turn, replaced
+    /// Replace a worker, or all workers of a pool in turn, without losing a request
     ///
-    /// First another one runs; then the old one gets no new work, and ends when its requests and sessions are over, or after
-    /// limits.replace_timeout_sec. No request is lost by that.
+    /// The daemon first starts the new worker. Then the old one gets no new work, and ends when its requests and sessions
+    /// have ended, or after limits.replace_timeout_sec.
     Restart {
         #[command(subcommand)]
         what: Restarted,
     },
     /// Pause a pool or a listener of a running daemon
     ///
-    /// New requests of a paused pool wait, without an error, until it is resumed; pending ones go on, and so do
-    /// cancellations, notifications and answers to its workers. A paused listener takes no new clients: over lines they
-    /// wait in its socket, over HTTP they get 503; its clients go on.
+    /// New requests to a paused pool wait, without an error, until the pool is resumed. Pending requests continue, and so do
+    /// cancellations, notifications and answers to its workers. A paused listener accepts no new clients: those that speak
+    /// lines wait in its socket, those that speak HTTP get 503. Clients that are connected are still served.
     Pause {
         #[command(subcommand)]
         what: Paused,
     },
-    /// Resume what was paused, and start the workers of a pool that were taken out
+    /// Resume a paused pool or listener, and start the workers of a pool that were taken out
     Resume {
         #[command(subcommand)]
         what: Paused,
     },
-    /// Take a worker out: it gets no new work, ends when its requests and sessions are over, and is not replaced
+    /// Take a worker out: it gets no new work, ends when its requests and sessions have ended, and is not replaced
     ///
-    /// `resume pool` and `restart pool` start another one in its place.
+    /// `resume pool` and `restart pool` start another worker in its place.
     TakeOut {
         #[command(subcommand)]
         what: TakenOut,
     },
-    /// Have a running daemon read its configuration again, as SIGHUP does
+    /// Make a running daemon reread its configuration, as SIGHUP does
     ///
-    /// It is checked first: on an error the old one goes on, and this exits with 78. Workers whose command has changed are
-    /// replaced in turn, without a lost request; that a new command cannot live is told, with exit code 1.
+    /// The daemon checks the new configuration first. If it has errors, the daemon keeps the old one, and this command exits
+    /// with 78. Workers whose command has changed are replaced in turn, without losing a request. If the workers of a new
+    /// command do not stay alive, this command says so and exits with 1.
     Reload {
-        /// Say what would change, and change nothing
+        /// Print what would change, and change nothing
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
         control: ControlArgs,
     },
-    /// Have a running daemon drain and end, as SIGTERM does
+    /// Make a running daemon drain and exit, as SIGTERM does
     ///
-    /// Asked for again, it changes nothing: it never ends the drain early.
+    /// A second `drain` changes nothing; unlike a second signal, it never ends the drain early.
     Drain {
         #[command(flatten)]
         control: ControlArgs,
     },
-    /// Change what a running daemon writes to its log, until it ends
+    /// Change the log level of a running daemon, until it exits
     LogLevel {
-        /// This level and the more important ones
+        /// Log this level and the more important ones
         #[arg(value_enum, ignore_case = true)]
         level: Level,
         #[command(flatten)]
         control: ControlArgs,
     },
-    /// Look whether this machine is fit for the daemon, and say what to do
+    /// Check whether this machine can run the daemon, and say what to do if not
     ///
-    /// It needs no daemon and starts nothing. Exits with 1 if something keeps the daemon from starting. Where
-    /// io_uring cannot be used, epoll is: that is no failure.
+    /// It needs no daemon and starts nothing. It exits with 1 if something keeps the daemon from starting. A machine
+    /// without io_uring is no failure, because the daemon uses epoll there.
     Doctor {
-        /// The configuration that is to run here, or - for stdin
+        /// The configuration that is to run on this machine, or - for stdin
         #[arg(long, value_name = "PATH")]
         config: Option<PathBuf>,
         /// Answer with JSON
         #[arg(long)]
         json: bool,
     },
-    /// Write a configuration with comments, for a command or for what is in PATH
+    /// Write a configuration with comments, for a command or for the agents in PATH
     ///
     /// It knows agents for ACP (claude-agent-acp, codex-acp, opencode, gemini, qwen, openai-agent), and example servers of
-    /// MCP by npx or uvx. What it writes passes `check`.
+    /// MCP that npx or uvx run. The file passes `stdio_bus check`.
     Init {
-        /// The file to write; without it, or with -, it goes to stdout
+        /// The file to write; without it, or with -, the configuration is written to stdout
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Write over a file that is there
+        /// Overwrite an existing file
         #[arg(long, requires = "output")]
         force: bool,
         /// The command of your workers
@@ -166,19 +169,19 @@ pub(super) enum Verb {
     ///
     /// For bash: stdio_bus completion bash > ~/.local/share/bash-completion/completions/stdio_bus
     Completion {
-        /// Which one
+        /// The shell
         #[arg(value_enum)]
         shell: Shell,
     },
     /// Check a configuration and list everything that is wrong with it
     ///
-    /// Exits with 0 and one line that sums it up, or with 78. What may be meant otherwise is a warning. Nothing is
-    /// started.
+    /// Exits with 0 and prints a one-line summary, or exits with 78. Something that is valid but may be a mistake is a warning.
+    /// Nothing is started.
     Check {
         /// The configuration file, or - for stdin; without it, the built-in configuration
         #[arg(long, value_name = "PATH")]
         config: Option<PathBuf>,
-        /// Check this machine, too: io_uring, addresses, directories; exits as the daemon would
+        /// Also check this machine: io_uring, addresses, directories; exit as the daemon would
         #[arg(long)]
         environment: bool,
     },
@@ -186,10 +189,10 @@ pub(super) enum Verb {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Killed {
-    /// A client, by the number that the log and `show clients` call it
+    /// A client, by its number in the log and in `show clients`
     Client {
         /// Its number
-        #[arg(value_parser = |text: &str| text.parse::<u32>().map_err(|_| "write its number, which show clients tells"))]
+        #[arg(value_parser = |text: &str| text.parse::<u32>().map_err(|_| "write the number of the client, as `show clients` lists it"))]
         number: u32,
         #[command(flatten)]
         control: ControlArgs,
@@ -227,7 +230,7 @@ impl Paused {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TakenOut {
-    /// A worker, by the name that the log and `show workers` call it
+    /// A worker, by its name in the log and in `show workers`
     Worker {
         /// Its pool and number: agents/0
         name: String,
@@ -238,11 +241,11 @@ pub(super) enum TakenOut {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Restarted {
-    /// A worker, by the name that the log and `show workers` call it
+    /// A worker, by its name in the log and in `show workers`
     Worker {
         /// Its pool and number: agents/0
         name: String,
-        /// Stop it at once: its pending requests get errors, and another one is started when it is gone
+        /// Stop it at once: its pending requests get errors, and another worker is started when it has ended
         #[arg(long)]
         now: bool,
         #[command(flatten)]
@@ -262,17 +265,17 @@ pub(super) enum Restarted {
 pub(super) struct DaemonAtArgs {
     /// The daemon: tcp://HOST:PORT, unix:PATH, ws[s]://HOST:PORT/acp or http[s]://HOST:PORT/mcp
     ///
-    /// wss:// and https:// are TLS and need a program that was built with the feature `tls`. Without a port, they mean
-    /// 443, and ws:// and http:// mean 80. http:// is for clients of MCP.
+    /// wss:// and https:// use TLS and need a program that was built with the feature `tls`. Without a port, wss:// and https:// mean
+    /// 443, and ws:// and http:// mean 80. http:// and https:// are for clients of MCP.
     #[arg(long, value_name = "ADDRESS", value_parser = Daemon::parse)]
     connect: Daemon,
-    /// A file with the token that the daemon wants to see, for ws://, wss://, http:// and https://
+    /// A file with the token for the daemon, for ws://, wss://, http:// and https://
     ///
-    /// The token is sent as `Authorization: Bearer`. It stands in no log and not among the arguments, which others
-    /// can see.
+    /// The token is sent as `Authorization: Bearer`. It is never logged, and is not among the arguments, which other users of the
+    /// machine can see.
     #[arg(long, value_name = "PATH")]
     token_file: Option<PathBuf>,
-    /// A file with certificates (PEM) to believe beside the usual authorities, for wss:// and https://
+    /// A file with certificates (PEM) to trust in addition to the usual authorities, for wss:// and https://
     #[arg(long, value_name = "PATH")]
     ca_file: Option<PathBuf>,
 }
@@ -292,7 +295,7 @@ impl DaemonAtArgs {
 pub(super) enum Handshake {
     /// initialize of the Agent Client Protocol, version 1
     Acp,
-    /// initialize of the Model Context Protocol, and notifications/initialized; where there is none, revision 2026-07-28
+    /// initialize of the Model Context Protocol, and notifications/initialized; revision 2026-07-28 if there is no initialize
     Mcp,
 }
 
@@ -310,7 +313,7 @@ impl From<Handshake> for bridge::Handshake {
 pub(super) struct ControlArgs {
     /// The admin listener of the daemon [default: $STDIO_BUS_ADMIN]
     ///
-    /// What the daemon was given as --admin or admin.listen: the path of a Unix socket, @NAME, or HOST:PORT.
+    /// The address that the daemon has as --admin or admin.listen: the path of a Unix socket, @NAME, or HOST:PORT.
     #[arg(long, value_name = "ADDRESS", value_parser = admin_address)]
     admin: Option<Address>,
     /// A file with the token, for actions over TCP [default: $STDIO_BUS_ADMIN_TOKEN_FILE]
@@ -330,17 +333,17 @@ impl From<ControlArgs> for ControlOptions {
 /// The tables that can be shown.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Shown {
-    /// Connections, with what is pending and queued for each
+    /// Connections, with the requests that are pending and the bytes that are queued for each
     Clients,
-    /// Processes, with what they do
+    /// Worker processes, with their state and load
     Workers,
-    /// Pools, with what became of their requests
+    /// Pools, with the outcomes of their requests
     Pools,
     /// Sessions, and names that are held
     Sessions,
     /// Requests that wait for their answers
     Pending,
-    /// Clients and workers that are not read, and for whom they wait
+    /// Who waits for whom: clients and workers that are not read, and requests without an answer
     Waiting,
     /// Who uses most, in the last minute and since the start: by source, token and pool
     Top,
@@ -413,14 +416,14 @@ impl Verb {
 /// [`LogLevel`] as it is written on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Level {
-    /// Also accepted connections, late answers and cancellations
+    /// In addition accepted connections, late answers and cancellations
     Debug,
     /// What happens to workers and clients
     Info,
-    /// What went wrong and was dealt with
+    /// What went wrong and was handled
     #[value(alias = "warning")]
     Warn,
-    /// What needs a person
+    /// What needs an operator
     Error,
 }
 

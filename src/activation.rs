@@ -68,12 +68,12 @@ fn count(process: Option<&str>, descriptors: Option<&str>) -> Result<RawFd, Star
 }
 
 fn address_of(socket: &impl AsFd) -> Result<Address, String> {
-    let told = |error: rustix::io::Errno| io::Error::from(error).to_string();
-    let listens = sockopt::socket_acceptconn(socket).map_err(told)?;
-    if !listens || sockopt::socket_type(socket).map_err(told)? != SocketType::STREAM {
+    let error_of = |error: rustix::io::Errno| io::Error::from(error).to_string();
+    let listens = sockopt::socket_acceptconn(socket).map_err(error_of)?;
+    if !listens || sockopt::socket_type(socket).map_err(error_of)? != SocketType::STREAM {
         return Err("it is no listening stream socket; use ListenStream= and Accept=no".to_owned());
     }
-    let bound = getsockname(socket).map_err(told)?;
+    let bound = getsockname(socket).map_err(error_of)?;
     Address::bound(&bound).ok_or_else(|| "it listens neither on TCP nor on a Unix socket with a name".to_owned())
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::net::SocketAddrUnix;
 use thiserror::Error;
 
-use crate::kinds::{ListenerKind, Row, over_http};
+use crate::kinds::{KindRow, ListenerKind, over_http};
 
 pub use crate::access::is_loopback;
 
@@ -142,7 +142,9 @@ impl Address {
         } else {
             let (host, port) = text.rsplit_once(':').ok_or_else(|| no_port(text))?;
             if host.contains(':') {
-                return Err(error("an IPv6 address needs brackets, so that its port can be told; write [::1]:9000"));
+                return Err(error(
+                    "an IPv6 address needs brackets, so that its port can be recognized; write [::1]:9000",
+                ));
             }
             (host, port)
         };
@@ -307,7 +309,7 @@ fn other_than_a_port(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
     Some(match ListenerKind::of_url(scheme, &rest[rest.find('/').unwrap_or(rest.len())..]) {
         Some(kind) => {
-            let Row { key, what, .. } = kind.row();
+            let KindRow { key, what, .. } = kind.row();
             format!("that is {what}; write --{key} {text}, or \"{key}\": \"{text}\" in listeners[]")
         }
         None => format!("{scheme}:// is not spoken there; write {rest}"),

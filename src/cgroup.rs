@@ -23,7 +23,7 @@ struct Controller {
 }
 
 /// The warning if `max_memory`, in bytes, is more than three quarters of our control group's memory limit.
-pub fn doubt(max_memory: usize) -> Option<String> {
+pub fn memory_warning(max_memory: usize) -> Option<String> {
     let limit = limit(&MEMORY, Path::new(MEMBERSHIP), Path::new(ROOT));
     limit.and_then(|limit| warning(max_memory as u64, &limit))
 }

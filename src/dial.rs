@@ -120,7 +120,7 @@ fn tcp_info(socket: impl AsFd) -> Option<Unacknowledged> {
     const LAST_ACKNOWLEDGEMENT: usize = 56;
     let mut info = [0u8; LAST_ACKNOWLEDGEMENT + 4];
     let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most as many bytes as it is told, and their number.
+    // SAFETY: the kernel writes at most as many bytes as it is given room for, and their number.
     let result = unsafe {
         let (into, length) = (info.as_mut_ptr().cast(), &raw mut length);
         libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, length)
@@ -138,7 +138,7 @@ fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
     // connect(2) blocks while the listener's queue is full, such as that of a stopped daemon; the send timeout limits
     // it.
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
-    // A process that was stopped and continues goes on waiting.
+    // A process that was stopped and continues waits again.
     match rustix::io::retry_on_intr(|| connect(&socket, &address)) {
         Err(rustix::io::Errno::AGAIN) => {
             return Err(io::Error::new(ErrorKind::TimedOut, "its queue of connections stays full"));
@@ -180,8 +180,8 @@ mod tests {
             Some(3)
         );
         assert_eq!(dies(&[look(false, 900_000); 10]), None, "it is idle");
-        let heard = [look(true, 5000), look(true, 10_000), look(true, 15_000), look(true, 100)];
-        assert_eq!(dies(&[heard, heard].concat()), None, "something was acknowledged meanwhile");
+        let acknowledged = [look(true, 5000), look(true, 10_000), look(true, 15_000), look(true, 100)];
+        assert_eq!(dies(&[acknowledged, acknowledged].concat()), None, "something was acknowledged meanwhile");
         assert_eq!(dies(&[None; 10]), None, "it is no TCP connection");
     }
 
@@ -193,8 +193,8 @@ mod tests {
         assert!(tcp_info(std::os::unix::net::UnixStream::pair().unwrap().0).is_none());
     }
 
-    /// What the kernel (Linux 6.18) said each 5 s, of a connection over loopback whose other side read nothing, and of one whose
-    /// link had been taken down.
+    /// What the kernel (Linux 6.18) said each 5 s, of a connection over loopback whose other side read nothing, and of
+    /// one whose link had been taken down.
     #[test]
     fn a_daemon_that_reads_nothing_is_alive_and_one_whose_link_is_down_is_dead() {
         let dies = |is_sent_again: bool, silent: &[u32]| {

@@ -1,5 +1,5 @@
-//! Files of variables, one for each verified name: `FOLDER/KIND/NAME.env`. They are opened by name, so a name is checked, and no
-//! link is followed below the folder.
+//! Files of variables, one for each verified name: `FOLDER/KIND/NAME.env`. They are opened by name, so a name is
+//! checked, and no link is followed below the folder.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -97,7 +97,7 @@ pub(crate) fn read(folder: &Path, kind: &str, file: &str) -> Result<Variables, U
 }
 
 /// A file of a folder: its path from there, and the names of its variables or what is wrong with it.
-pub(crate) struct Found {
+pub(crate) struct FoundFile {
     pub path: String,
     pub names: Result<Vec<String>, String>,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Found {
 #[derive(Default)]
 pub(crate) struct Survey {
     /// The files, by their paths.
-    pub files: Vec<Found>,
+    pub files: Vec<FoundFile>,
     /// Paths from the folder that no client leads to, and of folders that cannot be looked at, with what is wrong.
     pub faults: Vec<(String, String)>,
 }
@@ -139,7 +139,7 @@ pub(crate) fn survey(folder: &Path) -> Survey {
             match name.and_then(|name| place(Owner { vouches, name }).ok()) {
                 Some((kind, file)) => {
                     let names = read(folder, kind, &file).map(|all| all.into_iter().map(|(name, _)| name).collect());
-                    survey.files.push(Found { path, names: names.map_err(|unread| unread.to_string()) });
+                    survey.files.push(FoundFile { path, names: names.map_err(|unread| unread.to_string()) });
                 }
                 None => survey.faults.push((path, "is nobody's: no client can have such a name".to_owned())),
             }
@@ -317,8 +317,8 @@ mod tests {
             ("token", "fifo.env", "no regular file"),
             ("token", "large.env", "larger than"),
         ] {
-            let told = read(kind, file).expect_err(file).to_string();
-            assert!(told.contains(why), "{file}: {told}");
+            let message = read(kind, file).expect_err(file).to_string();
+            assert!(message.contains(why), "{file}: {message}");
         }
         let none = super::read(&at("none"), "token", "alice.env").expect_err("none").to_string();
         assert!(none.contains("lies in a folder"), "{none}");

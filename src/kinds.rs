@@ -41,7 +41,7 @@ impl Requests {
 }
 
 /// What is known of a kind.
-pub(crate) struct Row {
+pub(crate) struct KindRow {
     pub kind: ListenerKind,
     /// Its key in `listeners[]`; with two dashes before it, its flag.
     pub key: &'static str,
@@ -81,8 +81,8 @@ pub(crate) struct Web {
 
 /// The table, in the order of [`ListenerKind`]. If two kinds have a scheme in common, the first has the URLs with a path of
 /// neither.
-pub(crate) const KINDS: [Row; 5] = [
-    Row {
+pub(crate) const KINDS: [KindRow; 5] = [
+    KindRow {
         kind: ListenerKind::Tcp,
         key: "tcp",
         value: "HOST:PORT",
@@ -97,7 +97,7 @@ pub(crate) const KINDS: [Row; 5] = [
         needs_path: false,
         web: None,
     },
-    Row {
+    KindRow {
         kind: ListenerKind::Unix,
         key: "unix",
         value: "PATH",
@@ -111,7 +111,7 @@ pub(crate) const KINDS: [Row; 5] = [
         needs_path: true,
         web: None,
     },
-    Row {
+    KindRow {
         kind: ListenerKind::WebSocket,
         key: "ws",
         value: "HOST:PORT",
@@ -132,7 +132,7 @@ pub(crate) const KINDS: [Row; 5] = [
             has_idle_timeout: true,
         }),
     },
-    Row {
+    KindRow {
         kind: ListenerKind::Mcp,
         key: "http",
         value: "HOST:PORT",
@@ -153,7 +153,7 @@ pub(crate) const KINDS: [Row; 5] = [
             has_idle_timeout: false,
         }),
     },
-    Row {
+    KindRow {
         kind: ListenerKind::Acp,
         key: "acp",
         value: "HOST:PORT",
@@ -178,8 +178,8 @@ pub(crate) const KINDS: [Row; 5] = [
 
 impl ListenerKind {
     /// The row of the table.
-    pub(crate) fn row(self) -> &'static Row {
-        const TABLE: &[Row] = &KINDS;
+    pub(crate) fn row(self) -> &'static KindRow {
+        const TABLE: &[KindRow] = &KINDS;
         &TABLE[self as usize]
     }
 
@@ -224,7 +224,7 @@ impl ListenerKind {
 
     /// The URL of its listener at a socket, `tcp://HOST:PORT` or `unix:PATH`; the socket's own address for lines.
     pub(crate) fn url(self, socket: &str, path: &str) -> String {
-        let Row { scheme, web, .. } = self.row();
+        let KindRow { scheme, web, .. } = self.row();
         match (web, socket.strip_prefix("tcp://"), socket.strip_prefix("unix:")) {
             (Some(_), Some(host), _) => format!("{scheme}://{host}{path}"),
             (Some(_), _, Some(file)) => format!("{scheme}+unix:{file}:{path}"),
@@ -234,8 +234,8 @@ impl ListenerKind {
 }
 
 /// The rows of the kinds that are served over HTTP.
-pub(crate) fn over_http() -> impl Iterator<Item = (&'static Row, &'static Web)> + Clone {
-    const TABLE: &[Row] = &KINDS;
+pub(crate) fn over_http() -> impl Iterator<Item = (&'static KindRow, &'static Web)> + Clone {
+    const TABLE: &[KindRow] = &KINDS;
     TABLE.iter().filter_map(|row| Some((row, row.web.as_ref()?)))
 }
 

@@ -42,14 +42,14 @@ pub mod error;
 pub mod io;
 mod kinds;
 #[doc(hidden)]
+pub mod printable;
+#[doc(hidden)]
 pub mod reserve;
 #[doc(hidden)]
 pub mod shell;
 #[doc(hidden)]
 pub mod small_file;
 mod state;
-#[doc(hidden)]
-pub mod visible;
 
 #[cfg(test)]
 mod testing;

@@ -96,13 +96,13 @@ fn program() -> Result<PathBuf, StartError> {
     std::env::current_exe().map_err(StartError::io("find the daemon's own program file"))
 }
 
-fn check(source: &commands::Source, environment: bool) -> Result<(), StartError> {
+fn check(source: &commands::ConfigSource, environment: bool) -> Result<(), StartError> {
     let mut config = source.load(&program()?)?.strict()?;
     if environment {
         config = config.privileged()?;
     }
-    for doubt in check::doubts(&config) {
-        let _ = writeln!(io::stderr(), "stdio_bus: warning: {doubt}");
+    for warning in check::warnings(&config) {
+        let _ = writeln!(io::stderr(), "stdio_bus: warning: {warning}");
     }
     let mut said = config.summary();
     for line in check::personal_variables(&config) {

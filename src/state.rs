@@ -39,22 +39,22 @@ const LOCK: &str = "lock";
 /// The digest of a session's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) struct Key([u8; 32]);
+pub(crate) struct SessionDigest([u8; 32]);
 
-impl Key {
+impl SessionDigest {
     /// That of this id.
     pub(crate) fn of(id: &str) -> Self {
         Self(Sha256::digest(id).into())
     }
 }
 
-impl From<Key> for String {
-    fn from(key: Key) -> Self {
+impl From<SessionDigest> for String {
+    fn from(key: SessionDigest) -> Self {
         hexadecimal(&key.0)
     }
 }
 
-impl TryFrom<String> for Key {
+impl TryFrom<String> for SessionDigest {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
@@ -72,7 +72,7 @@ impl TryFrom<String> for Key {
 /// Whose a session is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Owner {
+pub(crate) enum SessionOwner {
     /// Whoever knows its id.
     Anyone,
     /// Clients with the token of this name.
@@ -83,7 +83,7 @@ pub(crate) enum Owner {
     User(String),
 }
 
-impl From<Verified<'_>> for Owner {
+impl From<Verified<'_>> for SessionOwner {
     fn from(Verified { vouches, name }: Verified<'_>) -> Self {
         match vouches {
             Vouches::Token => Self::Token(name.to_owned()),
@@ -93,7 +93,7 @@ impl From<Verified<'_>> for Owner {
     }
 }
 
-impl Owner {
+impl SessionOwner {
     /// The verified name, if it is one's.
     pub(crate) fn verified(&self) -> Option<Verified<'_>> {
         let (vouches, name) = match self {
@@ -109,12 +109,12 @@ impl Owner {
 /// A session of MCP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Session {
-    pub id: Key,
+pub(crate) struct StoredSession {
+    pub id: SessionDigest,
     pub pool: String,
     /// The listener that it was begun at, as the configuration names it.
     pub listener: String,
-    pub owner: Owner,
+    pub owner: SessionOwner,
     /// How many daemons it has waited for in vain.
     pub daemons: u8,
     /// The negotiated version.
@@ -126,7 +126,7 @@ pub(crate) struct Session {
     pub initialized: Option<String>,
 }
 
-impl Session {
+impl StoredSession {
     /// As many bytes as it takes in the file, or some more.
     pub(crate) fn weight(&self) -> usize {
         serde_json::to_vec(self).map_or(0, |text| text.len()) + CHECKSUM + 24
@@ -139,20 +139,20 @@ impl Session {
 pub(crate) struct Bond {
     pub session: String,
     pub pool: String,
-    pub user: Owner,
+    pub user: SessionOwner,
 }
 
 /// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Record {
-    McpSession(Arc<Session>),
+    McpSession(Arc<StoredSession>),
     SessionName(Bond),
 }
 
 /// The first line.
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct FileHead {
     format: String,
     version: u32,
     node: String,
@@ -165,7 +165,7 @@ struct Head {
 pub(crate) struct Loaded {
     pub records: Vec<Record>,
     /// Why not all of it is used.
-    pub doubt: Option<String>,
+    pub damage: Option<String>,
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
@@ -205,7 +205,7 @@ fn encode(node: &str, records: &[Record]) -> (Vec<u8>, usize) {
         written += 1;
     }
     let mut out = Vec::new();
-    let head = Head { format: FORMAT.to_owned(), version: VERSION, node: node.to_owned(), records: written };
+    let head = FileHead { format: FORMAT.to_owned(), version: VERSION, node: node.to_owned(), records: written };
     push(&mut out, &head);
     out.append(&mut lines);
     (out, records.len() - written)
@@ -224,12 +224,12 @@ fn checked(line: &[u8]) -> Option<&[u8]> {
 /// It is undamaged, and another node's or another version's.
 fn decode(node: &str, bytes: &[u8]) -> io::Result<Loaded> {
     let mut lines = bytes.split(|byte| *byte == b'\n');
-    let head = lines.next().and_then(checked).and_then(|text| serde_json::from_slice::<Head>(text).ok());
+    let head = lines.next().and_then(checked).and_then(|text| serde_json::from_slice::<FileHead>(text).ok());
     let Some(head) = head.filter(|head| head.format == FORMAT) else {
-        let doubt = "its first line is damaged, so that nothing of it is used".to_owned();
-        return Ok(Loaded { records: Vec::new(), doubt: Some(doubt) });
+        let damage = "its first line is damaged, so that nothing of it is used".to_owned();
+        return Ok(Loaded { records: Vec::new(), damage: Some(damage) });
     };
-    let Head { version, node: writer, .. } = &head;
+    let FileHead { version, node: writer, .. } = &head;
     if *version != VERSION {
         let text = format!("the file {NAME} has version {version} of its format, and this daemon reads {VERSION}");
         return Err(io::Error::other(text));
@@ -242,8 +242,8 @@ fn decode(node: &str, bytes: &[u8]) -> io::Result<Loaded> {
     let read = |line: &[u8]| serde_json::from_slice(checked(line)?).ok();
     let records: Vec<Record> = lines.take(head.records).filter_map(read).collect();
     let lost = head.records - records.len();
-    let doubt = (lost > 0).then(|| format!("{lost} of its {} records are damaged or missing", head.records));
-    Ok(Loaded { records, doubt })
+    let damage = (lost > 0).then(|| format!("{lost} of its {} records are damaged or missing", head.records));
+    Ok(Loaded { records, damage })
 }
 
 /// A folder of files: what [`replace`] needs of one.
@@ -270,7 +270,7 @@ fn replace(folder: &mut impl Folder, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// The folder that `state` names. While it exists no other daemon can open it.
-pub(crate) struct State {
+pub(crate) struct StateFile {
     folder: OwnedFd,
     /// The locked file, and the one that was written last.
     _lock: OwnedFd,
@@ -278,7 +278,7 @@ pub(crate) struct State {
     node: String,
 }
 
-impl State {
+impl StateFile {
     /// Opens the folder, makes it if there is none, and reads what is in it.
     ///
     /// # Errors
@@ -311,7 +311,7 @@ impl State {
             Err(Errno::NOENT) => Loaded::default(),
             Err(error) => return Err(error.into()),
         };
-        if loaded.doubt.is_some() {
+        if loaded.damage.is_some() {
             // The next one takes its place; people may want to look at this one.
             renameat(&folder, NAME, &folder, UNREADABLE)?;
         }
@@ -337,7 +337,7 @@ impl State {
 /// For all files: none is followed to another place.
 const FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK);
 
-impl Folder for State {
+impl Folder for StateFile {
     fn write(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
         match unlinkat(&self.folder, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
@@ -370,9 +370,9 @@ mod tests {
 
     use super::*;
 
-    fn session(number: usize, owner: Owner) -> Record {
-        Record::McpSession(Arc::new(Session {
-            id: Key::of(&format!("bus.{number}")),
+    fn session(number: usize, owner: SessionOwner) -> Record {
+        Record::McpSession(Arc::new(StoredSession {
+            id: SessionDigest::of(&format!("bus.{number}")),
             pool: "tools".to_owned(),
             listener: "http://127.0.0.1:1/mcp".to_owned(),
             owner,
@@ -385,14 +385,14 @@ mod tests {
 
     fn records(count: usize) -> Vec<Record> {
         let owner = |number: usize| match number % 3 {
-            0 => Owner::Anyone,
-            1 => Owner::Token(format!("user {number}")),
-            _ => Owner::Certificate(format!("user {number}")),
+            0 => SessionOwner::Anyone,
+            1 => SessionOwner::Token(format!("user {number}")),
+            _ => SessionOwner::Certificate(format!("user {number}")),
         };
         let bond = |number| Bond {
             session: format!("s{number}"),
             pool: "agents".into(),
-            user: Owner::Token(format!("user {number}")),
+            user: SessionOwner::Token(format!("user {number}")),
         };
         let bonds = (0..count).map(|number| Record::SessionName(bond(number)));
         (0..count).map(|number| session(number, owner(number))).chain(bonds).collect()
@@ -402,8 +402,8 @@ mod tests {
     fn what_is_written_is_read_again_by_the_same_node_alone() {
         let records = records(5);
         let (bytes, left) = encode("bus-1", &records);
-        let Loaded { records: read, doubt } = decode("bus-1", &bytes).expect("it is its own");
-        assert_eq!((read, doubt, left), (records, None, 0));
+        let Loaded { records: read, damage } = decode("bus-1", &bytes).expect("it is its own");
+        assert_eq!((read, damage, left), (records, None, 0));
         let other = decode("bus-2", &bytes).expect_err("it is not");
         assert!(other.to_string().contains("bus-1"), "{other}");
     }
@@ -417,14 +417,14 @@ mod tests {
         for end in 0..bytes.len() {
             let loaded = decode(&bytes[..end]);
             let lacks_only_its_end = end == bytes.len() - 1 && loaded.records == records;
-            assert!(is_whole(&loaded) && (loaded.doubt.is_some() || lacks_only_its_end), "cut at {end}");
+            assert!(is_whole(&loaded) && (loaded.damage.is_some() || lacks_only_its_end), "cut at {end}");
         }
         for at in 0..bytes.len() {
             for flip in [1, 0x10, 0x80] {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= flip;
                 let loaded = decode(&damaged);
-                assert!(is_whole(&loaded) && loaded.doubt.is_some() || at == bytes.len() - 1, "{flip:#x} at {at}");
+                assert!(is_whole(&loaded) && loaded.damage.is_some() || at == bytes.len() - 1, "{flip:#x} at {at}");
             }
         }
     }
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn a_file_of_a_later_version_is_not_read() {
         let mut bytes = Vec::new();
-        push(&mut bytes, &Head { format: FORMAT.into(), version: VERSION + 1, node: "bus".into(), records: 0 });
+        push(&mut bytes, &FileHead { format: FORMAT.into(), version: VERSION + 1, node: "bus".into(), records: 0 });
         let why = decode("bus", &bytes).expect_err("it is another version");
         assert!(why.to_string().contains("version 2"), "{why}");
     }
@@ -442,20 +442,20 @@ mod tests {
         let bond = |number: usize| Bond {
             session: "\u{1}".repeat(20_000),
             pool: "p".into(),
-            user: Owner::Token(number.to_string()),
+            user: SessionOwner::Token(number.to_string()),
         };
         let records: Vec<Record> = (0..100).map(|number| Record::SessionName(bond(number))).collect();
         let (bytes, left) = encode("bus", &records);
         assert!(bytes.len() <= MOST_BYTES + 1000 && left > 0, "{} bytes, {left} left out", bytes.len());
         let loaded = decode("bus", &bytes).expect("it is its own");
-        assert_eq!((loaded.records.as_slice(), loaded.doubt), (&records[..100 - left], None));
+        assert_eq!((loaded.records.as_slice(), loaded.damage), (&records[..100 - left], None));
     }
 
     #[test]
     fn a_folder_in_which_others_may_write_is_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o770)).expect("it is ours");
-        let why = State::open(directory.path(), "bus").err().expect("its group may write there");
+        let why = StateFile::open(directory.path(), "bus").err().expect("its group may write there");
         assert!(why.to_string().contains("other users may write there"), "{why}");
     }
 
@@ -541,7 +541,7 @@ mod tests {
         for before in [None, Some(&old)] {
             for left in 0..=4 {
                 let mut disk = Disk { left: usize::MAX, room: usize::MAX, ..Disk::default() };
-                before.iter().for_each(|old| replace(&mut disk, old).expect("it goes on"));
+                before.iter().for_each(|old| replace(&mut disk, old).expect("it continues"));
                 disk.left = left;
                 let is_done = replace(&mut disk, &new).is_ok();
                 assert_eq!(is_done, left == 4, "four steps");
@@ -569,9 +569,9 @@ mod tests {
     fn a_folder_is_one_daemons_its_files_nobody_elses_and_what_cannot_be_read_is_put_aside() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("state");
-        let (mut state, loaded) = State::open(&path, "bus").expect("it is made");
-        assert!(loaded.records.is_empty() && loaded.doubt.is_none());
-        let why = State::open(&path, "bus").err().expect("it is in use");
+        let (mut state, loaded) = StateFile::open(&path, "bus").expect("it is made");
+        assert!(loaded.records.is_empty() && loaded.damage.is_none());
+        let why = StateFile::open(&path, "bus").err().expect("it is in use");
         assert_eq!(why.to_string(), "another daemon uses it");
         state.replace(&records(2)).expect("it has room");
         state.replace(&records(1)).expect("it has room");
@@ -579,13 +579,13 @@ mod tests {
         assert_eq!((mode("."), mode(NAME), mode(LOCK)), (0o700, 0o600, 0o600));
         assert!(!path.join(NEW).exists());
         drop(state);
-        assert_eq!(State::open(&path, "bus").expect("it is free").1.records, records(1));
+        assert_eq!(StateFile::open(&path, "bus").expect("it is free").1.records, records(1));
         std::fs::write(path.join(NAME), "something else").expect("it is ours");
-        let (state, loaded) = State::open(&path, "bus").expect("it goes on");
-        assert!(loaded.records.is_empty() && loaded.doubt.is_some());
+        let (state, loaded) = StateFile::open(&path, "bus").expect("it continues");
+        assert!(loaded.records.is_empty() && loaded.damage.is_some());
         assert!(path.join(UNREADABLE).exists() && !path.join(NAME).exists());
         drop(state);
         std::os::unix::fs::symlink("/dev/zero", path.join(NAME)).expect("a link");
-        assert!(State::open(&path, "bus").is_err(), "nothing else is read in its place");
+        assert!(StateFile::open(&path, "bus").is_err(), "nothing else is read in its place");
     }
 }

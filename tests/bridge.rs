@@ -39,7 +39,7 @@ use harness::{
     Bridge, Daemon, PATIENCE, Peer, Reader, SECOND_TIME, fill, filled, flags, ids, is_second_time, lines, patient,
     pipe, ready, resident_kilobytes, rest, send_all,
 };
-use ports::unheard;
+use ports::unused;
 use seccomp::forbid;
 use serde_json::{Value, json};
 use terminal::terminal;
@@ -312,7 +312,7 @@ fn dead_addresses(directory: &tempfile::TempDir, free: SocketAddr) -> Vec<(Strin
 #[test]
 fn each_request_gets_an_error_when_the_daemon_cannot_be_reached() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (free, _keeps_it) = unheard();
+    let (free, _keeps_it) = unused();
     for (address, remedy) in dead_addresses(&directory, free) {
         let (mut bridge, mut stdout) = Bridge::start(&address);
         bridge.send(b"{\"id\":0,\"method\":\"initialize\"}\n{\"method\":\"n\"}\n");

@@ -168,7 +168,7 @@ fn threads_are_started_by_two_files_alone() {
     look_at_the_daemon(|path, source| {
         // One has reads and writes that would block the loop beside epoll; the other waits for execs, reads files of
         // tokens and configurations, and measures the memory of workers.
-        let may = ["io/aside.rs", "shell/news.rs"];
+        let may = ["io/blocking_pool.rs", "shell/loop_handle.rs"];
         let may = may.iter().any(|file| path.ends_with(file));
         for start in ["thread::spawn", "thread::Builder", "thread::scope"] {
             assert!(may || !source.contains(start), "{} starts a thread", path.display());
@@ -179,7 +179,7 @@ fn threads_are_started_by_two_files_alone() {
 #[test]
 fn the_wall_clock_is_for_the_log_and_for_monitors_alone() {
     look_at_the_daemon(|path, source| {
-        let may = path.ends_with("shell/entry.rs") || path.ends_with("shell/admin/wall.rs");
+        let may = path.ends_with("shell/log_line.rs") || path.ends_with("shell/admin/wall_clock.rs");
         for clock in ["SystemTime", "CLOCK_REALTIME", "ClockId::Realtime", "gettimeofday"] {
             assert!(may || !source.contains(clock), "{} looks at the wall clock", path.display());
         }

@@ -132,7 +132,7 @@ fn of_argument(first: &str, argument: &str) -> Option<String> {
         "--websocket" => "to listen for WebSocket: --ws 127.0.0.1:9000".to_owned(),
         "--mcp" | "--streamable-http" => "to listen for MCP over HTTP: --http 127.0.0.1:9000".to_owned(),
         "--log-file" | "--logfile" | "--log" | "--log-path" | "--output" | "-o" => {
-            "the log goes to stderr, and the service manager keeps it (under systemd: journalctl -u stdio_bus); in a \
+            "the log is written to stderr, and the service manager keeps it (under systemd: journalctl -u stdio_bus); in a \
              shell: 2>>FILE"
                 .to_owned()
         }

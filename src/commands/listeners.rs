@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::address::Address;
 use crate::config::Listener;
-use crate::kinds::{KINDS, Row};
+use crate::kinds::{KINDS, KindRow};
 
 /// The listeners of the command line, in the order of the table.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Flags(pub Vec<Listener>);
 
 impl FromArgMatches for Flags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let given = |row: &Row| Some(Listener::of(row.kind, matches.get_one::<Address>(row.key)?.clone()));
+        let given = |row: &KindRow| Some(Listener::of(row.kind, matches.get_one::<Address>(row.key)?.clone()));
         Ok(Self(KINDS.iter().filter_map(given).collect()))
     }
 
@@ -29,7 +29,7 @@ impl FromArgMatches for Flags {
 impl Args for Flags {
     fn augment_args(command: Command) -> Command {
         command.args(KINDS.iter().map(|row| {
-            let Row { key, value, help, long_help, .. } = row;
+            let KindRow { key, value, help, long_help, .. } = row;
             let flag = Arg::new(*key).long(*key).value_name(*value).value_parser(parser(row));
             flag.help(*help).long_help(format!("{help}\n\n{long_help}"))
         }))
@@ -40,7 +40,7 @@ impl Args for Flags {
     }
 }
 
-fn parser(row: &Row) -> ValueParser {
+fn parser(row: &KindRow) -> ValueParser {
     let kind = row.kind;
     if row.needs_path {
         return OsStringValueParser::new().try_map(|path| Address::from_unix_listener(PathBuf::from(path))).into();

@@ -2,9 +2,9 @@
 //! built-in worker), a configuration (`file`: `check`, `doctor`), or a running daemon (`daemon`: `connect` and `call` as its
 //! clients, all others as its operators).
 //!
-//! Here is the parser. One table, the derives below, makes the parser, the short help (`-h`), the long help (`--help`) and the usage
-//! errors. Parsing opens nothing and starts nothing. A clap error knows where it belongs: help and version go to stdout
-//! with exit code 0, usage errors to stderr with 2 (`error.exit()`).
+//! Here is the parser. One table, the derives below, makes the parser, the short help (`-h`), the long help (`--help`)
+//! and the usage errors. Parsing opens nothing and starts nothing. A clap error knows where it belongs: help and
+//! version go to stdout with exit code 0, usage errors to stderr with 2 (`error.exit()`).
 
 mod advice;
 pub mod alone;
@@ -26,13 +26,13 @@ use clap_complete::Shell;
 use crate::activation::Inherited;
 use crate::address::Address;
 use crate::bus::settings::Assignment;
-use crate::config::{Config, ConfigError, Listen, Listener, LogFormat, LogLevel, OnePool};
+use crate::config::{CommandLinePool, Config, ConfigError, Listen, Listener, LogFormat, LogLevel};
 use crate::error::StartError;
 use crate::io::kernel::Choice;
 use alone::init;
 use daemon::bridge;
 use daemon::control::{ControlOptions, Question};
-use verbs::{Level, Verb};
+use verbs::{LevelArg, Verb};
 
 pub use verbs::Worker;
 
@@ -48,7 +48,7 @@ pub enum Command {
     /// Send requests to a running daemon as a client.
     Call(bridge::Call),
     /// Write a configuration.
-    Init(init::Options),
+    Init(init::InitOptions),
     /// Write the completions of a shell.
     Completion(Shell),
     /// Query or control a running daemon.
@@ -61,14 +61,14 @@ pub enum Command {
     /// Check whether this machine can run the daemon.
     Doctor {
         /// The configuration to run here.
-        config: Source,
+        config: ConfigSource,
         /// Answer with JSON.
         json: bool,
     },
     /// Check a configuration.
     Check {
         /// Where it comes from.
-        config: Source,
+        config: ConfigSource,
         /// Check this machine, too.
         environment: bool,
     },
@@ -78,7 +78,7 @@ pub enum Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Where the configuration comes from.
-    pub config: Source,
+    pub config: ConfigSource,
     /// Listeners in addition to those of the configuration.
     pub listeners: Vec<Listener>,
     /// `--admin`, which overrides the configuration.
@@ -95,7 +95,7 @@ pub struct Options {
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ConfigSource {
     /// None: two built-in echo workers.
     Embedded,
     /// A file.
@@ -103,10 +103,10 @@ pub enum Source {
     /// A descriptor that the parent process passed.
     Descriptor(RawFd),
     /// The command line itself.
-    Command(OnePool),
+    Command(CommandLinePool),
 }
 
-impl Source {
+impl ConfigSource {
     /// Whether it can be read again, which a pipe cannot.
     pub fn can_be_read_again(&self) -> bool {
         matches!(self, Self::File(path) if path.is_file())
@@ -163,13 +163,13 @@ impl Options {
     /// `program` is the daemon's own executable, for the built-in workers; `inherited` are the sockets passed to us,
     /// which are the default listeners. Must be called before anything else is opened (see [`Config::from_fd`]).
     pub fn configuration(&self, program: &Path, inherited: &[Inherited]) -> Result<Config, StartError> {
-        if let Source::Descriptor(number) = self.config
+        if let ConfigSource::Descriptor(number) = self.config
             && inherited.iter().any(|socket| socket.number == number)
         {
             let why = "it is to bring the configuration, too; use --config PATH".to_owned();
             return Err(StartError::Inherited { number, why });
         }
-        let from_stdin = self.config == Source::Descriptor(0);
+        let from_stdin = self.config == ConfigSource::Descriptor(0);
         let both = "stdin cannot bring the configuration and the client's messages; add --tcp or --unix, or write the \
                     configuration to a file";
         if from_stdin && self.listeners.iter().any(|listener| listener.listen == Listen::Stdio) {
@@ -220,14 +220,14 @@ where
             Command::Call(bridge::Call { options, handshake: initialize.map(Into::into), limit, method, params })
         }
         CommandLine { command: Some(Verb::Init { output, force, command }), .. } => {
-            Command::Init(init::Options { output, force, command })
+            Command::Init(init::InitOptions { output, force, command })
         }
         CommandLine { command: Some(Verb::Completion { shell }), .. } => Command::Completion(shell),
         CommandLine { command: Some(Verb::Check { config, environment }), .. } => {
-            Command::Check { config: config.map_or(Source::Embedded, Source::from), environment }
+            Command::Check { config: config.map_or(ConfigSource::Embedded, ConfigSource::from), environment }
         }
         CommandLine { command: Some(Verb::Doctor { config, json }), .. } => {
-            Command::Doctor { config: config.map_or(Source::Embedded, Source::from), json }
+            Command::Doctor { config: config.map_or(ConfigSource::Embedded, ConfigSource::from), json }
         }
         CommandLine { command: Some(verb), .. } => match verb.question() {
             Some((options, question)) => Command::Control { options: options.into(), question },
@@ -322,7 +322,7 @@ struct DaemonArgs {
     /// It takes precedence over DEBUG_STDIO=1 in the environment, which means debug. Both take precedence over log.level in the
     /// configuration.
     #[arg(long, value_name = "LEVEL", value_enum, ignore_case = true)]
-    log_level: Option<Level>,
+    log_level: Option<LevelArg>,
 
     /// The format of the log's lines [default: text]
     #[arg(long, value_name = "FORMAT", value_enum, ignore_case = true)]
@@ -384,7 +384,7 @@ impl DaemonArgs {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Assigned {
-    /// Each message goes to the next worker
+    /// Each message is sent to the next worker
     RoundRobin,
     /// All messages of a connection go to one worker
     Client,
@@ -441,7 +441,7 @@ impl From<Format> for LogFormat {
     }
 }
 
-impl From<PathBuf> for Source {
+impl From<PathBuf> for ConfigSource {
     fn from(path: PathBuf) -> Self {
         if path.as_os_str() == "-" { Self::Descriptor(0) } else { Self::File(path) }
     }
@@ -450,10 +450,10 @@ impl From<PathBuf> for Source {
 impl From<DaemonArgs> for Options {
     fn from(args: DaemonArgs) -> Self {
         let config = match (args.config, args.config_fd) {
-            (Some(path), _) => Source::from(path),
-            (None, Some(number)) => Source::Descriptor(number),
-            (None, None) if args.worker.is_empty() => Source::Embedded,
-            (None, None) => Source::Command(OnePool {
+            (Some(path), _) => ConfigSource::from(path),
+            (None, Some(number)) => ConfigSource::Descriptor(number),
+            (None, None) if args.worker.is_empty() => ConfigSource::Embedded,
+            (None, None) => ConfigSource::Command(CommandLinePool {
                 command: args.worker,
                 instances: args.instances,
                 assignment: args.assignment.map(Assignment::from),

@@ -38,7 +38,7 @@ fn nothing_means_the_embedded_default() {
     assert_eq!(
         options,
         Options {
-            config: Source::Embedded,
+            config: ConfigSource::Embedded,
             listeners: Vec::new(),
             admin: None,
             log_level: None,
@@ -55,8 +55,8 @@ fn nothing_means_the_embedded_default() {
 
 #[test]
 fn every_flag_of_the_spec_is_understood() {
-    assert_eq!(run("--config a.json").config, Source::File("a.json".into()));
-    assert_eq!(run("--config-fd 3 --stdio").config, Source::Descriptor(3));
+    assert_eq!(run("--config a.json").config, ConfigSource::File("a.json".into()));
+    assert_eq!(run("--config-fd 3 --stdio").config, ConfigSource::Descriptor(3));
     assert_eq!(listened("--stdio"), ["stdio"]);
     assert_eq!(listened("--tcp [::1]:0"), ["tcp://[::1]:0"]);
     assert_eq!(listened("--ws [::1]:0"), ["ws://[::1]:0/acp"]);
@@ -70,7 +70,7 @@ fn every_flag_of_the_spec_is_understood() {
 
 #[test]
 fn the_last_of_a_repeated_flag_wins() {
-    assert_eq!(run("--config a --config b").config, Source::File("b".into()));
+    assert_eq!(run("--config a --config b").config, ConfigSource::File("b".into()));
     assert_eq!(run("--log-level warn --log-level error").log_level, Some(LogLevel::Error));
     assert_eq!(listened("--tcp localhost:1 --tcp localhost:2"), ["tcp://localhost:2"]);
     assert_eq!(words("check --config a --config b").ok(), words("check --config b").ok());
@@ -216,9 +216,9 @@ fn the_other_programs_are_subcommands() {
         );
     }
     for (line, config, environment) in [
-        ("check", Source::Embedded, false),
-        ("check --config a", Source::File("a".into()), false),
-        ("check --config - --environment", Source::Descriptor(0), true),
+        ("check", ConfigSource::Embedded, false),
+        ("check --config a", ConfigSource::File("a".into()), false),
+        ("check --config - --environment", ConfigSource::Descriptor(0), true),
     ] {
         assert_eq!(words(line).ok(), Some(Command::Check { config, environment }));
     }
@@ -228,7 +228,7 @@ fn the_other_programs_are_subcommands() {
 fn a_command_behind_two_dashes_runs_without_a_configuration() {
     let pool = |instances, assignment| {
         let command = ["python3", "worker.py", "--tcp", "x"].map(str::to_owned).into();
-        Source::Command(OnePool { command, instances, assignment })
+        ConfigSource::Command(CommandLinePool { command, instances, assignment })
     };
     let options = run("--tcp :1 --unix a -- python3 worker.py --tcp x");
     assert_eq!((options.config, options.listeners.len()), (pool(None, None), 2));
@@ -272,10 +272,10 @@ fn init_writes_to_a_file_or_stdout() {
         Ok(Command::Init(options)) => options,
         other => panic!("{line:?}: {other:?}"),
     };
-    assert_eq!(init("init"), init::Options { output: None, force: false, command: Vec::new() });
+    assert_eq!(init("init"), init::InitOptions { output: None, force: false, command: Vec::new() });
     let whole = init("init --output a --force -- python3 worker.py");
     let command = vec!["python3".to_owned(), "worker.py".to_owned()];
-    assert_eq!(whole, init::Options { output: Some("a".into()), force: true, command });
+    assert_eq!(whole, init::InitOptions { output: Some("a".into()), force: true, command });
     assert_eq!(words("completion fish").ok(), Some(Command::Completion(Shell::Fish)));
 }
 
@@ -305,7 +305,7 @@ fn a_running_daemon_is_asked_by_its_admin_address() {
             "{line}"
         );
     }
-    let doctor = Command::Doctor { config: Source::Embedded, json: true };
+    let doctor = Command::Doctor { config: ConfigSource::Embedded, json: true };
     assert_eq!(words("doctor --json").ok(), Some(doctor));
     for line in ["show", "show nothing", "kill 7", "kill client x", "restart agents/0", "log-level", "status --admin 1"]
     {

@@ -48,7 +48,7 @@ pub(super) enum Verb {
         daemon: DaemonAtArgs,
         /// Send the handshake of a client of this protocol first
         #[arg(long, value_name = "PROTOCOL", value_enum, ignore_case = true)]
-        initialize: Option<Handshake>,
+        initialize: Option<HandshakeArg>,
         /// Give up after so many seconds without an answer
         #[arg(long, value_name = "SEC", default_value_t = 30, value_parser = seconds)]
         timeout: u32,
@@ -134,7 +134,7 @@ pub(super) enum Verb {
     LogLevel {
         /// Log this level and the more important ones
         #[arg(value_enum, ignore_case = true)]
-        level: Level,
+        level: LevelArg,
         #[command(flatten)]
         control: ControlArgs,
     },
@@ -292,18 +292,18 @@ impl DaemonAtArgs {
 
 /// [`bridge::Handshake`] as it is written on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Handshake {
+pub(super) enum HandshakeArg {
     /// initialize of the Agent Client Protocol, version 1
     Acp,
     /// initialize of the Model Context Protocol, and notifications/initialized; revision 2026-07-28 if there is no initialize
     Mcp,
 }
 
-impl From<Handshake> for bridge::Handshake {
-    fn from(handshake: Handshake) -> Self {
+impl From<HandshakeArg> for bridge::Handshake {
+    fn from(handshake: HandshakeArg) -> Self {
         match handshake {
-            Handshake::Acp => Self::Acp,
-            Handshake::Mcp => Self::Mcp,
+            HandshakeArg::Acp => Self::Acp,
+            HandshakeArg::Mcp => Self::Mcp,
         }
     }
 }
@@ -393,10 +393,10 @@ impl Verb {
             Self::Drain { control } => (control, Question::Act { target: "/drain".to_owned() }),
             Self::LogLevel { level, control } => {
                 let level = match level {
-                    Level::Debug => "debug",
-                    Level::Info => "info",
-                    Level::Warn => "warn",
-                    Level::Error => "error",
+                    LevelArg::Debug => "debug",
+                    LevelArg::Info => "info",
+                    LevelArg::Warn => "warn",
+                    LevelArg::Error => "error",
                 };
                 (control, Question::Act { target: format!("/log-level?level={level}") })
             }
@@ -415,7 +415,7 @@ impl Verb {
 
 /// [`LogLevel`] as it is written on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Level {
+pub(super) enum LevelArg {
     /// In addition accepted connections, late answers and cancellations
     Debug,
     /// What happens to workers and clients
@@ -427,13 +427,13 @@ pub(super) enum Level {
     Error,
 }
 
-impl From<Level> for LogLevel {
-    fn from(level: Level) -> Self {
+impl From<LevelArg> for LogLevel {
+    fn from(level: LevelArg) -> Self {
         match level {
-            Level::Debug => Self::Debug,
-            Level::Info => Self::Info,
-            Level::Warn => Self::Warn,
-            Level::Error => Self::Error,
+            LevelArg::Debug => Self::Debug,
+            LevelArg::Info => Self::Info,
+            LevelArg::Warn => Self::Warn,
+            LevelArg::Error => Self::Error,
         }
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn working_directory(directory: &str) -> Result<PathBuf, String> {
 
 /// Adds the remedy to an error if the path was written as for a shell.
 fn with_home(written: &str, why: String) -> String {
-    match super::doubt::variable(written) {
+    match super::warnings::variable(written) {
         _ if written.starts_with('~') => format!("{why}: {TILDE}"),
         // Within a path the variable may be part of a word, or have no braces.
         _ if written.starts_with('$') => format!("{why}: variables are not replaced here; write the whole path"),

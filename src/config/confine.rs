@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit};
 use rustix::thread::CpuSet;
 
 use super::document::{Node, Object, Reader};
-use super::rights::{HIGHEST_CPU, Identity, Limit, Rights, may_change_users};
+use super::rights::{HIGHEST_CPU, Limit, Rights, UserAndGroups, may_change_users};
 use super::users::{self, Account};
 use super::values::{number, octal};
 
@@ -56,7 +56,7 @@ fn limits_of<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Vec<Limit> {
     keys.into_iter().filter_map(limit).collect()
 }
 
-fn identity<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<Identity> {
+fn identity<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<UserAndGroups> {
     let (user, group) = (object.get("user"), object.get("group"));
     let Some(node) = user else {
         if let Some(group) = group {
@@ -87,7 +87,7 @@ fn identity<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<Identity
     };
     let Account { id, name, home, .. } = account;
     let groups = name.as_deref().map_or(Ok(Vec::new()), |name| users::groups(name, group));
-    Some(Identity { user: id, group, groups: reader.found(node, groups)?, name, home })
+    Some(UserAndGroups { user: id, group, groups: reader.found(node, groups)?, name, home })
 }
 
 #[cfg(test)]
@@ -126,7 +126,8 @@ mod tests {
         let root = rights(json!({ "user": "root" })).identity.expect("it is there");
         assert_eq!((root.user, root.group, root.to_string()), (0, 0, "user root".to_owned()));
         let other = rights(json!({ "user": "3999999999", "group": "7" })).identity.expect("it is there");
-        let expected = Identity { user: 3_999_999_999, group: 7, groups: Vec::new(), name: None, home: "/".into() };
+        let expected =
+            UserAndGroups { user: 3_999_999_999, group: 7, groups: Vec::new(), name: None, home: "/".into() };
         assert_eq!(other, expected);
         assert_eq!(other.to_string(), "user 3999999999");
         let message = refused(json!({ "user": "3999999999" }));

@@ -222,7 +222,7 @@ impl<'t> Reader<'t> {
             self.fail(node, format!("must be an object {{…}}, not {}", node.kind()), hint.map(str::to_owned));
             return None;
         }
-        let Members(raw_members) = self.decode(node)?;
+        let RawMembers(raw_members) = self.decode(node)?;
         let mut members: Vec<(String, &'t str, Node<'t>)> = Vec::with_capacity(raw_members.len());
         let mut first_places: BTreeMap<String, &'t str> = BTreeMap::new();
         for (raw_key, raw_value) in raw_members {
@@ -496,24 +496,24 @@ fn member_path(parent: &str, key: &str) -> String {
 }
 
 /// An object's members as slices, including duplicates, which a map would drop.
-struct Members<'t>(Vec<(&'t RawValue, &'t RawValue)>);
+struct RawMembers<'t>(Vec<(&'t RawValue, &'t RawValue)>);
 
-impl<'t> Deserialize<'t> for Members<'t> {
+impl<'t> Deserialize<'t> for RawMembers<'t> {
     fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
         struct Collect;
         impl<'t> Visitor<'t> for Collect {
-            type Value = Members<'t>;
+            type Value = RawMembers<'t>;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
                 out.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<Members<'t>, A::Error> {
+            fn visit_map<A: MapAccess<'t>>(self, mut map: A) -> Result<RawMembers<'t>, A::Error> {
                 let mut members = Vec::new();
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                Ok(Members(members))
+                Ok(RawMembers(members))
             }
         }
         deserializer.deserialize_map(Collect)

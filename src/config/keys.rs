@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::table::{Kind, SETTINGS, Setting, TRANSPORT};
+use super::table::{SETTINGS, Setting, TRANSPORT, ValueKind};
 
 /// The settings of the object with this path.
 pub(super) fn settings(path: &str) -> impl Iterator<Item = &'static Setting> {
@@ -20,14 +20,14 @@ pub(super) fn of_section(name: &str) -> impl Iterator<Item = &'static str> {
     sections.flat_map(|section| section.settings).map(|setting| setting.key)
 }
 
-fn kind(path: &str, key: &str) -> Option<Kind> {
+fn kind(path: &str, key: &str) -> Option<ValueKind> {
     settings(path).find(|setting| setting.key == key).map(|setting| setting.kind)
 }
 
 /// The range of a number.
 pub(super) fn range(path: &str, key: &str) -> RangeInclusive<u64> {
     match kind(path, key) {
-        Some(Kind::Number(_, low, high) | Kind::NumberOrObject(low, high)) => low..=high,
+        Some(ValueKind::Number(_, low, high) | ValueKind::NumberOrObject(low, high)) => low..=high,
         _ => unreachable!("{path} has no number {key}"),
     }
 }
@@ -35,7 +35,7 @@ pub(super) fn range(path: &str, key: &str) -> RangeInclusive<u64> {
 /// The allowed strings of a setting.
 pub(super) fn choices(path: &str, key: &str) -> &'static [&'static str] {
     match kind(path, key) {
-        Some(Kind::Choice(names)) => names,
+        Some(ValueKind::Choice(names)) => names,
         _ => unreachable!("{path} has no choice {key}"),
     }
 }
@@ -62,7 +62,7 @@ pub(super) const GONE: [(&str, &str, &str, &str); 17] = [
     ("pools[]", "stderr_lines_per_sec", "", "of what a worker writes to stderr 100 lines a second are logged"),
     ("limits", "drain_grace_ms", "", "a shutdown closes a client without requests once it is silent for 250 ms"),
     ("limits", "hold_ms", "", "a message waits 1000 ms for a worker"),
-    ("limits", "on_failure", "", "the daemon stays when all workers were given up; /readyz tells that it is not ready"),
+    ("limits", "on_failure", "", "the daemon stays when all workers were given up; /readyz reports that it is not ready"),
     ("routing", "default_pool", "", "a listener names the pool of its clients in listeners[].pool"),
     ("routing", "id_collision", "reject", "an id that is in use is replaced on the way in and restored on the way back"),
     ("listeners[]", "first_line_timeout_sec", "", "a client that never sends a line makes room when all slots are taken"),

@@ -5,22 +5,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::client_env;
 use super::document::{Node, Object, Reader};
 use super::keys;
-use super::own;
 use super::table;
 use super::users::{self, MAX_ID};
 use super::values::{denied, number, set_mode, small_file, socket_mode};
-use super::{Listen, Listener, NoFile, Owner, Pool, Web, same_place};
+use super::{Listen, Listener, NoFile, Owner, PoolConfig, Web, same_place};
 use crate::access::{Groups, Identity, LONGEST_NAME, OAuth, Policy, Tokens, names_this_machine, oauth};
 use crate::address::Address;
 use crate::bus::networks::Network;
 use crate::bus::port::{EVERYBODY, PoolId};
 use crate::bus::settings::{Entry, MaxConnections, Proxies, Rules, Whom};
-use crate::kinds::{self, KINDS, Row, listed, over_http};
+use crate::kinds::{self, KINDS, KindRow, listed, over_http};
 use crate::websocket::HEALTH;
 
-pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Vec<Listener> {
+pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[PoolConfig]) -> Vec<Listener> {
     let (mut listeners, mut places) = (Vec::<Listener>::new(), Vec::new());
     for element in reader.array(node).unwrap_or_default() {
         let Some(object) = reader.object(&element, "listeners[]") else { continue };
@@ -51,9 +51,9 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
                         lines have neither";
             reader.fail(node, "are by group, and nothing says who is in one", Some(hint.to_owned()));
         }
-        let tells_groups = identity.is_some_and(|identity| identity.groups_header.is_some());
+        let knows_groups = identity.is_some_and(|identity| identity.groups_header.is_some());
         for (place, _) in rules.iter().filter(|(_, rules)| is_by_group(rules)) {
-            if is_known && !tells_groups && object.get("tokens_file").is_none() {
+            if is_known && !knows_groups && object.get("tokens_file").is_none() {
                 let hint =
                     "add identity.groups_header, or groups=… in a tokens_file; the group \"*\" is everybody".to_owned();
                 reader.fail(place, "is a group, and nothing says who is in one", Some(hint));
@@ -91,7 +91,7 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
         listeners.push(listener);
         places.push(element);
     }
-    for (at, what, remedy) in own::unproven(&listeners, pools) {
+    for (at, what, remedy) in client_env::unproven(&listeners, pools) {
         reader.fail(&places[at], what, Some(remedy));
     }
     listeners
@@ -199,12 +199,12 @@ fn web<'t>(
     reader: &mut Reader<'t>,
     object: &Object<'t>,
     listen: &Listen,
-    pools: &[Pool],
+    pools: &[PoolConfig],
     groups: Option<Groups>,
     has_rules: bool,
 ) -> Option<Web> {
     let served = over_http().find(|(row, _)| object.get(row.key).is_some());
-    let quoted = |row: &Row| format!("\"{}\"", row.key);
+    let quoted = |row: &KindRow| format!("\"{}\"", row.key);
     if served.is_none() {
         let (web, lines) = (over_http(), KINDS.iter().filter(|row| row.web.is_none()));
         let (web, lines) = (listed(web.map(|(row, _)| quoted(row)), "or"), listed(lines.map(quoted), "or"));
@@ -220,7 +220,7 @@ fn web<'t>(
             reader.fail(node, "is of a WebSocket listener", Some(hint));
         }
     }
-    let (Row { kind, what, .. }, served) = served?;
+    let (KindRow { kind, what, .. }, served) = served?;
     if let Some(node) = object.get("idle_timeout_sec").filter(|_| !served.has_idle_timeout) {
         let hint = "use limits.session_idle_sec, which is 1800 there if it is not set".to_owned();
         let why = format!("is of clients that keep a connection; sessions of {what} outlive theirs");
@@ -479,7 +479,7 @@ fn hosts<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
     hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect()
 }
 
-fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<(PathBuf, Tokens)> {
+fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[PoolConfig]) -> Option<(PathBuf, Tokens)> {
     let path = reader.string(node)?;
     let ids: Vec<&str> = pools.iter().map(|pool| pool.core.id.as_str()).collect();
     let read = small_file(&path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned()));
@@ -546,7 +546,7 @@ fn owner<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Owner> {
     Some(Owner { user, group })
 }
 
-fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<usize> {
+fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[PoolConfig]) -> Option<usize> {
     let id = reader.string(node)?;
     let index = pools.iter().position(|pool| pool.core.id == id);
     if index.is_none() {
@@ -561,7 +561,7 @@ fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> O
 }
 
 /// The pools that a listener offers, and those of its groups if it has some.
-fn offered<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Option<Vec<usize>>, Option<Groups>) {
+fn offered<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[PoolConfig]) -> (Option<Vec<usize>>, Option<Groups>) {
     if !node.is_object() {
         return (pool_indexes(reader, node, pools), None);
     }
@@ -587,7 +587,7 @@ fn offered<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Opt
 }
 
 /// None if any of them is wrong, so that consequential errors are not reported as well.
-fn pool_indexes<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<Vec<usize>> {
+fn pool_indexes<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[PoolConfig]) -> Option<Vec<usize>> {
     let elements = reader.elements(node, "must name at least one pool", "leave it out for all pools")?;
     let mut indexes = Vec::with_capacity(elements.len());
     let mut good = !elements.is_empty();

@@ -1,13 +1,13 @@
 //! What an MCP listener requires of its pools: ids that are valid in a path, and an explicit assignment, which decides
 //! how sessions share processes. Listeners of a file are checked by the reader, those of the command line at start.
 
-use super::{Listener, Pool};
+use super::{Listener, PoolConfig};
 use crate::bus::eras::protocol::MODERN;
 
 impl Listener {
     /// Why the listener cannot offer its pools, out of these, and what to do about it: in a file, or on the command
     /// line.
-    pub(super) fn objections(&self, pools: &[Pool], on_command_line: bool) -> Vec<(String, String)> {
+    pub(super) fn objections(&self, pools: &[PoolConfig], on_command_line: bool) -> Vec<(String, String)> {
         if !self.is_mcp() {
             return Vec::new();
         }

@@ -6,21 +6,20 @@
 //! `config/schema.json` describes them to editors.
 //!
 //! Reading order: `table` (the settings), `keys` (queries to the table), `document` (JSON with positions), `read`,
-//! `listeners` and `values` (from JSON to a `Config`), `mcp` (what MCP listeners require of pools), `node` (the
-//! daemon's name), `command` (can it run), `doubt` (is it intended), `one_pool` (a command on the command line),
+//! `listeners` and `values` (from JSON to a `Config`), `mcp` (what MCP listeners require of pools), `daemon_name` (the
+//! daemon's name), `command` (can it run), `warnings` (is it intended), `command_line_pool` (a command on the command line),
 //! `confine`, `rights` and `users` (identity and limits of workers), `plan` (changes to a running daemon).
 
+mod client_env;
 pub(crate) mod command;
+mod command_line_pool;
 mod confine;
+mod daemon_name;
 mod document;
-mod doubt;
 mod keys;
 mod listeners;
 mod load;
 mod mcp;
-mod node;
-mod one_pool;
-mod own;
 pub(crate) mod plan;
 mod read;
 pub(crate) mod reference;
@@ -28,6 +27,7 @@ mod rights;
 mod table;
 mod users;
 mod values;
+mod warnings;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -44,11 +44,11 @@ use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Rout
 
 pub use crate::bus::report::Level as LogLevel;
 pub use crate::kinds::ListenerKind;
+pub use client_env::EnvFrom;
 pub use document::Problem;
 pub(crate) use keys::nearest;
-pub use own::EnvFrom;
 pub(crate) use rights::may_change_users;
-pub use rights::{Identity, Limit, Rights};
+pub use rights::{Limit, Rights, UserAndGroups};
 
 /// Maximum size of a configuration in bytes: far above any real one, far below what would hurt.
 pub const MAX_CONFIG_BYTES: usize = 4 << 20;
@@ -71,7 +71,7 @@ pub struct Config {
     /// The daemon's name among others: the prefix of the ids that it gives out.
     pub node: Arc<str>,
     /// Worker pools; at least one.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<PoolConfig>,
     /// The listeners. After loading these are the file's; [`Config::listen`] adds the command line's.
     pub listeners: Vec<Listener>,
     /// After a reload, the indexes of the listeners in the order in which the configuration has them ([`Config::order`]).
@@ -109,7 +109,7 @@ impl fmt::Debug for Text {
 
 /// A pool: how to start its workers, and its settings for the core.
 #[derive(Clone, Debug)]
-pub struct Pool {
+pub struct PoolConfig {
     /// The core's settings.
     pub core: settings::Pool,
     /// Its assignment was set explicitly, and is not the default.
@@ -136,7 +136,7 @@ pub struct Pool {
 
 /// A pool from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OnePool {
+pub struct CommandLinePool {
     /// The command and its arguments; at least one word.
     pub command: Vec<String>,
     /// Workers to keep running; one by default.
@@ -481,7 +481,7 @@ impl Config {
             assignment: Assignment::default(),
             ..settings::Pool::default()
         };
-        let pool = Pool {
+        let pool = PoolConfig {
             core,
             // All of its workers answer alike.
             says_assignment: true,
@@ -497,7 +497,7 @@ impl Config {
         };
         Self {
             origin: "built-in configuration".to_owned(),
-            node: node::of_host().into(),
+            node: daemon_name::of_host().into(),
             pools: vec![pool],
             listeners: Vec::new(),
             reordered: None,
@@ -557,7 +557,7 @@ impl Config {
             }
             self.listeners.insert(place, listener.clone());
         }
-        if let Some((at, what, remedy)) = own::unproven(&self.listeners, &self.pools).into_iter().next() {
+        if let Some((at, what, remedy)) = client_env::unproven(&self.listeners, &self.pools).into_iter().next() {
             return unfit(format!("{}: {what} ({remedy})", self.listeners[at].address()));
         }
         if self.listeners.is_empty() {
@@ -625,7 +625,7 @@ impl Config {
     }
 
     /// Warnings about listeners whose clients' messages are balanced over several pools if they name none. That is
-    /// seldom intended: an agent then answers what another one was asked.
+    /// rarely intended: an agent then answers what another one was asked.
     pub fn mixed_listeners(&self) -> Vec<String> {
         let is_shared = |pool: &usize| self.pools[*pool].core.assignment != Assignment::Dedicated;
         let mixes = |listener: &&Listener| {
@@ -633,15 +633,15 @@ impl Config {
             // Each pool has a path of its own at an MCP listener.
             !listener.is_mcp() && listener.pool.is_none() && pools.iter().filter(|pool| is_shared(pool)).count() > 1
         };
-        let tell = |listener: &Listener| {
+        let warning = |listener: &Listener| {
             format!(
-                "{}: a message that names no pool goes to the next worker of any pool; name one in listeners[].pool",
+                "{}: a message that names no pool is sent to the next worker of any pool; name one in listeners[].pool",
                 listener.address()
             )
         };
         // Without any, the command line adds one.
         let from_command_line = self.listeners.is_empty().then(|| Listener::open(Listen::Stdio));
-        self.listeners.iter().chain(&from_command_line).filter(mixes).map(tell).collect()
+        self.listeners.iter().chain(&from_command_line).filter(mixes).map(warning).collect()
     }
 
     /// Maximum number of running workers over all pools; at most [`settings::MAX_WORKERS`].
@@ -654,11 +654,11 @@ impl Config {
     pub fn usual_workers(&self) -> usize {
         let (asleep, awake): (Vec<_>, Vec<_>) = self.pools.iter().partition(|pool| pool.core.start == Start::OnDemand);
         // One that clients share is larger than `instances` only while all its workers are busy.
-        let usual = |pool: &Pool| match pool.core.assignment {
+        let usual = |pool: &PoolConfig| match pool.core.assignment {
             Assignment::Dedicated => pool.core.max_instances,
             Assignment::RoundRobin | Assignment::Client => pool.core.instances,
         };
-        let most = |pools: &[&Pool]| pools.iter().map(|pool| usual(pool)).sum::<usize>();
+        let most = |pools: &[&PoolConfig]| pools.iter().map(|pool| usual(pool)).sum::<usize>();
         most(&awake) + most(&asleep).min(1)
     }
 
@@ -672,24 +672,24 @@ impl Config {
             }
             Listen::Stdio | Listen::Unix { .. } => false,
         };
-        let tell = |listener: &Listener| {
+        let warning = |listener: &Listener| {
             format!(
                 "{} accepts clients from everywhere; restrict it with listeners[].allow, or write \"allow\": \
                  [\"0.0.0.0/0\", \"::/0\"] if a firewall sees to that",
                 listener.address()
             )
         };
-        let mut told: Vec<String> = self.listeners.iter().filter(is_open).map(tell).collect();
+        let mut warnings: Vec<String> = self.listeners.iter().filter(is_open).map(warning).collect();
         if let Some(Listen::Tcp { host, port }) = self.admin.as_ref().map(|admin| &admin.listen)
             && !is_loopback(host)
         {
-            told.push(format!(
+            warnings.push(format!(
                 "the admin listener {} shows everyone who can reach it the names of sessions and addresses of clients; \
                  let a firewall keep out all but your monitoring, or write 127.0.0.1 or the path of a Unix socket",
                 Address::Tcp { host: host.clone(), port: *port }
             ));
         }
-        told
+        warnings
     }
 
     /// A one-line summary, for `stdio_bus check` and the log.

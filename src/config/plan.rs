@@ -8,7 +8,7 @@ use std::mem;
 
 use serde_json::{Map, Value};
 
-use super::{Config, ConfigError, Listen, Listener, Pool, same_place};
+use super::{Config, ConfigError, Listen, Listener, PoolConfig, same_place};
 use crate::bus::index::PoolId;
 use crate::kinds::KINDS;
 
@@ -46,11 +46,11 @@ impl Plan {
     }
 }
 
-impl Pool {
+impl PoolConfig {
     /// Whether its workers are started in the same way.
     fn starts_like(&self, other: &Self) -> bool {
-        fn how(pool: &Pool) -> impl PartialEq + '_ {
-            let Pool { command, program, args, env, env_from, cwd, rights, .. } = pool;
+        fn how(pool: &PoolConfig) -> impl PartialEq + '_ {
+            let PoolConfig { command, program, args, env, env_from, cwd, rights, .. } = pool;
             (command, program, args, env, env_from, cwd, rights, pool.core.assignment)
         }
         how(self) == how(other)
@@ -122,13 +122,13 @@ impl Config {
         })
     }
 
-    fn pool_called(&self, id: &str) -> Option<&Pool> {
+    fn pool_called(&self, id: &str) -> Option<&PoolConfig> {
         self.pools.iter().find(|pool| pool.core.id == id)
     }
 
     /// Gives pools the indexes that they have in the running configuration, and updates references to them.
     fn arrange_pools(&mut self, running: &Self, in_use: &[bool]) {
-        let is_same = |before: &Pool, new: &Pool| before.core.id == new.core.id;
+        let is_same = |before: &PoolConfig, new: &PoolConfig| before.core.id == new.core.id;
         let pools = mem::take(&mut self.pools);
         let (pools, places) = arrange(&running.pools, pools, in_use, is_same, |pool| &mut pool.core.is_gone);
         self.pools = pools;

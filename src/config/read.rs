@@ -16,7 +16,7 @@ use super::reference::{self, Value};
 use super::values::{checked, denied, number, set_mode, small_file, socket_mode};
 use super::{
     Admin, Config, DEFAULT_CONCURRENCY, DEFAULT_DEDICATED_WORKERS, DEFAULT_START_TIMEOUT, EnvFrom, LEVELS, Listen,
-    Listener, Log, LogFormat, Mode, Pool, Text, node, own, same_place,
+    Listener, Log, LogFormat, Mode, PoolConfig, Text, client_env, daemon_name, same_place,
 };
 use crate::access::Secret;
 use crate::address::Address;
@@ -70,7 +70,7 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
     let admin = top.get("admin").and_then(|node| admin(reader, node, &listeners));
     let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
     let state = top.get("state").and_then(|node| path(reader, node, "the folder"));
-    let node = top.get("node").and_then(|node| name(reader, node)).unwrap_or_else(node::of_host);
+    let node = top.get("node").and_then(|node| name(reader, node)).unwrap_or_else(daemon_name::of_host);
     let wanted_mode = top.get("transport").and_then(|node| transport(reader, node));
     Some(Config {
         origin: origin.to_owned(),
@@ -93,17 +93,17 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
 /// The daemon's name.
 fn name<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<String> {
     let text = reader.string(node)?;
-    if node::is_name(&text) {
+    if daemon_name::is_name(&text) {
         return Some(text);
     }
     let hint = "as in \"node\": \"bus-1\"; left out, it is the name of the host".to_owned();
-    let most = node::LONGEST;
+    let most = daemon_name::LONGEST;
     reader.fail(node, format!("must be 1 to {most} letters, digits, - and _, not {text:?}"), Some(hint));
     None
 }
 
 // Spec 9.3: at least one pool; unique ids.
-fn pools<'t>(reader: &mut Reader<'t>, top: &Object<'t>) -> Vec<Pool> {
+fn pools<'t>(reader: &mut Reader<'t>, top: &Object<'t>) -> Vec<PoolConfig> {
     let Some(node) = top.get("pools") else {
         let known = Node::clone(&top.node);
         reader.fail(&known, "pools is missing", Some("at least one pool is needed".to_owned()));
@@ -111,7 +111,7 @@ fn pools<'t>(reader: &mut Reader<'t>, top: &Object<'t>) -> Vec<Pool> {
     };
     let hint = "as in [{ \"id\": \"a\", \"command\": \"python3\", \"args\": [\"worker.py\"], \"instances\": 1 }]";
     let elements = reader.elements(node, "must hold at least one pool", hint).unwrap_or_default();
-    let mut pools: Vec<Pool> = Vec::with_capacity(elements.len());
+    let mut pools: Vec<PoolConfig> = Vec::with_capacity(elements.len());
     let mut workers = 0;
     for element in &elements {
         let Some(object) = reader.object(element, "pools[]") else { continue };
@@ -133,7 +133,7 @@ fn pools<'t>(reader: &mut Reader<'t>, top: &Object<'t>) -> Vec<Pool> {
     pools
 }
 
-fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
+fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> PoolConfig {
     let id = match object.get("id") {
         Some(node) => pool_id(reader, node),
         None => {
@@ -158,7 +158,7 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
     };
     let (command, program) = program(reader, object, &id, search_path).unwrap_or_default();
     let core = core(reader, object, id);
-    let env_from = own::env_from(reader, object, core.assignment, |name| env.contains_key(name));
+    let env_from = client_env::env_from(reader, object, core.assignment, |name| env.contains_key(name));
     let has_headers = env_from.as_ref().is_some_and(EnvFrom::has_headers);
     let restores = object.get("restore").and_then(|node| reader.boolean(node));
     if let Some(node) = object.get("restore").filter(|_| has_headers && restores == Some(true)) {
@@ -168,7 +168,7 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
     let recycle_memory = number(reader, object, "recycle_memory_mb");
     let restores = restores.unwrap_or(!has_headers);
     let (says_assignment, rights) = (object.get("assignment").is_some(), rights(reader, object));
-    Pool { core, says_assignment, command, program, args, env, env_from, cwd, restores, rights, recycle_memory }
+    PoolConfig { core, says_assignment, command, program, args, env, env_from, cwd, restores, rights, recycle_memory }
 }
 
 fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> settings::Pool {

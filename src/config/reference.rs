@@ -135,8 +135,8 @@ mod tests {
         }
         assert_eq!(read_of(&vec![b'a'; LARGEST]).map(|value| value.len()), Ok(LARGEST));
         for (content, why) in [(b"a\0".to_vec(), "zero byte"), (vec![b'a'; LARGEST + 1], "can be no variable")] {
-            let told = read_of(&content).expect_err(why);
-            assert!(told.contains(why) && told.starts_with(&file.display().to_string()), "{told}");
+            let message = read_of(&content).expect_err(why);
+            assert!(message.contains(why) && message.starts_with(&file.display().to_string()), "{message}");
         }
     }
 

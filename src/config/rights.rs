@@ -10,7 +10,7 @@ use rustix::thread::{CapabilitySet, CpuSet, capabilities};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// Their user, if not the daemon's.
-    pub identity: Option<Identity>,
+    pub identity: Option<UserAndGroups>,
     /// An exec cannot gain privileges (`PR_SET_NO_NEW_PRIVS` in prctl(2)).
     pub no_new_privs: bool,
     /// Their umask; none keeps the daemon's.
@@ -26,7 +26,7 @@ pub(super) const HIGHEST_CPU: u64 = CpuSet::MAX_CPU as u64 - 1;
 
 /// A process's user and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct UserAndGroups {
     /// The user's id.
     pub user: u32,
     /// The group's id.
@@ -39,7 +39,7 @@ pub struct Identity {
     pub home: PathBuf,
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for UserAndGroups {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.name {
             Some(name) => write!(out, "user {name}"),

@@ -21,7 +21,7 @@ pub(super) struct Section {
 #[derive(Clone, Copy)]
 pub(super) struct Setting {
     pub key: &'static str,
-    pub kind: Kind,
+    pub kind: ValueKind,
     pub left_out: LeftOut,
     /// One sentence of description.
     pub says: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct Setting {
 
 /// The type and range of a value; in words where the reader has code for it.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Text(&'static str),
     Texts(&'static str),
     TextsByName,
@@ -69,18 +69,18 @@ pub(super) enum LeftOut {
     Words(&'static str),
 }
 
-use Kind::{
+use LeftOut::{Required, Value, Words};
+use Unit::{Bytes, One, Seconds};
+use ValueKind::{
     Choice, Flag, Number, NumberOrObject, Numbers, Object, Objects, ObjectsByName, Text, Texts, TextsByName,
     TextsOrByName, Users,
 };
-use LeftOut::{Required, Value, Words};
-use Unit::{Bytes, One, Seconds};
 
 const DAY: u64 = 24 * 60 * 60;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-const fn row(key: &'static str, kind: Kind, left_out: LeftOut, says: &'static str) -> Setting {
+const fn row(key: &'static str, kind: ValueKind, left_out: LeftOut, says: &'static str) -> Setting {
     Setting { key, kind, left_out, says }
 }
 

@@ -348,19 +348,19 @@ fn workers_with_what_is_their_clients_own_are_for_dedicated_pools_without_spares
 }
 
 #[test]
-fn what_env_refers_to_and_cannot_be_read_now_is_doubted() {
-    let doubts = |value: &str| good(&pool(&format!(r#","env":{{"A":"{value}"}},"cwd":"/""#))).doubtful_pools();
+fn what_env_refers_to_and_cannot_be_read_now_is_warned_of() {
+    let warnings = |value: &str| good(&pool(&format!(r#","env":{{"A":"{value}"}},"cwd":"/""#))).pool_warnings();
     for (bad, why) in [
         ("$file:/no/such/file", "No such file"),
         ("$file:/dev/null", "no regular file"),
         ("$file:/", "no regular file"),
         ("$env:NO_SUCH_VARIABLE_HERE", "has no variable"),
     ] {
-        let [doubt] = &doubts(bad)[..] else { panic!("{bad}: {:?}", doubts(bad)) };
-        assert!(doubt.starts_with("pools[0].env.A: ") && doubt.contains(why), "{doubt}");
+        let [warning] = &warnings(bad)[..] else { panic!("{bad}: {:?}", warnings(bad)) };
+        assert!(warning.starts_with("pools[0].env.A: ") && warning.contains(why), "{warning}");
     }
     for fine in ["$file:/etc/passwd", "$env:PATH", "$$env:NO_SUCH_VARIABLE_HERE"] {
-        assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
+        assert_eq!(warnings(fine), Vec::<String>::new(), "{fine}");
     }
 }
 
@@ -763,5 +763,5 @@ fn a_command_that_cannot_be_run_disables_only_its_pool_unless_strict_or_in_all_p
     assert_eq!(all.lines().count(), 2, "{all}");
     let other =
         refused(r#"{"pools":[{"id":"a","command":"sh","instances":0},{"id":"b","command":"/no/b","instances":1}]}"#);
-    assert_eq!(other.lines().count(), 2, "all that is wrong is told at once: {other}");
+    assert_eq!(other.lines().count(), 2, "all that is wrong is reported at once: {other}");
 }

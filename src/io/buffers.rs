@@ -97,16 +97,16 @@ impl Drop for Pages {
 /// Where a block returns to when it is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    /// Its stretch and its index there: see [`Place`].
-    Small(Place),
-    Medium(Place),
+    /// Its stretch and its index there: see [`BlockIndex`].
+    Small(BlockIndex),
+    Medium(BlockIndex),
     Chunks,
     Reads,
     Long,
 }
 
 /// The index of a stretch, times 64, plus the index of a block in it.
-type Place = u32;
+type BlockIndex = u32;
 
 /// A stretch of memory with [`PAD`] bytes before and after it.
 pub struct Block {
@@ -219,7 +219,7 @@ impl Shelf {
 struct Stretches {
     capacity: usize,
     together: u32,
-    home: fn(Place) -> Home,
+    home: fn(BlockIndex) -> Home,
     stretches: Vec<Stretch>,
     /// Stretches with free blocks.
     open: Vec<u32>,
@@ -238,7 +238,7 @@ struct Stretch {
 }
 
 impl Stretches {
-    fn new(capacity: usize, together: u32, home: fn(Place) -> Home) -> Self {
+    fn new(capacity: usize, together: u32, home: fn(BlockIndex) -> Home) -> Self {
         assert!((1..u64::BITS).contains(&together));
         let (stretches, open, vacant) = (Vec::new(), Vec::new(), Vec::new());
         Self { capacity, together, home, stretches, open, vacant, free: 0, least: 0 }
@@ -301,7 +301,7 @@ impl Stretches {
     }
 
     #[inline]
-    fn give_back(&mut self, place: Place) {
+    fn give_back(&mut self, place: BlockIndex) {
         let (number, at) = (place / u64::BITS, place % u64::BITS);
         let stretch = &mut self.stretches[number as usize];
         if stretch.free == 0 {
@@ -445,7 +445,7 @@ impl Buffers {
     pub fn take_read(&mut self) -> Option<Block> {
         let block = match self.reads[REGISTERED].take() {
             Some(block) => block,
-            None => self.ordinary_read(Need::Urgent)?,
+            None => self.ordinary_read(Urgency::Urgent)?,
         };
         Some(self.lend(block))
     }
@@ -463,10 +463,10 @@ impl Buffers {
         let block = if needed > READ {
             self.long_block(needed, generous)
         } else if needed < RECEIVE || (needed <= CHUNK && self.used > self.plenty) {
-            self.ordinary_chunk(Need::Large)
+            self.ordinary_chunk(Urgency::Large)
         } else {
-            let read = self.ordinary_read(Need::Large);
-            if needed <= CHUNK { read.or_else(|| self.ordinary_chunk(Need::Large)) } else { read }
+            let read = self.ordinary_read(Urgency::Large);
+            if needed <= CHUNK { read.or_else(|| self.ordinary_chunk(Urgency::Large)) } else { read }
         };
         block.map(|block| self.lend(block))
     }
@@ -475,7 +475,7 @@ impl Buffers {
     #[inline]
     pub fn take_small(&mut self) -> Option<Block> {
         if self.small.free == 0 {
-            let pages = self.pages(self.small.length(), Need::Urgent)?;
+            let pages = self.pages(self.small.length(), Urgency::Urgent)?;
             self.small.add(pages);
         }
         let block = self.small.take()?;
@@ -485,7 +485,7 @@ impl Buffers {
     /// Memory for an output that outgrew its first chunk.
     pub fn take_medium(&mut self) -> Option<Block> {
         if self.medium.free == 0 {
-            let pages = self.pages(self.medium.length(), Need::Urgent)?;
+            let pages = self.pages(self.medium.length(), Urgency::Urgent)?;
             self.medium.add(pages);
         }
         let block = self.medium.take()?;
@@ -494,7 +494,7 @@ impl Buffers {
 
     /// Memory for a client's output.
     pub fn take_chunk(&mut self) -> Option<Block> {
-        let block = self.ordinary_chunk(Need::Large)?;
+        let block = self.ordinary_chunk(Urgency::Large)?;
         Some(self.lend(block))
     }
 
@@ -502,7 +502,7 @@ impl Buffers {
     pub fn take_registered_chunk(&mut self) -> Option<Block> {
         let block = match self.chunks[REGISTERED].take() {
             Some(block) => block,
-            None => self.ordinary_chunk(Need::Urgent)?,
+            None => self.ordinary_chunk(Urgency::Urgent)?,
         };
         Some(self.lend(block))
     }
@@ -512,11 +512,11 @@ impl Buffers {
         block
     }
 
-    fn ordinary_chunk(&mut self, need: Need) -> Option<Block> {
+    fn ordinary_chunk(&mut self, need: Urgency) -> Option<Block> {
         self.chunks[ORDINARY].take().or_else(|| self.block(CHUNK, Home::Chunks, need))
     }
 
-    fn ordinary_read(&mut self, need: Need) -> Option<Block> {
+    fn ordinary_read(&mut self, need: Urgency) -> Option<Block> {
         self.reads[ORDINARY].take().or_else(|| self.block(READ, Home::Reads, need))
     }
 
@@ -530,20 +530,20 @@ impl Buffers {
                 self.long.take()
             }
             None => {
-                let block = self.block(generous, Home::Long, Need::Large);
-                block.or_else(|| self.block(needed, Home::Long, Need::Large))
+                let block = self.block(generous, Home::Long, Urgency::Large);
+                block.or_else(|| self.block(needed, Home::Long, Urgency::Large))
             }
         }
     }
 
-    fn block(&mut self, capacity: usize, home: Home, need: Need) -> Option<Block> {
+    fn block(&mut self, capacity: usize, home: Home, need: Urgency) -> Option<Block> {
         let pages = self.pages(capacity + 2 * PAD, need)?;
         Some(Block { start: pages.start, pages, capacity, home, registered: None })
     }
 
     /// Maps new memory, at the cost of all spares and finally of the reserve.
-    fn pages(&mut self, bytes: usize, need: Need) -> Option<Rc<Pages>> {
-        if need == Need::Large && reserve::is_spent() {
+    fn pages(&mut self, bytes: usize, need: Urgency) -> Option<Rc<Pages>> {
+        if need == Urgency::Large && reserve::is_spent() {
             return None;
         }
         let found = Pages::new(bytes).or_else(|_| {
@@ -551,7 +551,7 @@ impl Buffers {
             Pages::new(bytes)
         });
         let found = found.or_else(|error| match need {
-            Need::Urgent if reserve::give_up() => Pages::new(bytes),
+            Urgency::Urgent if reserve::give_up() => Pages::new(bytes),
             _ => Err(error),
         });
         found.ok().map(Rc::new)
@@ -644,7 +644,7 @@ impl Buffers {
 
 /// How urgently memory is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Need {
+enum Urgency {
     /// A small amount, or a worker's: the reserve exists for these.
     Urgent,
     /// A large amount for one peer, which can be made to wait.

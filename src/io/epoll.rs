@@ -14,7 +14,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use super::aside::{Aside, Task};
+use super::blocking_pool::{BlockingPool, Task};
 use super::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
 use super::clocks::monotonic;
 use super::instance::{GONE, Instance, WRITABLE};
@@ -38,14 +38,14 @@ const ASIDE: u64 = u64::MAX;
 const ALARM: u64 = ASIDE - 1;
 
 /// A pending operation.
-type Waiting = Option<(u64, Submission)>;
+type WaitingOperations = Option<(u64, Submission)>;
 
 /// The operations that wait for one descriptor.
 #[derive(Clone, Copy, Default)]
 struct Waiters {
-    input: Waiting,
-    output: Waiting,
-    watch: Waiting,
+    input: WaitingOperations,
+    output: WaitingOperations,
+    watch: WaitingOperations,
     /// The events that it is registered for, if it is registered.
     registered: Option<u32>,
     /// How often the number was reused for another file. A closed descriptor stays registered while a process that is
@@ -60,13 +60,13 @@ fn data(descriptor: RawFd, generation: u32) -> u64 {
 }
 
 impl Waiters {
-    fn all(&mut self) -> [&mut Waiting; 3] {
+    fn all(&mut self) -> [&mut WaitingOperations; 3] {
         [&mut self.input, &mut self.output, &mut self.watch]
     }
 
     /// The events that they wait for; none if there are no waiters.
     fn events(&self) -> Option<u32> {
-        let wanted = |waiting: &Waiting, event| waiting.map(|_| event);
+        let wanted = |waiting: &WaitingOperations, event| waiting.map(|_| event);
         let watch = self.watch.map(|(_, submission)| watched(submission));
         let events = [wanted(&self.input, READABLE), wanted(&self.output, WRITABLE), watch];
         events.into_iter().flatten().reduce(|one, other| one | other)
@@ -89,7 +89,7 @@ pub struct Epoll {
     waiting: Vec<Waiters>,
     /// Operations that ended without an event.
     done: Vec<Completion>,
-    aside: Aside,
+    aside: BlockingPool,
     /// Descriptors that could not be registered, for lack of memory or because of the user's watch limit.
     unarmed: Vec<RawFd>,
     events: Vec<libc::epoll_event>,
@@ -108,7 +108,7 @@ impl Epoll {
     /// The system is out of descriptors or memory.
     pub fn new(workers: usize) -> Result<Self, StartError> {
         let poll = Instance::new().map_err(StartError::io("make an epoll instance"))?;
-        let aside = Aside::new().map_err(StartError::io("make an eventfd"))?;
+        let aside = BlockingPool::new().map_err(StartError::io("make an eventfd"))?;
         poll.control(libc::EPOLL_CTL_ADD, aside.wakes().as_raw_fd(), READABLE, ASIDE)
             .map_err(StartError::io("wait for an eventfd"))?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)

@@ -82,7 +82,7 @@ impl HalfClosed {
         if place.take_if(|waiting| *waiting == token).is_none() {
             return false;
         }
-        self.go_on(descriptor);
+        self.rearm(descriptor);
         self.done.push(Completion::of(token, -libc::ECANCELED, None, false));
         true
     }
@@ -97,15 +97,15 @@ impl HalfClosed {
         for event in events.drain(..) {
             let (descriptor, events) = (event.u64 as RawFd, event.events);
             let Some(waiters) = self.waiting.get_mut(&descriptor) else { continue };
-            let told = waiters.take(events).tokens();
-            completions.extend(told.map(|token| Completion::of(token, events as i32, None, false)));
-            self.go_on(descriptor);
+            let tokens = waiters.take(events).tokens();
+            completions.extend(tokens.map(|token| Completion::of(token, events as i32, None, false)));
+            self.rearm(descriptor);
         }
         self.events = events;
     }
 
     /// Keeps waiting for the remaining events of a descriptor.
-    fn go_on(&mut self, descriptor: RawFd) {
+    fn rearm(&mut self, descriptor: RawFd) {
         let is_over = self.waiting.get(&descriptor).is_none_or(|left| left.tokens().next().is_none());
         // It is registered, and asked for no more than before.
         let _ = self.control(if is_over { libc::EPOLL_CTL_DEL } else { libc::EPOLL_CTL_MOD }, descriptor);
@@ -132,7 +132,7 @@ mod tests {
 
     use super::*;
     use crate::io::uring::Uring;
-    use crate::io::{Io, tells_half_closed};
+    use crate::io::{Io, is_half_closed};
 
     /// A full socket whose peer has half-closed.
     fn full() -> (UnixStream, UnixStream) {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_wait_says_so_and_the_others_go_on() {
+    fn a_cancelled_wait_says_so_and_the_others_continue() {
         let (ours, theirs) = full();
         let mut half_closed = HalfClosed::default();
         half_closed.wait(1, room(&ours));
@@ -227,9 +227,9 @@ mod tests {
         };
         let [result] = turn(Some(Submission::AwaitRoom { descriptor: ours.as_raw_fd(), half_closed: false }), 60)[..]
         else {
-            panic!("the ring tells that nothing more comes")
+            panic!("the ring reports that nothing more comes")
         };
-        assert!(tells_half_closed(result), "{result:#x}");
+        assert!(is_half_closed(result), "{result:#x}");
         assert!(turn(Some(room(&ours)), 0).is_empty());
         drain(&theirs);
         assert_eq!(turn(None, 60), [libc::EPOLLOUT]);

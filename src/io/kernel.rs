@@ -43,7 +43,7 @@ pub struct Refused {
 impl From<StartError> for Refused {
     fn from(error: StartError) -> Self {
         let text = error.to_string();
-        let (why, remedy) = text.split_once('\n').unwrap_or((&text, "stdio_bus --io ring tells more"));
+        let (why, remedy) = text.split_once('\n').unwrap_or((&text, "stdio_bus --io ring shows more"));
         Self { why: why.to_owned(), remedy: remedy.to_owned() }
     }
 }

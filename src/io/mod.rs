@@ -4,7 +4,7 @@
 //! The implementation owns all memory that the kernel may touch asynchronously, so that none of it is freed while an
 //! operation may still write to it.
 
-mod aside;
+mod blocking_pool;
 pub mod buffers;
 mod clocks;
 pub mod epoll;
@@ -15,7 +15,7 @@ mod result;
 pub mod ring;
 pub mod uring;
 
-pub(crate) use aside::leave_signals_to_the_loop;
+pub(crate) use blocking_pool::leave_signals_to_the_loop;
 pub(crate) use result::result_of;
 
 use std::io;
@@ -168,7 +168,7 @@ impl Submission {
 
 /// Whether the result of a [`Submission::AwaitRoom`] or a [`Submission::Watch`] reports nothing but the peer's
 /// half-close.
-pub fn tells_half_closed(result: i32) -> bool {
+pub fn is_half_closed(result: i32) -> bool {
     let more = i32::from(libc::POLLOUT | libc::POLLERR | libc::POLLHUP);
     result > 0 && result & i32::from(libc::POLLRDHUP) != 0 && result & more == 0
 }

@@ -6,15 +6,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use super::connection_counts::Purpose;
 use super::connections::Connections;
-use super::crowd::Purpose;
 use super::endpoint::Endpoint;
 use super::http::exchange::{Accepted, OPERATORS};
 use super::listen::BACKLOG;
-use super::listeners::State;
+use super::listeners::ListenState;
 use super::operation::Operation;
+use super::peer_origin;
 use super::reactor::Reactor;
-use super::source;
 use super::timers::Timer;
 use super::transport::Transport;
 use super::turn::Shell;
@@ -89,8 +89,8 @@ impl<I: Io> Shell<I> {
         }
         if self.reactor.listeners.is_paused(index) && result >= 0 && !is_gone {
             // It is accepted once a client has left: the core may close one for that.
-            self.reactor.listeners.acceptors[index].has_told_of_waiting = true;
-            return self.reactor.tell(now, Input::ConnectionQueued);
+            self.reactor.listeners.acceptors[index].has_reported_waiting = true;
+            return self.reactor.dispatch(now, Input::ConnectionQueued);
         }
         match if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { self.accept_some(now, index) } {
             // A Unix socket that stopped listening reports that only to a blocking accept(2).
@@ -118,7 +118,7 @@ impl<I: Io> Shell<I> {
         match reactor.io.accept_now(listening) {
             Ok((socket, address)) => {
                 reactor.listeners.acceptors[index].works();
-                self.step(|shell| shell.take_in(now, index, socket, address));
+                self.step(|shell| shell.admit_socket(now, index, socket, address));
                 Ok(())
             }
             // The peer aborted before accept(2).
@@ -128,10 +128,10 @@ impl<I: Io> Shell<I> {
     }
 
     /// Makes an accepted socket a client, unless the core refuses it, or a PROXY header is expected first.
-    fn take_in(&mut self, now: Moment, index: usize, socket: OwnedFd, address: Option<SocketAddr>) {
+    fn admit_socket(&mut self, now: Moment, index: usize, socket: OwnedFd, address: Option<SocketAddr>) {
         let acceptor = &mut self.reactor.listeners.acceptors[index];
         let (is_unix, listener) = (acceptor.is_unix(), acceptor.listener().unwrap_or(OPERATORS));
-        let place = source::of(&socket, address, is_unix);
+        let place = peer_origin::of(&socket, address, is_unix);
         let accepted = Accepted { socket, acceptor: index, listener, place };
         if listener == OPERATORS {
             return self.admin_connected(now, accepted, is_unix);
@@ -207,7 +207,7 @@ impl<I: Io> Reactor<I> {
 
     /// Whether it has to be noticed that a connection waits for a slot.
     fn is_watching(&self, index: usize) -> bool {
-        let has_told = self.listeners.acceptors[index].has_told_of_waiting;
+        let has_told = self.listeners.acceptors[index].has_reported_waiting;
         let may_watch = self.listeners.is_paused(index) && !self.listeners.is_held(index);
         may_watch && !has_told && !self.timers.is_set(Timer::Accept(index))
     }
@@ -238,13 +238,13 @@ impl<I: Io> Reactor<I> {
     /// Accepting from a socket failed: schedules a retry, unless it is closed.
     fn cannot_accept(&mut self, now: Moment, index: usize, error: Errno) {
         let acceptor = &mut self.listeners.acceptors[index];
-        if acceptor.listening.is_none() || acceptor.state == State::Shut {
+        if acceptor.listening.is_none() || acceptor.state == ListenState::Shut {
             return;
         }
-        if acceptor.state == State::Reopening {
+        if acceptor.state == ListenState::Reopening {
             return self.retry_accepting(now, index);
         }
-        if acceptor.throttle.may_tell(now) {
+        if acceptor.throttle.may_report(now) {
             let remedy = match error {
                 Errno::MFILE | Errno::NFILE => "; raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE)",
                 _ => "",
@@ -288,10 +288,10 @@ impl<I: Io> Reactor<I> {
         let now = self.clock.now();
         for index in 0..self.listeners.acceptors.len() {
             let acceptor = &mut self.listeners.acceptors[index];
-            if acceptor.listener() != Some(listener) || acceptor.state != State::Shut {
+            if acceptor.listener() != Some(listener) || acceptor.state != ListenState::Shut {
                 continue;
             }
-            acceptor.state = State::Reopening;
+            acceptor.state = ListenState::Reopening;
             // Operations on the old socket complete first, with an error that leads here, too.
             if !acceptor.is_busy {
                 self.retry_accepting(now, index);

@@ -6,7 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::workers::own::Kept;
+use super::workers::client_env::Kept;
 use crate::access::{Bearer, Caller, Credentials, Entrance, RETRY_AFTER, Reach, Refusal, Tokens};
 use crate::bus::Bus;
 use crate::bus::port::{ClientKey, ListenerId, Origin, Place};

@@ -17,7 +17,7 @@ const TOLERANCE: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long input is processed after a delay before overdue deadlines take effect.
-const HEARING: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(1);
 
 /// A shorter turn cannot hide a suspension: freezing the processes alone takes longer.
 const GLANCE: Duration = Duration::from_millis(1);
@@ -27,13 +27,13 @@ pub(super) struct Clock {
     /// The total time that the machine had been suspended when last checked.
     asleep: Duration,
     /// No deadline takes effect before this.
-    hears_until: Duration,
+    deadlines_from: Duration,
 }
 
 impl Clock {
     /// A clock that starts now, on a machine with this total suspension.
     pub(super) fn new(asleep: Duration) -> Self {
-        Self { now: Duration::ZERO, asleep, hears_until: Duration::ZERO }
+        Self { now: Duration::ZERO, asleep, deadlines_from: Duration::ZERO }
     }
 
     /// The maximum wait for a deadline at this time, if there is one. `has_clients` if a client may be waiting for the
@@ -49,8 +49,8 @@ impl Clock {
     }
 
     /// The first moment at which deadlines may take effect.
-    pub(super) fn hears_until(&self) -> Moment {
-        Moment(self.hears_until.as_nanos() as u64)
+    pub(super) fn deadlines_from(&self) -> Moment {
+        Moment(self.deadlines_from.as_nanos() as u64)
     }
 
     /// Records the time since the start, after a wait of at most `planned`, and the machine's total suspension. Returns
@@ -77,8 +77,8 @@ impl Clock {
         if let Some(planned) = planned.filter(|planned| waited > *planned + TOLERANCE) {
             held_up = waited - planned;
             // A loop that is always late acts every other time.
-            if self.hears_until <= before {
-                self.hears_until = self.now + HEARING;
+            if self.deadlines_from <= before {
+                self.deadlines_from = self.now + GRACE;
             }
         }
         (!held_up.is_zero() || !suspended.is_zero()).then_some((held_up, suspended))
@@ -107,8 +107,8 @@ mod tests {
         let mut clock = clock();
         let gap = clock.read(2 * SECOND, || 607 * SECOND, Some(SECOND));
         assert_eq!(gap, Some((Duration::ZERO, 600 * SECOND)));
-        assert_eq!((clock.now(), clock.hears_until()), (at(2), at(0)));
-        assert_eq!(clock.read(3 * SECOND, || 607 * SECOND, Some(SECOND)), None, "it is told once");
+        assert_eq!((clock.now(), clock.deadlines_from()), (at(2), at(0)));
+        assert_eq!(clock.read(3 * SECOND, || 607 * SECOND, Some(SECOND)), None, "it is reported once");
     }
 
     #[test]
@@ -116,7 +116,7 @@ mod tests {
         let mut clock = clock();
         let gap = clock.read(62 * SECOND, || 7 * SECOND, Some(SECOND));
         assert_eq!(gap, Some((60 * SECOND, Duration::ZERO)));
-        assert_eq!((clock.now(), clock.hears_until()), (at(62), at(63)));
+        assert_eq!((clock.now(), clock.deadlines_from()), (at(62), at(63)));
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
         let mut acted = 0;
         for turn in 1..=10 {
             assert!(clock.read((1 + 5 * turn) * SECOND, || 7 * SECOND, Some(SECOND)).is_some());
-            acted += u32::from(clock.hears_until() <= clock.now());
+            acted += u32::from(clock.deadlines_from() <= clock.now());
         }
         assert_eq!((clock.now(), acted), (at(51), 5));
     }

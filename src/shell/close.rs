@@ -5,7 +5,7 @@ use super::operation::Operation;
 use super::reactor::Reactor;
 use super::transport::{Ends, Flight, State};
 use crate::bus::port::{Close, Input, Moment, Peer, Reason};
-use crate::io::{Io, tells_half_closed};
+use crate::io::{Io, is_half_closed};
 
 impl<I: Io> Reactor<I> {
     pub(super) fn peer_watched(&mut self, now: Moment, slot: usize, result: i32) {
@@ -13,8 +13,8 @@ impl<I: Io> Reactor<I> {
         if result < 0 || transport.state >= State::Lingering {
             return self.close_stdin_when_idle(slot);
         }
-        if tells_half_closed(result) {
-            self.tell_half_closed(slot);
+        if is_half_closed(result) {
+            self.report_half_closed(slot);
             return self.watch(slot);
         }
         let peer = endpoint.peer;
@@ -27,13 +27,13 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Tells the core that a client which is not read has half-closed.
-    pub(super) fn tell_half_closed(&mut self, slot: usize) {
+    pub(super) fn report_half_closed(&mut self, slot: usize) {
         if let Peer::Client(client) = self.connections[AsPeer(slot)].peer
             && self.connections[slot].ends.is_socket()
             && self.connections[AsPeer(slot)].incoming.is_paused
             && self.connections[slot].is_half_closed()
         {
-            self.tell(self.clock.now(), Input::InputStopped(client));
+            self.dispatch(self.clock.now(), Input::InputStopped(client));
         }
     }
 
@@ -51,7 +51,7 @@ impl<I: Io> Reactor<I> {
             self.arm_read(slot);
         } else {
             let peer = endpoint.peer;
-            self.tell(now, Input::InputEnded { peer, partial: 0 });
+            self.dispatch(now, Input::InputEnded { peer, partial: 0 });
         }
     }
 
@@ -69,7 +69,7 @@ impl<I: Io> Reactor<I> {
     /// Closes a client for the core.
     pub(super) fn close(&mut self, slot: usize, how: Close, why: Reason) {
         if how == Close::Refuse {
-            return self.hear_to_the_end(slot);
+            return self.drain_input(slot);
         }
         if let Some(web) = self.connections.entry(slot).protocol.web_mut() {
             web.set_close_frame(why);
@@ -83,7 +83,7 @@ impl<I: Io> Reactor<I> {
             self.cancel(Operation::Read, slot);
         }
         match how {
-            Close::Now => self.leave(slot),
+            Close::Now => self.begin_close(slot),
             Close::Flush | Close::Refuse => {
                 self.close_after_flush(slot);
                 self.arm_read(slot);
@@ -93,7 +93,7 @@ impl<I: Io> Reactor<I> {
 
     /// Reads a client until the core decides. It may not need the line that is being read into place, which is
     /// presented as far as it was received.
-    fn hear_to_the_end(&mut self, slot: usize) {
+    fn drain_input(&mut self, slot: usize) {
         let (transport, endpoint) = self.connections.peer_parts(slot);
         endpoint.incoming.is_paused = false;
         if transport.in_flight.has(Flight::Read) && !transport.inbox.is_empty() {
@@ -103,7 +103,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Closes the connection of a peer of the core at once.
-    pub(super) fn leave(&mut self, slot: usize) {
+    pub(super) fn begin_close(&mut self, slot: usize) {
         let (transport, endpoint) = self.connections.peer_parts(slot);
         if transport.is_closing() {
             return;

@@ -8,7 +8,7 @@ use std::ops::{Index, IndexMut};
 
 use slab::Slab;
 
-use super::crowd::{Crowd, Purpose, Seat};
+use super::connection_counts::{Crowd, Purpose, Seat};
 use super::endpoint::Endpoint;
 use super::http::exchange::Exchange;
 use super::protocol::Protocol;
@@ -41,7 +41,7 @@ impl Connection {
         let Some(Endpoint { incoming, is_resumed, .. }) = self.protocol.endpoint() else { return false };
         let is_wanted = !incoming.is_paused || incoming.is_discarded;
         let is_busy = self.transport.in_flight.has(Flight::Read) || self.transport.in_flight.has(Flight::Presentation);
-        let is_over = self.protocol.web().is_some_and(WebSocket::has_untold_ending);
+        let is_over = self.protocol.web().is_some_and(WebSocket::has_unreported_end);
         let is_closed = self.transport.is_closing() || is_over || self.has_left();
         is_wanted && !self.transport.has_ended() && !is_busy && !is_resumed && !is_closed
     }
@@ -376,7 +376,7 @@ pub(super) mod tests {
     use super::*;
     use crate::bus::port::{ListenerId, Place};
     use crate::http1::Limits;
-    use crate::shell::crowd::Purpose;
+    use crate::shell::connection_counts::Purpose;
     use crate::shell::http::exchange::Accepted;
 
     const LIMITS: Limits = Limits {

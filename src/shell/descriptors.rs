@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::crowd::{MOST_CONNECTIONS, MOST_HANDSHAKES, MOST_HEARD, MOST_OPERATORS};
+use super::connection_counts::{MOST_CONNECTIONS, MOST_HANDSHAKES, MOST_HEARD, MOST_OPERATORS};
 use super::listen::MOST_OPERATOR_SOCKETS;
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Listen, Listener};

@@ -1,13 +1,13 @@
 //! Carries out the core's effects.
 
 use super::reactor::Reactor;
-use super::receivers::{Output, Source};
+use super::receivers::{CopySource, Output};
 use crate::bus::port::{Effect, Effects, Peer};
 use crate::io::Io;
 
 impl<I: Io> Reactor<I> {
     /// Carries out the effects of a call to the core; `source` has the bytes to copy.
-    pub(super) fn carry_out(&mut self, effects: Effects<'_>, source: Option<&Source<'_>>) {
+    pub(super) fn carry_out(&mut self, effects: Effects<'_>, source: Option<&CopySource<'_>>) {
         let lines = effects.lines();
         for effect in effects {
             match effect {
@@ -30,10 +30,10 @@ impl<I: Io> Reactor<I> {
                     }
                 }
                 Effect::Signal { worker, signal } => self.workers.processes.signal(worker, signal),
-                Effect::Probe(worker) => self.tell_unread(worker),
+                Effect::Probe(worker) => self.report_unread(worker),
                 Effect::Release(worker) => {
                     if let Some(slot) = self.connections.release_worker(worker) {
-                        self.leave(slot);
+                        self.begin_close(slot);
                     }
                 }
                 Effect::Close { client, how, why } => self.close_client(client, how, why),

@@ -26,9 +26,9 @@ pub(super) struct Incoming {
     /// The last receive left bytes in the socket.
     pub has_more: bool,
     /// Its end was reported to the core, after all bytes before it.
-    pub is_end_told: bool,
+    pub is_end_reported: bool,
     /// It was not read when it was last looked for, and has not been since (`liveness.rs`).
-    pub is_doubted: bool,
+    pub is_suspect: bool,
 }
 
 impl Endpoint {

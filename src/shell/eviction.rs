@@ -1,10 +1,10 @@
-//! The places of connections that speak HTTP, and which connection goes when there is no room for another one: for all of
-//! them, whatever they are for.
+//! The places of connections that speak HTTP, and which connection is evicted when there is no room for another one:
+//! for all of them, whatever they are for.
 
 use hashbrown::HashMap;
 
+use super::connection_counts::{Counts, Purpose};
 use super::connections::{AsHttp, Connections};
-use super::crowd::{Counts, Purpose};
 use super::http::exchange::{Accepted, Exchange, State};
 use super::transport::Transport;
 use crate::bus::port::{ListenerId, Moment, Source};
@@ -13,12 +13,12 @@ use crate::http1::Limits;
 
 impl Connections {
     /// A connection gets a place.
-    pub(super) fn give_place(&mut self, slot: usize) {
+    pub(super) fn set_placed(&mut self, slot: usize) {
         self.with_seat(slot, |crowd, seat| crowd.set_place(seat, true));
     }
 
-    /// A connection has no place any more: it goes after what it is still sent.
-    pub(super) fn take_place_away(&mut self, slot: usize) {
+    /// A connection has no place any more: it is closed after what it is still sent.
+    pub(super) fn set_unplaced(&mut self, slot: usize) {
         self.with_seat(slot, |crowd, seat| crowd.set_place(seat, false));
     }
 
@@ -47,7 +47,7 @@ impl Connections {
 
     /// Adds a connection, and returns its slot.
     pub(super) fn begin_http(&mut self, now: Moment, accepted: Accepted, purpose: Purpose, limits: Limits) -> usize {
-        let (serial, seat) = self.crowd.comes(purpose, accepted.listener, accepted.place.source());
+        let (serial, seat) = self.crowd.add(purpose, accepted.listener, accepted.place.source());
         let (transport, exchange) = Exchange::new(now, accepted, purpose, limits, serial, seat);
         self.add_http(transport, exchange)
     }
@@ -58,20 +58,20 @@ impl Connections {
         self.crowd.becomes_requests();
     }
 
-    /// Which of these goes for one more of `asker`, if it is known, where all have `capacity` places; and their shares.
-    /// Of what is idle that which was longest, and after it what has stalled; of what is in use the newest.
-    pub(super) fn first_to_go(
+    /// Which of these is evicted for one more of `asker`, if it is known, where all have `capacity` places; and their
+    /// shares. Of what is idle that which was longest, and after it what has stalled; of what is in use the newest.
+    pub(super) fn eviction_victim(
         &self,
         now: Moment,
         capacity: usize,
         asker: Option<Source>,
         is_chosen: impl Fn(usize, &Exchange) -> bool,
     ) -> (Option<usize>, Shares) {
-        self.first_to_go_or_slow(now, capacity, asker, is_chosen, |_, _| false)
+        self.eviction_victim_or_slow(now, capacity, asker, is_chosen, |_, _| false)
     }
 
-    /// The same, where those that are too slow go as if they were idle, after these.
-    pub(super) fn first_to_go_or_slow(
+    /// The same, where those that are too slow are evicted as if they were idle, after these.
+    pub(super) fn eviction_victim_or_slow(
         &self,
         now: Moment,
         capacity: usize,
@@ -89,8 +89,8 @@ impl Connections {
             Some((turn, class, age(exchange.since.0), age(exchange.serial)))
         };
         let ranked = chosen().filter_map(|(slot, transport, exchange)| Some((rank(slot, transport, exchange)?, slot)));
-        let goes = ranked.min().map(|(_, slot)| slot);
-        (goes, shares)
+        let victim = ranked.min().map(|(_, slot)| slot);
+        (victim, shares)
     }
 
     /// The longest upload of the source with most bytes of uploads, if that has more of them than `but` would have with
@@ -149,8 +149,8 @@ mod tests {
                 _ if slots.is_empty() => {}
                 1 => drop(connections.remove(slots.swap_remove(random.range(0..slots.len())))),
                 2 => connections.counts_for(*random.pick(&slots), Source::User(random.range(0..3) as u32)),
-                3 => connections.give_place(*random.pick(&slots)),
-                _ => connections.take_place_away(*random.pick(&slots)),
+                3 => connections.set_placed(*random.pick(&slots)),
+                _ => connections.set_unplaced(*random.pick(&slots)),
             }
             connections.check();
             for source in (0..3).map(Source::User) {
@@ -172,7 +172,7 @@ mod tests {
             let small = add_of(&mut connections, purpose, 2, State::Answering, 9);
             let mut order = Vec::new();
             while let (Some(slot), _) =
-                connections.first_to_go(Moment(9), 7, Some(Source::User(3)), |_, it| it.purpose == purpose)
+                connections.eviction_victim(Moment(9), 7, Some(Source::User(3)), |_, it| it.purpose == purpose)
             {
                 order.push(slot);
                 drop(connections.remove(slot));
@@ -189,13 +189,15 @@ mod tests {
         let slow = add_of(&mut connections, Purpose::Admin, 1, State::Answering, 1);
         let fast = add_of(&mut connections, Purpose::Admin, 1, State::Answering, 2);
         let idle = add_of(&mut connections, Purpose::Admin, 1, State::Reading, 3);
-        let goes = |connections: &Connections| {
-            connections.first_to_go_or_slow(Moment(9), 64, Some(Source::User(1)), |_, _| true, |slot, _| slot == slow).0
+        let victim = |connections: &Connections| {
+            connections
+                .eviction_victim_or_slow(Moment(9), 64, Some(Source::User(1)), |_, _| true, |slot, _| slot == slow)
+                .0
         };
-        assert_eq!(goes(&connections), Some(idle));
+        assert_eq!(victim(&connections), Some(idle));
         drop(connections.remove(idle));
-        assert_eq!(goes(&connections), Some(slow));
+        assert_eq!(victim(&connections), Some(slow));
         drop(connections.remove(slow));
-        assert_eq!((goes(&connections), connections.http(fast).is_some()), (None, true), "its own are not cut off");
+        assert_eq!((victim(&connections), connections.http(fast).is_some()), (None, true), "its own are not cut off");
     }
 }

@@ -33,14 +33,14 @@ pub(super) fn limit(code: u8) {
 
 /// Makes a panic kill the process by SIGALRM if its message cannot be written within a second.
 pub(super) fn limit_panic() {
-    let tell = panic::take_hook();
+    let print = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         // SAFETY: signal(2) with the default and alarm(2) take numbers.
         unsafe {
             libc::signal(libc::SIGALRM, libc::SIG_DFL);
             libc::alarm(LIMIT);
         }
-        tell(panic);
+        print(panic);
     }));
 }
 

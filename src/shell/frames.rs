@@ -17,7 +17,7 @@ impl<I: Io> Reactor<I> {
         else {
             return;
         };
-        let is_news = web.saw_binary && !std::mem::replace(&mut web.told_of_binary, true);
+        let is_news = web.saw_binary && !std::mem::replace(&mut web.has_reported_binary, true);
         let (peer, is_urgent) = (endpoint.peer, web.framing.control_waits());
         if is_urgent {
             self.connections.mark_dirty(slot);
@@ -25,14 +25,14 @@ impl<I: Io> Reactor<I> {
         if let Peer::Client(client) = peer
             && is_news
         {
-            self.tell(now, Input::BinaryIgnored(client));
+            self.dispatch(now, Input::BinaryIgnored(client));
         }
         self.schedule(slot);
-        self.tell_ending(now, slot);
+        self.report_websocket_end(now, slot);
     }
 
     /// Tells the core that a WebSocket was closed, once the core has all its lines.
-    pub(super) fn tell_ending(&mut self, now: Moment, slot: usize) {
+    pub(super) fn report_websocket_end(&mut self, now: Moment, slot: usize) {
         let Protocol::WebSocket(endpoint, web) = &mut self.connections.entry(slot).protocol else { return };
         if endpoint.is_waiting_to_be_read() {
             return;
@@ -47,7 +47,7 @@ impl<I: Io> Reactor<I> {
                 Input::FramingViolated { client, why, is_too_long }
             }
         };
-        self.tell(now, input);
+        self.dispatch(now, input);
     }
 
     /// Queues a close frame, if none was queued. Returns whether it did.

@@ -327,7 +327,7 @@ mod tests {
             let mut buffers = Buffers::new(None, 0).expect("there is memory");
             let mut outbox = Outbox::new(true);
             let mut framing = Framing::default();
-            let (mut lines, mut pongs, mut written, mut told) = (Vec::new(), 0u32, Vec::new(), 0);
+            let (mut lines, mut pongs, mut written, mut sent) = (Vec::new(), 0u32, Vec::new(), 0);
             for _ in 0..random.range(1..60) {
                 match random.range(0..4) {
                     0 => {
@@ -337,7 +337,7 @@ mod tests {
                     1 => {
                         let most = *random.pick(&[1, 7, 4096, 70_000, usize::MAX]);
                         let now = written_by(framing.next(&mut outbox, 0), most);
-                        told += framing.advance(&mut outbox, now.len(), &mut buffers);
+                        sent += framing.advance(&mut outbox, now.len(), &mut buffers);
                         written.extend(now);
                     }
                     _ => {
@@ -375,13 +375,13 @@ mod tests {
             }
             for _ in 0..10_000 {
                 let now = written_by(framing.next(&mut outbox, 0), usize::MAX);
-                told += framing.advance(&mut outbox, now.len(), &mut buffers);
+                sent += framing.advance(&mut outbox, now.len(), &mut buffers);
                 written.extend(now);
             }
             prop_assert!(outbox.is_empty() && !framing.control_waits());
             let (read, answered) = read(&written);
             prop_assert!(read == lines, "{} bytes of lines instead of {}", read.len(), lines.len());
-            prop_assert_eq!(told, lines.len());
+            prop_assert_eq!(sent, lines.len());
             let answered: Vec<u32> = answered.iter().map(|pong| u32::from_be_bytes(pong[..].try_into().expect("four"))).collect();
             prop_assert_eq!(answered, (1..=pongs).collect::<Vec<_>>());
             outbox.clear(&mut buffers);

@@ -1,5 +1,5 @@
 //! The life of a connection in its order, whatever it speaks. What the kernel reports of it comes here first, ends the
-//! operation in flight, and goes on to what the connection speaks.
+//! operation in flight, and hands over to the protocol of the connection.
 //!
 //! It begins where it is accepted (`accept.rs`) or spawned (`workers`), and its states are those of
 //! [`State`](super::transport::State). Peers of the core, which speak lines or WebSocket, receive in `read.rs`, send in
@@ -16,7 +16,7 @@ use super::transport::{Ends, Flight, State};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::ring::Completion;
-use crate::io::{Io, Submission, tells_half_closed};
+use crate::io::{Io, Submission, is_half_closed};
 
 /// Receiving.
 impl<I: Io> Shell<I> {
@@ -89,7 +89,7 @@ impl<I: Io> Reactor<I> {
             return;
         }
         let transport = &mut self.connections[slot];
-        if tells_half_closed(result) {
+        if is_half_closed(result) {
             transport.half_closes();
             return self.await_room(now, slot);
         }
@@ -178,7 +178,7 @@ impl<I: Io> Reactor<I> {
         if self.remove_if_idle(slot) {
             return;
         }
-        if tells_half_closed(result) {
+        if is_half_closed(result) {
             self.connections[slot].half_closes();
         }
         match self.connections.http(slot) {
@@ -240,9 +240,9 @@ impl<I: Io> Reactor<I> {
         }
         let is_over = transport.is_over();
         // Operations on an inherited descriptor may never complete, so they are not waited for.
-        let is_told = is_over || transport.ends.is_stdio();
+        let is_reported_closed = is_over || transport.ends.is_stdio();
         let client = match self.connections.peer(slot).map(|endpoint| endpoint.peer) {
-            Some(Peer::Client(client)) if is_told => Some(client),
+            Some(Peer::Client(client)) if is_reported_closed => Some(client),
             _ => None,
         };
         if is_over {
@@ -253,7 +253,7 @@ impl<I: Io> Reactor<I> {
         {
             self.listeners.grants.forget(client);
             self.notify.changed();
-            self.tell(self.clock.now(), Input::ClientClosed(client));
+            self.dispatch(self.clock.now(), Input::ClientClosed(client));
         }
         true
     }

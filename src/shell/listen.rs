@@ -17,7 +17,7 @@ use rustix::net::{
 use rustix::process::{Gid, Uid};
 
 use super::http::exchange::OPERATORS;
-use super::source;
+use super::peer_origin;
 use crate::activation::Inherited;
 use crate::address::{self, Address};
 use crate::bus::port;
@@ -47,7 +47,7 @@ const UNSENT_BYTES: libc::c_int = 128 * 1024;
 pub(super) struct Listening {
     // First, so that its file is removed before the socket is closed: another daemon that finds the socket dead may
     // create its own file there.
-    place: Place,
+    place: BoundAddress,
     pub socket: OwnedFd,
     /// Its address, for display.
     pub address: String,
@@ -60,7 +60,7 @@ pub(super) struct Listening {
 }
 
 /// The address that a socket is bound to.
-enum Place {
+enum BoundAddress {
     Tcp(SocketAddr),
     /// `file` has the device and the inode of our file, which is removed when the daemon ends, if it is still ours; an
     /// abstract name has none.
@@ -77,7 +77,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-impl Drop for Place {
+impl Drop for BoundAddress {
     fn drop(&mut self) {
         if let Self::Unix { path, file: Some(file), .. } = self
             && identity(path).is_ok_and(|there| there == *file)
@@ -87,7 +87,7 @@ impl Drop for Place {
     }
 }
 
-impl Place {
+impl BoundAddress {
     /// Its address as configured.
     fn address(&self) -> Address {
         match self {
@@ -101,13 +101,15 @@ impl Listening {
     /// An unbound socket; its clients are local.
     #[cfg(test)]
     pub(super) fn nowhere(socket: OwnedFd, address: &str, listener: ListenerId) -> Self {
-        let place = Place::Unix { path: address.into(), mode: 0o600, owner: Owner::default(), file: None };
+        let place = BoundAddress::Unix { path: address.into(), mode: 0o600, owner: Owner::default(), file: None };
         Self { socket, address: address.to_owned(), listener, is_inherited: false, is_shared: false, place }
     }
 
     /// Sets the permissions of its file, if it has one.
     pub(super) fn set_access(&mut self, mode: u32, owner: Owner) -> Result<(), StartError> {
-        let Place::Unix { path, mode: before, owner: owned, file: Some(_) } = &mut self.place else { return Ok(()) };
+        let BoundAddress::Unix { path, mode: before, owner: owned, file: Some(_) } = &mut self.place else {
+            return Ok(());
+        };
         if (*before, *owned) == (mode, owner) {
             return Ok(());
         }
@@ -134,13 +136,13 @@ impl Listening {
 
     /// Whether its clients are local users rather than network addresses.
     pub(super) fn is_unix(&self) -> bool {
-        matches!(self.place, Place::Unix { .. })
+        matches!(self.place, BoundAddress::Unix { .. })
     }
 
     /// Whether any connection to `other` would also be accepted by this one.
     pub(super) fn covers(&self, other: &Self) -> bool {
         match (&self.place, &other.place) {
-            (Place::Tcp(one), Place::Tcp(other)) => address::covers(*one, *other),
+            (BoundAddress::Tcp(one), BoundAddress::Tcp(other)) => address::covers(*one, *other),
             _ => false,
         }
     }
@@ -155,35 +157,37 @@ impl Listening {
         let failed = |source| StartError::Bind { address: self.place.address(), source };
         match &self.place {
             // The same socket, which we cannot replace because another process holds it, too.
-            Place::Tcp(address) if self.is_inherited => {
+            BoundAddress::Tcp(address) if self.is_inherited => {
                 listen(&self.socket, BACKLOG).map_err(|error| failed(error.into()))?;
                 let socket = self.socket.try_clone().map_err(failed)?;
-                let (address, place) = (self.address.clone(), Place::Tcp(*address));
+                let (address, place) = (self.address.clone(), BoundAddress::Tcp(*address));
                 Ok(Self { socket, address, listener: self.listener, is_inherited: true, is_shared: false, place })
             }
             // Only TCP sockets can listen again (unix(7)).
-            Place::Unix { .. } if self.is_inherited => Err(failed(io::ErrorKind::Unsupported.into())),
-            Place::Tcp(address) => {
+            BoundAddress::Unix { .. } if self.is_inherited => Err(failed(io::ErrorKind::Unsupported.into())),
+            BoundAddress::Tcp(address) => {
                 let (socket, _) = tcp_socket(*address, Sharing::of(self.is_shared)).map_err(failed)?;
                 Ok(Self::tcp(socket, *address, self.listener, self.is_shared))
             }
-            Place::Unix { path, mode, owner, .. } => open_unix(path, *mode, *owner, self.listener, Instant::now()),
+            BoundAddress::Unix { path, mode, owner, .. } => {
+                open_unix(path, *mode, *owner, self.listener, Instant::now())
+            }
         }
     }
 
     fn tcp(socket: OwnedFd, address: SocketAddr, listener: ListenerId, is_shared: bool) -> Self {
-        let place = Place::Tcp(address);
+        let place = BoundAddress::Tcp(address);
         Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, is_shared, place }
     }
 
     /// A service manager's socket at this address.
-    fn inherited(inherited: &Inherited, place: Place, listener: ListenerId) -> Result<Self, StartError> {
+    fn inherited(inherited: &Inherited, place: BoundAddress, listener: ListenerId) -> Result<Self, StartError> {
         let failed = |error: io::Error| StartError::Bind { address: inherited.address.clone(), source: error };
         let socket = inherited.socket.try_clone().map_err(failed)?;
         // Another process may take a connection before it is accepted here. Processes that share the socket see the
         // flag, and have to handle it (accept(2), NOTES).
         ioctl_fionbio(&socket, true).map_err(|error| failed(error.into()))?;
-        if matches!(place, Place::Tcp(_)) {
+        if matches!(place, BoundAddress::Tcp(_)) {
             tune(&socket).map_err(failed)?;
         }
         let address = format!("{} (passed on by the service manager)", inherited.address);
@@ -192,7 +196,7 @@ impl Listening {
 }
 
 /// What is missing on a machine where daemons share a port, as the sysctl of this content says.
-pub(crate) fn doubt_of_sharing(migrates: &str) -> Option<&'static str> {
+pub(crate) fn sharing_warning(migrates: &str) -> Option<&'static str> {
     (migrates.trim() == "0").then_some(
         "a connection that arrives just when one of the daemons that share a port closes its socket is reset; with sysctl \
          net.ipv4.tcp_migrate_req=1 another of them gets it",
@@ -341,7 +345,7 @@ impl<'a> Opening<'a> {
             (false, true) => Sharing::Nobody,
             (false, false) => Sharing::Leaving,
         };
-        let mut passed_on = |address: Address, place: Place| {
+        let mut passed_on = |address: Address, place: BoundAddress| {
             let at = self.inherited.iter().position(|inherited| inherited.address == address)?;
             self.used[at] = true;
             Some(Listening::inherited(&self.inherited[at], place, listener))
@@ -349,13 +353,13 @@ impl<'a> Opening<'a> {
         match listen {
             Listen::Stdio => Ok(Vec::new()),
             Listen::Tcp { host, port } => open_tcp(host, *port, listener, sharing, |address| {
-                passed_on(Address::Tcp { host: address.ip().to_string(), port: *port }, Place::Tcp(address))
+                passed_on(Address::Tcp { host: address.ip().to_string(), port: *port }, BoundAddress::Tcp(address))
             }),
             Listen::Unix { path, mode, owner } => {
                 let is_abstract = address::is_abstract(path);
                 // The service manager's is absolute.
                 let whole = std::path::absolute(path).ok().filter(|_| !is_abstract).unwrap_or_else(|| path.clone());
-                let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, file: None };
+                let place = BoundAddress::Unix { path: path.clone(), mode: *mode, owner: *owner, file: None };
                 match passed_on(Address::Unix { path: whole }, place) {
                     Some(listening) => Ok(vec![listening?]),
                     None => Ok(vec![open_unix(path, *mode, *owner, listener, self.others_until)?]),
@@ -493,7 +497,7 @@ fn open_unix(
     bind(&socket, &address).map_err(|error| failed(error.into()))?;
     // The file that bind(2) has just created.
     let file = is_file.then(|| identity(path)).transpose().map_err(failed)?;
-    let place = Place::Unix { path: path.to_owned(), mode, owner, file };
+    let place = BoundAddress::Unix { path: path.to_owned(), mode, owner, file };
     if is_file {
         give_away(path, owner)?;
         chmod(path, Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))?;
@@ -537,7 +541,7 @@ fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), StartError> 
         answer => Err(StartError::SocketInUse {
             path: path.to_owned(),
             queue_is_full: answer == Err(rustix::io::Errno::AGAIN),
-            is_ours: matches!(source::of(&probe, None, true), port::Place::Process { pid, .. } if pid == std::process::id()),
+            is_ours: matches!(peer_origin::of(&probe, None, true), port::Place::Process { pid, .. } if pid == std::process::id()),
         }),
     }
 }

@@ -14,7 +14,7 @@ use crate::config::{Config, Listener};
 use crate::kinds::Requests;
 
 /// Interval of messages that nothing can be accepted.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// The first delay after accept(2) failed; doubled up to the maximum.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
@@ -22,15 +22,15 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 /// Limits a repeated message to one in ten seconds.
 #[derive(Default)]
 pub(super) struct Throttle {
-    told_at: Option<Moment>,
+    reported_at: Option<Moment>,
 }
 
 impl Throttle {
     /// Whether the message is due. If so, it counts as sent.
-    pub(super) fn may_tell(&mut self, now: Moment) -> bool {
-        let is_due = self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);
+    pub(super) fn may_report(&mut self, now: Moment) -> bool {
+        let is_due = self.reported_at.is_none_or(|at| now.since(at) >= REPORT_EVERY);
         if is_due {
-            self.told_at = Some(now);
+            self.reported_at = Some(now);
         }
         is_due
     }
@@ -38,7 +38,7 @@ impl Throttle {
 
 /// The state of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ListenState {
     Open,
     /// It was shut down, and is replaced.
     Ended,
@@ -60,9 +60,9 @@ pub(super) struct Acceptor {
     pub is_gone: bool,
     /// A wait for a connection is in flight.
     pub is_busy: bool,
-    /// While accepting was paused, the core was told that a connection waits here.
-    pub has_told_of_waiting: bool,
-    pub state: State,
+    /// While accepting was paused, it was reported to the core that a connection waits here.
+    pub has_reported_waiting: bool,
+    pub state: ListenState,
     /// The delay after the next failure.
     delay: Duration,
     /// Limits the message that nothing can be accepted.
@@ -85,8 +85,8 @@ impl Acceptor {
             for_admin: listener.is_none(),
             is_gone: false,
             is_busy: false,
-            has_told_of_waiting: false,
-            state: State::Open,
+            has_reported_waiting: false,
+            state: ListenState::Open,
             delay: FIRST_DELAY,
             throttle: Throttle::default(),
         }
@@ -115,7 +115,7 @@ impl Acceptor {
 
     /// Begins a wait for a connection, if it should. Returns the socket.
     pub(super) fn begin(&mut self) -> Option<BorrowedFd<'_>> {
-        if self.is_busy || self.state == State::Shut {
+        if self.is_busy || self.state == ListenState::Shut {
             return None;
         }
         let socket = self.listening.as_ref()?.socket.as_fd();
@@ -131,7 +131,7 @@ impl Acceptor {
     /// Records a failed accept. Returns the delay.
     pub(super) fn fail(&mut self, error: Errno) -> Duration {
         let is_ended = matches!(error, Errno::INVAL | Errno::BADF | Errno::NOTSOCK | Errno::OPNOTSUPP);
-        self.state = if is_ended { State::Ended } else { State::Open };
+        self.state = if is_ended { ListenState::Ended } else { ListenState::Open };
         let delay = self.delay;
         self.delay = (2 * delay).min(LONGEST_DELAY);
         delay
@@ -139,7 +139,7 @@ impl Acceptor {
 
     /// Refuses new connections. The socket keeps its address.
     fn shut(&mut self) {
-        self.state = State::Shut;
+        self.state = ListenState::Shut;
         if let Some(listening) = &self.listening {
             // A wait in flight completes after this. The socket has to be replaced afterwards.
             let _ = shutdown(&listening.socket, Shutdown::Both);
@@ -149,7 +149,7 @@ impl Acceptor {
     /// Closes its socket, or only stops accepting if something is in flight on it. True if that has to be cancelled.
     pub(super) fn close(&mut self) -> bool {
         match self.is_busy {
-            true => self.state = State::Shut,
+            true => self.state = ListenState::Shut,
             false => self.listening = None,
         }
         self.is_busy
@@ -157,19 +157,19 @@ impl Acceptor {
 
     /// Replaces a socket that was shut down: nothing is in flight on it. If that fails, returns the delay of a retry.
     pub(super) fn open_anew_if_ended(&mut self, now: Moment) -> Result<(), Duration> {
-        let is_ended = matches!(self.state, State::Ended | State::Reopening);
+        let is_ended = matches!(self.state, ListenState::Ended | ListenState::Reopening);
         let Some(listening) = self.listening.as_ref().filter(|_| is_ended) else { return Ok(()) };
         match listening.open_anew() {
             Ok(listening) => {
                 self.listening = Some(listening);
                 // The core logs the changes that it asks for.
-                if std::mem::replace(&mut self.state, State::Open) == State::Ended {
+                if std::mem::replace(&mut self.state, ListenState::Open) == ListenState::Ended {
                     tracing::warn!("listening on {} again", self.address);
                 }
                 Ok(())
             }
             Err(error) => {
-                if self.throttle.may_tell(now) {
+                if self.throttle.may_report(now) {
                     tracing::error!(reason = "accept_paused", "cannot listen on {} again: {error}", self.address);
                 }
                 Err(self.delay)
@@ -179,14 +179,14 @@ impl Acceptor {
 }
 
 /// The terms of a listener's clients.
-pub(super) struct Terms {
+pub(super) struct ClientTerms {
     /// They come over a network, which may fail silently.
     pub is_tcp: bool,
     /// Their access policy, if it is served over HTTP.
     pub policy: Option<Access>,
 }
 
-impl Terms {
+impl ClientTerms {
     pub(super) fn of(listener: &Listener, config: &Config) -> Self {
         let is_tcp = listener.listen.host_and_port().is_some();
         Self { is_tcp, policy: Access::of(listener, config) }
@@ -197,7 +197,7 @@ impl Terms {
 pub(super) struct Listeners {
     pub acceptors: Vec<Acceptor>,
     /// The terms of each listener.
-    pub terms: Vec<Terms>,
+    pub terms: Vec<ClientTerms>,
     /// Who was admitted by tokens.
     pub grants: Grants,
     /// The core admits no more clients for now.
@@ -211,7 +211,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub(super) fn new(acceptors: Vec<Acceptor>, terms: Vec<Terms>, keeps_own: bool) -> Self {
+    pub(super) fn new(acceptors: Vec<Acceptor>, terms: Vec<ClientTerms>, keeps_own: bool) -> Self {
         Self {
             acceptors,
             terms,
@@ -283,10 +283,10 @@ impl Listeners {
         self.held.extend(is_held.then_some(listener));
     }
 
-    /// The core admits no more clients for now. That one waits is told anew.
+    /// The core admits no more clients for now. That one waits is reported anew.
     pub(super) fn pause(&mut self) {
         self.is_paused = true;
-        self.acceptors.iter_mut().for_each(|acceptor| acceptor.has_told_of_waiting = false);
+        self.acceptors.iter_mut().for_each(|acceptor| acceptor.has_reported_waiting = false);
     }
 
     /// Those in use.
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_recurring_failure_is_reported_every_ten_seconds_at_most() {
         let mut throttle = Throttle::default();
-        let told = (0..300).filter(|at| throttle.may_tell(Moment(at * 100_000_000))).count();
-        assert_eq!(told, 3);
+        let times = (0..300).filter(|at| throttle.may_report(Moment(at * 100_000_000))).count();
+        assert_eq!(times, 3);
     }
 }

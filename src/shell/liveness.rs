@@ -2,10 +2,10 @@
 //! this file checks whether nothing has come back for too long, neither an answer to a probe nor an acknowledgement of
 //! sent data.
 //!
-//! Detects TCP clients that have gone while they are not read, too. A close looks like a half-close, and does not show at all
-//! behind bytes that have no room here. But the host of a program that has closed its socket answers new data, and nothing
-//! else, with a reset. What is sent for that is a byte of urgent data, a blank, which no reader sees among the others
-//! (tcp(7), SO_OOBINLINE); and it is sent only between lines.
+//! Detects TCP clients that have gone while they are not read, too. A close looks like a half-close, and does not show
+//! at all behind bytes that have no room here. But the host of a program that has closed its socket answers new data,
+//! and nothing else, with a reset. What is sent for that is a byte of urgent data, a blank, which no reader sees among
+//! the others (tcp(7), SO_OOBINLINE); and it is sent only between lines.
 //!
 //! TCP_USER_TIMEOUT would also end connections of clients that are alive but do not read: how long they may do that is
 //! up to backpressure_timeout_sec.
@@ -28,9 +28,9 @@ const SILENCE: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 const LOOK_EVERY: Duration = Duration::from_secs(SILENCE.as_secs() / 6);
 /// How long a client that is not read may make no progress before it is checked whether it has gone, and the interval of
 /// that.
-pub(super) const DOUBT: Duration = Duration::from_secs(2);
+pub(super) const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 /// Those checks of all clients are done together this often.
-const DOUBT_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long nothing was received on a TCP connection, including acknowledgements.
 fn silence_of(socket: impl AsFd) -> Option<Duration> {
@@ -39,7 +39,7 @@ fn silence_of(socket: impl AsFd) -> Option<Duration> {
     const LAST_ACKNOWLEDGEMENT: usize = 56;
     let mut info = [0u8; LAST_ACKNOWLEDGEMENT + 4];
     let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most as many bytes as it is told, and their number.
+    // SAFETY: the kernel writes at most as many bytes as it is given room for, and their number.
     let result = unsafe {
         let (into, length) = (info.as_mut_ptr().cast(), &raw mut length);
         libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, length)
@@ -90,12 +90,12 @@ impl<I: Io> Reactor<I> {
     }
 
     /// A client is not read any more: it is checked soon whether it has gone.
-    pub(super) fn doubt(&mut self, slot: usize) {
+    pub(super) fn check_soon(&mut self, slot: usize) {
         let now = self.clock.now();
         let (transport, endpoint) = self.connections.peer_parts(slot);
-        endpoint.incoming.is_doubted = false;
-        if let Some(look_at) = transport.deadline.as_mut().filter(|at| **at > now.after(DOUBT_EVERY)) {
-            *look_at = next_look(now, DOUBT_EVERY);
+        endpoint.incoming.is_suspect = false;
+        if let Some(look_at) = transport.deadline.as_mut().filter(|at| **at > now.after(CHECK_EVERY)) {
+            *look_at = next_look(now, CHECK_EVERY);
             self.schedule(slot);
         }
     }
@@ -105,8 +105,8 @@ impl<I: Io> Reactor<I> {
         let Connection { transport, protocol } = self.connections.entry(slot);
         let is_web = protocol.web().is_some();
         let Some(endpoint) = protocol.endpoint_mut() else { return };
-        transport.deadline = Some(next_look(now.after(DOUBT), DOUBT_EVERY));
-        if !std::mem::replace(&mut endpoint.incoming.is_doubted, true) || transport.state != State::Open {
+        transport.deadline = Some(next_look(now.after(SUSPECT_AFTER), CHECK_EVERY));
+        if !std::mem::replace(&mut endpoint.incoming.is_suspect, true) || transport.state != State::Open {
             return;
         }
         let is_idle = !transport.in_flight.has(Flight::Write) && transport.outbox.is_empty();

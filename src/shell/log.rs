@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use tracing::span;
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use super::entry::{self, Entry, Look};
 use super::inherited;
-use super::stderr::{LINES_PER_SEC, Said};
+use super::log_line::{self, Entry, Look};
+use super::stderr::{LINES_PER_SEC, LogItem};
 use crate::bus::port::{Origin, Place, Reason};
 use crate::bus::report::{Report, WorkerName};
 use crate::bus::stats::Account;
@@ -171,8 +171,8 @@ impl Batch {
     }
 
     fn note(&mut self, lines: u64, of: &[u64], why: &str) {
-        let told = of.iter().zip(["workers", "requests"]).filter(|(lines, _)| **lines > 0);
-        let source: String = told.map(|(lines, source)| format!(", {lines} of them of {source}")).collect();
+        let parts = of.iter().zip(["workers", "requests"]).filter(|(lines, _)| **lines > 0);
+        let source: String = parts.map(|(lines, source)| format!(", {lines} of them of {source}")).collect();
         let why = format_args!("{why}: {lines} lines of the log were dropped{source}");
         self.bytes.extend(Entry::new(look(), Level::WARN).message(why).word("reason", "log_dropped").line());
     }
@@ -333,16 +333,16 @@ pub(super) fn is_wanted(level: LogLevel) -> bool {
 }
 
 /// Logs a worker's stderr.
-pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
+pub(super) fn worker(pool: &str, worker: WorkerName, said: LogItem<'_>) {
     if !is_wanted(OF_WORKERS) {
         return;
     }
     let (look, level) = (look(), level_of(OF_WORKERS));
     match said {
-        Said::Line(kept, length) => {
-            buffered().push(&entry::of_worker(look, level, (pool, worker), kept, length), LineSource::Workers);
+        LogItem::Line(kept, length) => {
+            buffered().push(&log_line::of_worker(look, level, (pool, worker), kept, length), LineSource::Workers);
         }
-        Said::LeftOut(lines, bytes) => {
+        LogItem::LeftOut(lines, bytes) => {
             let mut entry = Entry::new(look, level);
             entry.message(format_args!(
                 "a worker wrote more than {LINES_PER_SEC} lines a second to stderr; the others were left out"
@@ -551,7 +551,7 @@ mod tests {
         assert_eq!(
             (buffer.bytes.len(), buffer.dropped),
             (noise.len(), [0; 3]),
-            "once that was told, there is room again"
+            "once that was logged, there is room again"
         );
     }
 }

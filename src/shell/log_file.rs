@@ -36,7 +36,7 @@ pub(super) fn opened(path: &Path) -> io::Result<OwnedFd> {
 /// Has this file take the place of stderr, or stderr its own place again.
 ///
 /// # Errors
-/// Those of dup(2): what was written to before goes on.
+/// Those of dup(2): what was written to before stays.
 pub(super) fn take(file: Option<OwnedFd>) -> io::Result<()> {
     let Some(file) = file else {
         return BEFORE.get().map_or(Ok(()), |before| Ok(dup2_stderr(before)?));

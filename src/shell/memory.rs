@@ -1,13 +1,13 @@
-//! Memory pressure: the shell counts, and tells the core when too much is lent or the system is out of memory; the core
+//! Memory pressure: the shell counts, and reports to the core when too much is lent or the system is out of memory; the core
 //! decides who is paused or closed for it (`bus/eviction.rs`).
 //!
-//! While memory is short, no client's line gets a larger block before the core was told: so what a turn can add is
+//! While memory is short, no client's line gets a larger block before that was reported: so what a turn can add is
 //! bounded by what is lent already.
 
 use std::time::Duration;
 
-use super::budget::{AGAIN, Stage};
 use super::connections::{AsHttp, AsPeer};
+use super::memory_pressure::{AGAIN, Pressure};
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::turn::Shell;
@@ -36,8 +36,8 @@ impl<I: Io> Shell<I> {
         self.reactor.give_back_answers();
         let has_spares = self.reactor.io.memory().has_spares();
         if !self.reactor.memory.is_calm(now, self.lent(), has_spares) || reserve::is_spent() {
-            self.step(|shell| shell.tell_of_memory(now));
-            // Connections that wait for memory go on, now that the core was told.
+            self.step(|shell| shell.report_memory_use(now));
+            // Connections that wait for memory continue, now that it was reported to the core.
             self.reactor.retry_waiting();
             self.reactor.trim(now);
             let lent = self.lent();
@@ -47,16 +47,16 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    fn tell_of_memory(&mut self, now: Moment) {
+    fn report_memory_use(&mut self, now: Moment) {
         let used = self.lent();
         let reactor = &mut self.reactor;
         let stage = reactor.memory.stage(used);
-        if reactor.memory.may_tell(now, stage) {
+        if reactor.memory.may_report(now, stage) {
             let (mut held, mut waiting) = (Vec::new(), Vec::new());
-            if stage > Stage::Enough {
+            if stage > Pressure::Enough {
                 reactor.io.buffers().drop_spares();
                 held = reactor.holders();
-                if stage == Stage::Over {
+                if stage == Pressure::Over {
                     reactor.close_strays(now, used, held.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default());
                 }
                 let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.peer(*slot));
@@ -64,10 +64,10 @@ impl<I: Io> Shell<I> {
                 reactor.memory.may_grow = true;
             }
             let used = self.lent();
-            self.reactor.tell(now, Input::MemoryMeasured { used, held, waiting });
+            self.reactor.dispatch(now, Input::MemoryMeasured { used, held, waiting });
         }
         if (self.reactor.memory.refused || reserve::is_spent()) && self.reactor.memory.refused_at <= now {
-            self.reactor.tell_refused(now);
+            self.reactor.report_refused_memory(now);
         }
     }
 }
@@ -77,7 +77,7 @@ impl<I: Io> Reactor<I> {
         self.io.lent() > self.memory.short_above() || self.memory.refused || reserve::is_spent()
     }
 
-    fn tell_refused(&mut self, now: Moment) {
+    fn report_refused_memory(&mut self, now: Moment) {
         self.memory.refused_at = now.after(AGAIN);
         self.io.buffers().drop_spares();
         let has_reserve = reserve::keep();
@@ -86,7 +86,7 @@ impl<I: Io> Reactor<I> {
         }
         let held = self.holders();
         self.memory.may_grow = true;
-        self.tell(now, Input::MemoryRefused { client: None, held });
+        self.dispatch(now, Input::MemoryRefused { client: None, held });
     }
 
     /// Closes connections whose clients have ended, with what they did not read, while more than max_memory is used and
@@ -107,8 +107,8 @@ impl<I: Io> Reactor<I> {
                 self.memory.most
             );
             let place = self.connections[AsHttp(slot)].origin.place;
-            self.tell(now, Input::ConnectionRejected { place, reason: Reason::MemoryLimit, text });
-            self.leave_http(now, slot);
+            self.dispatch(now, Input::ConnectionRejected { place, reason: Reason::MemoryLimit, text });
+            self.close_http(now, slot);
         }
     }
 
@@ -117,7 +117,7 @@ impl<I: Io> Reactor<I> {
         self.memory.refused = true;
         if let Peer::Client(client) = self.connections[AsPeer(slot)].peer {
             let held = self.connections.entry(slot).weight();
-            self.tell(now, Input::MemoryRefused { client: Some(client), held: vec![(Peer::Client(client), held)] });
+            self.dispatch(now, Input::MemoryRefused { client: Some(client), held: vec![(Peer::Client(client), held)] });
         }
     }
 
@@ -132,7 +132,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Retries connections that wait for memory, in order, if there is enough or the core was just told.
+    /// Retries connections that wait for memory, in order, if there is enough or it was just reported to the core.
     fn retry_waiting(&mut self) {
         let may_grow = std::mem::take(&mut self.memory.may_grow);
         if self.memory.waiting.is_empty() || !may_grow && self.is_short_of_memory() {
@@ -161,10 +161,10 @@ impl<I: Io> Reactor<I> {
         let now = self.clock.now();
         let client = match (to, from) {
             (Peer::Client(client), _) | (_, Some(Peer::Client(client))) => client,
-            _ => return self.tell(now, Input::Sent { peer: to, bytes: lost }),
+            _ => return self.dispatch(now, Input::Sent { peer: to, bytes: lost }),
         };
-        // The client is not told of them, and is removed without waiting.
-        self.tell(now, Input::MemoryRefused { client: Some(client), held: Vec::new() });
-        self.tell(now, Input::Sent { peer: to, bytes: lost });
+        // The client is not notified of them, and is removed without waiting.
+        self.dispatch(now, Input::MemoryRefused { client: Some(client), held: Vec::new() });
+        self.dispatch(now, Input::Sent { peer: to, bytes: lost });
     }
 }

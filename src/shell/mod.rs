@@ -4,17 +4,16 @@
 //! It has two halves, so that the core cannot be called while its effects are carried out: the core, and the reactor
 //! (`reactor.rs`), which owns everything that is open. `turn.rs` has the loop between them.
 //!
-//! State is at the bottom, operations on it are above. State, owned by the reactor: `connections.rs` is the table of all
-//! connections. What moves their bytes is in `transport.rs`, with `inbox.rs` and `outbox.rs`; above it `protocol.rs` says
-//! what they speak: lines, WebSocket (`websocket.rs`, `framing.rs`) or HTTP (`http/exchange.rs`). `endpoint.rs` and
-//! `stderr.rs` are what is known of a peer of the core.
-//! Besides, `crowd.rs`, `listeners.rs`, `budget.rs`, `stdio.rs`, `timers.rs`. Operations: `accept.rs` accepts
-//! connections, `life.rs` has their lives in order, whatever they speak; those of peers of the core are read in `read.rs`, written in
-//! `write.rs` and closed in `close.rs`; `eviction.rs` says which of them goes
-//! when there is no room, `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `frames.rs`
-//! WebSocket control frames, `liveness.rs` failed networks, `workers` processes, `reload` changed configurations and tokens,
-//! `memory.rs` memory pressure, and `effects.rs` carries out the core's effects, on what `receivers.rs` finds for the peer
-//! that they name.
+//! State is at the bottom, operations on it are above. State, owned by the reactor: `connections.rs` is the table of
+//! all connections. What moves their bytes is in `transport.rs`, with `inbox.rs` and `outbox.rs`; above it
+//! `protocol.rs` says what they speak: lines, WebSocket (`websocket.rs`, `framing.rs`) or HTTP (`http/exchange.rs`).
+//! `endpoint.rs` and `stderr.rs` are what is known of a peer of the core. Besides, `connection_counts.rs`,
+//! `listeners.rs`, `memory_pressure.rs`, `stdio.rs`, `timers.rs`. Operations: `accept.rs` accepts connections,
+//! `life.rs` has their lives in order, whatever they speak; those of peers of the core are read in `read.rs`, written
+//! in `write.rs` and closed in `close.rs`; `eviction.rs` chooses which of them is evicted when there is no room,
+//! `handshakes` handles PROXY headers and WebSocket requests, `http` requests, `frames.rs` WebSocket control frames,
+//! `liveness.rs` failed networks, `workers` processes, `reload` changed configurations and tokens, `memory.rs` memory
+//! pressure, and `effects.rs` carries out the core's effects, on what `receivers.rs` finds for the peer that they name.
 //!
 //! A connection with more lines than its share of a turn is queued behind the others. A turn never waits for more than
 //! one completion: what came meanwhile is taken with it (docs/performance.md says what waiting for more would cost).
@@ -22,15 +21,13 @@
 mod accept;
 mod access;
 pub(crate) mod admin;
-mod budget;
 mod clock;
 mod close;
+mod connection_counts;
 mod connections;
-mod crowd;
 pub(crate) mod descriptors;
 mod effects;
 mod endpoint;
-mod entry;
 mod eviction;
 mod exit_watchdog;
 mod frames;
@@ -39,18 +36,21 @@ mod handshakes;
 mod http;
 mod inbox;
 mod inherited;
-mod lasting;
 mod life;
 pub(crate) mod listen;
 mod listeners;
 mod liveness;
 mod log;
 mod log_file;
+mod log_line;
+mod loop_handle;
 mod memory;
-mod news;
+mod memory_pressure;
 mod notify;
 mod operation;
 mod outbox;
+mod peer_origin;
+mod persistence;
 mod program_pages;
 mod protocol;
 mod reactor;
@@ -62,7 +62,6 @@ mod request_lines;
 mod signals;
 #[cfg(test)]
 mod simulation;
-mod source;
 mod startup;
 mod stderr;
 mod stdio;

@@ -53,9 +53,9 @@ pub(super) struct Notify {
     /// The end of a reload has to be reported.
     reload_ends: bool,
     /// What was reported: stopping, and the status.
-    told_stop: bool,
+    has_sent_stopping: bool,
     status: String,
-    told_of_failure: bool,
+    has_logged_failure: bool,
 }
 
 impl Notify {
@@ -120,7 +120,7 @@ impl Notify {
     }
 
     /// Sends what is due.
-    pub(super) fn tell(&mut self, now: Duration, condition: impl FnOnce() -> Condition) {
+    pub(super) fn send_due(&mut self, now: Duration, condition: impl FnOnce() -> Condition) {
         if self.due().is_none_or(|due| due > now) {
             return;
         }
@@ -129,7 +129,7 @@ impl Notify {
         if beats.is_some() {
             message.push_str("WATCHDOG=1\n");
         }
-        let mut told = None;
+        let mut reported = None;
         if self.look_at.is_some_and(|at| at <= now) {
             let condition = condition();
             let status = status(condition, self.stops);
@@ -138,24 +138,24 @@ impl Notify {
             } else if self.reload_ends || condition.is_ready && !self.was_ready {
                 message.push_str("READY=1\n");
             }
-            if self.stops && !self.told_stop {
+            if self.stops && !self.has_sent_stopping {
                 message.push_str("STOPPING=1\n");
             }
             if status != self.status {
                 let _ = writeln!(message, "STATUS={status}");
             }
-            told = Some((condition.is_ready, status));
+            reported = Some((condition.is_ready, status));
         }
         let again = if message.is_empty() { None } else { self.send(message.trim_end()).err() };
         if let Some(pause) = again {
-            self.look_at = told.map_or(self.look_at, |_| Some(now + pause));
+            self.look_at = reported.map_or(self.look_at, |_| Some(now + pause));
             self.beat_at = beats.map_or(self.beat_at, |_| now + pause);
             return;
         }
         if let Some(every) = beats {
             self.beat_at = now + every;
         }
-        if let Some((is_ready, status)) = told {
+        if let Some((is_ready, status)) = reported {
             (self.look_at, self.looked_at) = (None, now);
             self.was_ready |= is_ready;
             if !self.was_ready && !self.stops {
@@ -166,7 +166,7 @@ impl Notify {
                 self.look_at = Some(now);
             }
             self.reload_ends &= has_begun;
-            self.told_stop = self.stops;
+            self.has_sent_stopping = self.stops;
             self.status = status;
         }
     }
@@ -179,7 +179,7 @@ impl Notify {
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Err(SOON),
             // A manager that restarts will be back soon.
             Err(error) => {
-                if !std::mem::replace(&mut self.told_of_failure, true) {
+                if !std::mem::replace(&mut self.has_logged_failure, true) {
                     tracing::warn!(
                         "the service manager cannot be reached (NOTIFY_SOCKET): {error}; trying again until it can"
                     );
@@ -235,8 +235,8 @@ mod tests {
             Self { socket, notify: Notify::new(Some(to), beat_every), _directory: directory }
         }
 
-        fn hears(&mut self, at: Duration, condition: Condition) -> String {
-            self.notify.tell(at, || condition);
+        fn receives(&mut self, at: Duration, condition: Condition) -> String {
+            self.notify.send_due(at, || condition);
             let mut bytes = [0; 1000];
             let length = self.socket.recv(&mut bytes).unwrap_or(0);
             String::from_utf8_lossy(&bytes[..length]).into_owned()
@@ -249,21 +249,21 @@ mod tests {
     fn ready_and_stopping_are_reported_once() {
         let mut manager = Manager::new(None);
         let starting = Condition { is_ready: false, running: 1, ..READY };
-        assert_eq!(manager.hears(SECOND, starting), "STATUS=1 of 2 workers run, 0 clients");
+        assert_eq!(manager.receives(SECOND, starting), "STATUS=1 of 2 workers run, 0 clients");
         assert_eq!(manager.notify.due(), Some(SECOND + START_EVERY), "no event reports that time has passed");
         manager.notify.changed();
-        assert_eq!(manager.hears(SECOND, READY), "READY=1\nSTATUS=2 of 2 workers run, 0 clients");
+        assert_eq!(manager.receives(SECOND, READY), "READY=1\nSTATUS=2 of 2 workers run, 0 clients");
         manager.notify.changed();
         assert_eq!(manager.notify.due(), Some(2 * SECOND), "the status waits");
-        assert_eq!(manager.hears(SECOND, Condition { clients: 1, ..READY }), "");
+        assert_eq!(manager.receives(SECOND, Condition { clients: 1, ..READY }), "");
         assert_eq!(
-            manager.hears(2 * SECOND, Condition { clients: 2, ..READY }),
+            manager.receives(2 * SECOND, Condition { clients: 2, ..READY }),
             "STATUS=2 of 2 workers run, 2 clients"
         );
         manager.notify.changed();
         manager.notify.stops();
         let left = Condition { clients: 2, ..READY };
-        assert_eq!(manager.hears(2 * SECOND, left), "STOPPING=1\nSTATUS=stopping: 2 workers and 2 clients are left");
+        assert_eq!(manager.receives(2 * SECOND, left), "STOPPING=1\nSTATUS=stopping: 2 workers and 2 clients are left");
         manager.notify.stops();
         assert_eq!(manager.notify.due(), None);
     }
@@ -272,19 +272,19 @@ mod tests {
     fn a_reload_is_reported_with_its_clock_and_then_its_end() {
         let mut manager = Manager::new(None);
         manager.notify.reloads();
-        assert!(manager.hears(SECOND, READY).starts_with("READY=1"), "it is not ready yet");
+        assert!(manager.receives(SECOND, READY).starts_with("READY=1"), "it is not ready yet");
         manager.notify.reloads();
-        let begins = manager.hears(SECOND, READY);
+        let begins = manager.receives(SECOND, READY);
         let since = begins.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").expect("it reloads");
         assert!(since.parse::<u64>().is_ok_and(|since| since > 0), "{begins}");
         manager.notify.reloaded();
-        assert_eq!(manager.hears(SECOND, READY), "READY=1");
+        assert_eq!(manager.receives(SECOND, READY), "READY=1");
         assert_eq!(manager.notify.due(), None);
         // A reload that ends before its start was reported.
         manager.notify.reloads();
         manager.notify.reloaded();
-        assert!(manager.hears(SECOND, READY).starts_with("RELOADING=1"));
-        assert_eq!((manager.notify.due(), manager.hears(SECOND, READY)), (Some(SECOND), "READY=1".to_owned()));
+        assert!(manager.receives(SECOND, READY).starts_with("RELOADING=1"));
+        assert_eq!((manager.notify.due(), manager.receives(SECOND, READY)), (Some(SECOND), "READY=1".to_owned()));
     }
 
     #[test]
@@ -294,13 +294,13 @@ mod tests {
         filler.connect(manager.socket.local_addr().expect("it is bound").as_pathname().expect("a path")).expect("free");
         filler.set_nonblocking(true).expect("it is a socket");
         while filler.send(b"x").is_ok() {}
-        manager.notify.tell(SECOND, || READY);
+        manager.notify.send_due(SECOND, || READY);
         assert_eq!(manager.notify.due(), Some(SECOND + SOON));
         let mut bytes = [0; 10];
         while manager.socket.recv(&mut bytes).is_ok() {}
-        assert!(manager.hears(SECOND + SOON, READY).starts_with("WATCHDOG=1\nREADY=1\nSTATUS="));
+        assert!(manager.receives(SECOND + SOON, READY).starts_with("WATCHDOG=1\nREADY=1\nSTATUS="));
         assert_eq!(manager.notify.due(), Some(2 * SECOND + SOON));
-        assert_eq!(manager.hears(2 * SECOND + SOON, READY), "WATCHDOG=1");
+        assert_eq!(manager.receives(2 * SECOND + SOON, READY), "WATCHDOG=1");
     }
 
     #[test]
@@ -320,6 +320,6 @@ mod tests {
         notify.changed();
         notify.stops();
         assert_eq!(notify.due(), None);
-        notify.tell(SECOND, || unreachable!("it is disabled"));
+        notify.send_due(SECOND, || unreachable!("it is disabled"));
     }
 }

@@ -18,7 +18,7 @@ operations! {
     /// The peer of a connection has gone or half-closed.
     Watch,
     ReadStderr,
-    /// Children have started or died, or threads have told something.
+    /// Children have started or died, or threads have sent a message.
     Children,
     Stop,
     Log,

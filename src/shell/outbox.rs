@@ -102,7 +102,7 @@ impl Segment {
         }
     }
 
-    /// The memory used, in bytes, and what tells whether two segments lie in the same.
+    /// The memory used, in bytes, and what shows whether two segments lie in the same.
     fn weight(&self) -> (*const u8, usize) {
         let of_block = |block: &Block| (std::ptr::from_ref(block).cast(), block.weight());
         match self {

@@ -7,23 +7,23 @@ use std::sync::mpsc::Sender;
 
 use rustix::process::Rlimit;
 
-use super::budget::Budget;
 use super::clock::Clock;
 use super::connections::{AsPeer, Connections};
 use super::http::Http;
-use super::lasting::Lasting;
 use super::listeners::Listeners;
+use super::memory_pressure::Budget;
 use super::notify::Notify;
 use super::operation::Operation;
+use super::persistence::Persistence;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::Timers;
-use super::workers::memories::Question;
-use super::workers::own::{Kept, Own};
+use super::workers::client_env::{ClientEnv, Kept};
+use super::workers::memory_usage::Question;
 use super::workers::processes::Processes;
 use super::workers::spawn::NotStarted;
 use crate::bus::port::{Input, Moment, PoolId, WorkerKey};
-use crate::config::{Config, Pool};
+use crate::config::{Config, PoolConfig};
 use crate::io::Io;
 
 /// See the module documentation. The backend is dropped first: it must not outlive anything that it can write to.
@@ -41,9 +41,9 @@ pub(super) struct Reactor<I: Io> {
     /// Notifies the service manager.
     pub notify: Notify,
     /// What outlives the daemon.
-    pub lasting: Lasting,
+    pub lasting: Persistence,
     pub memory: Budget,
-    /// Events that the core was not told of yet.
+    /// Events that the core has not got yet.
     pub inputs: VecDeque<(Moment, Input)>,
     /// The core has finished its shutdown.
     pub is_done: bool,
@@ -52,9 +52,9 @@ pub(super) struct Reactor<I: Io> {
 /// What is needed to start workers.
 pub(super) struct Workers {
     pub processes: Box<dyn Processes>,
-    pub pools: Vec<Pool>,
+    pub pools: Vec<PoolConfig>,
     /// Earlier versions of pools, by index, whose commands may be started again.
-    former: Vec<(usize, Pool)>,
+    former: Vec<(usize, PoolConfig)>,
     /// To the thread that measures their memory, if there is a limit.
     pub memories: Option<Sender<Vec<Question>>>,
     /// The open-files limit of workers.
@@ -101,13 +101,14 @@ impl Workers {
         generation: u32,
         client: Option<&Kept>,
     ) -> Result<(), NotStarted> {
-        let is_meant = |former: &&(usize, Pool)| former.0 == pool.index() && former.1.core.generation == generation;
+        let is_meant =
+            |former: &&(usize, PoolConfig)| former.0 == pool.index() && former.1.core.generation == generation;
         let newest = &self.pools[pool.index()];
         let former = self.former.iter().filter(|_| newest.core.generation != generation).find(is_meant);
         // With other credentials than the operator has said last no worker is started.
         let former = former.filter(|(_, pool)| pool.env_from == newest.env_from);
         let pool = former.map_or(newest, |(_, pool)| pool);
-        let own = pool.env_from.as_ref().map(|from| Own::of(from, client)).transpose();
+        let own = pool.env_from.as_ref().map(|from| ClientEnv::of(from, client)).transpose();
         let own = own.map_err(NotStarted::of_client)?;
         Ok(self.processes.begin(worker, pool, own, &self.descriptors)?)
     }
@@ -115,13 +116,13 @@ impl Workers {
 
 impl<I: Io> Reactor<I> {
     /// Queues an input for the core.
-    pub(super) fn tell(&mut self, now: Moment, input: Input) {
+    pub(super) fn dispatch(&mut self, now: Moment, input: Input) {
         self.inputs.push_back((now, input));
     }
 
     /// Handles the expired timer of the connection of a peer of the core.
     pub(super) fn lines_due(&mut self, now: Moment, slot: usize) {
-        self.tell_left_out(now, slot);
+        self.log_left_out(now, slot);
         self.close_if_dead(now, slot);
         self.ping(now, slot);
         self.schedule(slot);

@@ -9,7 +9,7 @@ use super::operation::Operation;
 use super::outbox::Storage;
 use super::protocol::Protocol;
 use super::reactor::Reactor;
-use super::receivers::Source;
+use super::receivers::CopySource;
 use super::transport::{Flight, HalfClose, State};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Next, Peer};
@@ -107,7 +107,7 @@ impl<I: Io> Shell<I> {
         }
         for batch in 1.. {
             let (received, effects) = self.bus.receive(now, peer, window);
-            self.reactor.carry_out(effects, Some(&Source { from: peer, window, block: None }));
+            self.reactor.carry_out(effects, Some(&CopySource { from: peer, window, block: None }));
             window = window.without(received.consumed);
             if received.next != Next::Again || self.reactor.give_up_turn(slot, batch) {
                 break;
@@ -144,7 +144,7 @@ impl<I: Io> Shell<I> {
             let (received, effects) = self.bus.receive(now, peer, window);
             self.reactor.carry_out(
                 effects,
-                Some(&Source {
+                Some(&CopySource {
                     from: peer,
                     window,
                     block: inbox.holdable().map(|(block, start)| (Storage::Block(block), start)),
@@ -176,8 +176,8 @@ impl<I: Io> Shell<I> {
         }
         let reactor = &mut self.reactor;
         if !reactor.remove_if_idle(slot) {
-            reactor.tell_ending(now, slot);
-            reactor.tell_end(now, slot);
+            reactor.report_websocket_end(now, slot);
+            reactor.report_end(now, slot);
             reactor.arm_read(slot);
         }
     }
@@ -191,7 +191,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Submits the next read of a connection, if its bytes are wanted. If memory is short, a client's line grows only
-    /// after the core was told.
+    /// after it was reported to the core.
     pub(super) fn arm_read(&mut self, slot: usize) {
         self.arm(slot, false);
     }
@@ -271,42 +271,42 @@ impl<I: Io> Reactor<I> {
             let why = io::Error::from_raw_os_error(-result).to_string();
             return self.broken(now, slot, peer, why);
         }
-        self.tell_half_closed(slot);
-        self.doubt(slot);
-        self.tell_end(now, slot);
+        self.report_half_closed(slot);
+        self.check_soon(slot);
+        self.report_end(now, slot);
         // It is watched if it still exists once the core knows.
         self.connections.mark_dirty(slot);
     }
 
     /// Tells the core that a peer's input has ended, once all of it was presented.
-    pub(super) fn tell_end(&mut self, now: Moment, slot: usize) {
+    pub(super) fn report_end(&mut self, now: Moment, slot: usize) {
         let Connection { transport, protocol } = self.connections.entry(slot);
-        let is_unheard_web = protocol.web().is_some_and(|web| !web.is_told);
+        let is_unreported_web = protocol.web().is_some_and(|web| !web.is_reported);
         let Some(endpoint) = protocol.endpoint_mut() else { return };
-        let is_news = transport.has_ended() && !endpoint.incoming.is_end_told;
+        let is_news = transport.has_ended() && !endpoint.incoming.is_end_reported;
         if !is_news || endpoint.is_waiting_to_be_read() {
             return;
         }
-        endpoint.incoming.is_end_told = true;
+        endpoint.incoming.is_end_reported = true;
         let (peer, partial) = (endpoint.peer, transport.inbox.len());
         transport.inbox.release(self.io.buffers());
-        if is_unheard_web {
+        if is_unreported_web {
             // A WebSocket cannot be half-closed (RFC 6455, section 7.1.5: this is 1006).
             return self.broken(now, slot, peer, "it disconnected without a close frame".to_owned());
         }
-        self.tell(now, Input::InputEnded { peer, partial });
+        self.dispatch(now, Input::InputEnded { peer, partial });
     }
 
     pub(super) fn broken(&mut self, now: Moment, slot: usize, peer: Peer, why: String) {
         if let Peer::Worker(worker) = peer {
-            self.tell_unread(worker);
+            self.report_unread(worker);
         }
         let transport = &mut self.connections[slot];
         if transport.ends.is_worker() {
             transport.state = transport.state.max(State::Lingering);
             self.close_stdin_when_idle(slot);
         }
-        self.tell(now, Input::OutputBroken { peer, why });
+        self.dispatch(now, Input::OutputBroken { peer, why });
     }
 }
 

@@ -13,13 +13,13 @@ use crate::scan::{Line, Span, Window};
 
 /// The peer whose bytes the effects copy from, and the memory that they lie in with their offset there, if its lines can
 /// be held in place.
-pub(super) struct Source<'a> {
+pub(super) struct CopySource<'a> {
     pub from: Peer,
     pub window: Window<'a>,
     pub block: Option<(Storage, usize)>,
 }
 
-/// Where what the core has for a peer goes.
+/// The receiver of what the core has for a peer.
 enum Receiver {
     /// To the connection in this slot.
     Connection(usize),
@@ -30,7 +30,7 @@ enum Receiver {
 /// Bytes for a peer.
 pub(super) enum Output<'a> {
     /// This span of bytes that were received, with the lines that the core has found in them.
-    Received { source: &'a Source<'a>, lines: &'a [Line], span: Span },
+    Received { source: &'a CopySource<'a>, lines: &'a [Line], span: Span },
     /// A text that the core has made, because of bytes of this peer or of its own accord.
     Made { text: ShortText, from: Option<Peer> },
 }
@@ -95,7 +95,7 @@ impl<I: Io> Reactor<I> {
     }
 
     #[inline]
-    fn queue_received(&mut self, slot: usize, source: &Source<'_>, span: Span) -> Result<(), usize> {
+    fn queue_received(&mut self, slot: usize, source: &CopySource<'_>, span: Span) -> Result<(), usize> {
         let Connection { transport: Transport { outbox, .. }, protocol } = self.connections.entry(slot);
         match &source.block {
             Some((block, at)) if are_held(span.len(), block.capacity()) => {
@@ -117,8 +117,8 @@ impl<I: Io> Reactor<I> {
     fn pause_connection(&mut self, slot: usize, is_paused: bool) {
         self.connections[AsPeer(slot)].incoming.is_paused = is_paused;
         if is_paused {
-            self.tell_half_closed(slot);
-            self.doubt(slot);
+            self.report_half_closed(slot);
+            self.check_soon(slot);
             self.watch(slot);
         } else {
             self.connections.resume_soon(slot);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::turn::Shell;
-use super::workers::memories::{self, Question};
+use super::workers::memory_usage::{self, Question};
 use crate::bus::port::Moment;
 use crate::io::Io;
 
@@ -34,7 +34,7 @@ impl<I: Io> Shell<I> {
         let questions: Vec<Question> = (0..self.bus.view().worker_slots()).filter_map(row).collect();
         let Reactor { workers, signals, .. } = &mut self.reactor;
         if workers.memories.is_none() {
-            match memories::begin(&signals.teller) {
+            match memory_usage::begin(&signals.loop_handle) {
                 Ok(questions) => workers.memories = Some(questions),
                 Err(error) => tracing::error!(
                     "recycle_memory_mb, max_workers_memory_mb: cannot look at the memory of workers: {error}"

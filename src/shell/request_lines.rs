@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::entry::{self, Entry, Look};
 use super::log::{self, LineSource};
+use super::log_line::{self, Entry, Look};
 use crate::bus::Bus;
 use crate::bus::port::Moment;
 use crate::bus::request_log::EndedRequest;
-use crate::config::Pool;
+use crate::config::PoolConfig;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 /// Interval of reports about requests without a line.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// The common parts of request lines, and how many lines were lost.
 #[derive(Default)]
@@ -27,12 +27,12 @@ pub(super) struct RequestLines {
     begin: (Moment, Look, String),
     /// Requests without a line that have to be reported.
     pub lost: u64,
-    told: Moment,
+    reported_at: Moment,
 }
 
 impl RequestLines {
     /// Writes a line for each request that has finished since the last call.
-    pub(super) fn write(&mut self, now: Moment, bus: &mut Bus, pools: &[Pool]) {
+    pub(super) fn write(&mut self, now: Moment, bus: &mut Bus, pools: &[PoolConfig]) {
         let mut output = None;
         self.lost += bus.take_ended(|ended| {
             let (output, look) = output.get_or_insert_with(|| (log::buffered(), self.begin(now)));
@@ -42,16 +42,16 @@ impl RequestLines {
             });
         });
         drop(output);
-        self.tell_lost(now, TELL_EVERY);
+        self.report_lost(now, REPORT_EVERY);
     }
 
     /// Reports how many have no line, at this interval.
-    pub(super) fn tell_lost(&mut self, now: Moment, every: Duration) {
-        if self.lost == 0 || self.told != Moment::default() && now.since(self.told) < every {
+    pub(super) fn report_lost(&mut self, now: Moment, every: Duration) {
+        if self.lost == 0 || self.reported_at != Moment::default() && now.since(self.reported_at) < every {
             return;
         }
         log::requests_lost(std::mem::take(&mut self.lost));
-        self.told = now;
+        self.reported_at = now;
     }
 
     /// Prepares the beginning of lines, and returns the format.
@@ -59,12 +59,12 @@ impl RequestLines {
         let (made, of, begin) = &self.begin;
         let look = log::look();
         if begin.is_empty() || *of != look || now.since(*made) >= MILLISECOND {
-            self.begin = (now, look, entry::begin(look, Level::INFO, "request"));
+            self.begin = (now, look, log_line::begin(look, Level::INFO, "request"));
         }
         look
     }
 
-    fn write_one(&mut self, look: Look, ended: &EndedRequest, pools: &[Pool]) {
+    fn write_one(&mut self, look: Look, ended: &EndedRequest, pools: &[PoolConfig]) {
         self.know(look, ended);
         let mut line = std::mem::take(&mut self.line);
         line.clear();
@@ -98,7 +98,7 @@ impl RequestLines {
             .number("bytes_out", ended.ending.bytes_out);
         add_chosen(&mut entry, "trace_id", ended.trace.as_bytes());
         self.line = entry.fields;
-        self.line.push_str(entry::end(look));
+        self.line.push_str(log_line::end(look));
     }
 
     /// Prepares the fields of the request's client.

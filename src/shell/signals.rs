@@ -13,18 +13,18 @@ use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SI
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
-use super::news::{News, Teller};
+use super::loop_handle::{LoopHandle, LoopMessage};
 use super::operation::Operation;
 use crate::io::{Io, Submission};
 
 /// The reading ends.
 pub(super) struct Signals {
-    /// A byte for each SIGCHLD, each started worker and other news of threads, or fewer when it is full: then there is
+    /// A byte for each SIGCHLD, each started worker and other message of a thread, or fewer when it is full: then there is
     /// something to check anyway.
     pub children: Bell,
-    /// What threads tell, and their end.
-    pub news: Receiver<News>,
-    pub teller: Teller,
+    /// Messages of threads, and the handle by which they send them.
+    pub messages: Receiver<LoopMessage>,
+    pub loop_handle: LoopHandle,
     /// A byte for each SIGTERM and SIGINT.
     pub stop: Bell,
     /// A byte for each SIGHUP, unless that was ignored at start.
@@ -101,7 +101,7 @@ pub(super) fn install() -> io::Result<Signals> {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let (children, child_writer) = UnixStream::pair()?;
     let (stop, stop_writer) = UnixStream::pair()?;
-    let (teller, news) = Teller::new(child_writer.try_clone()?.into());
+    let (loop_handle, messages) = LoopHandle::new(child_writer.try_clone()?.into());
     let reopen = Arc::new(AtomicBool::new(false));
     flag::register(SIGUSR1, Arc::clone(&reopen))?;
     pipe::register(SIGUSR1, child_writer.try_clone()?)?;
@@ -116,7 +116,7 @@ pub(super) fn install() -> io::Result<Signals> {
         hangup = Some(Bell::new(reader.into()));
     }
     let [children, stop] = [children, stop].map(|pipe| Bell::new(pipe.into()));
-    Ok(Signals { children, news, teller, stop, hangup, reopen, has_terminal: has_terminal() })
+    Ok(Signals { children, messages, loop_handle, stop, hangup, reopen, has_terminal: has_terminal() })
 }
 
 fn is_ignored(signal: i32) -> bool {

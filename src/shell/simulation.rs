@@ -37,7 +37,7 @@ use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, Listener, Web};
 use crate::io::Io;
 use crate::testing::{Draws, Random, shrink};
-use clients::{BROKEN_HEADERS, BROKEN_UPGRADES, Client, Frames, REQUEST_TIMEOUT, TOKEN, UPGRADE, Verdict};
+use clients::{BROKEN_HEADERS, BROKEN_UPGRADES, ClientVerdict, Frames, REQUEST_TIMEOUT, SimClient, TOKEN, UPGRADE};
 use lines::{Pulled, pull};
 use machine::Machine;
 use operators::Operator;
@@ -97,7 +97,7 @@ struct Simulation {
     random: Random,
     machine: Machine,
     operators: Vec<Operator>,
-    clients: Vec<Client>,
+    clients: Vec<SimClient>,
     /// The daemon's stdin and stdout, if a client is there.
     stdio: Option<(OwnedFd, OwnedFd)>,
     scarcity: Scarcity,
@@ -162,7 +162,7 @@ impl Simulation {
         let descriptors = Allowance {
             of_workers: getrlimit(Resource::Nofile),
             fewer_clients: scarcity.clients.map(|clients| (clients, 0)),
-            handshakes: super::crowd::MOST_HANDSHAKES,
+            handshakes: super::connection_counts::MOST_HANDSHAKES,
             http: 0,
         };
         let machine = Machine::new(seed, config, descriptors, has_admin, scarcity.descriptors);
@@ -189,7 +189,7 @@ impl Simulation {
 
     /// Puts one client on the daemon's stdin and stdout.
     fn serves_stdio(&mut self, listener: ListenerId) {
-        let ((stdin, speaks), (hears, stdout)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
+        let ((stdin, speaks), (input, stdout)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
         // SAFETY: `stdio` is closed after the shell.
         let lent = |end: &OwnedFd| unsafe { BorrowedFd::borrow_raw(end.as_raw_fd()) };
         let (reader, writer) = (lent(&stdin), lent(&stdout));
@@ -199,8 +199,8 @@ impl Simulation {
             shell.add_client(listener, Origin::default(), transport);
         });
         self.machine.wires.borrow_mut().steady.extend([stdin.as_raw_fd(), stdout.as_raw_fd()]);
-        let client = Client::new(self.clients.len(), self.seed, hears, speaks);
-        self.clients.push(Client { is_stdio: true, ..client });
+        let client = SimClient::new(self.clients.len(), self.seed, input, speaks);
+        self.clients.push(SimClient { is_stdio: true, ..client });
         self.stdio = Some((stdin, stdout));
     }
 
@@ -211,7 +211,7 @@ impl Simulation {
     fn connects(&mut self) {
         let (ours, inode) = self.machine.connects(self.machine.doors[0]);
         let speaks = ours.try_clone().expect("there are descriptors");
-        let mut client = Client::new(self.clients.len(), self.seed, ours.into(), speaks.into());
+        let mut client = SimClient::new(self.clients.len(), self.seed, ours.into(), speaks.into());
         (client.wire.inode, client.came_in, client.empty_at) = (Some(inode), self.turns, self.now());
         let is_broken = self.random.one_in(8);
         if self.needs_header {
@@ -232,7 +232,7 @@ impl Simulation {
                 let upgrade = upgrade.replace(part, other);
                 client.says_its_last(
                     upgrade.as_bytes(),
-                    Some(Verdict::Status(*status)),
+                    Some(ClientVerdict::Status(*status)),
                     Some(Reason::HandshakeRefused),
                 );
             } else {
@@ -248,13 +248,13 @@ impl Simulation {
         let pulled = self.clients[at].reads(most, now);
         if pulled == Pulled::End {
             if let Err(why) = self.explain(at) {
-                let Client { name, asked, verdict, last_word, .. } = &self.clients[at];
+                let SimClient { name, asked, verdict, last_word, .. } = &self.clients[at];
                 let open = asked.len();
                 let counted =
                     Reason::ALL.iter().map(|reason| (reason.name(), self.machine.shell.bus.view().count(*reason)));
                 let counted: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
                 panic!(
-                    "{name} was closed {why}, with {open} requests open, told {verdict:?}, after {last_word:?}, \
+                    "{name} was closed {why}, with {open} requests open, sent {verdict:?}, after {last_word:?}, \
                      in a world with {:?}; counted: {counted:?}",
                     self.scarcity
                 );
@@ -284,18 +284,18 @@ impl Simulation {
             (was_full, Reason::ClientIdle),
         ];
         let is_in_want = wants.iter().any(|(may_be, reason)| {
-            let may_be_told = match &client.verdict {
-                Some(Verdict::Error(told)) => told == reason.error_name(),
+            let may_be_its_error = match &client.verdict {
+                Some(ClientVerdict::Error(text)) => text == reason.error_name(),
                 _ => true,
             };
-            *may_be && may_be_told && bus.view().count(*reason) > 0
+            *may_be && may_be_its_error && bus.view().count(*reason) > 0
         });
-        let is_refused = matches!(client.verdict, Some(Verdict::Status(503 | 429)));
+        let is_refused = matches!(client.verdict, Some(ClientVerdict::Status(503 | 429)));
         if was_full && is_refused && bus.view().count(Reason::HandshakeRefused) > 0 {
             return Ok(());
         }
         let by_itself = match &client.last_word {
-            Some(last) if client.wire.sent < last.heard_at => Err("before it had said its last"),
+            Some(last) if client.wire.sent < last.last_word_at => Err("before it had said its last"),
             Some(last) if last.verdict.is_some() && last.verdict != client.verdict => Err("with another verdict"),
             Some(last) if last.reason.is_some_and(|reason| bus.view().count(reason) == 0) => {
                 Err("and that was not counted")
@@ -335,7 +335,7 @@ impl Simulation {
         }
         assert!(self.closed_for_want <= counted, "{} of {counted} that were counted", self.closed_for_want);
         for reason in [Reason::ClientMalformed, Reason::ClientLineTooLong] {
-            let said = |client: &&Client| client.last_word.as_ref().is_some_and(|last| last.reason == Some(reason));
+            let said = |client: &&SimClient| client.last_word.as_ref().is_some_and(|last| last.reason == Some(reason));
             let said = self.clients.iter().filter(said).count() as u64;
             assert!(bus.view().count(reason) <= said, "{} is counted too often", reason.name());
         }
@@ -422,11 +422,11 @@ impl Simulation {
             _ if client.is_stdio || asks => false,
             _ if may_speak && client.wire.todo.is_empty() && self.random.one_in(10) => {
                 // A client that has to be answered to count as well may never be admitted while others stay.
-                let goes = client.is_well || self.scarcity.keeps_out() && client.asked.is_empty();
-                if goes && !(self.random.one_in(2) && client.says_goodbye()) {
+                let ends = client.is_well || self.scarcity.keeps_out() && client.asked.is_empty();
+                if ends && !(self.random.one_in(2) && client.says_goodbye()) {
                     client.ends_what_it_says();
                 }
-                goes
+                ends
             }
             _ => false,
         }
@@ -460,7 +460,7 @@ impl Simulation {
             // Time has to pass only when no peer can do anything.
             let is_quiet = !asks && !moved && !self.all_act();
             self.machine.wires.borrow_mut().is_quiet = is_quiet;
-            let is_done = self.machine.shell.turn().expect("it goes on");
+            let is_done = self.machine.shell.turn().expect("it continues");
             self.turns += 1;
             if self.scarcity.full().is_some_and(|most| self.machine.shell.bus.view().stats().clients >= most) {
                 self.full_in = Some(self.turns);
@@ -491,12 +491,12 @@ impl Simulation {
             client.asked_in_peace = Some(client.next);
             (0..self.random.range(1..6)).for_each(|_| client.ask(&mut self.random, now));
         }
-        self.runs("answers", false, |simulation| simulation.clients.iter().all(Client::is_content));
+        self.runs("answers", false, |simulation| simulation.clients.iter().all(SimClient::is_content));
         // From now on resources suffice, and no client is closed for lack of them, however much time passes.
         let mut rest = REST;
         self.runs("rest", false, |simulation| {
             rest = rest.saturating_sub(1);
-            rest == 0 && simulation.clients.iter().all(Client::is_content)
+            rest == 0 && simulation.clients.iter().all(SimClient::is_content)
         });
         self.check_counts();
         // The end of stdin ends the daemon, too.
@@ -529,7 +529,7 @@ impl Simulation {
         for mut client in clients.into_iter().filter(|client| !client.is_over()) {
             while client.reads(1 << 16, now) == Pulled::Something {}
             assert!(
-                client.wire.hears.as_ref().is_some_and(is_closed),
+                client.wire.input.as_ref().is_some_and(is_closed),
                 "the connection of {} is still open",
                 client.name
             );

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::admin::Admin;
 use super::descriptors::{self, Allowance, Need};
 use super::inherited::may_block;
-use super::lasting::Lasting;
-use super::listen::{MIGRATES, Opening, doubt_of_sharing};
+use super::listen::{MIGRATES, Opening, sharing_warning};
 use super::listeners::Acceptor;
 use super::notify::Notify;
+use super::persistence::Persistence;
 use super::reload::{Reloads, Source};
 use super::signals::{self, Signals};
 use super::turn::Shell;
@@ -69,13 +69,13 @@ pub(super) fn start<I: Io>(
     }
     reserve::keep();
     // Before anybody connects: with a folder that another daemon has, this one ends.
-    let (lasting, bonds) = Lasting::open(&config, &context.signals.teller)?;
+    let (lasting, bonds) = Persistence::open(&config, &context.signals.loop_handle)?;
     let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
     say_how_it_is(&config, &context, io.describe(), io.name());
     let StartupContext { signals, descriptors, .. } = context;
-    let (teller, reloads) = (signals.teller.clone(), Reloads::new(source, Arc::new(config)));
-    let reaper = Box::new(Reaper::new(teller.clone()));
+    let (loop_handle, reloads) = (signals.loop_handle.clone(), Reloads::new(source, Arc::new(config)));
+    let reaper = Box::new(Reaper::new(loop_handle.clone()));
     let mut shell = Shell::new(reloads, io, reaper, signals, descriptors, acceptors, admin);
     shell.reactor.lasting = lasting;
     shell.reactor.lasting.wait_until(shell.reactor.clock.now().after(shell.reactor.http.session_idle()));
@@ -86,7 +86,7 @@ pub(super) fn start<I: Io>(
         }
     }
     let Reloads { token_files, running, .. } = &mut shell.reloads;
-    token_files.watch(running, &teller).map_err(StartError::io("make a thread that reads tokens again"))?;
+    token_files.watch(running, &loop_handle).map_err(StartError::io("make a thread that reads tokens again"))?;
     shell.reactor.notify = Notify::from_environment();
     shell.start_listening(stdio);
     Ok(shell)
@@ -117,7 +117,7 @@ fn say_how_it_is(
     if let Some(instead) = &context.instead {
         tracing::info!("{instead}");
     }
-    config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     for problem in &config.missing {
         tracing::error!(
             "{}:{problem}; this pool has no workers until that is corrected; the others run",
@@ -139,11 +139,11 @@ fn say_how_it_is(
         tracing::info!("buffers are not registered ({error}){remedy}");
     }
     if config.listeners.iter().any(|listener| listener.reuse_port)
-        && let Some(doubt) = std::fs::read_to_string(MIGRATES).ok().and_then(|migrates| doubt_of_sharing(&migrates))
+        && let Some(warning) = std::fs::read_to_string(MIGRATES).ok().and_then(|migrates| sharing_warning(&migrates))
     {
-        tracing::info!("{doubt}");
+        tracing::info!("{warning}");
     }
-    if let Some(doubt) = cgroup::doubt(config.limits.max_memory) {
-        tracing::warn!(reason = "memory_limit", "{doubt}");
+    if let Some(warning) = cgroup::memory_warning(config.limits.max_memory) {
+        tracing::warn!(reason = "memory_limit", "{warning}");
     }
 }

@@ -24,7 +24,7 @@ const COST_OF_LINE: u64 = 20;
 
 /// An item for the log.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said<'a> {
+pub(super) enum LogItem<'a> {
     /// A line without its newline: its kept beginning, and its full length.
     Line(&'a [u8], usize),
     /// How many lines and bytes were omitted.
@@ -51,8 +51,8 @@ impl Stderr {
         Self { pipe, block, line: Vec::new(), length: 0, rate, waste, paused_until: None }
     }
 
-    /// Takes the first `bytes` of the block. `tell` gets the items to log, if `is_wanted`.
-    pub(super) fn take(&mut self, now: Moment, bytes: usize, is_wanted: bool, mut tell: impl FnMut(Said<'_>)) {
+    /// Takes the first `bytes` of the block. `log` gets the items to log, if `is_wanted`.
+    pub(super) fn take(&mut self, now: Moment, bytes: usize, is_wanted: bool, mut log: impl FnMut(LogItem<'_>)) {
         let before = self.rate.lines;
         let mut rest = &self.block[..bytes];
         if !is_wanted {
@@ -62,10 +62,10 @@ impl Stderr {
         }
         while let Some(end) = memchr::memchr(b'\n', rest) {
             if self.length == 0 {
-                self.rate.pass(now, &rest[..end], end, &mut tell);
+                self.rate.pass(now, &rest[..end], end, &mut log);
             } else {
                 keep(&mut self.line, &rest[..end]);
-                self.rate.pass(now, &self.line, self.length + end, &mut tell);
+                self.rate.pass(now, &self.line, self.length + end, &mut log);
                 self.length = 0;
                 self.line.clear();
             }
@@ -79,8 +79,8 @@ impl Stderr {
     }
 
     /// A line for the log that did not come by the pipe; it counts as one of stderr.
-    pub(super) fn pass(&mut self, now: Moment, line: &[u8], length: usize, mut tell: impl FnMut(Said<'_>)) {
-        self.rate.pass(now, line, length, &mut tell);
+    pub(super) fn pass(&mut self, now: Moment, line: &[u8], length: usize, mut log: impl FnMut(LogItem<'_>)) {
+        self.rate.pass(now, line, length, &mut log);
     }
 
     /// Takes a larger block for a worker that fills this one.
@@ -98,18 +98,18 @@ impl Stderr {
     }
 
     /// Ends the input: logs the last line, if it has no newline, and what was omitted.
-    pub(super) fn finish(&mut self, now: Moment, mut tell: impl FnMut(Said<'_>)) {
+    pub(super) fn finish(&mut self, now: Moment, mut log: impl FnMut(LogItem<'_>)) {
         if self.length > 0 {
-            self.rate.pass(now, &self.line, self.length, &mut tell);
+            self.rate.pass(now, &self.line, self.length, &mut log);
             self.length = 0;
         }
-        self.rate.tell_left_out(now, &mut tell);
+        self.rate.log_left_out(now, &mut log);
     }
 
     /// Logs what was omitted, if that is due.
-    pub(super) fn tell_left_out(&mut self, now: Moment, mut tell: impl FnMut(Said<'_>)) {
+    pub(super) fn log_left_out(&mut self, now: Moment, mut log: impl FnMut(LogItem<'_>)) {
         if self.left_out_due().is_some_and(|due| due <= now) {
-            self.rate.tell_left_out(now, &mut tell);
+            self.rate.log_left_out(now, &mut log);
         }
     }
 
@@ -136,9 +136,9 @@ struct Rate {
 }
 
 impl Rate {
-    fn pass(&mut self, now: Moment, kept: &[u8], length: usize, tell: &mut impl FnMut(Said<'_>)) {
+    fn pass(&mut self, now: Moment, kept: &[u8], length: usize, log: &mut impl FnMut(LogItem<'_>)) {
         if now.since(self.from) >= WINDOW {
-            self.tell_left_out(now, tell);
+            self.log_left_out(now, log);
             (self.from, self.passed) = (now, 0);
         }
         if self.passed >= LINES_PER_SEC {
@@ -147,12 +147,12 @@ impl Rate {
             return;
         }
         self.passed += 1;
-        tell(Said::Line(&kept[..kept.len().min(LONGEST_LINE)], length));
+        log(LogItem::Line(&kept[..kept.len().min(LONGEST_LINE)], length));
     }
 
-    fn tell_left_out(&mut self, now: Moment, tell: &mut impl FnMut(Said<'_>)) {
+    fn log_left_out(&mut self, now: Moment, log: &mut impl FnMut(LogItem<'_>)) {
         if self.lines > 0 {
-            tell(Said::LeftOut(self.lines, self.bytes));
+            log(LogItem::LeftOut(self.lines, self.bytes));
             (self.lines, self.bytes) = (0, 0);
             (self.from, self.passed) = (now, 0);
         }
@@ -163,13 +163,13 @@ impl Rate {
 mod tests {
     use super::*;
 
-    struct Worker {
+    struct Writer {
         stderr: Stderr,
         now: Moment,
         said: Vec<String>,
     }
 
-    impl Worker {
+    impl Writer {
         fn new() -> Self {
             let (pipe, _) = rustix::pipe::pipe().expect("there are descriptors");
             Self { stderr: Stderr::new(pipe), now: Moment(5_000_000_000), said: Vec::new() }
@@ -179,69 +179,69 @@ mod tests {
             for piece in text.chunks(SMALL_BLOCK) {
                 self.stderr.block[..piece.len()].copy_from_slice(piece);
                 let said = &mut self.said;
-                self.stderr.take(self.now, piece.len(), true, |what| said.push(told(what)));
+                self.stderr.take(self.now, piece.len(), true, |what| said.push(shown(what)));
             }
         }
 
-        fn tells(&mut self) -> Vec<String> {
+        fn logged(&mut self) -> Vec<String> {
             std::mem::take(&mut self.said)
         }
     }
 
-    fn told(what: Said<'_>) -> String {
+    fn shown(what: LogItem<'_>) -> String {
         match what {
-            Said::Line(kept, length) if kept.len() == length => String::from_utf8_lossy(kept).into_owned(),
-            Said::Line(kept, length) => format!("{} of {length} bytes", kept.len()),
-            Said::LeftOut(lines, bytes) => format!("{lines} lines, {bytes} bytes left out"),
+            LogItem::Line(kept, length) if kept.len() == length => String::from_utf8_lossy(kept).into_owned(),
+            LogItem::Line(kept, length) => format!("{} of {length} bytes", kept.len()),
+            LogItem::LeftOut(lines, bytes) => format!("{lines} lines, {bytes} bytes left out"),
         }
     }
 
     #[test]
     fn lines_are_the_same_however_they_are_cut() {
         for size in 1..12 {
-            let mut worker = Worker::new();
+            let mut worker = Writer::new();
             b"one\n\ntwo three\nfour".chunks(size).for_each(|piece| worker.writes(piece));
-            assert_eq!(worker.tells(), ["one", "", "two three"]);
+            assert_eq!(worker.logged(), ["one", "", "two three"]);
             let said = &mut worker.said;
-            worker.stderr.finish(worker.now, |what| said.push(told(what)));
-            assert_eq!(worker.tells(), ["four"]);
+            worker.stderr.finish(worker.now, |what| said.push(shown(what)));
+            assert_eq!(worker.logged(), ["four"]);
         }
     }
 
     #[test]
     fn an_endless_line_takes_no_more_memory_than_is_shown() {
-        let mut worker = Worker::new();
+        let mut worker = Writer::new();
         for _ in 0..100 {
             worker.writes(&[b'x'; 1000]);
             assert!(worker.stderr.line.capacity() <= 2 * LONGEST_LINE);
         }
         worker.writes(b"\nnext\n");
-        assert_eq!(worker.tells(), ["4096 of 100000 bytes", "next"]);
+        assert_eq!(worker.logged(), ["4096 of 100000 bytes", "next"]);
     }
 
     #[test]
     fn lines_above_the_rate_limit_are_counted() {
-        let mut worker = Worker::new();
+        let mut worker = Writer::new();
         let most = LINES_PER_SEC as usize;
         worker.writes(&[&b"a\n".repeat(most)[..], b"c\ndd\n"].concat());
-        assert_eq!(worker.tells(), vec!["a"; most]);
+        assert_eq!(worker.logged(), vec!["a"; most]);
         let due = worker.stderr.left_out_due().expect("something was left out");
         assert_eq!(due, worker.now.after(WINDOW));
         worker.now = due;
         let said = &mut worker.said;
-        worker.stderr.tell_left_out(due, |what| said.push(told(what)));
-        assert_eq!(worker.tells(), ["2 lines, 5 bytes left out"]);
+        worker.stderr.log_left_out(due, |what| said.push(shown(what)));
+        assert_eq!(worker.logged(), ["2 lines, 5 bytes left out"]);
         assert_eq!(worker.stderr.left_out_due(), None);
         worker.writes(&[&b"e\n".repeat(most)[..], b"g\n"].concat());
-        assert_eq!(worker.tells(), vec!["e"; most]);
+        assert_eq!(worker.logged(), vec!["e"; most]);
         let said = &mut worker.said;
-        worker.stderr.finish(worker.now, |what| said.push(told(what)));
-        assert_eq!(worker.tells(), ["1 lines, 2 bytes left out"]);
+        worker.stderr.finish(worker.now, |what| said.push(shown(what)));
+        assert_eq!(worker.logged(), ["1 lines, 2 bytes left out"]);
     }
 
     #[test]
     fn unwanted_stderr_is_read_and_dropped() {
-        let mut worker = Worker::new();
+        let mut worker = Writer::new();
         let block = worker.stderr.block.len();
         worker.stderr.block.fill(b'\n');
         worker.stderr.take(worker.now, block, false, |what| panic!("{what:?}"));

@@ -1,12 +1,12 @@
 //! The process's own stdout and stderr: writes in flight, and losses.
 
-use super::admin::recent::Recent;
+use super::admin::recent_reports::Recent;
 use super::inherited::{is_file, may_block};
 use super::log::{self, Batch};
 use super::request_lines::RequestLines;
 use super::transport::{Flight, InFlight};
 use crate::bus::report::Report;
-use crate::config::Pool;
+use crate::config::PoolConfig;
 
 /// Losses on stdout, and missing threads for it or for stderr.
 #[derive(Default)]
@@ -15,7 +15,7 @@ pub(super) struct Stdio {
     pub reader_gone: bool,
     /// Unwritten lines that a reader may miss.
     pub unwritten: usize,
-    pub told_of_no_thread: bool,
+    pub has_logged_no_thread: bool,
 }
 
 impl Stdio {
@@ -68,7 +68,7 @@ impl LogOutput {
     }
 
     /// Handles a report of the core.
-    pub(super) fn report(&mut self, report: Box<Report>, pools: &[Pool]) {
+    pub(super) fn report(&mut self, report: Box<Report>, pools: &[PoolConfig]) {
         log::report(&report, |pool| pools.get(pool).map_or_else(String::new, |pool| pool.core.id.clone()));
         self.recent.add(report);
     }

@@ -2,7 +2,7 @@
 //! completions, presents their bytes to the core, carries out its effects into the outboxes, starts one write for each
 //! idle output with something to write, and submits the next reads.
 //!
-//! Invariant: after each action the core is told what has happened meanwhile, before the next action ([`Shell::step`]).
+//! Invariant: after each action the core gets what has happened meanwhile, before the next action ([`Shell::step`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,19 +11,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::admin::Admin;
-use super::admin::wall::WallClock;
-use super::budget::Budget;
+use super::admin::wall_clock::WallClock;
 use super::clock::Clock;
+use super::connection_counts::Crowd;
 use super::connections::Connections;
-use super::crowd::Crowd;
 use super::descriptors::Allowance;
 use super::http::Http;
 use super::http::exchange::Exchange;
-use super::lasting::Lasting;
-use super::listeners::{Acceptor, Listeners, Terms};
+use super::listeners::{Acceptor, ClientTerms, Listeners};
 use super::log::{self, Batch};
+use super::memory_pressure::Budget;
 use super::notify::{Condition, Notify};
 use super::operation::Operation;
+use super::persistence::Persistence;
 use super::reactor::{Reactor, Workers};
 use super::reload::Reloads;
 use super::signals::Signals;
@@ -85,7 +85,7 @@ impl<I: Io> Shell<I> {
         bus.record_requests(config.log.requests);
         let memory = Budget::new(config.limits.max_memory);
         io.buffers().keep_spares_below(memory.short_above());
-        let terms = config.listeners.iter().map(|listener| Terms::of(listener, &config)).collect();
+        let terms = config.listeners.iter().map(|listener| ClientTerms::of(listener, &config)).collect();
         let reactor = Reactor {
             clock: Clock::new(io.asleep()),
             io,
@@ -98,7 +98,7 @@ impl<I: Io> Shell<I> {
             log: LogOutput::for_stderr(),
             stdio: Stdio::default(),
             notify: Notify::default(),
-            lasting: Lasting::default(),
+            lasting: Persistence::default(),
             memory,
             inputs: VecDeque::new(),
             is_done: false,
@@ -135,7 +135,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Does one action, tells the core what has happened meanwhile, and carries out the consequences.
+    /// Does one action, gives the core what has happened meanwhile, and carries out the consequences.
     pub(super) fn step(&mut self, act: impl FnOnce(&mut Self)) {
         act(self);
         while let Some((now, input)) = self.reactor.inputs.pop_front() {
@@ -169,16 +169,16 @@ impl<I: Io> Shell<I> {
             self.reactor.io.turn(Some(Duration::ZERO), &mut completions)?;
         }
         if let Some((held_up, suspended)) = gap {
-            self.step(|shell| shell.reactor.tell(now, Input::ClockJumped { held_up, suspended }));
+            self.step(|shell| shell.reactor.dispatch(now, Input::ClockJumped { held_up, suspended }));
         }
         for completion in &completions {
             self.step(|shell| shell.complete(now, completion));
         }
         self.completions = completions;
         self.resume_connections(now);
-        if self.reactor.clock.hears_until() <= now {
+        if self.reactor.clock.deadlines_from() <= now {
             if self.bus.view().next_deadline().is_some_and(|deadline| deadline <= now) {
-                self.step(|shell| shell.reactor.tell(now, Input::Tick));
+                self.step(|shell| shell.reactor.dispatch(now, Input::Tick));
                 self.resume_connections(now);
             }
             self.run_timers(now);
@@ -228,7 +228,7 @@ impl<I: Io> Shell<I> {
             return Some(Duration::ZERO);
         }
         let deadline = earlier(self.bus.view().next_deadline(), reactor.timers.next);
-        let wait = deadline.map(|deadline| deadline.max(reactor.clock.hears_until()).since(reactor.clock.now()));
+        let wait = deadline.map(|deadline| deadline.max(reactor.clock.deadlines_from()).since(reactor.clock.now()));
         let notice = reactor.notify.due().map(|due| due.saturating_sub(reactor.io.turned_at()));
         earlier(wait, notice)
     }
@@ -276,7 +276,7 @@ impl<I: Io> Shell<I> {
             notify.stops();
         }
         if notify.due().is_some() {
-            notify.tell(io.turned_at(), || {
+            notify.send_due(io.turned_at(), || {
                 let (running, wanted) = self.bus.view().staffing();
                 let is_ready = self.bus.view().has_started(clock.now());
                 Condition { is_ready, running, wanted, clients: self.bus.view().levels().clients.used }
@@ -292,14 +292,14 @@ impl<I: Io> Shell<I> {
         }
         let slots: Vec<usize> = self.reactor.connections.all_peers().map(|(slot, ..)| slot).collect();
         for slot in slots {
-            self.reactor.leave(slot);
+            self.reactor.begin_close(slot);
         }
         self.send_last_answers();
         self.close_admin();
         if self.reactor.connections.all_http().next().is_some() {
             // Flush what was submitted last: without the end of their streams clients would take them for broken.
             self.take_completions(Duration::ZERO);
-            self.leave_all(self.reactor.clock.now(), |_| true);
+            self.close_all_http(self.reactor.clock.now(), |_| true);
         }
         self.settle();
         if self.reactor.log.is_busy() {
@@ -310,7 +310,7 @@ impl<I: Io> Shell<I> {
         self.reactor.lasting.close(self.bus.view(), &self.reloads.running);
         self.log_requests();
         let reactor = &mut self.reactor;
-        reactor.log.requests.tell_lost(reactor.clock.now(), Duration::ZERO);
+        reactor.log.requests.report_lost(reactor.clock.now(), Duration::ZERO);
         // Connections that the kernel may still use are leaked until the process ends.
         for connection in reactor.connections.take_all().filter(|it| !it.transport.in_flight.is_empty()) {
             if connection.transport.ends.is_stdio() {
@@ -393,13 +393,13 @@ impl<I: Io> Shell<I> {
                 self.reactor.notify.changed();
                 self.reactor.started(now);
                 self.reactor.reap(now);
-                self.take_news(now);
+                self.take_messages(now);
                 self.reactor.signals.children.arm(&mut self.reactor.io, operation);
             }
             Operation::Stop => {
                 // Simultaneous signals count as one: timeout(1) sends its signal to us and to our group.
                 if completion.result > 0 {
-                    self.reactor.tell(now, Input::Shutdown);
+                    self.reactor.dispatch(now, Input::Shutdown);
                 }
                 self.reactor.signals.stop.arm(&mut self.reactor.io, operation);
             }

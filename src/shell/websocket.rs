@@ -14,13 +14,13 @@ pub(super) struct WebSocket {
     decoder: Decoder,
     /// Of its output.
     pub framing: Framing,
-    /// A binary message was received, and the core was told of it.
+    /// A binary message was received, and reported to the core.
     pub saw_binary: bool,
-    pub told_of_binary: bool,
+    pub has_reported_binary: bool,
     /// Why its input is no longer processed.
     pub ending: Option<Ending>,
-    /// The core was told.
-    pub is_told: bool,
+    /// Its end was reported to the core.
+    pub is_reported: bool,
     /// The code and reason of its close frame, once the core closes it.
     close_frame: Option<(Option<u16>, &'static str)>,
     /// That frame was queued, and nothing follows it.
@@ -45,9 +45,9 @@ impl WebSocket {
             decoder: Decoder::new(Role::Server, longest as u64),
             framing: Framing::default(),
             saw_binary: false,
-            told_of_binary: false,
+            has_reported_binary: false,
             ending: None,
-            is_told: false,
+            is_reported: false,
             close_frame: None,
             close_frame_queued: false,
             heartbeat: Heartbeat::new(terms.ping, terms.pong_timeout, now),
@@ -57,7 +57,7 @@ impl WebSocket {
     /// Decodes the first `received` of `bytes`, which has room for one more, to lines in place, and returns the length
     /// of the lines. Pings are answered in the output.
     pub(super) fn decode(&mut self, now: Moment, bytes: &mut [u8], received: usize) -> usize {
-        self.heartbeat.heard(now);
+        self.heartbeat.last_received(now);
         let mut received = Received::new(bytes, received);
         while let Some(event) = self.decoder.next(&mut received) {
             match event {
@@ -73,9 +73,9 @@ impl WebSocket {
         received.text()
     }
 
-    /// Whether the core has not been told yet that its input has ended.
-    pub(super) fn has_untold_ending(&self) -> bool {
-        self.ending.is_some() && !self.is_told
+    /// Whether the end of its input has not been reported to the core yet.
+    pub(super) fn has_unreported_end(&self) -> bool {
+        self.ending.is_some() && !self.is_reported
     }
 
     /// Whether the client has sent its close frame and sends nothing after it: no message (RFC 6455, section 5.5.1), and no
@@ -84,10 +84,10 @@ impl WebSocket {
         matches!(self.ending, Some(Ending::Left(_))) && !self.heartbeat.awaits_pong
     }
 
-    /// Its ending, if the core was not told. Returns it only once.
+    /// Its ending, if it was not reported to the core. Returns it only once.
     pub(super) fn take_ending(&mut self) -> Option<Ending> {
-        let ending = self.ending.filter(|_| !self.is_told)?;
-        self.is_told = true;
+        let ending = self.ending.filter(|_| !self.is_reported)?;
+        self.is_reported = true;
         Some(ending)
     }
 
@@ -125,7 +125,7 @@ pub(super) struct Heartbeat {
     period: Option<Duration>,
     pong_timeout: Duration,
     /// When its last bytes were received.
-    heard: Moment,
+    last_received: Moment,
     /// When it is pinged next, if it is silent then.
     turn: Moment,
     /// When it was pinged, if it has been silent since.
@@ -147,7 +147,7 @@ pub(super) enum Beat {
 
 impl Heartbeat {
     fn new(period: Option<Duration>, pong_timeout: Duration, now: Moment) -> Self {
-        Self { period, pong_timeout, heard: now, turn: now, pinged: None, awaits_pong: false, due: None }
+        Self { period, pong_timeout, last_received: now, turn: now, pinged: None, awaits_pong: false, due: None }
     }
 
     /// Starts the pings. Connections accepted together have consecutive numbers.
@@ -163,15 +163,15 @@ impl Heartbeat {
         (self.period, self.due) = (None, None);
     }
 
-    fn heard(&mut self, now: Moment) {
-        self.heard = now;
+    fn last_received(&mut self, now: Moment) {
+        self.last_received = now;
         if self.pinged.take().is_some() {
             // It has answered in time: the next check is at its next ping.
             self.due = self.due.map(|_| self.turn);
         }
     }
 
-    /// Decides what to do, if a check is due. A connection that is not read cannot be heard, and one with pending
+    /// Decides what to do, if a check is due. From a connection that is not read nothing is received, and one with pending
     /// output shows by that whether it is alive.
     pub(super) fn check(&mut self, now: Moment, is_read: bool, has_output: bool) -> Beat {
         let Some(period) = self.period.filter(|_| self.due.is_some_and(|due| due <= now)) else { return Beat::Nothing };
@@ -192,7 +192,7 @@ impl Heartbeat {
         // active at the same time, as all are after a restart, would be pinged at the same time from then on.
         let next = self.turn.after(period);
         self.turn = if next > now { next } else { now.after(period) };
-        if !is_read || has_output || self.heard.after(period / 2) > now {
+        if !is_read || has_output || self.last_received.after(period / 2) > now {
             self.due = Some(self.turn);
             return Beat::Nothing;
         }
@@ -221,13 +221,13 @@ mod tests {
             let mut beat = Heartbeat::new(Some(period), timeout, begin);
             beat.begin(begin, number);
             let first = beat.turn;
-            beat.heard(begin.after(Duration::from_millis(2500)));
+            beat.last_received(begin.after(Duration::from_millis(2500)));
             assert_eq!(beat.check(first, true, true), Beat::Nothing, "it has something to take");
             assert_eq!(beat.due, Some(first.after(period)), "what it says does not move its turn");
             let second = beat.turn;
             assert_eq!(beat.check(second, true, false), Beat::Ping);
             assert_eq!(beat.due, Some(second.after(timeout)));
-            beat.heard(second);
+            beat.last_received(second);
             assert_eq!(beat.due, Some(first.after(2 * period)), "an answer in time leaves nothing to wait for");
         }
         let mut late = Heartbeat::new(Some(period), timeout, begin);
@@ -244,7 +244,7 @@ mod tests {
         beat.begin(Moment::default(), 1);
         let pinged = beat.turn;
         assert_eq!(beat.check(pinged, true, false), Beat::Ping);
-        assert_eq!(beat.check(pinged.after(timeout), false, false), Beat::Nothing, "it cannot be heard");
+        assert_eq!(beat.check(pinged.after(timeout), false, false), Beat::Nothing, "nothing can be received from it");
         assert!(beat.due > Some(pinged.after(timeout)));
         let late = beat.due.expect("it is looked at again");
         assert_eq!((beat.check(late, true, false), beat.due), (Beat::Dead(timeout), None));

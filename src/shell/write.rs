@@ -73,7 +73,7 @@ impl<I: Io> Reactor<I> {
         }
         let peer = self.connections[AsPeer(slot)].peer;
         if lines > 0 {
-            self.tell(now, Input::Sent { peer, bytes: lines });
+            self.dispatch(now, Input::Sent { peer, bytes: lines });
         }
     }
 
@@ -100,7 +100,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Tells the core how many bytes are in a worker's pipe.
-    pub(super) fn tell_unread(&mut self, worker: WorkerKey) {
+    pub(super) fn report_unread(&mut self, worker: WorkerKey) {
         let slot = self.connections.slot(Peer::Worker(worker));
         let Some(ends) = slot.map(|slot| &self.connections[slot].ends) else { return };
         let bytes = match ends.output() {
@@ -108,6 +108,6 @@ impl<I: Io> Reactor<I> {
             None if ends.are_to_come() => 0,
             None => return,
         };
-        self.tell(self.clock.now(), Input::UnreadMeasured { worker, bytes });
+        self.dispatch(self.clock.now(), Input::UnreadMeasured { worker, bytes });
     }
 }

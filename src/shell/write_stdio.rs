@@ -17,7 +17,7 @@ use super::reactor::Reactor;
 use super::timers::Timer;
 use super::transport::Flight;
 use crate::bus::port::Moment;
-use crate::io::{Io, Submission, tells_half_closed};
+use crate::io::{Io, Submission, is_half_closed};
 
 /// Delay of a retry after the kernel could create no thread for stdout or stderr, or cannot report room.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ const WAITS: Duration = Duration::from_millis(100);
 impl<I: Io> Reactor<I> {
     /// The kernel could create no thread for a write: retries until it can.
     pub(super) fn retry_writing_later(&mut self, now: Moment) {
-        if !std::mem::replace(&mut self.stdio.told_of_no_thread, true) {
+        if !std::mem::replace(&mut self.stdio.has_logged_no_thread, true) {
             tracing::warn!(
                 "the kernel can make no thread to write to stdout or stderr; allow this user or service more processes \
                  (RLIMIT_NPROC, TasksMax)"
@@ -45,7 +45,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Writes the log to this file, which was opened, or to stderr, from now on. If that is not possible, it goes on where it
+    /// Writes the log to this file, which was opened, or to stderr, from now on. If that is not possible, it continues where it
     /// was.
     pub(super) fn write_log_to(&mut self, file: Option<&Path>, opened: std::io::Result<Option<OwnedFd>>) -> bool {
         let taken = opened.and_then(log_file::take);
@@ -53,7 +53,7 @@ impl<I: Io> Reactor<I> {
             let name = file.map_or_else(|| "stderr".into(), Path::to_string_lossy);
             tracing::error!(
                 reason = "log_file",
-                "the log cannot be written to {name}, and goes on where it was: {error}"
+                "the log cannot be written to {name}, and continues where it was: {error}"
             );
         }
         self.log.look_at_stderr();
@@ -127,7 +127,7 @@ impl<I: Io> Reactor<I> {
     }
 
     fn log_awaited_room(&mut self, now: Moment, result: i32) {
-        if tells_half_closed(result) {
+        if is_half_closed(result) {
             self.log.is_half_closed = true;
             self.await_room_for_log();
         } else if result == 0 {

@@ -764,7 +764,7 @@ fn an_initialize_that_a_server_has_no_room_for_yet_is_repeated_and_begins_the_se
 /// A client of 2026-07-28 whose server was there once, and now nothing listens at its address.
 fn left_alone() -> (Bridge, Reader, Server, TcpListener) {
     // A port that was asked for by its number stays that of its socket, whatever becomes of that.
-    let (address, _keeps_it) = super::unheard();
+    let (address, _keeps_it) = super::unused();
     let listener = TcpListener::bind(address).expect("its port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("it is bound"));
     let (mut bridge, mut stdout) = Bridge::start(&url);
@@ -895,7 +895,7 @@ fn a_modern_client_learns_that_a_server_is_of_the_older_era_and_falls_back() {
 
 #[test]
 fn an_unreachable_daemon_is_an_error_for_each_request() {
-    let (free, _keeps_it) = super::unheard();
+    let (free, _keeps_it) = super::unused();
     let (mut bridge, mut stdout) = Bridge::start(&format!("http://{free}/mcp"));
     bridge.ask(tool(1));
     let line = stdout.message();

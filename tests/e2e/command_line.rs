@@ -411,7 +411,7 @@ fn of_several_flags_that_say_where_to_listen_each_one_listens() {
     let setup = Setup::bare();
     let path = setup.text_path("both");
     let unix = format!("unix:{path}");
-    let daemon = setup.args(&["--unix", &unix, "--tcp", "tcp://127.0.0.1:0"]).start_unheard();
+    let daemon = setup.args(&["--unix", &unix, "--tcp", "tcp://127.0.0.1:0"]).start_without_waiting();
     assert_eq!(Client::over_tcp(daemon.address()).request(1, "m", json!({}))["id"], 1);
     assert_eq!(Client::over_unix(path.as_ref()).request(2, "m", json!({}))["id"], 2);
     daemon.stop();
@@ -420,7 +420,7 @@ fn of_several_flags_that_say_where_to_listen_each_one_listens() {
 #[test]
 fn a_missing_script_is_reported_at_the_start_as_by_check() {
     let setup = Setup::new([json!({ "id": "a", "command": "sh", "args": ["/no/such/agent.py"], "instances": 1 })]);
-    let daemon = setup.start_unheard();
+    let daemon = setup.start_without_waiting();
     daemon.logs(&["WARN", "pools[0].args[0]: /no/such/agent.py does not exist"]);
     daemon.stop();
 }

@@ -363,7 +363,7 @@ impl Setup {
     /// Starts it and waits until it accepts clients.
     pub fn start(self) -> Daemon {
         let mode = self.mode;
-        let daemon = self.start_unheard();
+        let daemon = self.start_without_waiting();
         match mode {
             Mode::Tcp => drop(daemon.address()),
             Mode::Unix => {
@@ -375,7 +375,7 @@ impl Setup {
     }
 
     /// Starts it without waiting.
-    pub fn start_unheard(mut self) -> Daemon {
+    pub fn start_without_waiting(mut self) -> Daemon {
         let (mut child, mark) = self.spawn();
         // If the test has stderr, its end is not awaited here.
         let log = child.stderr.take().map_or_else(|| Log::of(io::empty()), Log::of);
@@ -392,7 +392,7 @@ impl Setup {
 
     /// Runs it to its end: for refused starts, and programs that only print something.
     pub fn run(self) -> Outcome {
-        let mut daemon = self.start_unheard();
+        let mut daemon = self.start_without_waiting();
         let code = daemon.wait().code();
         let stdout = daemon.rest_of_stdout();
         daemon.log.until_end();

@@ -166,7 +166,7 @@ fn start_on_kernel(setup: Setup, refused: u32, features: u32) -> Daemon {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     });
-    let daemon = setup.start_unheard();
+    let daemon = setup.start_without_waiting();
     let mut daemon = Traced { pid: daemon.pid() as i32, daemon, deadline: Instant::now() + PATIENCE };
     daemon.go_on_to_a_stop(None);
     daemon.trace(libc::PTRACE_SETOPTIONS, (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL) as usize);

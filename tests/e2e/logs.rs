@@ -126,7 +126,7 @@ fn in_the_journal_each_line_has_its_priority_and_no_time() {
     assert!(log.lines().any(|line| line == "<6>[agents/0] two"), "{log}");
     assert!(log.lines().any(|line| line.starts_with("<3>ERROR not a JSON object")), "{log}");
     let (setup, path) = journal(Setup::bare().args(&["--config", "/no/such/file"]), "error");
-    let mut daemon = setup.start_unheard();
+    let mut daemon = setup.start_without_waiting();
     daemon.wait();
     assert!(std::fs::read_to_string(&path).unwrap().lines().all(|line| line.starts_with("<3>")));
 }

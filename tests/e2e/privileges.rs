@@ -196,7 +196,7 @@ fn a_failed_change_of_user_is_reported_with_the_failed_call() {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).expect("it is ours");
     let agent = json!({ "id": "program", "command": program, "instances": 1 });
     let pools = json!([with(of(ONE, tells("directory", "id")), "cwd", closed.display().to_string()), of(ONE, agent)]);
-    let daemon = setup.set("pools", pools).start_unheard();
+    let daemon = setup.set("pools", pools).start_without_waiting();
     let user = format!(" as user {ONE}: ");
     daemon.logs(&["spawn_failed", "worker=directory/0", &user, "chdir: Permission denied (os error 13)"]);
     daemon.logs(&["spawn_failed", "worker=program/0", &user, "execve: Permission denied (os error 13)"]);

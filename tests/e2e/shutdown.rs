@@ -456,7 +456,7 @@ fn a_storm_of_signals_changes_nothing() {
 fn a_daemon_that_is_stopped_while_workers_start_leaves_nothing() {
     // The signal arrives at a different moment of the start each time.
     for turn in 0..20_u32 {
-        let daemon = Setup::new([echo("echo", 8)]).start_unheard();
+        let daemon = Setup::new([echo("echo", 8)]).start_without_waiting();
         for _ in 0..turn * 2000 {
             std::hint::spin_loop();
         }

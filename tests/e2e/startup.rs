@@ -104,7 +104,7 @@ fn a_port_is_free_again_as_soon_as_the_daemon_has_ended() {
     // The daemon closes first, so its end of the connection stays in TIME_WAIT.
     daemon.stop();
     client.ends();
-    let again = Setup::bare().args(&["--tcp", &address.to_string()]).start_unheard();
+    let again = Setup::bare().args(&["--tcp", &address.to_string()]).start_without_waiting();
     again.address();
     again.stop();
 }
@@ -116,7 +116,7 @@ fn a_host_may_be_a_name_or_an_ipv6_address() {
             skip("no IPv6 here");
             continue;
         }
-        let daemon = Setup::bare().args(&["--tcp", &format!("{host}:0")]).start_unheard();
+        let daemon = Setup::bare().args(&["--tcp", &format!("{host}:0")]).start_without_waiting();
         assert_eq!(Client::over_tcp(daemon.address()).request(1, "m", json!({}))["id"], 1);
         daemon.stop();
     }
@@ -127,7 +127,7 @@ fn two_colons_are_every_network_ipv4_too() {
     if TcpListener::bind("[::1]:0").is_err() {
         return skip("no IPv6 here");
     }
-    let daemon = Setup::bare().args(&["--tcp", "[::]:0"]).start_unheard();
+    let daemon = Setup::bare().args(&["--tcp", "[::]:0"]).start_without_waiting();
     for host in ["127.0.0.1", "::1"] {
         let address = std::net::SocketAddr::new(host.parse().unwrap(), daemon.address().port());
         assert_eq!(Client::over_tcp(address).request(1, "m", json!({}))["id"], 1);
@@ -140,7 +140,7 @@ fn the_listeners_of_the_configuration_serve_beside_the_flag() {
     let setup = Setup::new([worker("one", 1, &["--name", "1"]), worker("two", 1, &["--name", "2"])]);
     let path = setup.path("second");
     let listeners = json!([{ "tcp": "127.0.0.1:0", "pool": "one" }, { "unix": path, "pool": "two", "mode": "0660" }]);
-    let daemon = setup.set("listeners", listeners).no_listener().start_unheard();
+    let daemon = setup.set("listeners", listeners).no_listener().start_without_waiting();
     let mut one = Client::over_tcp(daemon.address());
     daemon.until("the Unix socket is there", || is_socket(&path));
     let mut two = Client::over_unix(&path);
@@ -209,7 +209,7 @@ fn a_socket_that_another_daemon_is_about_to_listen_on_is_not_taken_over() {
     flock(&directory, FlockOperation::LockExclusive).expect("a lock");
     let other = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
     bind(&other, &SocketAddrUnix::new(&path).expect("a short path")).expect("a free path");
-    let mut daemon = setup.start_unheard();
+    let mut daemon = setup.start_without_waiting();
     let waits = || {
         let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).into_iter().flatten().flatten();
         open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|file| file == home)
@@ -320,7 +320,7 @@ fn a_socket_whose_queue_is_full_is_not_waited_for() {
 fn a_file_that_is_not_a_socket_is_not_removed() {
     let setup = Setup::bare().unix();
     fs::write(setup.path("socket"), "precious").unwrap();
-    let mut daemon = setup.start_unheard();
+    let mut daemon = setup.start_without_waiting();
     assert_eq!(daemon.wait().code(), Some(73));
     assert_eq!(fs::read_to_string(daemon.path("socket")).unwrap(), "precious");
     daemon.logs(&["not ours to remove"]);

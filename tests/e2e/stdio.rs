@@ -30,7 +30,7 @@ fn ids(answers: &str) -> Vec<i64> {
 
 #[test]
 fn stdio_is_the_default_mode() {
-    let mut daemon = Setup::new([echo("echo", 1)]).no_listener().stdin(Stdio::piped()).start_unheard();
+    let mut daemon = Setup::new([echo("echo", 1)]).no_listener().stdin(Stdio::piped()).start_without_waiting();
     daemon.logs(&["stdin and stdout"]);
     let client = daemon.pipes();
     drop(client);
@@ -78,7 +78,7 @@ fn stdout_may_be_a_file() {
     let (input, output) = (setup.path("input"), setup.path("output"));
     fs::write(&input, requests(2000)).unwrap();
     let stdout = File::create(&output).unwrap();
-    let mut daemon = setup.stdio().stdin(File::open(&input).unwrap()).stdout(stdout).start_unheard();
+    let mut daemon = setup.stdio().stdin(File::open(&input).unwrap()).stdout(stdout).start_without_waiting();
     daemon.wait();
     assert_eq!(ids(&fs::read_to_string(&output).unwrap()), (0..2000).collect::<Vec<_>>());
     daemon.ends_well();
@@ -91,7 +91,7 @@ fn stdout_may_be_a_file_that_is_appended_to() {
     fs::write(&input, requests(10)).unwrap();
     fs::write(&output, "{\"id\":-1}\n").unwrap();
     let stdout = File::options().append(true).open(&output).unwrap();
-    let mut daemon = setup.stdio().stdin(File::open(&input).unwrap()).stdout(stdout).start_unheard();
+    let mut daemon = setup.stdio().stdin(File::open(&input).unwrap()).stdout(stdout).start_without_waiting();
     daemon.wait();
     assert_eq!(ids(&fs::read_to_string(&output).unwrap()), (-1..10).collect::<Vec<_>>());
     daemon.ends_well();
@@ -99,7 +99,7 @@ fn stdout_may_be_a_file_that_is_appended_to() {
 
 #[test]
 fn stdin_may_be_dev_null_which_ends_at_once() {
-    let daemon = Setup::new([echo("echo", 1)]).stdio().stdin(Stdio::null()).start_unheard();
+    let daemon = Setup::new([echo("echo", 1)]).stdio().stdin(Stdio::null()).start_without_waiting();
     daemon.logs(&["WARN", "no_input", "--tcp 127.0.0.1:9000"]);
     daemon.ends_well();
 }
@@ -109,7 +109,7 @@ fn stdout_may_be_dev_null() {
     let setup = Setup::new([echo("echo", 1)]);
     let input = setup.path("input");
     fs::write(&input, requests(100)).unwrap();
-    setup.stdio().stdin(File::open(&input).unwrap()).stdout(Stdio::null()).start_unheard().ends_well();
+    setup.stdio().stdin(File::open(&input).unwrap()).stdout(Stdio::null()).start_without_waiting().ends_well();
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn stdin_and_stdout_may_be_one_socket() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let stdout: OwnedFd = theirs.try_clone().unwrap().into();
     let stdin: OwnedFd = theirs.into();
-    let daemon = Setup::new([worker("agents", 1, &[])]).stdio().stdin(stdin).stdout(stdout).start_unheard();
+    let daemon = Setup::new([worker("agents", 1, &[])]).stdio().stdin(stdin).stdout(stdout).start_without_waiting();
     let mut client = Client::over(ours);
     client.send_bytes(requests(500).as_bytes());
     client.half_close();
@@ -132,7 +132,7 @@ fn a_nonblocking_half_closed_socket_is_written_to_the_end() {
     let stdout: OwnedFd = theirs.try_clone().unwrap().into();
     let stdin: OwnedFd = theirs.into();
     let setup = with_admin(Setup::new([worker("agents", 1, &[])])).limit("drain_timeout_sec", 3600);
-    let daemon = setup.stdio().stdin(stdin).stdout(stdout).start_unheard();
+    let daemon = setup.stdio().stdin(stdin).stdout(stdout).start_without_waiting();
     let mut client = Client::over(ours);
     for id in 0..8 {
         client.ask(id, "m", json!("x".repeat(200_000)));
@@ -148,8 +148,11 @@ fn a_nonblocking_half_closed_socket_is_written_to_the_end() {
 #[test]
 fn stdin_and_stdout_may_be_a_terminal() {
     let (person, terminal) = terminal();
-    let daemon =
-        Setup::new([echo("echo", 1)]).stdio().stdin(terminal.try_clone().unwrap()).stdout(terminal).start_unheard();
+    let daemon = Setup::new([echo("echo", 1)])
+        .stdio()
+        .stdin(terminal.try_clone().unwrap())
+        .stdout(terminal)
+        .start_without_waiting();
     let mut person = Client::over(person);
     person.send_line(r#"{"id":1,"method":"typed"}"#);
     // The terminal echoes the input; the answer follows it.
@@ -168,7 +171,7 @@ fn an_unread_terminal_on_stdout_delays_no_other_client_and_lost_output_exits_wit
     let listener = json!([{ "unix": setup.path("socket") }]);
     let (keyboard, typist) = std::io::pipe().unwrap();
     let setup = setup.set("listeners", listener).stdin(keyboard).stdout(screen.try_clone().unwrap());
-    let mut daemon = setup.start_unheard();
+    let mut daemon = setup.start_without_waiting();
     // Far more than a terminal buffers. The pipe stays open: at its end the daemon would not wait for the other client.
     let typing = std::thread::spawn(move || {
         let written = (&typist).write_all(requests(20_000).as_bytes());
@@ -194,7 +197,7 @@ fn a_terminal_on_stdout_that_is_read_late_gets_all_answers() {
     let (screen, terminal) = terminal();
     let (keyboard, typist) = std::io::pipe().unwrap();
     let setup = Setup::new([echo("echo", 1)]).stdio().stdin(keyboard).stdout(terminal.try_clone().unwrap());
-    let daemon = setup.start_unheard();
+    let daemon = setup.start_without_waiting();
     let mut typist = Client::over(typist);
     typist.send_bytes(requests(2000).as_bytes());
     assert!(ready(screen.as_fd(), PollFlags::IN), "nothing is written to the terminal");
@@ -314,7 +317,7 @@ fn the_descriptors_of_the_parent_stay_in_blocking_mode() {
     let kept = theirs.try_clone().unwrap();
     let stdout: OwnedFd = theirs.try_clone().unwrap().into();
     let stdin: OwnedFd = theirs.into();
-    let daemon = Setup::new([echo("echo", 1)]).stdio().stdin(stdin).stdout(stdout).start_unheard();
+    let daemon = Setup::new([echo("echo", 1)]).stdio().stdin(stdin).stdout(stdout).start_without_waiting();
     let mut client = Client::over(ours);
     client.request(1, "m", json!({}));
     let flags = rustix::fs::fcntl_getfl(&kept).unwrap();

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, soc
 
 /// An address that refuses connections, and the socket that keeps others from it: a port that is only free may be that
 /// of another test's listener a moment later.
-pub fn unheard() -> (SocketAddr, OwnedFd) {
+pub fn unused() -> (SocketAddr, OwnedFd) {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
     // Its owner may listen there by another socket.
     set_socket_reuseaddr(&socket, true).expect("it is open");

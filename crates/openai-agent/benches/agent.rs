@@ -133,14 +133,14 @@ struct Figures {
 
 impl Figures {
     fn at_most(&mut self, name: &str, value: f64, limit: f64, unit: &str) {
-        self.tell(name, value, limit, unit, value <= limit, "at most");
+        self.report(name, value, limit, unit, value <= limit, "at most");
     }
 
     fn at_least(&mut self, name: &str, value: f64, limit: f64, unit: &str) {
-        self.tell(name, value, limit, unit, value >= limit, "at least");
+        self.report(name, value, limit, unit, value >= limit, "at least");
     }
 
-    fn tell(&mut self, name: &str, value: f64, limit: f64, unit: &str, is_reached: bool, word: &str) {
+    fn report(&mut self, name: &str, value: f64, limit: f64, unit: &str, is_reached: bool, word: &str) {
         let verdict = if is_reached { "ok" } else { "MISSED" };
         self.missed += usize::from(!is_reached);
         println!("{name:<58} {value:>12.1} {unit:<9} ({word} {limit}) {verdict}");

@@ -8,7 +8,6 @@
 //! has at most one turn; input for a turn that is over is dropped.
 
 mod archive;
-mod said;
 #[cfg(test)]
 mod scenes;
 #[cfg(test)]
@@ -16,6 +15,7 @@ mod tests;
 #[cfg(test)]
 pub(crate) mod trial;
 mod turn;
+mod turn_text;
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -31,7 +31,7 @@ use super::json::Raw;
 use super::rpc::{self, Envelope, Message, Reply, RpcError, push_error, push_result, text, uuid, word};
 use super::session::{Session, Sessions, TurnId};
 use super::stdio::Outbox;
-use said::Said;
+use turn_text::TurnText;
 
 /// The warning about `mcpServers`.
 pub const NO_SERVERS: &str = "MCP servers that clients name (mcpServers) are not used: this agent runs no tools.";
@@ -101,7 +101,7 @@ struct Turn {
     pub own: Rc<str>,
     pub model: Rc<str>,
     pub phase: Phase,
-    pub said: Said,
+    pub said: TurnText,
     /// Bytes of the message and of the answer so far, counted against the memory limit.
     pub memory: usize,
     pub is_queued: bool,
@@ -295,7 +295,7 @@ impl Agent {
                 let model = word(params, "modelId").or_else(|lack| word(params, "model").map_err(|_| lack))?;
                 self.set_model(&session_id, &model)?;
             }
-            // A client that cancels with an id wants to know that it was heard. The RFD calls it `cancel`.
+            // A client that cancels with an id wants to know that it was received. The RFD calls it `cancel`.
             _ => self.cancel_session(&session_id),
         }
         if method == "session/close" {
@@ -388,7 +388,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A client that names MCP servers expects tools, but this agent has none: the operator is told once.
+    /// A client that names MCP servers expects tools, but this agent has none: it is logged once.
     fn note_servers(&mut self, params: Raw<'_>) {
         let has_servers = params.get("mcpServers").is_some_and(|servers| servers.items().next().is_some());
         if has_servers && !std::mem::replace(&mut self.has_noted_servers, true) {

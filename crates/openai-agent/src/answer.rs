@@ -588,7 +588,7 @@ impl Speech {
         }
         track.by_delta |= origin == Origin::Delta;
         track.add(text);
-        self.tell(kind, text, sink);
+        self.pass_on(kind, text, sink);
     }
 
     /// Ends a message and forwards what is new in it.
@@ -604,7 +604,7 @@ impl Speech {
             };
             if !new.is_empty() {
                 track.add(new);
-                self.tell(kind, new, sink);
+                self.pass_on(kind, new, sink);
             }
         }
     }
@@ -617,7 +617,7 @@ impl Speech {
         self.thinking.finish(sink);
     }
 
-    fn tell(&mut self, kind: Kind, text: &[u8], sink: &mut impl FnMut(Kind, &str)) {
+    fn pass_on(&mut self, kind: Kind, text: &[u8], sink: &mut impl FnMut(Kind, &str)) {
         let thinking = &mut self.thinking;
         self.characters[kind as usize].push(text, &mut |text| match kind {
             Kind::Thought => sink(Kind::Thought, text),
@@ -710,12 +710,12 @@ impl Thinking {
                         text = text.trim_start();
                     }
                     let end = text.find(close);
-                    let told = &text[..end.unwrap_or_else(|| text.len() - overlap(text, close))];
-                    if !told.is_empty() {
+                    let passed = &text[..end.unwrap_or_else(|| text.len() - overlap(text, close))];
+                    if !passed.is_empty() {
                         self.place = Place::Inside(close, true);
-                        sink(Kind::Thought, told);
+                        sink(Kind::Thought, passed);
                     }
-                    let Some(end) = end else { return &text[told.len()..] };
+                    let Some(end) = end else { return &text[passed.len()..] };
                     self.place = Place::After;
                     text = &text[end + close.len()..];
                 }

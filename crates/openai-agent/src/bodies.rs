@@ -13,14 +13,14 @@ pub(super) struct Body {
     pub(super) content_type: &'static str,
     pub(super) trouble: Option<&'static str>,
     /// The text of each update, `~` before a thought, `#` before counts.
-    pub(super) told: Vec<String>,
+    pub(super) updates: Vec<String>,
     pub(super) stop: &'static str,
     pub(super) then: Then,
     /// The beginning of each skipped event.
     pub(super) log: &'static [&'static str],
 }
 
-/// What goes with the next prompt.
+/// What is sent with the next prompt.
 pub(super) enum Then {
     /// The prompt and this answer.
     Answered(String),
@@ -64,7 +64,7 @@ fn raw(whose: &'static str, body: impl AsRef<[u8]>) -> Body {
         bytes: body.as_ref().to_vec(),
         content_type: "text/event-stream",
         trouble: None,
-        told: Vec::new(),
+        updates: Vec::new(),
         stop: "end_turn",
         then: Then::Answered(String::new()),
         log: &[],
@@ -78,9 +78,9 @@ fn plain(whose: &'static str, body: impl AsRef<[u8]>) -> Body {
 
 impl Body {
     /// The updates; all their text is the answer that is kept.
-    fn says(mut self, told: &[&str]) -> Self {
-        self.told = told.iter().map(|text| (*text).to_owned()).collect();
-        let answer: String = told.iter().filter(|text| !text.starts_with(['~', '#'])).copied().collect();
+    fn says(mut self, updates: &[&str]) -> Self {
+        self.updates = updates.iter().map(|text| (*text).to_owned()).collect();
+        let answer: String = updates.iter().filter(|text| !text.starts_with(['~', '#'])).copied().collect();
         self.then = if answer.is_empty() { Then::Unanswered } else { Then::Answered(answer) };
         self
     }
@@ -102,8 +102,8 @@ impl Body {
 
     /// The agent adds this message after the endpoint's text.
     fn aside(&mut self, words: &str) {
-        let has_answer = self.told.iter().any(|text| !text.starts_with(['~', '#']));
-        self.told.push(format!("{}{words}", if has_answer { "\n\n" } else { "" }));
+        let has_answer = self.updates.iter().any(|text| !text.starts_with(['~', '#']));
+        self.updates.push(format!("{}{words}", if has_answer { "\n\n" } else { "" }));
     }
 
     /// The turn ends well, and the agent adds these words.
@@ -136,7 +136,7 @@ impl Body {
         };
         let is_logged = outcome.log.len() == self.log.len()
             && outcome.log.iter().zip(self.log).all(|(logged, begins)| logged.starts_with(begins));
-        (&outcome.told, outcome.stop.as_str(), &outcome.next) == (&self.told, self.stop, &next) && is_logged
+        (&outcome.updates, outcome.stop.as_str(), &outcome.next) == (&self.updates, self.stop, &next) && is_logged
     }
 
     fn breaks(mut self, trouble: &'static str) -> Self {
@@ -148,7 +148,7 @@ impl Body {
 /// The result of a body.
 #[derive(Debug, PartialEq)]
 pub(super) struct Outcome {
-    pub(super) told: Vec<String>,
+    pub(super) updates: Vec<String>,
     pub(super) stop: String,
     pub(super) next: Json,
     pub(super) log: Vec<String>,
@@ -335,7 +335,7 @@ fn messages() -> Vec<Body> {
             r#"{"choices":[{"delta":null,"message":{"content":"all"},"finish_reason":"stop"}]}"#,
         ])
         .says(&["all"]),
-        events("Alibaba Model Studio may grow deltas (qwen-code 3896): they are told as they stand", &[&d("The"), &d("The cat"), STOP])
+        events("Alibaba Model Studio may grow deltas (qwen-code 3896): they are sent as they are", &[&d("The"), &d("The cat"), STOP])
             .says(&["The", "Th", "e cat"]),
         events("increments that look like it", &[&d("ha"), &d("haha"), &d("!"), STOP]).says(&["ha", "h", "aha", "!"]),
         events("a completion in the old way: text in the choice", &[
@@ -421,7 +421,7 @@ fn choices() -> Vec<Body> {
         ])
         .says(&["a"]),
         events("PHP with JSON_NUMERIC_CHECK: text that became a number", &[&d("a "), r#"{"choices":[{"delta":{"content":42}}]}"#, STOP]).says(&["a ", "42"]),
-        events("a delta, and then a message that goes on", &[&d("Hel"), &message("lo"), STOP]).says(&["Hel", "lo"]),
+        events("a delta, and then a message that continues", &[&d("Hel"), &message("lo"), STOP]).says(&["Hel", "lo"]),
         plain("a whole answer in two choices without an index", r#"{"object":"chat.completion","choices":[{"message":{"content":"a"},"finish_reason":"stop"},{"message":{"content":"b"},"finish_reason":"stop"}]}"#)
             .says(&["a", "b"]),
         plain("a whole answer of which another was not asked for", r#"{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"},{"index":1,"message":{"content":"no"},"finish_reason":"stop"}]}"#)

@@ -197,23 +197,23 @@ fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut im
         }
     }
     let mut has_answer = false;
-    let mut told = |kind, text: &[u8]| {
+    let mut pass_on = |kind, text: &[u8]| {
         chunk.has_text = true;
         has_answer |= kind == Kind::Text;
         sink(origin, kind, text);
     };
     for thought in thoughts.into_iter().flatten() {
-        if read_text(thought, Kind::Thought, &mut told) {
+        if read_text(thought, Kind::Thought, &mut pass_on) {
             break;
         }
     }
     let mut refused = false;
     for content in [content, text].into_iter().flatten() {
-        let mut any = read_text(content, Kind::Text, &mut told);
+        let mut any = read_text(content, Kind::Text, &mut pass_on);
         for part in content.items() {
             if let Some(text) = part.get("refusal").and_then(Raw::string).filter(|text| !text.is_empty()) {
                 (refused, any) = (true, true);
-                told(Kind::Text, &text);
+                pass_on(Kind::Text, &text);
             }
         }
         if any {
@@ -222,7 +222,7 @@ fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut im
     }
     if let Some(refusal) = refusal {
         refused = true;
-        told(Kind::Text, &refusal);
+        pass_on(Kind::Text, &refusal);
     }
     chunk.refused |= refused;
     has_answer
@@ -317,7 +317,7 @@ static WORDS: [(Finish, &str); 5] = [
 ];
 
 impl Finish {
-    /// Reads a `finish_reason`; `None` if the answer goes on.
+    /// Reads a `finish_reason`; `None` if the answer continues.
     pub fn read(word: &str) -> Option<Self> {
         let lower = word.trim().to_ascii_lowercase();
         let name = lower.rsplit('.').next().unwrap_or_default();
@@ -355,7 +355,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads the `usage` member of a completion. `None` if the counts cannot be told from it: a count that is null, or a
+    /// Reads the `usage` member of a completion. `None` if the counts cannot be read from it: a count that is null, or a
     /// string, or missing is unknown and not zero, and no answer takes no tokens at all.
     pub fn read(value: Raw<'_>) -> Option<Self> {
         let count = |names: [&str; 2]| names.iter().find_map(|name| value.get(name).and_then(Raw::count));

@@ -24,9 +24,9 @@ OPENAI_MODELS | (unset) | Models to choose from, separated by commas; others are
 OPENAI_SYSTEM_PROMPT | (unset) | System prompt put before every conversation.
 OPENAI_MAX_TOKENS | (unset) | Most tokens of one answer, a whole number from 1.
 OPENAI_TEMPERATURE | (unset) | Sampling temperature, a number from 0.
-OPENAI_CONTEXT_WINDOW | (the model's) | Context window in tokens, which usage_update tells. Unset: as {base}/models or a refusal says. 0: no usage_update.
+OPENAI_CONTEXT_WINDOW | (the model's) | Context window in tokens, which usage_update reports. Unset: as {base}/models or a refusal says. 0: no usage_update.
 OPENAI_IMAGE_INPUT | 0 | 1: images are sent to the model, and the capability is advertised.
-OPENAI_ERRORS | chat | chat: a failed turn is told as text and ends with end_turn; jsonrpc: it is a JSON-RPC error.
+OPENAI_ERRORS | chat | chat: a failed turn is reported as text and ends with end_turn; jsonrpc: it is a JSON-RPC error.
 OPENAI_MAX_RETRIES | 2 | Retries of a request of which no byte was answered (408, 409, 429, 5xx, connection errors), at most 100.
 OPENAI_IDLE_TIMEOUT_SEC | 300 | Seconds until the endpoint begins to answer, and of silence within an answer; 0 is no limit.
 OPENAI_HISTORY_DIR | (unset) | Directory that keeps sessions, one file each; session/load, resume and delete work then.
@@ -34,7 +34,7 @@ OPENAI_LIST_SESSIONS | all | What session/list shows: all of the directory, or n
 OPENAI_MAX_LINE_BYTES | 33554432 | Longest line from the client and longest event from the endpoint, in bytes.
 OPENAI_CA_FILE | (unset) | PEM file with more certificates to trust, beside the system's and the bundled ones.
 OPENAI_TLS_INSECURE | 0 | 1: the endpoint's certificate is not checked; anyone on the path can get the key.
-OPENAI_LOG | warn | What goes to stderr: off, error, warn, info or debug.
+OPENAI_LOG | warn | What is logged to stderr: off, error, warn, info or debug.
 HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY | (unset) | HTTP proxies, as curl reads them; this machine itself is never asked for through one.
 SSL_CERT_FILE, SSL_CERT_DIR | (unset) | Take the place of the system's root certificates.";
 
@@ -284,7 +284,7 @@ impl Endpoint {
             max_retries: env.number("OPENAI_MAX_RETRIES", "a whole number from 0 to 100", 0, 100)?.unwrap_or(2),
             idle_timeout: Some(idle.unwrap_or(Duration::from_secs(300))).filter(|idle| !idle.is_zero()),
             chat_url,
-            base_url: tellable(&base_url),
+            base_url: without_credentials(&base_url),
         })
     }
 
@@ -323,7 +323,7 @@ fn is_azure(host: Option<&str>) -> bool {
 /// `base` with `path` before its query string, and the API version in it.
 fn endpoint_url(base: &str, path: &str, api_version: Option<&str>) -> Result<Uri, ConfigError> {
     let name = "OPENAI_BASE_URL";
-    let shown = tellable(base);
+    let shown = without_credentials(base);
     if base.starts_with(['"', '\'']) {
         return Err(wrong(name, format!("{shown:?} has quotation marks around it; leave them out")));
     }
@@ -402,7 +402,7 @@ pub fn has_port(authority: &Authority) -> bool {
 }
 
 /// A URL, or what the user takes for one, without query string and credentials.
-fn tellable(url: &str) -> String {
+fn without_credentials(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let (scheme, rest) = url.split_at(url.find("://").map_or(0, |at| at + 3));
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

@@ -302,8 +302,8 @@ const WINDOWS: [&str; 5] =
 fn window(entry: &Json) -> Option<u64> {
     // llama.cpp has it one level deeper; OpenRouter's `top_provider` is the server in use, and may have less.
     let places = [entry.get("top_provider"), entry.get("meta"), Some(entry)].into_iter().flatten();
-    let told = places.flat_map(|place| WINDOWS.iter().chain(&["n_ctx"]).map(|name| place[*name].as_u64()));
-    told.flatten().filter(|window| *window > 0).min()
+    let windows = places.flat_map(|place| WINDOWS.iter().chain(&["n_ctx"]).map(|name| place[*name].as_u64()));
+    windows.flatten().filter(|window| *window > 0).min()
 }
 
 /// The models of a list: `{"data": [{"id": …}]}` as in OpenAI's, `{"models": […]}` or a bare array. An entry without a

@@ -14,7 +14,7 @@
 //! | text, or a web page with a title | proxies before the endpoint |
 //!
 //! A request is retried only if no byte of its answer was seen, and at most as often as configured. If a server asks
-//! for a wait longer than [`LONGEST_WAIT`], the user is told at once instead.
+//! for a wait longer than [`LONGEST_WAIT`], the user gets the error at once instead.
 
 use super::json::Raw;
 use super::rpc::{RpcError, floor};
@@ -230,7 +230,7 @@ pub enum Complaint {
 /// Maximum length of a server's words, in characters.
 const MOST_WORDS: usize = 1000;
 
-/// How deep the search for words goes.
+/// The maximum depth of the search for words.
 const MOST_DEPTH: usize = 6;
 
 /// Members that hold words, the most specific first.

@@ -385,10 +385,10 @@ mod tests {
             say(&store, "three");
             let stored = load(&store);
             assert_eq!(turns(&stored), ["one", "two", "three"]);
-            let told = stored.damage.unwrap();
+            let damage = stored.damage.unwrap();
             let file = dir.path().join("s.jsonl");
             let begins = format!("{}: line 3 (and 2 more) cannot be read and is passed over", file.display());
-            assert!(told.starts_with(&begins), "{told}");
+            assert!(damage.starts_with(&begins), "{damage}");
             assert_eq!(store.list().unwrap()[0].title.as_deref(), Some("one"));
         }
     }
@@ -412,8 +412,8 @@ mod tests {
         let store = open(dir.path());
         say(&store, "one");
         append_bytes(dir.path(), &b"\n".repeat(1000));
-        let told = load(&store).damage.unwrap();
-        assert!(told.contains("line 3 (and 999 more) cannot be read"), "{told}");
+        let damage = load(&store).damage.unwrap();
+        assert!(damage.contains("line 3 (and 999 more) cannot be read"), "{damage}");
     }
 
     #[test]

@@ -570,7 +570,7 @@ mod tests {
     const HIGH: &[u8] = b"\xed\xa0\xbc";
     const LOW: &[u8] = b"\xed\xbe\x89";
 
-    fn heard(pieces: &[&[u8]]) -> String {
+    fn read_pieces(pieces: &[&[u8]]) -> String {
         let (mut characters, mut text) = (Characters::default(), String::new());
         let mut sink = |piece: &str| text.push_str(piece);
         for piece in pieces {
@@ -592,8 +592,8 @@ mod tests {
             (b"a\xe4\xbd".to_vec(), "a\u{fffd}"),
             (b"a\xe4\xbdb\xff".to_vec(), "a\u{fffd}b\u{fffd}"),
         ] {
-            assert_eq!(heard(&[&bytes]), text, "{}", bytes.escape_ascii());
-            assert_eq!(heard(&bytes.chunks(1).collect::<Vec<_>>()), text, "{} cut", bytes.escape_ascii());
+            assert_eq!(read_pieces(&[&bytes]), text, "{}", bytes.escape_ascii());
+            assert_eq!(read_pieces(&bytes.chunks(1).collect::<Vec<_>>()), text, "{} cut", bytes.escape_ascii());
         }
     }
 
@@ -609,9 +609,9 @@ mod tests {
         ) {
             let bytes = pieces.concat();
             let (left, right) = bytes.split_at(cut.index(bytes.len() + 1));
-            let whole = heard(&[&bytes]);
-            prop_assert_eq!(heard(&[left, right]), whole.clone());
-            prop_assert_eq!(heard(&bytes.chunks(1).collect::<Vec<_>>()), whole);
+            let whole = read_pieces(&[&bytes]);
+            prop_assert_eq!(read_pieces(&[left, right]), whole.clone());
+            prop_assert_eq!(read_pieces(&bytes.chunks(1).collect::<Vec<_>>()), whole);
         }
     }
 }

@@ -79,7 +79,7 @@ fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
     let mut lines = world.lines();
     let stop = lines.pop().unwrap()["result"]["stopReason"].as_str().unwrap().to_owned();
     let updates = lines.iter().map(|line| &line["params"]["update"]);
-    let told = updates.filter(|update| update["sessionUpdate"] != "session_info_update").map(|update| {
+    let updates = updates.filter(|update| update["sessionUpdate"] != "session_info_update").map(|update| {
         let text = update["content"]["text"].as_str().unwrap_or_default().replace(URL, "U");
         match update["sessionUpdate"].as_str().unwrap() {
             "agent_message_chunk" => text,
@@ -88,13 +88,13 @@ fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
             other => panic!("{other}"),
         }
     });
-    let told = told.collect();
+    let updates = updates.collect();
     let next = world.prompt("next");
     let dialect = Dialect::default();
     let request: Json = serde_json::from_slice(&world.agent.request_body(next, dialect).unwrap()).unwrap();
     let next = request["messages"].as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
     world.close();
-    Outcome { told, stop, next, log }
+    Outcome { updates, stop, next, log }
 }
 
 #[test]

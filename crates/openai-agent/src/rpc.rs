@@ -16,7 +16,7 @@ use stdio_bus_base::calendar::to_the_second;
 
 use super::json::{Raw, push_json};
 
-/// Where an answer goes.
+/// The address of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// The id, as JSON.
@@ -72,7 +72,7 @@ pub enum Message<'a> {
     Notification(Cow<'a, str>, Raw<'a>),
     /// An answer. This agent asks nothing, so it is ignored.
     Response,
-    /// Not JSON-RPC; the error goes to the id, or to null.
+    /// Not JSON-RPC; the error is for the id, or for null.
     Invalid(Reply, RpcError),
 }
 
@@ -175,7 +175,7 @@ fn push_head(out: &mut Vec<u8>, reply: &Reply) {
 /// The sender's id in a line that is too long or not JSON.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Where an answer goes: to `null` if there is no valid id.
+    /// The address of an answer: `null` if there is no valid id.
     pub reply: Reply,
     /// It is itself an answer, so none is expected.
     pub is_response: bool,
@@ -233,14 +233,14 @@ pub fn push_title(out: &mut Vec<u8>, head: &[u8], title: &str, updated: SystemTi
     );
 }
 
-/// How much of `rest` goes into the next chunk. Open Design takes a chunk that begins with all text so far as a
+/// How much of `rest` is sent in the next chunk. Open Design takes a chunk that begins with all text so far as a
 /// snapshot of the whole, and drops that beginning; such a piece is cut so that its chunks do not begin that way. After
 /// a single character nothing can be cut: that case is left as it is.
-pub fn piece_length(told: &str, rest: &str) -> usize {
-    if told.is_empty() || !rest.starts_with(told) {
+pub fn piece_length(sent: &str, rest: &str) -> usize {
+    if sent.is_empty() || !rest.starts_with(sent) {
         return rest.len();
     }
-    match told.char_indices().next_back() {
+    match sent.char_indices().next_back() {
         Some((last, _)) if last > 0 => last,
         _ => rest.len(),
     }

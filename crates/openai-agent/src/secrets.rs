@@ -2,7 +2,7 @@
 //! the query strings of URLs.
 //!
 //! Endpoints quote what they were sent: the key in an error, the request's target in a page, a signed URL in a
-//! `Location`. Everything that an endpoint or a proxy says goes through [`Secrets::mask`] before it is shown in the
+//! `Location`. Everything that an endpoint or a proxy says passes [`Secrets::mask`] before it is shown in the
 //! chat, on stderr or by `check`, and before it is shortened. A model's text is not touched.
 //!
 //! The invariant: in the output of [`Secrets::mask`] no configured secret of [`SHORTEST`] bytes or more occurs as a

@@ -1,6 +1,6 @@
 //! The shell: the one place where the agent meets stdin, stdout, the network, the disk and the signals.
 //!
-//! One thread runs everything; each turn is its own task. Blocking work (history files, name resolution) goes to a
+//! One thread runs everything; each turn is its own task. Blocking work (history files, name resolution) is done on a
 //! helper thread that lives as long as needed. The agent is never borrowed across an await.
 
 use std::cell::RefCell;

@@ -58,7 +58,7 @@ pub struct Session {
     /// Whether its client understands `usage_update`.
     pub knows_usage_updates: bool,
     /// Whether the log already says that turns were dropped from memory.
-    is_told: bool,
+    is_reported: bool,
     history: VecDeque<Exchange>,
     /// Number of oldest turns that are no longer sent.
     left_out: usize,
@@ -80,7 +80,7 @@ impl Session {
             usage: None,
             turn: None,
             knows_usage_updates: true,
-            is_told: false,
+            is_reported: false,
             history: VecDeque::new(),
             left_out: 0,
             unanswered: VecDeque::new(),
@@ -264,19 +264,19 @@ impl Sessions {
     /// Drops turns until all sessions together hold `most` bytes, or no turn can be dropped: those of the least
     /// recently used session first, those of sessions with a running turn last. Returns the sessions not logged before.
     pub fn shrink(&mut self, most: usize) -> Vec<Rc<str>> {
-        let mut told = Vec::new();
+        let mut ended = Vec::new();
         while self.bytes > most {
             let droppable = self.places.iter().filter(|(_, place)| place.session.can_forget());
             let first = droppable.min_by_key(|(_, place)| (place.session.turn.is_some(), place.used));
             let Some((name, _)) = first else { break };
             let (name, excess) = (name.clone(), self.bytes - most);
-            let was_told = self.change(&name, |session| {
+            let was_reported = self.change(&name, |session| {
                 session.forget(excess);
-                std::mem::replace(&mut session.is_told, true)
+                std::mem::replace(&mut session.is_reported, true)
             });
-            told.extend((was_told == Some(false)).then_some(name));
+            ended.extend((was_reported == Some(false)).then_some(name));
         }
-        told
+        ended
     }
 
     /// Checks every relation that must hold between two calls. For tests.
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unanswered_message_goes_with_the_next_one_and_only_once() {
+    fn an_unanswered_message_is_sent_with_the_next_one_and_only_once() {
         let message = |text: &str| Rc::<str>::from(format!("{{\"role\":\"user\",\"content\":\"{text}\"}}"));
         let mut session = Session::new("/", "m".into(), SystemTime::UNIX_EPOCH);
         assert_eq!(session.message(&message("a")), message("a"));

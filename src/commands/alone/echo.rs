@@ -174,7 +174,7 @@ fn put(out: &mut Vec<u8>, pieces: &[&[u8]]) {
 
 /// The raw value of the member `params` of `object`, which is valid JSON; the key is compared decoded.
 fn params(object: &[u8]) -> Option<&[u8]> {
-    // Only a value's first byte and its quotes and brackets tell where it ends, so walk from member to member: `at` is
+    // Only a value's first byte and its quotes and brackets show where it ends, so walk from member to member: `at` is
     // at the key's quote in each iteration.
     let mut at = memchr::memchr(b'"', object)?;
     loop {
@@ -280,21 +280,21 @@ mod tests {
     }
 
     /// What the worker writes, and what it logs.
-    fn told_in(input: &[u8], lengths: Vec<usize>) -> (String, String) {
+    fn output_of_pieces(input: &[u8], lengths: Vec<usize>) -> (String, String) {
         let mut pieces = Pieces { bytes: input, lengths: lengths.into_iter().cycle() };
         let (mut output, mut log) = (Vec::new(), Vec::new());
         serve(&mut pieces, &mut output, &mut log).expect("memory does not fail");
         (String::from_utf8(output).expect("UTF-8"), String::from_utf8(log).expect("UTF-8"))
     }
 
-    fn told(input: &str) -> (String, String) {
-        let whole = told_in(input.as_bytes(), vec![BLOCK]);
-        assert_eq!(told_in(input.as_bytes(), vec![1]).0, whole.0, "how the bytes arrive makes no difference");
+    fn output_of(input: &str) -> (String, String) {
+        let whole = output_of_pieces(input.as_bytes(), vec![BLOCK]);
+        assert_eq!(output_of_pieces(input.as_bytes(), vec![1]).0, whole.0, "how the bytes arrive makes no difference");
         whole
     }
 
     fn answer_to(line: &str) -> String {
-        let (output, log) = told(&format!("{line}\n"));
+        let (output, log) = output_of(&format!("{line}\n"));
         assert_eq!(log, "");
         output
     }
@@ -355,7 +355,7 @@ mod tests {
     fn a_line_that_is_not_a_message_is_skipped_and_logged_and_the_next_one_answered() {
         for bad in ["x", "[1]", "{\"id\":1,\"id\":2}", "{\"id\":1,", "{\"a\":\"\u{1}\"}", &"[".repeat(2000)] {
             let good = r#"{"id":7,"method":"m"}"#;
-            let (output, log) = told(&format!("{good}\n{bad}\n{good}\n{bad}\n\n{good}\n"));
+            let (output, log) = output_of(&format!("{good}\n{bad}\n{good}\n{bad}\n\n{good}\n"));
             assert_eq!(output.lines().count(), 3, "{bad}: {output}");
             assert_eq!(log.lines().count(), 2, "{bad}: {log}");
             assert!(log.starts_with("echo worker: skipped a line that is "), "{log}");
@@ -364,8 +364,8 @@ mod tests {
 
     #[test]
     fn the_last_line_needs_no_newline() {
-        assert_eq!(told(r#"{"id":1,"method":"m"}"#).0.lines().count(), 1);
-        assert_eq!(told("").0, "");
+        assert_eq!(output_of(r#"{"id":1,"method":"m"}"#).0.lines().count(), 1);
+        assert_eq!(output_of("").0, "");
     }
 
     #[test]
@@ -373,7 +373,7 @@ mod tests {
         let text = "x\\\"".repeat(BLOCK);
         let line = format!("{{\"id\":1,\"method\":\"m\",\"params\":\"{text}\"}}\n");
         let input = line.repeat(3);
-        let (output, _) = told_in(input.as_bytes(), vec![64 * 1024, 1, 4095]);
+        let (output, _) = output_of_pieces(input.as_bytes(), vec![64 * 1024, 1, 4095]);
         let answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"echo\":\"{text}\",\"method\":\"m\"}}}}\n");
         assert!(output == answer.repeat(3), "{} bytes came back", output.len());
     }
@@ -452,7 +452,7 @@ mod tests {
             lengths in prop::collection::vec(1..200_usize, 1..8),
         ) {
             let input = lines.join("\n");
-            prop_assert_eq!(told_in(input.as_bytes(), lengths).0, told_in(input.as_bytes(), vec![BLOCK]).0);
+            prop_assert_eq!(output_of_pieces(input.as_bytes(), lengths).0, output_of_pieces(input.as_bytes(), vec![BLOCK]).0);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `stdio_bus init`: writes a commented configuration for a command or for the agents found in PATH. It passes `check`.
-//! It starts nothing, and overwrites nothing unless told to.
+//! It starts nothing, and overwrites nothing without --force.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, OnePool, command};
+use crate::config::{CommandLinePool, Config, command};
 use crate::error::{StartError, exit};
 use crate::kinds::KINDS;
 
 /// What to write, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct InitOptions {
     /// The file; none and `-` are stdout.
     pub output: Option<PathBuf>,
     /// Overwrite an existing file.
@@ -22,7 +22,7 @@ pub struct Options {
     pub command: Vec<String>,
 }
 
-/// A worker's protocol, as far as its command tells.
+/// A worker's protocol, as far as its command shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Speaks {
     Acp,
@@ -45,7 +45,7 @@ const SERVERS: [(&str, &[&str]); 2] =
     [("everything", &["npx", "-y", "@modelcontextprotocol/server-everything"]), ("time", &["uvx", "mcp-server-time"])];
 
 /// A pool with its listener.
-struct Pool {
+struct NewPool {
     id: String,
     command: Vec<String>,
     /// Its working directory, if that is fixed now.
@@ -57,7 +57,7 @@ struct Pool {
 ///
 /// # Errors
 /// There is nothing to configure, the command cannot be run, or the file cannot be written.
-pub fn run(options: &Options) -> Result<u8, StartError> {
+pub fn run(options: &InitOptions) -> Result<u8, StartError> {
     let pools = if options.command.is_empty() { found()? } else { vec![given(&options.command)?] };
     let text = text(&pools);
     Config::from_bytes(text.as_bytes(), "what init has made")?;
@@ -82,14 +82,14 @@ pub fn run(options: &Options) -> Result<u8, StartError> {
         _ => StartError::io(&format!("write {}", path.display()))(error),
     })?;
     let (file, call) = (path.display(), call(&pools[0], 9000));
-    // If stderr is closed, there is no one to tell.
+    // If stderr is closed, there is no reader.
     let _ = writeln!(io::stderr(), "{file} is written\nto run it:  stdio_bus --config {file}\nto try it:  {call}");
     Ok(exit::OK)
 }
 
 /// The pools for what is in PATH: all agents, or else a server.
-fn found() -> Result<Vec<Pool>, StartError> {
-    let of = |known: &(&str, &[&str]), speaks| Pool {
+fn found() -> Result<Vec<NewPool>, StartError> {
+    let of = |known: &(&str, &[&str]), speaks| NewPool {
         id: known.0.to_owned(),
         command: known.1.iter().map(|word| (*word).to_owned()).collect(),
         cwd: None,
@@ -111,8 +111,8 @@ fn found() -> Result<Vec<Pool>, StartError> {
 }
 
 /// The pool for a command.
-fn given(command: &[String]) -> Result<Pool, StartError> {
-    Config::of_command(&OnePool { command: command.to_vec(), instances: None, assignment: None })?;
+fn given(command: &[String]) -> Result<NewPool, StartError> {
+    Config::of_command(&CommandLinePool { command: command.to_vec(), instances: None, assignment: None })?;
     let says = |part: &str| command.iter().any(|word| word.to_ascii_lowercase().contains(part));
     let speaks = match (says("mcp"), says("acp")) {
         (true, _) => Speaks::Mcp,
@@ -131,11 +131,11 @@ fn given(command: &[String]) -> Result<Pool, StartError> {
     // Its relative paths have to work wherever the daemon is started.
     let has_files = command[1..].iter().any(|word| Path::new(word).is_relative() && Path::new(word).is_file());
     let here = has_files.then(std::env::current_dir).transpose();
-    Ok(Pool { id, command, cwd: here.map_err(StartError::io("find the working directory"))?, speaks })
+    Ok(NewPool { id, command, cwd: here.map_err(StartError::io("find the working directory"))?, speaks })
 }
 
 /// The whole text.
-fn text(pools: &[Pool]) -> String {
+fn text(pools: &[NewPool]) -> String {
     let (mut of_pools, mut listeners) = (Vec::new(), Vec::new());
     for (port, pool) in (9000..).zip(pools) {
         of_pools.push(pool.text());
@@ -162,7 +162,7 @@ fn text(pools: &[Pool]) -> String {
     )
 }
 
-impl Pool {
+impl NewPool {
     fn text(&self) -> String {
         let (comment, rest) = match self.speaks {
             Speaks::Acp => (
@@ -196,7 +196,7 @@ impl Pool {
 }
 
 /// The command that sends a request to a pool's worker.
-fn call(pool: &Pool, port: u16) -> String {
+fn call(pool: &NewPool, port: u16) -> String {
     match pool.speaks {
         Speaks::Acp => format!("stdio_bus call --connect tcp://127.0.0.1:{port} --initialize acp </dev/null"),
         Speaks::Mcp => format!("stdio_bus call --connect http://127.0.0.1:{port}/mcp --initialize mcp tools/list"),
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_directory_is_not_overwritten_even_by_force() {
         for force in [false, true] {
-            let options = Options { output: Some("/".into()), force, command: vec!["cat".into()] };
+            let options = InitOptions { output: Some("/".into()), force, command: vec!["cat".into()] };
             let why = run(&options).expect_err("it cannot be written").to_string();
             assert_eq!(why, "/ is a directory; name the file in it");
         }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn each_agent_has_a_listener_of_its_own() {
-        let pool = |id: &str| Pool { id: id.into(), command: vec!["cat".into()], cwd: None, speaks: Speaks::Acp };
+        let pool = |id: &str| NewPool { id: id.into(), command: vec!["cat".into()], cwd: None, speaks: Speaks::Acp };
         let text = text(&[pool("a"), pool("b")]);
         let config = Config::from_bytes(text.as_bytes(), "a test").expect("it is valid");
         assert_eq!(config.listeners.iter().map(|one| one.pool).collect::<Vec<_>>(), [Some(0), Some(1)], "{text}");

@@ -11,7 +11,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use crate::address::{self, Address};
 use crate::bus::eras::protocol::MODERN;
 use crate::bus::settings::Assignment;
-use crate::config::{Config, Identity, Pool};
+use crate::config::{Config, PoolConfig, UserAndGroups};
 use crate::env_file::{self, KINDS};
 use crate::error::StartError;
 use crate::io::Io;
@@ -19,12 +19,12 @@ use crate::io::kernel::{Choice, Kernel, Refused};
 use crate::small_file;
 
 /// Settings that are valid but may not be intended. The daemon would start all the same.
-pub fn doubts(config: &Config) -> Vec<String> {
-    let mut doubts = config.open_listeners();
-    doubts.extend(config.mixed_listeners());
-    doubts.extend(doubt_longest_line(config));
-    doubts.extend(doubt_files_of_tokens(config));
-    doubts.extend(doubt_personal_pools(config));
+pub fn warnings(config: &Config) -> Vec<String> {
+    let mut warnings = config.open_listeners();
+    warnings.extend(config.mixed_listeners());
+    warnings.extend(longest_line_warning(config));
+    warnings.extend(token_file_warnings(config));
+    warnings.extend(personal_pool_warnings(config));
     let doors: Vec<usize> = config
         .listeners
         .iter()
@@ -32,26 +32,26 @@ pub fn doubts(config: &Config) -> Vec<String> {
         .flat_map(|listener| listener.offered(config.pools.len()))
         .collect();
     for (at, pool) in config.pools.iter().enumerate() {
-        let doubt = if doors.contains(&at) { doubt_shared_door(pool) } else { doubt_assignment(pool) };
-        doubts.extend(doubt.map(|doubt| format!("pools[{at}].assignment: {doubt}")));
+        let warning = if doors.contains(&at) { shared_door_warning(pool) } else { assignment_warning(pool) };
+        warnings.extend(warning.map(|warning| format!("pools[{at}].assignment: {warning}")));
         if let (Some(total), Some(idle)) = (pool.core.request_timeout, pool.core.idle_timeout)
             && idle >= total
         {
-            doubts.push(format!(
+            warnings.push(format!(
                 "pools[{at}].idle_timeout_sec: is not shorter than request_timeout_sec, which ends each request before"
             ));
         }
     }
-    doubts.extend(config.doubtful_pools());
-    doubts.extend(config.rules_for_nobody());
-    doubts
+    warnings.extend(config.pool_warnings());
+    warnings.extend(config.rules_for_nobody());
+    warnings
 }
 
 /// Which variables workers would get of their clients, a line for each pool. It says no value.
 pub fn personal_variables(config: &Config) -> Vec<String> {
     /// More files are not listed.
     const MOST: usize = 20;
-    let says = |pool: &Pool| {
+    let says = |pool: &PoolConfig| {
         let from = pool.env_from.as_ref()?;
         let mut said = format!("pool {:?}: each client's own worker gets {}", pool.core.id, from.says());
         let mut files = from.files.as_deref().map(env_file::survey).unwrap_or_default().files;
@@ -69,19 +69,21 @@ pub fn personal_variables(config: &Config) -> Vec<String> {
 }
 
 /// Files and listeners that leave clients without what their workers need.
-fn doubt_personal_pools(config: &Config) -> Vec<String> {
-    let mut doubts = Vec::new();
+fn personal_pool_warnings(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
     for (at, pool) in config.pools.iter().enumerate() {
         let Some(from) = &pool.env_from else { continue };
         if let Some(folder) = &from.files {
-            doubts.extend(
-                doubt_files(folder, pool).into_iter().map(|doubt| format!("pools[{at}].env_from.files: {doubt}")),
+            warnings.extend(
+                variable_file_warnings(folder, pool)
+                    .into_iter()
+                    .map(|warning| format!("pools[{at}].env_from.files: {warning}")),
             );
         }
         for listener in config.listeners.iter().filter(|one| one.offered(config.pools.len()).contains(&at)) {
             let address = listener.address();
             if !from.headers.is_empty() && listener.web.is_none() {
-                doubts.push(format!(
+                warnings.push(format!(
                     "{address}: its clients send no headers, so none gets a worker of pool {:?} (env_from.headers)",
                     pool.core.id
                 ));
@@ -92,7 +94,7 @@ fn doubt_personal_pools(config: &Config) -> Vec<String> {
                     .as_ref()
                     .is_some_and(|web| web.access.tokens.is_some() || web.access.identity.is_some());
             if from.files.is_some() && !names {
-                doubts.push(format!(
+                warnings.push(format!(
                     "{address}: nobody names its clients, so none gets a worker of pool {:?} (env_from.files); set tokens_file, \
                      identity or proxy",
                     pool.core.id
@@ -100,19 +102,19 @@ fn doubt_personal_pools(config: &Config) -> Vec<String> {
             }
         }
     }
-    doubts
+    warnings
 }
 
 /// What is wrong with a folder of clients' variables, and who else can read or write them.
-fn doubt_files(folder: &Path, pool: &Pool) -> Vec<String> {
+fn variable_file_warnings(folder: &Path, pool: &PoolConfig) -> Vec<String> {
     if !folder.is_dir() {
         return vec![format!("{} is no folder: no client gets a worker", folder.display())];
     }
-    let mut doubts = Vec::new();
+    let mut warnings = Vec::new();
     let env_file::Survey { files, faults } = env_file::survey(folder);
     let worker = pool.rights.identity.as_ref();
     if worker.is_none() {
-        doubts.push(format!(
+        warnings.push(format!(
             "workers have the daemon's user, so one client's worker can read the variables of all others in {}: give the pool a \
              user of its own that cannot",
             folder.display()
@@ -120,36 +122,36 @@ fn doubt_files(folder: &Path, pool: &Pool) -> Vec<String> {
     }
     let kinds = KINDS.map(|(_, kind)| folder.join(kind));
     for path in std::iter::once(folder).chain(kinds.iter().map(|kind| &**kind)) {
-        doubts.extend(doubt_writers(path));
+        warnings.extend(writers_warning(path));
     }
-    doubts.extend(faults.into_iter().map(|(path, why)| format!("{} {why}", folder.join(path).display())));
+    warnings.extend(faults.into_iter().map(|(path, why)| format!("{} {why}", folder.join(path).display())));
     for file in files {
         let path = folder.join(&file.path);
         let shown = path.display();
         if let Err(why) = file.names {
-            doubts.push(format!("{shown} {why}"));
+            warnings.push(format!("{shown} {why}"));
         } else if small_file::is_open_to_all(&path) {
-            doubts.push(format!("every user of this machine can read {shown}; chmod o= {shown}"));
+            warnings.push(format!("every user of this machine can read {shown}; chmod o= {shown}"));
         } else if worker.is_some_and(|worker| is_readable(&path, worker)) {
-            doubts.push(format!(
+            warnings.push(format!(
                 "workers of the pool, who are {}, can read {shown}",
                 worker.map_or_else(String::new, ToString::to_string)
             ));
         }
-        doubts.extend(doubt_writers(&path));
+        warnings.extend(writers_warning(&path));
     }
-    doubts
+    warnings
 }
 
 /// Who can write a file of variables decides what a worker runs.
-fn doubt_writers(path: &Path) -> Option<String> {
+fn writers_warning(path: &Path) -> Option<String> {
     let shown = path.display();
     small_file::is_writable_to_others(path)
         .then(|| format!("others than its owner can write {shown}, and so decide what workers run; chmod go-w {shown}"))
 }
 
 /// Whether a user can read a file, by its mode.
-fn is_readable(path: &Path, who: &Identity) -> bool {
+fn is_readable(path: &Path, who: &UserAndGroups) -> bool {
     path.metadata().is_ok_and(|file| {
         let is_in_group = who.group == file.gid() || who.groups.contains(&file.gid());
         let bit = if who.user == file.uid() {
@@ -164,7 +166,7 @@ fn is_readable(path: &Path, who: &Identity) -> bool {
 }
 
 /// Any reader of the file can authenticate as its bearers.
-fn doubt_files_of_tokens(config: &Config) -> Vec<String> {
+fn token_file_warnings(config: &Config) -> Vec<String> {
     let of_listeners = config.listeners.iter().enumerate().filter_map(|(at, listener)| {
         let path = listener.web.as_ref()?.tokens_file.as_deref()?;
         Some((format!("listeners[{at}].tokens_file"), path))
@@ -173,15 +175,15 @@ fn doubt_files_of_tokens(config: &Config) -> Vec<String> {
     let of_admin = of_admin.map(|path| ("admin.token_file".to_owned(), path));
     let files = of_listeners.chain(of_admin);
     let open = files.filter(|(_, path)| small_file::is_open_to_all(path));
-    let tell = |(key, path): (String, &Path)| {
+    let warning = |(key, path): (String, &Path)| {
         let path = path.display();
         format!("{key}: every user of this machine can read the tokens in {path}; chmod o= {path}")
     };
-    open.map(tell).collect()
+    open.map(warning).collect()
 }
 
 /// A growing line is copied into a block of twice the size, and may be copied once more.
-fn doubt_longest_line(config: &Config) -> Option<String> {
+fn longest_line_warning(config: &Config) -> Option<String> {
     let (line, memory) = (config.limits.max_input_buffer, config.limits.max_memory);
     (line > memory / 4).then(|| {
         format!(
@@ -192,7 +194,7 @@ fn doubt_longest_line(config: &Config) -> Option<String> {
 }
 
 /// MCP servers serve one client: most of their notifications name no session.
-fn doubt_assignment(pool: &Pool) -> Option<String> {
+fn assignment_warning(pool: &PoolConfig) -> Option<String> {
     let is_mcp = |text: &String| text.to_ascii_lowercase().contains("mcp");
     let looks_like_mcp = is_mcp(&pool.command) || pool.args.iter().any(is_mcp);
     (looks_like_mcp && pool.core.assignment != Assignment::Dedicated).then(|| {
@@ -205,7 +207,7 @@ fn doubt_assignment(pool: &Pool) -> Option<String> {
 }
 
 /// What MCP sessions of the older era lose by sharing a process.
-fn doubt_shared_door(pool: &Pool) -> Option<String> {
+fn shared_door_warning(pool: &PoolConfig) -> Option<String> {
     (pool.core.assignment != Assignment::Dedicated).then(|| {
         format!(
             "sessions over HTTP share the processes of pool \"{}\": a server of a revision before {MODERN} loses sampling, \
@@ -300,74 +302,74 @@ mod tests {
     }
 
     #[test]
-    fn an_mcp_server_that_several_clients_would_share_is_doubted() {
-        let doubts = |args: &[&str], assignment: &str| {
+    fn an_mcp_server_that_several_clients_would_share_is_warned_of() {
+        let warnings = |args: &[&str], assignment: &str| {
             let pool = json!({ "id": "a", "command": "sh", "args": args, "instances": 1, "assignment": assignment });
             let text = json!({ "pools": [pool] }).to_string();
-            doubts(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
+            warnings(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
         };
-        let doubt = "pools[0].assignment: pool \"a\" looks like an MCP server: with \"assignment\": \"dedicated\" its \
+        let warning = "pools[0].assignment: pool \"a\" looks like an MCP server: with \"assignment\": \"dedicated\" its \
                      notifications and requests reach their clients, too";
         for assignment in ["round_robin", "client"] {
-            assert_eq!(doubts(&["-c", "npx some-MCP-server"], assignment), [doubt]);
+            assert_eq!(warnings(&["-c", "npx some-MCP-server"], assignment), [warning]);
         }
-        assert_eq!(doubts(&["-c", "npx some-mcp-server"], "dedicated"), Vec::<String>::new());
-        assert_eq!(doubts(&["-c", "npx an-agent"], "client"), Vec::<String>::new());
+        assert_eq!(warnings(&["-c", "npx some-mcp-server"], "dedicated"), Vec::<String>::new());
+        assert_eq!(warnings(&["-c", "npx an-agent"], "client"), Vec::<String>::new());
     }
 
     #[test]
     fn what_sessions_lose_by_sharing_a_process_is_reported_for_an_mcp_listener() {
-        let doubts = |listener: serde_json::Value, assignment: &str| {
+        let warnings = |listener: serde_json::Value, assignment: &str| {
             let pool = json!({ "id": "a", "command": "sh", "args": ["mcp"], "instances": 1, "assignment": assignment });
             let text = json!({ "pools": [pool], "listeners": [listener] }).to_string();
-            doubts(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
+            warnings(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
         };
         let door = json!({ "http": "127.0.0.1:1" });
         for assignment in ["round_robin", "client"] {
-            let [doubt] = &doubts(door.clone(), assignment)[..] else { panic!("one doubt") };
+            let [warning] = &warnings(door.clone(), assignment)[..] else { panic!("one warning") };
             let begin = "pools[0].assignment: sessions over HTTP share the processes of pool \"a\": ";
             assert!(
-                doubt.starts_with(begin) && doubt.contains("sampling, elicitation and resource updates"),
-                "{doubt}"
+                warning.starts_with(begin) && warning.contains("sampling, elicitation and resource updates"),
+                "{warning}"
             );
         }
-        assert_eq!(doubts(door, "dedicated"), Vec::<String>::new());
+        assert_eq!(warnings(door, "dedicated"), Vec::<String>::new());
     }
 
     #[test]
-    fn a_line_that_may_be_too_long_for_the_memory_is_doubted() {
-        let doubts = |bytes: u64| {
+    fn a_line_that_may_be_too_long_for_the_memory_is_warned_of() {
+        let warnings = |bytes: u64| {
             let limits = json!({ "max_input_buffer": bytes, "max_memory": 64 << 20 });
             let text =
                 json!({ "pools": [{ "id": "a", "command": "sh", "instances": 1 }], "limits": limits }).to_string();
-            doubts(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
+            warnings(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
         };
-        assert_eq!(doubts(16 << 20), Vec::<String>::new());
-        let doubt = "limits.max_input_buffer: a line of 16777217 bytes may need four times as much while it is read, and \
+        assert_eq!(warnings(16 << 20), Vec::<String>::new());
+        let warning = "limits.max_input_buffer: a line of 16777217 bytes may need four times as much while it is read, and \
                      limits.max_memory is 67108864: a client that sends one may be closed (memory_limit)";
-        assert_eq!(doubts((16 << 20) + 1), [doubt]);
+        assert_eq!(warnings((16 << 20) + 1), [warning]);
     }
 
     #[test]
-    fn a_limit_of_silence_that_never_holds_is_doubted() {
-        let doubts = |idle: u64| {
+    fn a_limit_of_silence_that_never_holds_is_warned_of() {
+        let warnings = |idle: u64| {
             let limits = json!({ "request_timeout_sec": 60, "idle_timeout_sec": idle });
             let mut pool = json!({ "id": "a", "command": "sh", "instances": 1 });
             pool.as_object_mut().expect("an object").extend(limits.as_object().expect("an object").clone());
             let text = json!({ "pools": [pool] }).to_string();
-            doubts(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
+            warnings(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
         };
-        assert_eq!(doubts(59), Vec::<String>::new());
-        let [doubt] = &doubts(60)[..] else { panic!("one doubt") };
-        assert!(doubt.starts_with("pools[0].idle_timeout_sec: is not shorter"), "{doubt}");
+        assert_eq!(warnings(59), Vec::<String>::new());
+        let [warning] = &warnings(60)[..] else { panic!("one warning") };
+        assert!(warning.starts_with("pools[0].idle_timeout_sec: is not shorter"), "{warning}");
     }
 
     #[test]
-    fn a_world_readable_token_file_is_doubted() {
+    fn a_world_readable_token_file_is_warned_of() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().expect("a directory");
         let [clients, admin] = ["clients", "admin"].map(|name| directory.path().join(name));
-        let doubts = |mode: u32| {
+        let warnings = |mode: u32| {
             for (path, text) in [(&clients, "alice:0123456789abcdef"), (&admin, "0123456789abcdef")] {
                 std::fs::write(path, text).expect("a file");
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
@@ -377,19 +379,19 @@ mod tests {
                 "listeners": [{ "ws": "127.0.0.1:0", "tokens_file": clients }],
                 "admin": { "listen": "127.0.0.1:1", "token_file": admin },
             });
-            doubts(&Config::from_bytes(text.to_string().as_bytes(), "a test").expect("it is valid"))
+            warnings(&Config::from_bytes(text.to_string().as_bytes(), "a test").expect("it is valid"))
         };
-        assert_eq!(doubts(0o640), Vec::<String>::new());
-        let doubt = |key: &str, path: &Path| {
+        assert_eq!(warnings(0o640), Vec::<String>::new());
+        let warning = |key: &str, path: &Path| {
             let path = path.display();
             format!("{key}: every user of this machine can read the tokens in {path}; chmod o= {path}")
         };
-        let both = [doubt("listeners[0].tokens_file", &clients), doubt("admin.token_file", &admin)];
-        assert_eq!(doubts(0o644), both);
+        let both = [warning("listeners[0].tokens_file", &clients), warning("admin.token_file", &admin)];
+        assert_eq!(warnings(0o644), both);
     }
 
     #[test]
-    fn variables_of_clients_are_named_without_their_values_and_what_leaves_clients_without_them_is_doubted() {
+    fn variables_of_clients_are_named_without_their_values_and_what_leaves_clients_without_them_is_warned_of() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
         let write = |path: &str, text: &str, mode: u32| {
@@ -418,21 +420,21 @@ mod tests {
              token/alice.env: A, B\n  user/bob.env: A"
         );
         assert_eq!(personal_variables(&good), [wanted]);
-        let doubts_of = |config: &Config| doubt_personal_pools(config);
-        let [user, hidden, bob, carol] = &doubts_of(&good)[..] else { panic!("{:?}", doubts_of(&good)) };
+        let warnings_of = |config: &Config| personal_pool_warnings(config);
+        let [user, hidden, bob, carol] = &warnings_of(&good)[..] else { panic!("{:?}", warnings_of(&good)) };
         assert!(user.contains("workers have the daemon's user"), "{user}");
         assert!(hidden.contains("user/.hidden.env is nobody's"), "{hidden}");
         assert!(bob.contains("every user of this machine can read") && bob.contains("chmod o= "), "{bob}");
         assert!(carol.contains("user/carol.env is malformed in line 1") && !carol.contains("s3"), "{carol}");
-        let nowhere = doubts_of(&config(&folder.path().join("none"), named));
+        let nowhere = warnings_of(&config(&folder.path().join("none"), named));
         assert!(nowhere.len() == 1 && nowhere[0].contains("is no folder"), "{nowhere:?}");
-        let nobody = doubts_of(&config(folder.path(), json!({ "tcp": "127.0.0.1:1" })));
-        let has = |part: &str| nobody.iter().any(|doubt| doubt.contains(part));
+        let nobody = warnings_of(&config(folder.path(), json!({ "tcp": "127.0.0.1:1" })));
+        let has = |part: &str| nobody.iter().any(|warning| warning.contains(part));
         assert!(has("send no headers") && has("nobody names its clients"), "{nobody:?}");
     }
 
     #[test]
-    fn variables_of_clients_that_others_can_write_or_their_workers_can_read_are_doubted() {
+    fn variables_of_clients_that_others_can_write_or_their_workers_can_read_are_warned_of() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
         let path = |path: &str| folder.path().join(path);
@@ -441,23 +443,26 @@ mod tests {
         };
         std::fs::create_dir(path("token")).expect("a folder");
         std::fs::write(path("token/alice.env"), "A=s3cret\n").expect("a file");
-        let doubts = |user: &str| {
+        let warnings = |user: &str| {
             let from = json!({ "files": folder.path() });
             let pool = json!({ "id": "a", "command": "sh", "assignment": "dedicated", "env_from": from, "user": user });
             let text = json!({ "pools": [pool] }).to_string();
-            doubt_files(folder.path(), &Config::from_bytes(text.as_bytes(), "a test").expect("it is valid").pools[0])
+            variable_file_warnings(
+                folder.path(),
+                &Config::from_bytes(text.as_bytes(), "a test").expect("it is valid").pools[0],
+            )
         };
         ["", "token"].iter().for_each(|at| set(at, 0o711));
         set("token/alice.env", 0o600);
-        let [reads] = &doubts("root")[..] else { panic!("{:?}", doubts("root")) };
+        let [reads] = &warnings("root")[..] else { panic!("{:?}", warnings("root")) };
         assert!(reads.contains("who are user root, can read") && reads.contains("alice.env"), "{reads}");
         for (at, mode) in [("", 0o777), ("token", 0o771), ("token/alice.env", 0o620)] {
             set(at, mode);
-            let doubts = doubts("root");
-            let written = doubts.iter().filter(|doubt| doubt.contains("others than its owner can write"));
+            let warnings = warnings("root");
+            let written = warnings.iter().filter(|warning| warning.contains("others than its owner can write"));
             let written: Vec<&String> =
-                written.filter(|doubt| doubt.ends_with(path(at).to_string_lossy().trim_end_matches('/'))).collect();
-            assert_eq!(written.len(), 1, "{at}: {doubts:?}");
+                written.filter(|warning| warning.ends_with(path(at).to_string_lossy().trim_end_matches('/'))).collect();
+            assert_eq!(written.len(), 1, "{at}: {warnings:?}");
             set(at, mode & !0o022);
         }
     }
@@ -467,7 +472,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let file = tempfile::NamedTempFile::new().expect("a file");
         let status = file.path().metadata().expect("it is there");
-        let of = |user: u32, groups: &[u32]| Identity {
+        let of = |user: u32, groups: &[u32]| UserAndGroups {
             user,
             group: 54_321,
             groups: groups.to_vec(),

@@ -12,13 +12,13 @@ use rustix::system::uname;
 use serde_json::json;
 
 use crate::bus::settings::{MAX_CONNECTIONS, Start};
-use crate::config::{Config, Pool, may_change_users};
+use crate::config::{Config, PoolConfig, may_change_users};
 use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
 use crate::shell::descriptors::Need;
-use crate::shell::listen::{MIGRATES, doubt_of_sharing};
-use crate::{cgroup, scan, visible};
+use crate::shell::listen::{MIGRATES, sharing_warning};
+use crate::{cgroup, printable, scan};
 
 /// Threads of an agent on Node.js.
 const THREADS: u64 = 12;
@@ -95,7 +95,7 @@ fn as_json(findings: &[Finding]) -> String {
             json!({ "what": what, "verdict": verdict, "text": text, "remedy": remedy })
         })
         .collect();
-    visible::json(&format!("{:#}\n", json!({ "findings": rows }))).into_owned()
+    printable::json(&format!("{:#}\n", json!({ "findings": rows }))).into_owned()
 }
 
 fn as_text(findings: &[Finding]) -> String {
@@ -180,10 +180,10 @@ fn ring(config: &Config) -> Vec<Finding> {
 /// What becomes of connections where daemons share a port and one of them ends.
 fn sharing(config: &Config, migrates: Option<&str>) -> Option<Finding> {
     let migrates = migrates.filter(|_| config.listeners.iter().any(|listener| listener.reuse_port))?;
-    Some(match doubt_of_sharing(migrates) {
-        Some(doubt) => Finding::doubtful(
+    Some(match sharing_warning(migrates) {
+        Some(warning) => Finding::doubtful(
             "reuse_port",
-            doubt,
+            warning,
             "echo net.ipv4.tcp_migrate_req=1 > /etc/sysctl.d/60-stdio-bus.conf && sysctl --system",
         ),
         None => Finding::good("reuse_port", "connections of a daemon that ends go to others at its port"),
@@ -260,7 +260,7 @@ fn processes_within(workers: u64, lowest: Option<(u64, &str)>) -> Finding {
 }
 
 fn memory(config: &Config) -> Finding {
-    match cgroup::doubt(config.limits.max_memory) {
+    match cgroup::memory_warning(config.limits.max_memory) {
         Some(text) => {
             let remedy = "lower limits.max_memory, or allow more (MemoryMax= in systemd, --memory in Docker)";
             Finding::doubtful("memory", text, remedy)
@@ -273,11 +273,11 @@ fn memory(config: &Config) -> Finding {
 /// requests. `allowed` is the limit of our control group, `meminfo` the kernel's file.
 fn memory_of_all(config: &Config, allowed: Option<u64>, meminfo: Option<&str>) -> Finding {
     let ours = config.limits.max_memory as u64 / MIB * 5 / 4;
-    let is_small = |pool: &Pool| {
+    let is_small = |pool: &PoolConfig| {
         let name = pool.program.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         ["stdio_bus", "openai-agent"].contains(&name)
     };
-    let of_one = |pool: &Pool| if is_small(pool) { SMALL_AGENT } else { AGENT };
+    let of_one = |pool: &PoolConfig| if is_small(pool) { SMALL_AGENT } else { AGENT };
     let (mut resting, mut asleep, mut of_workers) = (0, 0, 0);
     for pool in &config.pools {
         match pool.core.start {
@@ -374,7 +374,7 @@ fn try_bwrap() -> Tried {
         Ok(output) if output.status.success() => Tried::Works,
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.trim().lines().last().map(visible::text);
+            let last = said.trim().lines().last().map(printable::text);
             Tried::Failed(last.unwrap_or_else(|| output.status.to_string()))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Tried::NotInstalled,
@@ -395,7 +395,7 @@ const FORBIDDEN: [(&str, &str, &str); 3] = [
 
 /// Whether workers can be sandboxed with bubblewrap, which needs user namespaces unless it is setuid root.
 fn sandbox(config: &Config, tried: &Tried) -> Finding {
-    let is_bwrap = |pool: &Pool| pool.program.file_name().is_some_and(|name| name == BWRAP);
+    let is_bwrap = |pool: &PoolConfig| pool.program.file_name().is_some_and(|name| name == BWRAP);
     let is_needed = config.pools.iter().any(is_bwrap);
     let why = match tried {
         Tried::Works => {
@@ -443,7 +443,7 @@ fn groups(may_divide: Option<bool>) -> Finding {
 mod tests {
     use super::*;
     use crate::address::Address;
-    use crate::config::{Identity, Listener, ListenerKind};
+    use crate::config::{Listener, ListenerKind, UserAndGroups};
 
     #[test]
     fn an_old_kernel_is_reported_with_the_required_version() {
@@ -508,7 +508,7 @@ mod tests {
         };
         assert_eq!(verdicts(&config), [Verdict::Good; 3], "no pool requires it");
         config.pools[0].rights.identity =
-            Some(Identity { user: 7, group: 7, groups: Vec::new(), name: None, home: "/".into() });
+            Some(UserAndGroups { user: 7, group: 7, groups: Vec::new(), name: None, home: "/".into() });
         config.pools[0].program = "/usr/bin/bwrap".into();
         assert_eq!(verdicts(&config), [Verdict::Bad; 3]);
         assert!(sandbox(&config, &failed()).text.contains("No permissions to create new namespace"));

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::table::{Kind, LeftOut, SETTINGS, Section, Setting, Unit};
+use super::table::{LeftOut, SETTINGS, Section, Setting, Unit, ValueKind};
 use super::*;
-use crate::kinds::{KINDS, Row, listed, over_http};
+use crate::kinds::{KINDS, KindRow, listed, over_http};
 
 /// If set, the documents are written; otherwise they are compared.
 const WRITE: &str = "STDIO_BUS_WRITE_DOCS";
@@ -156,11 +156,11 @@ fn with(section: &Section, key: &str, value: Option<Value>) -> String {
 
 #[test]
 fn a_default_that_is_written_out_changes_nothing() {
-    let told = |text: &str| format!("{:?}", good(text));
+    let debug = |text: &str| format!("{:?}", good(text));
     for (section, setting) in all() {
         let LeftOut::Value(default) = setting.left_out else { continue };
         let default = serde_json::from_str(default).expect("it is JSON");
-        let [with, without] = [Some(default), None].map(|value| told(&with(section, setting.key, value)));
+        let [with, without] = [Some(default), None].map(|value| debug(&with(section, setting.key, value)));
         assert_eq!(without, with, "the default of {} of {}", setting.key, section.name);
     }
 }
@@ -169,17 +169,17 @@ fn a_default_that_is_written_out_changes_nothing() {
 fn each_number_flag_and_choice_of_the_table_reaches_the_configuration() {
     for (section, Setting { key, kind, .. }) in all() {
         let values: Vec<Value> = match kind {
-            Kind::Flag => vec![json!(false), json!(true)],
-            Kind::Choice(names) => names.iter().map(|name| json!(name)).collect(),
-            Kind::Number(_, from, to) | Kind::NumberOrObject(from, to) => {
+            ValueKind::Flag => vec![json!(false), json!(true)],
+            ValueKind::Choice(names) => names.iter().map(|name| json!(name)).collect(),
+            ValueKind::Number(_, from, to) | ValueKind::NumberOrObject(from, to) => {
                 [*from, from + 1, from + 2, *to].into_iter().map(|number| json!(number)).collect()
             }
             _ => continue,
         };
         // Some values need another setting beside them.
         let read = values.into_iter().filter_map(|value| read(&with(section, key, Some(value))).ok());
-        let told: BTreeSet<String> = read.map(|config| format!("{config:?}")).collect();
-        assert!(told.len() > 1, "{key} of {} is read, but changes nothing", section.name);
+        let configs: BTreeSet<String> = read.map(|config| format!("{config:?}")).collect();
+        assert!(configs.len() > 1, "{key} of {} is read, but changes nothing", section.name);
     }
 }
 
@@ -191,7 +191,7 @@ fn rows(section: &Section) -> String {
             LeftOut::Required => "required".to_owned(),
             LeftOut::Words(words) => (*words).to_owned(),
             LeftOut::Value(value) => match (kind, value.parse()) {
-                (Kind::Number(unit, ..), Ok(number)) => amount(*unit, number),
+                (ValueKind::Number(unit, ..), Ok(number)) => amount(*unit, number),
                 _ => format!("`{value}`"),
             },
         };
@@ -201,22 +201,22 @@ fn rows(section: &Section) -> String {
 }
 
 /// Type and range.
-fn value_of(kind: Kind) -> String {
+fn value_of(kind: ValueKind) -> String {
     let list = |of: &str| format!("array of {}", if of.is_empty() { "strings" } else { of });
     match kind {
-        Kind::Text("") => "string".to_owned(),
-        Kind::Text(words) => words.to_owned(),
-        Kind::Texts(words) => list(words),
-        Kind::Users => list("names or numbers"),
-        Kind::TextsByName => "object of strings".to_owned(),
-        Kind::ObjectsByName => "object of objects".to_owned(),
-        Kind::TextsOrByName(words) => format!("{}, or an object of such arrays by group", list(words)),
-        Kind::Numbers(low, high) => list(&format!("{low} to {high}")),
-        Kind::Objects => list("objects"),
-        Kind::Object => "object".to_owned(),
-        Kind::Choice(names) => names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", "),
-        Kind::Flag => "boolean".to_owned(),
-        Kind::Number(unit, low, high) => {
+        ValueKind::Text("") => "string".to_owned(),
+        ValueKind::Text(words) => words.to_owned(),
+        ValueKind::Texts(words) => list(words),
+        ValueKind::Users => list("names or numbers"),
+        ValueKind::TextsByName => "object of strings".to_owned(),
+        ValueKind::ObjectsByName => "object of objects".to_owned(),
+        ValueKind::TextsOrByName(words) => format!("{}, or an object of such arrays by group", list(words)),
+        ValueKind::Numbers(low, high) => list(&format!("{low} to {high}")),
+        ValueKind::Objects => list("objects"),
+        ValueKind::Object => "object".to_owned(),
+        ValueKind::Choice(names) => names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", "),
+        ValueKind::Flag => "boolean".to_owned(),
+        ValueKind::Number(unit, low, high) => {
             let counts = match unit {
                 Unit::One => "",
                 Unit::Bytes => " bytes",
@@ -226,7 +226,7 @@ fn value_of(kind: Kind) -> String {
             let (number, said) = high.split_at(high.find(' ').unwrap_or(high.len()));
             format!("{low} to {number}{counts}{said}")
         }
-        Kind::NumberOrObject(low, high) => format!("{low} to {high}, or object"),
+        ValueKind::NumberOrObject(low, high) => format!("{low} to {high}, or object"),
     }
 }
 
@@ -270,31 +270,31 @@ fn property(path: &str, setting: &Setting) -> Value {
     let says = setting.says.replace('`', "");
     let below = if path.is_empty() { setting.key.to_owned() } else { format!("{path}.{}", setting.key) };
     let mut property = match setting.kind {
-        Kind::Text(_) => json!({ "type": "string" }),
-        Kind::Texts(_) => json!({ "type": "array", "items": { "type": "string" } }),
-        Kind::Numbers(low, high) => {
+        ValueKind::Text(_) => json!({ "type": "string" }),
+        ValueKind::Texts(_) => json!({ "type": "array", "items": { "type": "string" } }),
+        ValueKind::Numbers(low, high) => {
             json!({ "type": "array", "items": { "type": "integer", "minimum": low, "maximum": high } })
         }
-        Kind::Users => json!({ "type": "array", "items": { "type": ["integer", "string"] } }),
-        Kind::Choice(names) => json!({ "enum": names }),
-        Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Number(_, low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
-        Kind::NumberOrObject(low, high) => json!({
+        ValueKind::Users => json!({ "type": "array", "items": { "type": ["integer", "string"] } }),
+        ValueKind::Choice(names) => json!({ "enum": names }),
+        ValueKind::Flag => json!({ "type": "boolean" }),
+        ValueKind::Number(_, low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
+        ValueKind::NumberOrObject(low, high) => json!({
             "anyOf": [{ "type": "integer", "minimum": low, "maximum": high }, object(&below, "How many at once.")],
         }),
-        Kind::TextsByName => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
-        Kind::ObjectsByName => json!({
+        ValueKind::TextsByName => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+        ValueKind::ObjectsByName => json!({
             "type": "object",
             "properties": { "_comment": true },
             "additionalProperties": object(&format!("{path}.groups.*"), "What they may not use."),
         }),
-        Kind::TextsOrByName(_) => {
+        ValueKind::TextsOrByName(_) => {
             let texts = json!({ "type": "array", "items": { "type": "string" }, "minItems": 1, "uniqueItems": true });
             json!({ "anyOf": [texts, { "type": "object", "additionalProperties": texts, "minProperties": 1 }] })
         }
-        Kind::Object if setting.key == "transport" => json!({ "type": "object" }),
-        Kind::Object => object(&below, &says),
-        Kind::Objects => json!({ "type": "array", "items": object(&format!("{below}[]"), &says) }),
+        ValueKind::Object if setting.key == "transport" => json!({ "type": "object" }),
+        ValueKind::Object => object(&below, &says),
+        ValueKind::Objects => json!({ "type": "array", "items": object(&format!("{below}[]"), &says) }),
     };
     property["description"] = says.into();
     if let LeftOut::Value(value) = setting.left_out {
@@ -358,7 +358,7 @@ fn by_hand(path: &str, key: &str) -> Value {
 }
 
 /// What the key of a kind of listener excludes.
-fn kind(row: &Row) -> Value {
+fn kind(row: &KindRow) -> Value {
     let mut one = json!({ "required": [row.key] });
     match &row.web {
         None if !row.needs_path => one["not"] = json!({ "required": ["mode"] }),

@@ -62,8 +62,8 @@ fn the_header_of_names_is_one_that_means_nothing_else_and_comes_from_proxies_tha
         (r#""ws":"a:1""#, r#"{"header":"X-User","trusted_proxies":[]}"#, "at least one network"),
         (r#""tcp":"a:1""#, r#"{"header":"X-User","trusted_proxies":["10.0.0.1"]}"#, "is of a listener over HTTP"),
     ] {
-        let told = refused(&with(kind, identity));
-        assert!(told.contains(why) && told.lines().count() == 1, "{told}");
+        let message = refused(&with(kind, identity));
+        assert!(message.contains(why) && message.lines().count() == 1, "{message}");
     }
 }
 
@@ -89,8 +89,8 @@ fn pools_by_group_need_a_header_of_groups_and_the_other_way_round() {
         (&format!(r#"{BOTH},"pools":{{"ops":["c"]}}"#), "there is no pool \"c\""),
         (&format!(r#"{BOTH},"pools":{{"a,b":["a"]}}"#), "cannot be the name of a group"),
     ] {
-        let told = refused(&with(listener));
-        assert!(told.contains(why) && told.lines().count() == 1, "{told}");
+        let message = refused(&with(listener));
+        assert!(message.contains(why) && message.lines().count() == 1, "{message}");
     }
     let same = BOTH.replace("X-Groups", "x-user");
     assert!(
@@ -132,30 +132,30 @@ fn rules_are_for_names_and_groups_that_clients_of_the_listener_can_have() {
         (r#""tcp":"a:1","rules":{"groups":["*"]}"#.into(), "rules.groups: must be an object"),
         (r#""tcp":"a:1","rules":{"groups":{"*":{},"*":{}}}"#.into(), "is given twice"),
     ] {
-        let told = refused(&with(&listener));
-        assert!(told.contains(why), "{told}");
+        let message = refused(&with(&listener));
+        assert!(message.contains(why), "{message}");
     }
     let groups = HEADER.replace("}", r#","groups_header":"X-Groups"}"#);
     assert_eq!(good(&with(&format!(r#"{groups},"rules":{{"groups":{{"a":{{}}}}}}"#))).listeners[0].rules.len(), 1);
 }
 
 #[test]
-fn rules_for_names_and_groups_that_no_token_has_are_doubted_where_tokens_alone_say_who_somebody_is() {
+fn rules_for_names_and_groups_that_no_token_has_are_warned_of_where_tokens_alone_say_who_somebody_is() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("tokens");
     fs::write(&file, "alice:0123456789abcdef groups=interns\n").expect("a file");
-    let doubts = |more: &str| {
+    let warnings = |more: &str| {
         let rules = r#""rules":{"names":{"alice":{},"alicf":{}},"groups":{"interns":{},"staff":{},"*":{}}}"#;
         let listener = format!(r#""ws":"a:1","tokens_file":"{}",{rules}{more}"#, file.display());
         good(&top(&format!(r#","listeners":[{{{listener}}}]"#))).rules_for_nobody()
     };
-    let told = doubts("");
+    let found = warnings("");
     assert!(
-        told.len() == 2 && told[0].contains("\"alicf\" has no token") && told[1].contains("groups=staff"),
-        "{told:?}"
+        found.len() == 2 && found[0].contains("\"alicf\" has no token") && found[1].contains("groups=staff"),
+        "{found:?}"
     );
     let more = r#","trusted_proxies":["10.0.0.1"],"identity":{"header":"X-User","groups_header":"X-Groups"}"#;
-    assert!(doubts(more).is_empty(), "a proxy may know them");
+    assert!(warnings(more).is_empty(), "a proxy may know them");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_resource_that_clients_refuse_or_do_not_reach_is_refused() {
         ["https://bus.example/mcp", "https://bus.example", "http://127.0.0.1:9000/mcp", "http://[::1]:9/mcp"]
     {
         let web = good(&with(NAMED, resource, SERVER)).listeners.remove(0).web.expect("it is served over HTTP");
-        assert!(web.access.oauth.expect("it is told").document().contains(&format!("{resource:?}")));
+        assert!(web.access.oauth.expect("it is configured").document().contains(&format!("{resource:?}")));
     }
     let issuer = r#"["https://tenant.auth0.example/","https://b.example/application/o/x/"]"#;
     assert!(
@@ -195,8 +195,8 @@ fn a_resource_that_clients_refuse_or_do_not_reach_is_refused() {
         (&NAMED.replace("http\":\"0", "ws\":\"0"), "https://a", SERVER, "is of clients that send requests over HTTP"),
         (tokens, "https://bus.example/mcp", SERVER, r#"has the host "bus.example""#),
     ] {
-        let told = refused(&with(keys, resource, servers));
-        assert!(told.contains(why), "{resource} {servers}: {told}");
+        let message = refused(&with(keys, resource, servers));
+        assert!(message.contains(why), "{resource} {servers}: {message}");
     }
 }
 
@@ -236,19 +236,22 @@ fn a_listener_for_mcp_has_its_terms() {
     assert_eq!((full.web.as_ref(), full.address()), (Some(&web), "http://[::1]:9000/a/b".to_owned()));
     let unix = listener(r#""http":"unix:/run/bus.sock","mode":"0660","peer_uids":[0]"#);
     assert_eq!((unix.address(), unix.is_mcp()), ("http+unix:/run/bus.sock:/mcp".to_owned(), true));
-    let told = |members: &str| good(&with_door(DEDICATED, SHARED, members)).settings().listeners[0].mcp;
-    assert_eq!((told(r#""http":"a:1""#), told(r#""ws":"a:1""#), told(r#""tcp":"a:1""#)), (true, false, false));
+    let is_mcp = |members: &str| good(&with_door(DEDICATED, SHARED, members)).settings().listeners[0].mcp;
+    assert_eq!((is_mcp(r#""http":"a:1""#), is_mcp(r#""ws":"a:1""#), is_mcp(r#""tcp":"a:1""#)), (true, false, false));
 }
 
 #[test]
 fn a_pool_offered_to_mcp_clients_needs_an_explicit_assignment() {
     let http = r#""http":"a:1""#;
     let refused = |a: &str, b: &str, listener: &str| refused(&with_door(a, b, listener));
-    let told = refused("", DEDICATED, http);
+    let message = refused("", DEDICATED, http);
     let begin = "listeners[0].http: the pool \"a\" does not say how sessions share its processes (write \"assignment\" in \
                  pools[0] of the file: \"dedicated\" gives each session a process of its own";
-    assert!(told.contains(begin) && told.contains("loses sampling, elicitation and resource updates"), "{told}");
-    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(
+        message.contains(begin) && message.contains("loses sampling, elicitation and resource updates"),
+        "{message}"
+    );
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert_eq!(refused("", "", http).lines().count(), 2);
     let named = refused("", "", r#""http":"a:1","pool":"b""#);
     assert!(named.contains("the pool \"b\" does not say") && named.lines().count() == 1, "{named}");
@@ -281,10 +284,10 @@ fn a_pool_offered_to_mcp_clients_has_an_id_that_is_valid_in_a_url() {
     let with =
         |id: &str, listener: &str| with_door(DEDICATED, DEDICATED, listener).replacen("\"a\"", &format!("{id:?}"), 1);
     for id in ["a b", "a/b", "a%62", "é", "a?b", "..", "."] {
-        let told = refused(&with(id, r#""http":"a:1""#));
+        let message = refused(&with(id, r#""http":"a:1""#));
         let begin =
             format!("listeners[0].http: the pool {id:?} cannot be named in a URL as it stands (give it an id of");
-        assert!(told.contains(&begin) && told.lines().count() == 1, "{told}");
+        assert!(message.contains(&begin) && message.lines().count() == 1, "{message}");
         assert_eq!(good(&with(id, r#""http":"a:1","pool":"b""#)).pools[0].core.id, id, "it is not offered");
         assert_eq!(good(&with(id, r#""ws":"a:1""#)).pools[0].core.id, id);
     }
@@ -539,10 +542,10 @@ fn a_listener_without_a_preferred_pool_is_reported() {
         config.settings().listeners.iter().map(|one| one.pool).collect::<Vec<_>>(),
         [None, Some(PoolId::at(0)), None]
     );
-    let [told] = &config.mixed_listeners()[..] else { panic!("one listener mixes") };
+    let [message] = &config.mixed_listeners()[..] else { panic!("one listener mixes") };
     assert!(
-        told.starts_with("tcp://[::1]:1: a message that names no pool") && told.contains("listeners[].pool"),
-        "{told}"
+        message.starts_with("tcp://[::1]:1: a message that names no pool") && message.contains("listeners[].pool"),
+        "{message}"
     );
     assert_eq!(good(&format!("{{{two}}}")).mixed_listeners().len(), 1, "the one of the command line would");
     let shared = with_door(SHARED, SHARED, r#""http":"[::1]:1""#);
@@ -570,11 +573,11 @@ fn daemons_that_share_a_port_are_lame_ducks_for_a_second_unless_the_file_says_ot
 fn a_unix_socket_cannot_be_shared() {
     let refused = |listener: &str| refused(&top(&format!(r#","listeners":[{listener}]"#)));
     for kind in [r#""unix":"/run/a""#, r#""ws":"unix:/run/a""#, r#""unix":"@a""#] {
-        let told = refused(&format!(r#"{{{kind},"reuse_port":true}}"#));
-        assert!(told.contains("listeners[0].reuse_port: is for TCP ports"), "{told}");
+        let message = refused(&format!(r#"{{{kind},"reuse_port":true}}"#));
+        assert!(message.contains("listeners[0].reuse_port: is for TCP ports"), "{message}");
     }
-    let told = refused(r#"{"tcp":"a:1","reuse_port":1}"#);
-    assert!(told.contains("listeners[0].reuse_port"), "{told}");
+    let message = refused(r#"{"tcp":"a:1","reuse_port":1}"#);
+    assert!(message.contains("listeners[0].reuse_port"), "{message}");
 }
 
 #[test]

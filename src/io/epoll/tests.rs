@@ -147,8 +147,8 @@ fn a_half_close_is_reported_once() {
     // It has data first, which is not read for now.
     rustix::io::write(&theirs, b"a").expect("there is room");
     theirs.shutdown(std::net::Shutdown::Write).expect("a socket");
-    let [(1, events)] = turn(&mut epoll)[..] else { panic!("it is told") };
-    assert!(crate::io::tells_half_closed(events), "{events:#x}");
+    let [(1, events)] = turn(&mut epoll)[..] else { panic!("one event comes") };
+    assert!(crate::io::is_half_closed(events), "{events:#x}");
     submit(&mut epoll, watch(true), 2);
     assert_eq!((turn(&mut epoll), turn(&mut epoll)), (vec![], vec![]));
     drop(theirs);
@@ -163,7 +163,7 @@ fn an_event_without_a_waiter_does_not_wake_the_loop_for_ever() {
     submit(&mut epoll, receive(&ours), 1);
     rustix::io::write(&theirs, b"a").expect("there is room");
     assert_eq!(turn(&mut epoll), [(1, 1)]);
-    // More data arrives unread, and then the peer goes.
+    // More data arrives unread, and then the peer closes.
     rustix::io::write(&theirs, b"b").expect("there is room");
     assert_eq!(turn(&mut epoll), []);
     assert_eq!(epoll.waiting[ours.as_raw_fd() as usize].registered, None);

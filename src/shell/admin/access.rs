@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::getsockname;
 use rustix::process::geteuid;
 
-use super::request::Request;
+use super::request::AdminRequest;
 use super::response::Response;
 use crate::access::{Secret, names_this_machine};
 use crate::bus::port::{Place, Source};
@@ -41,7 +41,7 @@ impl Origin {
 }
 
 /// Refuses a request that must not be answered at all.
-pub(super) fn may_ask(origin: Origin, request: &Request) -> Result<(), Response> {
+pub(super) fn may_ask(origin: Origin, request: &AdminRequest) -> Result<(), Response> {
     // A page may have pointed its own name at a loopback address (DNS rebinding).
     if origin == Origin::Loopback
         && let Some(host) = &request.host
@@ -57,7 +57,7 @@ pub(super) fn may_ask(origin: Origin, request: &Request) -> Result<(), Response>
 pub(super) struct MayAct(());
 
 /// Permission for a request to act, or the refusal.
-pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Secret>) -> Result<MayAct, Response> {
+pub(super) fn may_act(origin: Origin, request: &AdminRequest, token: Option<&Secret>) -> Result<MayAct, Response> {
     if let Some(page) = &request.origin {
         let host = page.split_once("://").map(|(_, host)| host);
         // Its own name leads it through a tunnel to the socket, too, once it has pointed it at this machine.
@@ -90,7 +90,7 @@ mod tests {
     use super::super::request::tests::read;
     use super::*;
 
-    fn request(fields: &str) -> Request {
+    fn request(fields: &str) -> AdminRequest {
         read(&format!("POST /drain HTTP/1.1\r\n{fields}\r\n\r\n")).expect("it is a request")
     }
 

@@ -6,11 +6,11 @@ use std::path::Path;
 use tracing::Level;
 
 use super::access::Origin;
-use super::request::Request;
-use super::response::{Body, Response};
+use super::request::AdminRequest;
+use super::response::{AdminBody, Response};
 use crate::bus::port::Place;
-use crate::shell::entry::Entry;
 use crate::shell::log;
+use crate::shell::log_line::Entry;
 use crate::small_file;
 
 /// The users of this machine (passwd(5)). Those of a directory service are not looked up, since that may take its time:
@@ -24,12 +24,12 @@ pub(super) struct Who {
 }
 
 /// Writes the line of an action that was answered like this.
-pub(super) fn note(who: &Who, request: &Request, answer: &Response) {
+pub(super) fn note(who: &Who, request: &AdminRequest, answer: &Response) {
     let is_done = (200..300).contains(&answer.status.code());
     let mut entry = Entry::new(log::look(), if is_done { Level::INFO } else { Level::WARN });
     let said = match &answer.body {
-        Body::Whole(text) => String::from_utf8_lossy(text).trim_end().to_owned(),
-        Body::Pieces(_) => String::new(),
+        AdminBody::Whole(text) => String::from_utf8_lossy(text).trim_end().to_owned(),
+        AdminBody::Pieces(_) => String::new(),
     };
     let what = if is_done { "an operator" } else { "an operator is refused" };
     entry.message(format_args!("{what}: {said}")).word("reason", "operator");
@@ -40,7 +40,7 @@ pub(super) fn note(who: &Who, request: &Request, answer: &Response) {
     log::note(&entry.line());
 }
 
-fn add_who(entry: &mut Entry, who: &Who, request: &Request, is_done: bool) {
+fn add_who(entry: &mut Entry, who: &Who, request: &AdminRequest, is_done: bool) {
     match who.place {
         Place::Process { pid, user } => {
             if pid != 0 {

@@ -68,18 +68,22 @@ pub(super) fn add_members(view: &View<'_>, over: Over, at: usize, object: &mut V
 }
 
 /// A table of the core with a fixed capacity.
-pub(super) struct Table {
+pub(super) struct MetricsTable {
     /// Its name in JSON and in text.
     pub member: &'static str,
     pub name: &'static str,
     pub level: fn(&Levels) -> FillLevel,
 }
 
-pub(super) const TABLES: [Table; 4] = [
-    Table { member: "clients", name: "client connections", level: |levels| levels.clients },
-    Table { member: "sessions", name: "sessions", level: |levels| levels.sessions },
-    Table { member: "requests", name: "pending requests of clients", level: |levels| levels.requests },
-    Table { member: "worker_requests", name: "pending requests of workers", level: |levels| levels.worker_requests },
+pub(super) const TABLES: [MetricsTable; 4] = [
+    MetricsTable { member: "clients", name: "client connections", level: |levels| levels.clients },
+    MetricsTable { member: "sessions", name: "sessions", level: |levels| levels.sessions },
+    MetricsTable { member: "requests", name: "pending requests of clients", level: |levels| levels.requests },
+    MetricsTable {
+        member: "worker_requests",
+        name: "pending requests of workers",
+        level: |levels| levels.worker_requests,
+    },
 ];
 
 fn free(level: FillLevel) -> usize {

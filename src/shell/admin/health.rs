@@ -3,14 +3,14 @@
 //! balancer ends the connections of a daemon that is down, `unready=404` says 404 for both: then only a daemon that
 //! answers nothing is down. `doubtful=404` says it only where all workers are doubtful, since they may be at a long work.
 
-use super::request::Request;
+use super::request::AdminRequest;
 use super::response::Response;
 use super::view::View;
 use crate::bus::readiness::Readiness;
 use crate::http1::Status;
 
 /// `/readyz`, optionally for a pool or a listener.
-pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
+pub(super) fn ready(view: &View<'_>, request: &AdminRequest) -> Response {
     let readiness = match asked(view, request) {
         Ok(readiness) => readiness,
         Err(why) => return Response::text(Status::BadRequest, &why),
@@ -38,12 +38,12 @@ const UNREADY: &str = "unready";
 const DOUBTFUL: &str = "doubtful";
 
 /// 503, or 404 where the question has one of these parameters.
-fn replaced(request: &Request, by: &[&str]) -> Status {
+fn replaced(request: &AdminRequest, by: &[&str]) -> Status {
     if by.iter().any(|name| request.parameter(name).is_some()) { Status::NotFound } else { Status::Unavailable }
 }
 
 /// The readiness that is asked for, or what is wrong with the question.
-fn asked(view: &View<'_>, request: &Request) -> Result<Readiness, String> {
+fn asked(view: &View<'_>, request: &AdminRequest) -> Result<Readiness, String> {
     if let Some((name, _)) =
         request.query.iter().find(|(name, _)| !["pool", "listener", UNREADY, DOUBTFUL].contains(&&**name))
     {

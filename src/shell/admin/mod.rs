@@ -5,8 +5,8 @@
 //! never block the loop: a request is limited in size and time, an answer is produced in pieces, one per turn of the
 //! loop, and dropped when its reader leaves.
 //!
-//! Reading order: `serve.rs` handles requests, `request.rs` and `response.rs`
-//! are requests and answers, `access.rs` decides about access, `route.rs` maps paths, `audit.rs` notes who has acted. Answers are made from a view
+//! Reading order: `serve.rs` handles requests, `request.rs` and `response.rs` are requests and answers, `access.rs`
+//! decides about access, `route.rs` maps paths, `audit.rs` notes who has acted. Answers are made from a view
 //! (`view.rs`): `health.rs`, `metrics.rs` and `status.rs` with `tables.rs`, whose figures are declared in `figures.rs`,
 //! and the status page, `page.html`.
 
@@ -15,10 +15,10 @@ mod audit;
 mod figures;
 mod health;
 mod history;
+mod listener_names;
 mod metrics;
 mod page;
-mod place;
-pub(super) mod recent;
+pub(super) mod recent_reports;
 mod request;
 mod response;
 mod route;
@@ -27,7 +27,7 @@ pub(super) mod serve;
 mod status;
 pub(crate) mod tables;
 mod view;
-pub(super) mod wall;
+pub(super) mod wall_clock;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -42,15 +42,15 @@ use crate::config::Config;
 use crate::small_file;
 use audit::Who;
 use history::History;
-use place::Place;
-use request::Request;
+use listener_names::ListenerNames;
+use request::AdminRequest;
 use response::Rest;
 
 /// The state of an operator's connection.
 struct Operator {
     who: Who,
     /// The request whose body is incomplete.
-    request: Option<Request>,
+    request: Option<AdminRequest>,
     rest: Option<Rest>,
     /// When it was accepted, or its last answer began.
     since: Moment,
@@ -68,7 +68,7 @@ pub(super) struct Admin {
     operators: HashMap<usize, Operator>,
     /// Connections whose answers have pieces left to produce.
     pub busy: VecDeque<usize>,
-    places: Vec<Place>,
+    places: Vec<ListenerNames>,
     /// The indexes of the listeners in the order of the configuration.
     order: Vec<usize>,
     closed: bool,
@@ -93,7 +93,11 @@ impl Admin {
         let place = |(at, listener): (usize, &crate::config::Listener)| {
             let ours = acceptors.clone().filter(|acceptor| acceptor.listener() == Some(ListenerId::at(at)));
             let path = listener.web.as_ref().map(|web| web.path.clone());
-            Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
+            ListenerNames {
+                asked: listener.address(),
+                bound: ours.map(|acceptor| acceptor.address.clone()).collect(),
+                path,
+            }
         };
         let admin = config.admin.as_ref();
         self.is_on = acceptors.clone().any(|acceptor| acceptor.for_admin);

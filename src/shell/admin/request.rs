@@ -14,7 +14,7 @@ pub(super) const LIMITS: Limits = Limits {
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct AdminRequest {
     pub method: Method,
     /// The path verbatim, without the query.
     pub path: String,
@@ -30,7 +30,7 @@ pub(super) struct Request {
     pub has_body: bool,
 }
 
-impl Request {
+impl AdminRequest {
     /// Reads a request's head.
     ///
     /// # Errors
@@ -95,12 +95,12 @@ pub(super) mod tests {
     use crate::http1::HeadReader;
 
     /// Parses the head at the front of a text.
-    pub(in crate::shell::admin) fn read(text: &str) -> Result<Request, Error> {
+    pub(in crate::shell::admin) fn read(text: &str) -> Result<AdminRequest, Error> {
         let head = HeadReader::default().read(text.as_bytes())?;
-        Request::of(&head.unwrap_or_else(|| panic!("{text:?} has no end")))
+        AdminRequest::of(&head.unwrap_or_else(|| panic!("{text:?} has no end")))
     }
 
-    fn whole(text: &str) -> Request {
+    fn whole(text: &str) -> AdminRequest {
         read(text).unwrap_or_else(|error| panic!("{text:?}: {error:?}"))
     }
 

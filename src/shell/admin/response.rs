@@ -1,7 +1,7 @@
 //! Answers: a head, and a body that is complete or produced in pieces, so that a large table never blocks the loop.
 
 use super::view::View;
-use super::wall::WallClock;
+use super::wall_clock::WallClock;
 use crate::http1::{Framing, Head, Status, chunk};
 
 /// Plain text.
@@ -15,7 +15,7 @@ pub(super) trait Pieces {
 }
 
 /// A response's body.
-pub(super) enum Body {
+pub(super) enum AdminBody {
     Whole(Vec<u8>),
     Pieces(Box<dyn Pieces>),
 }
@@ -43,7 +43,7 @@ impl Rest {
 pub(super) struct Response {
     pub status: Status,
     pub kind: &'static str,
-    pub body: Body,
+    pub body: AdminBody,
     /// Header fields in addition to the common ones.
     pub fields: Vec<(&'static str, String)>,
 }
@@ -52,17 +52,17 @@ impl Response {
     /// A line of text, to which its newline is added here.
     pub(super) fn text(status: Status, line: &str) -> Self {
         let body = format!("{line}\n").into_bytes();
-        Self { status, kind: TEXT, body: Body::Whole(body), fields: Vec::new() }
+        Self { status, kind: TEXT, body: AdminBody::Whole(body), fields: Vec::new() }
     }
 
     /// A complete body.
     pub(super) fn whole(kind: &'static str, body: Vec<u8>) -> Self {
-        Self { status: Status::Ok, kind, body: Body::Whole(body), fields: Vec::new() }
+        Self { status: Status::Ok, kind, body: AdminBody::Whole(body), fields: Vec::new() }
     }
 
     /// A body in pieces.
     pub(super) fn pieces(kind: &'static str, pieces: impl Pieces + 'static) -> Self {
-        Self { status: Status::Ok, kind, body: Body::Pieces(Box::new(pieces)), fields: Vec::new() }
+        Self { status: Status::Ok, kind, body: AdminBody::Pieces(Box::new(pieces)), fields: Vec::new() }
     }
 
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
@@ -73,9 +73,9 @@ impl Response {
     /// The framing of the body: HTTP/1.0, which is old, has no chunked coding.
     pub(super) fn framing(&self, is_old: bool) -> Framing {
         match &self.body {
-            Body::Whole(body) => Framing::Length(body.len() as u64),
-            Body::Pieces(_) if is_old => Framing::UntilEnd,
-            Body::Pieces(_) => Framing::Chunked,
+            AdminBody::Whole(body) => Framing::Length(body.len() as u64),
+            AdminBody::Pieces(_) if is_old => Framing::UntilEnd,
+            AdminBody::Pieces(_) => Framing::Chunked,
         }
     }
 

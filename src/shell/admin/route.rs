@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::access::{MayAct, Origin, may_act, may_ask};
 use super::health::{listener_called, no_listener};
+use super::listener_names::ListenerNames;
 use super::metrics::{self, Metrics};
-use super::place::Place;
-use super::request::Request;
+use super::request::AdminRequest;
 use super::response::{JSON, Response};
 use super::tables::{self, Object, Table};
 use super::view::View;
@@ -28,7 +28,7 @@ pub(super) enum Act {
     #[default]
     Nothing,
     /// An input to the core.
-    Tell(Input),
+    Dispatch(Input),
     /// Reload the configuration.
     Reload {
         is_dry_run: bool,
@@ -36,8 +36,8 @@ pub(super) enum Act {
     SetLogLevel(&'static (&'static str, LogLevel)),
 }
 
-type Reads = fn(&View<'_>, &Request) -> Response;
-type Acts = fn(&View<'_>, &Request, MayAct) -> Result<Done, Response>;
+type Reads = fn(&View<'_>, &AdminRequest) -> Response;
+type Acts = fn(&View<'_>, &AdminRequest, MayAct) -> Result<Done, Response>;
 /// The parameters of an action.
 type Parameters = &'static [&'static str];
 
@@ -83,14 +83,14 @@ fn route_of(path: &str) -> Option<Route> {
 }
 
 /// Whether a request is for an action, which has its line in the audit trail.
-pub(super) fn is_action(request: &Request) -> bool {
+pub(super) fn is_action(request: &AdminRequest) -> bool {
     request.method == Method::Post && matches!(route_of(&request.path), Some(Route::Act(..)))
 }
 
 /// Routes a request: the answer, and the action; or its refusal.
 pub(super) fn route(
     view: &View<'_>,
-    request: &Request,
+    request: &AdminRequest,
     origin: Origin,
     token: Option<&Secret>,
 ) -> Result<(Response, Act), Response> {
@@ -104,7 +104,7 @@ pub(super) fn route(
 }
 
 /// What a request is granted by its path, method and origin; or its refusal.
-fn grant(request: &Request, origin: Origin, token: Option<&Secret>) -> Result<Grant, Response> {
+fn grant(request: &AdminRequest, origin: Origin, token: Option<&Secret>) -> Result<Grant, Response> {
     may_ask(origin, request)?;
     let route = route_of(&request.path);
     let allowed = if matches!(route, Some(Route::Act(..))) { ACT } else { READ };
@@ -130,7 +130,7 @@ fn grant(request: &Request, origin: Origin, token: Option<&Secret>) -> Result<Gr
 
 /// Refuses an action with a parameter that it does not have, or has twice, or with a body: it would do something else
 /// than was meant.
-fn understands(request: &Request, parameters: Parameters) -> Result<(), Response> {
+fn understands(request: &AdminRequest, parameters: Parameters) -> Result<(), Response> {
     let refuse = |why: String| Err(Response::text(Status::BadRequest, &why));
     let known = || match parameters {
         [] => format!("{} has no parameters", request.path),
@@ -151,7 +151,7 @@ fn understands(request: &Request, parameters: Parameters) -> Result<(), Response
 }
 
 /// Whether a parameter that says yes or no says yes; one that is not there says no.
-fn is_set(request: &Request, name: &str) -> Result<bool, Response> {
+fn is_set(request: &AdminRequest, name: &str) -> Result<bool, Response> {
     match request.parameter(name) {
         None | Some("0" | "false") => Ok(false),
         Some("" | "1" | "true") => Ok(true),
@@ -165,7 +165,7 @@ fn table(path: &str) -> Option<&'static Table> {
     tables::named(path.strip_prefix('/')?.strip_suffix(".json")?)
 }
 
-fn show_table(_: &View<'_>, request: &Request) -> Response {
+fn show_table(_: &View<'_>, request: &AdminRequest) -> Response {
     match table(&request.path) {
         Some(table) => Response::pieces(JSON, Object::of(table)),
         None => not_found("there is no such table"),
@@ -189,31 +189,31 @@ fn reloaded(view: &View<'_>) -> Vec<u8> {
     format!("{outcome}\n").into_bytes()
 }
 
-fn reload(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+fn reload(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     let is_dry_run = is_set(request, "dry_run")?;
     // The requested reload gets the next number.
     let number = view.reloads.last.number + 1;
     Ok((Act::Reload { is_dry_run }, format!("reload {number} has begun; /reload.json says what comes of it")))
 }
 
-fn drain(view: &View<'_>, _: &Request, _: MayAct) -> Result<Done, Response> {
+fn drain(view: &View<'_>, _: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     // A second shutdown request would end everything at once.
     if view.bus.view().readiness() == Readiness::Draining {
         return Err(Response::text(Status::Ok, "the daemon drains already"));
     }
-    Ok((Act::Tell(Input::Drain), "the daemon drains".to_owned()))
+    Ok((Act::Dispatch(Input::Drain), "the daemon drains".to_owned()))
 }
 
-fn required<'r>(request: &'r Request, name: &str) -> Result<&'r str, Response> {
+fn required<'r>(request: &'r AdminRequest, name: &str) -> Result<&'r str, Response> {
     let missing = || Response::text(Status::BadRequest, &format!("{name} is missing: POST {}?{name}=…", request.path));
     request.parameter(name).filter(|value| !value.is_empty()).ok_or_else(missing)
 }
 
-fn kill_client(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+fn kill_client(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     let number = required(request, "client")?;
     let client = number.parse().ok().and_then(|number| view.bus.view().client_numbered(number));
     let unknown = || not_found(&format!("there is no client {number:?}; see show clients"));
-    Ok((Act::Tell(Input::CloseClient(client.ok_or_else(unknown)?)), format!("client {number} is closed")))
+    Ok((Act::Dispatch(Input::CloseClient(client.ok_or_else(unknown)?)), format!("client {number} is closed")))
 }
 
 /// Refuses once the daemon that shuts down takes no new requests: what operators do about workers, pools and listeners
@@ -224,7 +224,7 @@ fn is_served(view: &View<'_>) -> Result<(), Response> {
 }
 
 /// The worker that is meant.
-fn worker_meant<'r>(view: &View<'_>, request: &'r Request) -> Result<(&'r str, WorkerKey), Response> {
+fn worker_meant<'r>(view: &View<'_>, request: &'r AdminRequest) -> Result<(&'r str, WorkerKey), Response> {
     let name = required(request, "worker")?;
     let found = name.rsplit_once('/').and_then(|(id, number)| {
         let pool = view.workers.pools.iter().position(|pool| pool.core.id == id)?;
@@ -239,14 +239,14 @@ fn pool_meant(view: &View<'_>, id: &str) -> Result<PoolId, Response> {
     found.map(PoolId::at).ok_or_else(|| not_found(&format!("there is no pool {id:?}; see show pools")))
 }
 
-fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+fn restart_worker(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     let (name, worker) = worker_meant(view, request)?;
     let at_once = is_set(request, "now")?;
-    let how = if at_once { "told to stop" } else { "replaced: first another one runs, then it ends with its work" };
+    let how = if at_once { "asked to stop" } else { "replaced: first another one runs, then it ends with its work" };
     if !at_once {
         is_served(view)?;
     }
-    Ok((Act::Tell(Input::RestartWorker { worker, at_once }), format!("worker {name} is {how}")))
+    Ok((Act::Dispatch(Input::RestartWorker { worker, at_once }), format!("worker {name} is {how}")))
 }
 
 /// Maximum number of workers named in a refusal.
@@ -265,7 +265,7 @@ fn no_worker(view: &View<'_>, name: &str) -> String {
     format!("there is no worker {name:?}, {there}")
 }
 
-fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+fn restart_pool(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     let id = required(request, "pool")?;
     let pool = pool_meant(view, id)?;
     is_served(view)?;
@@ -273,10 +273,10 @@ fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, R
         true => format!("pool {id} is asleep: its next line starts workers"),
         false => format!("the workers of pool {id} are replaced in turn, and those that are missing started"),
     };
-    Ok((Act::Tell(Input::RestartPool(pool)), done))
+    Ok((Act::Dispatch(Input::RestartPool(pool)), done))
 }
 
-fn take_out_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+fn take_out_worker(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     let (name, worker) = worker_meant(view, request)?;
     is_served(view)?;
     if !view.bus.view().may_take_out(worker) {
@@ -288,7 +288,7 @@ fn take_out_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done
         "worker {name} is taken out: it ends with its work, and no other one takes its place until pool {id} is resumed \
          or restarted"
     );
-    Ok((Act::Tell(Input::TakeOutWorker(worker)), done))
+    Ok((Act::Dispatch(Input::TakeOutWorker(worker)), done))
 }
 
 /// What is paused or resumed.
@@ -297,7 +297,7 @@ enum Meant<'r> {
     Listener(ListenerId, String),
 }
 
-fn meant<'r>(view: &View<'_>, request: &'r Request) -> Result<Meant<'r>, Response> {
+fn meant<'r>(view: &View<'_>, request: &'r AdminRequest) -> Result<Meant<'r>, Response> {
     match (request.parameter("pool"), request.parameter("listener")) {
         (Some(id), None) => Ok(Meant::Pool(pool_meant(view, id)?, id)),
         (None, Some(name)) => {
@@ -305,7 +305,7 @@ fn meant<'r>(view: &View<'_>, request: &'r Request) -> Result<Meant<'r>, Respons
             let found = listener_called(view, name).filter(is_there);
             let at = found.ok_or_else(|| not_found(&no_listener(view, name)))?;
             let number = view.order.iter().position(|other| *other == at).unwrap_or(at);
-            let called = view.places.get(at).map_or(name, Place::label);
+            let called = view.places.get(at).map_or(name, ListenerNames::label);
             Ok(Meant::Listener(ListenerId::at(at), format!("listener {number} ({called})")))
         }
         _ => {
@@ -316,15 +316,15 @@ fn meant<'r>(view: &View<'_>, request: &'r Request) -> Result<Meant<'r>, Respons
     }
 }
 
-fn pause(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+fn pause(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     set_paused(view, request, true)
 }
 
-fn resume(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+fn resume(view: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     set_paused(view, request, false)
 }
 
-fn set_paused(view: &View<'_>, request: &Request, is_paused: bool) -> Result<Done, Response> {
+fn set_paused(view: &View<'_>, request: &AdminRequest, is_paused: bool) -> Result<Done, Response> {
     let meant = meant(view, request)?;
     is_served(view)?;
     let (input, done) = match meant {
@@ -344,10 +344,10 @@ fn set_paused(view: &View<'_>, request: &Request, is_paused: bool) -> Result<Don
             (Input::PauseListener { listener, is_paused }, done)
         }
     };
-    Ok((Act::Tell(input), done))
+    Ok((Act::Dispatch(input), done))
 }
 
-fn set_log_level(_: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
+fn set_log_level(_: &View<'_>, request: &AdminRequest, _: MayAct) -> Result<Done, Response> {
     let name = required(request, "level")?;
     let unknown = || format!("{name:?} is no level; write debug, info, warn or error");
     let level = LEVELS.iter().find(|(known, _)| *known == name);
@@ -359,7 +359,7 @@ fn set_log_level(_: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Res
 #[cfg(test)]
 mod tests {
     use super::super::request::tests::read;
-    use super::super::response::Body;
+    use super::super::response::AdminBody;
     use super::*;
 
     /// The operators' commands. A command missing here fails the test below.
@@ -453,7 +453,7 @@ mod tests {
             let request = read(&format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"));
             let granted = grant(&request.expect("it is a request"), Origin::Trusted, None);
             granted.err().map(|refused| {
-                let Body::Whole(said) = refused.body else { panic!("a refusal is a line") };
+                let AdminBody::Whole(said) = refused.body else { panic!("a refusal is a line") };
                 (refused.status.code(), String::from_utf8(said).expect("text"))
             })
         };

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::access::Origin;
 use super::audit::{self, Who};
 use super::history::{EVERY, History};
-use super::request::{LIMITS, Request};
-use super::response::{Body, Response, Rest};
+use super::request::{AdminRequest, LIMITS};
+use super::response::{AdminBody, Response, Rest};
 use super::route::{Act, is_action, route};
 use super::view::View;
 use super::{Admin, Operator};
@@ -17,8 +17,8 @@ use crate::bus::port::Moment;
 use crate::http1::{self, Framing, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
+use crate::shell::connection_counts::{MOST_OPERATORS, Purpose};
 use crate::shell::connections::AsHttp;
-use crate::shell::crowd::{MOST_OPERATORS, Purpose};
 use crate::shell::http::exchange::{Accepted, Exchange, State};
 use crate::shell::http::service::Service;
 use crate::shell::log;
@@ -43,7 +43,7 @@ impl Service for OperatorRequests {
         head: &http1::Request<'_>,
         _begun: &[u8],
     ) -> Result<(), Fault> {
-        let request = Request::of(head).map_err(|error| Fault::new(error.status, error.why))?;
+        let request = AdminRequest::of(head).map_err(|error| Fault::new(error.status, error.why))?;
         shell.admin.operator(slot).request = Some(request);
         Ok(())
     }
@@ -85,12 +85,12 @@ impl<I: Io> Shell<I> {
         self.begin_admin_answer(now, slot, response);
     }
 
-    fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Result<Response, Response> {
+    fn answer_admin(&mut self, now: Moment, slot: usize, request: &AdminRequest) -> Result<Response, Response> {
         let origin = self.admin.operator(slot).who.origin;
         let (response, act) = route(&self.view(now), request, origin, self.admin.token.as_ref())?;
         match act {
             Act::Nothing => {}
-            Act::Tell(input) => self.reactor.tell(now, input),
+            Act::Dispatch(input) => self.reactor.dispatch(now, input),
             Act::SetLogLevel((_, level)) => log::set_level(*level),
             Act::Reload { is_dry_run } => {
                 self.begin_reload(is_dry_run).map_err(|why| Response::text(Status::Conflict, &why))?;
@@ -136,8 +136,8 @@ impl<I: Io> Shell<I> {
         out.extend_from_slice(response.head(framing, stays).as_bytes());
         match response.body {
             _ if connection.incoming.is_head => {}
-            Body::Whole(body) => out.extend_from_slice(&body),
-            Body::Pieces(pieces) => operator.rest = Some(Rest { pieces, framing, stays }),
+            AdminBody::Whole(body) => out.extend_from_slice(&body),
+            AdminBody::Pieces(pieces) => operator.rest = Some(Rest { pieces, framing, stays }),
         }
         operator.since = now;
         // The last piece decides whether the connection ends.
@@ -192,19 +192,19 @@ impl<I: Io> Shell<I> {
         let is_slow =
             |slot: usize, _: &Exchange| operators.get(&slot).is_some_and(|operator| now.since(operator.since) >= SLOW);
         let is_operators = |_: usize, it: &Exchange| it.is_operators();
-        let (goes, _) = connections.first_to_go_or_slow(now, MOST_OPERATORS, None, is_operators, is_slow);
-        let is_crowded = goes.is_none_or(|slot| connections[AsHttp(slot)].state == State::Answering);
-        if is_crowded && self.admin.throttle.may_tell(now) {
+        let (victim, _) = connections.eviction_victim_or_slow(now, MOST_OPERATORS, None, is_operators, is_slow);
+        let is_crowded = victim.is_none_or(|slot| connections[AsHttp(slot)].state == State::Answering);
+        if is_crowded && self.admin.throttle.may_report(now) {
             tracing::warn!(
                 reason = "accept_paused",
                 "all {MOST_OPERATORS} connections of the admin listener are in use by clients that do not take their \
-                 answers; one of the source with most of them goes"
+                 answers; one of the source with most of them is closed"
             );
         }
-        if let Some(slot) = goes {
-            self.reactor.leave_http(now, slot);
+        if let Some(slot) = victim {
+            self.reactor.close_http(now, slot);
         }
-        goes.is_some()
+        victim.is_some()
     }
 
     /// Takes a sample for the chart, and lets the core begin an interval of the usage.
@@ -232,7 +232,7 @@ impl<I: Io> Shell<I> {
                 self.reactor.close_acceptor(index);
             }
         }
-        self.leave_all(self.reactor.clock.now(), Exchange::is_operators);
+        self.close_all_http(self.reactor.clock.now(), Exchange::is_operators);
     }
 }
 

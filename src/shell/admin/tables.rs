@@ -15,8 +15,8 @@ use crate::bus::port::PoolId;
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
 use crate::bus::usage::{UsageKind, Who};
+use crate::printable;
 use crate::shell::log::level_of;
-use crate::visible;
 
 /// Rows of a piece.
 const ROWS: usize = 96;
@@ -310,7 +310,7 @@ impl Object {
             let slot = self.order.as_ref().map_or(self.slot, |order| order[self.slot]);
             if let Some(row) = table.row(view, slot).filter(|_| shows(view, slot)) {
                 out.extend_from_slice(if self.rows > 0 { b",\n" } else { b"\n" });
-                out.extend_from_slice(visible::json(&row.to_string()).as_bytes());
+                out.extend_from_slice(printable::json(&row.to_string()).as_bytes());
                 self.rows += 1;
             }
             self.slot += 1;
@@ -327,7 +327,7 @@ impl Pieces for Object {
     fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
         if let Some(head) = self.head.take() {
             let head = head(view).to_string();
-            let head = visible::json(&head);
+            let head = printable::json(&head);
             // The object continues.
             out.extend_from_slice(&head.as_bytes()[..head.len() - 1]);
             out.extend_from_slice(if head.len() > 2 { b"," } else { b"" });

@@ -3,15 +3,15 @@
 use std::cell::OnceCell;
 
 use super::history::History;
-use super::place::Place;
-use super::recent::Recent;
-use super::wall::WallClock;
+use super::listener_names::ListenerNames;
+use super::recent_reports::Recent;
+use super::wall_clock::WallClock;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::overview::Questions;
 use crate::bus::port::Moment;
 use crate::bus::usage::Consumer;
-use crate::shell::lasting::Lasting;
+use crate::shell::persistence::Persistence;
 use crate::shell::reactor::Workers;
 use crate::shell::reload::Outcomes;
 
@@ -26,7 +26,7 @@ pub(super) struct View<'a> {
     /// Those who use most, once they were asked for.
     pub consumers: OnceCell<Vec<Consumer>>,
     pub workers: &'a Workers,
-    pub places: &'a [Place],
+    pub places: &'a [ListenerNames],
     /// The indexes of the listeners in the order of the configuration.
     pub order: &'a [usize],
     pub recent: &'a Recent,
@@ -43,7 +43,7 @@ pub(super) struct View<'a> {
     pub node: &'a str,
     pub admin_connections: usize,
     pub reloads: &'a Outcomes,
-    pub lasting: &'a Lasting,
+    pub lasting: &'a Persistence,
 }
 
 impl View<'_> {

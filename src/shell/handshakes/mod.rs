@@ -2,9 +2,9 @@
 //! request, is outstanding. They use no client slot, and the core does not know of them until the handshake is complete
 //! or has failed. `http/serve.rs` moves their bytes.
 //!
-//! There may be as many as there are free client slots, and some more, which ask for health or are told that the daemon
-//! is full. A new one replaces one of the source with most of them (`eviction.rs`). One that succeeds becomes a client in
-//! its slot.
+//! There may be as many as there are free client slots, and some more, which ask for health or are refused because the
+//! daemon is full. A new one replaces one of the source with most of them (`eviction.rs`). One that succeeds becomes a
+//! client in its slot.
 
 mod health;
 
@@ -13,8 +13,8 @@ use std::time::Duration;
 use health::health;
 
 use super::access::Sender;
+use super::connection_counts::Purpose;
 use super::connections::AsHttp;
-use super::crowd::Purpose;
 use super::endpoint::Endpoint;
 use super::http::exchange::{Accepted, Exchange, State, limits};
 use super::http::service::Service;
@@ -107,13 +107,13 @@ impl<I: Io> Shell<I> {
         self.receive_first(now, slot);
         self.reactor.limit_handshakes(now, self.bus.view().free_slots());
         if !awaits_header {
-            self.share_out(now, listener, place);
+            self.enforce_source_limit(now, listener, place);
         }
     }
 
     /// When one more handshake of a source has started, evicts those beyond the number of connections that a listener
-    /// accepts from it. One is always heard, so that it can be told why it is refused.
-    pub(super) fn share_out(&mut self, now: Moment, listener: ListenerId, place: Place) {
+    /// accepts from it. One is always accepted, so that it can be sent the reason for the refusal.
+    pub(super) fn enforce_source_limit(&mut self, now: Moment, listener: ListenerId, place: Place) {
         let (reactor, source) = (&mut self.reactor, place.source());
         // A source named by a token or a trusted proxy is counted once it is known.
         if reactor.listeners.policy(listener).is_none_or(|policy| policy.names_sources(place)) {
@@ -139,7 +139,7 @@ impl<I: Io> Shell<I> {
         };
         let waiting = reactor.connections.all_http().filter(|(slot, _, it)| is_of(*slot, it)).count();
         for _ in room.max(1)..waiting {
-            let (Some(slot), _) = self.reactor.connections.first_to_go(now, room, None, is_of) else { return };
+            let (Some(slot), _) = self.reactor.connections.eviction_victim(now, room, None, is_of) else { return };
             match purpose {
                 Purpose::Requests => self.give_up(now, slot, &Fault::too_many(Reason::ConnectionLimit, SHARE)),
                 _ => self.reactor.evict_handshake(now, slot, SHARE),
@@ -171,7 +171,7 @@ impl<I: Io> Shell<I> {
                 "it does not begin with a PROXY header; let the proxy send one, or take its address out of proxy.from"
             }
         };
-        self.reactor.turn_away(now, slot, why);
+        self.reactor.reject(now, slot, why);
         0
     }
 
@@ -183,7 +183,7 @@ impl<I: Io> Shell<I> {
         let listener = connection.listener;
         if !reactor.listeners.speaks_web(listener) {
             let origin = connection.origin.clone();
-            return self.let_in(slot, &Sender::of(origin), begun, None);
+            return self.admit(slot, &Sender::of(origin), begun, None);
         }
         connection.state = State::Reading;
         if !reactor.listeners.takes_requests(listener) {
@@ -194,7 +194,7 @@ impl<I: Io> Shell<I> {
         let source = connection.seat.source();
         match self.make_room_for_http(now, source) {
             true => self.reactor.connections.becomes_requests(slot),
-            false => self.reactor.leave_http(now, slot),
+            false => self.reactor.close_http(now, slot),
         }
     }
 
@@ -216,12 +216,12 @@ impl<I: Io> Shell<I> {
         // Its first frames may have arrived with the request. The newline of one may need a byte more.
         let mut frames = [begun, b"\0"].concat();
         let lines = web.decode(now, &mut frames, begun.len());
-        self.let_in(slot, &sender, &frames[..lines], Some(web));
+        self.admit(slot, &sender, &frames[..lines], Some(web));
         Ok(())
     }
 
     /// Makes a connection a client in its place. Some of its lines, `begun`, were received already.
-    fn let_in(&mut self, slot: usize, sender: &Sender, begun: &[u8], web: Option<WebSocket>) {
+    fn admit(&mut self, slot: usize, sender: &Sender, begun: &[u8], web: Option<WebSocket>) {
         let Reactor { connections, http, .. } = &mut self.reactor;
         let handshake = &mut connections[AsHttp(slot)];
         http.forget(handshake);
@@ -248,16 +248,16 @@ impl<I: Io> Reactor<I> {
         for _ in 0..self.connections.surplus_handshakes(free) {
             let most = self.connections.crowd.count(Purpose::Handshake);
             let is_chosen = |_: usize, it: &Exchange| it.purpose == Purpose::Handshake;
-            let (goes, _) = self.connections.first_to_go(now, most, None, is_chosen);
-            goes.into_iter().for_each(|slot| self.evict_handshake(now, slot, CROWDED));
+            let (victim, _) = self.connections.eviction_victim(now, most, None, is_chosen);
+            victim.into_iter().for_each(|slot| self.evict_handshake(now, slot, CROWDED));
         }
     }
 
     fn evict_handshake(&mut self, now: Moment, slot: usize, why: &'static str) {
         let connection = &self.connections[AsHttp(slot)];
         match connection.state {
-            State::Over => self.leave_http(now, slot),
-            State::Header if !self.listeners.speaks_web(connection.listener) => self.turn_away(now, slot, why),
+            State::Over => self.close_http(now, slot),
+            State::Header if !self.listeners.speaks_web(connection.listener) => self.reject(now, slot, why),
             _ => self.refuse_handshake(now, slot, &Fault::too_many(Reason::ConnectionLimit, why)),
         }
     }
@@ -269,10 +269,10 @@ impl<I: Io> Reactor<I> {
             _ if connection.incoming.bytes.is_empty() => {
                 let address = &self.listeners.acceptors[connection.acceptor].address;
                 tracing::debug!("{} left {address} before its handshake was complete", connection.origin.place);
-                self.leave_http(now, slot);
+                self.close_http(now, slot);
             }
-            State::Header => self.turn_away(now, slot, "it ended in the middle of its PROXY header"),
-            _ => self.turn_away(now, slot, "it ended in the middle of its request"),
+            State::Header => self.reject(now, slot, "it ended in the middle of its PROXY header"),
+            _ => self.reject(now, slot, "it ended in the middle of its request"),
         }
     }
 
@@ -280,22 +280,22 @@ impl<I: Io> Reactor<I> {
     fn handshake_is_late(&mut self, now: Moment, slot: usize) {
         if self.connections[AsHttp(slot)].state == State::Header {
             let why = format!("no whole PROXY header came within {} s", HEADER_TIMEOUT.as_secs());
-            return self.turn_away(now, slot, &why);
+            return self.reject(now, slot, &why);
         }
         let why = format!("no whole request came within {} s", LIMITS.head_time.as_secs());
         self.refuse_handshake(now, slot, &Fault::new(Status::RequestTimeout, why));
     }
 
-    /// Closes a connection that cannot be told why.
-    fn turn_away(&mut self, now: Moment, slot: usize, why: &str) {
+    /// Closes a connection that cannot be sent a reason.
+    fn reject(&mut self, now: Moment, slot: usize, why: &str) {
         let connection = &self.connections[AsHttp(slot)];
         let (reason, what) = match connection.state {
             State::Header => (Reason::ProxyHeader, "a connection is closed"),
             _ => (Reason::HandshakeRefused, "a WebSocket is refused"),
         };
         let text = format!("{what}: on {} {why}", self.listeners.acceptors[connection.acceptor].address);
-        self.tell(now, Input::ConnectionRejected { place: connection.origin.place, reason, text });
-        self.leave_http(now, slot);
+        self.dispatch(now, Input::ConnectionRejected { place: connection.origin.place, reason, text });
+        self.close_http(now, slot);
     }
 
     /// Refuses a WebSocket.
@@ -307,7 +307,7 @@ impl<I: Io> Reactor<I> {
         connection.outgoing.queue().extend_from_slice(refusal.to_string().as_bytes());
         let (place, address) = (connection.origin.place, &self.listeners.acceptors[connection.acceptor].address);
         let text = format!("a WebSocket is refused: on {address} {} ({})", fault.why, fault.status.code());
-        self.tell(now, Input::ConnectionRejected { place, reason, text });
+        self.dispatch(now, Input::ConnectionRejected { place, reason, text });
         self.begin_http_answer(now, slot);
     }
 }

@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
+use super::connection_limits::evicted;
 use super::members::{Member, Restoring, Role};
-use super::places::gives_way;
 use crate::access::Refusal;
 use crate::bus::origin::Names;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, PoolId, Reason};
@@ -107,10 +107,12 @@ impl<I: Io> Shell<I> {
         match member.role.kept().only_connection() {
             Some(connection) if !connections.is_idle(connection) => {
                 let held = shares.held_by(member.source);
-                let fault = gives_way(shares.capacity, "slots for clients", held);
+                let fault = evicted(shares.capacity, "slots for clients", held);
                 self.step(|shell| shell.give_up(now, connection, &fault));
             }
-            _ => self.step(|shell| shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionEvicted })),
+            _ => {
+                self.step(|shell| shell.reactor.dispatch(now, Input::EndClient { client, why: Reason::SessionEvicted }))
+            }
         }
     }
 }
@@ -126,7 +128,7 @@ impl<I: Io> Reactor<I> {
             let client = member.client;
             member.visitors += 1;
             if member.detached.take().is_some() {
-                self.tell(now, Input::Detached { client, is_detached: false });
+                self.dispatch(now, Input::Detached { client, is_detached: false });
             }
         }
         if let Some(member) = before.and_then(|client| self.http.members.get_mut(client)) {
@@ -137,7 +139,7 @@ impl<I: Io> Reactor<I> {
                 if let Some(limit) = self.http.session_detached {
                     self.timers.set(Timer::Session(client), Some(now.after(limit.min(self.http.session_idle))));
                 }
-                self.tell(now, Input::Detached { client, is_detached: true });
+                self.dispatch(now, Input::Detached { client, is_detached: true });
             }
         }
     }
@@ -147,7 +149,7 @@ impl<I: Io> Reactor<I> {
         let Some(client) = self.connections[AsHttp(slot)].member.take() else { return };
         let Some(member) = self.http.members.get(client) else { return };
         if member.role.kept().only_connection() == Some(slot) {
-            self.tell(self.clock.now(), Input::ClientLeft(client));
+            self.dispatch(self.clock.now(), Input::ClientLeft(client));
         }
     }
 
@@ -179,14 +181,14 @@ impl<I: Io> Reactor<I> {
 
     /// Tells the core that bytes of its lines for a member are off its hands. One that it is closing will send nothing,
     /// and is closed once there are no more of them.
-    pub(super) fn tell_sent(&mut self, now: Moment, client: ClientKey, bytes: usize) {
+    pub(super) fn report_sent(&mut self, now: Moment, client: ClientKey, bytes: usize) {
         let peer = Peer::Client(client);
         if bytes == 0 {
             return;
         }
-        self.tell(now, Input::Sent { peer, bytes });
+        self.dispatch(now, Input::Sent { peer, bytes });
         if self.http.members.get(client).is_some_and(|member| member.is_flushing) {
-            self.tell(now, Input::InputEnded { peer, partial: 0 });
+            self.dispatch(now, Input::InputEnded { peer, partial: 0 });
         }
     }
 }

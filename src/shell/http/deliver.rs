@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
-use super::in_place::{Answer, Blocks};
+use super::held_answers::{Blocks, HeldAnswer};
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Close, Input, Moment, Peer, Reason};
 use crate::http1::Status;
@@ -19,14 +19,14 @@ use crate::scan::{Line, PAD, Partial, Span, Window, blank_returns, member, membe
 use crate::shell::connections::AsHttp;
 use crate::shell::outbox::{Storage, are_held};
 use crate::shell::reactor::Reactor;
-use crate::shell::receivers::Source;
+use crate::shell::receivers::CopySource;
 use crate::shell::timers::Timer;
 
 /// A line from this length on is not scanned for its delivery.
 const LONG: usize = 64 * 1024;
 
 /// A line from the core, and its routing fields.
-pub(super) struct Said<'a> {
+pub(super) struct OutgoingLine<'a> {
     /// What precedes `text`, if the id was replaced in a line that is not copied.
     pub head: &'a [u8],
     pub text: &'a [u8],
@@ -55,14 +55,14 @@ pub(super) struct Beginning<'a> {
 }
 
 /// The message of an event.
-pub(super) enum Text<'a> {
+pub(super) enum EventText<'a> {
     /// It is for its connection alone.
     Own(&'a [u8]),
     /// Its session keeps it, too, or it is long.
     Shared(Data),
 }
 
-impl Text<'_> {
+impl EventText<'_> {
     fn len(&self) -> usize {
         match self {
             Self::Own(text) => text.len(),
@@ -80,12 +80,12 @@ impl Text<'_> {
 
 impl Http {
     /// Scans a line that the core has made or forwarded.
-    fn read_line<'a>(&mut self, line: &'a [u8], padded: &'a mut Vec<u8>) -> Option<Said<'a>> {
+    fn read_line<'a>(&mut self, line: &'a [u8], padded: &'a mut Vec<u8>) -> Option<OutgoingLine<'a>> {
         let is_long = line.len() >= LONG;
         // Between tokens it is a blank; in an event it would end a line.
         let has_returns = memchr::memchr(b'\r', line).is_some();
         if is_long && !has_returns {
-            return Some(Said::of_long(line));
+            return Some(OutgoingLine::of_long(line));
         }
         padded.resize(PAD, 0);
         padded.extend_from_slice(line);
@@ -93,7 +93,7 @@ impl Http {
             blank_returns(padded);
         }
         if is_long {
-            return Some(Said::of_long(&padded[PAD..]));
+            return Some(OutgoingLine::of_long(&padded[PAD..]));
         }
         padded.push(b'\n');
         let end = padded.len();
@@ -101,7 +101,7 @@ impl Http {
         let found = self.lines.read(Partial::of_any_depth(), Window::new(padded, PAD, end)).ok()??;
         let text = &padded[PAD..end - 1];
         let get = |span: crate::scan::Span| &text[span.start as usize..span.end as usize];
-        Some(Said {
+        Some(OutgoingLine {
             head: &[],
             text,
             place: None,
@@ -114,7 +114,7 @@ impl Http {
     }
 }
 
-impl<'a> Said<'a> {
+impl<'a> OutgoingLine<'a> {
     /// What a long line says. The core has scanned it: it is neither scanned again nor copied, only walked through.
     fn of_long(text: &'a [u8]) -> Self {
         let [id, method, result, error] = members(text, [b"id", b"method", b"result", b"error"]);
@@ -131,7 +131,7 @@ impl<'a> Said<'a> {
     }
 }
 
-impl Said<'_> {
+impl OutgoingLine<'_> {
     /// The id that it answers, if it is an answer. One without an id answers nothing that is known.
     pub(super) fn answers(&self) -> Option<&[u8]> {
         self.answers.then(|| self.id.unwrap_or(b"null"))
@@ -163,7 +163,7 @@ impl Said<'_> {
             blank_returns(&mut text);
             return text.into();
         }
-        let answer = self.id.and_then(|id| Answer::hold(self.head, place, self.text.len(), id, blocks));
+        let answer = self.id.and_then(|id| HeldAnswer::hold(self.head, place, self.text.len(), id, blocks));
         answer.map_or_else(|| Data::from(&*self.whole()), |answer| Data::InPlace(Rc::new(answer)))
     }
 
@@ -206,7 +206,13 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Takes bytes of a window for such a client.
-    pub(in crate::shell) fn copy_to_member(&mut self, to: ClientKey, source: &Source<'_>, lines: &[Line], span: Span) {
+    pub(in crate::shell) fn copy_to_member(
+        &mut self,
+        to: ClientKey,
+        source: &CopySource<'_>,
+        lines: &[Line],
+        span: Span,
+    ) {
         let mut rest = span;
         let first = lines.partition_point(|line| line.span.end < span.start);
         for line in lines[first..].iter().take_while(|line| line.span.end < span.end) {
@@ -223,7 +229,7 @@ impl<I: Io> Reactor<I> {
 
     /// Delivers an answer without another look at it: the core has found its fields. `part` is the whole line, or what
     /// follows its id, which was replaced. A long one is not copied. Returns whether it was that.
-    fn deliver_answer(&mut self, to: ClientKey, source: &Source<'_>, line: &Line, part: Span) -> bool {
+    fn deliver_answer(&mut self, to: ClientKey, source: &CopySource<'_>, line: &Line, part: Span) -> bool {
         let kind = line.flags & (Line::RESULT | Line::ERROR);
         if kind == 0 || line.method.is_some() || !line.id.is_some() || self.http.members.get(to).is_none() {
             return false;
@@ -256,7 +262,7 @@ impl<I: Io> Reactor<I> {
         }
         let (head, text) =
             if place.is_none() && !begun.is_empty() { (&[][..], &begun[..]) } else { (&begun[..], text) };
-        let said = Said {
+        let said = OutgoingLine {
             head,
             text,
             place,
@@ -279,9 +285,9 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Delivers a line of so many bytes.
-    fn deliver_said(&mut self, now: Moment, to: ClientKey, said: Option<&Said<'_>>, bytes: usize) {
+    fn deliver_said(&mut self, now: Moment, to: ClientKey, said: Option<&OutgoingLine<'_>>, bytes: usize) {
         if !said.is_some_and(|said| self.deliver_by_role(now, to, said, bytes)) {
-            self.tell_sent(now, to, bytes);
+            self.report_sent(now, to, bytes);
         }
     }
 
@@ -291,7 +297,7 @@ impl<I: Io> Reactor<I> {
         now: Moment,
         slot: usize,
         status: Status,
-        said: &Said<'_>,
+        said: &OutgoingLine<'_>,
         session: Option<&str>,
     ) {
         let connection = &mut self.connections[AsHttp(slot)];
@@ -306,7 +312,7 @@ impl<I: Io> Reactor<I> {
             }
             None => {
                 write::json(connection.outgoing.queue(), status, &manner, &said.whole());
-                connection.outgoing.owe(said.len() + 1, None);
+                connection.outgoing.note_unacked(said.len() + 1, None);
             }
         }
         self.begin_http_answer(now, slot);
@@ -314,7 +320,7 @@ impl<I: Io> Reactor<I> {
 
     /// Whether an answer is the core's refusal of a request that came too late for the daemon, or waited for it until then,
     /// and nothing of its response was sent.
-    pub(super) fn comes_too_late(&self, slot: usize, said: &Said<'_>) -> bool {
+    pub(super) fn comes_too_late(&self, slot: usize, said: &OutgoingLine<'_>) -> bool {
         let is_refused = self.http.refuses_requests && said.code() == Some(Reason::ShuttingDown.code().into());
         is_refused && self.connections[AsHttp(slot)].state == State::Waiting
     }
@@ -341,7 +347,14 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Queues an event, and the end of its stream after the last one.
-    pub(super) fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, text: Text<'_>, is_last: bool) {
+    pub(super) fn queue_event(
+        &mut self,
+        now: Moment,
+        slot: usize,
+        id: Option<EventId>,
+        text: EventText<'_>,
+        is_last: bool,
+    ) {
         let connection = &mut self.connections[AsHttp(slot)];
         if connection.outgoing.is_empty() {
             connection.since = now;
@@ -354,10 +367,10 @@ impl<I: Io> Reactor<I> {
             replay.ends |= is_last;
             return self.connections.mark_dirty(slot);
         }
-        connection.outgoing.owe(text.len() + 1, id);
+        connection.outgoing.note_unacked(text.len() + 1, id);
         match text {
-            Text::Own(text) => connection.event(id, text),
-            Text::Shared(data) => connection.event(id, data.parts()[0]),
+            EventText::Own(text) => connection.event(id, text),
+            EventText::Shared(data) => connection.event(id, data.parts()[0]),
         }
         if is_last {
             self.end_http_events(now, slot);
@@ -396,7 +409,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// The core has accepted a message that gets no answer.
-    pub(super) fn tell_taken(&mut self, now: Moment, slot: usize, serial: u64) {
+    pub(super) fn on_message_accepted(&mut self, now: Moment, slot: usize, serial: u64) {
         let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.serial == serial && connection.state == State::Waiting {
             self.answer_empty(now, slot, Status::Accepted);
@@ -404,7 +417,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// A message that gets no answer was not passed on, since its client ends or the daemon stops.
-    pub(super) fn tell_dropped(&mut self, now: Moment, slot: usize, serial: u64, fault: &Fault) {
+    pub(super) fn on_message_dropped(&mut self, now: Moment, slot: usize, serial: u64, fault: &Fault) {
         let Some(connection) = self.connections.http_mut(slot) else { return };
         if connection.serial == serial && connection.state == State::Waiting {
             self.refuse_http(now, slot, fault, None);
@@ -437,15 +450,15 @@ impl<I: Io> Reactor<I> {
             }
             Close::Flush => {
                 (member.is_closing, member.is_flushing) = (true, true);
-                let untold: Vec<_> = member.inbox.iter_mut().filter_map(|waiting| waiting.tells.take()).collect();
+                let waiters: Vec<_> = member.inbox.iter_mut().filter_map(|waiting| waiting.waiter.take()).collect();
                 let outlives = self.lasting.is_final() || member.is_restoring();
                 let id: Option<Box<str>> = member.role.kept().id().filter(|_| outlives).map(Box::from);
                 let faults = self.faults_of_loss(id.as_deref());
-                for (connection, _) in untold {
+                for (connection, _) in waiters {
                     self.lose_member(now, connection, client, &[], &[], &faults);
                 }
                 self.flush_by_role(now, client);
-                self.tell(now, Input::InputEnded { peer: Peer::Client(client), partial: 0 });
+                self.dispatch(now, Input::InputEnded { peer: Peer::Client(client), partial: 0 });
             }
             Close::Now => self.remove_member(now, client),
         }
@@ -461,7 +474,7 @@ impl<I: Io> Reactor<I> {
         self.notify.changed();
         let faults = self.faults_of_loss(member.role.kept().id());
         let mut connections = member.connections();
-        connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
+        connections.extend(member.inbox.iter().filter_map(|waiting| waiting.waiter).map(|(slot, _)| slot));
         for at in connections {
             let Some(stream) = self.connections.http(at).map(|it| it.stream) else { continue };
             let unanswered = member.role.kept().unanswered_on(stream);
@@ -471,11 +484,11 @@ impl<I: Io> Reactor<I> {
         }
         let lost = member.forget();
         self.count_lost_events(client, lost);
-        self.tell(now, Input::ClientClosed(client));
+        self.dispatch(now, Input::ClientClosed(client));
     }
 
-    /// What is told of a message that no worker has got, since its client is gone: of a request, and of another one. A
-    /// session that goes on at a later daemon, or with another worker, may be asked again.
+    /// The errors for a message that no worker has got, since its client is gone: for a request, and for another one. A
+    /// session that continues at a later daemon, or with another worker, may be asked again.
     fn faults_of_loss(&self, id: Option<&str>) -> [Fault; 2] {
         match id.is_some_and(|id| self.lasting.has(id)) {
             true => [Fault::session_waits(), Fault::session_waits()],
@@ -548,7 +561,7 @@ impl<I: Io> Reactor<I> {
     /// Counts undelivered events that were dropped.
     pub(super) fn count_lost_events(&mut self, client: ClientKey, lost: usize) {
         if lost > 0 {
-            self.tell(self.clock.now(), Input::EventsLost { client, lost });
+            self.dispatch(self.clock.now(), Input::EventsLost { client, lost });
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message};
 use crate::shell::access::Sender;
-use crate::shell::crowd::{Purpose, Seat};
+use crate::shell::connection_counts::{Purpose, Seat};
 use crate::shell::outbox::{Outbox, Storage};
 use crate::shell::transport::{Flight, Transport};
 
@@ -279,7 +279,7 @@ impl Outgoing {
     }
 
     /// Records that bytes of a core's line were queued.
-    pub(super) fn owe(&mut self, bytes: usize, event: Option<EventId>) {
+    pub(super) fn note_unacked(&mut self, bytes: usize, event: Option<EventId>) {
         self.next.owed += bytes;
         self.next.events.extend(event);
     }
@@ -545,7 +545,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::shell::crowd::Crowd;
+    use crate::shell::connection_counts::Crowd;
 
     #[test]
     fn an_answer_without_room_is_tried_again_long_before_its_reader_counts_as_stuck() {
@@ -553,7 +553,7 @@ mod tests {
         let accepted =
             Accepted { socket: socket.into(), acceptor: 0, listener: ListenerId::at(0), place: Place::Inherited };
         let now = Moment(1_000_000_000);
-        let (serial, seat) = Crowd::default().comes(Purpose::Requests, ListenerId::at(0), Source::Inherited);
+        let (serial, seat) = Crowd::default().add(Purpose::Requests, ListenerId::at(0), Source::Inherited);
         let (mut transport, _) = Exchange::new(now, accepted, Purpose::Requests, limits(0), serial, seat);
         transport.deadline = Some(now.after(SEND_TIME));
         assert_eq!(transport.due(), transport.deadline);
@@ -614,7 +614,7 @@ mod tests {
         let (mut outgoing, mut buffers) = (Outgoing::default(), buffers());
         outgoing.queue().extend_from_slice(&[b'h'; 20]);
         outgoing.queue().extend_from_slice(&[b'x'; 80]);
-        outgoing.owe(81, None);
+        outgoing.note_unacked(81, None);
         assert_eq!(outgoing.rest().map(<[u8]>::len), Some(100));
         assert_eq!([30, 30, 39].map(|bytes| outgoing.sent(bytes, &mut buffers)), [30, 30, 21], "no more than is owed");
         assert_eq!((outgoing.sent(1, &mut buffers), outgoing.give_up().owed), (0, 0));
@@ -631,21 +631,21 @@ mod tests {
     #[test]
     fn kept_events_are_queued_as_the_reader_takes_them_and_shared_until_then() {
         let lengths = [3_900_000, 10, 40_000, 0];
-        let (mut outgoing, mut told, mut owed, mut begun) = (replay(&lengths), Vec::new(), 0, Vec::new());
+        let (mut outgoing, mut sent, mut owed, mut begun) = (replay(&lengths), Vec::new(), 0, Vec::new());
         while !outgoing.replay.as_ref().is_some_and(|replay| replay.is_empty()) || outgoing.rest().is_some() {
             begun.extend(outgoing.refill(false).iter().map(|id| id.place));
             let rest = outgoing.rest().expect("there is more to send").to_vec();
             assert!(rest.len() < 3 * PAGE, "{} bytes are queued at once", rest.len());
             // The reader is slow.
             let taken = rest.len().min(5_000);
-            told.extend_from_slice(&rest[..taken]);
+            sent.extend_from_slice(&rest[..taken]);
             owed += outgoing.sent(taken, &mut buffers());
         }
         let mut whole = Vec::new();
         for (at, length) in lengths.iter().enumerate() {
             write::event(&mut whole, Some(EventId { stream: 2, place: at as u32 + 1 }), &vec![b'x'; *length], false);
         }
-        assert!(told == whole, "the bytes are those of whole events");
+        assert!(sent == whole, "the bytes are those of whole events");
         assert_eq!((owed, begun), (10 + 40_000 + 3, vec![1, 2, 3, 4]));
         outgoing.replay = None;
         assert_eq!((outgoing.is_empty(), outgoing.weight()), (true, 0));

@@ -17,10 +17,10 @@ use crate::mcp::{Kind, Message, Session};
 use crate::state;
 
 /// A message queued for the core.
-pub(super) struct Waiting {
+pub(super) struct QueuedMessage {
     pub message: Message,
     /// The connection to notify once it was accepted: its slot and its serial.
-    pub tells: Option<(usize, u64)>,
+    pub waiter: Option<(usize, u64)>,
     pub brought: Brought,
     /// How many of its bytes were offered to the core, and taken by it.
     pub offered: usize,
@@ -36,7 +36,7 @@ pub(super) struct Brought {
     pub groups: Option<Arc<str>>,
 }
 
-impl Waiting {
+impl QueuedMessage {
     /// Offers up to `left` more of its bytes, which are taken from that. Returns those that were offered and not taken.
     pub(super) fn offer(&mut self, left: &mut usize) -> Range<usize> {
         let more = (*left).min(self.message.length() - self.offered);
@@ -146,7 +146,7 @@ pub(super) struct Member {
     /// The pools that its token was good for when it began.
     pub pools: Option<Arc<[PoolId]>>,
     /// Messages that the core has not accepted yet.
-    pub inbox: VecDeque<Waiting>,
+    pub inbox: VecDeque<QueuedMessage>,
     /// It is among those that are resumed.
     pub is_resumed: bool,
     /// The core has paused it.
@@ -158,7 +158,7 @@ pub(super) struct Member {
     /// Whether it waits for a worker that knows it again.
     pub restoring: Restoring,
     /// What is kept of it for a later daemon, once its `initialize` is answered.
-    pub record: Option<Box<state::Session>>,
+    pub record: Option<Box<state::StoredSession>>,
     /// When it was last active.
     pub since: Moment,
     /// Number of connections whose last request was one of this session.
@@ -195,7 +195,7 @@ impl Member {
 
     /// Whether the request with this id waits here, so that no worker has seen any of it.
     pub(super) fn holds(&self, id: &Id) -> bool {
-        let is_its = |waiting: &&Waiting| waiting.taken == 0 && waiting.message.kind() == Kind::Request;
+        let is_its = |waiting: &&QueuedMessage| waiting.taken == 0 && waiting.message.kind() == Kind::Request;
         let ids = self.inbox.iter().filter(is_its).filter_map(|waiting| waiting.message.id());
         ids.into_iter().any(|held| Id::parse(held).is_ok_and(|held| held == *id))
     }
@@ -207,7 +207,7 @@ impl Member {
 
     /// The next message for the core. Behind an `initialize` that a worker has to answer first only answers are: it may
     /// ask something before.
-    pub(super) fn next_waiting(&mut self) -> Option<Waiting> {
+    pub(super) fn next_waiting(&mut self) -> Option<QueuedMessage> {
         match self.restoring {
             Restoring::No | Restoring::Queued => self.inbox.pop_front(),
             Restoring::Asked => {
@@ -218,14 +218,14 @@ impl Member {
     }
 
     /// Puts a message before those that wait, but behind one of which the core has seen a part.
-    pub(super) fn goes_first(&mut self, waiting: Waiting) {
+    pub(super) fn push_front(&mut self, waiting: QueuedMessage) {
         let is_begun = self.inbox.front().is_some_and(|first| first.offered > 0);
         self.inbox.insert(usize::from(is_begun), waiting);
     }
 
     /// Whether a connection waits only for its message to be accepted.
-    pub(super) fn is_to_tell(&self, connection: usize) -> bool {
-        self.inbox.iter().any(|waiting| waiting.tells.is_some_and(|(slot, _)| slot == connection))
+    pub(super) fn has_waiter(&self, connection: usize) -> bool {
+        self.inbox.iter().any(|waiting| waiting.waiter.is_some_and(|(slot, _)| slot == connection))
     }
 
     /// Bytes of kept events, or of what waits on streams.
@@ -317,9 +317,9 @@ mod tests {
     use crate::mcp::Body;
     use crate::mcp::message::{LineReader, Upload};
 
-    fn waiting(text: &str) -> Waiting {
+    fn waiting(text: &str) -> QueuedMessage {
         let message = Message::of_line(text.as_bytes(), &mut LineReader::default()).expect("it is a message");
-        Waiting { message, tells: None, brought: Brought::default(), offered: 0, taken: 0 }
+        QueuedMessage { message, waiter: None, brought: Brought::default(), offered: 0, taken: 0 }
     }
 
     #[test]
@@ -353,7 +353,7 @@ mod tests {
         let mut answer = member.next_waiting().expect("it answers");
         assert_eq!(answer.offer(&mut 10), 0..10);
         member.inbox.push_front(answer);
-        member.goes_first(waiting(r#"{"method":"notifications/initialized"}"#));
+        member.push_front(waiting(r#"{"method":"notifications/initialized"}"#));
         member.restoring = Restoring::No;
         let order: Vec<usize> =
             std::iter::from_fn(|| member.next_waiting()).map(|next| next.message.length()).collect();
@@ -365,7 +365,7 @@ mod tests {
         let (mut upload, mut reader) = (Upload::default(), LineReader::default());
         upload.push(br#"{"id":1,"method":"a"}"#, &mut reader);
         let Ok(Body::One(message)) = upload.finish(&mut reader) else { panic!("it is a message") };
-        let mut waiting = Waiting { message, tells: None, brought: Brought::default(), offered: 0, taken: 0 };
+        let mut waiting = QueuedMessage { message, waiter: None, brought: Brought::default(), offered: 0, taken: 0 };
         let mut left = 10;
         assert_eq!((waiting.offer(&mut left), left), (0..10, 0));
         assert_eq!(waiting.offer(&mut left), 0..10, "no more in this turn");

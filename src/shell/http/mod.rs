@@ -3,18 +3,19 @@
 //!
 //! Where clients are requests, connections come and go, and a connection is not a client: it uses none of the core's slots.
 //! Its messages are read completely here, and passed to the core as lines of their client, which is a session, or what
-//! else the protocol says; the core's output for a client goes to the connection that the protocol says.
+//! else the protocol says; the core's output for a client is sent on the connection that the protocol says.
 //!
-//! Reading order: `service.rs` (what a connection is for), `exchange.rs`, `serve.rs` (moves bytes), `requests.rs` (reads the
-//! requests of clients), `members.rs` (the clients), `clients.rs` (they start and end), `places.rs` (who has a place),
-//! `protocols` (what clients speak), `deliver.rs` (the core's output), `in_place.rs` (long answers).
+//! Reading order: `service.rs` (what a connection is for), `exchange.rs`, `serve.rs` (moves bytes), `requests.rs`
+//! (reads the requests of clients), `members.rs` (the clients), `clients.rs` (they start and end),
+//! `connection_limits.rs` (who has a place), `protocols` (what clients speak), `deliver.rs` (the core's output),
+//! `held_answers.rs` (long answers).
 
 mod clients;
+mod connection_limits;
 mod deliver;
 pub(super) mod exchange;
-mod in_place;
+mod held_answers;
 mod members;
-mod places;
 mod protocols;
 mod requests;
 mod serve;
@@ -33,7 +34,7 @@ use crate::bus::port::{Peer, Source};
 use crate::config::Config;
 use crate::mcp::message::LineReader;
 use exchange::Exchange;
-use in_place::Blocks;
+use held_answers::Blocks;
 pub(super) use members::Members;
 use protocols::mcp::states::OfMcp;
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::Http;
 use super::exchange::{KEEP_ALIVE, State};
-use super::members::{Brought, Member, Restoring, Waiting};
+use super::members::{Brought, Member, QueuedMessage, Restoring};
 use super::protocols;
 use super::service::Service;
 use crate::access::{Caller, Refusal};
@@ -19,7 +19,7 @@ use crate::shell::access::Sender;
 use crate::shell::connections::AsHttp;
 use crate::shell::outbox::{Posted, Storage, are_held};
 use crate::shell::reactor::Reactor;
-use crate::shell::receivers::Source;
+use crate::shell::receivers::CopySource;
 use crate::shell::turn::Shell;
 
 /// Maximum length of an id in a refusal: one of 128 bytes may be written with an escape for each of them.
@@ -170,10 +170,10 @@ impl<I: Io> Shell<I> {
     fn http_body(&mut self, now: Moment, slot: usize, data: &[u8]) -> Result<(), Fault> {
         while self.reactor.http.memory.held + data.len() > self.reactor.http.memory.most {
             // The source that holds most gives way to the others.
-            let Some(goes) = self.reactor.connections.heaviest_upload(slot, data.len()) else {
+            let Some(victim) = self.reactor.connections.heaviest_upload(slot, data.len()) else {
                 return Err(self.has_no_memory(slot, data.len()));
             };
-            self.fail_http(now, goes, &Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY));
+            self.fail_http(now, victim, &Fault::too_many(Reason::ConnectionLimit, MOST_MEMORY));
         }
         let mut upload = self.reactor.connections[AsHttp(slot)].incoming.body.take().unwrap_or_default();
         let before = upload.weight();
@@ -265,11 +265,11 @@ impl<I: Io> Shell<I> {
         }
         let client = member.client;
         let fault = self.reactor.shuts_session_down(id);
-        self.reactor.tell(now, Input::EndClient { client, why: Reason::ShuttingDown });
+        self.reactor.dispatch(now, Input::EndClient { client, why: Reason::ShuttingDown });
         Err(fault)
     }
 
-    /// Checks the token of a request again, now that its body has come, or that it goes on.
+    /// Checks the token of a request again, now that its body has come, or that the exchange continues.
     pub(super) fn still_admits(&self, slot: usize) -> Result<(), Fault> {
         let connection = &self.reactor.connections[AsHttp(slot)];
         let policy = self.reactor.listeners.policy(connection.listener).ok_or_else(Fault::no_session)?;
@@ -287,7 +287,7 @@ impl<I: Io> Shell<I> {
             }
         }
         for slot in std::mem::take(&mut self.reactor.http.behind) {
-            self.go_on_with_body(now, slot);
+            self.read_body_on(now, slot);
         }
         self.work_by_protocols(now);
     }
@@ -320,13 +320,20 @@ impl<I: Io> Shell<I> {
         self.reactor.set_deadline(slot, now.after(KEEP_ALIVE));
     }
 
-    /// Passes a connection's message to the core, or queues it until that accepts it. `tells` says that the connection waits
-    /// only for that.
-    pub(super) fn hand_over(&mut self, now: Moment, slot: usize, client: ClientKey, message: Message, tells: bool) {
+    /// Passes a connection's message to the core, or queues it until that accepts it. `is_awaited` says that the
+    /// connection waits only for that.
+    pub(super) fn hand_over(
+        &mut self,
+        now: Moment,
+        slot: usize,
+        client: ClientKey,
+        message: Message,
+        is_awaited: bool,
+    ) {
         let Reactor { connections, http, .. } = &mut self.reactor;
         let connection = &connections[AsHttp(slot)];
-        let tells = tells.then_some((slot, connection.serial));
-        http.queue_message(client, message, connection.incoming.brought(), tells);
+        let waiter = is_awaited.then_some((slot, connection.serial));
+        http.queue_message(client, message, connection.incoming.brought(), waiter);
         self.present_queued(now, client);
     }
 
@@ -353,14 +360,14 @@ impl<I: Io> Shell<I> {
                 return http.members.resume(client);
             }
             let part = waiting.offer(&mut left);
-            let Waiting { message, offered, taken, brought: Brought { trace, groups }, .. } = &mut waiting;
+            let QueuedMessage { message, offered, taken, brought: Brought { trace, groups }, .. } = &mut waiting;
             let window = message.part(part);
             trace.iter().for_each(|id| self.bus.note_trace(id));
             self.bus.note_groups(client, groups.as_ref());
             let block = http.storage_of(message).map(|(storage, start)| (storage, start + *taken));
             http.refuses_requests = self.bus.view().refuses_requests();
             let (received, effects) = self.bus.receive(now, Peer::Client(client), window);
-            self.reactor.carry_out(effects, Some(&Source { from: Peer::Client(client), window, block }));
+            self.reactor.carry_out(effects, Some(&CopySource { from: Peer::Client(client), window, block }));
             self.reactor.http.refuses_requests = false;
             trace.iter().for_each(|_| self.bus.note_trace(b""));
             *taken += received.consumed;
@@ -378,12 +385,12 @@ impl<I: Io> Shell<I> {
             if let Some(member) = http.members.get_mut(client).filter(|member| member.restoring == Restoring::Queued) {
                 member.restoring = Restoring::Asked;
             }
-            let Some((connection, serial)) = waiting.tells else { continue };
+            let Some((connection, serial)) = waiting.waiter else { continue };
             // A request that is refused has its answer elsewhere.
             let is_dropped = waiting.message.kind() != Kind::Request;
             match self.drops_messages(client, is_closing).filter(|_| is_dropped) {
-                Some(fault) => self.reactor.tell_dropped(now, connection, serial, &fault),
-                None => self.reactor.tell_taken(now, connection, serial),
+                Some(fault) => self.reactor.on_message_dropped(now, connection, serial, &fault),
+                None => self.reactor.on_message_accepted(now, connection, serial),
             }
         }
     }
@@ -404,7 +411,7 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Reactor<I> {
-    /// Why a request of a session of MCP is refused while the daemon shuts down: the session ends with it, or goes on at
+    /// Why a request of a session of MCP is refused while the daemon shuts down: the session ends with it, or continues at
     /// the next one.
     pub(super) fn shuts_session_down(&self, id: &str) -> Fault {
         if self.lasting.has(id) { Fault::shutting_down() } else { Fault::session_shuts_down() }
@@ -418,11 +425,11 @@ impl Http {
         client: ClientKey,
         message: Message,
         brought: Brought,
-        tells: Option<(usize, u64)>,
+        waiter: Option<(usize, u64)>,
     ) {
         let Some(at) = self.members.get_mut(client) else { return };
         self.memory.held += message.weight();
-        at.inbox.push_back(Waiting { message, tells, brought, offered: 0, taken: 0 });
+        at.inbox.push_back(QueuedMessage { message, waiter, brought, offered: 0, taken: 0 });
     }
 
     /// Where a long message lies, so that it needs not be copied.

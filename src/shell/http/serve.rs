@@ -10,14 +10,14 @@ use super::service::Service;
 use crate::bus::port::{Input, Moment};
 use crate::http1::{CONTINUE, Event, Method, Request, Status};
 use crate::io::ring::Completion;
-use crate::io::{Io, Submission, tells_half_closed};
+use crate::io::{Io, Submission, is_half_closed};
 use crate::mcp::write::Manner;
 use crate::mcp::{Fault, write};
 use crate::shell::admin::serve::OperatorRequests;
+use crate::shell::connection_counts::Purpose;
 use crate::shell::connections::AsHttp;
-use crate::shell::crowd::Purpose;
 use crate::shell::handshakes::Handshakes;
-use crate::shell::liveness::{DOUBT, provoke_reset};
+use crate::shell::liveness::{SUSPECT_AFTER, provoke_reset};
 use crate::shell::operation::Operation;
 use crate::shell::reactor::Reactor;
 use crate::shell::transport::{self, Drain, Flight, HalfClose};
@@ -56,7 +56,7 @@ impl<I: Io> Shell<I> {
         let limits = limits(reactor.connections.longest_client_line);
         let slot = reactor.connections.begin_http(now, accepted, Purpose::Requests, limits);
         self.receive_first(now, slot);
-        self.share_out(now, listener, place);
+        self.enforce_source_limit(now, listener, place);
     }
 
     /// Receives the first bytes: usually the request has arrived by now.
@@ -87,7 +87,7 @@ impl<I: Io> Shell<I> {
             (_, error) if error == -libc::ENOBUFS => reactor.connections.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
             (State::Header | State::Reading, _) => by_service!(exchange.purpose, ended(self, now, slot)),
-            (_, ..0) => self.reactor.leave_http(now, slot),
+            (_, ..0) => self.reactor.close_http(now, slot),
             _ => self.http_ended(now, slot),
         }
     }
@@ -123,7 +123,7 @@ impl<I: Io> Shell<I> {
         match self.reactor.connections[AsHttp(slot)].state {
             State::Waiting | State::Events => self.reactor.half_closed_by_role(now, slot),
             State::Answering => {}
-            _ => self.reactor.leave_http(now, slot),
+            _ => self.reactor.close_http(now, slot),
         }
     }
 
@@ -194,12 +194,12 @@ impl<I: Io> Shell<I> {
         self.reactor.arm_http_receive(slot);
         let connection = &self.reactor.connections[AsHttp(slot)];
         if awaited_header && connection.state == State::Reading {
-            self.share_out(now, connection.listener, connection.origin.place);
+            self.enforce_source_limit(now, connection.listener, connection.origin.place);
         }
     }
 
     /// Lets the scanner read a share of a body that it is behind with. What comes after it waits.
-    pub(super) fn go_on_with_body(&mut self, now: Moment, slot: usize) {
+    pub(super) fn read_body_on(&mut self, now: Moment, slot: usize) {
         let Reactor { connections, http, .. } = &mut self.reactor;
         let Some(connection) = connections.http_mut(slot).filter(|it| it.state == State::Reading) else { return };
         let Some(upload) = connection.incoming.body.as_mut().filter(|upload| upload.is_behind()) else { return };
@@ -260,7 +260,7 @@ impl<I: Io> Shell<I> {
                 return reactor.await_room(now, slot);
             }
             error if error == -libc::EINTR => {}
-            _ => return self.reactor.leave_http(now, slot),
+            _ => return self.reactor.close_http(now, slot),
         }
         self.send_http(now, slot);
     }
@@ -281,7 +281,7 @@ impl<I: Io> Shell<I> {
         reactor.refill_http(now, slot);
         let (transport, exchange) = reactor.connections.http_parts(slot);
         let (parts, socket) = (exchange.may_part(transport), transport.socket().as_raw_fd());
-        // The FIN goes with the last bytes.
+        // The FIN is sent with the last bytes.
         if let Some(send) = exchange.outgoing.send(socket, parts) {
             transport.in_flight.add(Flight::Write);
             let cancels = parts && !transport.is_draining() && transport.in_flight.has(Flight::Read);
@@ -318,7 +318,7 @@ impl<I: Io> Shell<I> {
                 // It is cancelled, and the connection closed as soon as that has completed.
                 (connection.state, transport.state) = (State::Over, DRAINED);
             } else if transport.has_ended() && !is_draining {
-                self.reactor.leave_http(now, slot);
+                self.reactor.close_http(now, slot);
             } else {
                 if sends_more {
                     transport.state = transport::State::Open;
@@ -331,7 +331,7 @@ impl<I: Io> Shell<I> {
         connection.state = State::Reading;
         connection.reader.answered(now, waiting);
         if transport.has_ended() && waiting == 0 {
-            return self.reactor.leave_http(now, slot);
+            return self.reactor.close_http(now, slot);
         }
         self.read_http(now, slot, &[]);
     }
@@ -360,7 +360,7 @@ impl<I: Io> Shell<I> {
                     self.reactor.keep_http_alive(now, slot);
                 }
                 if has_ended {
-                    self.reactor.set_deadline(slot, now.after(DOUBT));
+                    self.reactor.set_deadline(slot, now.after(SUSPECT_AFTER));
                 }
             }
             State::Over if transport.is_closing() => {}
@@ -371,15 +371,15 @@ impl<I: Io> Shell<I> {
                 let at = connection.since.after(connection.send_time());
                 self.reactor.set_deadline(slot, at);
             }
-            _ => self.reactor.leave_http(now, slot),
+            _ => self.reactor.close_http(now, slot),
         }
     }
 
-    /// Ends the connections that `goes` selects.
-    pub(in crate::shell) fn leave_all(&mut self, now: Moment, goes: impl Fn(&Exchange) -> bool) {
-        let all = self.reactor.connections.all_http().filter(|(_, _, exchange)| goes(exchange));
+    /// Ends the connections that `is_chosen` selects.
+    pub(in crate::shell) fn close_all_http(&mut self, now: Moment, is_chosen: impl Fn(&Exchange) -> bool) {
+        let all = self.reactor.connections.all_http().filter(|(_, _, exchange)| is_chosen(exchange));
         let slots: Vec<usize> = all.map(|(slot, ..)| slot).collect();
-        slots.into_iter().for_each(|slot| self.reactor.leave_http(now, slot));
+        slots.into_iter().for_each(|slot| self.reactor.close_http(now, slot));
     }
 }
 
@@ -390,7 +390,7 @@ impl<I: Io> Reactor<I> {
         let (transport, connection) = self.connections.http_parts(slot);
         connection.state = State::Over;
         if was_last && self.io.receive_now(transport.socket(), &mut [0; 512]) == 0 {
-            return self.leave_http(now, slot);
+            return self.close_http(now, slot);
         }
         connection.incoming.bytes = Vec::new();
         self.http.weigh(&mut self.connections, slot);
@@ -419,20 +419,20 @@ impl<I: Io> Reactor<I> {
     }
 
     /// A client that waits for answers has half-closed: it may have gone.
-    pub(super) fn doubt_http(&mut self, now: Moment, slot: usize) {
+    pub(super) fn watch_half_closed(&mut self, now: Moment, slot: usize) {
         self.watch(slot);
-        self.set_deadline(slot, now.after(DOUBT));
+        self.set_deadline(slot, now.after(SUSPECT_AFTER));
     }
 
     /// The client has gone, or half-closed.
     pub(in crate::shell) fn http_watched(&mut self, now: Moment, slot: usize, result: i32) {
-        if tells_half_closed(result) {
+        if is_half_closed(result) {
             // It is not read, so this is not its end yet.
-            self.set_deadline(slot, now.after(DOUBT));
+            self.set_deadline(slot, now.after(SUSPECT_AFTER));
             return self.watch(slot);
         }
         if result > 0 {
-            self.leave_http(now, slot);
+            self.close_http(now, slot);
         }
     }
 
@@ -447,11 +447,11 @@ impl<I: Io> Reactor<I> {
         let place = self.connections[AsHttp(slot)].origin.place;
         let protocol = self.protocol(slot).name();
         let text = format!("a request for {protocol} is refused: {} ({})", fault.why, fault.status.code());
-        self.tell(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
+        self.dispatch(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
         self.answer_fault(now, slot, fault, id);
     }
 
-    /// Answers a request with a fault that the core knows or is told.
+    /// Answers a request with a fault that the core knows, or that is reported to it.
     pub(super) fn answer_fault(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
         let needs_name = fault.status == Status::Unauthorized;
         let policy = self.listeners.policy(self.connections[AsHttp(slot)].listener).filter(|_| needs_name);
@@ -487,7 +487,7 @@ impl<I: Io> Reactor<I> {
         let (transport, connection) = self.connections.http_parts(slot);
         // A request that gets no answer never becomes a stream.
         let member = connection.member.and_then(|client| self.http.members.get(client));
-        if member.is_some_and(|member| member.is_to_tell(slot)) {
+        if member.is_some_and(|member| member.has_waiter(slot)) {
             return self.set_deadline(slot, now.after(KEEP_ALIVE));
         }
         // A lost network shows by missing acknowledgements.
@@ -510,14 +510,14 @@ impl<I: Io> Reactor<I> {
 
     /// Ends a connection; it is removed when the kernel holds no operation of it. Undelivered events are kept for its
     /// session.
-    pub(in crate::shell) fn leave_http(&mut self, now: Moment, slot: usize) {
+    pub(in crate::shell) fn close_http(&mut self, now: Moment, slot: usize) {
         let Some((transport, connection)) = self.connections.try_http_parts(slot) else { return };
         if transport.is_closing() {
             return;
         }
         connection.state = State::Over;
         self.http.memory.held -= connection.incoming.clear();
-        self.connections.take_place_away(slot);
+        self.connections.set_unplaced(slot);
         self.cancel_all(slot);
         self.detach_http(now, slot);
         self.remove_if_idle(slot);

@@ -1,6 +1,7 @@
-//! What a connection that speaks HTTP is for: requests of clients, requests of operators, or a handshake. `serve.rs` moves
-//! the bytes of all of them, and asks this for what they mean. A further service is a `Purpose` (`crowd.rs`), which is
-//! counted and has its places, and an implementation of this, which `serve.rs` lists.
+//! What a connection that speaks HTTP is for: requests of clients, requests of operators, or a handshake. `serve.rs`
+//! moves the bytes of all of them, and asks this for what they mean. A further service is a `Purpose`
+//! (`connection_counts.rs`), which is counted and has its places, and an implementation of this, which `serve.rs`
+//! lists.
 
 use crate::bus::port::Moment;
 use crate::http1::{Error, Request, Status};
@@ -48,6 +49,6 @@ pub(in crate::shell) trait Service {
 
     /// The connection has ended or failed before a request was complete.
     fn ended<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize) {
-        shell.reactor.leave_http(now, slot);
+        shell.reactor.close_http(now, slot);
     }
 }

@@ -13,10 +13,10 @@ use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::shell::descriptors::Allowance;
 use crate::shell::listen::Listening;
-use crate::shell::listeners::{Acceptor, Terms};
+use crate::shell::listeners::{Acceptor, ClientTerms};
 use crate::shell::log;
 use crate::shell::log_file;
-use crate::shell::news::News;
+use crate::shell::loop_handle::LoopMessage;
 use crate::shell::operation::Operation;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
@@ -31,7 +31,7 @@ impl<I: Io> Shell<I> {
             hangup.arm(&mut self.reactor.io, Operation::Hangup);
         }
         if self.reloads.source.again.is_none() || self.reactor.signals.terminal_has_gone() {
-            return self.reactor.tell(now, Input::Shutdown);
+            return self.reactor.dispatch(now, Input::Shutdown);
         }
         tracing::info!("SIGHUP: the configuration is read again");
         self.reloads.is_wanted = self.reloads.outcomes.last.is_under_way;
@@ -78,8 +78,8 @@ impl<I: Io> Shell<I> {
                 .collect(),
         };
         let begun = self.reactor.listeners.own_tcp().and_then(|own| {
-            let teller = &self.reactor.signals.teller;
-            self.reloads.begin(teller, in_use, own, is_dry_run)
+            let loop_handle = &self.reactor.signals.loop_handle;
+            self.reloads.begin(loop_handle, in_use, own, is_dry_run)
         });
         begun.map_err(|error| format!("cannot begin to reload: {error}"))?;
         if !is_dry_run {
@@ -109,15 +109,15 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// The messages about changes, and about new doubts.
+    /// The messages about changes, and the new warnings.
     fn said(&self, prepared: &Prepared) -> Vec<String> {
-        let (plan, before) = (&prepared.plan, self.reloads.running.doubts());
+        let (plan, before) = (&prepared.plan, self.reloads.running.warnings());
         let mut lines = plan.changes.clone();
         if lines.is_empty() {
             lines.push("nothing has changed".to_owned());
         }
-        let new = plan.config.doubts().into_iter().filter(|doubt| !before.contains(doubt));
-        lines.extend(new.map(|doubt| format!("warning: {doubt}")));
+        let new = plan.config.warnings().into_iter().filter(|warning| !before.contains(warning));
+        lines.extend(new.map(|warning| format!("warning: {warning}")));
         lines
     }
 
@@ -141,7 +141,7 @@ impl<I: Io> Shell<I> {
         reactor.lasting.configure(config);
         reactor.memory.most = config.limits.max_memory;
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
-        reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, config)).collect();
+        reactor.listeners.terms = config.listeners.iter().map(|listener| ClientTerms::of(listener, config)).collect();
         reactor.listeners.grants.keeps_own = config.has_personal_pools();
         if let Some(Allowance { handshakes, http, .. }) = allowance {
             self.reactor.connections.crowd.allow(http, handshakes);
@@ -165,14 +165,14 @@ impl<I: Io> Shell<I> {
         self.reactor.start_accepting();
         self.admin.configure(config, self.reactor.listeners.there());
         self.begin_history(now);
-        if let Err(error) = self.reloads.token_files.watch(config, &self.reactor.signals.teller) {
+        if let Err(error) = self.reloads.token_files.watch(config, &self.reactor.signals.loop_handle) {
             tracing::error!("files of tokens are not read again when they change: {error}");
         }
         self.watch_memories(now);
         for listener in (0..config.listeners.len()).map(ListenerId::at) {
             self.step(|shell| shell.end_unknown_bearers(now, listener));
         }
-        config.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
+        config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         self.reloads.running = Arc::new(plan.config);
     }
 
@@ -264,15 +264,15 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Threads have told something.
-    pub(in crate::shell) fn take_news(&mut self, now: Moment) {
-        while let Ok(news) = self.reactor.signals.news.try_recv() {
-            match news {
-                News::Prepared(prepared) => self.take_prepared(now, *prepared),
-                News::Measured(mib) => self.reactor.tell(now, Input::WorkersMemoryMeasured { mib }),
-                News::Grown(worker, mib) => self.reactor.tell(now, Input::WorkerMemoryGrew { worker, mib }),
-                News::StateWritten(result) => self.reactor.lasting.written(now, &result),
-                News::Tokens(list, owner, content) => self.take_token_file(now, list, owner, content),
+    /// Handles the messages that threads have sent.
+    pub(in crate::shell) fn take_messages(&mut self, now: Moment) {
+        while let Ok(message) = self.reactor.signals.messages.try_recv() {
+            match message {
+                LoopMessage::Prepared(prepared) => self.take_prepared(now, *prepared),
+                LoopMessage::Measured(mib) => self.reactor.dispatch(now, Input::WorkersMemoryMeasured { mib }),
+                LoopMessage::Grown(worker, mib) => self.reactor.dispatch(now, Input::WorkerMemoryGrew { worker, mib }),
+                LoopMessage::StateWritten(result) => self.reactor.lasting.written(now, &result),
+                LoopMessage::Tokens(list, owner, content) => self.take_token_file(now, list, owner, content),
             }
         }
     }

@@ -2,10 +2,11 @@
 //! change. Here is the state of a reload.
 //!
 //! Reading order: `apply.rs` begins a reload, and has the loop apply what was prepared in one step; `prepare.rs` is the
-//! thread in between, which reads, checks and plans a new configuration and opens its sockets (`src/config/plan.rs` has the
-//! plan); `watch.rs` has the threads that look after files of tokens, and `tokens.rs` applies what they read. The
+//! thread in between, which reads, checks and plans a new configuration and opens its sockets (`src/config/plan.rs` has
+//! the plan); `watch.rs` has the threads that look after files of tokens, and `tokens.rs` applies what they read. The
 //! core's part is `reload.rs` and `fleet/rollout.rs` there: a reload is over when each new command is known to work or
-//! to fail.
+//! to
+//! fail.
 
 mod apply;
 pub(super) mod prepare;
@@ -16,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::listen::OwnSocket;
-use super::news::{News, Teller};
+use super::loop_handle::{LoopHandle, LoopMessage};
 use crate::activation::Inherited;
 use crate::bus::port::Moment;
 use crate::config::Config;
@@ -104,16 +105,16 @@ impl Reloads {
 
     pub(super) fn begin(
         &mut self,
-        teller: &Teller,
+        loop_handle: &LoopHandle,
         in_use: InUse,
         own: Vec<OwnSocket>,
         is_dry_run: bool,
     ) -> io::Result<()> {
         let Some(again) = self.source.again.clone() else { return Err(io::ErrorKind::Unsupported.into()) };
         let (inherited, running) = (Arc::clone(&self.source.inherited), Arc::clone(&self.running));
-        teller.spawn("reload", move |teller| {
+        loop_handle.spawn("reload", move |loop_handle| {
             let prepared = prepare(&*again, &inherited, &running, &in_use, own, is_dry_run);
-            teller.tell(News::Prepared(Box::new(prepared)));
+            loop_handle.send(LoopMessage::Prepared(Box::new(prepared)));
         })?;
         self.outcomes.begin(is_dry_run);
         Ok(())

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::bus::port::{Input, ListenerId, Moment};
 use crate::io::Io;
-use crate::shell::news::FileOwner;
+use crate::shell::loop_handle::FileOwner;
 use crate::shell::turn::Shell;
 
 impl<I: Io> Shell<I> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::bus::port::ListenerId;
 use crate::config::{Config, Listener};
-use crate::shell::news::{FileOwner, News, Teller};
+use crate::shell::loop_handle::{FileOwner, LoopHandle, LoopMessage};
 use crate::small_file;
 
 /// Interval of checks.
@@ -34,7 +34,7 @@ pub(in crate::shell) struct TokenFiles {
 }
 
 impl TokenFiles {
-    /// Whether the list of files has this number: what is told of earlier ones may be of other paths.
+    /// Whether the list of files has this number: what is reported of earlier ones may be of other paths.
     pub(super) fn are_those_of(&self, list: u64) -> bool {
         *self.watched == list
     }
@@ -43,20 +43,20 @@ impl TokenFiles {
     ///
     /// # Errors
     /// A thread cannot be created.
-    pub(in crate::shell) fn watch(&mut self, config: &Config, teller: &Teller) -> io::Result<()> {
+    pub(in crate::shell) fn watch(&mut self, config: &Config, loop_handle: &LoopHandle) -> io::Result<()> {
         self.watched = Arc::new(*self.watched + 1);
         files(config).into_iter().try_for_each(|(owner, path)| {
             let watched = Arc::downgrade(&self.watched);
-            teller.spawn("tokens", move |teller| watch(owner, File::at(path), &watched, teller))
+            loop_handle.spawn("tokens", move |loop_handle| watch(owner, WatchedFile::at(path), &watched, loop_handle))
         })
     }
 }
 
 /// Rereads a file whenever it has changed, until it is no longer watched.
-fn watch(owner: FileOwner, mut file: File, watched: &Weak<u64>, teller: &Teller) {
+fn watch(owner: FileOwner, mut file: WatchedFile, watched: &Weak<u64>, loop_handle: &LoopHandle) {
     while let Some(list) = watched.upgrade().map(|list| *list) {
         if let Some(read) = file.look()
-            && !teller.tell(News::Tokens(list, owner, read))
+            && !loop_handle.send(LoopMessage::Tokens(list, owner, read))
         {
             return;
         }
@@ -73,7 +73,7 @@ fn stamp(path: &Path) -> Stamp {
 }
 
 /// A watched file.
-struct File {
+struct WatchedFile {
     path: PathBuf,
     /// At the last check.
     seen: Option<Stamp>,
@@ -81,7 +81,7 @@ struct File {
     read: Option<Stamp>,
 }
 
-impl File {
+impl WatchedFile {
     fn at(path: PathBuf) -> Self {
         Self { path, seen: None, read: None }
     }
@@ -107,7 +107,7 @@ mod tests {
     fn a_changed_file_is_read_once_it_is_stable() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("tokens");
-        let mut file = File::at(path.clone());
+        let mut file = WatchedFile::at(path.clone());
         let text = |read: Option<io::Result<Vec<u8>>>| read.map(|read| read.ok());
         std::fs::write(&path, "one").expect("a file");
         assert_eq!(text(file.look()), None, "it may be half written");

@@ -1,4 +1,4 @@
-//! The workers of ACP in the simulation: they begin and load sessions, tell of each prompt's progress, ask for permissions,
+//! The workers of ACP in the simulation: they begin and load sessions, report each prompt's progress, ask for permissions,
 //! and answer in any order. What they say names the client that it is for (`who`), so that any other one notices.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ struct Work {
     params: Value,
     result: Value,
     /// Updates that were sent, of so many.
-    told: u64,
+    sent_steps: u64,
     steps: u64,
     /// It asks for a permission after the first half of them.
     asks: bool,
@@ -70,7 +70,7 @@ impl Agent {
             "session/cancel" => {
                 let its = self.work.iter_mut().filter(|work| work.session() == params["sessionId"].as_str());
                 for work in its.filter(|work| work.result["stopReason"].is_string()) {
-                    (work.steps, work.asks, work.question) = (work.told, false, None);
+                    (work.steps, work.asks, work.question) = (work.sent_steps, false, None);
                     work.result["stopReason"] = json!("cancelled");
                 }
                 return None;
@@ -89,7 +89,15 @@ impl Agent {
             }
             _ => return Some(json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "no"}})),
         };
-        self.work.push(Work { id: id.clone(), params: params.clone(), result, told: 0, steps, asks, question: None });
+        self.work.push(Work {
+            id: id.clone(),
+            params: params.clone(),
+            result,
+            sent_steps: 0,
+            steps,
+            asks,
+            question: None,
+        });
         None
     }
 
@@ -102,7 +110,7 @@ impl Agent {
         let next = *random.pick(&free);
         let work = &mut self.work[next];
         let (who, number, session) = (&work.params["who"], &work.params["number"], &work.params["sessionId"]);
-        if work.asks && work.told >= work.steps / 2 {
+        if work.asks && work.sent_steps >= work.steps / 2 {
             work.asks = false;
             self.count += 1;
             let id = self.count * 1000 + at as u64;
@@ -111,10 +119,10 @@ impl Agent {
             let params = json!({"sessionId": session, "who": who, "number": number});
             return Some(json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params}));
         }
-        if work.told < work.steps {
-            work.told += 1;
+        if work.sent_steps < work.steps {
+            work.sent_steps += 1;
             let text = "y".repeat(random.range(0..3) * random.range(0..9000));
-            let update = json!({"who": who, "number": number, "step": work.told, "text": text});
+            let update = json!({"who": who, "number": number, "step": work.sent_steps, "text": text});
             let params = json!({"sessionId": session, "update": update});
             return Some(json!({"jsonrpc": "2.0", "method": "session/update", "params": params}));
         }

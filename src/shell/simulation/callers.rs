@@ -1,6 +1,6 @@
 //! The ACP clients of the simulation, over HTTP: they begin connections, open the streams of these and of their sessions,
 //! post prompts, answers to questions and cancellations, read slowly, break streams anywhere and open them again, end their
-//! connections, ask for what is not there, and check what they are told.
+//! connections, ask for what is not there, and check what they receive.
 //!
 //! A stream whose socket ended after all of it was read has lost nothing: what was not read comes on the next one, and at
 //! most the last message again. Only what the kernel had taken of a stream that was thrown away unread may be lost.
@@ -16,7 +16,7 @@ use crate::http1::Method;
 use crate::testing::Random;
 
 /// The stream of a session, or that of the connection.
-type Name = Option<String>;
+type SessionName = Option<String>;
 
 /// A request over HTTP.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub(super) enum What {
     /// An answer to the question of a worker.
     Reply(Value, String),
     Note,
-    Open(Name),
+    Open(SessionName),
     /// One that has to be refused with one of these statuses.
     Wrong(&'static [u16]),
     Delete,
@@ -35,10 +35,10 @@ pub(super) enum What {
 }
 
 /// A request, and the visit that it belongs to.
-type Wire = super::wire::Wire<(What, usize)>;
+type CallerWire = super::wire::Wire<(What, usize)>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum CallerStage {
     #[default]
     Outside,
     Begins,
@@ -47,12 +47,12 @@ enum Stage {
 
 /// What a caller knows of a stream of its connection.
 #[derive(Debug, Default)]
-struct Stream {
+struct CallerStream {
     is_open: bool,
-    /// What the last reader heard at its end, which may come again: all if it was broken under it, or the last message.
+    /// What the last reader received at its end, which may come again: all if it was broken under it, or the last message.
     again: VecDeque<String>,
     may_skip: bool,
-    heard: Vec<String>,
+    received: Vec<String>,
     /// The last update of each request.
     steps: BTreeMap<u64, u64>,
     /// Something of it may have been lost.
@@ -62,17 +62,17 @@ struct Stream {
 #[derive(Default)]
 pub(super) struct Caller {
     pub(super) name: usize,
-    stage: Stage,
+    stage: CallerStage,
     /// The connection's id, and how many connections it has begun.
     id: Option<String>,
     visit: usize,
-    pub(super) wires: Vec<Wire>,
-    streams: BTreeMap<Name, Stream>,
+    pub(super) wires: Vec<CallerWire>,
+    streams: BTreeMap<SessionName, CallerStream>,
     /// Sessions of this connection, and those of earlier ones.
     sessions: Vec<String>,
     old: Vec<String>,
     /// Unanswered requests, and the streams that their answers belong on.
-    asked: BTreeMap<u64, Name>,
+    asked: BTreeMap<u64, SessionName>,
     /// Those whose answers may have been lost, or may come late.
     given_up: BTreeSet<u64>,
     /// Those that were answered on the stream that has their updates.
@@ -106,7 +106,7 @@ impl Caller {
 
     pub(super) fn connects(&mut self, end: OwnedFd, inode: u64, random: &mut Random) {
         self.count += 1;
-        self.wires.push(Wire::new(end, inode, self.count, random));
+        self.wires.push(CallerWire::new(end, inode, self.count, random));
     }
 
     fn usable(&self, random: &mut Random) -> Option<usize> {
@@ -132,19 +132,19 @@ impl Caller {
                 self.wires[at].todo.extend(random.pick(&NONSENSE).bytes());
                 self.wait(at, What::Nonsense);
             }
-            (Stage::Outside, _) => self.begins(at, random),
-            (Stage::Begins, _) => return false,
-            (Stage::Inside, 1) => self.goes_wrong(at, random),
-            (Stage::Inside, 2) if random.one_in(6) => self.ends(at),
-            (Stage::Inside, 3) => {
+            (CallerStage::Outside, _) => self.begins(at, random),
+            (CallerStage::Begins, _) => return false,
+            (CallerStage::Inside, 1) => self.goes_wrong(at, random),
+            (CallerStage::Inside, 2) if random.one_in(6) => self.ends(at),
+            (CallerStage::Inside, 3) => {
                 let Some(session) = self.session(random) else { return false };
                 let note = json!({"jsonrpc": "2.0", "method": "session/cancel", "params": self.params(&session)});
                 self.post(at, &note, Some(&session), What::Note, random);
             }
-            (Stage::Inside, 4) => self.list(at, random),
-            (Stage::Inside, 5) => return self.loads(at, random),
-            (Stage::Inside, 6..=12) => return self.does_its_duty(random) || self.prompts(at, random),
-            (Stage::Inside, _) => return self.prompts(at, random),
+            (CallerStage::Inside, 4) => self.list(at, random),
+            (CallerStage::Inside, 5) => return self.loads(at, random),
+            (CallerStage::Inside, 6..=12) => return self.does_its_duty(random) || self.prompts(at, random),
+            (CallerStage::Inside, _) => return self.prompts(at, random),
         }
         true
     }
@@ -163,7 +163,7 @@ impl Caller {
     }
 
     fn begins(&mut self, at: usize, random: &mut Random) {
-        (self.stage, self.visit) = (Stage::Begins, self.visit + 1);
+        (self.stage, self.visit) = (CallerStage::Begins, self.visit + 1);
         let number = self.number();
         let params = json!({"protocolVersion": 1, "who": self.name, "visit": self.visit});
         let message = json!({"jsonrpc": "2.0", "id": number, "method": "initialize", "params": params});
@@ -254,11 +254,11 @@ impl Caller {
         id + &session.map_or_else(String::new, |name| format!("Acp-Session-Id: {name}\r\n"))
     }
 
-    fn opens(&mut self, at: usize, name: Name) {
+    fn opens(&mut self, at: usize, name: SessionName) {
         let head = format!("GET /acp HTTP/1.1\r\n{HEAD}{}\r\n", self.fields(name.as_deref()));
         self.wires[at].todo.extend(head.bytes());
         let stream = self.streams.entry(name.clone()).or_default();
-        self.reopened += usize::from(!stream.heard.is_empty() || !stream.again.is_empty());
+        self.reopened += usize::from(!stream.received.is_empty() || !stream.again.is_empty());
         stream.is_open = true;
         self.wait(at, What::Open(name));
     }
@@ -288,10 +288,10 @@ impl Caller {
 
     /// Whether something waits for it: a question, or a stream that nobody reads.
     pub(super) fn has_duty(&self) -> bool {
-        self.stage == Stage::Inside && (!self.questions.is_empty() || self.closed_stream().is_some())
+        self.stage == CallerStage::Inside && (!self.questions.is_empty() || self.closed_stream().is_some())
     }
 
-    fn closed_stream(&self) -> Option<Name> {
+    fn closed_stream(&self) -> Option<SessionName> {
         let names = self.sessions.iter().cloned().map(Some);
         let mut names = std::iter::once(None).chain(names);
         names.find(|name| !self.streams.get(name).is_some_and(|stream| stream.is_open))
@@ -330,7 +330,7 @@ impl Caller {
     fn takes(&mut self, at: usize) -> bool {
         let wire = &mut self.wires[at];
         let Some((what, visit)) = wire.waits.front().cloned() else {
-            assert!(wire.came.is_empty(), "{} is told what it has not asked: {:?}", self.name, shown(&wire.came));
+            assert!(wire.came.is_empty(), "{} receives what it has not asked for: {:?}", self.name, shown(&wire.came));
             return false;
         };
         let method = match what {
@@ -360,11 +360,11 @@ impl Caller {
             return assert!(event.starts_with(':'), "it says something: {event:?}");
         };
         let message = serde_json::from_str(data).unwrap_or_else(|_| panic!("an event is a message: {event:?}"));
-        if visit != self.visit || self.stage != Stage::Inside {
-            return self.hears_of_before(&message);
+        if visit != self.visit || self.stage != CallerStage::Inside {
+            return self.on_repeated(&message);
         }
         let stream = self.streams.entry(name.clone()).or_default();
-        stream.heard.push(data.to_owned());
+        stream.received.push(data.to_owned());
         let place = stream.again.iter().position(|again| again == data);
         if let Some(place) = place.filter(|place| stream.may_skip || *place == 0) {
             stream.again.drain(..=place);
@@ -372,29 +372,33 @@ impl Caller {
             return;
         }
         stream.again.clear();
-        self.hears(name, &message);
+        self.on_message(name, &message);
     }
 
     /// A message of a connection that has ended, or was left: it is its own at least.
-    fn hears_of_before(&mut self, message: &Value) {
+    fn on_repeated(&mut self, message: &Value) {
         let who = [&message["result"]["who"], &message["params"]["who"], &message["params"]["update"]["who"]];
         let is_its = who.iter().all(|who| who.is_null() || **who == json!(self.name));
-        assert!(is_its, "{} hears of another: {message}", self.name);
+        assert!(is_its, "{} receives what is of another: {message}", self.name);
     }
 
     /// A message has come on this stream.
-    fn hears(&mut self, name: &Name, message: &Value) {
-        self.hears_of_before(message);
+    fn on_message(&mut self, name: &SessionName, message: &Value) {
+        self.on_repeated(message);
         let params = &message["params"];
         if message["method"].is_string() {
             let session = params["sessionId"].as_str();
-            assert!(session == name.as_deref(), "{} hears on the stream of {name:?}: {message}", self.name);
+            assert!(session == name.as_deref(), "{} receives on the stream of {name:?}: {message}", self.name);
         }
         match message["method"].as_str() {
             Some("session/update") => {
                 let update = &params["update"];
                 let (number, step) = (update["number"].as_u64().unwrap_or(0), update["step"].as_u64().unwrap_or(0));
-                assert!(!self.answered.contains(&number), "{} is told of {number} behind its answer", self.name);
+                assert!(
+                    !self.answered.contains(&number),
+                    "{} receives something of {number} behind its answer",
+                    self.name
+                );
                 let stream = self.streams.entry(name.clone()).or_default();
                 let last = stream.steps.insert(number, step).unwrap_or(0);
                 let is_known = self.asked.contains_key(&number) && !stream.is_torn;
@@ -406,13 +410,17 @@ impl Caller {
                 self.questions.push_back((message["id"].clone(), session));
             }
             Some(_) => {}
-            None => self.hears_answer(name, message),
+            None => self.on_answer(name, message),
         }
     }
 
-    fn hears_answer(&mut self, name: &Name, message: &Value) {
+    fn on_answer(&mut self, name: &SessionName, message: &Value) {
         let Some(number) = message["id"].as_u64() else {
-            return assert!(message["error"].is_object() && message["id"].is_null(), "{} is told {message}", self.name);
+            return assert!(
+                message["error"].is_object() && message["id"].is_null(),
+                "{} receives {message}",
+                self.name
+            );
         };
         match self.asked.remove(&number) {
             Some(on) => assert_eq!(on, *name, "{}: {number} is answered on another stream", self.name),
@@ -424,7 +432,7 @@ impl Caller {
         self.given_up.remove(&number);
         let result = &message["result"];
         if !result.is_object() {
-            assert!(message["error"]["code"].is_i64(), "{} is told {message}", self.name);
+            assert!(message["error"]["code"].is_i64(), "{} receives {message}", self.name);
             self.last = Some(message.clone());
             return;
         }
@@ -443,10 +451,10 @@ impl Caller {
     fn is_answered(&mut self, at: usize, what: &What, visit: usize) {
         let wire = &mut self.wires[at];
         wire.waits.pop_front();
-        let told = wire.told.take().expect("an answer has a head");
+        let response = wire.response.take().expect("an answer has a head");
         let body = std::mem::take(&mut wire.body);
         let mut cut = Vec::new();
-        if told.closes {
+        if response.closes {
             wire.is_closing = true;
             cut.extend(wire.waits.drain(..));
         }
@@ -454,24 +462,24 @@ impl Caller {
         if body["error"].is_object() {
             self.last = Some(body.clone());
         }
-        let is_present = visit == self.visit && self.stage != Stage::Outside;
+        let is_present = visit == self.visit && self.stage != CallerStage::Outside;
         let is_one_of = |known: &[u16]| {
-            assert!(known.contains(&told.status), "{what:?} of {} is answered with {told:?} {body}", self.name);
+            assert!(known.contains(&response.status), "{what:?} of {} is answered with {response:?} {body}", self.name);
         };
-        let is_gone = told.status == 404 && is_present;
+        let is_gone = response.status == 404 && is_present;
         match what {
             What::Begin => {
                 is_one_of(&[200, 404, 429, 503]);
                 if is_present {
-                    let is_begun = told.status == 200 && body["result"].is_object();
-                    assert_eq!(is_begun, self.id.is_some() && told.status == 200, "an error begins no connection");
-                    self.stage = if is_begun { Stage::Inside } else { Stage::Outside };
+                    let is_begun = response.status == 200 && body["result"].is_object();
+                    assert_eq!(is_begun, self.id.is_some() && response.status == 200, "an error begins no connection");
+                    self.stage = if is_begun { CallerStage::Inside } else { CallerStage::Outside };
                     self.id = self.id.take().filter(|_| is_begun);
                 }
             }
             What::Ask(number) => {
                 is_one_of(&[202, 404, 429, 503]);
-                if told.status != 202 {
+                if response.status != 202 {
                     assert!(body["id"].is_null() || body["id"] == json!(number), "{body} is no answer to {number}");
                     if self.asked.remove(number).is_some() {
                         // It may have been taken before its connection was closed.
@@ -482,7 +490,7 @@ impl Caller {
             What::Note | What::Reply(..) => is_one_of(&[202, 404, 429, 503]),
             What::Open(name) => {
                 is_one_of(&[200, 404, 409, 429, 503]);
-                if told.status == 200 && is_present {
+                if response.status == 200 && is_present {
                     self.leaves(true);
                 } else if is_present {
                     self.closes_stream(name, false, false);
@@ -497,7 +505,7 @@ impl Caller {
             }
             What::Nonsense => is_one_of(&[400]),
         }
-        if is_gone && self.stage == Stage::Inside && !matches!(what, What::Wrong(_) | What::Delete) {
+        if is_gone && self.stage == CallerStage::Inside && !matches!(what, What::Wrong(_) | What::Delete) {
             self.leaves(true);
         }
         cut.iter().for_each(|(what, visit)| self.cut_off(what, *visit, false, false));
@@ -508,7 +516,7 @@ impl Caller {
         if is_over {
             self.over.insert(self.visit);
         }
-        (self.stage, self.id) = (Stage::Outside, None);
+        (self.stage, self.id) = (CallerStage::Outside, None);
         self.given_up.extend(std::mem::take(&mut self.asked).into_keys());
         self.old.append(&mut self.sessions);
         self.streams.clear();
@@ -516,12 +524,12 @@ impl Caller {
     }
 
     /// The socket of a stream has gone. If not all that was sent was read, something of it is lost.
-    fn closes_stream(&mut self, name: &Name, is_torn: bool, is_broken: bool) {
+    fn closes_stream(&mut self, name: &SessionName, is_torn: bool, is_broken: bool) {
         let Some(stream) = self.streams.get_mut(name) else { return };
         (stream.is_open, stream.may_skip) = (false, true);
-        let heard = std::mem::take(&mut stream.heard);
-        let kept = if is_broken { heard.len() } else { 1 };
-        stream.again.extend(heard.into_iter().rev().take(kept).collect::<Vec<_>>().into_iter().rev());
+        let received = std::mem::take(&mut stream.received);
+        let kept = if is_broken { received.len() } else { 1 };
+        stream.again.extend(received.into_iter().rev().take(kept).collect::<Vec<_>>().into_iter().rev());
         if is_torn {
             stream.is_torn = true;
             let lost: Vec<u64> = self.asked.iter().filter(|(_, on)| *on == name).map(|(number, _)| *number).collect();
@@ -532,11 +540,11 @@ impl Caller {
 
     /// The connection of a request has gone.
     fn cut_off(&mut self, what: &What, visit: usize, is_torn: bool, is_broken: bool) {
-        if visit != self.visit || self.stage == Stage::Outside {
+        if visit != self.visit || self.stage == CallerStage::Outside {
             return;
         }
         match what {
-            What::Begin if self.stage == Stage::Begins => self.leaves(false),
+            What::Begin if self.stage == CallerStage::Begins => self.leaves(false),
             // It may have been taken, or not.
             What::Ask(number) if self.asked.remove(number).is_some() => {
                 self.given_up.insert(*number);
@@ -561,12 +569,12 @@ impl Caller {
         let is_owed = |(what, visit): &(What, usize)| match what {
             What::Nonsense => false,
             // A stream that is in the middle of an event cannot end properly if its connection does.
-            What::Open(_) => *visit == self.visit && self.stage == Stage::Inside && wire.told.is_none(),
+            What::Open(_) => *visit == self.visit && self.stage == CallerStage::Inside && wire.response.is_none(),
             _ => true,
         };
         let is_owed = wire.waits.iter().any(is_owed);
-        let is_told = wire.is_closing || wire.closes();
-        assert!(is_told || !is_owed || is_known(), "{} is left without an answer to {:?}", self.name, wire.waits);
+        let is_answered = wire.is_closing || wire.closes();
+        assert!(is_answered || !is_owed || is_known(), "{} is left without an answer to {:?}", self.name, wire.waits);
         wire.waits.iter().for_each(|(what, visit)| self.cut_off(what, *visit, throws_away, wire.is_broken));
     }
 
@@ -576,8 +584,9 @@ impl Caller {
 
     /// Whether nothing that it could still get is outstanding.
     pub(super) fn is_content(&self) -> bool {
-        let waits =
-            |wire: &Wire| !wire.todo.is_empty() || wire.waits.iter().any(|(what, _)| !matches!(what, What::Open(_)));
+        let waits = |wire: &CallerWire| {
+            !wire.todo.is_empty() || wire.waits.iter().any(|(what, _)| !matches!(what, What::Open(_)))
+        };
         !self.wires.iter().any(waits) && self.asked.is_empty() && !self.has_duty()
     }
 
@@ -602,12 +611,12 @@ impl Caller {
     }
 
     /// Without failures it begins a connection and a session, and prompts.
-    pub(super) fn goes_on(&mut self, random: &mut Random) {
+    pub(super) fn continues(&mut self, random: &mut Random) {
         let at = self.wires.len() - 1;
         match self.stage {
-            Stage::Outside => self.begins(at, random),
-            Stage::Inside => _ = self.prompts(at, random),
-            Stage::Begins => {}
+            CallerStage::Outside => self.begins(at, random),
+            CallerStage::Inside => _ = self.prompts(at, random),
+            CallerStage::Begins => {}
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::net::{Shutdown, shutdown};
 use serde_json::Value;
 
-use super::lines::{LONGEST_TEXT, Pulled, Request, lines, number, pull, push, shown, token};
+use super::lines::{LONGEST_TEXT, Pulled, SimRequest, lines, number, pull, push, shown, token};
 use crate::bus::port::Reason;
 use crate::testing::Random;
 use crate::websocket::frame::{Decoder, FrameEvent, Received};
@@ -17,8 +17,8 @@ use crate::websocket::{Mask, Role, encode};
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An unanswered request of a client.
-pub(super) struct Asked {
-    pub(super) request: Request,
+pub(super) struct Unanswered {
+    pub(super) request: SimRequest,
     /// When it was sent, on a clock that stops while the machine is suspended.
     pub(super) at: Duration,
     /// It counts as sent once this many bytes have left its client.
@@ -27,7 +27,7 @@ pub(super) struct Asked {
 
 /// How the daemon reports a client's violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ClientVerdict {
     /// An HTTP status.
     Status(u16),
     /// The reason in an error without a request.
@@ -40,9 +40,9 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct LastWord {
     /// It may be answered once this many bytes were sent: the first byte may show what is wrong.
-    pub(super) heard_at: usize,
+    pub(super) last_word_at: usize,
     /// The expected report, if there is one, and the reason that is counted, if it is known.
-    pub(super) verdict: Option<Verdict>,
+    pub(super) verdict: Option<ClientVerdict>,
     pub(super) reason: Option<Reason>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Frames {
     pub(super) decoder: Decoder,
     pub(super) random: Random,
     /// The last report to it.
-    pub(super) verdict: Option<Verdict>,
+    pub(super) verdict: Option<ClientVerdict>,
 }
 
 /// A valid token.
@@ -146,7 +146,7 @@ impl Frames {
             let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
             let status: u16 = status.unwrap_or_else(|| panic!("an answer is HTTP: {head}"));
             if status != 101 {
-                self.verdict = Some(Verdict::Status(status));
+                self.verdict = Some(ClientVerdict::Status(status));
                 // The body adds nothing.
                 self.raw.truncate(end + 4);
                 return false;
@@ -168,7 +168,7 @@ impl Frames {
                 FrameEvent::Ping(payload) => pings.push(payload.to_vec()),
                 FrameEvent::Close { code, .. } => {
                     assert!(matches!(code, Some(1000..=1002 | 1007..=1009 | 1013)), "{code:?}");
-                    *verdict = code.map(Verdict::Code);
+                    *verdict = code.map(ClientVerdict::Code);
                     is_over = true;
                 }
                 other => panic!("{other:?}"),
@@ -185,23 +185,23 @@ impl Frames {
 }
 
 #[derive(Default)]
-pub(super) struct Client {
+pub(super) struct SimClient {
     pub(super) name: usize,
     pub(super) seed: u64,
-    pub(super) wire: Wire,
+    pub(super) wire: LineWire,
     pub(super) is_stdio: bool,
     /// The turn in which it connected.
     pub(super) came_in: usize,
     /// The first request that it sent after failures stopped, and whether one from then on was answered.
     pub(super) asked_in_peace: Option<u64>,
     pub(super) is_well: bool,
-    pub(super) asked: BTreeMap<u64, Asked>,
+    pub(super) asked: BTreeMap<u64, Unanswered>,
     pub(super) next: u64,
     pub(super) answers: usize,
     /// The last answer from each worker.
-    pub(super) heard: BTreeMap<usize, usize>,
+    pub(super) last_seen: BTreeMap<usize, usize>,
     pub(super) last_word: Option<LastWord>,
-    pub(super) verdict: Option<Verdict>,
+    pub(super) verdict: Option<ClientVerdict>,
     /// When it last had read everything, and the longest time that it had not.
     pub(super) empty_at: Duration,
     pub(super) behind: Duration,
@@ -209,9 +209,9 @@ pub(super) struct Client {
 
 /// Its end of the connection.
 #[derive(Default)]
-pub(super) struct Wire {
+pub(super) struct LineWire {
     /// None once it has left, or its connection has ended.
-    pub(super) hears: Option<OwnedFd>,
+    pub(super) input: Option<OwnedFd>,
     /// None once it has half-closed.
     pub(super) speaks: Option<OwnedFd>,
     /// The inode of the daemon's end.
@@ -223,18 +223,18 @@ pub(super) struct Wire {
     pub(super) frames: Option<Frames>,
 }
 
-impl Client {
-    pub(super) fn new(name: usize, seed: u64, hears: OwnedFd, speaks: OwnedFd) -> Self {
+impl SimClient {
+    pub(super) fn new(name: usize, seed: u64, input: OwnedFd, speaks: OwnedFd) -> Self {
         Self {
             name,
             seed,
-            wire: Wire { hears: Some(hears), speaks: Some(speaks), ..Wire::default() },
+            wire: LineWire { input: Some(input), speaks: Some(speaks), ..LineWire::default() },
             ..Self::default()
         }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.wire.hears.is_none()
+        self.wire.input.is_none()
     }
 
     /// Whether it has sent its final bytes.
@@ -243,7 +243,7 @@ impl Client {
     }
 
     pub(super) fn leaves(&mut self) {
-        (self.wire.hears, self.wire.speaks) = (None, None);
+        (self.wire.input, self.wire.speaks) = (None, None);
     }
 
     /// Whether the daemon owes it nothing: neither an answer nor the end of its connection.
@@ -260,7 +260,7 @@ impl Client {
         if let Some(frames) = &self.wire.frames {
             // A WebSocket cannot be half-closed. In the middle of its handshake, it has never been one.
             let reason = frames.is_open.then_some(Reason::ClientBroken);
-            self.last_word = Some(LastWord { heard_at: sent, verdict: None, reason });
+            self.last_word = Some(LastWord { last_word_at: sent, verdict: None, reason });
         }
         if let Some(end) = self.wire.speaks.take()
             && !self.is_stdio
@@ -271,7 +271,7 @@ impl Client {
 
     /// Reads what is available. The result shows whether the daemon has closed it.
     pub(super) fn reads(&mut self, most: usize, now: Duration) -> Pulled {
-        let Some(end) = &self.wire.hears else { return Pulled::Nothing };
+        let Some(end) = &self.wire.input else { return Pulled::Nothing };
         let pulled = match &mut self.wire.frames {
             Some(frames) => {
                 let pulled = pull(end, &mut frames.raw, most);
@@ -312,15 +312,15 @@ impl Client {
     pub(super) fn ask(&mut self, random: &mut Random, now: Duration) {
         let size = *random.pick(&[0, 10, 200, 3000, 20_000, LONGEST_TEXT]);
         let (seed, who, number, length) = (self.seed, self.name, self.next, random.range(0..size + 1));
-        let request = Request { seed, who, number, length };
+        let request = SimRequest { seed, who, number, length };
         self.next += 1;
         self.says(&request.question(&request.id()));
-        self.asked.insert(number, Asked { request, at: now, ends_at: self.wire.sent + self.wire.todo.len() });
+        self.asked.insert(number, Unanswered { request, at: now, ends_at: self.wire.sent + self.wire.todo.len() });
     }
 
     /// Sends these final bytes.
-    pub(super) fn says_its_last(&mut self, bytes: &[u8], verdict: Option<Verdict>, reason: Option<Reason>) {
-        self.last_word = Some(LastWord { heard_at: self.wire.sent + self.wire.todo.len() + 1, verdict, reason });
+    pub(super) fn says_its_last(&mut self, bytes: &[u8], verdict: Option<ClientVerdict>, reason: Option<Reason>) {
+        self.last_word = Some(LastWord { last_word_at: self.wire.sent + self.wire.todo.len() + 1, verdict, reason });
         self.wire.todo.extend(bytes);
     }
 
@@ -328,7 +328,7 @@ impl Client {
     pub(super) fn says_goodbye(&mut self) -> bool {
         let Some(frames) = &mut self.wire.frames else { return false };
         let goodbye = encode::close(Some(1000), "", Some(frames.mask()));
-        self.says_its_last(&goodbye, Some(Verdict::Code(1000)), None);
+        self.says_its_last(&goodbye, Some(ClientVerdict::Code(1000)), None);
         true
     }
 
@@ -337,15 +337,15 @@ impl Client {
         match &mut self.wire.frames {
             Some(frames) if random.one_in(4) => {
                 let line = frames.message(random.pick(&BROKEN_LINES[..3]).trim_ascii_end());
-                self.says_its_last(&line, Some(Verdict::Code(1007)), Some(Reason::ClientMalformed));
+                self.says_its_last(&line, Some(ClientVerdict::Code(1007)), Some(Reason::ClientMalformed));
             }
             Some(_) => {
                 let (frame, code) = *random.pick(&BROKEN_FRAMES);
                 let reason = if code == 1009 { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
-                self.says_its_last(frame, Some(Verdict::Code(code)), Some(reason));
+                self.says_its_last(frame, Some(ClientVerdict::Code(code)), Some(reason));
             }
             None => {
-                let verdict = Verdict::Error(Reason::ClientMalformed.error_name().to_owned());
+                let verdict = ClientVerdict::Error(Reason::ClientMalformed.error_name().to_owned());
                 let line = *random.pick(&BROKEN_LINES);
                 self.says_its_last(line, Some(verdict), Some(Reason::ClientMalformed));
             }
@@ -359,7 +359,7 @@ impl Client {
                 self.check_error(&line, now);
                 continue;
             }
-            let id = token(&line, "id").unwrap_or_else(|| panic!("{} was told: {}", self.name, shown(&line)));
+            let id = token(&line, "id").unwrap_or_else(|| panic!("{} received: {}", self.name, shown(&line)));
             let asked = id.trim_matches('"').parse().ok().and_then(|id: u64| self.asked.remove(&id));
             let asked = asked.unwrap_or_else(|| panic!("{} has not asked this: {}", self.name, shown(&line)));
             let (Some(worker), Some(nth)) = (number(&line, "worker"), number(&line, "nth")) else {
@@ -368,7 +368,7 @@ impl Client {
             let request = asked.request;
             let is_same = line == request.answer(&request.id(), worker, nth);
             assert!(is_same, "the answer to {request:?} is another one: {}", shown(&line));
-            let before = self.heard.insert(worker, nth);
+            let before = self.last_seen.insert(worker, nth);
             assert!(before.is_none_or(|before| before < nth), "the answer to {request:?} comes behind {before:?}");
             self.answers += 1;
             self.is_well |= self.asked_in_peace.is_some_and(|first| request.number >= first);
@@ -380,7 +380,7 @@ impl Client {
         let reason =
             error["error"]["data"]["reason"].as_str().unwrap_or_else(|| panic!("an error has a reason: {error}"));
         if error["id"].is_null() {
-            self.verdict = Some(Verdict::Error(reason.to_owned()));
+            self.verdict = Some(ClientVerdict::Error(reason.to_owned()));
             return;
         }
         let number = error["id"].as_u64().or_else(|| error["id"].as_str()?.parse().ok());

@@ -25,9 +25,9 @@ use crate::bus::port::Exit;
 use crate::bus::report::Reason;
 use crate::config::Config;
 use crate::io::Io;
-use crate::shell::crowd::MOST_CONNECTIONS;
+use crate::shell::connection_counts::MOST_CONNECTIONS;
 use crate::shell::descriptors::Allowance;
-use crate::shell::lasting::Lasting;
+use crate::shell::persistence::Persistence;
 use crate::shell::turn::Shell;
 use crate::testing::{Draws, Random};
 
@@ -43,7 +43,7 @@ enum Manner {
 struct Work {
     id: Value,
     params: Value,
-    told: u64,
+    sent_steps: u64,
 }
 
 #[derive(Default)]
@@ -277,8 +277,8 @@ impl Door {
         let does = has_work && (self.is_kind || self.random.one_in(2));
         let line = does.then(|| self.does_some(at));
         let mut children = self.machine.children.borrow_mut();
-        let goes = &mut children.workers[at].goes;
-        line.into_iter().for_each(|line| goes.extend(format!("{line}\n").into_bytes()));
+        let output = &mut children.workers[at].output;
+        line.into_iter().for_each(|line| output.extend(format!("{line}\n").into_bytes()));
         children.writes(at, most, pulled) || does
     }
 
@@ -287,8 +287,8 @@ impl Door {
         if self.machine.children.borrow().workers[at].pool == AGENTS {
             let is_alone = self.acp == Some("dedicated");
             let reply = self.agents.entry(at).or_default().takes_in(at, line, is_alone);
-            let goes = &mut self.machine.children.borrow_mut().workers[at].goes;
-            reply.into_iter().for_each(|reply| goes.extend(format!("{reply}\n").into_bytes()));
+            let output = &mut self.machine.children.borrow_mut().workers[at].output;
+            reply.into_iter().for_each(|reply| output.extend(format!("{reply}\n").into_bytes()));
             return true;
         }
         let (desk, params) = (&mut self.desks[at], &line["params"]);
@@ -314,14 +314,14 @@ impl Door {
                 let is_alone = self.assignment != "dedicated" || era || desk.sessions.len() == 1;
                 assert!(is_alone, "worker {at} serves {:?}", desk.sessions);
                 if !line["id"].is_null() {
-                    let told = if method == "initialize" { u64::MAX } else { 0 };
-                    desk.work.push(Work { id: line["id"].clone(), params: params.clone(), told });
+                    let sent_steps = if method == "initialize" { u64::MAX } else { 0 };
+                    desk.work.push(Work { id: line["id"].clone(), params: params.clone(), sent_steps });
                 }
                 return true;
             }
             None => return true,
         };
-        self.machine.children.borrow_mut().workers[at].goes.extend(format!("{reply}\n").into_bytes());
+        self.machine.children.borrow_mut().workers[at].output.extend(format!("{reply}\n").into_bytes());
         true
     }
 
@@ -333,10 +333,10 @@ impl Door {
         let desk = &mut self.desks[at];
         let next = self.random.range(0..desk.work.len());
         let work = &mut desk.work[next];
-        if work.told < work.params["steps"].as_u64().unwrap_or(0) {
-            work.told += 1;
+        if work.sent_steps < work.params["steps"].as_u64().unwrap_or(0) {
+            work.sent_steps += 1;
             let params = json!({
-                "progressToken": work.params["_meta"]["progressToken"], "progress": work.told, "who": work.params["who"]
+                "progressToken": work.params["_meta"]["progressToken"], "progress": work.sent_steps, "who": work.params["who"]
             });
             return json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
         }
@@ -393,7 +393,7 @@ impl Door {
             }
             let is_quiet = !asks && !moved && !self.all_act();
             self.machine.wires.borrow_mut().is_quiet = is_quiet;
-            let is_done = self.machine.shell.turn().expect("it goes on");
+            let is_done = self.machine.shell.turn().expect("it continues");
             self.machine.shell.reactor.http.check(&self.machine.shell.reactor.connections);
             self.machine.shell.reactor.connections.check();
             if is_done || over(self) {
@@ -425,7 +425,7 @@ impl Door {
             }
         }
         let until = self.machine.shell.reactor.clock.now().after(Duration::from_secs(600));
-        self.machine.shell.reactor.lasting = Lasting::of(kept);
+        self.machine.shell.reactor.lasting = Persistence::of(kept);
         self.machine.shell.reactor.lasting.wait_until(until);
         let callers = if self.acp.is_some() { self.random.range(1..4) } else { 0 };
         self.callers.extend((0..callers).map(|name| Caller::new(100 + name)));
@@ -455,11 +455,11 @@ impl Door {
             }
             for at in 0..self.visitors.len() {
                 self.connects(at);
-                self.visitors[at].goes_on(&mut self.random);
+                self.visitors[at].continues(&mut self.random);
             }
             for at in 0..self.callers.len() {
                 self.caller_connects(at);
-                self.callers[at].goes_on(&mut self.random);
+                self.callers[at].continues(&mut self.random);
             }
             self.runs("answers in peace", false, is_content);
         }

@@ -70,14 +70,14 @@ pub(super) fn text() -> &'static [u8] {
 /// A client's request, unique among all requests: its text follows from these, so that its receiver can detect a change
 /// of any byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct SimRequest {
     pub(super) seed: u64,
     pub(super) who: usize,
     pub(super) number: u64,
     pub(super) length: usize,
 }
 
-impl Request {
+impl SimRequest {
     pub(super) fn random(&self) -> Random {
         Random::new(self.seed ^ (self.who as u64) << 48 ^ self.number << 24)
     }

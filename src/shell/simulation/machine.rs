@@ -16,7 +16,7 @@ use crate::shell::http::exchange::OPERATORS;
 use crate::shell::listen::Listening;
 use crate::shell::listeners::Acceptor;
 use crate::shell::log;
-use crate::shell::news::Teller;
+use crate::shell::loop_handle::LoopHandle;
 use crate::shell::reload::{Reloads, Source};
 use crate::shell::signals::{Bell, Signals};
 use crate::shell::turn::Shell;
@@ -72,12 +72,12 @@ impl Machine {
                 Acceptor::new(listening, &config.listeners)
             })
             .collect();
-        let (teller, news) = Teller::new(pair().0.into());
+        let (loop_handle, messages) = LoopHandle::new(pair().0.into());
         let [children_bell, stop_bell] = [children_ours, stop_ours].map(|pipe| Bell::new(pipe.into()));
         let signals = Signals {
             children: children_bell,
-            news,
-            teller,
+            messages,
+            loop_handle,
             stop: stop_bell,
             hangup: None,
             reopen: Arc::default(),

@@ -27,7 +27,7 @@ pub(super) enum What {
 }
 
 /// Its connections remember the requests, and the sessions that they were sent in.
-type Wire = super::wire::Wire<(What, Option<String>)>;
+type VisitorWire = super::wire::Wire<(What, Option<String>)>;
 
 /// An unanswered request.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct Call {
 
 /// A received answer.
 #[derive(Debug)]
-struct Answer {
+struct ReceivedAnswer {
     /// The number of its connection; none if the request was given up, so that the answer may arrive once.
     wire: Option<usize>,
     /// The event that carried it.
@@ -53,7 +53,7 @@ struct Answer {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum VisitorStage {
     #[default]
     Outside,
     Begins,
@@ -76,10 +76,10 @@ pub(super) struct Visitor {
     version: &'static str,
     habit: Habit,
     session: Option<String>,
-    stage: Stage,
-    pub(super) wires: Vec<Wire>,
+    stage: VisitorStage,
+    pub(super) wires: Vec<VisitorWire>,
     asked: BTreeMap<u64, Call>,
-    answered: BTreeMap<u64, Answer>,
+    answered: BTreeMap<u64, ReceivedAnswer>,
     /// How often it has resumed each stream of each of its sessions.
     resumed: BTreeMap<(Option<String>, String), usize>,
     next: u64,
@@ -116,26 +116,26 @@ impl Visitor {
             name,
             version,
             habit: *random.pick(&[Habit::Keeps, Habit::OpensEach, Habit::Both]),
-            stage: if is_modern { Stage::Inside } else { Stage::Outside },
+            stage: if is_modern { VisitorStage::Inside } else { VisitorStage::Outside },
             next: 1,
             ..Self::default()
         }
     }
 
     /// It has a session of an earlier daemon, in this pool.
-    pub(super) fn returns(&mut self, pool: &str, listener: &str, random: &mut Random) -> state::Session {
+    pub(super) fn returns(&mut self, pool: &str, listener: &str, random: &mut Random) -> state::StoredSession {
         let id = format!("earlier.{}", self.name);
-        let session = state::Session {
-            id: state::Key::of(&id),
+        let session = state::StoredSession {
+            id: state::SessionDigest::of(&id),
             pool: pool.to_owned(),
             listener: listener.to_owned(),
             daemons: 0,
-            owner: state::Owner::Anyone,
+            owner: state::SessionOwner::Anyone,
             version: self.version.to_owned(),
             initialize: self.initialize().to_string(),
             initialized: random.one_in(2).then(|| r#"{"method":"notifications/initialized"}"#.to_owned()),
         };
-        (self.session, self.stage, self.sessions) = (Some(id), Stage::Inside, 1);
+        (self.session, self.stage, self.sessions) = (Some(id), VisitorStage::Inside, 1);
         session
     }
 
@@ -145,7 +145,7 @@ impl Visitor {
 
     pub(super) fn connects(&mut self, end: OwnedFd, inode: u64, random: &mut Random) {
         self.count += 1;
-        self.wires.push(Wire::new(end, inode, self.count, random));
+        self.wires.push(VisitorWire::new(end, inode, self.count, random));
     }
 
     /// Whether it keeps the connection for its next request.
@@ -156,7 +156,7 @@ impl Visitor {
     /// A connection for a request: a new one, or a kept one, where other requests may be outstanding.
     fn usable(&self, keeps: bool, random: &mut Random) -> Option<usize> {
         let is_last = |(what, _): &(What, _)| matches!(what, What::Get(_) | What::Nonsense);
-        let may = |wire: &Wire| wire.may_ask(keeps, is_last);
+        let may = |wire: &VisitorWire| wire.may_ask(keeps, is_last);
         let usable: Vec<usize> = (0..self.wires.len()).filter(|at| may(&self.wires[*at])).collect();
         (!usable.is_empty()).then(|| *random.pick(&usable))
     }
@@ -176,19 +176,19 @@ impl Visitor {
                 self.wires[at].todo.extend(random.pick(&NONSENSE).bytes());
                 self.wires[at].waits.push_back((What::Nonsense, None));
             }
-            (Stage::Outside, _) => self.begins(at, random),
-            (Stage::Begins, _) => return false,
-            (Stage::Inside, 1 | 2) => {
+            (VisitorStage::Outside, _) => self.begins(at, random),
+            (VisitorStage::Begins, _) => return false,
+            (VisitorStage::Inside, 1 | 2) => {
                 let note = json!({"jsonrpc": "2.0", "method": "notifications/note", "params": self.params(0, 0, 0)});
                 self.post(at, &note, What::Note, random);
             }
-            (Stage::Inside, 3 | 4) if !self.is_modern() => self.opens(at, random),
-            (Stage::Inside, 5) if !self.is_modern() && random.one_in(4) => {
+            (VisitorStage::Inside, 3 | 4) if !self.is_modern() => self.opens(at, random),
+            (VisitorStage::Inside, 5) if !self.is_modern() && random.one_in(4) => {
                 let head = format!("DELETE /mcp HTTP/1.1\r\n{HEAD}{}\r\n", self.fields());
                 self.wires[at].todo.extend(head.bytes());
                 self.wires[at].waits.push_back((What::Delete, self.session.clone()));
             }
-            (Stage::Inside, _) => self.calls(at, random),
+            (VisitorStage::Inside, _) => self.calls(at, random),
         }
         self.uses(at, keeps);
         true
@@ -200,7 +200,7 @@ impl Visitor {
     }
 
     fn begins(&mut self, at: usize, random: &mut Random) {
-        self.stage = Stage::Begins;
+        self.stage = VisitorStage::Begins;
         self.post(at, &self.initialize(), What::Begin, random);
     }
 
@@ -266,7 +266,7 @@ impl Visitor {
         let body = message.to_string();
         let mut fields = match Repeated::of(message) {
             Some(head) => head.fields().map(|(field, value)| format!("{field}: {value}\r\n")).collect(),
-            None if self.stage == Stage::Begins => String::new(),
+            None if self.stage == VisitorStage::Begins => String::new(),
             None => self.fields(),
         };
         if random.one_in(5) {
@@ -303,7 +303,7 @@ impl Visitor {
     fn takes(&mut self, at: usize) -> bool {
         let wire = &mut self.wires[at];
         let Some((what, session)) = wire.waits.front().cloned() else {
-            assert!(wire.came.is_empty(), "{} is told what it has not asked: {:?}", self.name, shown(&wire.came));
+            assert!(wire.came.is_empty(), "{} receives what it has not asked for: {:?}", self.name, shown(&wire.came));
             return false;
         };
         let method = match what {
@@ -344,35 +344,38 @@ impl Visitor {
                 self.asked.values_mut().filter(|call| is_it(call)).for_each(|call| call.last = Some(id.clone()));
             }
             let what = self.wires[at].waits.front().map(|(what, _)| what.clone());
-            message.into_iter().for_each(|message| self.hears(at, what.as_ref(), &message, id.as_deref()));
+            message.into_iter().for_each(|message| self.on_message(at, what.as_ref(), &message, id.as_deref()));
         }
     }
 
     /// Handles a message that answers this request, in this event if it has an id.
-    fn hears(&mut self, at: usize, what: Option<&What>, message: &Value, event: Option<&str>) {
+    fn on_message(&mut self, at: usize, what: Option<&What>, message: &Value, event: Option<&str>) {
         let number = self.wires[at].number;
         if message["method"].is_string() {
             let params = &message["params"];
             if !params["who"].is_null() {
-                assert_eq!(params["who"], json!(self.name), "{} hears of another: {message}", self.name);
+                assert_eq!(params["who"], json!(self.name), "{} receives what is of another: {message}", self.name);
             }
             return;
         }
         let Some(id) = message["id"].as_u64() else {
-            assert!(message["error"].is_object() && message["id"].is_null(), "{} is told {message}", self.name);
+            assert!(message["error"].is_object() && message["id"].is_null(), "{} receives {message}", self.name);
             return;
         };
         if id == 0 {
-            self.stage =
-                if message["result"].is_object() && self.session.is_some() { Stage::Inside } else { Stage::Outside };
-            if self.stage == Stage::Outside && self.session.take().is_some() {
+            self.stage = if message["result"].is_object() && self.session.is_some() {
+                VisitorStage::Inside
+            } else {
+                VisitorStage::Outside
+            };
+            if self.stage == VisitorStage::Outside && self.session.take().is_some() {
                 self.sessions -= 1;
             }
             return;
         }
-        let answer = Answer { wire: Some(number), event: event.map(str::to_owned), is_whole: false };
+        let answer = ReceivedAnswer { wire: Some(number), event: event.map(str::to_owned), is_whole: false };
         let behind = if let Some(What::Get(behind)) = what { Some(behind.as_deref()) } else { None };
-        assert_ne!(behind, Some(None), "{} is told {message} on a stream that resumes none", self.name);
+        assert_ne!(behind, Some(None), "{} receives {message} on a stream that resumes none", self.name);
         match self.asked.remove(&id) {
             Some(call) => {
                 assert!(behind.is_some() || number == call.wire, "{} is answered on {number}: {call:?}", self.name);
@@ -394,13 +397,13 @@ impl Visitor {
             assert_eq!((&result["who"], &result["number"]), (&json!(self.name), &json!(id)), "an answer is its own");
             self.results += 1;
         } else {
-            assert!(message["error"]["code"].is_i64(), "{} is told {message}", self.name);
+            assert!(message["error"]["code"].is_i64(), "{} receives {message}", self.name);
         }
     }
 
     /// Whether this answer may arrive again: only with a GET, if its connection broke before everything sent with it
     /// had arrived, or if the GET resumes after an earlier event.
-    fn may_come_again(&self, before: &Answer, behind: Option<Option<&str>>) -> bool {
+    fn may_come_again(&self, before: &ReceivedAnswer, behind: Option<Option<&str>>) -> bool {
         let Some(behind) = behind else { return false };
         let wire = self.wires.iter().find(|wire| Some(wire.number) == before.wire);
         let is_cut = !before.is_whole && wire.is_none_or(|wire| wire.is_broken);
@@ -414,17 +417,17 @@ impl Visitor {
     fn ends(&mut self, at: usize, what: &What, session: Option<&String>) {
         let wire = &mut self.wires[at];
         wire.waits.pop_front();
-        let told = wire.told.take().expect("an answer has a head");
+        let response = wire.response.take().expect("an answer has a head");
         let body = std::mem::take(&mut wire.body);
         let number = wire.number;
-        if told.closes {
+        if response.closes {
             wire.is_closing = true;
             let cut: Vec<_> = wire.waits.drain(..).collect();
             cut.iter().for_each(|(what, _)| self.cut_off(number, what));
         }
-        if told.status == 200 && !told.is_stream {
+        if response.status == 200 && !response.is_stream {
             let message = serde_json::from_slice(&body).expect("an answer is JSON");
-            self.hears(at, Some(what), &message, None);
+            self.on_message(at, Some(what), &message, None);
         }
         // The next answer may have been sent with it, and is returned to the log with it.
         let is_last = self.wires[at].waits.is_empty();
@@ -435,8 +438,8 @@ impl Visitor {
             self.last = Some(error.clone());
         }
         let is_one_of = |known: &[u16]| {
-            let about = (&self.name, &told, &error);
-            assert!(known.contains(&told.status), "{what:?} is answered with {about:?}");
+            let about = (&self.name, &response, &error);
+            assert!(known.contains(&response.status), "{what:?} is answered with {about:?}");
         };
         match what {
             What::Nonsense => is_one_of(&[400]),
@@ -448,7 +451,7 @@ impl Visitor {
         }
         if let What::Calls(numbers) = what {
             for id in numbers {
-                if told.status != 200 {
+                if response.status != 200 {
                     let is_known = error["id"].is_null() || numbers.iter().any(|number| error["id"] == json!(number));
                     assert!(is_known, "{error} is no answer to {numbers:?}");
                     self.asked.remove(id);
@@ -459,12 +462,12 @@ impl Visitor {
                 }
             }
             self.has_legacy_server |=
-                told.status == 400 && [json!(-32601), json!(-32022)].contains(&error["error"]["code"]);
-            assert!(told.status != 400 || self.has_legacy_server, "{what:?} is answered with {error}");
+                response.status == 400 && [json!(-32601), json!(-32022)].contains(&error["error"]["code"]);
+            assert!(response.status != 400 || self.has_legacy_server, "{what:?} is answered with {error}");
         }
-        let has_ended = told.status == 404 || matches!(what, What::Delete);
-        if matches!(what, What::Begin) && self.stage == Stage::Begins {
-            self.stage = Stage::Outside;
+        let has_ended = response.status == 404 || matches!(what, What::Delete);
+        if matches!(what, What::Begin) && self.stage == VisitorStage::Begins {
+            self.stage = VisitorStage::Outside;
         }
         if has_ended && !self.is_modern() && session == self.session.as_ref() {
             self.loses_session();
@@ -474,15 +477,15 @@ impl Visitor {
     /// Gives up a request, whose answer may be in flight.
     fn gives_up(&mut self, id: u64) {
         self.asked.remove(&id);
-        self.answered.insert(id, Answer { wire: None, event: None, is_whole: false });
+        self.answered.insert(id, ReceivedAnswer { wire: None, event: None, is_whole: false });
     }
 
     fn loses_session(&mut self) {
         if self.session.take().is_some() {
             self.sessions -= 1;
         }
-        if self.stage == Stage::Inside {
-            self.stage = Stage::Outside;
+        if self.stage == VisitorStage::Inside {
+            self.stage = VisitorStage::Outside;
         }
         // Answers on other connections are still read, but nothing is fetched any more.
         let cut_off: Vec<u64> = self.asked.iter().filter(|(_, call)| call.is_cut_off).map(|(id, _)| *id).collect();
@@ -492,8 +495,8 @@ impl Visitor {
     /// A connection with this request has gone.
     fn cut_off(&mut self, number: usize, what: &What) {
         match what {
-            What::Begin if self.stage == Stage::Begins => {
-                self.stage = Stage::Outside;
+            What::Begin if self.stage == VisitorStage::Begins => {
+                self.stage = VisitorStage::Outside;
                 // The answer may have been sent: the daemon can still send on a connection that has just gone.
                 self.sessions += usize::from(self.session.is_none());
                 self.session = None;
@@ -517,13 +520,13 @@ impl Visitor {
         wire.drains();
         let owed = wire.waits.iter().any(|(what, session)| match what {
             What::Nonsense => false,
-            // A stream goes on where it was resumed last: another connection in the middle of an event ends there, and
+            // A stream continues where it was resumed last: another connection in the middle of an event ends there, and
             // its response may not have begun to be sent.
             What::Get(Some(last)) => self.resumed.get(&(session.clone(), stream_of(last).to_owned())) == Some(&1),
             _ => true,
         });
-        let is_told = wire.is_closing || wire.closes();
-        assert!(is_told || !owed || is_known(), "{} is left without an answer to {:?}", self.name, wire.waits);
+        let is_answered = wire.is_closing || wire.closes();
+        assert!(is_answered || !owed || is_known(), "{} is left without an answer to {:?}", self.name, wire.waits);
         wire.waits.iter().for_each(|(what, _)| self.cut_off(wire.number, what));
     }
 
@@ -534,8 +537,9 @@ impl Visitor {
 
     /// Whether nothing that it could still get is outstanding.
     pub(super) fn is_content(&self) -> bool {
-        let waits =
-            |wire: &Wire| !wire.todo.is_empty() || wire.waits.iter().any(|(what, _)| !matches!(what, What::Get(_)));
+        let waits = |wire: &VisitorWire| {
+            !wire.todo.is_empty() || wire.waits.iter().any(|(what, _)| !matches!(what, What::Get(_)))
+        };
         !self.wires.iter().any(waits) && self.asked.values().all(|call| call.is_cut_off)
     }
 
@@ -545,14 +549,14 @@ impl Visitor {
     }
 
     /// Without failures it fetches broken streams, or calls a method, on a new connection.
-    pub(super) fn goes_on(&mut self, random: &mut Random) {
+    pub(super) fn continues(&mut self, random: &mut Random) {
         let at = self.wires.len() - 1;
         self.uses(at, self.keeps(random));
         match self.stage {
-            Stage::Outside => self.begins(at, random),
-            Stage::Inside if !self.is_modern() && self.may_fetch() => self.opens(at, random),
-            Stage::Inside => self.calls(at, random),
-            Stage::Begins => {}
+            VisitorStage::Outside => self.begins(at, random),
+            VisitorStage::Inside if !self.is_modern() && self.may_fetch() => self.opens(at, random),
+            VisitorStage::Inside => self.calls(at, random),
+            VisitorStage::Begins => {}
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::testing::Random;
 
 /// The head of a response.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct ReceivedHead {
     pub(super) status: u16,
     pub(super) is_stream: bool,
     pub(super) closes: bool,
@@ -32,7 +32,7 @@ pub(super) struct Wire<W> {
     /// Requests without their whole responses, in order.
     pub(super) waits: VecDeque<W>,
     reader: Option<ResponseReader>,
-    pub(super) told: Option<Told>,
+    pub(super) response: Option<ReceivedHead>,
     pub(super) body: Vec<u8>,
     /// The daemon has announced that it closes the connection.
     pub(super) is_closing: bool,
@@ -56,7 +56,7 @@ impl<W> Wire<W> {
             came: Vec::new(),
             waits: VecDeque::new(),
             reader: None,
-            told: None,
+            response: None,
             body: Vec::new(),
             is_closing: false,
             is_over: false,
@@ -79,7 +79,7 @@ impl<W> Wire<W> {
 
     /// Whether the present response is the last one.
     pub(super) fn closes(&self) -> bool {
-        self.told.as_ref().is_some_and(|told| told.closes)
+        self.response.as_ref().is_some_and(|response| response.closes)
     }
 
     pub(super) fn writes(&mut self, most: usize) -> bool {
@@ -107,7 +107,8 @@ impl<W> Wire<W> {
             Event::Head(head) => {
                 let field = |name: &str| head.fields.values(name).next().and_then(|value| str::from_utf8(value).ok());
                 let is_stream = field("content-type") == Some("text/event-stream");
-                self.told = Some(Told { status: head.status, is_stream, closes: field("connection") == Some("close") });
+                self.response =
+                    Some(ReceivedHead { status: head.status, is_stream, closes: field("connection") == Some("close") });
                 taken.id = field(id).map(str::to_owned);
                 (head.length, true)
             }
@@ -119,7 +120,7 @@ impl<W> Wire<W> {
                 taken.is_over = true;
                 (length, true)
             }
-            Event::Wrong(error) => panic!("{who} is told no HTTP: {error:?} {:?}", shown(&came)),
+            Event::Wrong(error) => panic!("{who} receives no HTTP: {error:?} {:?}", shown(&came)),
         };
         self.came = came[length..].to_vec();
         if taken.is_over {
@@ -130,7 +131,7 @@ impl<W> Wire<W> {
 
     /// Takes the next complete event, if the response is a stream.
     pub(super) fn next_event(&mut self) -> Option<String> {
-        if !self.told.as_ref().is_some_and(|told| told.is_stream) {
+        if !self.response.as_ref().is_some_and(|response| response.is_stream) {
             return None;
         }
         let end = memchr::memmem::find(&self.body, b"\n\n")?;

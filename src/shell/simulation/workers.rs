@@ -11,17 +11,17 @@ use rustix::io::write;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Rlimit;
 
-use super::lines::{LONGEST_TEXT, Pulled, Request, lines, number, pull, push, shown, token};
+use super::lines::{LONGEST_TEXT, Pulled, SimRequest, lines, number, pull, push, shown, token};
 use crate::bus::port::{Exit, Signal, WorkerKey};
-use crate::config::Pool;
-use crate::shell::workers::own::Own;
+use crate::config::PoolConfig;
+use crate::shell::workers::client_env::ClientEnv;
 use crate::shell::workers::processes::Processes;
 use crate::shell::workers::spawn::Spawned;
 use crate::shell::workers::starter::Started;
 use crate::shell::workers::usage::Usage;
 use crate::testing::Random;
 
-pub(super) struct Worker {
+pub(super) struct SimWorker {
     pub(super) key: WorkerKey,
     /// The pool that it belongs to.
     pub(super) pool: String,
@@ -29,28 +29,28 @@ pub(super) struct Worker {
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
     pub(super) came: Vec<u8>,
-    pub(super) goes: VecDeque<u8>,
+    pub(super) output: VecDeque<u8>,
     pub(super) is_dead: bool,
     /// The last request of each client.
-    pub(super) heard: BTreeMap<usize, u64>,
+    pub(super) last_seen: BTreeMap<usize, u64>,
     pub(super) answers: usize,
 }
 
-impl Worker {
+impl SimWorker {
     /// Answers a line, if it is an intact request. The worker has this number.
     pub(super) fn answer(&mut self, seed: u64, name: usize, line: &[u8]) {
         let id = token(line, "id").unwrap_or_else(|| panic!("a request has an id: {}", shown(line)));
         let request = || {
             let (who, number, length) = (number(line, "who")?, number(line, "number")?, number(line, "length")?);
-            Some(Request { seed, who, number, length })
+            Some(SimRequest { seed, who, number, length })
         };
         let request = request().filter(|request| request.length <= LONGEST_TEXT);
         let request = request.unwrap_or_else(|| panic!("a request is whole: {}", shown(line)));
         assert!(line == request.question(id), "a worker got an unknown request: {request:?} {}", shown(line));
-        let before = self.heard.insert(request.who, request.number);
+        let before = self.last_seen.insert(request.who, request.number);
         assert!(before.is_none_or(|before| before < request.number), "{request:?} comes behind {before:?}");
-        self.goes.extend(request.answer(id, name, self.answers));
-        self.goes.push_back(b'\n');
+        self.output.extend(request.answer(id, name, self.answers));
+        self.output.push_back(b'\n');
         self.answers += 1;
     }
 }
@@ -58,7 +58,7 @@ impl Worker {
 /// The processes that the shell starts and signals.
 pub(super) struct Children {
     pub(super) random: Random,
-    pub(super) workers: Vec<Worker>,
+    pub(super) workers: Vec<SimWorker>,
     pub(super) dead: VecDeque<(WorkerKey, Exit)>,
     pub(super) started: VecDeque<Started>,
     /// Wakes the shell, as SIGCHLD would.
@@ -77,8 +77,8 @@ impl Children {
     /// A worker writes, and ends if it has read and written everything. False if there was nothing to do.
     pub(super) fn writes(&mut self, at: usize, most: usize, pulled: Pulled) -> bool {
         let worker = &mut self.workers[at];
-        let moved = worker.stdout.as_ref().is_some_and(|stdout| push(stdout, &mut worker.goes, most) > 0);
-        let is_over = pulled == Pulled::End && worker.goes.is_empty();
+        let moved = worker.stdout.as_ref().is_some_and(|stdout| push(stdout, &mut worker.output, most) > 0);
+        let is_over = pulled == Pulled::End && worker.output.is_empty();
         if is_over {
             self.ends(at, Exit::Code(0));
         }
@@ -103,16 +103,16 @@ impl Children {
         let (stderr, stderr_theirs) = pipe()?;
         self.next_pid += 1;
         let pid = self.next_pid;
-        self.workers.push(Worker {
+        self.workers.push(SimWorker {
             key: worker,
             pool: pool.to_owned(),
             stdin: stdin_theirs,
             stdout: Some(stdout_theirs),
             stderr: Some(stderr_theirs),
             came: Vec::new(),
-            goes: VecDeque::new(),
+            output: VecDeque::new(),
             is_dead: false,
-            heard: BTreeMap::new(),
+            last_seen: BTreeMap::new(),
             answers: 0,
         });
         Ok(Spawned { pid, stdin, stdout, stderr })
@@ -120,7 +120,7 @@ impl Children {
 }
 
 impl Processes for Rc<RefCell<Children>> {
-    fn begin(&mut self, worker: WorkerKey, pool: &Pool, _: Option<Own>, _: &Rlimit) -> io::Result<()> {
+    fn begin(&mut self, worker: WorkerKey, pool: &PoolConfig, _: Option<ClientEnv>, _: &Rlimit) -> io::Result<()> {
         let mut children = self.borrow_mut();
         if !children.is_kind && children.random.one_in(12) {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));

@@ -47,7 +47,7 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
-use super::own::Own;
+use super::client_env::ClientEnv;
 use crate::config::Rights;
 
 /// Time limit for starting another user's worker. That user can stop the child between the change of user and its exec,
@@ -72,7 +72,7 @@ const NO_CAPABILITIES: CapabilitySets = CapabilitySets {
 };
 
 /// Everything that starting a worker needs.
-pub(crate) struct Job {
+pub(crate) struct SpawnJob {
     pub(super) program: CString,
     pub(super) arguments: Vec<CString>,
     /// The variables that it has of ours, and as its user.
@@ -80,7 +80,7 @@ pub(crate) struct Job {
     /// Those that its pool sets over them, as they were written.
     pub(super) env: BTreeMap<String, String>,
     /// Those of its client, which are set over all others.
-    pub(super) own: Option<Own>,
+    pub(super) own: Option<ClientEnv>,
     pub(super) cwd: Option<CString>,
     pub(super) descriptors: Rlimit,
     /// Its limit of core dumps, if that is not ours.
@@ -124,7 +124,7 @@ impl<'a> Texts<'a> {
 
 /// What the child reads of our memory, with everything allocated that it needs.
 pub(super) struct Child<'a> {
-    job: &'a Job,
+    job: &'a SpawnJob,
     /// The future stdin, stdout and stderr. Their numbers are above 2, so that none overwrites another.
     pipes: [&'a OwnedFd; 3],
     arguments: Texts<'a>,
@@ -138,7 +138,7 @@ pub(super) struct Child<'a> {
 }
 
 impl<'a> Child<'a> {
-    pub(super) fn new(job: &'a Job, environment: &'a [CString], pipes: [&'a OwnedFd; 3]) -> Self {
+    pub(super) fn new(job: &'a SpawnJob, environment: &'a [CString], pipes: [&'a OwnedFd; 3]) -> Self {
         let arguments = || job.arguments.iter().map(CString::as_c_str);
         Self {
             job,

@@ -1,8 +1,8 @@
 //! Workers as processes: starts them, logs their stderr, and handles their deaths and our signals.
 
 mod child;
-pub(super) mod memories;
-pub(super) mod own;
+pub(super) mod client_env;
+pub(super) mod memory_usage;
 pub(super) mod processes;
 pub(super) mod reap;
 pub(super) mod spawn;
@@ -16,7 +16,7 @@ use super::endpoint::Endpoint;
 use super::log;
 use super::operation::Operation;
 use super::reactor::Reactor;
-use super::stderr::{Said, Stderr};
+use super::stderr::{LogItem, Stderr};
 use super::transport::{Ends, Flight, Transport};
 use crate::bus::port::{ClientKey, Input, Moment, Peer, Unstarted, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
@@ -61,7 +61,7 @@ impl<I: Io> Reactor<I> {
             }
             transport.ends = Ends::Worker { stdin: Some(spawned.stdin), stdout: Some(spawned.stdout) };
             endpoint.stderr = Some(Box::new(Stderr::new(spawned.stderr)));
-            self.tell(now, Input::Spawned { worker, pid: spawned.pid });
+            self.dispatch(now, Input::Spawned { worker, pid: spawned.pid });
             self.notify.changed();
             self.arm_read(slot);
             self.watch(slot);
@@ -73,7 +73,7 @@ impl<I: Io> Reactor<I> {
     fn not_started(&mut self, now: Moment, worker: WorkerKey, name: WorkerName, error: &NotStarted) {
         if error.is_of_client {
             let (why, fault) = (error.error.to_string(), Unstarted::Client);
-            return self.tell(now, Input::SpawnFailed { worker, why, fault });
+            return self.dispatch(now, Input::SpawnFailed { worker, why, fault });
         }
         let pool = &self.workers.pools[name.pool.index()];
         let user = pool.rights.identity.as_ref().map_or_else(String::new, |identity| format!(" as {identity}"));
@@ -81,7 +81,7 @@ impl<I: Io> Reactor<I> {
         // A temporary shortage says nothing about the command.
         let short = small_file::is_short(&error.error);
         let fault = if short { Unstarted::Shortage } else { Unstarted::Command };
-        self.tell(now, Input::SpawnFailed { worker, why, fault });
+        self.dispatch(now, Input::SpawnFailed { worker, why, fault });
     }
 
     /// Reads a worker's stderr, or the rest of it.
@@ -110,10 +110,10 @@ impl<I: Io> Reactor<I> {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool.index()];
             let said_last = &mut self.workers.said;
-            // The last line is kept whatever the log wants: what clients are told does not depend on its level.
+            // The last line is kept whatever the log wants: what clients are sent does not depend on its level.
             let is_wanted = log::is_wanted(log::OF_WORKERS);
-            let mut tell = |said: Said<'_>| {
-                if let Said::Line(line, _) = said {
+            let mut log_item = |said: LogItem<'_>| {
+                if let LogItem::Line(line, _) = said {
                     note_said(said_last.entry(name.pool.index()).or_default(), line);
                 }
                 if is_wanted {
@@ -121,17 +121,17 @@ impl<I: Io> Reactor<I> {
                 }
             };
             if result > 0 {
-                stderr.take(now, result as usize, true, &mut tell);
+                stderr.take(now, result as usize, true, &mut log_item);
             }
             if result <= 0 && result != -libc::ECANCELED {
-                stderr.finish(now, &mut tell);
+                stderr.finish(now, &mut log_item);
                 endpoint.stderr = None;
             }
             self.schedule(slot);
         }
         let is_leaving = self.connections[slot].is_closing();
         match &self.connections[AsPeer(slot)].stderr {
-            // It is read again when its pause is over (`tell_left_out`).
+            // It is read again when its pause is over (`log_left_out`).
             Some(stderr) if stderr.paused_until.is_some() && !is_leaving => {}
             Some(_) => self.read_stderr(slot),
             None => _ = self.remove_if_idle(slot),
@@ -147,22 +147,22 @@ impl<I: Io> Reactor<I> {
         let line = [PLACE, line.strip_suffix(b"\r").unwrap_or(line)].concat();
         let length = length.max(line.len() - PLACE.len()) + PLACE.len();
         let pool = &self.workers.pools[name.pool.index()];
-        let tell = |said: Said<'_>| log::worker(&pool.core.id, name, said);
+        let log_item = |said: LogItem<'_>| log::worker(&pool.core.id, name, said);
         match &mut endpoint.stderr {
             Some(stderr) => {
-                stderr.pass(self.clock.now(), &line, length, tell);
+                stderr.pass(self.clock.now(), &line, length, log_item);
                 self.schedule(slot);
             }
-            None => tell(Said::Line(&line, length)),
+            None => log_item(LogItem::Line(&line, length)),
         }
     }
 
     /// Logs what was omitted from a worker's stderr, and reads it again after a pause, if that is due.
-    pub(super) fn tell_left_out(&mut self, now: Moment, slot: usize) {
+    pub(super) fn log_left_out(&mut self, now: Moment, slot: usize) {
         let (transport, endpoint) = self.connections.peer_parts(slot);
         let (Some(stderr), Some(name)) = (&mut endpoint.stderr, endpoint.name.as_deref().copied()) else { return };
         let pool = &self.workers.pools[name.pool.index()];
-        stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, said));
+        stderr.log_left_out(now, |said| log::worker(&pool.core.id, name, said));
         let resumes = stderr.paused_until.take_if(|until| *until <= now).is_some();
         if resumes && !transport.in_flight.has(Flight::Stderr) {
             self.read_stderr(slot);
@@ -173,7 +173,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn reap(&mut self, now: Moment) {
         while let Some((worker, exit)) = self.workers.processes.next_dead() {
             if let Some(worker) = worker {
-                self.tell(now, Input::Exited { worker, exit });
+                self.dispatch(now, Input::Exited { worker, exit });
             }
         }
     }

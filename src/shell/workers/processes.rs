@@ -4,11 +4,11 @@ use std::io;
 
 use rustix::process::Rlimit;
 
-use super::own::Own;
+use super::client_env::ClientEnv;
 use super::starter::Started;
 use super::usage::{self, Usage};
 use crate::bus::port::{Exit, Signal, WorkerKey};
-use crate::config::Pool;
+use crate::config::PoolConfig;
 
 /// Starts, signals and reaps worker processes.
 pub(crate) trait Processes {
@@ -17,7 +17,8 @@ pub(crate) trait Processes {
     ///
     /// # Errors
     /// It cannot be begun.
-    fn begin(&mut self, worker: WorkerKey, pool: &Pool, own: Option<Own>, limit: &Rlimit) -> io::Result<()>;
+    fn begin(&mut self, worker: WorkerKey, pool: &PoolConfig, own: Option<ClientEnv>, limit: &Rlimit)
+    -> io::Result<()>;
 
     /// Workers get what is their clients' own from now on: we write no core dump that it could be in, nor do they.
     fn keep_secrets(&mut self) {}

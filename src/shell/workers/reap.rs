@@ -11,15 +11,15 @@ use rustix::process::{
     setrlimit, waitpid,
 };
 
-use super::own::Own;
+use super::client_env::ClientEnv;
 use super::processes::Processes;
-use super::spawn::{Job, Terms, memory_score, most_large_pipes};
+use super::spawn::{SpawnJob, Terms, memory_score, most_large_pipes};
 use super::starter::{Started, Starter};
 use super::usage::children;
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::cgroup;
-use crate::config::Pool;
-use crate::shell::news::Teller;
+use crate::config::PoolConfig;
+use crate::shell::loop_handle::LoopHandle;
 
 /// How long to wait at the end for killed processes to die.
 const LAST_DEATHS: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub(crate) struct Reaper {
     /// The processes of workers.
     workers: BTreeMap<WorkerKey, Pid>,
     /// Starts the threads that start workers.
-    teller: Teller,
+    loop_handle: LoopHandle,
     /// Threads that start workers, by their user if that is not ours.
     starters: HashMap<Option<u32>, Starter>,
     /// The OOM kill counter at the last check.
@@ -44,25 +44,25 @@ pub(crate) struct Reaper {
     started: VecDeque<Started>,
     /// How many workers may have large pipes, if that is limited, and whether that was logged.
     most_large_pipes: Option<usize>,
-    told_of_pipes: bool,
+    has_logged_pipes: bool,
 }
 
 impl Reaper {
     /// Must be called before the first worker is started.
-    pub(crate) fn new(teller: Teller) -> Self {
+    pub(crate) fn new(loop_handle: LoopHandle) -> Self {
         // Workers' orphans become our children and can be reaped (prctl(2)). If this fails, they go to init as usual.
         let _ = set_child_subreaper(Some(getpid()));
         Self {
             inherited: children("self"),
             workers: BTreeMap::new(),
-            teller,
+            loop_handle,
             starters: HashMap::new(),
             memory_kills: cgroup::memory_kills(),
             memory_score: memory_score(),
             core: None,
             started: VecDeque::new(),
             most_large_pipes: most_large_pipes(),
-            told_of_pipes: false,
+            has_logged_pipes: false,
         }
     }
 
@@ -79,7 +79,7 @@ impl Reaper {
         if workers < most {
             return true;
         }
-        if !std::mem::replace(&mut self.told_of_pipes, true) {
+        if !std::mem::replace(&mut self.has_logged_pipes, true) {
             tracing::info!(
                 "with more than {most} workers, further ones get pipes of 64 KiB instead of 256: the user of the daemon \
                  may have only so much memory in pipes, and the workers' own children need some of it; \
@@ -125,16 +125,22 @@ impl Reaper {
 }
 
 impl Processes for Reaper {
-    fn begin(&mut self, worker: WorkerKey, pool: &Pool, own: Option<Own>, limit: &Rlimit) -> io::Result<()> {
+    fn begin(
+        &mut self,
+        worker: WorkerKey,
+        pool: &PoolConfig,
+        own: Option<ClientEnv>,
+        limit: &Rlimit,
+    ) -> io::Result<()> {
         let has_large_pipes = self.may_have_large_pipes();
         // A worker with secrets of its client dumps nothing, as we do.
         let core = self.core.filter(|_| own.is_none());
         let terms = Terms { descriptors: limit, core, memory_score: self.memory_score.clone(), has_large_pipes };
-        let job = Job::new(pool, own, terms)?;
+        let job = SpawnJob::new(pool, own, terms)?;
         let user = pool.rights.identity.as_ref().map(|identity| identity.user);
         let starter = match self.starters.entry(user) {
             Entry::Occupied(starter) => starter.into_mut(),
-            Entry::Vacant(none) => none.insert(Starter::new(&self.teller)?),
+            Entry::Vacant(none) => none.insert(Starter::new(&self.loop_handle)?),
         };
         starter.begin(worker, job)
     }
@@ -142,8 +148,8 @@ impl Processes for Reaper {
     fn keep_secrets(&mut self) {
         if self.core.is_none() {
             let ours = getrlimit(Resource::Core);
-            // With a limit of 1 nothing is written to a file, which is larger, and nothing passed to a program (core(5) names
-            // 0 for that, but then the program decides).
+            // With a limit of 1 nothing is written to a file, which is larger, and nothing passed to a program (core(5)
+            // names 0 for that, but then the program decides).
             match setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: ours.maximum }) {
                 Ok(()) => self.core = Some(ours),
                 // The limit is 0, and may not be raised: then there are no files either.

@@ -17,11 +17,11 @@ use rustix::process::{Gid, Pid, Rlimit, WaitId, WaitIdOptions, WaitOptions, wait
 use rustix::thread::{CapabilitySet, capabilities};
 use zeroize::Zeroizing;
 
-pub(crate) use super::child::Job;
+pub(crate) use super::child::SpawnJob;
 use super::child::{Child, LONGEST_START};
-use super::own::Own;
+use super::client_env::ClientEnv;
 use crate::config::reference;
-use crate::config::{Identity, Pool};
+use crate::config::{PoolConfig, UserAndGroups};
 use crate::env_file::Unread;
 
 /// Capacity of the pipes that messages pass through in bytes: large messages need fewer turns than with the kernel's
@@ -184,12 +184,12 @@ pub(crate) struct Terms<'t> {
 /// The environment of a worker, which is overwritten when it is dropped: values are secrets.
 type Environment = Zeroizing<Vec<CString>>;
 
-impl Job {
+impl SpawnJob {
     /// A worker of `pool`, with the variables of the client that it is for, if it is for one.
     ///
     /// # Errors
     /// The command or an argument contains a zero byte.
-    pub(crate) fn new(pool: &Pool, own: Option<Own>, terms: Terms<'_>) -> io::Result<Self> {
+    pub(crate) fn new(pool: &PoolConfig, own: Option<ClientEnv>, terms: Terms<'_>) -> io::Result<Self> {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
         let mut variables = BTreeMap::new();
         variables.extend(std::env::vars_os().filter(|(name, _)| !is_our_own(name)));
@@ -258,7 +258,7 @@ impl Job {
     /// # Errors
     /// Something that a variable stands for cannot be read, or what its client has to bring.
     fn environment(&self) -> Result<Environment, NotStarted> {
-        let own = self.own.as_ref().map(Own::read).transpose()?.unwrap_or_default();
+        let own = self.own.as_ref().map(ClientEnv::read).transpose()?.unwrap_or_default();
         let is_own = |name: &OsStr| own.iter().any(|(own, _)| *name == **own);
         let most = self.variables.len() + self.env.len() + own.len();
         let mut environment = Environment::new(Vec::with_capacity(most));
@@ -304,7 +304,7 @@ impl Job {
 }
 
 /// Sets the worker's user in its environment, and removes ours.
-fn name_the_user(variables: &mut BTreeMap<OsString, OsString>, identity: &Identity) {
+fn name_the_user(variables: &mut BTreeMap<OsString, OsString>, identity: &UserAndGroups) {
     variables.insert("HOME".into(), identity.home.clone().into());
     for variable in ["USER", "LOGNAME"] {
         match &identity.name {
@@ -355,19 +355,19 @@ mod tests {
     const SOMEBODY: u32 = 1_999_999_001;
 
     /// A job of a pool that runs `program`.
-    fn job(program: &str, arguments: &[&str], change: impl FnOnce(&mut Pool)) -> Job {
+    fn job(program: &str, arguments: &[&str], change: impl FnOnce(&mut PoolConfig)) -> SpawnJob {
         let mut pool = Config::embedded(Path::new(program)).pools.remove(0);
         pool.args = arguments.iter().copied().map(str::to_owned).collect();
         change(&mut pool);
         let descriptors = &getrlimit(Resource::Nofile);
         let terms = Terms { descriptors, core: None, memory_score: None, has_large_pipes: false };
-        Job::new(&pool, None, terms).expect("no zero bytes")
+        SpawnJob::new(&pool, None, terms).expect("no zero bytes")
     }
 
     /// Starts it in a thread whose signals are blocked, perhaps with these capabilities alone, and looks at the result
     /// there: the worker would not outlive the thread.
     fn started<T: Send>(
-        job: &Job,
+        job: &SpawnJob,
         left: Option<CapabilitySet>,
         look: impl FnOnce(i32, Result<Spawned, NotStarted>) -> T + Send,
     ) -> T {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     /// What a worker writes to stdout until its end.
-    fn said(job: &Job) -> String {
+    fn said(job: &SpawnJob) -> String {
         started(job, None, |_, result| {
             let spawned = result.expect("it is started");
             drop(spawned.stdin);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     /// The failed step and its error; no process is left.
-    fn failure(job: &Job, left: Option<CapabilitySet>) -> (&'static str, Errno) {
+    fn failure(job: &SpawnJob, left: Option<CapabilitySet>) -> (&'static str, Errno) {
         started(job, left, |pid, result| {
             let NotStarted { step, error, .. } = result.err().expect("it is not started");
             let left = waitpid(Pid::from_raw(pid), WaitOptions::NOHANG);
@@ -417,18 +417,18 @@ mod tests {
 
     #[test]
     fn each_step_that_can_fail_is_named_with_its_error_and_leaves_no_process() {
-        let limit = |pool: &mut Pool| {
+        let limit = |pool: &mut PoolConfig| {
             let most = Rlimit { current: Some(2), maximum: Some(1) };
             pool.rights.limits = vec![Limit { call: "setrlimit(RLIMIT_CORE)", resource: Resource::Core, most }];
         };
         assert_eq!(failure(&job("/bin/cat", &[], limit), None), ("setrlimit(RLIMIT_CORE)", Errno::INVAL));
-        let cpus = |pool: &mut Pool| {
+        let cpus = |pool: &mut PoolConfig| {
             let mut last = CpuSet::new();
             last.set(CpuSet::MAX_CPU - 1);
             pool.rights.cpus = Some(last);
         };
         assert_eq!(failure(&job("/bin/cat", &[], cpus), None), ("sched_setaffinity", Errno::INVAL));
-        let nowhere = |pool: &mut Pool| pool.cwd = Some("/nowhere".into());
+        let nowhere = |pool: &mut PoolConfig| pool.cwd = Some("/nowhere".into());
         assert_eq!(failure(&job("/bin/cat", &[], nowhere), None), ("chdir", Errno::NOENT));
         assert_eq!(failure(&job("/nowhere", &[], |_| ()), None), ("execve", Errno::NOENT));
         assert_eq!(failure(&job("/etc/passwd", &[], |_| ()), None), ("execve", Errno::ACCESS));
@@ -438,7 +438,7 @@ mod tests {
     fn a_daemon_that_may_not_change_users_says_which_call_has_failed() {
         let job = job("/bin/cat", &[], |pool| {
             let (user, group, home) = (SOMEBODY, SOMEBODY, "/".into());
-            pool.rights.identity = Some(Identity { user, group, groups: Vec::new(), name: None, home });
+            pool.rights.identity = Some(UserAndGroups { user, group, groups: Vec::new(), name: None, home });
         });
         let nothing = CapabilitySet::empty();
         assert_eq!(failure(&job, Some(nothing)), ("setgroups", Errno::PERM));

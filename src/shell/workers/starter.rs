@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use super::spawn::{Job, NotStarted, Spawned};
+use super::spawn::{NotStarted, SpawnJob, Spawned};
 use crate::bus::port::WorkerKey;
-use crate::shell::news::Teller;
+use crate::shell::loop_handle::LoopHandle;
 
 /// The result of a start.
 pub(crate) type Started = (WorkerKey, Result<Spawned, NotStarted>);
 
 pub(crate) struct Starter {
-    jobs: Sender<(WorkerKey, Job)>,
+    jobs: Sender<(WorkerKey, SpawnJob)>,
     results: Receiver<Started>,
     /// The process being started, or the last one.
     pid: Arc<AtomicI32>,
@@ -32,24 +32,24 @@ impl Starter {
     ///
     /// # Errors
     /// The thread cannot be created.
-    pub(super) fn new(teller: &Teller) -> io::Result<Self> {
-        let (jobs, todo) = channel::<(WorkerKey, Job)>();
+    pub(super) fn new(loop_handle: &LoopHandle) -> io::Result<Self> {
+        let (jobs, todo) = channel::<(WorkerKey, SpawnJob)>();
         let (done, results) = channel();
         let pid = Arc::new(AtomicI32::new(0));
         let started = Arc::clone(&pid);
-        teller.spawn("starter", move |teller| {
+        loop_handle.spawn("starter", move |loop_handle| {
             for (worker, job) in todo.iter() {
                 if done.send((worker, job.start(&started))).is_err() {
                     return;
                 }
-                teller.wake();
+                loop_handle.wake();
             }
         })?;
         Ok(Self { jobs, results, pid, under_way: 0 })
     }
 
     /// Queues the start of a worker.
-    pub(crate) fn begin(&mut self, worker: WorkerKey, job: Job) -> io::Result<()> {
+    pub(crate) fn begin(&mut self, worker: WorkerKey, job: SpawnJob) -> io::Result<()> {
         self.jobs.send((worker, job)).map_err(|_| io::Error::from_raw_os_error(libc::EAGAIN))?;
         self.under_way += 1;
         Ok(())

@@ -44,7 +44,7 @@ fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_dae
 
     let before = other.request(2, "who", json!({}))["result"]["pid"].clone();
     let at_once = said(&daemon, &["restart", "worker", "agents/0", "--now"]);
-    assert_eq!(at_once, "worker agents/0 is told to stop\n");
+    assert_eq!(at_once, "worker agents/0 is asked to stop\n");
     daemon.logs(&["worker_started", "worker=agents/0", "incarnation=1"]);
     daemon.until("the new one answers", || {
         let answer = other.request(3, "who", json!({}));

@@ -78,7 +78,7 @@ impl Agent {
     /// Opens a session from its file.
     fn adopt(&mut self, session_id: &Rc<str>, cwd: &str, stored: Stored, head: &[u8]) {
         if let Some(damage) = &stored.damage {
-            self.tell(Level::Warn, session_id, damage);
+            self.report(Level::Warn, session_id, damage);
         }
         let model = stored.entries.last().map_or(&stored.header.model, |entry| &entry.model);
         let mut session = Session::new(cwd, model.as_str().into(), stored.updated);
@@ -92,8 +92,8 @@ impl Agent {
         // A session whose model the operator no longer offers continues with the configured one.
         if self.config.refuses_model(&session.model).is_some() {
             let before = std::mem::replace(&mut session.model, self.config.model.as_str().into());
-            let words = format!("it goes on with {}, for {before} is not in OPENAI_MODELS", session.model);
-            self.tell(Level::Warn, session_id, &words);
+            let words = format!("it continues with {}, for {before} is not in OPENAI_MODELS", session.model);
+            self.report(Level::Warn, session_id, &words);
         }
         if let Some(title) = &session.title {
             push_title(self.outbox.lines(), head, title, session.updated);
@@ -102,7 +102,7 @@ impl Agent {
         self.make_room();
     }
 
-    fn tell(&mut self, level: Level, session_id: &str, words: &str) {
+    fn report(&mut self, level: Level, session_id: &str, words: &str) {
         self.effects.push_back(Effect::Log(level, format!("Session {session_id}: {words}.")));
     }
 
@@ -181,12 +181,12 @@ impl Agent {
         let Some(turn) = self.turns.get_mut(&number) else { return };
         if let Err(problem) = outcome {
             let words = format!(
-                "This turn could not be stored: {problem}. It goes with your next prompts, and is lost when the session \
+                "This turn could not be stored: {problem}. It is sent with your next prompts, and is lost when the session \
                  ends."
             );
             let session_id = turn.session_id.clone();
             turn.said.say_aside(&words, &mut self.outbox, &mut *self.dice);
-            self.tell(Level::Error, &session_id, &format!("a turn could not be stored: {problem}"));
+            self.report(Level::Error, &session_id, &format!("a turn could not be stored: {problem}"));
         }
         self.answer(number);
     }

@@ -34,17 +34,17 @@ fn a_turn_that_cannot_be_stored_is_reported_beside_its_answer() {
     assert_eq!((to_store.header.session_id, to_store.entry.model), (session.clone(), "gpt-4o".to_owned()));
     trial.agent.stored(turn, Err("no space".to_owned()));
     let lines = trial.lines();
-    let told: Vec<&Json> = lines.iter().map(|line| &line["params"]["update"]).collect();
-    assert_eq!(told[0]["content"]["text"], "the answer");
-    let words = "This turn could not be stored: no space. It goes with your next prompts, and is lost when the session \
+    let updates: Vec<&Json> = lines.iter().map(|line| &line["params"]["update"]).collect();
+    assert_eq!(updates[0]["content"]["text"], "the answer");
+    let words = "This turn could not be stored: no space. It is sent with your next prompts, and is lost when the session \
                  ends.";
-    assert_eq!(told[1]["content"]["text"], format!("\n\n{words}"));
-    assert_ne!(told[0]["messageId"], told[1]["messageId"], "it is not taken for the end of the answer");
+    assert_eq!(updates[1]["content"]["text"], format!("\n\n{words}"));
+    assert_ne!(updates[0]["messageId"], updates[1]["messageId"], "it is not taken for the end of the answer");
     assert_eq!(lines[2]["result"]["stopReason"], "end_turn");
     let log = trial.log();
     assert_eq!(log, [(Level::Error, format!("Session {session}: a turn could not be stored: no space."))]);
     let turn = trial.begin(&session, "next");
-    assert_eq!(trial.asked(turn), ["hi", "the answ", "next"], "of the words none goes to the model");
+    assert_eq!(trial.asked(turn), ["hi", "the answ", "next"], "of the words none is sent to the model");
 }
 
 #[test]
@@ -56,9 +56,9 @@ fn a_session_keeps_to_the_models_that_are_offered() {
         assert_eq!(result["configOptions"][0]["currentValue"], expected, "{models}");
         let turn = trial.begin("s", "next");
         assert_eq!(trial.agent.model(turn).as_deref(), Some(expected));
-        let words = "Session s: it goes on with c, for old is not in OPENAI_MODELS.".to_owned();
-        let told = if expected == "c" { vec![(Level::Warn, words)] } else { vec![] };
-        assert_eq!(trial.log(), told);
+        let words = "Session s: it continues with c, for old is not in OPENAI_MODELS.".to_owned();
+        let logged = if expected == "c" { vec![(Level::Warn, words)] } else { vec![] };
+        assert_eq!(trial.log(), logged);
     }
 }
 

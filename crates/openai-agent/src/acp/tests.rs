@@ -51,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The text of a request's turn.
 #[derive(Default)]
-struct Said {
+struct PromptLog {
     session: String,
     thoughts: String,
     texts: String,
@@ -66,7 +66,7 @@ struct World {
     sessions: Vec<String>,
     /// The running request and turn of each session.
     running: Vec<Option<(u64, TurnId)>>,
-    said: HashMap<u64, Said>,
+    said: HashMap<u64, PromptLog>,
     next_id: u64,
 }
 
@@ -124,7 +124,7 @@ impl World {
                 assert_eq!(started.is_none(), is_busy);
                 if let Some(turn) = started {
                     self.running[slot] = Some((id, turn));
-                    self.said.insert(id, Said { session: self.sessions[slot].clone(), ..Said::default() });
+                    self.said.insert(id, PromptLog { session: self.sessions[slot].clone(), ..PromptLog::default() });
                 }
             }
             Step::Cancel(slot) => {
@@ -203,7 +203,7 @@ proptest! {
         prop_assert!(world.agent.is_idle());
 
         // Updates of a session between two answers to its prompts belong to the latter.
-        let mut heard: HashMap<String, (String, String)> = HashMap::new();
+        let mut received: HashMap<String, (String, String)> = HashMap::new();
         let mut answered: HashMap<u64, usize> = HashMap::new();
         let text = String::from_utf8(world.read).unwrap();
         for line in text.lines() {
@@ -213,18 +213,18 @@ proptest! {
                 if update["sessionUpdate"] == "session_info_update" {
                     continue;
                 }
-                let heard = heard.entry(line["params"]["sessionId"].as_str().unwrap().to_owned()).or_default();
+                let received = received.entry(line["params"]["sessionId"].as_str().unwrap().to_owned()).or_default();
                 let text = update["content"]["text"].as_str().unwrap();
                 match update["sessionUpdate"].as_str().unwrap() {
-                    "agent_thought_chunk" => heard.0.push_str(text),
-                    _ => heard.1.push_str(text),
+                    "agent_thought_chunk" => received.0.push_str(text),
+                    _ => received.1.push_str(text),
                 }
             } else if let Some(id) = line["id"].as_u64() {
                 *answered.entry(id).or_default() += 1;
                 if let Some(said) = world.said.get(&id) {
-                    let (thoughts, texts) = heard.remove(&said.session).unwrap_or_default();
+                    let (thoughts, texts) = received.remove(&said.session).unwrap_or_default();
                     prop_assert_eq!(&thoughts, &said.thoughts);
-                    prop_assert!(texts.starts_with(&said.texts), "all that was said is told before the answer");
+                    prop_assert!(texts.starts_with(&said.texts), "all that was said is sent before the answer");
                     prop_assert_eq!(texts[said.texts.len()..].contains("FAILED"), said.has_failed);
                     let added = texts[said.texts.len()..].trim_start();
                     let is_of_no_text = added == "The endpoint's answer has no text.";
@@ -233,7 +233,7 @@ proptest! {
                 }
             }
         }
-        prop_assert!(heard.is_empty(), "nothing is said after the answer");
+        prop_assert!(received.is_empty(), "nothing is said after the answer");
         for id in 1..=world.next_id {
             prop_assert_eq!(answered.get(&id), Some(&1), "request {}", id);
         }

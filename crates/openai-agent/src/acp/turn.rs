@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
-use super::said::Said;
+use super::turn_text::TurnText;
 use super::{Agent, Effect, MOST_HELD, MOST_MODELS, Outcome, Phase, ToStore, Turn};
 use crate::answer::{Ending, StopReason};
 use crate::chunk::Kind;
@@ -60,7 +60,7 @@ impl Agent {
         let memory = own.len() + if Rc::ptr_eq(&own, &message) { 0 } else { message.len() };
         let turn = Turn {
             memory,
-            said: Said::new(head.into()),
+            said: TurnText::new(head.into()),
             session_id: session_id.clone(),
             reply: reply.clone(),
             user: message,
@@ -157,7 +157,7 @@ impl Agent {
             turn.memory += text.len();
             self.in_flight += text.len();
         }
-        turn.said.hear(kind, text, &mut self.outbox, &mut *self.dice);
+        turn.said.push(kind, text, &mut self.outbox, &mut *self.dice);
         if turn.said.held() > 0 && !std::mem::replace(&mut turn.is_queued, true) {
             self.holding.push_back(number);
         }
@@ -186,7 +186,7 @@ impl Agent {
     /// Sends what a turn holds: all of it, or as much as the reader takes.
     pub(super) fn flush(&mut self, number: TurnId, all: bool) {
         let Some(turn) = self.turns.get_mut(&number) else { return };
-        turn.said.tell(&mut self.outbox, &mut *self.dice, all);
+        turn.said.send(&mut self.outbox, &mut *self.dice, all);
         turn.is_queued = turn.said.held() > 0;
         if turn.is_queued {
             self.holding.push_back(number);
@@ -310,8 +310,8 @@ fn to_store(turn: &Turn, session: &Session, exchange: &Exchange) -> ToStore {
 impl Agent {
     /// The context window of a model, in tokens, as far as it is known.
     fn window(&self, model: &str) -> Option<u64> {
-        if let Some(told) = self.config.context_window {
-            return Some(told).filter(|window| *window > 0);
+        if let Some(window) = self.config.context_window {
+            return Some(window).filter(|window| *window > 0);
         }
         let listed = self.models.known.iter().flatten().find(|known| known.id == model).and_then(|known| known.window);
         // What an endpoint says while it refuses a request takes precedence over any list.
@@ -368,12 +368,12 @@ impl Agent {
             session.leave_out(most - most / 4)
         });
         let Some(left_out) = left_out else { return false };
-        self.tell_left_out(number, left_out);
+        self.report_left_out(number, left_out);
         left_out > 0
     }
 
-    /// Tells the client and the operator that turns are no longer sent.
-    fn tell_left_out(&mut self, number: TurnId, count: usize) {
+    /// Reports to the client and the operator that turns are no longer sent.
+    fn report_left_out(&mut self, number: TurnId, count: usize) {
         let Some(turn) = self.turns.get(&number).filter(|_| count > 0) else { return };
         let window = self.window(&turn.model).map_or_else(String::new, |window| format!(" ({window} tokens)"));
         let model = &turn.model;

@@ -88,7 +88,7 @@ fn a_stream_that_ends_with_something_else_than_chunks_is_no_complete_answer() {
         // With a reason to finish in every chunk, none of them says that it is the last.
         let each = |text: &str| delta(text).replace("}]}", ",\"finish_reason\":\"stop\"}]}");
         assert!(whole(&format!("{}{}{garbage}", each("a"), each("b"))).1.is_err(), "{garbage}");
-        // The model goes on, or had finished before.
+        // The model continues, or had finished before.
         for complete in [
             format!("{}{garbage}{}data: [DONE]\n\n", delta("a"), delta("b")),
             format!("{}{STOP}{garbage}data: [DONE]\n\n", delta("ab")),
@@ -224,7 +224,7 @@ proptest! {
     }
 }
 
-/// What is told of these pieces; the second member of a message says whether it may be the last one.
+/// What is sent of these pieces; the second member of a message says whether it may be the last one.
 fn said(pieces: &[(Origin, bool, &str)]) -> String {
     let (mut speech, mut said) = (Speech::default(), String::new());
     let mut sink = |_, text: &str| said.push_str(text);

@@ -197,7 +197,7 @@ fn lists_come_in_several_shapes() {
 }
 
 #[test]
-fn windows_are_read_where_servers_tell_them() {
+fn windows_are_read_where_servers_say_them() {
     for (server, entry) in [
         ("vLLM", r#"{"id":"a","max_model_len":4096}"#),
         ("OpenRouter", r#"{"id":"a","context_length":8192,"top_provider":{"context_length":4096}}"#),
@@ -219,7 +219,7 @@ fn a_text_that_is_not_a_list_is_an_error() {
     assert_eq!(read_models(&serde_json::to_string(&many).unwrap()).unwrap().len(), MOST_MODELS);
 }
 
-fn told(words: &str) -> Option<(Option<u64>, Option<u64>)> {
+fn limits_in(words: &str) -> Option<(Option<u64>, Option<u64>)> {
     let failure = Failure::Status { status: 400, detail: words.to_owned() };
     Overflow::of(&failure).map(|overflow| (overflow.window, overflow.asked))
 }
@@ -271,7 +271,7 @@ fn an_overflow_is_recognised_in_the_words_of_many_servers() {
             Some(537_812),
         ),
     ] {
-        assert_eq!(told(words), Some((window, asked)), "{server}");
+        assert_eq!(limits_in(words), Some((window, asked)), "{server}");
     }
 }
 
@@ -319,7 +319,7 @@ fn an_overflow_is_recognised_in_the_words_of_more_servers() {
             Some(150_233),
         ),
     ] {
-        assert_eq!(told(words), Some((window, asked)), "{server}");
+        assert_eq!(limits_in(words), Some((window, asked)), "{server}");
     }
 }
 
@@ -332,7 +332,7 @@ fn other_errors_are_not_an_overflow() {
         "Unsupported parameter: 'max_tokens' is not supported with this model.",
         "Invalid value: context is missing",
     ] {
-        assert_eq!(told(words), None, "{words}");
+        assert_eq!(limits_in(words), None, "{words}");
     }
     let pace = Failure::Status { status: 429, detail: "too many tokens".to_owned() };
     assert_eq!(Overflow::of(&pace), None);

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 /// The received parts of an answer.
 #[derive(Debug, PartialEq)]
-struct Heard {
+struct Received {
     thoughts: String,
     text: String,
     skipped: usize,
@@ -32,10 +32,10 @@ pub fn check(first: u8, rest: &[u8], cut: Cut<'_>) {
             (endpoint.stream.clone(), Some(endpoint))
         }
     };
-    let whole = hear(&stream, &[]);
+    let whole = receive(&stream, &[]);
     let each: Vec<usize> = (1..stream.len()).collect();
     for cuts in [cut(stream.len()), each] {
-        assert_eq!(hear(&stream, &cuts), whole, "cut at {cuts:?}: {}", stream.escape_ascii());
+        assert_eq!(receive(&stream, &cuts), whole, "cut at {cuts:?}: {}", stream.escape_ascii());
     }
     if let Some(endpoint) = endpoint {
         let shown = || endpoint.stream.escape_ascii();
@@ -46,7 +46,7 @@ pub fn check(first: u8, rest: &[u8], cut: Cut<'_>) {
     }
 }
 
-fn hear(stream: &[u8], cuts: &[usize]) -> Heard {
+fn receive(stream: &[u8], cuts: &[usize]) -> Received {
     let mut answer = Answer::new(1 << 20);
     let (mut thoughts, mut text, mut skipped) = (String::new(), String::new(), 0);
     let mut sink = |piece: Piece<'_>| match piece {
@@ -61,7 +61,7 @@ fn hear(stream: &[u8], cuts: &[usize]) -> Heard {
     }
     answer.end(&mut sink);
     let ending = answer.finish(None, "", &mut sink);
-    Heard { thoughts, text, skipped, ending }
+    Received { thoughts, text, skipped, ending }
 }
 
 /// An endpoint driven by choices, and the expected result.

@@ -67,7 +67,7 @@ pub struct Client {
     lines: Receiver<Json>,
     log: Option<JoinHandle<String>>,
     next_id: u64,
-    told: Transcript,
+    transcript: Transcript,
     /// The session titles received: session and title.
     pub titles: Vec<(String, String)>,
 }
@@ -114,7 +114,7 @@ impl Client {
         Self::run(command)
     }
 
-    /// Starts this command; its log goes to the tests' stderr.
+    /// Starts this command; its log is written to the tests' stderr.
     pub fn spawn(mut command: Command) -> Self {
         command.stderr(Stdio::inherit());
         Self::run(command)
@@ -133,7 +133,7 @@ impl Client {
         });
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
-        let (told, mut said) = Transcript::pair();
+        let (transcript, mut said) = Transcript::pair();
         std::thread::spawn(move || {
             let mut line = Vec::new();
             while let Ok(1..) = stdout.read_until(b'\n', &mut line) {
@@ -147,7 +147,7 @@ impl Client {
             }
         });
         let stdin = child.stdin.take();
-        Self { child, stdin, lines, log, next_id: 0, told, titles: Vec::new() }
+        Self { child, stdin, lines, log, next_id: 0, transcript, titles: Vec::new() }
     }
 
     /// Starts the agent for an endpoint.
@@ -162,7 +162,7 @@ impl Client {
 
     /// Writes raw bytes.
     pub fn write(&mut self, bytes: &[u8]) {
-        self.told.keep(bytes);
+        self.transcript.keep(bytes);
         self.stdin.as_mut().unwrap().write_all(bytes).unwrap();
     }
 

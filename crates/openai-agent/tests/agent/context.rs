@@ -60,7 +60,7 @@ fn a_request_that_is_refused_for_its_length_is_sent_again_with_fewer_turns() {
     }
     let answered = client.prompt(&session, &long('c'));
     assert_eq!(answered.stop(), "end_turn");
-    let notice = notice(&answered).expect("the client is told");
+    let notice = notice(&answered).expect("the client is notified");
     assert!(notice.contains("(1500 tokens)"), "{notice}");
     assert_eq!(answered.text(), format!("{notice}ok"));
     let requests = endpoint.requests();
@@ -84,7 +84,7 @@ fn a_refusal_without_numbers_drops_half_of_the_conversation() {
             false => conn.refuse(400, "Input is too long for requested model."),
         }
     });
-    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MODEL", "unheard-of")]);
+    let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MODEL", "unknown-model")]);
     let session = client.session();
     for letter in ['a', 'b', 'c', 'd'] {
         client.prompt(&session, &long(letter));
@@ -109,16 +109,18 @@ fn the_window_is_the_configured_one_or_the_lists() {
         true => conn.respond(
             200,
             &[("content-type", "application/json")],
-            r#"{"data":[{"id":"listed","max_model_len":4096},{"id":"unheard-of"}]}"#,
+            r#"{"data":[{"id":"listed","max_model_len":4096},{"id":"unknown-model"}]}"#,
         ),
         false => answer(request, conn),
     });
-    for (model, told, window) in [("listed", "", 4096), ("listed", "2000", 2000), ("unheard-of", "", 128_000)] {
+    for (model, window_of_operator, window) in
+        [("listed", "", 4096), ("listed", "2000", 2000), ("unknown-model", "", 128_000)]
+    {
         let mut client = Client::start(&[
             ("OPENAI_BASE_URL", &endpoint.url()),
             ("OPENAI_MODEL", model),
             ("OPENAI_MODELS", "fetch"),
-            ("OPENAI_CONTEXT_WINDOW", told),
+            ("OPENAI_CONTEXT_WINDOW", window_of_operator),
         ]);
         let session = client.session();
         let updates = client.prompt(&session, "hi").updates;

@@ -31,7 +31,7 @@ impl Request {
     }
 }
 
-/// Where the answer goes.
+/// The connection for the answer.
 pub struct Conn {
     pub stream: TcpStream,
     is_chunked: bool,

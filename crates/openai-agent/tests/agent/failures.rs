@@ -50,7 +50,7 @@ fn the_failure_texts_are_those_of_the_rfd() {
 
 #[test]
 fn a_refused_connection_is_a_network_error() {
-    let (free, _keeps_it) = crate::ports::unheard();
+    let (free, _keeps_it) = crate::ports::unused();
     let mut client = Client::start(&[("OPENAI_BASE_URL", &format!("http://{free}/v1")), ("OPENAI_MAX_RETRIES", "0")]);
     let session = client.session();
     let text = client.prompt(&session, "hi").text();
@@ -402,7 +402,7 @@ fn a_connection_that_the_server_closed_after_an_answer_fails_no_prompt() {
 }
 
 #[test]
-fn the_log_at_debug_tells_requests_and_never_contents() {
+fn the_log_at_debug_shows_requests_and_never_contents() {
     let endpoint = Endpoint::start(|request, conn| match request.number {
         0 => conn.respond(503, &[NOW, ("x-request-id", "req-17"), ("content-type", "text/plain")], ""),
         _ => {

@@ -199,8 +199,8 @@ fn a_bad_line_costs_its_turn_and_not_those_after_it() {
     second.prompt(&session, "four");
     assert_eq!(said(&endpoint), ["one", "fine", "three", "fine", "four"]);
     let log = second.log();
-    let told = format!("Session {session}: {}: line 3 cannot be read and is passed over", path.display());
-    assert_eq!((log.lines().count(), log.contains(&told)), (1, true), "{log}");
+    let expected = format!("Session {session}: {}: line 3 cannot be read and is passed over", path.display());
+    assert_eq!((log.lines().count(), log.contains(&expected)), (1, true), "{log}");
     // Nothing was cut off: a user who can repair the line still has it.
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!((text.lines().count(), text.lines().nth(2)), (5, Some(lines[2])));
@@ -233,7 +233,7 @@ fn a_full_disk_is_reported_and_spoils_no_answer() {
         aside[0]["content"]["text"].as_str().unwrap().starts_with("\n\nThis turn could not be stored: File too large")
     );
     assert_ne!(aside[0]["messageId"], answer[0]["messageId"]);
-    // A turn that fits again is stored again, and one that is not on disk still goes with the next prompt.
+    // A turn that fits again is stored again, and one that is not on disk is still sent with the next prompt.
     assert_eq!(first.prompt(&session, "three").text(), "fine");
     assert_eq!(said(&endpoint).len(), 5);
     let log = first.log();
@@ -286,14 +286,14 @@ fn a_session_whose_model_is_not_offered_any_more_continues_with_another() {
         client.prompt(&session, "two");
         assert_eq!(endpoint.requests().last().unwrap().body["model"], "new");
         let log = client.log();
-        let told = match method {
+        let is_logged = match method {
             "session/load" => {
-                log.contains(&format!("Session {session}: it goes on with new, for old is not in OPENAI_MODELS"))
+                log.contains(&format!("Session {session}: it continues with new, for old is not in OPENAI_MODELS"))
             }
             // By then its last turn was with the new one.
-            _ => !log.contains("it goes on with"),
+            _ => !log.contains("it continues with"),
         };
-        assert!(told, "{log}");
+        assert!(is_logged, "{log}");
     }
 }
 

@@ -107,7 +107,7 @@ fn the_list_of_models_and_check_use_a_key_in_a_file_too() {
 }
 
 #[test]
-fn a_token_of_entra_goes_to_azure_as_one() {
+fn a_token_of_entra_is_sent_to_azure_as_one() {
     let endpoint = Endpoint::saying(&["ok"]);
     let env = |key: &'static str| [("OPENAI_API_VERSION", "2024-10-21"), ("OPENAI_API_KEY", key)];
     for (key, header) in [("eyJhbGciOiJub25lIn0.e30.", "authorization"), ("0123456789abcdef", "api-key")] {

@@ -18,7 +18,7 @@ pub struct Unread {
     pub child: Child,
     pub stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    told: Transcript,
+    transcript: Transcript,
     said: Transcript,
 }
 
@@ -28,13 +28,13 @@ impl Unread {
         command.env("OPENAI_BASE_URL", endpoint.url()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (stdin, stdout) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
-        let (told, said) = Transcript::pair();
-        Self { child, stdin, stdout, told, said }
+        let (transcript, said) = Transcript::pair();
+        Self { child, stdin, stdout, transcript, said }
     }
 
     pub fn send(&mut self, message: &Json) {
         let line = format!("{message}\n");
-        self.told.keep(line.as_bytes());
+        self.transcript.keep(line.as_bytes());
         self.stdin.as_ref().unwrap().write_all(line.as_bytes()).unwrap();
     }
 

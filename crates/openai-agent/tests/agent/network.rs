@@ -316,7 +316,7 @@ fn a_proxy_that_opens_no_tunnel_is_named_with_its_status_and_a_remedy() {
 
 #[test]
 fn a_proxy_that_cannot_be_reached_is_named() {
-    let (free, _keeps_it) = crate::ports::unheard();
+    let (free, _keeps_it) = crate::ports::unused();
     let (url, proxy) = ("http://model.test/v1", format!("http://{free}"));
     let text = text_of(&[("OPENAI_BASE_URL", url), ("http_proxy", &proxy), ("OPENAI_MAX_RETRIES", "0")]);
     let words = format!("the proxy {free} cannot be reached: ");
@@ -324,7 +324,7 @@ fn a_proxy_that_cannot_be_reached_is_named() {
 }
 
 #[test]
-fn a_status_of_a_forwarding_proxy_is_told_with_the_proxy() {
+fn a_status_of_a_forwarding_proxy_is_reported_with_the_proxy() {
     let url = "http://model.test/v1";
     let (address, _) = answering(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n");
     let proxy = format!("http://{address}");

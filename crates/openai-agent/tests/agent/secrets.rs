@@ -153,8 +153,8 @@ fn errors_about_unusable_values_contain_no_secrets() {
 }
 
 #[test]
-fn check_tells_the_address_without_its_query() {
-    let (closed, _keeps_it) = crate::ports::unheard();
+fn check_shows_the_address_without_its_query() {
+    let (closed, _keeps_it) = crate::ports::unused();
     let url = format!("http://{closed}/v1?key={QUERY_KEY}");
     let said = said(&check(&[("OPENAI_BASE_URL", &url)]));
     assert!(said.contains(&format!("OPENAI_BASE_URL (http://{closed}/v1)")), "{said}");

@@ -34,7 +34,7 @@ fn every_delta_is_an_update_of_one_message() {
 }
 
 #[test]
-fn the_history_goes_with_the_next_prompt() {
+fn the_history_is_sent_with_the_next_prompt() {
     let endpoint = Endpoint::start(|request, conn| match request.number {
         0 => conn.say(&["first", " answer"]),
         _ => conn.say(&["second"]),
@@ -122,13 +122,13 @@ fn a_client_older_than_usage_update_does_not_get_it() {
     });
     let old = json!({"protocolVersion": 1, "clientCapabilities": {}});
     let new = json!({"protocolVersion": 1, "clientInfo": {"name": "new", "version": "1"}});
-    for (params, is_told) in [(&old, false), (&new, true)] {
+    for (params, is_expected) in [(&old, false), (&new, true)] {
         let mut client = Client::for_url(&endpoint.url());
         client.result("initialize", params.clone());
         let session = client.session();
         let answered = client.prompt(&session, "hi");
-        let told = answered.updates.iter().any(|update| update["sessionUpdate"] == "usage_update");
-        assert_eq!(told, is_told, "{params}");
+        let is_reported = answered.updates.iter().any(|update| update["sessionUpdate"] == "usage_update");
+        assert_eq!(is_reported, is_expected, "{params}");
         assert_eq!(answered.answer["result"]["usage"]["totalTokens"], 2, "the result has them anyway");
     }
 }
@@ -271,14 +271,14 @@ fn an_answer_that_is_over_ends_the_turn_though_the_connection_stays_open() {
 
 #[test]
 fn events_without_a_blank_line_between_them_are_forwarded_as_they_arrive() {
-    let (heard, said) = std::sync::mpsc::channel::<()>();
+    let (received, said) = std::sync::mpsc::channel::<()>();
     let said = std::sync::Mutex::new(said);
     let endpoint = Endpoint::start(move |_, conn| {
         conn.begin();
         for text in ["a", "b", "c"] {
             conn.chunk(format!("data: {}\n", delta(json!({"content": text}))).as_bytes());
             // The next one is not sent before the client has this one.
-            said.lock().unwrap().recv_timeout(super::client::PATIENCE).expect("the client hears each at once");
+            said.lock().unwrap().recv_timeout(super::client::PATIENCE).expect("the client receives each at once");
         }
         conn.chunk(b"data: [DONE]\n");
         conn.end();
@@ -288,7 +288,7 @@ fn events_without_a_blank_line_between_them_are_forwarded_as_they_arrive() {
     let id = client.ask_prompt(&session, "hi");
     for text in ["a", "b", "c"] {
         assert_eq!(client.line()["params"]["update"]["content"]["text"], text);
-        heard.send(()).unwrap();
+        received.send(()).unwrap();
     }
     assert_eq!(client.answer(id).stop(), "end_turn");
 }
@@ -306,7 +306,7 @@ fn a_huge_event_arrives_whole_while_other_sessions_stream() {
     let long = client.ask_prompt(&first, "huge");
     let short = client.ask_prompt(&second, "small");
     let mut waiting = vec![long, short];
-    let (mut heard, mut small) = (String::new(), String::new());
+    let (mut received, mut small) = (String::new(), String::new());
     while !waiting.is_empty() {
         let line = client.line();
         if let Some(id) = line["id"].as_u64() {
@@ -316,11 +316,11 @@ fn a_huge_event_arrives_whole_while_other_sessions_stream() {
         assert!(line.to_string().len() < 1 << 20);
         let text = line["params"]["update"]["content"]["text"].as_str().unwrap();
         match line["params"]["sessionId"] == first.as_str() {
-            true => heard.push_str(text),
+            true => received.push_str(text),
             false => small.push_str(text),
         }
     }
-    assert!(heard == huge, "{} of {} bytes", heard.len(), huge.len());
+    assert!(received == huge, "{} of {} bytes", received.len(), huge.len());
     assert_eq!(small, "small talk");
 }
 
@@ -399,7 +399,7 @@ fn picture(session: &str) -> Json {
 }
 
 #[test]
-fn a_picture_of_an_answered_turn_is_left_out_for_a_model_without_vision_and_the_user_is_told() {
+fn a_picture_of_an_answered_turn_is_left_out_for_a_model_without_vision_and_the_user_reads_so() {
     let endpoint = Endpoint::start(|request, conn| {
         let has_image = request.body["messages"].to_string().contains("image_url");
         match request.body["model"] == "blind" && has_image {
@@ -418,7 +418,7 @@ fn a_picture_of_an_answered_turn_is_left_out_for_a_model_without_vision_and_the_
     let messages = json!([{"role": "user", "content": "what is this?\n[Image: image/png]"},
         {"role": "assistant", "content": "ok"}, {"role": "user", "content": "are you sure?"}]);
     assert_eq!(endpoint.requests().last().unwrap().body["messages"], messages);
-    // The agent knows the model by now, and the user was told.
+    // The agent knows the model by now, and the user has read so.
     let before = endpoint.requests().len();
     assert_eq!(client.prompt(&session, "really?").text(), "ok");
     assert_eq!(endpoint.requests().len(), before + 1);

@@ -19,19 +19,19 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::spawn_local as spawn;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::byte_order_mark::Mark;
 use super::daemon::{Daemon, Options};
 use super::failure::{Ending, Failure};
 use super::guard::Guard;
-use super::link::{self, Sink, Source};
-use super::mark::Mark;
+use super::limits::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
+use super::link::{self, LinkSource, Sink};
+use super::pending::Waiting;
 use super::run;
 use super::stream::{Backend, Stream};
-use super::terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
-use super::waiting::Waiting;
 use crate::bus::eras::protocol::{LEGACY, METHOD_NOT_FOUND, MODERN, UNSUPPORTED_VERSION};
 use crate::bus::id::Id;
 use crate::error::{StartError, exit};
-use crate::visible;
+use crate::printable;
 
 /// Whether a server that answers `initialize` with this error code has requests without a handshake.
 fn has_no_initialize(code: i64) -> bool {
@@ -127,11 +127,11 @@ fn whereabouts(text: &str, error: &serde_json::Error) -> String {
         true => "",
         false => "\nit has no \" at all: quote the whole for the shell, as in '{\"a\": 1}'",
     };
-    format!("{error}\n  {}\n  {}^{hint}", visible::text(&shown), " ".repeat(before - first))
+    format!("{error}\n  {}\n  {}^{hint}", printable::text(&shown), " ".repeat(before - first))
 }
 
 /// Events from the tasks.
-enum Event {
+enum CallEvent {
     /// A line from the daemon.
     Said(Vec<u8>),
     /// This request will not be answered.
@@ -146,7 +146,7 @@ enum Event {
 
 /// The routing fields of a line from the daemon.
 #[derive(Deserialize)]
-struct Head<'a> {
+struct LineHead<'a> {
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -158,7 +158,7 @@ struct Head<'a> {
 struct Talk<'a> {
     call: &'a Call,
     sink: Sink,
-    events: Receiver<Event>,
+    events: Receiver<CallEvent>,
     waiting: Waiting,
     /// Stdin is open, and its lines may answer requests.
     is_typing: bool,
@@ -188,7 +188,7 @@ async fn talk(call: &Call, request: Option<(&str, Option<String>)>, backend: Bac
         }
     };
     let (sender, events) = channel(16);
-    spawn(hear(source, sender.clone()));
+    spawn(forward(source, sender.clone()));
     if request.is_none() {
         let stdin = io::stdin().as_fd().try_clone_to_owned().and_then(|fd| Stream::new(fd, backend));
         spawn(read_lines(stdin.map_err(StartError::io("use stdin"))?, sender.clone()));
@@ -212,18 +212,18 @@ async fn talk(call: &Call, request: Option<(&str, Option<String>)>, backend: Bac
         Ok(()) => talk.code,
         Err(Over(code)) => code,
     };
-    talk.sink.leave(None).await;
+    talk.sink.close(None).await;
     Ok(code)
 }
 
 /// Reads from the daemon.
-async fn hear(mut source: Source, events: Sender<Event>) {
+async fn forward(mut source: LinkSource, events: Sender<CallEvent>) {
     let (mut buffer, mut guard, mut line) = (Vec::with_capacity(BLOCK), Guard::default(), Vec::new());
     loop {
         let received = source.receive(buffer).await;
         buffer = received.1;
         if let Err(ending) = received.0 {
-            let _ = events.send(Event::Ended(ending)).await;
+            let _ = events.send(CallEvent::Ended(ending)).await;
             return;
         }
         let checked = guard.check(&mut buffer);
@@ -231,24 +231,24 @@ async fn hear(mut source: Source, events: Sender<Event>) {
         while let Some(newline) = memchr(b'\n', rest) {
             line.extend_from_slice(&rest[..newline]);
             rest = &rest[newline + 1..];
-            if !line.trim_ascii().is_empty() && events.send(Event::Said(std::mem::take(&mut line))).await.is_err() {
+            if !line.trim_ascii().is_empty() && events.send(CallEvent::Said(std::mem::take(&mut line))).await.is_err() {
                 return;
             }
             line.clear();
         }
         line.extend_from_slice(rest);
         for id in source.given_up() {
-            let _ = events.send(Event::GivenUp(id)).await;
+            let _ = events.send(CallEvent::GivenUp(id)).await;
         }
         if let Err(foreign) = checked {
-            let _ = events.send(Event::Ended(Ending::Foreign(foreign))).await;
+            let _ = events.send(CallEvent::Ended(Ending::Foreign(foreign))).await;
             return;
         }
     }
 }
 
 /// Reads the lines of stdin.
-async fn read_lines(stdin: Stream, events: Sender<Event>) {
+async fn read_lines(stdin: Stream, events: Sender<CallEvent>) {
     let (mut buffer, mut line, mut mark) = (Vec::with_capacity(BLOCK), Vec::new(), Mark::default());
     loop {
         let read = stdin.read(buffer).await;
@@ -264,12 +264,12 @@ async fn read_lines(stdin: Stream, events: Sender<Event>) {
         while let Some(newline) = memchr(b'\n', rest) {
             line.extend_from_slice(&rest[..newline]);
             rest = &rest[newline + 1..];
-            let _ = events.send(Event::Typed(std::mem::take(&mut line))).await;
+            let _ = events.send(CallEvent::Typed(std::mem::take(&mut line))).await;
         }
         line.extend_from_slice(rest);
     }
-    let _ = events.send(Event::Typed(line)).await;
-    let _ = events.send(Event::TypedAll).await;
+    let _ = events.send(CallEvent::Typed(line)).await;
+    let _ = events.send(CallEvent::TypedAll).await;
 }
 
 impl Talk<'_> {
@@ -363,11 +363,11 @@ impl Talk<'_> {
             None => self.events.recv().await,
         };
         match event {
-            Some(Event::Said(line)) => return self.said(&line).await,
-            Some(Event::GivenUp(id)) => self.waiting.forget(&id),
-            Some(Event::Typed(line)) => self.typed(&line).await?,
-            Some(Event::TypedAll) => self.is_typing = false,
-            Some(Event::Ended(ending)) => return Err(self.lost(ending)),
+            Some(CallEvent::Said(line)) => return self.said(&line).await,
+            Some(CallEvent::GivenUp(id)) => self.waiting.forget(&id),
+            Some(CallEvent::Typed(line)) => self.typed(&line).await?,
+            Some(CallEvent::TypedAll) => self.is_typing = false,
+            Some(CallEvent::Ended(ending)) => return Err(self.lost(ending)),
             None => return Err(self.lost(Ending::Closed)),
         }
         Ok(None)
@@ -378,7 +378,7 @@ impl Talk<'_> {
         self.nothing_came = false;
         print(line)?;
         self.waiting.passed(&[line, b"\n"].concat());
-        let Ok(Head { id, method, error }) = serde_json::from_slice::<Head<'_>>(line) else { return Ok(None) };
+        let Ok(LineHead { id, method, error }) = serde_json::from_slice::<LineHead<'_>>(line) else { return Ok(None) };
         if let (Some(id), Some(method), false) = (id, &method, self.is_typing) {
             // No one can answer it.
             let answer = match method.as_ref() {
@@ -483,7 +483,7 @@ fn with_revision(params: Option<&str>) -> String {
 fn print(line: &[u8]) -> Result<(), Over> {
     let mut stdout = io::stdout().lock();
     let shown = match std::str::from_utf8(line) {
-        Ok(text) if stdout.is_terminal() => Cow::Owned(visible::json(text).into_owned().into_bytes()),
+        Ok(text) if stdout.is_terminal() => Cow::Owned(printable::json(text).into_owned().into_bytes()),
         _ => Cow::Borrowed(line),
     };
     let written = stdout.write_all(&shown).and_then(|()| stdout.write_all(b"\n")).and_then(|()| stdout.flush());
@@ -505,7 +505,7 @@ mod tests {
         let read = |text: &str| params("m", Some(text));
         assert_eq!(read("{\"b\": 1.0,\n \"a\": [\"\\n\"]}"), Ok(Some("{\"b\": 1.0,  \"a\": [\"\\n\"]}".to_owned())));
         assert_eq!((read("[]"), params("m", None)), (Ok(Some("[]".to_owned())), Ok(None)));
-        for (text, told) in [
+        for (text, reason) in [
             ("1", "PARAMS must be an object or an array, and is 1"),
             (
                 "{\"a\":1 \"b\"}",
@@ -516,7 +516,7 @@ mod tests {
             ("", "EOF while parsing"),
         ] {
             let why = read(text).expect_err(text);
-            assert!(why.contains(told), "{text}: {why}");
+            assert!(why.contains(reason), "{text}: {why}");
         }
         let long = format!("{{\"a\":\"{}\" 1}}", "x".repeat(500));
         assert!(read(&long).expect_err("it is no JSON").lines().all(|line| line.chars().count() < 150));

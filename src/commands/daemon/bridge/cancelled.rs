@@ -116,9 +116,10 @@ mod tests {
             ),
         ] {
             let cancelled = Cancelled::by(line.as_bytes()).expect(line);
-            let told = cancelled.answer_to(cancels.as_bytes()).map(|told| String::from_utf8(told).expect("text"));
+            let message =
+                cancelled.answer_to(cancels.as_bytes()).map(|message| String::from_utf8(message).expect("text"));
             let expected = answer.map(|text| if text.is_empty() { String::new() } else { format!("{text}\n") });
-            assert_eq!(told, expected, "{line}");
+            assert_eq!(message, expected, "{line}");
         }
         for line in [
             request,

@@ -56,11 +56,11 @@ impl Options {
         };
         if token_file.is_some() && !is_web {
             return Err(
-                "--token-file goes with wss://, ws://, https:// and http:// alone: the other listeners take no tokens",
+                "--token-file is for wss://, ws://, https:// and http:// alone: the other listeners take no tokens",
             );
         }
         if ca_file.is_some() && !is_secure {
-            return Err("--ca-file goes with wss:// and https:// alone: the other connections have no certificates");
+            return Err("--ca-file is for wss:// and https:// alone: the other connections have no certificates");
         }
         Ok(Self { daemon, token_file, ca_file, user })
     }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_url_of_a_websocket_has_a_host_a_port_and_a_path() {
-        for (text, host, port, field, target, told) in [
+        for (text, host, port, field, target, shown) in [
             ("ws://h/acp", "h", 80, "h", "/acp", "ws://h/acp"),
             ("ws://h:80/", "h", 80, "h", "/", "ws://h/"),
             ("ws://h:9000", "h", 9000, "h:9000", "/acp", "ws://h:9000/acp"),
@@ -253,7 +253,7 @@ mod tests {
         ] {
             let url = url(text);
             assert_eq!((url.host.as_str(), url.port, url.target()), (host, port, target), "{text}");
-            assert_eq!((url.host_field(), url.to_string()), (field.to_owned(), told.to_owned()), "{text}");
+            assert_eq!((url.host_field(), url.to_string()), (field.to_owned(), shown.to_owned()), "{text}");
             assert_eq!(Daemon::Web(url).address(), Address::tcp(host, port));
         }
         assert!(

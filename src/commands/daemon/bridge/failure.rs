@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind};
 
 use super::daemon::{Daemon, Options};
 use super::guard::Foreign;
+use super::pending::LastWord;
 use super::tls::TlsError;
-use super::waiting::LastWord;
 use crate::address::Address;
 use crate::bus::report::Reason;
 use crate::bus::wrong_protocol;
@@ -88,12 +88,12 @@ impl fmt::Display for Failure {
             Self::Silent => out.write_str("no answer came"),
             Self::NoWebSocket(why) => out.write_str(why),
             Self::NoMcp(why) => out.write_str(why),
-            Self::Refused(refused) => told_of(refused, out),
+            Self::Refused(refused) => write_refused(refused, out),
         }
     }
 }
 
-fn told_of(Refused { status, message, .. }: &Refused, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_refused(Refused { status, message, .. }: &Refused, out: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(out, "it answers {status}")?;
     if message.is_empty() { Ok(()) } else { write!(out, ": {message}") }
 }
@@ -308,7 +308,7 @@ impl Ending {
     }
 
     /// Details for the errors of pending requests, if there is more to say than that the connection is lost.
-    pub(super) fn told(&self) -> Option<String> {
+    pub(super) fn details(&self) -> Option<String> {
         match self {
             Self::Said { .. } | Self::Uninitialized(_) | Self::Wrong(_) => Some(self.to_string()),
             Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => Some(self.to_string()),
@@ -404,7 +404,7 @@ impl fmt::Display for Ending {
                 write!(out, "the repeated initialize got an error: {}", word.message.escape_debug())
             }
             Self::Broken(error) => error.fmt(out),
-            Self::Refused(refused) => told_of(&refused.0, out),
+            Self::Refused(refused) => write_refused(&refused.0, out),
             Self::SessionLost => out.write_str("the session is not known there any more (404)"),
             Self::Said { code, reason } => {
                 out.write_str("it closed the WebSocket")?;
@@ -517,8 +517,8 @@ mod tests {
         assert!(!Ending::Explained(word("memory_limit")).is_too_long());
         assert!(Ending::said(Some(1009), "").is_too_long() && !Ending::Closed.is_too_long());
         let lost = Ending::SessionLost;
-        assert!(lost.told().is_some_and(|told| told.contains("not known there any more")) && !lost.is_gone());
-        assert!(Ending::Closed.told().is_none() && Ending::said(None, "").told().is_some());
+        assert!(lost.details().is_some_and(|details| details.contains("not known there any more")) && !lost.is_gone());
+        assert!(Ending::Closed.details().is_none() && Ending::said(None, "").details().is_some());
     }
 
     fn undialed(daemon: &str) -> (io::Error, String) {

@@ -26,7 +26,7 @@ const MAX_SESSION: usize = 6 * crate::bus::settings::MAX_SESSION_ID_LEN + 2;
 
 /// The kind of a line with an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FollowedKind {
     /// `method` and `id`.
     Request,
     /// `result` or `error` and `id`.
@@ -34,13 +34,13 @@ pub(super) enum Kind {
 }
 
 /// A complete line.
-pub(super) struct Line<'a> {
+pub(super) struct FollowedLine<'a> {
     /// Its length, without the newline.
     pub length: u64,
     /// Bytes of the same read that follow its newline.
     pub rest: usize,
     /// Its kind, its id, and the id's raw token; none if it has no id, or is not a message.
-    pub message: Option<(Kind, Id, &'a [u8])>,
+    pub message: Option<(FollowedKind, Id, &'a [u8])>,
     /// It is an error response to an unknown request: its id is null.
     pub has_null_id: bool,
     /// The raw session name, if it is a prompt.
@@ -49,7 +49,7 @@ pub(super) struct Line<'a> {
 
 /// The position of the last byte within a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum LinePosition {
     /// Before the object.
     #[default]
     Start,
@@ -71,7 +71,7 @@ enum Place {
 
 /// The current member, if it is relevant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Member {
+enum CurrentMember {
     #[default]
     Other,
     Id,
@@ -84,8 +84,8 @@ enum Member {
 /// Follows one direction of a connection.
 #[derive(Default)]
 pub(super) struct Follower {
-    place: Place,
-    member: Member,
+    place: LinePosition,
+    member: CurrentMember,
     /// The current member is in `params`.
     in_params: bool,
     /// The raw key so far; one byte more than [`MAX_KEY`] means that it is too long.
@@ -103,22 +103,22 @@ pub(super) struct Follower {
 
 impl Follower {
     /// Reads the next bytes of the stream and calls `found` for each completed line.
-    pub(super) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Line<'_>)) {
+    pub(super) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(FollowedLine<'_>)) {
         // Bytes from the beginning or continuation of the line to the end.
         let mut of_line = bytes.len();
         while let Some((&byte, rest)) = bytes.split_first() {
             bytes = match self.place {
-                Place::Key(token) | Place::In(token) => self.read_token(token, bytes),
+                LinePosition::Key(token) | LinePosition::In(token) => self.read_token(token, bytes),
                 _ if byte == b'\n' => {
                     self.length += (of_line - bytes.len()) as u64;
                     self.end_before(rest.len(), &mut found);
                     of_line = rest.len();
                     rest
                 }
-                Place::Over | Place::Nothing => &bytes[memchr(b'\n', bytes).unwrap_or(bytes.len())..],
+                LinePosition::Over | LinePosition::Nothing => &bytes[memchr(b'\n', bytes).unwrap_or(bytes.len())..],
                 _ => {
                     self.place = self.place_after(byte);
-                    if matches!(self.place, Place::Key(_) | Place::In(_)) { bytes } else { rest }
+                    if matches!(self.place, LinePosition::Key(_) | LinePosition::In(_)) { bytes } else { rest }
                 }
             };
         }
@@ -126,26 +126,27 @@ impl Follower {
     }
 
     /// Ends the line, as a newline or the end of the stream does.
-    pub(super) fn end(&mut self, found: impl FnMut(Line<'_>)) {
+    pub(super) fn end(&mut self, found: impl FnMut(FollowedLine<'_>)) {
         self.end_before(0, found);
     }
 
-    fn end_before(&mut self, rest: usize, mut found: impl FnMut(Line<'_>)) {
+    fn end_before(&mut self, rest: usize, mut found: impl FnMut(FollowedLine<'_>)) {
         let kind = match (self.method, self.answer) {
-            (true, _) => Some(Kind::Request),
-            (false, true) => Some(Kind::Response),
+            (true, _) => Some(FollowedKind::Request),
+            (false, true) => Some(FollowedKind::Response),
             (false, false) => None,
         };
         let message = match (self.place, kind, parse(&self.id)) {
-            (Place::Over, Some(kind), Some(id)) => Some((kind, id, &self.id[..])),
+            (LinePosition::Over, Some(kind), Some(id)) => Some((kind, id, &self.id[..])),
             _ => None,
         };
-        let has_null_id = self.place == Place::Over && kind == Some(Kind::Response) && self.id == b"null";
-        let prompts = (self.place == Place::Over && self.is_prompt()).then_some(&self.session[..]);
-        found(Line { length: self.length, rest, message, has_null_id, prompts });
+        let has_null_id =
+            self.place == LinePosition::Over && kind == Some(FollowedKind::Response) && self.id == b"null";
+        let prompts = (self.place == LinePosition::Over && self.is_prompt()).then_some(&self.session[..]);
+        found(FollowedLine { length: self.length, rest, message, has_null_id, prompts });
         self.length = 0;
-        self.place = Place::Start;
-        self.member = Member::Other;
+        self.place = LinePosition::Start;
+        self.member = CurrentMember::Other;
         self.in_params = false;
         self.id.clear();
         self.method_name.clear();
@@ -165,19 +166,19 @@ impl Follower {
 
     /// The incomplete line: its length so far, and the id's raw token if it is a request whose id was read.
     pub(super) fn unfinished(&self) -> (u64, Option<&[u8]>) {
-        let is_cut = self.member == Member::Id && matches!(self.place, Place::In(_));
+        let is_cut = self.member == CurrentMember::Id && matches!(self.place, LinePosition::In(_));
         let token = (self.method && !is_cut && parse(&self.id).is_some()).then_some(&self.id[..]);
         (self.length, token)
     }
 
     /// Whether the stream is between two lines.
     pub(super) fn at_line_start(&self) -> bool {
-        self.place == Place::Start
+        self.place == LinePosition::Start
     }
 
     /// Whether the stream is after a complete object, with or without its newline.
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self.place, Place::Start | Place::Over)
+        matches!(self.place, LinePosition::Start | LinePosition::Over)
     }
 
     /// Continues a key or value, up to its end, the line's end or the end of `bytes`, and returns the rest.
@@ -186,13 +187,13 @@ impl Follower {
         let (now, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
         self.keep(now);
         self.place = match (self.place, end) {
-            (Place::Key(_), None) => Place::Key(token),
-            (Place::Key(_), Some(_)) => {
+            (LinePosition::Key(_), None) => LinePosition::Key(token),
+            (LinePosition::Key(_), Some(_)) => {
                 self.name();
-                Place::Colon
+                LinePosition::Colon
             }
-            (_, None) => Place::In(token),
-            (_, Some(_)) => Place::Members,
+            (_, None) => LinePosition::In(token),
+            (_, Some(_)) => LinePosition::Members,
         };
         rest
     }
@@ -200,10 +201,10 @@ impl Follower {
     /// Stores the bytes of a key or of the id, one more than is relevant.
     fn keep(&mut self, bytes: &[u8]) {
         let (kept, limit) = match (self.place, self.member) {
-            (Place::Key(_), _) => (&mut self.key, MAX_KEY),
-            (Place::In(_), Member::Id) => (&mut self.id, MAX_ID),
-            (Place::In(_), Member::Method) => (&mut self.method_name, MAX_METHOD),
-            (Place::In(_), Member::Session) => (&mut self.session, MAX_SESSION),
+            (LinePosition::Key(_), _) => (&mut self.key, MAX_KEY),
+            (LinePosition::In(_), CurrentMember::Id) => (&mut self.id, MAX_ID),
+            (LinePosition::In(_), CurrentMember::Method) => (&mut self.method_name, MAX_METHOD),
+            (LinePosition::In(_), CurrentMember::Session) => (&mut self.session, MAX_SESSION),
             _ => return,
         };
         let room = (limit + 1).saturating_sub(kept.len());
@@ -218,21 +219,21 @@ impl Follower {
             Some(decoded) => decoded.as_bytes(),
             None => self.key.strip_prefix(b"\"").and_then(|key| key.strip_suffix(b"\"")).unwrap_or_default(),
         };
-        self.member = Member::Other;
+        self.member = CurrentMember::Other;
         match name {
             b"sessionId" if self.in_params => {
-                self.member = Member::Session;
+                self.member = CurrentMember::Session;
                 self.session.clear();
             }
             _ if self.in_params => {}
-            b"params" => self.member = Member::Params,
+            b"params" => self.member = CurrentMember::Params,
             b"id" => {
-                self.member = Member::Id;
+                self.member = CurrentMember::Id;
                 self.id.clear();
             }
             b"method" => {
                 self.method = true;
-                self.member = Member::Method;
+                self.member = CurrentMember::Method;
                 self.method_name.clear();
             }
             b"result" | b"error" => self.answer = true,
@@ -241,27 +242,31 @@ impl Follower {
     }
 
     /// The position after a byte outside keys and values. The first byte of a key or value is read with the rest of it.
-    fn place_after(&mut self, byte: u8) -> Place {
+    fn place_after(&mut self, byte: u8) -> LinePosition {
         let is_space = matches!(byte, b' ' | b'\t' | b'\r');
         match (self.place, byte) {
-            (place @ (Place::Start | Place::Members | Place::Colon | Place::Value), _) if is_space => place,
-            (Place::Start, b'{') | (Place::Members, b',') => Place::Members,
-            (Place::Members, b'}') if self.in_params => {
+            (place @ (LinePosition::Start | LinePosition::Members | LinePosition::Colon | LinePosition::Value), _)
+                if is_space =>
+            {
+                place
+            }
+            (LinePosition::Start, b'{') | (LinePosition::Members, b',') => LinePosition::Members,
+            (LinePosition::Members, b'}') if self.in_params => {
                 self.in_params = false;
-                Place::Members
+                LinePosition::Members
             }
-            (Place::Members, b'}') => Place::Over,
-            (Place::Members, b'"') => {
+            (LinePosition::Members, b'}') => LinePosition::Over,
+            (LinePosition::Members, b'"') => {
                 self.key.clear();
-                Place::Key(SkipValue::default())
+                LinePosition::Key(SkipValue::default())
             }
-            (Place::Colon, b':') => Place::Value,
-            (Place::Value, b'{') if self.member == Member::Params => {
+            (LinePosition::Colon, b':') => LinePosition::Value,
+            (LinePosition::Value, b'{') if self.member == CurrentMember::Params => {
                 self.in_params = true;
-                Place::Members
+                LinePosition::Members
             }
-            (Place::Value, _) => Place::In(SkipValue::default()),
-            _ => Place::Nothing,
+            (LinePosition::Value, _) => LinePosition::In(SkipValue::default()),
+            _ => LinePosition::Nothing,
         }
     }
 }
@@ -282,12 +287,12 @@ pub(super) mod tests {
 
     use super::*;
 
-    type Seen = Vec<(Kind, String)>;
+    type SeenLines = Vec<(FollowedKind, String)>;
 
-    fn follow(stream: &[u8], lengths: &[usize]) -> Seen {
+    fn follow(stream: &[u8], lengths: &[usize]) -> SeenLines {
         let mut follower = Follower::default();
         let mut seen = Vec::new();
-        let mut found = |line: Line<'_>| {
+        let mut found = |line: FollowedLine<'_>| {
             seen.extend(line.message.map(|(kind, _, token)| (kind, String::from_utf8_lossy(token).into_owned())));
         };
         let mut rest = stream;
@@ -303,8 +308,8 @@ pub(super) mod tests {
         seen
     }
 
-    fn request(token: &str) -> (Kind, String) {
-        (Kind::Request, token.to_owned())
+    fn request(token: &str) -> (FollowedKind, String) {
+        (FollowedKind::Request, token.to_owned())
     }
 
     #[test]
@@ -324,8 +329,8 @@ pub(super) mod tests {
         );
         let expected = vec![
             request("0"),
-            (Kind::Response, r#""a\"b\\""#.to_owned()),
-            (Kind::Response, "-1.5e3".to_owned()),
+            (FollowedKind::Response, r#""a\"b\\""#.to_owned()),
+            (FollowedKind::Response, "-1.5e3".to_owned()),
             request(r#""\u0069""#),
         ];
         assert_eq!(follow(stream.as_bytes(), &[stream.len()]), expected);
@@ -466,15 +471,15 @@ pub(super) mod tests {
     }
 
     /// A parser's view of a line.
-    fn parsed(line: &str) -> Option<(Kind, String)> {
+    fn parsed(line: &str) -> Option<(FollowedKind, String)> {
         let members: std::collections::BTreeMap<String, &serde_json::value::RawValue> =
             serde_json::from_str(line).ok()?;
         let id = members.get("id")?.get();
         let named = matches!(serde_json::from_str(id).ok()?, Value::String(_) | Value::Number(_));
         let kind = if members.contains_key("method") {
-            Kind::Request
+            FollowedKind::Request
         } else if members.contains_key("result") || members.contains_key("error") {
-            Kind::Response
+            FollowedKind::Response
         } else {
             return None;
         };
@@ -487,7 +492,7 @@ pub(super) mod tests {
             lines in prop::collection::vec(line(), 0..10),
             lengths in prop::collection::vec(1..40_usize, 1..6),
         ) {
-            let expected: Seen = lines.iter().filter_map(|line| parsed(line)).collect();
+            let expected: SeenLines = lines.iter().filter_map(|line| parsed(line)).collect();
             prop_assert_eq!(follow(lines.join("\n").as_bytes(), &lengths), expected);
         }
 

@@ -14,7 +14,7 @@ use crate::random;
 use crate::websocket::{Mask, encode};
 
 /// Maximum number of buffered bytes of a line.
-const LONGEST_HELD: usize = super::terms::BLOCK;
+const LONGEST_HELD: usize = super::limits::BLOCK;
 
 /// Random bytes for masks fetched at once: four for each.
 const POOL: usize = 1024;

@@ -13,7 +13,7 @@ pub(super) struct Guard {
     /// The stream is within a line that began as an object.
     is_in_line: bool,
     /// A line that began as an object was received.
-    has_heard: bool,
+    has_received: bool,
 }
 
 /// Received data that is not JSON-RPC.
@@ -41,10 +41,10 @@ impl Guard {
             if bytes[at] != b'{' {
                 let begin = bytes[at..].iter().take(LONGEST_BEGIN).copied().collect();
                 bytes.truncate(at);
-                return Err(Foreign { begin, is_first: !self.has_heard });
+                return Err(Foreign { begin, is_first: !self.has_received });
             }
             self.is_in_line = true;
-            self.has_heard = true;
+            self.has_received = true;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The bridge's connection to the daemon, in any protocol: NDJSON, WebSocket messages, or MCP requests over HTTP.
 //!
-//! NDJSON connections can be half-closed, which tells the daemon that there are no more requests; it then sends the
+//! NDJSON connections can be half-closed, which shows the daemon that there are no more requests; it then sends the
 //! outstanding answers and closes. The others cannot: the bridge closes them once nothing is pending.
 
 use std::io;
@@ -13,10 +13,10 @@ use tokio::time::timeout;
 
 use super::daemon::{Daemon, Options};
 use super::failure::{Ending, Failure};
-use super::http::{self, Client, Hearing};
+use super::http::{self, McpClient, McpReceiver};
+use super::limits::{LAST_WORDS_LIMIT, say};
 use super::stream::{Backend, Stream};
-use super::terms::{LAST_WORDS_LIMIT, say};
-use super::tls::Trust;
+use super::tls::TlsTrust;
 use super::websocket::{self, Receiver, Sender};
 use crate::bus::id::Id;
 use crate::dial::dial;
@@ -28,21 +28,25 @@ use crate::websocket::close;
 pub(super) enum Sink {
     Lines(Rc<Stream>),
     WebSocket(Rc<Sender>),
-    Mcp(Rc<Client>),
+    Mcp(Rc<McpClient>),
 }
 
 /// The receiving side.
-pub(super) enum Source {
+pub(super) enum LinkSource {
     Lines(Rc<Stream>),
     WebSocket(Box<Receiver>),
-    Mcp(Hearing),
+    Mcp(McpReceiver),
 }
 
 /// Connects to the daemon. `limit` applies to the connection, and again to a WebSocket handshake.
 ///
 /// # Errors
 /// Why it failed.
-pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration) -> Result<(Sink, Source), Failure> {
+pub(super) async fn connect(
+    options: &Options,
+    backend: Backend,
+    limit: Duration,
+) -> Result<(Sink, LinkSource), Failure> {
     let address = options.daemon.address();
     let open = async || {
         let dialed = spawn_blocking(move || dial(&address, limit)).await.map_err(io::Error::from);
@@ -54,11 +58,11 @@ pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration
     let url = match &options.daemon {
         Daemon::Lines(_) => {
             let socket = open().await?;
-            return Ok((Sink::Lines(Rc::clone(&socket)), Source::Lines(socket)));
+            return Ok((Sink::Lines(Rc::clone(&socket)), LinkSource::Lines(socket)));
         }
         Daemon::Web(url) => url,
     };
-    let trust = url.is_secure.then(|| Trust::new(url.host(), options.ca_file.as_deref())).transpose();
+    let trust = url.is_secure.then(|| TlsTrust::new(url.host(), options.ca_file.as_deref())).transpose();
     let trust = trust.map_err(Failure::File)?;
     let token = token(options)?;
     if token.is_some() && trust.is_none() && !url.is_here() {
@@ -69,16 +73,16 @@ pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration
     }
     match url.kind {
         ListenerKind::Mcp => {
-            let (client, hearing) = http::connect(options, url, token, trust).await?;
-            return Ok((Sink::Mcp(client), Source::Mcp(hearing)));
+            let (client, incoming) = http::connect(options, url, token, trust).await?;
+            return Ok((Sink::Mcp(client), LinkSource::Mcp(incoming)));
         }
         ListenerKind::WebSocket | ListenerKind::Acp | ListenerKind::Tcp | ListenerKind::Unix => {}
     }
     let tls = trust.map(|trust| trust.begin()).transpose().map_err(Failure::File)?;
-    let (sender, receiver) = websocket::connect(open().await?, url, token.as_deref(), tls, limit).await?;
+    let (sender, incoming) = websocket::connect(open().await?, url, token.as_deref(), tls, limit).await?;
     let urgent = Rc::clone(&sender);
     spawn(async move { urgent.send_urgent().await });
-    Ok((Sink::WebSocket(sender), Source::WebSocket(Box::new(receiver))))
+    Ok((Sink::WebSocket(sender), LinkSource::WebSocket(Box::new(incoming))))
 }
 
 /// The contents of the token file.
@@ -152,12 +156,12 @@ impl Sink {
                 self.shut_down();
             }
             // An MCP session outlives its connections.
-            None => self.leave(None).await,
+            None => self.close(None).await,
         }
     }
 
     /// Ends the connection, with a close reason where possible. `ending` is how the daemon ended it, if it did.
-    pub(super) async fn leave(&self, ending: Option<&Ending>) {
+    pub(super) async fn close(&self, ending: Option<&Ending>) {
         if let Self::WebSocket(sender) = self {
             let word = ending.map_or(Some((Some(close::NORMAL), "")), Ending::answer);
             if let Some((code, reason)) = word {
@@ -165,7 +169,7 @@ impl Sink {
             }
         }
         if let Self::Mcp(client) = self {
-            let _ = timeout(LAST_WORDS_LIMIT, client.leave()).await;
+            let _ = timeout(LAST_WORDS_LIMIT, client.close()).await;
         }
         self.shut_down();
     }
@@ -178,7 +182,7 @@ impl Sink {
     }
 }
 
-impl Source {
+impl LinkSource {
     /// Waits for the next bytes, which replace the contents of `buffer`. Returns why there are no more at the end.
     pub(super) async fn receive(&mut self, buffer: Vec<u8>) -> (Result<(), Ending>, Vec<u8>) {
         match self {
@@ -191,8 +195,8 @@ impl Source {
                 };
                 (result, buffer)
             }
-            Self::WebSocket(receiver) => receiver.receive(buffer).await,
-            Self::Mcp(hearing) => hearing.receive(buffer).await,
+            Self::WebSocket(incoming) => incoming.receive(buffer).await,
+            Self::Mcp(incoming) => incoming.receive(buffer).await,
         }
     }
 
@@ -200,7 +204,7 @@ impl Source {
     pub(super) fn given_up(&mut self) -> Vec<Id> {
         match self {
             Self::Lines(_) | Self::WebSocket(_) => Vec::new(),
-            Self::Mcp(hearing) => hearing.given_up(),
+            Self::Mcp(incoming) => incoming.given_up(),
         }
     }
 
@@ -208,7 +212,7 @@ impl Source {
     pub(super) fn connection_id(&self) -> Option<&str> {
         match self {
             Self::Lines(_) | Self::Mcp(_) => None,
-            Self::WebSocket(receiver) => receiver.connection_id.as_deref(),
+            Self::WebSocket(incoming) => incoming.connection_id.as_deref(),
         }
     }
 }

@@ -8,24 +8,25 @@
 //!
 //! | event | action |
 //! |---|---|
-//! | stdin ends | cancels pending prompts (`session/cancel`), tells the daemon (half-close; a WebSocket is closed once all is answered), passes on outstanding answers, exits with 0 when the daemon closes |
+//! | stdin ends | cancels pending prompts (`session/cancel`), notifies the daemon (half-close; a WebSocket is closed once all is answered), passes on outstanding answers, exits with 0 when the daemon closes |
 //! | stdin has ended and stdout is closed, or stdout while there is no connection | exits with 0: the editor is gone |
 //! | the daemon closes while requests are pending | an error for each of them; exits with 1 |
 //! | the daemon closes after the end of stdin, and nothing is pending | exits with 0 |
 //! | the daemon closes while nothing is pending, with no other reason than that it ends | the next line of stdin makes a new connection, as after a refusal; exits with 0 if stdin ends before |
 //! | the daemon cannot be reached, refuses, or closes before any request | an error for each further request, for a while; exits with 1 |
-//! | the daemon shuts down, and has refused requests that no worker got, or closes a WebSocket before they reach one | they are sent again on a new connection, with what came since (`repeat.rs`) |
+//! | the daemon shuts down, and has refused requests that no worker got, or closes a WebSocket before they reach one | they are sent again on a new connection, with what came since (`resend.rs`) |
 //! | received data is not JSON-RPC | none of it is passed on; an error for each pending request; exits with 1 |
 //! | stdout is closed | exits with 0 |
 //! | SIGTERM, SIGINT | ends at once: their default action is kept, and the kernel closes the socket |
 //!
 //! Reading order: this file is the life cycle of a bridge; `daemon.rs` has its options, `link.rs` the connection to the
 //! daemon, `stream.rs` reads and writes, with threads or the ring of `ring.rs`, `failure.rs` describes failures and
-//! `refusal.rs` answers requests with them; `waiting.rs` tracks pending requests, which `follow.rs` finds in the streams,
-//! `repeat.rs` keeps those that are sent again but for what `cancelled.rs` finds, `rounds.rs` says how long that is tried, and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket connection, with `frames.rs` and `tls.rs`.
-//! `call.rs` is `stdio_bus call`, on the same connections; `run.rs` runs both.
+//! `refusal.rs` answers requests with them; `pending.rs` tracks pending requests, which `follow.rs` finds in the
+//! streams, `resend.rs` keeps those that are sent again but for what `cancelled.rs` finds, `reconnect.rs` says how long
+//! that is tried, and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket connection, with
+//! `frames.rs` and `tls.rs`. `call.rs` is `stdio_bus call`, on the same connections; `run.rs` runs both.
 
-mod begun;
+mod byte_order_mark;
 mod call;
 mod cancelled;
 mod daemon;
@@ -34,17 +35,17 @@ mod follow;
 mod frames;
 mod guard;
 mod http;
+mod limits;
 mod link;
-mod mark;
+mod partial_line;
+mod pending;
+mod reconnect;
 mod refusal;
-mod repeat;
+mod resend;
 mod ring;
-mod rounds;
 mod run;
 mod stream;
-mod terms;
 mod tls;
-mod waiting;
 mod websocket;
 
 use std::cell::{Cell, RefCell};
@@ -65,17 +66,17 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::bus::reply::Delivered;
 use crate::bus::report::Reason;
 use crate::error::{StartError, exit};
-use begun::BegunLine;
+use byte_order_mark::Mark;
 use cancelled::Cancelled;
 use failure::{Ending, Failure};
 use guard::Guard;
-use link::{Sink, Source};
-use mark::Mark;
-use refusal::Refusal;
-use repeat::{Initialize, Repeat, Urgency, is_request};
+use limits::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
+use link::{LinkSource, Sink};
+use partial_line::BegunLine;
+use pending::{Asker, Farewell, Overlong, Waiting};
+use refusal::LinkRefusal;
+use resend::{Initialize, Repeat, Urgency, is_request};
 use stream::{Backend, Stream};
-use terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
-use waiting::{Asker, Farewell, Overlong, Waiting};
 
 pub use call::{Call, Handshake, call};
 pub use daemon::{Daemon, Options, Url, User};
@@ -122,18 +123,18 @@ async fn serve(options: &Options, backend: Backend) -> Result<u8, StartError> {
         Err(failure) => {
             let remedy = failure.remedy(options);
             say(format!("cannot connect to {}: {failure}\n{remedy}", options.daemon).trim_end());
-            refuse(&stdin, &stdout, &Refusal::of(options, &failure)).await;
+            refuse(&stdin, &stdout, &LinkRefusal::of(options, &failure)).await;
             Ok(exit::FAILURE)
         }
     }
 }
 
 /// Events from the tasks of a bridge.
-enum Event {
-    /// Stdin has ended, and the daemon was told.
+enum BridgeEvent {
+    /// Stdin has ended, and the daemon was notified.
     InputEnded,
     /// The daemon has stopped reading this connection.
-    NotHeard(u32),
+    SendFailed(u32),
     /// It has stopped sending on this connection.
     DaemonEnded(u32, Ending),
     /// It has refused a request, which is held.
@@ -148,11 +149,11 @@ enum Event {
 struct Shared {
     waiting: RefCell<Waiting>,
     repeat: RefCell<Repeat>,
-    /// Where stdin goes, and the number of that connection.
+    /// The sink of stdin, and the number of that connection.
     sink: RefCell<Sink>,
     connection: Cell<u32>,
     /// Stdin is read on, or has another connection.
-    goes_on: Notify,
+    reconnected: Notify,
     /// The answer to a repeated `initialize` may have come, or the connection has ended.
     was_opened: Notify,
     /// Nothing more is sent on this connection.
@@ -176,17 +177,17 @@ struct Shared {
     writing: Mutex<()>,
     /// Held while something is sent to the daemon.
     sending: Mutex<()>,
-    events: Sender<Event>,
+    events: Sender<BridgeEvent>,
 }
 
 impl Shared {
-    fn new(sink: Sink, stdout: Rc<Stream>, events: Sender<Event>) -> Rc<Self> {
+    fn new(sink: Sink, stdout: Rc<Stream>, events: Sender<BridgeEvent>) -> Rc<Self> {
         Rc::new(Self {
             waiting: RefCell::default(),
             repeat: RefCell::default(),
             sink: RefCell::new(sink),
             connection: Cell::new(0),
-            goes_on: Notify::new(),
+            reconnected: Notify::new(),
             was_opened: Notify::new(),
             is_over: Cell::new(false),
             drops_line: Cell::new(false),
@@ -218,10 +219,11 @@ impl Shared {
     fn is_idle(&self, sink: &Sink, ending: &Ending) -> bool {
         let waiting = self.waiting.borrow();
         let has_reason = waiting.last_word().is_some_and(|word| word.reason != Reason::ShuttingDown.name());
-        let nothing_is_lost = waiting.is_empty() && !waiting.is_amid() && waiting.at_line_start();
+        let nothing_is_lost = waiting.is_empty() && !waiting.is_mid_line() && waiting.at_line_start();
         let was_used = self.has_asked.get() && self.blocks.get() > 0;
-        let goes_on = ending.is_gone() && !has_reason && nothing_is_lost && was_used && !sink.answers_each_line();
-        goes_on && !self.has_read_all.get() && self.repeat.borrow().has_nothing_to_send()
+        let has_ended_cleanly =
+            ending.is_gone() && !has_reason && nothing_is_lost && was_used && !sink.answers_each_line();
+        has_ended_cleanly && !self.has_read_all.get() && self.repeat.borrow().has_nothing_to_send()
     }
 
     /// Waits until lines can be written to stdout: nobody writes there, and no line of the daemon is begun.
@@ -255,7 +257,7 @@ async fn bridge(
     backend: Backend,
     stdin: Rc<Stream>,
     stdout: Rc<Stream>,
-    (sink, mut source): (Sink, Source),
+    (sink, mut source): (Sink, LinkSource),
 ) -> u8 {
     // Each task reports once, and no report waits for another to be handled.
     let (events, mut reports) = channel(8);
@@ -272,21 +274,21 @@ async fn bridge(
             Ok(ending) => ending,
             Err(code) => return code,
         };
-        tell_undelivered(options, &shared, &ending).await;
+        answer_undelivered(options, &shared, &ending).await;
         let is_idle = shared.is_idle(&sink, &ending);
         if is_idle {
             shared.repeat.borrow_mut().hold_all();
         }
         shared.end_sending();
         if is_idle || ending.is_gone() && shared.repeat.borrow().wants_connection() {
-            sink.leave(Some(&ending)).await;
+            sink.close(Some(&ending)).await;
             // What has arrived is passed on first, and nothing of this connection is read or written any more. What is being
             // written ends with the connection, and what may not have arrived is said.
             let _ = listener.await;
             if let Some(sender) = sender.take() {
                 let _ = sender.await;
             }
-            tell_undelivered(options, &shared, &ending).await;
+            answer_undelivered(options, &shared, &ending).await;
             if is_idle {
                 say(&format!(
                     "the daemon at {} has ended the connection, and nothing was pending: {ending}",
@@ -294,7 +296,7 @@ async fn bridge(
                 ));
                 // What could not be sent on this connection is not waited for.
                 shared.connection.set(shared.connection.get() + 1);
-                shared.goes_on.notify_waiters();
+                shared.reconnected.notify_waiters();
                 if let Err(code) = next_message(&shared).await {
                     return code;
                 }
@@ -317,7 +319,7 @@ async fn bridge(
         if !was_asked && !input_ended {
             // Input is in flight, and the editor would not learn why it gets no answer.
             shared.has_ended.set(true);
-            sink.leave(Some(&ending)).await;
+            sink.close(Some(&ending)).await;
             first_request(&shared).await;
         }
         let input_ended = input_ended || shared.input_ended.get();
@@ -325,7 +327,7 @@ async fn bridge(
         let was_taken = was_asked && !ending.is_elsewhere() && !ending.is_refusal();
         let delivered = if was_taken { Delivered::Yes } else { Delivered::No };
         let code = ended(options, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
-        sink.leave(Some(&ending)).await;
+        sink.close(Some(&ending)).await;
         if let Some(sender) = sender {
             // What was being sent again may not have arrived, which it says.
             let _ = sender.await;
@@ -335,23 +337,23 @@ async fn bridge(
 }
 
 /// The connection has ended: keeps what no worker got, to send it again, and answers at once what is not sent again.
-async fn tell_undelivered(options: &Options, shared: &Shared, ending: &Ending) {
-    let told = {
-        let undelivered = Refusal::over(options, ending, Delivered::No);
+async fn answer_undelivered(options: &Options, shared: &Shared, ending: &Ending) {
+    let answers = {
+        let undelivered = LinkRefusal::over(options, ending, Delivered::No);
         let mut waiting = shared.waiting.borrow_mut();
         shared
             .repeat
             .borrow_mut()
             .take_undelivered(ending.refuses_unanswered(), &mut waiting, |id| undelivered.error(id))
     };
-    if told.is_empty() {
+    if answers.is_empty() {
         return;
     }
     let _writing = shared.writing.lock().await;
     let broken_line = if shared.waiting.borrow().at_line_start() { &b""[..] } else { b"\n" };
     // If the editor has left, that is noticed by all who wait for it.
-    let (_, told) = shared.stdout.write([broken_line, &told].concat()).await;
-    shared.waiting.borrow_mut().passed(&told);
+    let (_, answers) = shared.stdout.write([broken_line, &answers].concat()).await;
+    shared.waiting.borrow_mut().passed(&answers);
 }
 
 /// Why there is no new connection.
@@ -399,21 +401,21 @@ async fn connect_again(
     shared: &Shared,
     stdout: &Stream,
     ending: &Ending,
-) -> Result<Source, NotAgain> {
+) -> Result<LinkSource, NotAgain> {
     // The editor may read slowly, and gets what follows before anything else.
     let writing = shared.writing.lock().await;
     let was_answered = shared.waiting.borrow().has_answered();
-    let over = Refusal::over(options, ending, Delivered::Yes);
+    let over = LinkRefusal::over(options, ending, Delivered::Yes);
     let mut last = {
         let mut waiting = shared.waiting.borrow_mut();
         let mut last = if waiting.at_line_start() { Vec::new() } else { b"\n".to_vec() };
         waiting.begin_again();
-        if waiting.is_amid() {
+        if waiting.is_mid_line() {
             match waiting.take_unfinished() {
                 Ok(begun) => shared.repeat.borrow_mut().hold_first(begun),
                 Err(id) => {
                     shared.drops_line.set(!shared.repeat.borrow_mut().drop_begun());
-                    last.extend(id.iter().flat_map(|id| Refusal::over(options, ending, Delivered::No).error(id)));
+                    last.extend(id.iter().flat_map(|id| LinkRefusal::over(options, ending, Delivered::No).error(id)));
                 }
             }
         }
@@ -465,7 +467,7 @@ async fn connect_again(
     // It may be among what is sent again.
     let initialize = opening.initialize.filter(|(_, line)| !repeat.lines().any(|other| other == line));
     repeat.begin_again(initialize.map(|(id, _)| id));
-    shared.goes_on.notify_waiters();
+    shared.reconnected.notify_waiters();
     Ok(source)
 }
 
@@ -492,7 +494,7 @@ async fn send_again(sink: Sink, shared: Rc<Shared>, settle_time: Duration) {
             Err(_) => Some(None),
         };
         if let Some(why) = refused {
-            let _ = shared.events.send(Event::DaemonEnded(connection, Ending::Uninitialized(why))).await;
+            let _ = shared.events.send(BridgeEvent::DaemonEnded(connection, Ending::Uninitialized(why))).await;
             return;
         }
         if !shared.is_over.get()
@@ -531,9 +533,9 @@ async fn until_over(shared: &Shared) {
 /// Sends all that is held, until something is refused anew or the connection has ended.
 async fn send_held(sink: &Sink, shared: &Shared) {
     while !shared.is_over.get() {
-        let is_amid = shared.waiting.borrow().is_amid();
-        let next = shared.repeat.borrow_mut().next(is_amid);
-        shared.goes_on.notify_waiters();
+        let is_mid_line = shared.waiting.borrow().is_mid_line();
+        let next = shared.repeat.borrow_mut().next(is_mid_line);
+        shared.reconnected.notify_waiters();
         let Some((lines, tries)) = next else { return };
         shared.waiting.borrow_mut().sending_again(&lines, tries);
         let (result, lines) = shared.send(sink, lines).await;
@@ -549,13 +551,13 @@ async fn send_held(sink: &Sink, shared: &Shared) {
 /// # Errors
 /// The editor has left first: the exit code.
 async fn until_ended(
-    reports: &mut Receiver<Event>,
+    reports: &mut Receiver<BridgeEvent>,
     shared: &Rc<Shared>,
     stdout: &Rc<Stream>,
     sink: &Sink,
     input_ended: &mut bool,
 ) -> Result<Ending, u8> {
-    let mut not_heard = None;
+    let mut failed_until = None;
     let mut silent_since = shared.blocks.get();
     let ending = loop {
         let has_pending = !shared.waiting.borrow().is_empty();
@@ -563,31 +565,33 @@ async fn until_ended(
         // What is pending may be answered meanwhile.
         let look = held_until.map(|until| until.min(Instant::now() + HELD_LOOK));
         let linger = input_ended.then(|| Instant::now() + LINGER);
-        let report = match [not_heard, look, linger].into_iter().flatten().min() {
+        let report = match [failed_until, look, linger].into_iter().flatten().min() {
             Some(until) => timeout_at(until, reports.recv()).await,
             None => Ok(reports.recv().await),
         };
         match report {
-            Ok(Some(Event::InputEnded)) => *input_ended = true,
-            Ok(Some(Event::Held)) => {}
+            Ok(Some(BridgeEvent::InputEnded)) => *input_ended = true,
+            Ok(Some(BridgeEvent::Held)) => {}
             // Its last output, before it stopped reading, may still be in flight.
-            Ok(Some(Event::NotHeard(connection))) if connection == shared.connection.get() => {
-                not_heard = Some(Instant::now() + LAST_WORDS_LIMIT);
+            Ok(Some(BridgeEvent::SendFailed(connection))) if connection == shared.connection.get() => {
+                failed_until = Some(Instant::now() + LAST_WORDS_LIMIT);
             }
-            Ok(Some(Event::DaemonEnded(connection, ending))) if connection == shared.connection.get() => break ending,
+            Ok(Some(BridgeEvent::DaemonEnded(connection, ending))) if connection == shared.connection.get() => {
+                break ending;
+            }
             // Of a connection that has ended before.
-            Ok(Some(Event::NotHeard(_) | Event::DaemonEnded(..))) => {}
+            Ok(Some(BridgeEvent::SendFailed(_) | BridgeEvent::DaemonEnded(..))) => {}
             // An editor that leaves is not a failure.
-            Ok(Some(Event::ReaderGone)) => {
-                left_alone(sink, shared).await;
+            Ok(Some(BridgeEvent::ReaderGone)) => {
+                on_editor_gone(sink, shared).await;
                 return Err(exit::OK);
             }
-            Ok(Some(Event::OutputFailed(error))) => {
-                left_alone(sink, shared).await;
+            Ok(Some(BridgeEvent::OutputFailed(error))) => {
+                on_editor_gone(sink, shared).await;
                 return Err(output_failed(&error));
             }
             Ok(None) => break Ending::Closed,
-            Err(_) if not_heard.is_some_and(|until| until <= Instant::now()) => break Ending::Closed,
+            Err(_) if failed_until.is_some_and(|until| until <= Instant::now()) => break Ending::Closed,
             Err(_) if held_until.is_some_and(|until| until <= Instant::now()) => {
                 shared.repeat.borrow_mut().give_up();
                 let (sink, stdout, shared) = (sink.clone(), Rc::clone(stdout), Rc::clone(shared));
@@ -598,7 +602,7 @@ async fn until_ended(
                 let blocks = shared.blocks.get();
                 let has_all = shared.waiting.borrow().is_empty() && !shared.repeat.borrow().is_holding();
                 if has_all && blocks == silent_since {
-                    sink.leave(None).await;
+                    sink.close(None).await;
                     return Err(exit::OK);
                 }
                 silent_since = blocks;
@@ -673,20 +677,20 @@ async fn ended(
     match &overlong {
         Some(Overlong { length, asker: Asker::Waits(id) }) => {
             unanswered += 1;
-            last.extend(Refusal::too_long(options, ending, *length, Delivered::No).error(id));
+            last.extend(LinkRefusal::too_long(options, ending, *length, Delivered::No).error(id));
         }
         Some(Overlong { length, asker: Asker::Unknown }) => {
-            last.extend(Refusal::too_long(options, ending, *length, Delivered::Nothing).error(b"null"));
+            last.extend(LinkRefusal::too_long(options, ending, *length, Delivered::Nothing).error(b"null"));
         }
         Some(Overlong { asker: Asker::Knows, .. }) | None => {}
     }
-    let over = Refusal::over(options, ending, delivered);
+    let over = LinkRefusal::over(options, ending, delivered);
     for id in &requests {
         last.extend(over.error(id));
     }
     let mut unsent = Waiting::default();
     unsent.sending(&held);
-    let over = Refusal::over(options, ending, Delivered::No);
+    let over = LinkRefusal::over(options, ending, Delivered::No);
     for id in unsent.take() {
         last.extend(over.error(&id));
         unanswered += 1;
@@ -711,11 +715,11 @@ async fn ended(
     exit::FAILURE
 }
 
-/// Handles a closed stdout: tells the daemon that the outstanding answers are not wanted, so that no agent works on
+/// Handles a closed stdout: notifies the daemon that the outstanding answers are not wanted, so that no agent works on
 /// them any longer.
-async fn left_alone(sink: &Sink, shared: &Shared) {
+async fn on_editor_gone(sink: &Sink, shared: &Shared) {
     if shared.waiting.borrow().is_empty() {
-        sink.leave(None).await;
+        sink.close(None).await;
     } else {
         sink.abandon().await;
     }
@@ -729,11 +733,11 @@ fn output_failed(error: &io::Error) -> u8 {
     exit::FAILURE
 }
 
-/// Tells when stdout is closed, after the end of stdin: the editor has left.
+/// Waits until stdout is closed, after the end of stdin: the editor has left.
 fn watch_reader(shared: Rc<Shared>) {
     spawn(async move {
         shared.stdout.reader_gone().await;
-        let _ = shared.events.send(Event::ReaderGone).await;
+        let _ = shared.events.send(BridgeEvent::ReaderGone).await;
     });
 }
 
@@ -784,7 +788,7 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
             shared.repeat.borrow_mut().hold(&rest);
         }
         rest.clear();
-        if !shared.repeat.borrow().is_sending() && !shared.waiting.borrow().is_amid() {
+        if !shared.repeat.borrow().is_sending() && !shared.waiting.borrow().is_mid_line() {
             // The daemon still has these; what waits for another one is cancelled there.
             let lines = shared.waiting.borrow_mut().cancel_prompts();
             shared.waiting.borrow_mut().sending(&lines);
@@ -797,7 +801,7 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
     shared.has_read_all.set(true);
     shared.was_read.notify_one();
     while shared.repeat.borrow().is_holding() {
-        shared.goes_on.notified().await;
+        shared.reconnected.notified().await;
     }
     let sink = shared.sink();
     let Farewell { lines, is_whole } = {
@@ -825,7 +829,7 @@ async fn to_daemon(stdin: Rc<Stream>, shared: Rc<Shared>) {
     shared.input_ended.set(true);
     shared.was_read.notify_one();
     shared.close_if_done(&sink);
-    let _ = shared.events.send(Event::InputEnded).await;
+    let _ = shared.events.send(BridgeEvent::InputEnded).await;
     if !was_holding {
         watch_reader(shared);
     }
@@ -850,9 +854,9 @@ async fn pass_on(shared: &Rc<Shared>, mut bytes: Vec<u8>) -> Vec<u8> {
     shared.waiting.borrow_mut().sending(&bytes);
     let (result, bytes) = shared.send(&sink, bytes).await;
     if result.is_err() {
-        let _ = shared.events.send(Event::NotHeard(connection)).await;
+        let _ = shared.events.send(BridgeEvent::SendFailed(connection)).await;
         while shared.connection.get() == connection {
-            shared.goes_on.notified().await;
+            shared.reconnected.notified().await;
         }
         lost(&bytes);
     }
@@ -879,7 +883,7 @@ fn lost(bytes: &[u8]) {
 async fn hold(shared: &Rc<Shared>, mut bytes: &[u8]) {
     let is_sending = shared.repeat.borrow().is_sending();
     let mut urgent = Vec::new();
-    if !is_sending && shared.waiting.borrow().is_amid() {
+    if !is_sending && shared.waiting.borrow().is_mid_line() {
         let end = memchr(b'\n', bytes).map_or(bytes.len(), |end| end + 1);
         urgent.extend_from_slice(&bytes[..end]);
         bytes = &bytes[end..];
@@ -889,7 +893,7 @@ async fn hold(shared: &Rc<Shared>, mut bytes: &[u8]) {
     let may_have_turn = if is_sending { has_pending } else { !shared.is_over.get() };
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         let mut repeat = shared.repeat.borrow_mut();
-        let is_whole = !repeat.is_amid_held_line() && line.ends_with(b"\n");
+        let is_whole = !repeat.is_mid_held_line() && line.ends_with(b"\n");
         let cancelled = Cancelled::by(line).filter(|_| is_whole);
         let may_be_there = may_have_turn && cancelled.as_ref().is_some_and(Cancelled::is_turn);
         if let Some(answers) = cancelled.and_then(|cancelled| repeat.cancel(&cancelled)) {
@@ -916,7 +920,7 @@ async fn hold(shared: &Rc<Shared>, mut bytes: &[u8]) {
         }
     }
     while shared.repeat.borrow().is_full() {
-        shared.goes_on.notified().await;
+        shared.reconnected.notified().await;
     }
 }
 
@@ -933,10 +937,10 @@ fn answer(shared: &Rc<Shared>, answers: Vec<u8>) {
 }
 
 /// Copies the daemon's output to stdout.
-async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared: Rc<Shared>) {
+async fn from_daemon(mut source: LinkSource, sink: Sink, stdout: Rc<Stream>, shared: Rc<Shared>) {
     let connection = shared.connection.get();
     // A request over HTTP is repeated by its own exchange.
-    let sifts = !matches!(source, Source::Mcp(_));
+    let sifts = !matches!(source, LinkSource::Mcp(_));
     let mut buffer = Vec::with_capacity(BLOCK);
     let mut guard = Guard::default();
     let event = loop {
@@ -947,7 +951,7 @@ async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared:
             Ok(()) => shared.blocks.set(shared.blocks.get() + 1),
             Err(ending) => {
                 buffer = shared.repeat.borrow_mut().take_tail();
-                ended = Some(Event::DaemonEnded(connection, ending));
+                ended = Some(BridgeEvent::DaemonEnded(connection, ending));
             }
         }
         let checked = if ended.is_none() { guard.check(&mut buffer) } else { Ok(()) };
@@ -955,7 +959,7 @@ async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared:
             let held_before = shared.repeat.borrow().is_holding();
             shared.repeat.borrow_mut().sift(&mut buffer, &mut shared.waiting.borrow_mut());
             if !held_before && shared.repeat.borrow().is_holding() {
-                let _ = shared.events.send(Event::Held).await;
+                let _ = shared.events.send(BridgeEvent::Held).await;
             }
             shared.was_opened.notify_one();
         }
@@ -964,7 +968,7 @@ async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared:
         buffer = written.1;
         match written.0 {
             Ok(()) => shared.waiting.borrow_mut().passed(&buffer),
-            Err(error) => break Event::OutputFailed(error),
+            Err(error) => break BridgeEvent::OutputFailed(error),
         }
         drop(writing);
         if let Some(ended) = ended {
@@ -974,7 +978,7 @@ async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared:
             shared.waiting.borrow_mut().forget(&id);
         }
         if let Err(foreign) = checked {
-            break Event::DaemonEnded(connection, Ending::Foreign(foreign));
+            break BridgeEvent::DaemonEnded(connection, Ending::Foreign(foreign));
         }
         shared.close_if_done(&sink);
     };
@@ -982,7 +986,7 @@ async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared:
 }
 
 /// Answers each request with an error, until stdin ends or for a limited time.
-async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
+async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &LinkRefusal) {
     if io::stdin().is_terminal() {
         // An interactive user does not type JSON-RPC just to have it refused.
         return;
@@ -1003,7 +1007,7 @@ async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
         }
         let errors: Vec<u8> = waiting.take().iter().flat_map(|id| refusal.error(id)).collect();
         if !refused && !errors.is_empty() {
-            // Not extended by further requests: an editor that goes on sending has to see the end, too.
+            // Not extended by further requests: an editor that continues to send has to see the end, too.
             until = Instant::now() + NEXT_REQUEST_LIMIT;
             refused = true;
         }

@@ -12,7 +12,7 @@ use crate::bus::report::Reason;
 const REFUSED: &str = "the bus refuses the connection";
 
 /// The error that answers a request.
-pub(super) struct Refusal {
+pub(super) struct LinkRefusal {
     code: i32,
     message: Cow<'static, str>,
     reason: &'static str,
@@ -23,7 +23,7 @@ pub(super) struct Refusal {
     remedy: String,
 }
 
-impl Refusal {
+impl LinkRefusal {
     /// For the end of a connection.
     pub(super) fn over(options: &Options, ending: &Ending, delivered: Delivered) -> Self {
         let (code, reason, what) = match ending {
@@ -32,7 +32,7 @@ impl Refusal {
             _ if ending.is_gone() => (-32023, "daemon_gone", "the connection to the bus was lost"),
             _ => (-32024, "daemon_closed", "the connection to the bus was closed"),
         };
-        let message = ending.told().map_or(what.into(), |why| format!("{what}: {why}").into());
+        let message = ending.details().map_or(what.into(), |why| format!("{what}: {why}").into());
         let (address, cause, remedy) = (options.daemon.to_string(), ending.to_string(), ending.remedy(options));
         Self { code, message, reason, delivered, address, cause, remedy }
     }

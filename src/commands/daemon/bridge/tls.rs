@@ -10,7 +10,7 @@ pub(super) struct TlsError {
     pub remedy: String,
 }
 
-pub(super) use imp::{Tls, Trust};
+pub(super) use imp::{Tls, TlsTrust};
 
 #[cfg(feature = "tls")]
 mod imp {
@@ -25,12 +25,12 @@ mod imp {
     use crate::trust;
 
     /// The server name of TLS connections, and the trusted authorities.
-    pub(in crate::commands::daemon::bridge) struct Trust(Arc<ClientConfig>, ServerName<'static>);
+    pub(in crate::commands::daemon::bridge) struct TlsTrust(Arc<ClientConfig>, ServerName<'static>);
 
     /// The client's end of a TLS connection.
     pub(in crate::commands::daemon::bridge) struct Tls(Box<ClientConnection>);
 
-    impl Trust {
+    impl TlsTrust {
         /// For connections to this host, whose certificate has to be signed by a usual authority or one in this file.
         ///
         /// # Errors
@@ -97,7 +97,7 @@ mod imp {
                 if self.0.read_tls(&mut sealed).map_err(broken)? == 0 {
                     break;
                 }
-                let state = self.0.process_new_packets().map_err(|error| told(&error))?;
+                let state = self.0.process_new_packets().map_err(|error| tls_error(&error))?;
                 let opened = plain.len();
                 plain.resize(opened + state.plaintext_bytes_to_read(), 0);
                 self.0.reader().read_exact(&mut plain[opened..]).map_err(broken)?;
@@ -116,7 +116,7 @@ mod imp {
         }
     }
 
-    fn told(error: &Error) -> TlsError {
+    fn tls_error(error: &Error) -> TlsError {
         let remedy = match error {
             Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
                 "its certificate is of no authority that is believed here; name a private one with --ca-file FILE (PEM), or \
@@ -151,12 +151,12 @@ mod imp {
     use super::TlsError;
 
     /// Not available.
-    pub(in crate::commands::daemon::bridge) enum Trust {}
+    pub(in crate::commands::daemon::bridge) enum TlsTrust {}
 
     /// Not available.
     pub(in crate::commands::daemon::bridge) enum Tls {}
 
-    impl Trust {
+    impl TlsTrust {
         pub(in crate::commands::daemon::bridge) fn new(_host: &str, _ca_file: Option<&Path>) -> Result<Self, String> {
             Err("this program was built without TLS".to_owned())
         }

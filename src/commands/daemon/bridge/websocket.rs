@@ -15,8 +15,8 @@ use tokio::time::{sleep, timeout};
 use super::daemon::Url;
 use super::failure::{Ending, Failure};
 use super::frames::Framer;
+use super::limits::{BLOCK, say};
 use super::stream::Stream;
-use super::terms::{BLOCK, say};
 use super::tls::Tls;
 use crate::random;
 use crate::websocket::client::{self, ServerResponse, UpgradeRequest};
@@ -67,7 +67,7 @@ pub(super) struct Receiver {
     /// Consecutive reads without anything for the editor.
     idle_reads: u32,
     /// The message about ignored binary frames was printed.
-    has_told_of_binary: bool,
+    has_logged_binary: bool,
     /// The daemon's id for this connection in its log.
     pub(super) connection_id: Option<String>,
 }
@@ -106,7 +106,7 @@ pub(super) async fn connect(
         decoder: Decoder::new(Role::Client, u64::MAX),
         ending: None,
         idle_reads: 0,
-        has_told_of_binary: false,
+        has_logged_binary: false,
         connection_id,
     };
     Ok((sender, receiver))
@@ -310,8 +310,8 @@ impl Receiver {
             match event {
                 FrameEvent::Text { .. } | FrameEvent::Pong(_) => {}
                 FrameEvent::Binary { bytes } => {
-                    if !self.has_told_of_binary {
-                        self.has_told_of_binary = true;
+                    if !self.has_logged_binary {
+                        self.has_logged_binary = true;
                         say(&format!("a binary message of {bytes} bytes is left out, and so are all others"));
                     }
                 }

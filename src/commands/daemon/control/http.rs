@@ -43,7 +43,7 @@ impl Ask {
 
 /// A response.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct AdminAnswer {
     /// Its status code.
     pub status: u16,
     /// Its body, with invalid UTF-8 replaced.
@@ -60,7 +60,7 @@ impl Server {
     ///
     /// # Errors
     /// The daemon cannot be reached.
-    pub(super) fn connect(&self) -> Result<Connection<'_>, StartError> {
+    pub(super) fn connect(&self) -> Result<AdminConnection<'_>, StartError> {
         self.open().map_err(|error| self.cannot_be_asked(with_remedy(error)))
     }
 
@@ -73,25 +73,25 @@ impl Server {
         StartError::io(&format!("ask the daemon at {}", self.address))(why)
     }
 
-    fn open(&self) -> io::Result<Connection<'_>> {
+    fn open(&self) -> io::Result<AdminConnection<'_>> {
         let socket = dial(&self.address, PATIENCE)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
         // A name that means this machine may mean anything to the daemon.
         let peer = getpeername(&socket)?.and_then(|address| SocketAddr::try_from(address).ok());
         let host = peer.map_or("localhost".to_owned(), |address| address.to_string());
-        Ok(Connection { server: self, stream: socket.into(), host })
+        Ok(AdminConnection { server: self, stream: socket.into(), host })
     }
 }
 
 /// A connection for several requests: it survives if the listener moves.
-pub(super) struct Connection<'s> {
+pub(super) struct AdminConnection<'s> {
     server: &'s Server,
     stream: File,
     host: String,
 }
 
-impl Connection<'_> {
+impl AdminConnection<'_> {
     /// The body of a successful response.
     pub(super) fn body(&mut self, ask: &Ask) -> Result<String, StartError> {
         let server = self.server;
@@ -107,7 +107,7 @@ impl Connection<'_> {
     }
 
     /// Sends a request, and waits for the whole response.
-    fn exchange(&mut self, ask: &Ask) -> io::Result<Answer> {
+    fn exchange(&mut self, ask: &Ask) -> io::Result<AdminAnswer> {
         let token = self.server.token.as_ref();
         let head = Head::request(ask.method, &ask.target, &self.host)
             .field_if("Authorization", token.map(|token| format!("Bearer {token}")))
@@ -119,7 +119,7 @@ impl Connection<'_> {
 }
 
 /// Reads one response.
-fn read(stream: &mut impl Read) -> io::Result<Answer> {
+fn read(stream: &mut impl Read) -> io::Result<AdminAnswer> {
     let mut reader = ResponseReader::new(Method::Get, u64::MAX);
     let (mut status, mut body) = (0, Vec::new());
     let (mut bytes, mut at, mut has_ended) = (Vec::new(), 0, false);
@@ -146,7 +146,7 @@ fn read(stream: &mut impl Read) -> io::Result<Answer> {
                 has_ended = read == 0;
                 bytes.extend_from_slice(&piece[..read]);
             }
-            Event::End(_) => return Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() }),
+            Event::End(_) => return Ok(AdminAnswer { status, body: String::from_utf8_lossy(&body).into_owned() }),
             Event::Wrong(error) => {
                 let is_known = matches!(error, Error::NOTHING | Error::CUT_OFF);
                 let why = if is_known { error.why } else { "its answer is not HTTP; is this the admin listener?" };
@@ -186,14 +186,14 @@ mod tests {
 
     #[test]
     fn an_unreachable_daemon_is_reported_with_a_remedy() {
-        let told = |kind: io::ErrorKind| with_remedy(kind.into()).to_string();
+        let text_of = |kind: io::ErrorKind| with_remedy(kind.into()).to_string();
         for (kind, remedy) in [
             (io::ErrorKind::ConnectionRefused, "start it with this --admin ADDRESS"),
             (io::ErrorKind::PermissionDenied, "with sudo"),
             (io::ErrorKind::WouldBlock, "it has not answered for 10 s"),
             (io::ErrorKind::TimedOut, "ps -C stdio_bus"),
         ] {
-            assert!(told(kind).contains(remedy), "{}", told(kind));
+            assert!(text_of(kind).contains(remedy), "{}", text_of(kind));
         }
     }
 
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_command_that_was_stopped_and_continues_takes_the_answer() {
         let answer = read(&mut Continued(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", true));
-        assert_eq!(answer.ok(), Some(Answer { status: 200, body: "abc".to_owned() }));
+        assert_eq!(answer.ok(), Some(AdminAnswer { status: 200, body: "abc".to_owned() }));
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
         let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n00000003\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
         assert_eq!(body(chunks).as_deref(), Ok("abcde"));
         let length = "HTTP/1.1 503 No\r\nContent-Length: 3\r\n\r\nabc";
-        assert_eq!(read(&mut length.as_bytes()).ok(), Some(Answer { status: 503, body: "abc".to_owned() }));
+        assert_eq!(read(&mut length.as_bytes()).ok(), Some(AdminAnswer { status: 503, body: "abc".to_owned() }));
         for cut in 1..chunks.len() - 4 {
             assert_eq!(body(&chunks[..cut]), Err("its answer was cut off".to_owned()), "{cut}");
         }

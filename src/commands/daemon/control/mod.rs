@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::address::Address;
 use crate::error::{StartError, exit};
-use crate::visible;
+use crate::printable;
 use http::{Ask, Server, parsed};
 use text::say;
 
@@ -71,17 +71,21 @@ pub fn run(options: &ControlOptions, question: &Question) -> Result<u8, StartErr
         Question::Status { watch: true } => watch::watch(&server, options.json)?,
         Question::Status { watch: false } => {
             let body = server.body(&Ask::get("/status.json"))?;
-            if options.json { say(&visible::json(&body)) } else { say(&text::status(&parsed(&body)?, None)) }
+            if options.json { say(&printable::json(&body)) } else { say(&text::status(&parsed(&body)?, None)) }
         }
         Question::Show { table } => {
             let body = server.body(&Ask::get(&format!("/{table}.json")))?;
-            if options.json { say(&visible::json(&body)) } else { say(&text::table(&parsed(&body)?, table, "nothing")) }
+            if options.json {
+                say(&printable::json(&body))
+            } else {
+                say(&text::table(&parsed(&body)?, table, "nothing"))
+            }
         }
         Question::Reload { dry_run } => return reload(&server, options.json, *dry_run),
         Question::Act { target } => {
             let said = server.body(&Ask::post(target))?;
             let as_json = || format!("{}\n", serde_json::json!({ "said": said.trim_end() }));
-            if options.json { say(&visible::json(&as_json())) } else { say(&said) }
+            if options.json { say(&printable::json(&as_json())) } else { say(&said) }
         }
     };
     match written {
@@ -110,11 +114,11 @@ fn reload(server: &Server, json: bool, dry_run: bool) -> Result<u8, StartError> 
     let lines = outcome["lines"].as_array().into_iter().flatten().filter_map(|line| line.as_str());
     let text: String = lines.map(|line| format!("{line}\n")).collect();
     if json {
-        say(&visible::json(&body)).map_err(StartError::io("write stdout"))?;
+        say(&printable::json(&body)).map_err(StartError::io("write stdout"))?;
     } else if code == exit::OK {
-        say(&visible::text(&text)).map_err(StartError::io("write stdout"))?;
+        say(&printable::text(&text)).map_err(StartError::io("write stdout"))?;
     } else {
-        io::stderr().write_all(visible::text(&text).as_bytes()).map_err(StartError::io("write stderr"))?;
+        io::stderr().write_all(printable::text(&text).as_bytes()).map_err(StartError::io("write stderr"))?;
     }
     Ok(code)
 }

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
+use crate::printable;
 use crate::shell::admin::tables::{Column, columns};
-use crate::visible;
 
 /// A table with a line for each object in a member of the answer; `empty` if there are none.
 pub(super) fn table(answer: &Value, name: &str, empty: &str) -> String {
@@ -63,7 +63,7 @@ fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         // Bidirectional marks would show one name as another.
-        if character.is_control() || visible::is_obeyed(character) || matches!(character, '\u{200b}'..='\u{200d}') {
+        if character.is_control() || printable::is_obeyed(character) || matches!(character, '\u{200b}'..='\u{200d}') {
             out.extend(character.escape_default());
         } else {
             out.push(character);

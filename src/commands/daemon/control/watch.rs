@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::http::{Ask, Server, parsed};
 use super::text::{self, say};
 use crate::error::StartError;
-use crate::visible;
+use crate::printable;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Terminal control: cursor home, and clear below.
@@ -19,7 +19,7 @@ pub(super) fn watch(server: &Server, json: bool) -> Result<io::Result<()>, Start
         let body = server.body(&Ask::get("/status.json"))?;
         let now = parsed(&body)?;
         let shown = match size() {
-            _ if json => visible::json(&now.to_string()).into_owned() + "\n",
+            _ if json => printable::json(&now.to_string()).into_owned() + "\n",
             Some((rows, columns)) => REDRAW.to_owned() + &fitted(&text::status(&now, before.as_ref()), rows, columns),
             None => text::status(&now, before.as_ref()) + "\n",
         };

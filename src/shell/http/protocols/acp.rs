@@ -1,5 +1,5 @@
 //! ACP over Streamable HTTP: connections that are clients of the core and no sockets. Each message is posted alone, and
-//! answered with 202 as soon as the core has taken it; what the core has for the client goes to the streams of events
+//! answered with 202 as soon as the core has taken it; what the core has for the client is sent on the streams of events
 //! that its requests read (`acp/streams.rs`). A request for a WebSocket at the same path becomes a client of its own.
 //!
 //! What waits on a stream counts for the client as not sent, so its workers are paused like those of any client that does
@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Client, Protocol};
+use super::{ClientRules, Protocol};
 use crate::acp::posted::{answered_on, is_initialize, no_batches, session_said};
 use crate::acp::streams::{Delivery, LineKind, Number};
 use crate::acp::{Streams, asked};
@@ -23,7 +23,7 @@ use crate::mcp::{Asked, Body, Fault, Kind, Message};
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
 use crate::shell::http::Http;
-use crate::shell::http::deliver::{Beginning, Said};
+use crate::shell::http::deliver::{Beginning, OutgoingLine};
 use crate::shell::http::exchange::{State, Unsent};
 use crate::shell::http::members::{Keeps, Member, Role};
 use crate::shell::reactor::Reactor;
@@ -79,7 +79,7 @@ impl Protocol for Acp {
         if verb == Verb::Get {
             return shell.reactor.open_acp_stream(now, slot, client);
         }
-        shell.reactor.tell(now, Input::ClientLeft(client));
+        shell.reactor.dispatch(now, Input::ClientLeft(client));
         shell.reactor.answer_empty(now, slot, Status::Accepted);
         Ok(())
     }
@@ -170,22 +170,29 @@ impl<I: Io> Reactor<I> {
     }
 
     /// The answer to `initialize`: only now its client learns the id of its connection. If it is an error, there is none.
-    fn begin_with_answer(&mut self, now: Moment, slot: usize, client: ClientKey, said: &Said<'_>, length: usize) {
+    fn begin_with_answer(
+        &mut self,
+        now: Moment,
+        slot: usize,
+        client: ClientKey,
+        said: &OutgoingLine<'_>,
+        length: usize,
+    ) {
         let Some(id) = self.http.streams(client).map(|streams| streams.id.clone()) else { return };
         if self.comes_too_late(slot, said) {
             self.refuse_too_late(now, slot, &Fault::shutting_down(), said.id);
-            self.tell_sent(now, client, length);
-            return self.tell(now, Input::ClientLeft(client));
+            self.report_sent(now, client, length);
+            return self.dispatch(now, Input::ClientLeft(client));
         }
         let connection = &mut self.connections[AsHttp(slot)];
         let (id, whole) = ((!said.is_error).then_some(&*id), said.whole());
         let manner = Manner { fields: &asked::FIELDS, ..connection.manner(id) };
         write::json_head(connection.outgoing.queue(), Status::Ok, &manner, whole.len());
         connection.outgoing.queue().extend_from_slice(&whole);
-        connection.outgoing.owe(length, None);
+        connection.outgoing.note_unacked(length, None);
         self.begin_http_answer(now, slot);
         if said.is_error {
-            self.tell(now, Input::ClientLeft(client));
+            self.dispatch(now, Input::ClientLeft(client));
         }
     }
 
@@ -201,7 +208,7 @@ impl<I: Io> Reactor<I> {
         let Some(streams) = self.http.streams(client) else { return };
         let length = streams.hand_over(stream, connection.outgoing.queue(), is_old);
         if length > 0 {
-            connection.outgoing.owe(length, None);
+            connection.outgoing.note_unacked(length, None);
             connection.since = self.clock.now();
             self.connections.mark_dirty(slot);
         }
@@ -215,7 +222,7 @@ impl<I: Io> Reactor<I> {
             streams.detach(stream, slot);
             (streams.give_up(slot).is_some(), streams.is_in_use())
         });
-        let Some((is_unheard, is_in_use)) = detached else { return };
+        let Some((is_unclaimed, is_in_use)) = detached else { return };
         let member = self.http.members.get_mut(client);
         let is_closing = member.is_some_and(|member| {
             member.since = now;
@@ -227,13 +234,13 @@ impl<I: Io> Reactor<I> {
         }
         if stream == 0 {
             // That was the answer to `initialize`.
-            self.tell_sent(now, client, owed);
+            self.report_sent(now, client, owed);
         }
         if is_closing {
             self.drop_unread(now, client);
         }
-        if is_unheard {
-            self.tell(now, Input::ClientLeft(client));
+        if is_unclaimed {
+            self.dispatch(now, Input::ClientLeft(client));
         }
     }
 
@@ -241,16 +248,16 @@ impl<I: Io> Reactor<I> {
     fn drop_unread(&mut self, now: Moment, client: ClientKey) {
         let Some(dropped) = self.http.with_streams(client, |streams| streams.drop_waiting(false)) else { return };
         self.count_lost_events(client, dropped.lines);
-        self.tell_sent(now, client, dropped.owed);
+        self.report_sent(now, client, dropped.owed);
     }
 
     /// The client of a stream has half-closed, so it has gone: a client that reads closes nothing. What was not sent waits
     /// for the next reader.
     fn leave_acp_stream(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[AsHttp(slot)];
-        let Some(client) = connection.member else { return self.leave_http(now, slot) };
+        let Some(client) = connection.member else { return self.close_http(now, slot) };
         if !connection.outgoing.is_empty() {
-            return self.leave_http(now, slot);
+            return self.close_http(now, slot);
         }
         self.detach_acp(now, slot, client, 0);
         let connection = &mut self.connections[AsHttp(slot)];
@@ -286,8 +293,14 @@ impl Keeps for Streams {
     }
 }
 
-impl Client for Streams {
-    fn deliver<I: Io>(reactor: &mut Reactor<I>, now: Moment, client: ClientKey, said: &Said<'_>, bytes: usize) -> bool {
+impl ClientRules for Streams {
+    fn deliver<I: Io>(
+        reactor: &mut Reactor<I>,
+        now: Moment,
+        client: ClientKey,
+        said: &OutgoingLine<'_>,
+        bytes: usize,
+    ) -> bool {
         let text = said.text;
         let gives = || string_in(member(text, b"result").filter(|_| text.len() < LONG)?, b"sessionId");
         let session = if said.answers().is_some() { gives() } else { session_said(text) };
@@ -296,8 +309,8 @@ impl Client for Streams {
             None => LineKind::Other(session.as_deref()),
         };
         let blocks = Rc::clone(&reactor.http.memory.in_place);
-        let goes = reactor.http.with_streams(client, |streams| streams.deliver(line, bytes, || said.data(&blocks)));
-        match goes {
+        let delivery = reactor.http.with_streams(client, |streams| streams.deliver(line, bytes, || said.data(&blocks)));
+        match delivery {
             Some(Delivery::First(socket)) => reactor.begin_with_answer(now, socket, client, said, bytes),
             Some(Delivery::Queued(Some(socket))) => reactor.feed_acp(socket),
             Some(Delivery::Queued(None)) => {}
@@ -306,21 +319,21 @@ impl Client for Streams {
         true
     }
 
-    /// What was sent is of lines, or, on a stream, of their events. What waits on the stream goes next.
+    /// What was sent is of lines, or, on a stream, of their events. What waits on the stream is sent next.
     fn sent<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, client: ClientKey, owed: usize) {
         let stream = reactor.connections[AsHttp(slot)].stream;
         let of_lines = reactor.http.with_streams(client, |streams| match stream {
             0 => owed,
             number => streams.sent(number, owed),
         });
-        reactor.tell_sent(now, client, of_lines.unwrap_or(owed));
+        reactor.report_sent(now, client, of_lines.unwrap_or(owed));
         reactor.feed_acp(slot);
     }
 
     fn half_closed<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize) {
         match reactor.connections[AsHttp(slot)].state {
             State::Events => reactor.leave_acp_stream(now, slot),
-            _ => reactor.doubt_http(now, slot),
+            _ => reactor.watch_half_closed(now, slot),
         }
     }
 
@@ -347,7 +360,7 @@ impl Client for Streams {
         if at > now {
             return shell.reactor.timers.set(Timer::Session(client), Some(at));
         }
-        shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionIdle });
+        shell.reactor.dispatch(now, Input::EndClient { client, why: Reason::SessionIdle });
     }
 
     fn flush<I: Io>(reactor: &mut Reactor<I>, now: Moment, client: ClientKey) {
@@ -359,7 +372,7 @@ impl Client for Streams {
         let Role::Acp(streams) = &member.role else { return };
         reactor.http.memory.keep(streams.weight(), 0);
         let amid: Vec<(usize, Number)> = streams.sockets().filter(|(_, number)| streams.is_amid(*number)).collect();
-        amid.into_iter().for_each(|(slot, _)| reactor.leave_http(now, slot));
+        amid.into_iter().for_each(|(slot, _)| reactor.close_http(now, slot));
     }
 }
 

@@ -1,15 +1,16 @@
 //! The protocols that clients speak in requests of HTTP: what each has to say, and which there are.
 //!
 //! A listener has one protocol ([`Protocol`]), and each client of it one of the [roles](Role) of that protocol
-//! ([`Client`]). All else in `http` serves any of them: it reads requests, finds places for connections, counts memory, and
-//! calls what is below by the methods of `Shell` and `Reactor` here. A further protocol is a file in this folder, which
-//! implements [`Protocol`], and for its clients [`Keeps`](super::members::Keeps) and [`Client`]; the compiler names what
-//! is missing. It is registered in `Requests` (`src/kinds.rs`), in [`Role`] and in the two lists here.
+//! ([`ClientRules`]). All else in `http` serves any of them: it reads requests, finds places for connections, counts
+//! memory, and calls what is below by the methods of `Shell` and `Reactor` here. A further protocol is a file in this
+//! folder, which implements [`Protocol`], and for its clients [`Keeps`](super::members::Keeps) and [`ClientRules`]; the
+//! compiler names what is missing. It is registered in `Requests` (`src/kinds.rs`), in [`Role`] and in the two lists
+//! here.
 
 mod acp;
 pub(super) mod mcp;
 
-use super::deliver::{Beginning, Said};
+use super::deliver::{Beginning, OutgoingLine};
 use super::exchange::Unsent;
 use super::members::{Member, Modern, Role};
 use crate::acp::Streams;
@@ -62,7 +63,7 @@ trait Protocol {
 
     /// A message that it has parked has waited for as long as it said.
     fn parked_due<I: Io>(shell: &mut Shell<I>, now: Moment, slot: usize) {
-        shell.reactor.leave_http(now, slot);
+        shell.reactor.close_http(now, slot);
     }
 
     /// Does what it has to do besides completions ([`Http::is_busy`](super::Http::is_busy)).
@@ -70,9 +71,15 @@ trait Protocol {
 }
 
 /// What a protocol does with a client, which [`Keeps`](super::members::Keeps) what it needs for that.
-trait Client {
+trait ClientRules {
     /// Delivers a line, whose length is `bytes`. False if nobody waits for it, so that it is off the core's hands.
-    fn deliver<I: Io>(reactor: &mut Reactor<I>, now: Moment, client: ClientKey, said: &Said<'_>, bytes: usize) -> bool;
+    fn deliver<I: Io>(
+        reactor: &mut Reactor<I>,
+        now: Moment,
+        client: ClientKey,
+        said: &OutgoingLine<'_>,
+        bytes: usize,
+    ) -> bool;
 
     /// The response to a request of it becomes a stream of events, before there is one.
     fn begin_events<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize, _client: ClientKey) {
@@ -81,7 +88,7 @@ trait Client {
 
     /// A connection has sent so many bytes for it, which are of the core's lines unless it counts them otherwise.
     fn sent<I: Io>(reactor: &mut Reactor<I>, now: Moment, _slot: usize, client: ClientKey, owed: usize) {
-        reactor.tell_sent(now, client, owed);
+        reactor.report_sent(now, client, owed);
     }
 
     /// A connection that waits for an answer to it, or reads events of it, has half-closed.
@@ -103,7 +110,7 @@ trait Client {
     /// The core closes it once its last lines were sent.
     fn flush<I: Io>(_reactor: &mut Reactor<I>, _now: Moment, _client: ClientKey) {}
 
-    /// It was removed. Connections that wait for it are told afterwards.
+    /// It was removed. Connections that wait for it are notified afterwards.
     fn removed<I: Io>(_reactor: &mut Reactor<I>, _now: Moment, _member: &Member) {}
 }
 
@@ -121,9 +128,9 @@ macro_rules! by_protocol {
 macro_rules! by_role {
     ($role:expr, $function:ident($($argument:expr),*)) => {
         match $role {
-            Role::Session(_) => <Session as Client>::$function($($argument),*),
-            Role::Modern(_) => <Modern as Client>::$function($($argument),*),
-            Role::Acp(_) => <Streams as Client>::$function($($argument),*),
+            Role::Session(_) => <Session as ClientRules>::$function($($argument),*),
+            Role::Modern(_) => <Modern as ClientRules>::$function($($argument),*),
+            Role::Acp(_) => <Streams as ClientRules>::$function($($argument),*),
         }
     };
 }
@@ -189,7 +196,13 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Delivers a line to a client. False if nobody waits for it.
-    pub(super) fn deliver_by_role(&mut self, now: Moment, to: ClientKey, said: &Said<'_>, bytes: usize) -> bool {
+    pub(super) fn deliver_by_role(
+        &mut self,
+        now: Moment,
+        to: ClientKey,
+        said: &OutgoingLine<'_>,
+        bytes: usize,
+    ) -> bool {
         let Some(member) = self.http.members.get(to) else { return false };
         by_role!(member.role, deliver(self, now, to, said, bytes))
     }
@@ -216,7 +229,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn half_closed_by_role(&mut self, now: Moment, slot: usize) {
         let client = self.connections[AsHttp(slot)].member;
         let Some(member) = client.and_then(|client| self.http.members.get(client)) else {
-            return self.leave_http(now, slot);
+            return self.close_http(now, slot);
         };
         by_role!(member.role, half_closed(self, now, slot));
     }
@@ -246,12 +259,12 @@ impl<I: Io> Reactor<I> {
 }
 
 impl Role {
-    /// What a connection waits for is given up: see [`Client::give_up`].
+    /// What a connection waits for is given up: see [`ClientRules::give_up`].
     pub(super) fn give_up(&mut self, slot: usize, stream: u32, asks: Option<&Id>) -> (Vec<Vec<u8>>, bool) {
         match self {
             Self::Session(session) => session.give_up(slot, stream, asks),
             Self::Modern(modern) => modern.give_up(slot, stream, asks),
-            Self::Acp(streams) => Client::give_up(&mut **streams, slot, stream, asks),
+            Self::Acp(streams) => ClientRules::give_up(&mut **streams, slot, stream, asks),
         }
     }
 }

@@ -10,8 +10,8 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::super::failure::Failure;
-use super::super::terms::CONNECT_LIMIT;
-use super::super::tls::{Tls, Trust};
+use super::super::limits::CONNECT_LIMIT;
+use super::super::tls::{Tls, TlsTrust};
 use crate::address::Address;
 use crate::dial::{LOOK_EVERY, Pulse, dial};
 use crate::http1::{Error, Event, Method, Response, ResponseReader, is_word, printable};
@@ -23,7 +23,7 @@ const BLOCK: usize = 16 * 1024;
 /// Maximum length of a response body or stream.
 const LONGEST_BODY: u64 = u64::MAX;
 
-pub(super) struct Connection {
+pub(super) struct HttpConnection {
     socket: TcpStream,
     tls: Option<Tls>,
     block: Vec<u8>,
@@ -31,12 +31,12 @@ pub(super) struct Connection {
     received: Vec<u8>,
 }
 
-impl Connection {
+impl HttpConnection {
     /// Connects, in at most twice [`CONNECT_LIMIT`].
     ///
     /// # Errors
     /// Why it failed.
-    pub(super) async fn dial(address: Address, trust: Option<&Trust>) -> Result<Self, Failure> {
+    pub(super) async fn dial(address: Address, trust: Option<&TlsTrust>) -> Result<Self, Failure> {
         let dialed = spawn_blocking(move || dial(&address, CONNECT_LIMIT)).await;
         let socket = dialed.map_err(io::Error::from).and_then(|socket| {
             let socket = StdStream::from(socket?);
@@ -44,7 +44,7 @@ impl Connection {
             TcpStream::from_std(socket)
         });
         let socket = socket.map_err(Failure::Dial)?;
-        let tls = trust.map(Trust::begin).transpose().map_err(Failure::File)?;
+        let tls = trust.map(TlsTrust::begin).transpose().map_err(Failure::File)?;
         let mut connection = Self { socket, tls, block: vec![0; BLOCK], received: Vec::new() };
         timeout(CONNECT_LIMIT, connection.agree()).await.map_err(|_| Failure::Silent)??;
         Ok(connection)
@@ -135,7 +135,7 @@ async fn write(socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
 
 /// The response to a request.
 pub(super) struct Reply {
-    connection: Connection,
+    connection: HttpConnection,
     reader: ResponseReader,
     has_ended: bool,
     /// The connection may be reused.
@@ -148,7 +148,7 @@ pub(super) struct AnswerHead {
     pub status: u16,
     /// `Content-Type`, without its parameters, in lower case.
     pub kind: String,
-    /// `Mcp-Session-Id`, if it is valid in a request.
+    /// `Mcp-HttpSession-Id`, if it is valid in a request.
     pub session: Option<String>,
     reason: String,
     location: Option<String>,
@@ -254,7 +254,7 @@ impl Reply {
     }
 
     /// The connection, if its response is complete and it can be reused.
-    pub(super) fn into_connection(self) -> Option<Connection> {
+    pub(super) fn into_connection(self) -> Option<HttpConnection> {
         (self.keeps_alive && !self.has_ended && self.connection.received.is_empty()).then_some(self.connection)
     }
 

@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::super::failure::{Ending, Failure};
-use super::super::refusal::Refusal;
-use super::super::repeat::is_refusal;
-use super::super::terms::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
-use super::connection::{AnswerHead, Connection, Reply};
+use super::super::limits::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
+use super::super::refusal::LinkRefusal;
+use super::super::resend::is_refusal;
+use super::connection::{AnswerHead, HttpConnection, Reply};
 use super::events::Events;
-use super::message::{self, Kind, Message};
-use super::state::{Heard, Opening, State};
+use super::message::{self, MessageKind, OutgoingMessage};
+use super::state::{ClientState, Inbound, Initialization};
 use crate::bus::reply::Delivered;
 use crate::http1::Method;
 use crate::websocket::client::Refused;
@@ -47,7 +47,7 @@ enum Trouble {
     /// The daemon or the session has ended.
     Over(Ending),
     /// The daemon has answered with this error, which says that no worker got the request.
-    Told(Vec<u8>),
+    Rejected(Vec<u8>),
     /// No worker got the request, for this reason, and it may be taken after this time: the daemon is away or shuts down, or
     /// has no room yet.
     Later(Box<Trouble>, Duration),
@@ -55,7 +55,12 @@ enum Trouble {
 
 /// Sends a client's request, and answers it whatever happens. Signals `has_gone` when the server has it, as far as that
 /// can be known here.
-pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has_gone: oneshot::Sender<()>) {
+pub(super) async fn request(
+    state: Rc<ClientState>,
+    number: u64,
+    message: OutgoingMessage,
+    has_gone: oneshot::Sender<()>,
+) {
     let mut trouble = attempt(&state, number, &message, has_gone).await.err();
     // A balancer brings it to another daemon, or this one is started again.
     let mut until = None;
@@ -73,7 +78,7 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
         state.turn(number).await;
         trouble = attempt(&state, number, &message, oneshot::channel().0).await.err();
         if let Some(Trouble::Later(later, _)) = &mut trouble
-            && matches!((&*why, &**later), (Trouble::Told(_), Trouble::Unreached(_)))
+            && matches!((&*why, &**later), (Trouble::Rejected(_), Trouble::Unreached(_)))
         {
             // What the daemon has said says more.
             *later = why;
@@ -88,7 +93,7 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
     }
     match (trouble, open.token) {
         // Its client does not wait for it, but for an `initialize`, which is not cancelled.
-        (_, Some(token)) if open.is_cancelled && message.initializes() => state.tell(Heard::GivenUp(token)).await,
+        (_, Some(token)) if open.is_cancelled && message.initializes() => state.send(Inbound::GivenUp(token)).await,
         (_, Some(_)) if open.is_cancelled => {}
         (Some(trouble), _) => report(&state, &message, trouble).await,
         (None, _) => {}
@@ -97,9 +102,9 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
 
 /// Sends a request, and if it was not taken since its session or the daemon was not there any more, in a new session.
 async fn attempt(
-    state: &Rc<State>,
+    state: &Rc<ClientState>,
     number: u64,
-    message: &Message,
+    message: &OutgoingMessage,
     has_gone: oneshot::Sender<()>,
 ) -> Result<(), Trouble> {
     let renewals = state.renewals.get();
@@ -118,14 +123,24 @@ async fn attempt(
 }
 
 /// Sends a request again in a new session, which is begun for it, unless its client cancels it meanwhile.
-async fn again_in_new_session(state: &Rc<State>, number: u64, message: &Message, renewals: u64) -> Result<(), Trouble> {
+async fn again_in_new_session(
+    state: &Rc<ClientState>,
+    number: u64,
+    message: &OutgoingMessage,
+    renewals: u64,
+) -> Result<(), Trouble> {
     state.set_held(number, true);
     renew(state, renewals).await.map_err(Trouble::Over)?;
     state.turn(number).await;
     converse(state, number, message, oneshot::channel().0).await
 }
 
-async fn converse(state: &State, number: u64, message: &Message, has_gone: oneshot::Sender<()>) -> Result<(), Trouble> {
+async fn converse(
+    state: &ClientState,
+    number: u64,
+    message: &OutgoingMessage,
+    has_gone: oneshot::Sender<()>,
+) -> Result<(), Trouble> {
     let connection = connection(state).await?;
     if !state.ceases_to_hold(number) {
         // It was cancelled meanwhile.
@@ -155,12 +170,12 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
     let Some(lines) = message::of_body(&body) else {
         let what = if body.is_empty() { "nothing".to_owned() } else { format!("{} and no JSON-RPC", head.kind) };
         return match head.status {
-            200..=299 if !state.has_heard.get() && !body.is_empty() => Err(Trouble::Refused(head.refused(&body))),
+            200..=299 if !state.has_received.get() && !body.is_empty() => Err(Trouble::Refused(head.refused(&body))),
             status => Err(broken(Failure::NoMcp(format!("it answers {status} with {what} to a request")))),
         };
     };
     if let Some(line) = refusal_among(&lines, message) {
-        return Err(Trouble::Later(Box::new(Trouble::Told(line)), RENEW_EVERY));
+        return Err(Trouble::Later(Box::new(Trouble::Rejected(line)), RENEW_EVERY));
     }
     take(state, number, message, lines).await;
     state.keep(reply);
@@ -171,18 +186,18 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
 }
 
 /// Passes on received messages, and records what was negotiated.
-async fn take(state: &State, number: u64, message: &Message, lines: Vec<Vec<u8>>) {
+async fn take(state: &ClientState, number: u64, message: &OutgoingMessage, lines: Vec<Vec<u8>>) {
     if message.initializes()
         && let Some(version) = lines.iter().find_map(|line| message::agreed_version(line))
     {
         state.session.borrow_mut().version = Some(version);
-        state.opening.replace(Some(Opening { initialize: message.line.clone(), initialized: None }));
+        state.opening.replace(Some(Initialization { initialize: message.line.clone(), initialized: None }));
     }
     state.pass_all(Some(number), lines).await;
 }
 
 /// Reads a response that is a stream, resuming it after each break while that is possible.
-async fn stream(state: &State, number: u64, message: &Message, reply: Reply) -> Result<(), Trouble> {
+async fn stream(state: &ClientState, number: u64, message: &OutgoingMessage, reply: Reply) -> Result<(), Trouble> {
     let mut events = Events::default();
     let mut ended = follow(state, number, message, &mut events, reply).await;
     let (mut tries, mut delay) = (0, FIRST_DELAY);
@@ -223,9 +238,9 @@ async fn stream(state: &State, number: u64, message: &Message, reply: Reply) -> 
 
 /// Reads a stream to its end, or until shortly after the answer to its request.
 async fn follow(
-    state: &State,
+    state: &ClientState,
     number: u64,
-    message: &Message,
+    message: &OutgoingMessage,
     events: &mut Events,
     mut reply: Reply,
 ) -> Result<(), Failure> {
@@ -248,7 +263,7 @@ async fn follow(
 }
 
 /// Opens the server's own stream, or resumes another one.
-async fn get(state: &State, last_id: Option<&str>) -> Result<Reply, Trouble> {
+async fn get(state: &ClientState, last_id: Option<&str>) -> Result<Reply, Trouble> {
     let connection = connection(state).await?;
     let (mut reply, _) = connection.ask(Method::Get, state.get(last_id), b"").await;
     let head = reply.head().await.map_err(|failure| Trouble::Broken(failure, Delivered::Nothing))?;
@@ -267,7 +282,7 @@ fn longer(delay: Duration) -> Duration {
 }
 
 /// A connection for a request. If the port is closed the daemon has ended, and its sessions with it.
-async fn connection(state: &State) -> Result<Connection, Trouble> {
+async fn connection(state: &ClientState) -> Result<HttpConnection, Trouble> {
     state.connection().await.map_err(|failure| match failure {
         Failure::Dial(error) if error.kind() == ErrorKind::ConnectionRefused && state.has_session() => {
             Trouble::Over(Ending::Broken(error))
@@ -277,7 +292,7 @@ async fn connection(state: &State) -> Result<Connection, Trouble> {
 }
 
 /// The error for a request, if it says that the daemon shuts down and no worker got it.
-fn refusal_among(lines: &[Vec<u8>], message: &Message) -> Option<Vec<u8>> {
+fn refusal_among(lines: &[Vec<u8>], message: &OutgoingMessage) -> Option<Vec<u8>> {
     let is_own =
         |line: &&Vec<u8>| message::answers(line).flatten().is_some_and(|token| Some(&*token) == message.token());
     lines.iter().filter(is_own).find(|line| is_refusal(line)).cloned()
@@ -285,9 +300,9 @@ fn refusal_among(lines: &[Vec<u8>], message: &Message) -> Option<Vec<u8>> {
 
 /// Handles a refusal: a JSON-RPC error is passed on, anything else is turned into one.
 async fn refused(
-    state: &State,
+    state: &ClientState,
     number: u64,
-    message: &Message,
+    message: &OutgoingMessage,
     head: AnswerHead,
     mut reply: Reply,
 ) -> Result<(), Trouble> {
@@ -295,7 +310,7 @@ async fn refused(
     if head.status == 503
         && let Some(line) = message::of_body(&body).and_then(|lines| refusal_among(&lines, message))
     {
-        return Err(Trouble::Later(Box::new(Trouble::Told(line)), RENEW_EVERY));
+        return Err(Trouble::Later(Box::new(Trouble::Rejected(line)), RENEW_EVERY));
     }
     if head.status == 404 && message.modern.is_none() && !message.initializes() && state.has_session() {
         return Err(Trouble::Over(Ending::SessionLost));
@@ -309,7 +324,7 @@ async fn refused(
     if let Some(pause) = comes_again
         && !line.as_deref().is_some_and(message::is_delivered)
     {
-        let why = line.map_or_else(|| Trouble::Refused(head.refused(&body)), Trouble::Told);
+        let why = line.map_or_else(|| Trouble::Refused(head.refused(&body)), Trouble::Rejected);
         return Err(Trouble::Later(Box::new(why), pause.clamp(RENEW_EVERY, LONGEST_PAUSE)));
     }
     let Some(line) = line else { return Err(Trouble::Refused(head.refused(&body))) };
@@ -319,14 +334,14 @@ async fn refused(
 }
 
 /// Answers a request that no one else will answer, or reports that all requests will fail.
-async fn report(state: &State, message: &Message, trouble: Trouble) {
+async fn report(state: &ClientState, message: &OutgoingMessage, trouble: Trouble) {
     let options = &state.way.options;
     let refusal = match trouble {
         Trouble::Over(ending) => return over(state, ending).await,
         Trouble::Later(why, _) => return Box::pin(report(state, message, *why)).await,
-        Trouble::Told(line) => {
-            state.has_heard.set(true);
-            return state.tell(Heard::Line(line)).await;
+        Trouble::Rejected(line) => {
+            state.has_received.set(true);
+            return state.send(Inbound::Line(line)).await;
         }
         Trouble::Refused(refused) if is_no_to_all(state, message, &refused) => {
             let refused = Box::new((refused, options.token_file.is_some()));
@@ -335,60 +350,62 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
         Trouble::Refused(refused) => {
             // A proxy may have forwarded it before this status, and a server may have begun to process it.
             let may_be_there = matches!(refused.status, 500 | 502 | 504);
-            let mut refusal = Refusal::of(options, &Failure::Refused(refused));
+            let mut refusal = LinkRefusal::of(options, &Failure::Refused(refused));
             if may_be_there {
                 refusal.delivered = Delivered::Yes;
             }
             refusal
         }
-        Trouble::Unreached(failure) => Refusal::of(options, &failure),
-        Trouble::Broken(Failure::Broken(error), delivered) => Refusal::over(options, &Ending::Broken(error), delivered),
+        Trouble::Unreached(failure) => LinkRefusal::of(options, &failure),
+        Trouble::Broken(Failure::Broken(error), delivered) => {
+            LinkRefusal::over(options, &Ending::Broken(error), delivered)
+        }
         Trouble::Broken(failure, delivered) => {
-            let mut refusal = Refusal::of(options, &failure);
+            let mut refusal = LinkRefusal::of(options, &failure);
             refusal.delivered = delivered;
             refusal
         }
     };
     let mut line = refusal.error(message.id());
     line.pop();
-    state.tell(Heard::Line(line)).await;
+    state.send(Inbound::Line(line)).await;
 }
 
 /// Ends everything: no more requests can be sent.
-async fn over(state: &State, ending: Ending) {
+async fn over(state: &ClientState, ending: Ending) {
     if matches!(ending, Ending::SessionLost) {
         state.session.borrow_mut().id = None;
     }
-    state.tell(Heard::Over(ending)).await;
+    state.send(Inbound::Over(ending)).await;
 }
 
 /// Whether all other requests would fail as well. A server may refuse a modern request because it is of the older era.
-fn is_no_to_all(state: &State, message: &Message, refused: &Refused) -> bool {
-    !state.has_heard.get() && (message.initializes() || matches!(refused.status, 300..=399 | 401 | 403 | 407))
+fn is_no_to_all(state: &ClientState, message: &OutgoingMessage, refused: &Refused) -> bool {
+    !state.has_received.get() && (message.initializes() || matches!(refused.status, 300..=399 | 401 | 403 | 407))
 }
 
 /// Sends a message that needs no answer, in at most [`CONNECT_LIMIT`].
-pub(super) async fn say_to_server(state: &Rc<State>, message: &Message) {
+pub(super) async fn say_to_server(state: &Rc<ClientState>, message: &OutgoingMessage) {
     let renewals = state.renewals.get();
-    let mut told = timeout(CONNECT_LIMIT, deliver(state, message)).await;
-    if matches!(told, Ok(Err(Trouble::Over(_)))) && state.can_renew() {
-        told = match renew(state, renewals).await {
+    let mut outcome = timeout(CONNECT_LIMIT, deliver(state, message)).await;
+    if matches!(outcome, Ok(Err(Trouble::Over(_)))) && state.can_renew() {
+        outcome = match renew(state, renewals).await {
             Ok(()) => timeout(CONNECT_LIMIT, deliver(state, message)).await,
             Err(ending) => Ok(Err(Trouble::Over(ending))),
         };
     }
-    let failure = match told {
+    let failure = match outcome {
         Ok(Ok(())) => return,
         Ok(Err(Trouble::Over(ending))) => return over(state, ending).await,
         Ok(Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _))) => failure,
         Ok(Err(Trouble::Refused(refused))) => Failure::Refused(refused),
-        Ok(Err(Trouble::Told(_) | Trouble::Later(..))) | Err(_) => Failure::Silent,
+        Ok(Err(Trouble::Rejected(_) | Trouble::Later(..))) | Err(_) => Failure::Silent,
     };
-    let what = if message.kind == Kind::Response { "an answer" } else { "a notification" };
+    let what = if message.kind == MessageKind::Response { "an answer" } else { "a notification" };
     say(&format!("{what} of the client was not taken: {failure}"));
 }
 
-async fn deliver(state: &Rc<State>, message: &Message) -> Result<(), Trouble> {
+async fn deliver(state: &Rc<ClientState>, message: &OutgoingMessage) -> Result<(), Trouble> {
     let connection = connection(state).await?;
     let (mut reply, _) = connection.ask(Method::Post, state.post(message), &message.line).await;
     let broken = |failure| Trouble::Broken(failure, Delivered::Nothing);
@@ -396,11 +413,11 @@ async fn deliver(state: &Rc<State>, message: &Message) -> Result<(), Trouble> {
     let body = reply.body(LONGEST_REFUSAL).await.map_err(broken)?;
     match head.status {
         404 if message.modern.is_none() && state.has_session() => return Err(Trouble::Over(Ending::SessionLost)),
-        200..=299 => state.has_heard.set(true),
+        200..=299 => state.has_received.set(true),
         _ => return Err(Trouble::Refused(head.refused(&body))),
     }
     state.keep(reply);
-    if head.status == 202 && message.kind == Kind::Initialized {
+    if head.status == 202 && message.kind == MessageKind::Initialized {
         if let Some(opening) = &mut *state.opening.borrow_mut() {
             opening.initialized = Some(message.line.clone());
         }
@@ -412,7 +429,7 @@ async fn deliver(state: &Rc<State>, message: &Message) -> Result<(), Trouble> {
 }
 
 /// Passes on the server's own stream, for as long as it has one.
-async fn listen(state: Rc<State>) {
+async fn listen(state: Rc<ClientState>) {
     let (mut events, mut delay) = (Events::default(), FIRST_DELAY);
     loop {
         let last_id = events.last_id().map(str::to_owned);
@@ -458,7 +475,7 @@ async fn listen(state: Rc<State>) {
 ///
 /// # Errors
 /// It cannot be done: why the connection is over.
-async fn renew(state: &Rc<State>, renewals: u64) -> Result<(), Ending> {
+async fn renew(state: &Rc<ClientState>, renewals: u64) -> Result<(), Ending> {
     let _alone = state.renewing.lock().await;
     if state.renewals.get() != renewals {
         return Ok(());
@@ -486,10 +503,10 @@ async fn renew(state: &Rc<State>, renewals: u64) -> Result<(), Ending> {
 ///
 /// # Errors
 /// Why not, and whether it may work soon.
-async fn begin_anew(state: &Rc<State>) -> Result<(), (Ending, bool)> {
+async fn begin_anew(state: &Rc<ClientState>) -> Result<(), (Ending, bool)> {
     let opening = state.opening.borrow().clone().ok_or((Ending::SessionLost, false))?;
     let broken = |failure: Failure| (Ending::Broken(std::io::Error::other(failure.to_string())), true);
-    let message = Message::read(&opening.initialize);
+    let message = OutgoingMessage::read(&opening.initialize);
     let connection = state.connection().await.map_err(broken)?;
     let (mut reply, _) = connection.ask(Method::Post, state.post(&message), &message.line).await;
     let head = reply.head().await.map_err(broken)?;
@@ -524,7 +541,7 @@ async fn begin_anew(state: &Rc<State>) -> Result<(), (Ending, bool)> {
     lines.retain(|line| !is_it(line));
     state.pass_all(None, lines).await;
     if let Some(initialized) = &opening.initialized {
-        match deliver(state, &Message::read(initialized)).await {
+        match deliver(state, &OutgoingMessage::read(initialized)).await {
             Ok(()) => {}
             Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _)) => return Err(broken(failure)),
             Err(_) => return Err((Ending::SessionLost, false)),
@@ -534,7 +551,7 @@ async fn begin_anew(state: &Rc<State>) -> Result<(), (Ending, bool)> {
 }
 
 /// Ends the session, if there is one.
-pub(super) async fn end_session(state: &State) {
+pub(super) async fn end_session(state: &ClientState) {
     let Some(head) = state.delete() else { return };
     let Ok(connection) = state.connection().await else { return };
     let (mut reply, _) = connection.ask(Method::Delete, head, b"").await;

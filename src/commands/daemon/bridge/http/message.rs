@@ -13,10 +13,10 @@ use crate::mcp::params::Wanted;
 
 /// A line from the client.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct OutgoingMessage {
     /// Without its newline.
     pub line: Vec<u8>,
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// When it came.
     pub since: Instant,
     /// The head fields of a message that names its revision; none if it belongs to a session.
@@ -25,7 +25,7 @@ pub(super) struct Message {
 
 /// The kind of a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MessageKind {
     /// A request: its id verbatim and in canonical form.
     Request { id: Box<[u8]>, token: Box<[u8]>, purpose: Purpose },
     /// A notification that cancels the request with this id.
@@ -74,17 +74,17 @@ struct Params<'l> {
     request_id: Option<&'l RawValue>,
 }
 
-impl Message {
+impl OutgoingMessage {
     /// Reads a line without its newline.
     pub(super) fn read(line: &[u8]) -> Self {
-        let (kind, modern) = read(line).unwrap_or((Kind::Other, None));
+        let (kind, modern) = read(line).unwrap_or((MessageKind::Other, None));
         Self { line: line.to_vec(), kind, since: Instant::now(), modern }
     }
 
     /// The canonical id of a request.
     pub(super) fn token(&self) -> Option<&[u8]> {
         match &self.kind {
-            Kind::Request { token, .. } => Some(token),
+            MessageKind::Request { token, .. } => Some(token),
             _ => None,
         }
     }
@@ -92,28 +92,28 @@ impl Message {
     /// The id of a request, verbatim.
     pub(super) fn id(&self) -> &[u8] {
         match &self.kind {
-            Kind::Request { id, .. } => id,
+            MessageKind::Request { id, .. } => id,
             _ => b"null",
         }
     }
 
     /// Whether it starts a session.
     pub(super) fn initializes(&self) -> bool {
-        matches!(self.kind, Kind::Request { purpose: Purpose::Initialize, .. })
+        matches!(self.kind, MessageKind::Request { purpose: Purpose::Initialize, .. })
     }
 
     /// Whether its response is a stream without an end of its own.
     pub(super) fn listens(&self) -> bool {
-        matches!(self.kind, Kind::Request { purpose: Purpose::Listen, .. })
+        matches!(self.kind, MessageKind::Request { purpose: Purpose::Listen, .. })
     }
 }
 
-fn read(line: &[u8]) -> Option<(Kind, Option<Repeated>)> {
+fn read(line: &[u8]) -> Option<(MessageKind, Option<Repeated>)> {
     let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
     let params = envelope.params.and_then(|params| serde_json::from_str(params.get()).ok());
     let params: Params<'_> = params.unwrap_or_default();
     let Some(method) = envelope.method else {
-        return envelope.id.map(|_| (Kind::Response, None));
+        return envelope.id.map(|_| (MessageKind::Response, None));
     };
     let kind = match envelope.id {
         Some(id) => {
@@ -122,12 +122,12 @@ fn read(line: &[u8]) -> Option<(Kind, Option<Repeated>)> {
                 "subscriptions/listen" => Purpose::Listen,
                 _ => Purpose::Other,
             };
-            Kind::Request { id: id.get().as_bytes().into(), token: canonical(id)?, purpose }
+            MessageKind::Request { id: id.get().as_bytes().into(), token: canonical(id)?, purpose }
         }
         None => match (&*method, params.request_id.and_then(canonical)) {
-            ("notifications/cancelled", Some(token)) => Kind::Cancel { token },
-            ("notifications/initialized", _) => Kind::Initialized,
-            _ => Kind::Notification,
+            ("notifications/cancelled", Some(token)) => MessageKind::Cancel { token },
+            ("notifications/initialized", _) => MessageKind::Initialized,
+            _ => MessageKind::Notification,
         },
     };
     let version = params._meta.and_then(version).map(|version| {
@@ -211,12 +211,12 @@ pub(super) fn agreed_version(line: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn kind(line: &str) -> Kind {
-        Message::read(line.as_bytes()).kind
+    fn kind(line: &str) -> MessageKind {
+        OutgoingMessage::read(line.as_bytes()).kind
     }
 
-    fn request(id: &str, token: &str, purpose: Purpose) -> Kind {
-        Kind::Request { id: id.as_bytes().into(), token: token.as_bytes().into(), purpose }
+    fn request(id: &str, token: &str, purpose: Purpose) -> MessageKind {
+        MessageKind::Request { id: id.as_bytes().into(), token: token.as_bytes().into(), purpose }
     }
 
     #[test]
@@ -225,17 +225,17 @@ mod tests {
             (r#"{"id":1,"method":"initialize"}"#, request("1", "1", Purpose::Initialize)),
             (r#"{"id":"\u0061","m\u0065thod":"x","params":[1]}"#, request(r#""\u0061""#, "\"a\"", Purpose::Other)),
             (r#"{"id":7,"method":"subscriptions/listen","params":{}}"#, request("7", "7", Purpose::Listen)),
-            (r#"{"method":"notifications/initialized"}"#, Kind::Initialized),
+            (r#"{"method":"notifications/initialized"}"#, MessageKind::Initialized),
             (
                 r#"{"method":"notifications/cancelled","params":{"requestId":1e1}}"#,
-                Kind::Cancel { token: b"10"[..].into() },
+                MessageKind::Cancel { token: b"10"[..].into() },
             ),
-            (r#"{"method":"notifications/cancelled","params":{}}"#, Kind::Notification),
-            (r#"{"id":null,"method":"x"}"#, Kind::Notification),
-            (r#"{"id":1,"result":null}"#, Kind::Response),
-            (r#"[{"id":1,"method":"x"}]"#, Kind::Other),
-            (r#"{"id":1,"#, Kind::Other),
-            ("7", Kind::Other),
+            (r#"{"method":"notifications/cancelled","params":{}}"#, MessageKind::Notification),
+            (r#"{"id":null,"method":"x"}"#, MessageKind::Notification),
+            (r#"{"id":1,"result":null}"#, MessageKind::Response),
+            (r#"[{"id":1,"method":"x"}]"#, MessageKind::Other),
+            (r#"{"id":1,"#, MessageKind::Other),
+            ("7", MessageKind::Other),
         ] {
             assert_eq!(kind(line), expected, "{line}");
         }
@@ -247,9 +247,9 @@ mod tests {
         let modern = |method: &str, member: &str| {
             let line =
                 format!(r#"{{"id":1,"method":"{method}","params":{{{member}"_meta":{{"{version}":"2026-07-28"}}}}}}"#);
-            Message::read(line.as_bytes()).modern.map(|modern| (modern.version, modern.method, modern.name))
+            OutgoingMessage::read(line.as_bytes()).modern.map(|modern| (modern.version, modern.method, modern.name))
         };
-        let told = |method: &str, name: Option<&str>| {
+        let expected = |method: &str, name: Option<&str>| {
             Some((Some("2026-07-28".to_owned()), Some(method.to_owned()), name.map(str::to_owned)))
         };
         for (method, member, name) in [
@@ -265,9 +265,9 @@ mod tests {
             ("tasks/update", r#""taskId":"t-1","#, Some("t-1")),
             ("tasks/cancel", r#""taskId":"t-1","#, Some("t-1")),
         ] {
-            assert_eq!(modern(method, member), told(method, name), "{method} {member}");
+            assert_eq!(modern(method, member), expected(method, name), "{method} {member}");
         }
-        assert_eq!(Message::read(br#"{"id":1,"method":"tools/call","params":{"name":"a"}}"#).modern, None);
+        assert_eq!(OutgoingMessage::read(br#"{"id":1,"method":"tools/call","params":{"name":"a"}}"#).modern, None);
     }
 
     #[test]

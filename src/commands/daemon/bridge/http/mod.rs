@@ -7,7 +7,7 @@
 //! | `initialize` is answered | its session and revision are in all later requests; nothing is sent before |
 //! | `notifications/initialized` is accepted (202) | the server's own stream is opened, and reopened when it ends (GET) |
 //! | a stream breaks before its answer | it is resumed by the id of its last event; without one the request gets an error |
-//! | a modern request is cancelled | its connection is closed, which tells its server |
+//! | a modern request is cancelled | its connection is closed, which notifies its server |
 //! | the session is unknown (404), or the daemon was restarted | a new session is begun with the client's own `initialize`; what the old one had not answered gets an error |
 //! | no server takes a request (nothing listens, or 503 with `Retry-After`) | it is held, with all that comes after it, and sent again for 30 s |
 //! | stdin ends | all pending requests are awaited, and the session is ended (DELETE) |
@@ -36,12 +36,12 @@ use tokio::time::sleep;
 
 use super::daemon::{Options, Url};
 use super::failure::{Ending, Failure};
-use super::tls::Trust;
+use super::tls::TlsTrust;
 use crate::bus::id::Id;
-use connection::Connection;
-use message::{Kind, Message};
+use connection::HttpConnection;
+use message::{MessageKind, OutgoingMessage};
 use queue::Queue;
-use state::{Heard, Open, State, Way};
+use state::{ClientState, Inbound, Open, Way};
 
 /// While more bytes than this are queued, stdin is not read.
 const MOST_WAITING: usize = 4 << 20;
@@ -50,13 +50,13 @@ const MOST_WAITING: usize = 4 << 20;
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The sending side: takes the lines of stdin.
-pub(super) struct Client {
-    state: Rc<State>,
+pub(super) struct McpClient {
+    state: Rc<ClientState>,
     queue: RefCell<Queue>,
     /// The incomplete line.
     begun: RefCell<Vec<u8>>,
     /// A message that is not a request is being sent.
-    is_telling: Cell<bool>,
+    is_sending: Cell<bool>,
     /// A line was sent.
     has_gone: Notify,
     /// How many requests were sent.
@@ -66,8 +66,8 @@ pub(super) struct Client {
 }
 
 /// The receiving side: returns the lines of the server.
-pub(super) struct Hearing {
-    heard: mpsc::Receiver<Heard>,
+pub(super) struct McpReceiver {
+    received: mpsc::Receiver<Inbound>,
     given_up: Vec<Id>,
 }
 
@@ -79,16 +79,16 @@ pub(super) async fn connect(
     options: &Options,
     url: &Url,
     token: Option<String>,
-    trust: Option<Trust>,
-) -> Result<(Rc<Client>, Hearing), Failure> {
-    let first = Connection::dial(options.daemon.address(), trust.as_ref()).await?;
-    let (sender, heard) = channel(16);
+    trust: Option<TlsTrust>,
+) -> Result<(Rc<McpClient>, McpReceiver), Failure> {
+    let first = HttpConnection::dial(options.daemon.address(), trust.as_ref()).await?;
+    let (sender, received) = channel(16);
     let way = Way { options: options.clone(), url: url.clone(), token, trust };
-    let client = Rc::new(Client {
-        state: Rc::new(State::new(way, first, sender)),
+    let client = Rc::new(McpClient {
+        state: Rc::new(ClientState::new(way, first, sender)),
         queue: RefCell::default(),
         begun: RefCell::default(),
-        is_telling: Cell::new(false),
+        is_sending: Cell::new(false),
         has_gone: Notify::new(),
         count: Cell::new(0),
         is_over: Cell::new(false),
@@ -96,10 +96,10 @@ pub(super) async fn connect(
     });
     let feeder = spawn(feed(Rc::clone(&client)));
     client.feeder.replace(Some(feeder.abort_handle()));
-    Ok((client, Hearing { heard, given_up: Vec::new() }))
+    Ok((client, McpReceiver { received, given_up: Vec::new() }))
 }
 
-impl Client {
+impl McpClient {
     /// Takes lines, or parts of lines. It blocks while the queue is full.
     pub(super) async fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some(end) = memchr(b'\n', bytes) {
@@ -117,7 +117,7 @@ impl Client {
     /// Handles the end of stdin; the last line needs no newline. Returns when all messages without an answer were sent.
     pub(super) async fn end(&self) {
         self.push_line();
-        while self.is_telling.get() || !self.queue.borrow().is_told() {
+        while self.is_sending.get() || !self.queue.borrow().has_only_requests() {
             self.has_gone.notified().await;
         }
         // No one is left to cancel endless requests, and cancelled ones need no answer.
@@ -135,8 +135,8 @@ impl Client {
         if line.is_empty() {
             return;
         }
-        let message = Message::read(line);
-        if let Kind::Cancel { token } = &message.kind
+        let message = OutgoingMessage::read(line);
+        if let MessageKind::Cancel { token } = &message.kind
             && self.takes_back(token)
         {
             return;
@@ -145,8 +145,8 @@ impl Client {
         self.state.wake.notify_one();
     }
 
-    /// Takes back a request that no server has, at once: it may wait for a session that is being begun. Returns whether there
-    /// is one.
+    /// Takes back a request that no server has, at once: it may wait for a session that is being begun. Returns whether
+    /// there is one.
     fn takes_back(&self, token: &[u8]) -> bool {
         if self.queue.borrow_mut().cancel(token).is_some() {
             return true;
@@ -170,19 +170,19 @@ impl Client {
                 while client.owes_an_error() {
                     client.state.has_ended.notified().await;
                 }
-                client.state.tell(Heard::Over(Ending::Closed)).await;
+                client.state.send(Inbound::Over(Ending::Closed)).await;
             });
         }
     }
 
     /// Whether a line without an id was not answered yet.
     fn owes_an_error(&self) -> bool {
-        let is_nameless = |one: &Open| one.token.is_none();
-        self.queue.borrow().has_nameless() || self.state.open.borrow().iter().any(is_nameless)
+        let is_unidentified = |one: &Open| one.token.is_none();
+        self.queue.borrow().has_unidentified() || self.state.open.borrow().iter().any(is_unidentified)
     }
 
     /// Ends the session and everything in flight.
-    pub(super) async fn leave(&self) {
+    pub(super) async fn close(&self) {
         self.feeder.take().into_iter().for_each(|feeder| feeder.abort());
         let listener = self.state.session.borrow_mut().listener.take();
         listener.into_iter().for_each(|listener| listener.abort());
@@ -192,7 +192,7 @@ impl Client {
     }
 
     /// Starts a request, and returns when it was sent.
-    async fn begin(&self, message: Message) {
+    async fn begin(&self, message: OutgoingMessage) {
         let number = self.count.get();
         self.count.set(number + 1);
         let open = Open {
@@ -219,7 +219,7 @@ impl Client {
     }
 
     /// Cancels a request that the client no longer waits for.
-    async fn cancel(self: &Rc<Self>, token: &[u8], message: &Message) {
+    async fn cancel(self: &Rc<Self>, token: &[u8], message: &OutgoingMessage) {
         let (number, is_modern) = {
             let mut open = self.state.open.borrow_mut();
             let found = open.iter_mut().find(|one| one.token.as_deref() == Some(token) && !one.is_cancelled);
@@ -248,19 +248,19 @@ impl Client {
         }
     }
 
-    /// Closes the connection of a request, which tells a modern server that it was cancelled.
+    /// Closes the connection of a request, which shows a modern server that it was cancelled.
     async fn break_off(&self, number: u64) {
         let Some(open) = self.state.close(number) else { return };
         open.task.into_iter().for_each(|task| task.abort());
         // What its client has cancelled is not waited for.
         if let Some(token) = open.token.filter(|_| !open.is_answered && !open.is_cancelled) {
-            self.state.tell(Heard::GivenUp(token)).await;
+            self.state.send(Inbound::GivenUp(token)).await;
         }
     }
 }
 
 /// Sends queued lines as soon as each may be sent.
-async fn feed(client: Rc<Client>) {
+async fn feed(client: Rc<McpClient>) {
     loop {
         let has_room = client.state.has_room();
         let is_beginning = client.state.session.borrow().is_beginning;
@@ -271,32 +271,32 @@ async fn feed(client: Rc<Client>) {
             continue;
         };
         match &message.kind {
-            Kind::Request { .. } | Kind::Other => client.begin(message).await,
-            Kind::Cancel { token } => {
-                client.is_telling.set(true);
+            MessageKind::Request { .. } | MessageKind::Other => client.begin(message).await,
+            MessageKind::Cancel { token } => {
+                client.is_sending.set(true);
                 client.cancel(token, &message).await;
             }
-            Kind::Initialized | Kind::Notification | Kind::Response => {
-                client.is_telling.set(true);
+            MessageKind::Initialized | MessageKind::Notification | MessageKind::Response => {
+                client.is_sending.set(true);
                 exchange::say_to_server(&client.state, &message).await;
             }
         }
-        client.is_telling.set(false);
+        client.is_sending.set(false);
         client.has_gone.notify_one();
     }
 }
 
-impl Hearing {
+impl McpReceiver {
     /// Waits for a line, which replaces the contents of `text`. Returns why there are no more at the end.
     pub(super) async fn receive(&mut self, mut text: Vec<u8>) -> (Result<(), Ending>, Vec<u8>) {
         text.clear();
-        match self.heard.recv().await {
-            Some(Heard::Line(line)) => {
+        match self.received.recv().await {
+            Some(Inbound::Line(line)) => {
                 text.extend_from_slice(&line);
                 text.push(b'\n');
             }
-            Some(Heard::GivenUp(token)) => self.given_up.extend(Id::parse(&token)),
-            Some(Heard::Over(ending)) => return (Err(ending), text),
+            Some(Inbound::GivenUp(token)) => self.given_up.extend(Id::parse(&token)),
+            Some(Inbound::Over(ending)) => return (Err(ending), text),
             None => return (Err(Ending::Closed), text),
         }
         (Ok(()), text)

@@ -3,16 +3,16 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Kind, Message};
+use super::message::{MessageKind, OutgoingMessage};
 
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: VecDeque<Message>,
+    waiting: VecDeque<OutgoingMessage>,
     bytes: usize,
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, message: Message) {
+    pub(super) fn push(&mut self, message: OutgoingMessage) {
         self.bytes += message.line.len();
         self.waiting.push_back(message);
     }
@@ -22,41 +22,41 @@ impl Queue {
         self.bytes
     }
 
-    /// The first line that may be sent: a request if `has_room`, and any line unless a session is just starting; while earlier
-    /// requests are held, only what is about those that are not.
-    pub(super) fn next(&mut self, has_room: bool, mut is_beginning: bool, is_holding: bool) -> Option<Message> {
-        let mut may_go = |message: &Message| match message.kind {
-            Kind::Response => true,
-            Kind::Request { .. } | Kind::Other => {
+    /// The first line that may be sent: a request if `has_room`, and any line unless a session is just starting; while
+    /// earlier requests are held, only what is about those that are not.
+    pub(super) fn next(&mut self, has_room: bool, mut is_beginning: bool, is_holding: bool) -> Option<OutgoingMessage> {
+        let mut may_go = |message: &OutgoingMessage| match message.kind {
+            MessageKind::Response => true,
+            MessageKind::Request { .. } | MessageKind::Other => {
                 let may_go = has_room && !is_beginning && !is_holding;
                 // Later lines have to wait, too.
                 is_beginning |= !may_go && message.initializes();
                 may_go
             }
-            Kind::Cancel { .. } => !is_beginning,
-            Kind::Initialized | Kind::Notification => !is_beginning && !is_holding,
+            MessageKind::Cancel { .. } => !is_beginning,
+            MessageKind::Initialized | MessageKind::Notification => !is_beginning && !is_holding,
         };
         let at = self.waiting.iter().position(&mut may_go)?;
         self.take(at)
     }
 
     /// Removes the request with this id.
-    pub(super) fn cancel(&mut self, token: &[u8]) -> Option<Message> {
+    pub(super) fn cancel(&mut self, token: &[u8]) -> Option<OutgoingMessage> {
         let at = self.waiting.iter().position(|message| message.token() == Some(token))?;
         self.take(at)
     }
 
     /// Whether only requests are queued.
-    pub(super) fn is_told(&self) -> bool {
-        self.waiting.iter().all(|message| matches!(message.kind, Kind::Request { .. } | Kind::Other))
+    pub(super) fn has_only_requests(&self) -> bool {
+        self.waiting.iter().all(|message| matches!(message.kind, MessageKind::Request { .. } | MessageKind::Other))
     }
 
     /// Whether a line is queued that is no message with an id, and will be answered nevertheless.
-    pub(super) fn has_nameless(&self) -> bool {
-        self.waiting.iter().any(|message| message.kind == Kind::Other)
+    pub(super) fn has_unidentified(&self) -> bool {
+        self.waiting.iter().any(|message| message.kind == MessageKind::Other)
     }
 
-    fn take(&mut self, at: usize) -> Option<Message> {
+    fn take(&mut self, at: usize) -> Option<OutgoingMessage> {
         let message = self.waiting.remove(at)?;
         self.bytes -= message.line.len();
         Some(message)
@@ -76,7 +76,7 @@ mod tests {
 
     fn queue(lines: &[&str]) -> Queue {
         let mut queue = Queue::default();
-        lines.iter().for_each(|line| queue.push(Message::read(line.as_bytes())));
+        lines.iter().for_each(|line| queue.push(OutgoingMessage::read(line.as_bytes())));
         queue
     }
 
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(all(&mut queue(&lines), true, false), lines);
         let mut crowded = queue(&lines);
         assert_eq!(all(&mut crowded, false, false), [SAID, ANSWER]);
-        assert!(crowded.is_told() && crowded.bytes() == ONE.len() + TWO.len());
+        assert!(crowded.has_only_requests() && crowded.bytes() == ONE.len() + TWO.len());
         assert_eq!(all(&mut crowded, true, false), [ONE, TWO]);
         assert_eq!(crowded.bytes(), 0);
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn while_requests_are_held_only_what_is_about_others_goes() {
+    fn while_requests_are_held_only_what_is_about_others_is_sent() {
         let cancels = r#"{"method":"notifications/cancelled","params":{"requestId":9}}"#;
         let mut queue = queue(&[ONE, SAID, cancels, ANSWER]);
         let mut next = |is_holding| Some(String::from_utf8(queue.next(true, false, is_holding)?.line).expect("text"));

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use super::super::daemon::{Options, Url};
 use super::super::failure::{Ending, Failure};
-use super::super::terms::say;
-use super::super::tls::Trust;
-use super::connection::{Connection, Reply};
-use super::message::{self, Message};
+use super::super::limits::say;
+use super::super::tls::TlsTrust;
+use super::connection::{HttpConnection, Reply};
+use super::message::{self, OutgoingMessage};
 use crate::http1::Head;
 use crate::mcp::head::{SESSION, VERSION};
 
@@ -26,7 +26,7 @@ const MOST_REQUESTS: usize = 16;
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
 
 /// What was received from the daemon.
-pub(super) enum Heard {
+pub(super) enum Inbound {
     /// A message, without a newline.
     Line(Vec<u8>),
     /// The request with this canonical id will not be answered.
@@ -37,7 +37,7 @@ pub(super) enum Heard {
 
 /// The session, with a revision before 2026-07-28.
 #[derive(Default)]
-pub(super) struct Session {
+pub(super) struct HttpSession {
     /// The server's session id, if it has set one.
     pub id: Option<String>,
     /// The negotiated revision.
@@ -50,7 +50,7 @@ pub(super) struct Session {
 
 /// The lines that begin a session.
 #[derive(Clone)]
-pub(super) struct Opening {
+pub(super) struct Initialization {
     pub initialize: Vec<u8>,
     /// `notifications/initialized`, once it was accepted.
     pub initialized: Option<Vec<u8>>,
@@ -87,15 +87,15 @@ pub(super) struct Way {
     pub options: Options,
     pub url: Url,
     pub token: Option<String>,
-    pub trust: Option<Trust>,
+    pub trust: Option<TlsTrust>,
 }
 
-pub(super) struct State {
+pub(super) struct ClientState {
     pub way: Way,
-    pub session: RefCell<Session>,
+    pub session: RefCell<HttpSession>,
     pub open: RefCell<Vec<Open>>,
     /// An MCP server has answered.
-    pub has_heard: Cell<bool>,
+    pub has_received: Cell<bool>,
     /// A request has ended, or a line was queued.
     pub wake: Notify,
     /// A request has ended, for who waits for the last one.
@@ -105,21 +105,21 @@ pub(super) struct State {
     /// Since when requests are not taken.
     troubled_since: Cell<Option<Instant>>,
     /// What the client began its session with, once that was answered.
-    pub opening: RefCell<Option<Opening>>,
+    pub opening: RefCell<Option<Initialization>>,
     /// How many sessions were begun anew, one at a time.
     pub renewals: Cell<u64>,
     pub renewing: Mutex<()>,
-    idle: RefCell<Vec<(Connection, Instant)>>,
-    heard: Sender<Heard>,
+    idle: RefCell<Vec<(HttpConnection, Instant)>>,
+    received: Sender<Inbound>,
 }
 
-impl State {
-    pub(super) fn new(way: Way, first: Connection, heard: Sender<Heard>) -> Self {
+impl ClientState {
+    pub(super) fn new(way: Way, first: HttpConnection, received: Sender<Inbound>) -> Self {
         Self {
             way,
             session: RefCell::default(),
             open: RefCell::default(),
-            has_heard: Cell::new(false),
+            has_received: Cell::new(false),
             wake: Notify::new(),
             has_ended: Notify::new(),
             has_turn: Notify::new(),
@@ -128,7 +128,7 @@ impl State {
             renewals: Cell::new(0),
             renewing: Mutex::new(()),
             idle: RefCell::new(vec![(first, Instant::now())]),
-            heard,
+            received,
         }
     }
 
@@ -141,14 +141,14 @@ impl State {
     ///
     /// # Errors
     /// None can be established.
-    pub(super) async fn connection(&self) -> Result<Connection, Failure> {
+    pub(super) async fn connection(&self) -> Result<HttpConnection, Failure> {
         loop {
             let Some((mut connection, since)) = self.idle.borrow_mut().pop() else { break };
             if since.elapsed() < IDLE_LIMIT && connection.is_quiet() {
                 return Ok(connection);
             }
         }
-        Connection::dial(self.way.options.daemon.address(), self.way.trust.as_ref()).await
+        HttpConnection::dial(self.way.options.daemon.address(), self.way.trust.as_ref()).await
     }
 
     /// Keeps the connection of a complete response for the next request, if it can be reused.
@@ -173,7 +173,7 @@ impl State {
     }
 
     /// The head of the request for this message.
-    pub(super) fn post(&self, message: &Message) -> String {
+    pub(super) fn post(&self, message: &OutgoingMessage) -> String {
         let head = self.head("POST", "application/json, text/event-stream").field("Content-Type", "application/json");
         let head = match &message.modern {
             Some(modern) => modern.fields().fold(head, |head, (field, value)| head.field(field, value)),
@@ -199,9 +199,9 @@ impl State {
     /// Passes on a line if it is a message; false if it is not. `number` is that of the request whose response it came with.
     pub(super) async fn pass(&self, number: Option<u64>, line: Vec<u8>) -> bool {
         let Some(answers) = message::answers(&line) else { return false };
-        self.has_heard.set(true);
+        self.has_received.set(true);
         if answers.is_none_or(|token| self.note_answer(number, &token)) {
-            self.tell(Heard::Line(line)).await;
+            self.send(Inbound::Line(line)).await;
         }
         true
     }
@@ -228,9 +228,9 @@ impl State {
     }
 
     /// Reports what was received. It blocks while the receiver is busy.
-    pub(super) async fn tell(&self, heard: Heard) {
+    pub(super) async fn send(&self, received: Inbound) {
         // The receiver may have ended.
-        let _ = self.heard.send(heard).await;
+        let _ = self.received.send(received).await;
     }
 
     /// Whether the answer to this request is outstanding.

@@ -6,7 +6,7 @@ mod self_contained;
 mod session;
 pub(in crate::shell::http) mod states;
 
-use super::{Client, Protocol};
+use super::{ClientRules, Protocol};
 use crate::bus::eras::protocol::{INVALID_REQUEST, MODERN, REVISIONS, revision};
 use crate::bus::port::{ClientKey, Input, Moment, Origin, PoolId};
 use crate::http1::{Request, Status};
@@ -79,7 +79,7 @@ impl Protocol for Mcp {
 
     fn work<I: Io>(shell: &mut Shell<I>, now: Moment) {
         shell.look_up_states();
-        shell.go_on_parked(now);
+        shell.resume_parked(now);
     }
 }
 
@@ -109,7 +109,7 @@ impl<I: Io> Shell<I> {
             };
             let has_groups =
                 self.reactor.listeners.policy(listener).is_some_and(|policy| policy.terms.access.groups.is_some());
-            // No scope that a client could ask for would help, and it is to hear what does.
+            // No scope that a client could ask for would help, and the answer says what does.
             if let Some(name) = named.filter(|name| has_groups && is_for_others(name)) {
                 let why =
                     format!("the pool {name:?} is for other groups than yours; for you there is {path}/{offered}");
@@ -131,9 +131,9 @@ impl<I: Io> Reactor<I> {
     fn end_delivery(&mut self, now: Moment, client: ClientKey, lost: usize, owed: usize, has_left: bool) {
         self.count_lost_events(client, lost);
         // First, or the core would wait for it to be sent.
-        self.tell_sent(now, client, owed);
+        self.report_sent(now, client, owed);
         if has_left {
-            self.tell(now, Input::ClientLeft(client));
+            self.dispatch(now, Input::ClientLeft(client));
         }
     }
 }

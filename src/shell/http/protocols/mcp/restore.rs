@@ -1,4 +1,4 @@
-//! Sessions of an earlier daemon (`src/shell/lasting.rs`). The first request that names one, from its owner, begins it
+//! Sessions of an earlier daemon (`src/shell/persistence.rs`). The first request that names one, from its owner, begins it
 //! anew: a worker is sent its `initialize`, and when it has answered that, the notification that followed. What its client
 //! sends meanwhile waits behind. A client of a shared worker the core introduces to the next one in the same way
 //! (`eras/opening.rs`), but of a session that a dead process had it knows nothing.
@@ -13,9 +13,9 @@ use crate::mcp::{Fault, Kind, Message, Session};
 use crate::random;
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
-use crate::shell::http::deliver::Said;
-use crate::shell::http::members::{Brought, Member, Restoring, Waiting};
-use crate::shell::lasting::Lasting;
+use crate::shell::http::deliver::OutgoingLine;
+use crate::shell::http::members::{Brought, Member, QueuedMessage, Restoring};
+use crate::shell::persistence::Persistence;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 use crate::state;
@@ -29,7 +29,7 @@ pub(super) fn is_initialized(message: &Message) -> bool {
 }
 
 /// Of an error that is the daemon's own, whether a worker has got the request; none if a worker has answered.
-fn delivered(said: &Said<'_>) -> Option<bool> {
+fn delivered(said: &OutgoingLine<'_>) -> Option<bool> {
     let text = said.whole();
     let data = member(member(&text, b"error")?, b"data")?;
     let value = member(data, b"delivered").filter(|_| member(data, b"reason").is_some())?;
@@ -37,9 +37,9 @@ fn delivered(said: &Said<'_>) -> Option<bool> {
 }
 
 /// A session that a request names, and that is kept.
-struct Kept {
+struct RestoredSession {
     id: Box<str>,
-    session: Arc<state::Session>,
+    session: Arc<state::StoredSession>,
     pool: PoolId,
     /// It waits for its client since an earlier daemon.
     waits: bool,
@@ -47,7 +47,7 @@ struct Kept {
 
 impl<I: Io> Shell<I> {
     /// The session that a request names, if it is kept, is the sender's, and has no client here.
-    fn kept_asked(&self, slot: usize) -> Option<Kept> {
+    fn kept_asked(&self, slot: usize) -> Option<RestoredSession> {
         let Reactor { connections, http, lasting, workers, clock, .. } = &self.reactor;
         let connection = &connections[AsHttp(slot)];
         let (asked, origin) = (connection.incoming.asked.as_ref()?, &connection.incoming.sender.origin);
@@ -60,16 +60,16 @@ impl<I: Io> Shell<I> {
         let pool = workers.pools.iter().position(|pool| pool.core.id == session.pool && pool.restores);
         let pool = pool.map(PoolId::at).filter(|pool| is_meant && may_use(pool))?;
         let listener = self.reloads.running.listeners.get(connection.listener.index())?;
-        let is_its = Lasting::is_of(session, &origin.names, listener);
-        is_its.then(|| Kept { id: id.into(), session: Arc::clone(session), pool, waits })
+        let is_its = Persistence::is_of(session, &origin.names, listener);
+        is_its.then(|| RestoredSession { id: id.into(), session: Arc::clone(session), pool, waits })
     }
 
     /// Begins the session that a request names anew, if an earlier daemon has begun it.
     ///
     /// # Errors
-    /// There is no room for it now, or the daemon shuts down: it goes on at the next one.
+    /// There is no room for it now, or the daemon shuts down: it continues at the next one.
     pub(super) fn restore_asked(&mut self, slot: usize) -> Result<(), Fault> {
-        let Some(Kept { id, session: kept, pool, waits }) = self.kept_asked(slot) else { return Ok(()) };
+        let Some(RestoredSession { id, session: kept, pool, waits }) = self.kept_asked(slot) else { return Ok(()) };
         if self.bus.view().refuses_requests() {
             return Err(Fault::shutting_down());
         }
@@ -89,7 +89,7 @@ impl<I: Io> Shell<I> {
         session.replayed = Some(replayed);
         self.reactor.end_own_client(slot);
         let client = self.add_session(now, slot, pool, session)?;
-        self.reactor.lasting.goes_on(&id);
+        self.reactor.lasting.resumed(&id);
         if let Some(member) = self.reactor.http.members.get_mut(client) {
             member.restoring = Restoring::Queued;
         }
@@ -98,7 +98,7 @@ impl<I: Io> Shell<I> {
             reason = "session_restored",
             client = number,
             pool = kept.pool,
-            "a session of an earlier daemon goes on: a worker is sent its initialize again"
+            "a session of an earlier daemon continues: a worker is sent its initialize again"
         );
         self.reactor.http.queue_message(client, initialize, Brought::default(), None);
         self.present_queued(now, client);
@@ -120,13 +120,13 @@ impl<I: Io> Reactor<I> {
         let record = member.record.take().filter(|_| !is_error);
         let version = member.session().and_then(|session| session.version);
         if let (Some(record), Some(version)) = (record, version) {
-            self.lasting.keep(state::Session { version: version.date.to_owned(), ..*record });
+            self.lasting.keep(state::StoredSession { version: version.date.to_owned(), ..*record });
         }
     }
 
-    /// The `initialize` of a restored session is answered: what waits behind it goes on, or the session ends. One that no
-    /// worker has answered waits for its client again.
-    pub(super) fn restored(&mut self, now: Moment, client: ClientKey, said: &Said<'_>) {
+    /// The `initialize` of a restored session is answered: what waits behind it is passed on, or the session ends. One
+    /// that no worker has answered waits for its client again.
+    pub(super) fn restored(&mut self, now: Moment, client: ClientKey, said: &OutgoingLine<'_>) {
         let text = said.whole();
         let version = member(&text, b"result").and_then(|result| string_in(result, b"protocolVersion"));
         let Some(member) = self.http.members.get_mut(client) else { return };
@@ -140,7 +140,7 @@ impl<I: Io> Reactor<I> {
                 // No worker has failed at it.
                 member.restoring = Restoring::Queued;
             }
-            return self.tell(now, Input::ClientLeft(client));
+            return self.dispatch(now, Input::ClientLeft(client));
         }
         if said.is_error || !is_same {
             tracing::warn!(
@@ -150,14 +150,20 @@ impl<I: Io> Reactor<I> {
                  chosen another version; its client has to begin anew"
             );
             self.lasting.forget(&id, true);
-            return self.tell(now, Input::ClientLeft(client));
+            return self.dispatch(now, Input::ClientLeft(client));
         }
         member.restoring = Restoring::No;
         if !member.inbox.iter().any(|waiting| is_initialized(&waiting.message)) {
             let text = self.lasting.initialized_of(&id).unwrap_or(INITIALIZED);
             if let Some(message) = Message::of_line(text.as_bytes(), &mut self.http.lines) {
                 self.http.memory.held += message.weight();
-                member.goes_first(Waiting { message, tells: None, brought: Brought::default(), offered: 0, taken: 0 });
+                member.push_front(QueuedMessage {
+                    message,
+                    waiter: None,
+                    brought: Brought::default(),
+                    offered: 0,
+                    taken: 0,
+                });
             }
         }
         self.http.members.resume(client);

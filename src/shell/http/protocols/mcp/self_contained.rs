@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Client, needs_events};
+use super::{ClientRules, needs_events};
 use crate::bus::Known;
 use crate::bus::eras::protocol::{LEGACY, MODERN};
 use crate::bus::id::Id;
@@ -15,7 +15,7 @@ use crate::mcp::asked::Takes;
 use crate::mcp::{Fault, Kind, Message, modern};
 use crate::scan::{member, string_in};
 use crate::shell::connections::AsHttp;
-use crate::shell::http::deliver::{Beginning, Said, Text};
+use crate::shell::http::deliver::{Beginning, EventText, OutgoingLine};
 use crate::shell::http::exchange::{Exchange, State, Unsent};
 use crate::shell::http::members::{Keeps, Member, Modern, Role};
 use crate::shell::reactor::Reactor;
@@ -50,7 +50,7 @@ impl<I: Io> Shell<I> {
             http.memory.held += message.weight();
             connection.incoming.parked = Some(message);
             self.reactor.set_deadline(slot, now.after(PARKED));
-            self.reactor.tell(now, Input::WakePool(pool));
+            self.reactor.dispatch(now, Input::WakePool(pool));
             return Ok(());
         }
         self.give_modern(now, slot, pool, message)
@@ -96,7 +96,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// The era of a pool's workers has become known: requests that were parked for it continue.
-    pub(super) fn go_on_parked(&mut self, now: Moment) {
+    pub(super) fn resume_parked(&mut self, now: Moment) {
         if !std::mem::take(&mut self.reactor.http.mcp.has_discovered) {
             return;
         }
@@ -162,7 +162,7 @@ impl<I: Io> Shell<I> {
 
 impl<I: Io> Reactor<I> {
     /// Delivers a line for a self-contained request. False if no connection waits for it.
-    fn deliver_modern(&mut self, now: Moment, connection: usize, client: ClientKey, said: &Said<'_>) -> bool {
+    fn deliver_modern(&mut self, now: Moment, connection: usize, client: ClientKey, said: &OutgoingLine<'_>) -> bool {
         let its = self.connections.http(connection).filter(|it| it.member == Some(client));
         let state = its.map(|it| it.state);
         let is_answer = said.answers && said.id.is_some();
@@ -184,8 +184,8 @@ impl<I: Io> Reactor<I> {
                     self.begin_http_events(now, connection, &Beginning::default());
                 }
                 let text = match said.place {
-                    Some(_) => Text::Shared(said.data(&self.http.memory.in_place)),
-                    None => Text::Own(said.text),
+                    Some(_) => EventText::Shared(said.data(&self.http.memory.in_place)),
+                    None => EventText::Own(said.text),
                 };
                 self.queue_event(now, connection, None, text, is_answer);
             }
@@ -233,12 +233,12 @@ impl Keeps for Modern {
     }
 }
 
-impl Client for Modern {
+impl ClientRules for Modern {
     fn deliver<I: Io>(
         reactor: &mut Reactor<I>,
         now: Moment,
         client: ClientKey,
-        said: &Said<'_>,
+        said: &OutgoingLine<'_>,
         _bytes: usize,
     ) -> bool {
         let Some(member) = reactor.http.members.get(client) else { return false };
@@ -248,7 +248,7 @@ impl Client for Modern {
 
     /// This cancels its request (MCP 2026-07-28, "Cancellation").
     fn half_closed<I: Io>(reactor: &mut Reactor<I>, now: Moment, slot: usize) {
-        reactor.leave_http(now, slot);
+        reactor.close_http(now, slot);
     }
 
     fn left<I: Io>(reactor: &mut Reactor<I>, now: Moment, _slot: usize, client: ClientKey, unsent: Unsent) {

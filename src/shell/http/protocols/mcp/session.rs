@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::restore::is_initialized;
-use super::{Client, needs_events, no_batches, says_batches, too_long};
+use super::{ClientRules, needs_events, no_batches, says_batches, too_long};
 use crate::bus::eras::protocol::INVALID_REQUEST;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, PoolId, Reason};
@@ -20,7 +20,7 @@ use crate::mcp::{Body, Fault, Kind, Message, Session};
 use crate::scan::{decoded, member, string_in};
 use crate::shell::connections::{AsHttp, Connections};
 use crate::shell::http::Http;
-use crate::shell::http::deliver::{Beginning, Said, Text};
+use crate::shell::http::deliver::{Beginning, EventText, OutgoingLine};
 use crate::shell::http::exchange::{Exchange, Replay, State, Unsent};
 use crate::shell::http::members::{Keeps, Member, Restoring, Role};
 use crate::shell::reactor::Reactor;
@@ -62,7 +62,7 @@ impl Http {
 }
 
 /// The kind of a line for a session.
-fn kind_of<'a>(said: &'a Said<'_>) -> session::LineKind<'a> {
+fn kind_of<'a>(said: &'a OutgoingLine<'_>) -> session::LineKind<'a> {
     match (said.answers, said.id) {
         (true, Some(id)) => return session::LineKind::Answer(id),
         (true, None) => return session::LineKind::Other,
@@ -220,7 +220,7 @@ impl<I: Io> Shell<I> {
             let Reactor { http, lasting, .. } = &mut self.reactor;
             let id = http.members.get(client).and_then(|member| member.role.kept().id());
             id.into_iter().for_each(|id| lasting.forget(id, true));
-            self.reactor.tell(now, Input::ClientLeft(client));
+            self.reactor.dispatch(now, Input::ClientLeft(client));
         }
         self.reactor.answer_empty(now, slot, Status::NoContent);
         Ok(())
@@ -229,7 +229,7 @@ impl<I: Io> Shell<I> {
 
 impl<I: Io> Reactor<I> {
     /// Delivers a line for a session. None if nothing of it is in flight.
-    fn deliver_to_session(&mut self, now: Moment, client: ClientKey, said: &Said<'_>) -> Option<bool> {
+    fn deliver_to_session(&mut self, now: Moment, client: ClientKey, said: &OutgoingLine<'_>) -> Option<bool> {
         if said.answers && said.id.is_none() {
             // The core says why it closes the session. No stream may carry a response but those of its request, and
             // each pending request gets an error of its own.
@@ -269,7 +269,7 @@ impl<I: Io> Reactor<I> {
         {
             self.refuse_too_late(now, at, &fault, said.id);
             if is_first {
-                self.tell(now, Input::ClientLeft(client));
+                self.dispatch(now, Input::ClientLeft(client));
             }
             return None;
         }
@@ -293,18 +293,18 @@ impl<I: Io> Reactor<I> {
             if self.connections[AsHttp(connection)].state == State::Waiting {
                 self.begin_session_events(now, connection, header.as_deref(), id.place - 1);
             }
-            self.queue_event(now, connection, Some(id), Text::Shared(event), is_last);
+            self.queue_event(now, connection, Some(id), EventText::Shared(event), is_last);
         }
         if is_first && said.is_error {
             // No client knows its id.
-            self.tell(now, Input::ClientLeft(client));
+            self.dispatch(now, Input::ClientLeft(client));
         }
         Some(true)
     }
 
     /// How a request of a session is refused that comes too late for the daemon, or waited for it until then: as one that
     /// is posted then (`is_taken`). None if the session waits for other answers, or nothing is refused.
-    fn refusal_of(&self, slot: usize, client: ClientKey, said: &Said<'_>, begins: bool) -> Option<Fault> {
+    fn refusal_of(&self, slot: usize, client: ClientKey, said: &OutgoingLine<'_>, begins: bool) -> Option<Fault> {
         if !self.comes_too_late(slot, said) {
             return None;
         }
@@ -405,7 +405,7 @@ impl<I: Io> Reactor<I> {
         Ok(())
     }
 
-    /// Other connections that are sent kept events of this stream end: the stream goes on at a new one. One in the middle
+    /// Other connections that are sent kept events of this stream end: the stream continues on a new one. One in the middle
     /// of an event, whose length it has said, cannot end properly; to let it finish the event would keep that for a
     /// reader that has probably gone.
     fn cut_replays(&mut self, now: Moment, but: usize, client: ClientKey, stream: u32) {
@@ -417,14 +417,14 @@ impl<I: Io> Reactor<I> {
         for slot in cut {
             let replay = &mut self.connections[AsHttp(slot)].outgoing.replay;
             let Some(replay) = replay.take_if(|replay| !replay.is_amid_event()) else {
-                self.leave_http(now, slot);
+                self.close_http(now, slot);
                 continue;
             };
             let (came, owed) = replay.give_up();
             let lost = self.http.session_of(&self.connections, slot).map_or(0, |session| session.detach(slot, &came));
             self.count_lost_events(client, lost);
             self.end_http_events(now, slot);
-            self.tell_sent(now, client, owed);
+            self.report_sent(now, client, owed);
         }
     }
 
@@ -496,12 +496,12 @@ impl Keeps for Session {
     }
 }
 
-impl Client for Session {
+impl ClientRules for Session {
     fn deliver<I: Io>(
         reactor: &mut Reactor<I>,
         now: Moment,
         client: ClientKey,
-        said: &Said<'_>,
+        said: &OutgoingLine<'_>,
         _bytes: usize,
     ) -> bool {
         reactor.deliver_to_session(now, client, said) == Some(true)
@@ -522,7 +522,7 @@ impl Client for Session {
         if state == State::Events && is_get {
             return reactor.leave_stream(now, slot);
         }
-        reactor.doubt_http(now, slot);
+        reactor.watch_half_closed(now, slot);
         if reactor.http.session_of(&reactor.connections, slot).is_some_and(|session| session.begins_on(stream)) {
             reactor.set_deadline(slot, now);
         }
@@ -567,7 +567,7 @@ impl Client for Session {
         if at > now {
             return shell.reactor.timers.set(Timer::Session(client), Some(at));
         }
-        shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionIdle });
+        shell.reactor.dispatch(now, Input::EndClient { client, why: Reason::SessionIdle });
     }
 
     fn removed<I: Io>(reactor: &mut Reactor<I>, _now: Moment, member: &Member) {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{COMMAND_LINE, Config, ConfigError, OnePool, Problem, doubt};
+use super::{COMMAND_LINE, CommandLinePool, Config, ConfigError, Problem, warnings};
 use crate::bus::settings::Assignment;
 
 /// The id of its pool.
@@ -16,7 +16,7 @@ impl Config {
     ///
     /// # Errors
     /// The command cannot be run, or its script does not exist.
-    pub fn of_command(said: &OnePool) -> Result<Self, ConfigError> {
+    pub fn of_command(said: &CommandLinePool) -> Result<Self, ConfigError> {
         let (command, args) = said.command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut pool = json!({ "id": ID, "command": command, "args": args, "instances": said.instances.unwrap_or(1) });
         if let Some(assignment) = said.assignment {
@@ -35,7 +35,7 @@ impl Config {
             }
             other => other,
         })?;
-        match doubt::missing_script(&config.pools[0]) {
+        match warnings::missing_script(&config.pools[0]) {
             Some((script, directory)) => Err(unfit(format!(
                 "{script} does not exist in {}, and {command} could not run it; correct the path, or go to its directory \
                  first (cd)",
@@ -70,7 +70,7 @@ mod tests {
 
     fn of(words: &[&str], instances: Option<u32>, assignment: Option<Assignment>) -> Result<Config, String> {
         let command = words.iter().map(|word| (*word).to_owned()).collect();
-        Config::of_command(&OnePool { command, instances, assignment }).map_err(|error| error.to_string())
+        Config::of_command(&CommandLinePool { command, instances, assignment }).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_command_that_cannot_be_run_is_reported_in_terms_of_the_command_line() {
-        for (words, instances, told) in [
+        for (words, instances, begins) in [
             (&["no-such-program"][..], None, "command line: the command \"no-such-program\" is not in PATH"),
             (&["/no/such/program"], None, "command line: the command \"/no/such/program\" does not exist"),
             (&["/dev/null"], None, "command line: the command \"/dev/null\" is not a file"),
@@ -96,7 +96,7 @@ mod tests {
             (&["sh", "no/such/worker.sh"], None, "command line: no/such/worker.sh does not exist in /"),
         ] {
             let why = of(words, instances, None).expect_err("it cannot be run");
-            assert!(why.starts_with(told) && !why.contains("pools[0]"), "{words:?}: {why}");
+            assert!(why.starts_with(begins) && !why.contains("pools[0]"), "{words:?}: {why}");
         }
     }
 
@@ -113,9 +113,12 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_may_be_written_later_is_doubted_alone() {
+    fn an_argument_that_may_be_written_later_is_warned_of_alone() {
         let config = of(&["cat", "later.json"], None, None).expect("it can be run");
-        let doubts = config.doubtful_pools();
-        assert!(matches!(&doubts[..], [doubt] if doubt.starts_with("later.json does not exist in /")), "{doubts:?}");
+        let warnings = config.pool_warnings();
+        assert!(
+            matches!(&warnings[..], [warning] if warning.starts_with("later.json does not exist in /")),
+            "{warnings:?}"
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::kinds::without_scheme;
 
-pub(super) struct Place {
+pub(super) struct ListenerNames {
     /// The address in the configuration or on the command line.
     pub asked: String,
     /// The addresses of its sockets.
@@ -11,7 +11,7 @@ pub(super) struct Place {
     pub path: Option<String>,
 }
 
-impl Place {
+impl ListenerNames {
     /// Its name where there can be only one: its first address.
     pub(super) fn label(&self) -> &str {
         self.bound.first().unwrap_or(&self.asked)
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_listener_is_found_by_any_spelling_of_its_address() {
-        let place = |asked: &str, bound: &str, path: Option<&str>| Place {
+        let place = |asked: &str, bound: &str, path: Option<&str>| ListenerNames {
             asked: asked.to_owned(),
             bound: vec![bound.to_owned()],
             path: path.map(str::to_owned),

@@ -25,14 +25,14 @@ impl Kept {
 }
 
 /// The variables of one client's worker.
-pub(crate) struct Own {
+pub(crate) struct ClientEnv {
     /// Those of headers.
     values: Variables,
     /// The file of its name: the folder, the subfolder and the name.
     file: Option<(PathBuf, &'static str, String)>,
 }
 
-impl Own {
+impl ClientEnv {
     /// Those of a client.
     ///
     /// # Errors
@@ -105,7 +105,8 @@ mod tests {
     fn who_began_before_a_reload_asked_for_it_is_not_blamed_for_what_is_missing() {
         let headers = EnvFrom { headers: vec![("X-Key".into(), "KEY".into())], files: None };
         let files = EnvFrom { files: Some("/x".into()), headers: Vec::new() };
-        let why = |from: &EnvFrom, client: Option<&Kept>| Own::of(from, client).map(drop).expect_err("it is missing");
+        let why =
+            |from: &EnvFrom, client: Option<&Kept>| ClientEnv::of(from, client).map(drop).expect_err("it is missing");
         let looked_for = kept("X-Other: a", &["X-Key"]);
         assert!(why(&headers, Some(&looked_for)).contains("this has no X-Key"));
         assert!(why(&headers, Some(&kept("X-Key: undefined", &["X-Key"]))).contains("this has no X-Key"));
@@ -116,6 +117,6 @@ mod tests {
         for client in [Some(&older), None] {
             assert!(why(&files, client).contains("nobody has said who you are, or not when this began"));
         }
-        assert!(Own::of(&headers, Some(&kept("x-key: a", &["X-Key"]))).is_ok());
+        assert!(ClientEnv::of(&headers, Some(&kept("x-key: a", &["X-Key"]))).is_ok());
     }
 }

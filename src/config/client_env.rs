@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::document::{Node, Object, Reader};
 use super::listeners::header_fault;
 use super::values::checked;
-use super::{Listener, Pool};
+use super::{Listener, PoolConfig};
 use crate::bus::settings::{Assignment, Start};
 use crate::env_file;
 
@@ -90,7 +90,7 @@ fn is_claim(header: &str) -> bool {
 
 /// Headers that say who a client is, and are variables of workers of a listener where any client may write them: the place of
 /// the listener, what is wrong, and what to do about it.
-pub(super) fn unproven(listeners: &[Listener], pools: &[Pool]) -> Vec<(usize, String, String)> {
+pub(super) fn unproven(listeners: &[Listener], pools: &[PoolConfig]) -> Vec<(usize, String, String)> {
     let names = |listener: &Listener, header: &str| {
         let identity = listener.web.as_ref().and_then(|web| web.access.identity.as_ref());
         let mut fields = identity.into_iter().flat_map(|own| own.groups_header.iter().chain([&own.header]));

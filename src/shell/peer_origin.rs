@@ -53,8 +53,8 @@ mod tests {
         let address = client.local_addr().expect("it is connected");
         set_socket_linger(&client, Some(Duration::ZERO)).expect("it is reset when it is closed");
         drop(client);
-        let (accepted, told) = io.accept_now(listener.as_fd()).expect("it has connected");
-        assert_eq!(of(&accepted, told, false), Place::Address(address));
+        let (accepted, address_of_peer) = io.accept_now(listener.as_fd()).expect("it has connected");
+        assert_eq!(of(&accepted, address_of_peer, false), Place::Address(address));
         assert_eq!(of(&accepted, None, false), Place::Inherited, "the origin is unknown");
     }
 

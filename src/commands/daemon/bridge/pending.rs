@@ -7,8 +7,8 @@ use memchr::memmem;
 use serde_json::Value;
 
 use super::cancelled::Cancelled;
-use super::follow::{Follower, Kind, Line};
-use super::terms::MOST_TRIES;
+use super::follow::{FollowedKind, FollowedLine, Follower};
+use super::limits::MOST_TRIES;
 use crate::bus::id::Id;
 use crate::bus::is_initialized;
 use crate::bus::reply::session_cancel;
@@ -35,7 +35,7 @@ pub(super) struct Waiting {
     requests: Follower,
     /// The line that is being sent.
     draft: Draft,
-    opening: Opening,
+    opening: SessionOpening,
     answers: Follower,
     open: Open,
     /// The beginning of the daemon's incomplete line, while it may be its last word.
@@ -98,27 +98,27 @@ impl Draft {
 
 /// The messages that the editor began its connection with.
 #[derive(Clone, Default)]
-pub(super) struct Opening {
+pub(super) struct SessionOpening {
     /// `initialize` and its id.
     pub initialize: Option<(Id, Vec<u8>)>,
     /// `notifications/initialized` of MCP, or `initialized` of LSP.
     pub initialized: Option<Vec<u8>>,
 }
 
-impl Opening {
+impl SessionOpening {
     /// Whether this would cancel the `initialize`, which MCP does not do.
     fn outlasts(&self, cancelled: &Cancelled) -> bool {
         matches!((&self.initialize, cancelled), (Some((id, _)), Cancelled::Unanswered(other)) if id == other)
     }
 
     /// Takes note of a line that is being sent.
-    fn note(&mut self, line: &Line<'_>, bytes: &[u8]) {
+    fn note(&mut self, line: &FollowedLine<'_>, bytes: &[u8]) {
         if bytes.len() > LONGEST_OPENING || memmem::find(bytes, b"initialize").is_none() {
             return;
         }
         let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return };
         match (value["method"].as_str(), &line.message) {
-            (Some("initialize"), Some((Kind::Request, id, _))) => {
+            (Some("initialize"), Some((FollowedKind::Request, id, _))) => {
                 self.initialize = Some((id.clone(), bytes.to_vec()));
                 self.initialized = None;
             }
@@ -152,7 +152,7 @@ pub(super) enum Undelivered {
 /// The table of pending requests.
 #[derive(Default)]
 struct Open {
-    requests: HashMap<Key, Request>,
+    requests: HashMap<IdToken, PendingRequest>,
     /// Number of pending requests, including repeated ids.
     count: usize,
     next: u64,
@@ -164,7 +164,7 @@ struct Open {
     /// The editor has received an error without an id.
     has_null_id_error: bool,
     /// The last requests that were given up in MCP, newest first.
-    given_up: VecDeque<Key>,
+    given_up: VecDeque<IdToken>,
 }
 
 /// The longest line sent.
@@ -195,9 +195,9 @@ pub(super) enum Asker {
 }
 
 /// An id token in canonical form.
-type Key = Box<[u8]>;
+type IdToken = Box<[u8]>;
 
-struct Request {
+struct PendingRequest {
     /// Its sequence number.
     order: u64,
     /// The id verbatim.
@@ -245,7 +245,7 @@ impl Waiting {
 
     /// Removes a request that the daemon has refused, if it can be sent again and the editor still wants it.
     pub(super) fn take_refused(&mut self, id: &Id) -> Option<Again> {
-        let may_go = |request: &&mut Request| request.tries < MOST_TRIES && request.cancelled.is_none();
+        let may_go = |request: &&mut PendingRequest| request.tries < MOST_TRIES && request.cancelled.is_none();
         let request = self.open.requests.get_mut(&key(id)).filter(may_go)?;
         let (order, line, tries) = (request.order, request.line.take()?, request.tries);
         self.open.kept -= line.len();
@@ -269,7 +269,7 @@ impl Waiting {
 
     /// Takes the pending requests that no worker got: those that were sent `after` this one, or all.
     pub(super) fn take_undelivered(&mut self, after: Option<u64>) -> Vec<Undelivered> {
-        let is_later = |request: &Request| after.is_none_or(|order| request.order > order);
+        let is_later = |request: &PendingRequest| after.is_none_or(|order| request.order > order);
         let mut taken: Vec<_> = self.open.requests.extract_if(|_, request| is_later(request)).collect();
         taken.sort_by_key(|(_, request)| request.order);
         let mut undelivered = Vec::new();
@@ -293,12 +293,12 @@ impl Waiting {
     }
 
     /// Whether a line was sent in part.
-    pub(super) fn is_amid(&self) -> bool {
+    pub(super) fn is_mid_line(&self) -> bool {
         !self.draft.bytes.is_empty() || self.draft.is_too_long
     }
 
     /// What the editor began its connection with.
-    pub(super) fn opening(&self) -> Opening {
+    pub(super) fn opening(&self) -> SessionOpening {
         self.opening.clone()
     }
 
@@ -343,7 +343,7 @@ impl Waiting {
         answers.read(bytes, |line| {
             let next = bytes.len() - line.rest;
             // Errors for requests in flight may follow it.
-            if !matches!(line.message, Some((Kind::Response, ..))) {
+            if !matches!(line.message, Some((FollowedKind::Response, ..))) {
                 last_word.clear();
             }
             if line.has_null_id {
@@ -353,7 +353,7 @@ impl Waiting {
                     last_word.extend_from_slice(&bytes[start..next]);
                 }
             }
-            if let Some((Kind::Response, id, _)) = line.message {
+            if let Some((FollowedKind::Response, id, _)) = line.message {
                 *has_answered |= open.answered(&id);
             }
             begun.clear();
@@ -414,13 +414,13 @@ impl Waiting {
     /// Takes the raw ids of all pending requests, in the order in which they were sent.
     pub(super) fn take(&mut self) -> Vec<Box<[u8]>> {
         (self.open.count, self.open.kept) = (0, 0);
-        let mut requests: Vec<Request> = self.open.requests.drain().map(|(_, request)| request).collect();
+        let mut requests: Vec<PendingRequest> = self.open.requests.drain().map(|(_, request)| request).collect();
         requests.sort_by_key(|request| request.order);
         requests.into_iter().flat_map(|request| vec![request.token; request.times]).collect()
     }
 }
 
-impl Request {
+impl PendingRequest {
     /// What has become of it, and of others with its id.
     fn undelivered(self) -> Vec<Undelivered> {
         let Self { order, token, line, tries, times, .. } = self;
@@ -436,9 +436,9 @@ impl Request {
 
 impl Open {
     /// A line is sent; `bytes` is a copy of it, or empty.
-    fn sent(&mut self, line: &Line<'_>, bytes: &[u8]) {
+    fn sent(&mut self, line: &FollowedLine<'_>, bytes: &[u8]) {
         let request = match &line.message {
-            Some((Kind::Request, id, token)) => Some((id, *token)),
+            Some((FollowedKind::Request, id, token)) => Some((id, *token)),
             _ => None,
         };
         if line.length > self.longest.length {
@@ -453,8 +453,15 @@ impl Open {
         self.next += 1;
         // Its id begins anew.
         self.given_up.retain(|other| *other != key(id));
-        let new =
-            || Request { order, token: token.into(), prompts: None, times: 0, line: None, tries: 0, cancelled: None };
+        let new = || PendingRequest {
+            order,
+            token: token.into(),
+            prompts: None,
+            times: 0,
+            line: None,
+            tries: 0,
+            cancelled: None,
+        };
         let request = self.requests.entry(key(id)).or_insert_with(new);
         request.times += 1;
         request.prompts = line.prompts.map(Box::from);
@@ -480,7 +487,7 @@ impl Open {
             }
             Cancelled::Turn(session) => {
                 let names = |raw: &[u8]| serde_json::from_slice::<String>(raw).is_ok_and(|name| name == *session);
-                let prompts = |request: &&mut Request| request.prompts.as_deref().is_some_and(names);
+                let prompts = |request: &&mut PendingRequest| request.prompts.as_deref().is_some_and(names);
                 let all = self.requests.values_mut().filter(prompts);
                 all.for_each(|request| request.cancelled = Some(cancelled.clone()));
             }
@@ -501,7 +508,7 @@ impl Open {
     }
 }
 
-fn key(id: &Id) -> Key {
+fn key(id: &Id) -> IdToken {
     id.token().into()
 }
 
@@ -577,7 +584,7 @@ mod tests {
         assert_eq!(send(requests, "{\"id\":22,\"error\":{}}\n"), (22, Asker::Knows, 2));
         assert_eq!(send("{\"id\":4,\"method\":\"m\"}\n{\"method\":\"a longer one\"}\n", ""), (25, Asker::Unknown, 1));
         assert_eq!(send("{\"id\":5,\"method\":\"m\"}\n{\"id\":6,\"method\":\"m\",\"p\":[", ""), (26, waits("6"), 1));
-        assert_eq!(send("0", ""), (27, waits("6"), 0), "it goes on");
+        assert_eq!(send("0", ""), (27, waits("6"), 0), "it continues");
         let said = "{\"id\":null,\"error\":{}}\n";
         assert_eq!(send("]}\n{\"method\":\"a notification of its own\"}\n", said).1, Asker::Knows);
     }

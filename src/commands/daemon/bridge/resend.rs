@@ -1,12 +1,13 @@
 //! What a daemon that shuts down has refused is sent again on a new connection, so that its editor notices nothing: a
-//! request whose error says `shutting_down` and that no worker got it (`"delivered": false`). The error is held back, and
-//! with it what stdin brings from then on, in order, until the connection has ended. So is what crossed that: a request that
-//! was sent after a refused one and has no answer at the end, or over a WebSocket any, if the daemon closes it since it shuts
-//! down. What may have been delivered is never repeated: it gets an error, as without this.
+//! request whose error says `shutting_down` and that no worker got it (`"delivered": false`). The error is held back,
+//! and with it what stdin brings from then on, in order, until the connection has ended. So is what crossed that: a
+//! request that was sent after a refused one and has no answer at the end, or over a WebSocket any, if the daemon
+//! closes it since it shuts down. What may have been delivered is never repeated: it gets an error, as without this.
 //!
-//! Number, bytes and time are bounded: [`MOST_TRIES`](super::terms::MOST_TRIES), [`MOST_HELD`], [`HOLD_LIMIT`]. What exceeds them gets the daemon's
-//! own error. What the editor cancels meanwhile is not sent again, and gets the answer that its protocol has for that
-//! ([`Cancelled`]). On the new connection the editor's `initialize` is repeated first, and its answer is not passed on.
+//! Number, bytes and time are bounded: [`MOST_TRIES`](super::limits::MOST_TRIES), [`MOST_HELD`], [`HOLD_LIMIT`]. What
+//! exceeds them gets the daemon's own error. What the editor cancels meanwhile is not sent again, and gets the answer
+//! that its protocol has for that ([`Cancelled`]). On the new connection the editor's `initialize` is repeated first,
+//! and its answer is not passed on.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -17,8 +18,8 @@ use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::cancelled::Cancelled;
-use super::rounds::{Round, Rounds};
-use super::waiting::{Again, LastWord, Undelivered, Waiting};
+use super::pending::{Again, LastWord, Undelivered, Waiting};
+use super::reconnect::{Round, Rounds};
 use crate::bus::id::Id;
 use crate::bus::report::Reason;
 
@@ -28,8 +29,8 @@ const MOST_HELD: usize = 4 << 20;
 /// How long anything is held. A daemon gives pending requests `quiesce_sec`, and a restart takes a few seconds.
 const HOLD_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long after the daemon owes nothing any more: it closes such a connection within a second. One that does not has passed
-/// on the refusal of another daemon behind it.
+/// How long after the daemon owes nothing any more: it closes such a connection within a second. One that does not has
+/// passed on the refusal of another daemon behind it.
 const IDLE_HOLD_LIMIT: Duration = Duration::from_secs(10);
 
 /// Maximum length of the daemon's error: it repeats an id and a session name.
@@ -168,26 +169,26 @@ impl Repeat {
     }
 
     /// Whether a line is held in part.
-    pub(super) fn is_amid_held_line(&self) -> bool {
+    pub(super) fn is_mid_held_line(&self) -> bool {
         self.held.last().is_some_and(|byte| *byte != b'\n')
     }
 
     /// Takes out of the next bytes of the daemon what the editor is not to see. All before them was passed on.
     pub(super) fn sift(&mut self, bytes: &mut Vec<u8>, waiting: &mut Waiting) {
-        let mut is_amid = !waiting.at_line_start();
-        if self.tail.is_empty() && !self.may_matter(bytes, is_amid) {
+        let mut is_mid_line = !waiting.at_line_start();
+        if self.tail.is_empty() && !self.may_matter(bytes, is_mid_line) {
             return;
         }
         let all =
             if self.tail.is_empty() { bytes.clone() } else { [std::mem::take(&mut self.tail), bytes.clone()].concat() };
         bytes.clear();
         for line in all.split_inclusive(|byte| *byte == b'\n') {
-            let (begins, is_whole) = (!is_amid, line.ends_with(b"\n"));
+            let (begins, is_whole) = (!is_mid_line, line.ends_with(b"\n"));
             if begins && !is_whole && self.may_be_held(line) {
                 self.tail = line.to_vec();
                 return;
             }
-            is_amid = !is_whole;
+            is_mid_line = !is_whole;
             let instead = if begins && is_whole { self.takes(line, waiting) } else { None };
             bytes.extend_from_slice(instead.as_deref().unwrap_or(line));
         }
@@ -200,13 +201,13 @@ impl Repeat {
         if matches!(self.initialize, Initialize::Awaited(_)) { Vec::new() } else { tail }
     }
 
-    /// Whether there may be an error to hold back in these bytes, or the beginning of one at their end. `is_amid` says
+    /// Whether there may be an error to hold back in these bytes, or the beginning of one at their end. `is_mid_line` says
     /// whether they continue a line.
-    fn may_matter(&self, bytes: &[u8], is_amid: bool) -> bool {
+    fn may_matter(&self, bytes: &[u8], is_mid_line: bool) -> bool {
         let last = memchr::memrchr(b'\n', bytes).map(|newline| newline + 1);
         let begun = match last {
             Some(last) => &bytes[last..],
-            None if is_amid => &[],
+            None if is_mid_line => &[],
             None => bytes,
         };
         let code = Reason::ShuttingDown.code().to_string();
@@ -224,8 +225,8 @@ impl Repeat {
         }
     }
 
-    /// Takes a line of the daemon that the editor is not to see. Returns what it is to see instead, which may be nothing; none
-    /// if it is to see the line.
+    /// Takes a line of the daemon that the editor is not to see. Returns what it is to see instead, which may be
+    /// nothing; none if it is to see the line.
     fn takes(&mut self, line: &[u8], waiting: &mut Waiting) -> Option<Vec<u8>> {
         if let Initialize::Awaited(awaited) = &self.initialize
             && let Some(id) = answered(line)
@@ -269,15 +270,15 @@ impl Repeat {
         if after.is_none() && !all {
             return Vec::new();
         }
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         for undelivered in waiting.take_undelivered(after) {
             match undelivered {
                 Undelivered::Again(again, id) => self.note_refused(again, error(&id)),
-                Undelivered::Cancelled(answer) => told.extend(answer),
-                Undelivered::Lost(id) => told.extend(error(&id)),
+                Undelivered::Cancelled(answer) => answers.extend(answer),
+                Undelivered::Lost(id) => answers.extend(error(&id)),
             }
         }
-        told
+        answers
     }
 
     /// A new connection begins, for which this id is that of the repeated `initialize`, if it is repeated.
@@ -306,10 +307,10 @@ impl Repeat {
     }
 
     /// What is sent next on the new connection: a refused request, with the number of its tries, or what was held. None
-    /// when all is sent, and from then on nothing is held; or if something was refused anew. `is_amid` says whether a line
+    /// when all is sent, and from then on nothing is held; or if something was refused anew. `is_mid_line` says whether a line
     /// was sent in part: nothing but its rest can follow.
-    pub(super) fn next(&mut self, is_amid: bool) -> Option<(Vec<u8>, u8)> {
-        if is_amid && !self.held.is_empty() {
+    pub(super) fn next(&mut self, is_mid_line: bool) -> Option<(Vec<u8>, u8)> {
+        if is_mid_line && !self.held.is_empty() {
             return Some((self.take_line(), 0));
         }
         if !self.refused.is_empty() {
@@ -430,7 +431,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::commands::daemon::bridge::terms::MOST_TRIES;
+    use crate::commands::daemon::bridge::limits::MOST_TRIES;
 
     fn refusal(id: &str) -> String {
         format!(
@@ -514,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_refused_each_time_is_told_so_in_the_end() {
+    fn a_request_that_is_refused_each_time_gets_an_error_in_the_end() {
         let (mut repeat, mut waiting) = (Repeat::default(), Waiting::default());
         waiting.sending(request("1").as_bytes());
         for _ in 1..MOST_TRIES {
@@ -557,7 +558,7 @@ mod tests {
         repeat.hold((request("3") + "{\"id\":4,").as_bytes());
         repeat.begin_again(None);
         let mut next = |repeat: &mut Repeat| {
-            let (bytes, tries) = repeat.next(waiting.is_amid())?;
+            let (bytes, tries) = repeat.next(waiting.is_mid_line())?;
             waiting.sending_again(&bytes, tries);
             Some(String::from_utf8(bytes).expect("text"))
         };

@@ -5,7 +5,7 @@
 
 use memchr::{memchr, memrchr};
 
-use super::terms::BLOCK;
+use super::limits::BLOCK;
 
 #[derive(Default)]
 pub(super) struct BegunLine {

@@ -38,7 +38,7 @@ impl Blocks {
 }
 
 /// See the module documentation.
-pub(super) struct Answer {
+pub(super) struct HeldAnswer {
     /// What stands before the rest, if its id was replaced.
     head: Box<[u8]>,
     id: Box<[u8]>,
@@ -49,7 +49,7 @@ pub(super) struct Answer {
     blocks: Rc<Blocks>,
 }
 
-impl Answer {
+impl HeldAnswer {
     /// Holds `length` bytes there, which follow `head`. None if they are better copied, since less than half of their block
     /// would be kept, or if it holds another line that is being sent.
     pub(super) fn hold(
@@ -69,7 +69,7 @@ impl Answer {
     }
 }
 
-impl InPlace for Answer {
+impl InPlace for HeldAnswer {
     fn parts(&self) -> [&[u8]; 2] {
         [&self.head, self.block.as_ref().map_or(&[], |block| block.bytes(self.start, self.end))]
     }
@@ -83,7 +83,7 @@ impl InPlace for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for HeldAnswer {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
         self.blocks.weight.set(self.blocks.weight() - block.weight());
@@ -102,7 +102,7 @@ mod tests {
         block.write(10, &vec![b'x'; LONG + 5]);
         let (inbox, blocks) = (Rc::new(block), Rc::new(Blocks::default()));
         let storage = Storage::Block(Rc::clone(&inbox));
-        let hold = |start, length| Answer::hold(b"{\"id\":5", (&storage, start), length, b"5", &blocks);
+        let hold = |start, length| HeldAnswer::hold(b"{\"id\":5", (&storage, start), length, b"5", &blocks);
         assert!(hold(10, LONG).is_none(), "most of the block would be kept for nothing");
         let answer = Rc::new(hold(10, LONG + 5).expect("it is long"));
         assert_eq!(answer.parts().map(<[u8]>::len), [7, LONG + 5]);

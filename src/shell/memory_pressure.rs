@@ -10,7 +10,7 @@ pub(super) const AGAIN: Duration = Duration::from_millis(10);
 
 /// The stage of memory pressure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum Pressure {
     #[default]
     Enough,
     /// Above three quarters.
@@ -24,7 +24,7 @@ pub(super) enum Stage {
 pub(super) struct Budget {
     pub most: usize,
     /// The stage last reported to the core, and when one may be reported again.
-    told: Stage,
+    reported: Pressure,
     again_at: Moment,
     /// The system has refused memory since the last report, and when that is reported again.
     pub refused: bool,
@@ -34,7 +34,7 @@ pub(super) struct Budget {
     pub is_due: bool,
     /// Connections whose next read needs a larger block, and is deferred.
     pub waiting: Vec<usize>,
-    /// The core was told of them, and they may retry although memory is short.
+    /// They were reported to the core, and they may retry although memory is short.
     pub may_grow: bool,
 }
 
@@ -45,15 +45,15 @@ impl Budget {
     }
 
     /// Whether to report this stage to the core now. If so, it counts as reported.
-    pub(super) fn may_tell(&mut self, now: Moment, stage: Stage) -> bool {
+    pub(super) fn may_report(&mut self, now: Moment, stage: Pressure) -> bool {
         let is_due = match stage {
-            Stage::Enough => self.told > Stage::Enough,
-            Stage::Short => self.again_at <= now,
-            Stage::Over => self.again_at <= now || self.told == Stage::Short,
+            Pressure::Enough => self.reported > Pressure::Enough,
+            Pressure::Short => self.again_at <= now,
+            Pressure::Over => self.again_at <= now || self.reported == Pressure::Short,
         };
         if is_due {
-            self.told = stage;
-            self.again_at = if stage > Stage::Enough { now.after(AGAIN) } else { self.again_at };
+            self.reported = stage;
+            self.again_at = if stage > Pressure::Enough { now.after(AGAIN) } else { self.again_at };
         }
         is_due
     }
@@ -62,14 +62,14 @@ impl Budget {
     pub(super) fn is_calm(&self, now: Moment, lent: usize, has_spares: bool) -> bool {
         let is_waited_for = self.is_due || self.refused || self.may_grow || !self.waiting.is_empty();
         let is_trimmed_later = self.trim_at.map_or(!has_spares, |at| now < at);
-        lent <= self.short_above() && self.told == Stage::Enough && !is_waited_for && is_trimmed_later
+        lent <= self.short_above() && self.reported == Pressure::Enough && !is_waited_for && is_trimmed_later
     }
 
     /// When there is something to do without an event, with `lent` bytes lent. `is_spent` if the reserve is in use.
     pub(super) fn due(&self, lent: usize, is_spent: bool) -> Option<Moment> {
-        let tell = (self.stage(lent) > Stage::Enough).then_some(self.again_at);
+        let report = (self.stage(lent) > Pressure::Enough).then_some(self.again_at);
         let refused = (self.refused || is_spent).then_some(self.refused_at);
-        earlier(earlier(tell, refused), self.trim_at)
+        earlier(earlier(report, refused), self.trim_at)
     }
 
     /// Memory is short when more than this is lent.
@@ -77,11 +77,11 @@ impl Budget {
         self.most / 4 * 3
     }
 
-    pub(super) fn stage(&self, used: usize) -> Stage {
+    pub(super) fn stage(&self, used: usize) -> Pressure {
         match used {
-            used if used > self.most => Stage::Over,
-            used if used > self.short_above() => Stage::Short,
-            _ => Stage::Enough,
+            used if used > self.most => Pressure::Over,
+            used if used > self.short_above() => Pressure::Short,
+            _ => Pressure::Enough,
         }
     }
 }
@@ -93,8 +93,13 @@ mod tests {
     #[test]
     fn memory_is_short_above_three_quarters_and_over_above_all_of_it() {
         let budget = Budget::new(400);
-        let cases =
-            [(0, Stage::Enough), (300, Stage::Enough), (301, Stage::Short), (400, Stage::Short), (401, Stage::Over)];
+        let cases = [
+            (0, Pressure::Enough),
+            (300, Pressure::Enough),
+            (301, Pressure::Short),
+            (400, Pressure::Short),
+            (401, Pressure::Over),
+        ];
         for (used, stage) in cases {
             assert_eq!(budget.stage(used), stage, "{used}");
         }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use super::usage::{children, resident};
 use crate::bus::port::WorkerKey;
-use crate::shell::news::{News, Teller};
+use crate::shell::loop_handle::{LoopHandle, LoopMessage};
 
 /// Maximum number of processes counted for one worker.
 const MOST_PROCESSES: usize = 4096;
@@ -15,20 +15,20 @@ const MIB: u64 = 1 << 20;
 /// A worker, its process, and its limit in MiB, if it has one.
 pub(in crate::shell) type Question = (WorkerKey, u32, Option<u64>);
 
-/// Starts the thread, which tells of workers above their limit, and what all together hold.
-pub(in crate::shell) fn begin(teller: &Teller) -> io::Result<Sender<Vec<Question>>> {
+/// Starts the thread, which reports workers above their limit, and what all together hold.
+pub(in crate::shell) fn begin(loop_handle: &LoopHandle) -> io::Result<Sender<Vec<Question>>> {
     let (questions, todo) = channel::<Vec<Question>>();
-    teller.spawn("memories", move |teller| {
+    loop_handle.spawn("memories", move |loop_handle| {
         for workers in todo {
             let mut all = 0;
             for (worker, process, most) in workers {
                 let held = held_by(process);
                 all += held;
                 if most.is_some_and(|most| held / MIB > most) {
-                    teller.tell(News::Grown(worker, held / MIB));
+                    loop_handle.send(LoopMessage::Grown(worker, held / MIB));
                 }
             }
-            teller.tell(News::Measured(all / MIB));
+            loop_handle.send(LoopMessage::Measured(all / MIB));
         }
     })?;
     Ok(questions)

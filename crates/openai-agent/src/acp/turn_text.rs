@@ -9,18 +9,18 @@ pub(super) type Dice<'a> = &'a mut dyn FnMut() -> [u8; 16];
 
 /// The text of a turn.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct TurnText {
     /// The beginning of its update lines.
     head: Box<[u8]>,
     message_id: Option<Box<str>>,
     thought_id: Option<Box<str>>,
-    /// All text of the answer; up to `told` it is in the outbox.
+    /// All text of the answer; up to `sent` it is in the outbox.
     answer: String,
-    told: usize,
+    sent: usize,
     held_thought: String,
 }
 
-impl Said {
+impl TurnText {
     pub(super) fn new(head: Box<[u8]>) -> Self {
         Self { head, ..Self::default() }
     }
@@ -36,62 +36,62 @@ impl Said {
 
     /// Bytes not sent to the client yet.
     pub(super) fn held(&self) -> usize {
-        self.answer.len() - self.told + self.held_thought.len()
+        self.answer.len() - self.sent + self.held_thought.len()
     }
 
-    /// Takes text from the model. Pieces of one kind are joined; held text of the other kind goes first, to keep the
+    /// Takes text from the model. Pieces of one kind are joined; held text of the other kind is sent first, to keep the
     /// order.
-    pub(super) fn hear(&mut self, kind: Kind, text: &str, outbox: &mut Outbox, dice: Dice<'_>) {
+    pub(super) fn push(&mut self, kind: Kind, text: &str, outbox: &mut Outbox, dice: Dice<'_>) {
         match kind {
             Kind::Text => {
                 self.answer.push_str(text);
-                self.tell_thought(outbox, dice, true);
+                self.send_thought(outbox, dice, true);
             }
             Kind::Thought => {
-                self.tell_text(outbox, dice, true);
+                self.send_text(outbox, dice, true);
                 self.held_thought.push_str(text);
             }
         }
-        self.tell(outbox, dice, false);
+        self.send(outbox, dice, false);
     }
 
     /// Moves held text into the outbox: all of it, or until the outbox is full.
-    pub(super) fn tell(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
-        self.tell_thought(outbox, dice, all);
+    pub(super) fn send(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
+        self.send_thought(outbox, dice, all);
         if self.held_thought.is_empty() {
-            self.tell_text(outbox, dice, all);
+            self.send_text(outbox, dice, all);
         }
     }
 
-    fn tell_thought(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
-        let mut told = 0;
-        while told < self.held_thought.len() && (all || !outbox.is_congested()) {
+    fn send_thought(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
+        let mut sent = 0;
+        while sent < self.held_thought.len() && (all || !outbox.is_congested()) {
             let message_id = self.thought_id.get_or_insert_with(|| uuid(dice()).into());
-            let rest = &self.held_thought[told..];
+            let rest = &self.held_thought[sent..];
             let piece = &rest[..floor(rest, LONGEST_PIECE)];
             push_text(outbox.lines(), &self.head, "agent_thought_chunk", message_id, piece);
-            told += piece.len();
+            sent += piece.len();
         }
-        self.held_thought.drain(..told);
+        self.held_thought.drain(..sent);
     }
 
-    fn tell_text(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
-        while self.told < self.answer.len() && (all || !outbox.is_congested()) {
+    fn send_text(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
+        while self.sent < self.answer.len() && (all || !outbox.is_congested()) {
             let message_id = self.message_id.get_or_insert_with(|| uuid(dice()).into());
-            let (told, rest) = self.answer.split_at(self.told);
-            let piece = &rest[..floor(rest, piece_length(told, rest).min(LONGEST_PIECE))];
+            let (sent, rest) = self.answer.split_at(self.sent);
+            let piece = &rest[..floor(rest, piece_length(sent, rest).min(LONGEST_PIECE))];
             push_text(outbox.lines(), &self.head, "agent_message_chunk", message_id, piece);
-            self.told += piece.len();
+            self.sent += piece.len();
         }
     }
 
     /// Sends a separate message, so that it is not taken for the end of the model's answer.
     pub(super) fn say_aside(&mut self, text: &str, outbox: &mut Outbox, dice: Dice<'_>) {
         self.message_id = None;
-        self.told = self.answer.len();
+        self.sent = self.answer.len();
         self.answer.push_str(if self.answer.is_empty() { "" } else { "\n\n" });
         self.answer.push_str(text);
-        self.tell_text(outbox, dice, true);
+        self.send_text(outbox, dice, true);
     }
 
     /// Sends a message that is not part of the answer.

@@ -41,7 +41,7 @@ pub(super) enum Task {
 /// A task with its token. The sender guarantees that the memory stays valid until the result is back.
 struct Job(u64, Task);
 
-// SAFETY: nothing else touches or frees the memory while the job is in flight, as [`Aside::begin`] requires.
+// SAFETY: nothing else touches or frees the memory while the job is in flight, as [`BlockingPool::begin`] requires.
 unsafe impl Send for Job {}
 
 /// The result of a task, and the thread that ran it.
@@ -57,26 +57,26 @@ struct Thread {
     busy: usize,
 }
 
-pub(super) struct Aside {
+pub(super) struct BlockingPool {
     /// Readable when a task has finished.
     wakes: Arc<OwnedFd>,
     threads: Vec<Thread>,
     results: Receiver<Done>,
-    tell: Sender<Done>,
+    done: Sender<Done>,
 }
 
-impl Aside {
+impl BlockingPool {
     /// Starts without any thread.
     ///
     /// # Errors
     /// As eventfd(2).
     pub(super) fn new() -> io::Result<Self> {
         let wakes = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (tell, results) = channel();
-        Ok(Self { wakes: Arc::new(wakes), threads: Vec::new(), results, tell })
+        let (done, results) = channel();
+        Ok(Self { wakes: Arc::new(wakes), threads: Vec::new(), results, done })
     }
 
-    /// Readable when [`Aside::finished`] has results to report.
+    /// Readable when [`BlockingPool::finished`] has results to report.
     pub(super) fn wakes(&self) -> BorrowedFd<'_> {
         self.wakes.as_fd()
     }
@@ -93,7 +93,7 @@ impl Aside {
     /// Hands over a task.
     ///
     /// # Safety
-    /// The memory stays valid until [`Aside::finished`] has reported the result.
+    /// The memory stays valid until [`BlockingPool::finished`] has reported the result.
     ///
     /// # Errors
     /// There is no thread, and none can be started.
@@ -114,20 +114,20 @@ impl Aside {
     }
 
     /// Reports the tokens and results of all finished tasks.
-    pub(super) fn finished(&mut self, mut tell: impl FnMut(u64, i32)) {
+    pub(super) fn finished(&mut self, mut report: impl FnMut(u64, i32)) {
         // Drained before the results are collected: a later result wakes us again.
         let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
         for Done { token, result, thread } in self.results.try_iter() {
             self.threads[thread].busy -= 1;
-            tell(token, result);
+            report(token, result);
         }
     }
 
     fn make_thread(&mut self) -> io::Result<()> {
         let (sender, jobs) = channel();
-        let (number, tell, wakes) = (self.threads.len(), self.tell.clone(), Arc::clone(&self.wakes));
+        let (number, done, wakes) = (self.threads.len(), self.done.clone(), Arc::clone(&self.wakes));
         let thread = std::thread::Builder::new().name("aside".to_owned()).stack_size(STACK);
-        thread.spawn(move || serve(number, &jobs, &tell, &wakes))?;
+        thread.spawn(move || serve(number, &jobs, &done, &wakes))?;
         self.threads.push(Thread { jobs: sender, busy: 0 });
         Ok(())
     }
@@ -144,7 +144,7 @@ pub(crate) fn leave_signals_to_the_loop() {
 }
 
 /// Runs the tasks in order until the channel is closed.
-fn serve(thread: usize, jobs: &Receiver<Job>, tell: &Sender<Done>, wakes: &OwnedFd) {
+fn serve(thread: usize, jobs: &Receiver<Job>, done: &Sender<Done>, wakes: &OwnedFd) {
     leave_signals_to_the_loop();
     for Job(token, task) in jobs.iter() {
         // SAFETY: the memory stays valid until the result is reported.
@@ -154,8 +154,8 @@ fn serve(thread: usize, jobs: &Receiver<Job>, tell: &Sender<Done>, wakes: &Owned
                 Task::Write { to, from, bytes } => libc::write(to, from.cast(), bytes),
             }
         };
-        let told = tell.send(Done { token, result: result_of(moved), thread });
-        if told.is_err() || rustix::io::write(wakes, &1u64.to_ne_bytes()).is_err() {
+        let sent = done.send(Done { token, result: result_of(moved), thread });
+        if sent.is_err() || rustix::io::write(wakes, &1u64.to_ne_bytes()).is_err() {
             return;
         }
     }

@@ -1,23 +1,23 @@
 //! The places of connections: how many a listener has, in total and of one source, and who gives way when all are taken.
 //!
 //! A connection gets its place with the head of its first request, when it is known who sends it. Until then it is read
-//! beyond the places, so that health checks are answered, and those without a place are told why.
+//! beyond the places, so that health checks are answered, and those without a place get the reason.
 
 use super::exchange::{Exchange, State};
-use super::members::{Brought, Waiting};
+use super::members::{Brought, QueuedMessage};
 use crate::access::Refusal;
 use crate::bus::admission::{TurnedAway, most_of_source};
 use crate::bus::port::{Input, Moment, Reason, Source};
 use crate::bus::{Dialect, cancellation};
 use crate::io::Io;
 use crate::mcp::{Fault, Message};
+use crate::shell::connection_counts::Purpose;
 use crate::shell::connections::AsHttp;
-use crate::shell::crowd::Purpose;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 
 /// Why a request is given up for another one: its source has `held` of all `places`.
-pub(super) fn gives_way(places: usize, what: &str, held: usize) -> Fault {
+pub(super) fn evicted(places: usize, what: &str, held: usize) -> Fault {
     let why = format!(
         "this was given up for another request, since all {places} {what} are in use, {held} of them by your source; ask \
          again with fewer at once"
@@ -33,9 +33,10 @@ impl<I: Io> Shell<I> {
             return true;
         }
         let most = connections.crowd.count(Purpose::Requests);
-        let (goes, shares) = connections.first_to_go(now, most, Some(source), |_, it| it.purpose == Purpose::Requests);
-        let Some(slot) = goes else {
-            if http.throttle.may_tell(now) {
+        let (victim, shares) =
+            connections.eviction_victim(now, most, Some(source), |_, it| it.purpose == Purpose::Requests);
+        let Some(slot) = victim else {
+            if http.throttle.may_report(now) {
                 tracing::warn!(
                     reason = "accept_paused",
                     "all {most} connections over HTTP wait for answers or hold streams; new ones are closed"
@@ -43,7 +44,7 @@ impl<I: Io> Shell<I> {
             }
             return false;
         };
-        let fault = gives_way(most, WHAT, shares.held_by(connections[AsHttp(slot)].seat.source()));
+        let fault = evicted(most, WHAT, shares.held_by(connections[AsHttp(slot)].seat.source()));
         self.give_up(now, slot, &fault);
         true
     }
@@ -68,11 +69,12 @@ impl<I: Io> Shell<I> {
             for _ in most..=others {
                 // One that is idle, or whose request does not arrive: no request that a worker may have is given up for
                 // another one of the same source.
-                let (Some(goes), _) = self.reactor.connections.first_to_go(now, most, Some(source), is_own) else {
+                let (Some(victim), _) = self.reactor.connections.eviction_victim(now, most, Some(source), is_own)
+                else {
                     return Err(Refusal::from(most_of_source(most)).into());
                 };
-                let fault = gives_way(most, "connections of one source", most);
-                self.give_up(now, goes, &fault);
+                let fault = evicted(most, "connections of one source", most);
+                self.give_up(now, victim, &fault);
             }
         }
         if has_place {
@@ -88,7 +90,7 @@ impl<I: Io> Shell<I> {
             let places = self.reactor.connections.crowd.places();
             self.make_place(now, places, " over HTTP", source, is_other)?;
         }
-        self.reactor.connections.give_place(slot);
+        self.reactor.connections.set_placed(slot);
         Ok(())
     }
 
@@ -104,18 +106,18 @@ impl<I: Io> Shell<I> {
         source: Source,
         is_chosen: impl Fn(usize, &Exchange) -> bool,
     ) -> Result<(), Fault> {
-        let (goes, shares) = self.reactor.connections.first_to_go(now, places, Some(source), is_chosen);
-        let goes = goes.ok_or_else(|| Refusal::from(TurnedAway::full(&shares, whose)))?;
-        let held = shares.held_by(self.reactor.connections[AsHttp(goes)].seat.source());
-        self.give_up(now, goes, &gives_way(places, WHAT, held));
+        let (victim, shares) = self.reactor.connections.eviction_victim(now, places, Some(source), is_chosen);
+        let victim = victim.ok_or_else(|| Refusal::from(TurnedAway::full(&shares, whose)))?;
+        let held = shares.held_by(self.reactor.connections[AsHttp(victim)].seat.source());
+        self.give_up(now, victim, &evicted(places, WHAT, held));
         Ok(())
     }
 
-    /// A connection gives its place up: what was asked on it gets this error, and workers are told that nobody waits for
+    /// A connection gives its place up: what was asked on it gets this error, and workers are notified that nobody waits for
     /// it any more. What is silent, or only reads its answer, is closed.
     pub(in crate::shell) fn give_up(&mut self, now: Moment, slot: usize, fault: &Fault) {
         let Reactor { connections, http, .. } = &mut self.reactor;
-        connections.take_place_away(slot);
+        connections.set_unplaced(slot);
         let connection = &mut connections[AsHttp(slot)];
         let member = connection.member.and_then(|client| http.members.get(client));
         match connection.state {
@@ -125,8 +127,8 @@ impl<I: Io> Shell<I> {
                 let (place, protocol) = (connection.origin.place, self.reactor.protocol(slot).name());
                 let text =
                     format!("a connection for {protocol} is closed before its request was complete: {}", fault.why);
-                self.reactor.tell(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
-                self.reactor.leave_http(now, slot);
+                self.reactor.dispatch(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
+                self.reactor.close_http(now, slot);
             }
             State::Parked => {
                 connection.incoming.is_last = true;
@@ -134,10 +136,10 @@ impl<I: Io> Shell<I> {
                 self.reactor.refuse_http(now, slot, fault, id.as_deref());
             }
             State::Events if member.is_some_and(|member| member.role.kept().keeps_streams()) => {
-                self.reactor.leave_http(now, slot)
+                self.reactor.close_http(now, slot)
             }
             State::Waiting | State::Events => self.give_exchange_up(now, slot, fault.clone()),
-            _ => self.reactor.leave_http(now, slot),
+            _ => self.reactor.close_http(now, slot),
         }
     }
 
@@ -148,13 +150,13 @@ impl<I: Io> Shell<I> {
         connection.incoming.is_last = true;
         let (stream, serial, asks) = (connection.stream, connection.serial, connection.asks.take());
         let owed = connection.outgoing.disown();
-        let Some(client) = connection.member.take() else { return self.reactor.leave_http(now, slot) };
-        let Some(member) = http.members.get_mut(client) else { return self.reactor.leave_http(now, slot) };
+        let Some(client) = connection.member.take() else { return self.reactor.close_http(now, slot) };
+        let Some(member) = http.members.get_mut(client) else { return self.reactor.close_http(now, slot) };
         // What waits only to be taken by the core is taken back, but for what the core has begun to read.
-        let is_its = |waiting: &mut Waiting| {
-            let is_its = waiting.tells == Some((slot, serial));
+        let is_its = |waiting: &mut QueuedMessage| {
+            let is_its = waiting.waiter == Some((slot, serial));
             let is_begun = waiting.offered > 0;
-            waiting.tells = waiting.tells.filter(|_| !(is_its && is_begun));
+            waiting.waiter = waiting.waiter.filter(|_| !(is_its && is_begun));
             is_its && !is_begun
         };
         let mut is_delivered = true;
@@ -172,11 +174,11 @@ impl<I: Io> Shell<I> {
         let place = reactor.connections[AsHttp(slot)].origin.place;
         let protocol = reactor.protocol(slot).name();
         let text = format!("a request for {protocol} is given up: {} ({})", fault.why, fault.status.code());
-        reactor.tell(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
+        reactor.dispatch(now, Input::ConnectionRejected { place, reason: fault.reason(), text });
         reactor.fail_exchange(now, slot, &fault, &ids);
-        reactor.tell_sent(now, client, owed);
+        reactor.report_sent(now, client, owed);
         if has_left {
-            return reactor.tell(now, Input::ClientLeft(client));
+            return reactor.dispatch(now, Input::ClientLeft(client));
         }
         for id in ids {
             let line = cancellation(Dialect::Mcp, &id, "there is no room for it");

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{COMMAND_LINE, Config, Pool, reference};
+use super::{COMMAND_LINE, Config, PoolConfig, reference};
 use crate::address::TILDE;
 use crate::bus::port::{EVERYBODY, is_in_group};
 use crate::bus::settings::{Assignment, Whom};
@@ -14,23 +14,23 @@ const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", 
 
 impl Config {
     /// What may not be intended, and is logged at start and after a reload.
-    pub(crate) fn doubts(&self) -> Vec<String> {
-        self.open_listeners().into_iter().chain(self.doubtful_pools()).chain(self.rules_for_nobody()).collect()
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.open_listeners().into_iter().chain(self.pool_warnings()).chain(self.rules_for_nobody()).collect()
     }
 
     /// Doubts about the commands of the pools, each with its path.
-    pub fn doubtful_pools(&self) -> Vec<String> {
-        let mut doubts = Vec::new();
+    pub fn pool_warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
         for (at, pool) in self.pools.iter().enumerate() {
             let is_shared = pool.core.assignment != Assignment::Dedicated;
             if let Some(name) = takes_one_initialize(pool).filter(|_| is_shared) {
-                doubts.push(format!(
+                warnings.push(format!(
                     "pools[{at}].assignment: {name} takes one initialize, so that clients with another protocol version or \
                      other capabilities than the first one are refused; \"dedicated\" gives each client a worker of its own"
                 ));
             }
             for (number, argument) in pool.args.iter().enumerate() {
-                let doubt = doubt_file(pool, argument).or_else(|| {
+                let warning = file_warning(pool, argument).or_else(|| {
                     // A shell substitutes them itself.
                     let is_script = pool.args[..number].last().is_some_and(|before| before.starts_with('-'));
                     let name = variable(argument).filter(|_| !is_script && !argument.contains([' ', '\n']))?;
@@ -40,54 +40,54 @@ impl Config {
                     true => String::new(),
                     false => format!("pools[{at}].args[{number}]: "),
                 };
-                doubts.extend(doubt.map(|doubt| place + &doubt));
+                warnings.extend(warning.map(|warning| place + &warning));
             }
             for (key, value) in &pool.env {
                 if let Err(why) = reference::read(value) {
-                    doubts.push(format!("pools[{at}].env.{key}: {why}; workers do not start without it"));
+                    warnings.push(format!("pools[{at}].env.{key}: {why}; workers do not start without it"));
                 }
-                let doubt = variable(value).map(|name| match name.trim_matches(|c| "${}%".contains(c)) == key {
+                let warning = variable(value).map(|name| match name.trim_matches(|c| "${}%".contains(c)) == key {
                     true => format!(
                         "{name} is not replaced, and the worker gets these characters; leave {key} out: workers have the \
                          environment of the daemon"
                     ),
                     false => not_replaced(&name),
                 });
-                doubts.extend(doubt.map(|doubt| format!("pools[{at}].env.{key}: {doubt}")));
+                warnings.extend(warning.map(|warning| format!("pools[{at}].env.{key}: {warning}")));
             }
         }
-        doubts
+        warnings
     }
 
     /// Rules for names and groups that no token has, where tokens alone say who somebody is. They may be misspelt.
     pub fn rules_for_nobody(&self) -> Vec<String> {
-        let mut doubts = Vec::new();
+        let mut warnings = Vec::new();
         for (at, listener) in self.listeners.iter().enumerate().filter(|(_, listener)| !listener.is_gone) {
             let Some(access) = listener.web.as_ref().map(|web| &web.access) else { continue };
             let Some(tokens) = &access.tokens else { continue };
-            let tells_names = access.identity.is_some() || listener.entry.proxy.is_some();
-            let tells_groups = access.identity.as_ref().is_some_and(|identity| identity.groups_header.is_some());
+            let knows_names = access.identity.is_some() || listener.entry.proxy.is_some();
+            let knows_groups = access.identity.as_ref().is_some_and(|identity| identity.groups_header.is_some());
             let of_tokens = |group: &str| {
                 let mut lists = tokens.bearers().filter_map(|bearer| bearer.groups.as_deref());
                 lists.any(|list| is_in_group(list, group))
             };
-            doubts.extend(listener.rules.iter().filter_map(|rules| match &rules.whom {
-                Whom::Name(name) if !tells_names && tokens.bearers().all(|bearer| *bearer.name != **name) => {
+            warnings.extend(listener.rules.iter().filter_map(|rules| match &rules.whom {
+                Whom::Name(name) if !knows_names && tokens.bearers().all(|bearer| *bearer.name != **name) => {
                     Some(format!("listeners[{at}].rules.names: {name:?} has no token in tokens_file, so its rules hold for nobody"))
                 }
-                Whom::Group(group) if !tells_groups && group != EVERYBODY && !of_tokens(group) => Some(format!(
+                Whom::Group(group) if !knows_groups && group != EVERYBODY && !of_tokens(group) => Some(format!(
                     "listeners[{at}].rules.groups: no token in tokens_file is of the group {group:?} (groups={group}), so its \
                      rules hold for nobody"
                 )),
                 Whom::Name(_) | Whom::Group(_) => None,
             }));
         }
-        doubts
+        warnings
     }
 }
 
 /// The program of a pool that takes one `initialize` only, if it is known as one.
-fn takes_one_initialize(pool: &Pool) -> Option<&str> {
+fn takes_one_initialize(pool: &PoolConfig) -> Option<&str> {
     let mut words = [&pool.command].into_iter().chain(&pool.args);
     words.find_map(|word| {
         // A package may have a scope and a version: @zed-industries/codex-acp@2.
@@ -121,7 +121,7 @@ pub(super) fn variable(text: &str) -> Option<String> {
 }
 
 /// Checks that a file named by an argument exists.
-fn doubt_file(pool: &Pool, argument: &str) -> Option<String> {
+fn file_warning(pool: &PoolConfig, argument: &str) -> Option<String> {
     if argument.starts_with("~/") {
         return Some(format!("{argument}: {TILDE}"));
     }
@@ -145,13 +145,13 @@ fn doubt_file(pool: &Pool, argument: &str) -> Option<String> {
 }
 
 /// The missing script of an interpreter, and where it was searched: the command cannot run.
-pub(super) fn missing_script(pool: &Pool) -> Option<(String, PathBuf)> {
+pub(super) fn missing_script(pool: &PoolConfig) -> Option<(String, PathBuf)> {
     const INTERPRETERS: [&str; 8] = ["python", "node", "ruby", "perl", "php", "sh", "bash", "java"];
     let name = Path::new(&pool.command).file_name()?.to_str()?;
     let name = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
     let script = pool.args.first().filter(|first| !first.starts_with('-') && INTERPRETERS.contains(&name))?;
     let directory = std::env::current_dir().ok()?;
-    doubt_file(pool, script).map(|_| (script.clone(), directory))
+    file_warning(pool, script).map(|_| (script.clone(), directory))
 }
 
 #[cfg(test)]
@@ -160,40 +160,40 @@ mod tests {
 
     use super::*;
 
-    fn doubts(args: &[&str], env: serde_json::Value) -> Vec<String> {
+    fn warnings(args: &[&str], env: serde_json::Value) -> Vec<String> {
         let pool = json!({ "id": "a", "command": "sh", "args": args, "env": env, "instances": 1, "cwd": "/" });
         let text = json!({ "pools": [pool] }).to_string();
-        Config::from_bytes(text.as_bytes(), "a test").expect("it is valid").doubtful_pools()
+        Config::from_bytes(text.as_bytes(), "a test").expect("it is valid").pool_warnings()
     }
 
     #[test]
-    fn arguments_that_name_missing_files_are_doubted() {
-        let doubts = |argument: &str| doubts(&[argument], json!({}));
-        assert_eq!(doubts("no/such/worker.py"), ["pools[0].args[0]: no/such/worker.py does not exist in /"]);
-        assert_eq!(doubts("/no/such/file"), ["pools[0].args[0]: /no/such/file does not exist in /"]);
-        assert_eq!(doubts("~/worker"), ["pools[0].args[0]: ~/worker: ~ is not expanded here; write the whole path"]);
+    fn arguments_that_name_missing_files_are_warned_of() {
+        let warnings = |argument: &str| warnings(&[argument], json!({}));
+        assert_eq!(warnings("no/such/worker.py"), ["pools[0].args[0]: no/such/worker.py does not exist in /"]);
+        assert_eq!(warnings("/no/such/file"), ["pools[0].args[0]: /no/such/file does not exist in /"]);
+        assert_eq!(warnings("~/worker"), ["pools[0].args[0]: ~/worker: ~ is not expanded here; write the whole path"]);
         for fine in ["/dev/null", "--config=x.json", "-c", "echo a/b.sh", "@scope/agent", "http://h/x.js", "main"] {
-            assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
+            assert_eq!(warnings(fine), Vec::<String>::new(), "{fine}");
         }
     }
 
     #[test]
-    fn a_shared_agent_that_takes_one_initialize_is_doubted() {
-        let doubts = |command: &[&str], assignment: &str| {
+    fn a_shared_agent_that_takes_one_initialize_is_warned_of() {
+        let warnings = |command: &[&str], assignment: &str| {
             let (command, args) = command.split_first().expect("a command");
             let pool = json!({ "id": "a", "command": "sh", "args": args, "instances": 1, "assignment": assignment });
             let text = json!({ "pools": [pool] }).to_string();
             let mut config = Config::from_bytes(text.as_bytes(), "a test").expect("it is valid");
             (*command).clone_into(&mut config.pools[0].command);
-            config.doubtful_pools()
+            config.pool_warnings()
         };
         for command in [&["codex-acp"][..], &["/opt/bin/codex-acp"], &["npx", "-y", "@zed-industries/codex-acp@2.6.0"]]
         {
-            let told = doubts(command, "client");
-            assert!(told.len() == 1 && told[0].starts_with("pools[0].assignment: codex-acp takes"), "{told:?}");
-            assert_eq!(doubts(command, "dedicated"), Vec::<String>::new());
+            let found = warnings(command, "client");
+            assert!(found.len() == 1 && found[0].starts_with("pools[0].assignment: codex-acp takes"), "{found:?}");
+            assert_eq!(warnings(command, "dedicated"), Vec::<String>::new());
         }
-        assert_eq!(doubts(&["gemini", "--acp"], "client"), Vec::<String>::new());
+        assert_eq!(warnings(&["gemini", "--acp"], "client"), Vec::<String>::new());
     }
 
     #[test]
@@ -201,31 +201,31 @@ mod tests {
         let pool = json!({ "id": "a", "command": "sh", "args": ["--tmpfs", "/no/such/home"], "instances": 1 });
         let text = json!({ "pools": [pool] }).to_string();
         let mut config = Config::from_bytes(text.as_bytes(), "a test").expect("it is valid");
-        assert_eq!(config.doubtful_pools().len(), 1);
+        assert_eq!(config.pool_warnings().len(), 1);
         config.pools[0].program = "/usr/bin/bwrap".into();
-        assert_eq!(config.doubtful_pools(), Vec::<String>::new());
+        assert_eq!(config.pool_warnings(), Vec::<String>::new());
     }
 
     #[test]
-    fn a_variable_that_is_not_substituted_is_doubted() {
+    fn a_variable_that_is_not_substituted_is_warned_of() {
         let own = "pools[0].env.KEY: ${KEY} is not replaced, and the worker gets these characters; leave KEY out: workers \
                    have the environment of the daemon";
-        assert_eq!(doubts(&[], json!({ "KEY": "${KEY}" })), [own]);
+        assert_eq!(warnings(&[], json!({ "KEY": "${KEY}" })), [own]);
         for (value, name) in [
             ("secret-${OTHER}-secret", "${OTHER}"),
             ("$OTHER", "$OTHER"),
             ("%OTHER%", "%OTHER%"),
             ("${env:OTHER}", "${env:OTHER}"),
         ] {
-            let told = format!(
+            let warning = format!(
                 "pools[0].env.KEY: {name} is not replaced, and the worker gets these characters; write the value"
             );
-            assert_eq!(doubts(&[], json!({ "KEY": value })), [told]);
+            assert_eq!(warnings(&[], json!({ "KEY": value })), [warning]);
         }
         for fine in ["a$b", "100%", "$", "${", "${}", "$1", "%", "a%b%c", "${a b}", "p@$$w0rd", "$ecret"] {
-            assert_eq!(doubts(&[], json!({ "KEY": fine })), Vec::<String>::new(), "{fine}");
+            assert_eq!(warnings(&[], json!({ "KEY": fine })), Vec::<String>::new(), "{fine}");
         }
-        assert_eq!(doubts(&["${HOME}/x.py"], json!({})).len(), 1);
-        assert_eq!(doubts(&["-c", "${HOME}/x"], json!({})), Vec::<String>::new(), "a shell replaces it");
+        assert_eq!(warnings(&["${HOME}/x.py"], json!({})).len(), 1);
+        assert_eq!(warnings(&["-c", "${HOME}/x"], json!({})), Vec::<String>::new(), "a shell replaces it");
     }
 }

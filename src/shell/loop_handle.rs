@@ -1,4 +1,4 @@
-//! What other threads tell the loop. They wake it by the pipe that dead children are reported by, too.
+//! Messages from other threads to the loop. They wake it by the pipe that dead children are reported by, too.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use crate::bus::port::{ListenerId, WorkerKey};
 use crate::error::StartError;
 use crate::io::leave_signals_to_the_loop;
 
-pub(super) enum News {
+pub(super) enum LoopMessage {
     /// A configuration was prepared, or is refused.
     Prepared(Box<Result<Prepared, StartError>>),
     /// A token file was read again: the number of the list of files that it belongs to, its owner, and its contents.
@@ -35,18 +35,18 @@ pub(super) enum FileOwner {
     Admin,
 }
 
-/// The threads' end.
+/// How threads reach the loop.
 #[derive(Clone)]
-pub(crate) struct Teller {
-    news: Sender<News>,
-    bell: Arc<OwnedFd>,
+pub(crate) struct LoopHandle {
+    messages: Sender<LoopMessage>,
+    wake_pipe: Arc<OwnedFd>,
 }
 
-impl Teller {
-    /// A teller that writes to `bell` to wake the loop, and what it tells.
-    pub(super) fn new(bell: OwnedFd) -> (Self, Receiver<News>) {
-        let (news, told) = channel();
-        (Self { news, bell: Arc::new(bell) }, told)
+impl LoopHandle {
+    /// A handle that writes to `wake_pipe` to wake the loop, and the receiver of its messages.
+    pub(super) fn new(wake_pipe: OwnedFd) -> (Self, Receiver<LoopMessage>) {
+        let (messages, received) = channel();
+        (Self { messages, wake_pipe: Arc::new(wake_pipe) }, received)
     }
 
     /// Runs `work` on a thread of its own.
@@ -54,24 +54,24 @@ impl Teller {
     /// # Errors
     /// The thread cannot be created.
     pub(super) fn spawn(&self, name: &str, work: impl FnOnce(&Self) + Send + 'static) -> io::Result<()> {
-        let teller = self.clone();
+        let loop_handle = self.clone();
         let run = move || {
             leave_signals_to_the_loop();
-            work(&teller);
+            work(&loop_handle);
         };
         thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
     }
 
-    /// Tells the loop. False if that has ended.
-    pub(super) fn tell(&self, news: News) -> bool {
-        let is_told = self.news.send(news).is_ok();
+    /// Sends to the loop, and wakes it. False if the loop has ended.
+    pub(super) fn send(&self, message: LoopMessage) -> bool {
+        let is_sent = self.messages.send(message).is_ok();
         self.wake();
-        is_told
+        is_sent
     }
 
     /// Wakes the loop.
     pub(super) fn wake(&self) {
         // A full socket is readable already.
-        let _ = send(&*self.bell, b"n", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = send(&*self.wake_pipe, b"n", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }

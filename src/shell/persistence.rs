@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::news::{News, Teller};
+use super::loop_handle::{LoopHandle, LoopMessage};
 use crate::bus::View;
 use crate::bus::port::{Moment, Names};
-use crate::config::{Config, Listener, Pool};
+use crate::config::{Config, Listener, PoolConfig};
 use crate::error::StartError;
-use crate::state::{Bond, Key, MOST_BYTES, Owner, Record, Session, State};
+use crate::state::{Bond, MOST_BYTES, Record, SessionDigest, SessionOwner, StateFile, StoredSession};
 
-/// The file is written so often at most, and more seldom by as much for each of so many records.
+/// The file is written so often at most, and less often by as much for each of so many records.
 const EVERY: Duration = Duration::from_secs(1);
 const RECORDS: u32 = 4000;
 /// After so long it is tried again.
@@ -32,13 +32,13 @@ const MOST_TRIES: u8 = 3;
 const MOST_DAEMONS: u8 = 8;
 
 /// Whose the sessions of a client with these names are.
-fn owner_of(names: &Names) -> Owner {
-    names.owner().map_or(Owner::Anyone, Owner::from)
+fn owner_of(names: &Names) -> SessionOwner {
+    names.owner().map_or(SessionOwner::Anyone, SessionOwner::from)
 }
 
 /// A session that is in the file.
-struct Kept {
-    session: Arc<Session>,
+struct KeptSession {
+    session: Arc<StoredSession>,
     /// An earlier daemon has begun it, and no request has named it since, or none of the workers that were to serve it
     /// again has answered.
     waits: bool,
@@ -50,7 +50,7 @@ struct Kept {
 }
 
 /// Sessions that outlive the daemon.
-pub(super) struct Counts {
+pub(super) struct SessionCounts {
     /// Their clients use them.
     pub open: usize,
     /// They wait for their clients since an earlier daemon.
@@ -68,8 +68,8 @@ struct Writer {
 
 /// What outlives the daemon.
 #[derive(Default)]
-pub(super) struct Lasting {
-    sessions: BTreeMap<Key, Kept>,
+pub(super) struct Persistence {
+    sessions: BTreeMap<SessionDigest, KeptSession>,
     /// How many of them wait for their clients.
     waiting: usize,
     /// The sum of their bytes in the file.
@@ -93,19 +93,19 @@ pub(super) struct Lasting {
     writer: Option<Writer>,
 }
 
-impl Lasting {
+impl Persistence {
     /// Opens the folder of this configuration, if it has one. Returns what to give back to the core, too.
     ///
     /// # Errors
     /// It cannot be used.
-    pub(super) fn open(config: &Config, teller: &Teller) -> Result<(Self, Vec<Bond>), StartError> {
+    pub(super) fn open(config: &Config, loop_handle: &LoopHandle) -> Result<(Self, Vec<Bond>), StartError> {
         let Some(path) = &config.state else { return Ok((Self::default(), Vec::new())) };
         let failed = |source| StartError::State { path: path.clone(), source };
-        let (state, loaded) = State::open(path, &config.node).map_err(failed)?;
-        if let Some(doubt) = loaded.doubt {
+        let (state, loaded) = StateFile::open(path, &config.node).map_err(failed)?;
+        if let Some(damage) = loaded.damage {
             tracing::warn!(
                 reason = "state",
-                "{}: {doubt}; the file is put aside as sessions.unreadable, and the daemon goes on without what is missing",
+                "{}: {damage}; the file is put aside as sessions.unreadable, and the daemon starts without what is missing",
                 path.display()
             );
         }
@@ -125,9 +125,9 @@ impl Lasting {
         }
         let is_there = |bond: &Bond| config.pools.iter().any(|pool| pool.core.id == bond.pool);
         let (bonds, strangers) = bonds.into_iter().partition(is_there);
-        let ((records, received), (told, last)) = (channel(), channel());
-        let write = move |teller: &Teller| write(state, &received, teller, &told);
-        teller.spawn("state", write).map_err(StartError::io("make a thread that writes the state"))?;
+        let ((records, received), (results, last)) = (channel(), channel());
+        let write = move |loop_handle: &LoopHandle| write(state, &received, loop_handle, &results);
+        loop_handle.spawn("state", write).map_err(StartError::io("make a thread that writes the state"))?;
         (lasting.strangers, lasting.writer) = (strangers, Some(Writer { records, last, is_busy: false }));
         lasting.configure(config);
         Ok((lasting, bonds))
@@ -135,19 +135,19 @@ impl Lasting {
 
     /// One in which these sessions wait, and that writes nothing.
     #[cfg(test)]
-    pub(super) fn of(sessions: impl IntoIterator<Item = Session>) -> Self {
+    pub(super) fn of(sessions: impl IntoIterator<Item = StoredSession>) -> Self {
         let mut lasting = Self::default();
         sessions.into_iter().for_each(|session| lasting.wait_for(Arc::new(session)));
         lasting
     }
 
     /// A session of an earlier daemon waits for its client, unless it has waited in vain too often.
-    fn wait_for(&mut self, session: Arc<Session>) {
-        let session = Session { daemons: session.daemons.saturating_add(1), ..Session::clone(&session) };
+    fn wait_for(&mut self, session: Arc<StoredSession>) {
+        let session = StoredSession { daemons: session.daemons.saturating_add(1), ..StoredSession::clone(&session) };
         if session.daemons <= MOST_DAEMONS {
             let bytes = session.weight();
             (self.bytes, self.waiting) = (self.bytes + bytes, self.waiting + 1);
-            let kept = Kept { session: Arc::new(session), waits: true, has_come: false, tries: 0, bytes };
+            let kept = KeptSession { session: Arc::new(session), waits: true, has_come: false, tries: 0, bytes };
             if let Some(twice) = self.sessions.insert(kept.session.id, kept) {
                 (self.bytes, self.waiting) = (self.bytes - twice.bytes, self.waiting - 1);
             }
@@ -165,7 +165,7 @@ impl Lasting {
         self.retain(|kept| restores(&kept.session.pool));
     }
 
-    fn retain(&mut self, stays: impl Fn(&Kept) -> bool) {
+    fn retain(&mut self, stays: impl Fn(&KeptSession) -> bool) {
         let before = self.sessions.len();
         self.sessions.retain(|_, kept| stays(kept));
         if self.sessions.len() < before {
@@ -176,8 +176,8 @@ impl Lasting {
     }
 
     /// How many sessions outlive the daemon.
-    pub(super) fn counts(&self) -> Counts {
-        Counts { open: self.sessions.len() - self.waiting, waiting: self.waiting }
+    pub(super) fn counts(&self) -> SessionCounts {
+        SessionCounts { open: self.sessions.len() - self.waiting, waiting: self.waiting }
     }
 
     /// Whether the last write has failed.
@@ -191,12 +191,12 @@ impl Lasting {
     }
 
     /// The session that this id names, if it is kept, and whether it waits for its client since an earlier daemon.
-    pub(super) fn find(&self, now: Moment, id: &str) -> Option<(&Arc<Session>, bool)> {
+    pub(super) fn find(&self, now: Moment, id: &str) -> Option<(&Arc<StoredSession>, bool)> {
         if self.sessions.is_empty() {
             return None;
         }
-        let is_there = |kept: &&Kept| !kept.waits || kept.has_come || now < self.until;
-        let kept = self.sessions.get(&Key::of(id)).filter(is_there)?;
+        let is_there = |kept: &&KeptSession| !kept.waits || kept.has_come || now < self.until;
+        let kept = self.sessions.get(&SessionDigest::of(id)).filter(is_there)?;
         Some((&kept.session, kept.waits))
     }
 
@@ -205,15 +205,15 @@ impl Lasting {
         &self,
         id: &str,
         names: &Names,
-        pool: &Pool,
+        pool: &PoolConfig,
         listener: &Listener,
         initialize: &[u8],
-    ) -> Option<Box<Session>> {
+    ) -> Option<Box<StoredSession>> {
         let initialize = str::from_utf8(initialize).ok()?;
         let is_kept = self.is_on() && pool.restores && initialize.len() <= LONGEST;
         is_kept.then(|| {
-            Box::new(Session {
-                id: Key::of(id),
+            Box::new(StoredSession {
+                id: SessionDigest::of(id),
                 pool: pool.core.id.clone(),
                 listener: listener.address(),
                 owner: owner_of(names),
@@ -226,17 +226,17 @@ impl Lasting {
     }
 
     /// Whether clients with these names, who come in here, may use a session of an earlier daemon.
-    pub(super) fn is_of(session: &Session, names: &Names, listener: &Listener) -> bool {
+    pub(super) fn is_of(session: &StoredSession, names: &Names, listener: &Listener) -> bool {
         session.owner == owner_of(names) && session.listener == listener.address()
     }
 
     /// A session that waited for its client is about to go on.
-    pub(super) fn goes_on(&mut self, id: &str) {
-        if let Some(kept) = self.sessions.get_mut(&Key::of(id)).filter(|kept| kept.waits) {
+    pub(super) fn resumed(&mut self, id: &str) {
+        if let Some(kept) = self.sessions.get_mut(&SessionDigest::of(id)).filter(|kept| kept.waits) {
             self.waiting -= 1;
             kept.waits = false;
             if kept.session.daemons > 0 {
-                kept.session = Arc::new(Session { daemons: 0, ..Session::clone(&kept.session) });
+                kept.session = Arc::new(StoredSession { daemons: 0, ..StoredSession::clone(&kept.session) });
             }
             self.has_changed = true;
         }
@@ -245,7 +245,7 @@ impl Lasting {
     /// A session was to go on, and no worker has answered its `initialize`: it waits again, or has ended. `has_failed` if a
     /// worker had that.
     pub(super) fn waits_again(&mut self, id: &str, has_failed: bool) {
-        let Some(kept) = self.sessions.get_mut(&Key::of(id)).filter(|kept| !kept.waits) else { return };
+        let Some(kept) = self.sessions.get_mut(&SessionDigest::of(id)).filter(|kept| !kept.waits) else { return };
         (kept.has_come, kept.tries) = (true, kept.tries + u8::from(has_failed));
         if self.is_final || kept.tries < MOST_TRIES {
             kept.waits = true;
@@ -263,17 +263,17 @@ impl Lasting {
 
     /// Whether a session is kept beyond the end of the daemon.
     pub(super) fn has(&self, id: &str) -> bool {
-        !self.sessions.is_empty() && self.sessions.contains_key(&Key::of(id))
+        !self.sessions.is_empty() && self.sessions.contains_key(&SessionDigest::of(id))
     }
 
     /// Keeps a session that has begun.
-    pub(super) fn keep(&mut self, session: Session) {
+    pub(super) fn keep(&mut self, session: StoredSession) {
         if self.is_on() && !self.is_final {
             self.put(session);
         }
     }
 
-    fn put(&mut self, session: Session) {
+    fn put(&mut self, session: StoredSession) {
         let bytes = session.weight();
         let before = self.sessions.get(&session.id).map_or(0, |kept| kept.bytes);
         while self.bytes - before + bytes > MOST_BYTES / 2 {
@@ -289,11 +289,11 @@ impl Lasting {
         }
         (self.bytes, self.has_changed) = (self.bytes - before + bytes, true);
         let tries = self.sessions.get(&session.id).map_or(0, |kept| kept.tries);
-        let kept = Kept { session: Arc::new(session), waits: false, has_come: true, tries, bytes };
+        let kept = KeptSession { session: Arc::new(session), waits: false, has_come: true, tries, bytes };
         self.sessions.insert(kept.session.id, kept);
     }
 
-    fn drop_one(&mut self, id: Key) {
+    fn drop_one(&mut self, id: SessionDigest) {
         if let Some(kept) = self.sessions.remove(&id) {
             (self.bytes, self.waiting) = (self.bytes - kept.bytes, self.waiting - usize::from(kept.waits));
             self.has_changed = true;
@@ -302,22 +302,22 @@ impl Lasting {
 
     /// The notification behind the `initialize` of a session has come.
     pub(super) fn initialized(&mut self, id: &str, text: &[u8]) {
-        let is_new = |kept: &&Kept| kept.session.initialized.is_none() && !kept.waits;
-        let Some(kept) = self.sessions.get(&Key::of(id)).filter(is_new) else { return };
+        let is_new = |kept: &&KeptSession| kept.session.initialized.is_none() && !kept.waits;
+        let Some(kept) = self.sessions.get(&SessionDigest::of(id)).filter(is_new) else { return };
         if let Some(text) = str::from_utf8(text).ok().filter(|text| text.len() <= LONGEST) {
-            self.put(Session { initialized: Some(text.to_owned()), ..Session::clone(&kept.session) });
+            self.put(StoredSession { initialized: Some(text.to_owned()), ..StoredSession::clone(&kept.session) });
         }
     }
 
     /// The notification that followed the `initialize` of a session.
     pub(super) fn initialized_of(&self, id: &str) -> Option<&str> {
-        self.sessions.get(&Key::of(id))?.session.initialized.as_deref()
+        self.sessions.get(&SessionDigest::of(id))?.session.initialized.as_deref()
     }
 
     /// A session has ended. With the daemon it does not, unless its client ends it, or its worker.
     pub(super) fn forget(&mut self, id: &str, for_good: bool) {
         if !self.sessions.is_empty() && (for_good || !self.is_final) {
-            self.drop_one(Key::of(id));
+            self.drop_one(SessionDigest::of(id));
         }
     }
 
@@ -418,16 +418,21 @@ impl Lasting {
 }
 
 /// Writes what comes, the newest alone.
-fn write(mut state: State, records: &Receiver<Vec<Record>>, teller: &Teller, told: &Sender<io::Result<usize>>) {
+fn write(
+    mut state: StateFile,
+    records: &Receiver<Vec<Record>>,
+    loop_handle: &LoopHandle,
+    results: &Sender<io::Result<usize>>,
+) {
     let mut last = Ok(0);
     while let Ok(mut newest) = records.recv() {
         while let Ok(newer) = records.try_recv() {
             newest = newer;
         }
         let result = state.replace(&newest);
-        // The loop hears it while it runs, and whoever waits for the last one afterwards.
+        // The loop receives it while it runs, and whoever waits for the last one afterwards.
         last = result.as_ref().copied().map_err(|error| io::Error::new(error.kind(), error.to_string()));
-        teller.tell(News::StateWritten(result));
+        loop_handle.send(LoopMessage::StateWritten(result));
     }
-    let _ = told.send(last);
+    let _ = results.send(last);
 }

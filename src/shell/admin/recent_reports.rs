@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::wall::WallClock;
+use super::wall_clock::WallClock;
 use crate::bus::report::{Level, Report};
 
 /// The number of entries kept.

@@ -12,7 +12,7 @@ use tracing::field::{Field, Visit};
 use super::stderr::LONGEST_LINE;
 use crate::bus::report::WorkerName;
 use crate::calendar;
-use crate::visible;
+use crate::printable;
 
 /// The format of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -159,7 +159,7 @@ impl Entry {
             return self;
         }
         match serde_json::from_str::<serde_json::Value>(token) {
-            Ok(_) if self.look.json => self.plain(name, visible::json(token.trim())),
+            Ok(_) if self.look.json => self.plain(name, printable::json(token.trim())),
             _ => self.text(name, token),
         }
     }
@@ -320,7 +320,7 @@ fn escape_for_json(c: char, out: &mut String) {
         '"' | '\\' | '\n' | '\r' | '\t' => out.extend(c.escape_default()),
         '\0'..='\x1f' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
         // All of them are below U+10000.
-        _ if visible::is_obeyed(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+        _ if printable::is_obeyed(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
         _ => out.push(c),
     }
 }
@@ -331,7 +331,7 @@ fn escape_for_people(c: char, out: &mut String) {
         '\t' => out.push(c),
         '\n' | '\r' => out.extend(c.escape_default()),
         '\0'..='\x1f' | '\x7f' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
-        _ if visible::is_obeyed(c) => out.extend(c.escape_unicode()),
+        _ if printable::is_obeyed(c) => out.extend(c.escape_unicode()),
         _ => out.push(c),
     }
 }

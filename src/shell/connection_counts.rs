@@ -1,5 +1,6 @@
 //! How many connections that speak HTTP there are of each purpose, and of each listener and source, and how many there
-//! may be. Which of them goes when there is no room for another one is up to `eviction.rs`: only then all are looked at.
+//! may be. Which of them is evicted when there is no room for another one is up to `eviction.rs`: only then all are
+//! looked at.
 
 use hashbrown::HashMap;
 
@@ -7,11 +8,11 @@ use crate::bus::port::{ListenerId, Source};
 
 /// Maximum number of connections for requests that have sent one, answered or not.
 pub(super) const MOST_CONNECTIONS: usize = 2048;
-/// How many more there may be whose first request is read: some ask for health, or are told that there is no room.
+/// How many more there may be whose first request is read: some ask for health, or are answered that there is no room.
 pub(super) const MOST_HEARD: usize = 64;
 /// The same for operators.
 pub(super) const MOST_OPERATORS: usize = 64;
-/// Maximum number of handshakes beyond the free slots of clients: some ask for health, or are told that the daemon is
+/// Maximum number of handshakes beyond the free slots of clients: some ask for health, or are answered that the daemon is
 /// full.
 pub(super) const MOST_HANDSHAKES: usize = 256;
 
@@ -87,7 +88,7 @@ impl Crowd {
     }
 
     /// A connection of this purpose comes to a listener. Returns its number, and what it is counted as.
-    pub(super) fn comes(&mut self, purpose: Purpose, listener: ListenerId, source: Source) -> (u64, Seat) {
+    pub(super) fn add(&mut self, purpose: Purpose, listener: ListenerId, source: Source) -> (u64, Seat) {
         self.counts[purpose as usize] += 1;
         self.count += 1;
         let seat = Seat { listener, source, has_place: false };

@@ -148,7 +148,7 @@ impl Ctx {
         }
     }
 
-    /// Why a client's line may not go to any worker of this pool. None if it may.
+    /// Why a client's line may not go to any worker of this pool. None if it may. A denied call of a tool is counted.
     pub(crate) fn denied_in(&mut self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> Option<Refusal> {
         if self.denials.permitted == Some(pool) {
             return None;
@@ -157,24 +157,21 @@ impl Ctx {
         if !rules.are_set() {
             return None;
         }
-        if let Some(refusal) = rules.denied_method(line) {
-            return Some(refusal);
-        }
-        let (refusal, rule) = match denied_tool(rules, line) {
-            Ok(None) => {
-                self.denials.permitted = Some(pool);
-                return None;
-            }
-            Ok(Some(denied)) => denied,
-            Err(Ambiguous) => match ambiguous(rules) {
-                refusal @ Refusal(Reason::ToolDenied, _) => (refusal, AMBIGUOUS),
-                // No tool is meant where there are no rules for tools.
-                refusal => return Some(refusal),
-            },
+        let Some((refusal, rule)) = denied(rules, line) else {
+            self.denials.permitted = Some(pool);
+            return None;
         };
-        let count = (pool, rule.to_string());
-        *self.denials.tools.entry(count).or_default() += 1;
+        if let Some(rule) = rule {
+            let count = (pool, rule.to_string());
+            *self.denials.tools.entry(count).or_default() += 1;
+        }
         Some(refusal)
+    }
+
+    /// Whether a client's line may go to no worker of this pool. Nothing is counted.
+    pub(crate) fn is_denied_in(&self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> bool {
+        let rules = All::of(&self.settings, &self.clients, pool, client);
+        rules.are_set() && denied(rules, line).is_some()
     }
 
     /// Why a client may not use a line's method on any worker of this pool. None if it may.
@@ -196,6 +193,21 @@ fn ambiguous(rules: All<'_>) -> Refusal {
                 listeners[].rules)";
     let are_of_tools = rules.iter().any(|rules| rules.tools.are_set());
     Refusal(if are_of_tools { Reason::ToolDenied } else { Reason::MethodDenied }, text.to_string())
+}
+
+/// Why a line is denied, and the rule by which it is counted if it calls a tool.
+fn denied<'a>(rules: All<'a>, line: Parsed<'_>) -> Option<(Refusal, Option<&'a str>)> {
+    if let Some(refusal) = rules.denied_method(line) {
+        return Some((refusal, None));
+    }
+    match denied_tool(rules, line) {
+        Ok(denied) => denied.map(|(refusal, rule)| (refusal, Some(rule))),
+        Err(Ambiguous) => Some(match ambiguous(rules) {
+            refusal @ Refusal(Reason::ToolDenied, _) => (refusal, Some(AMBIGUOUS)),
+            // No tool is meant where there are no rules for tools.
+            refusal => (refusal, None),
+        }),
+    }
 }
 
 /// Why the tool that a line calls is denied, and the rule's name.

@@ -25,7 +25,7 @@ use super::timers::{Timer, Timers};
 use super::worker::Worker;
 use super::{Bus, pool_stats};
 use crate::ctx::Ctx;
-use crate::fleet::balancer::Groups;
+use crate::fleet::balancer::{Denies, Groups};
 use crate::flow::waste::MANY;
 use crate::peers::{Client, Clients, Endpoint, Phase, Workers};
 use crate::requests::{Flags, FoundRequest, IndexSlot, NewRequest, Requests};
@@ -214,12 +214,15 @@ impl Bus {
         let now = self.ctx.time.now();
         let count = self.ctx.clients.len();
         let limit = self.ctx.settings.limits.max_input_buffer;
-        // It does not look at methods.
-        let takes_fast_path = !self.fleets.balancer().denies_anything() && self.may_take_fast_path();
+        let denies = self.fleets.balancer().denies();
+        let may_take_fast_path = self.may_take_fast_path();
         let bytes = window.data().len();
         let Some(client) = self.ctx.clients.get_mut(key) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
+        // It does not look at methods.
+        let takes_fast_path =
+            may_take_fast_path && (denies == Denies::Nothing || denies == Denies::Some && client.rules().is_empty());
         if client.phase() != Phase::Open {
             return self.refuse_lines(key, window);
         }

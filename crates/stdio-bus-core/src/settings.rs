@@ -369,15 +369,23 @@ pub enum Whom {
     Group(String),
 }
 
+impl Rules {
+    /// Whether they deny anything.
+    pub(super) fn deny_anything(&self) -> bool {
+        !self.deny_methods.is_empty() || self.tools.are_set()
+    }
+}
+
 impl Listener {
-    /// The places of the rules for clients with one of these verified names, in these groups.
+    /// The places of the rules that deny something to clients with one of these verified names, in these groups.
     pub(crate) fn rules_for(&self, names: &Names, groups: &str) -> Vec<usize> {
         let verified = [names.token.as_deref(), names.common_name.as_deref(), names.user.as_deref()];
         let are_for = |(_, rules): &(usize, &Rules)| match &rules.whom {
             Whom::Name(name) => verified.contains(&Some(name)),
             Whom::Group(group) => is_in_group(groups, group),
         };
-        self.rules.iter().enumerate().filter(are_for).map(|(at, _)| at).collect()
+        let deny = |(_, rules): &(usize, &Rules)| rules.deny_anything();
+        self.rules.iter().enumerate().filter(deny).filter(are_for).map(|(at, _)| at).collect()
     }
 
     /// Whether its clients use this pool, or may name it.

@@ -217,13 +217,23 @@ impl IndexMut<GroupId> for Groups {
     }
 }
 
+/// To which clients a method or a tool is denied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denies {
+    Nothing,
+    /// To those for whom a rule of their listener holds ([`Client::rules`](crate::peers::Client::rules)).
+    Some,
+    /// To all that use some pool.
+    Anybody,
+}
+
 /// The groups, and the group of each listener.
 pub(crate) struct Balancer {
     groups: Groups,
     /// The group that the clients of each listener use, unless a message names a pool.
     of_listeners: Vec<GroupId>,
-    /// Whether any pool or listener denies clients a method or a tool.
-    denies_anything: bool,
+    /// To which clients a method or a tool is denied.
+    denies: Denies,
     /// Whether any workers are lent.
     lends: bool,
 }
@@ -261,11 +271,16 @@ impl Balancer {
             }
         };
         let of_listeners = settings.listeners.iter().enumerate().map(of_listener).collect();
-        let has_rules = |listener: &settings::Listener| !listener.rules.is_empty();
-        let denies_anything =
-            settings.pools.iter().any(settings::Pool::denies_anything) || settings.listeners.iter().any(has_rules);
+        let has_rules = |listener: &settings::Listener| listener.rules.iter().any(settings::Rules::deny_anything);
+        let denies = if settings.pools.iter().any(settings::Pool::denies_anything) {
+            Denies::Anybody
+        } else if settings.listeners.iter().any(has_rules) {
+            Denies::Some
+        } else {
+            Denies::Nothing
+        };
         let lends = groups.iter().any(Group::lends);
-        Self { groups, of_listeners, denies_anything, lends }
+        Self { groups, of_listeners, denies, lends }
     }
 
     /// The groups, to change one while others of the fleets' parts are borrowed.
@@ -278,9 +293,9 @@ impl Balancer {
         self.of_listeners[listener.index()]
     }
 
-    /// Whether any pool or listener denies clients a method or a tool.
-    pub(crate) fn denies_anything(&self) -> bool {
-        self.denies_anything
+    /// To which clients a method or a tool is denied.
+    pub(crate) fn denies(&self) -> Denies {
+        self.denies
     }
 
     /// Whether any workers are lent.
@@ -394,10 +409,11 @@ impl Fleets {
         line: Parsed<'_>,
     ) -> Result<WorkerKey, Refusal> {
         let group = self.move_elsewhere(ctx, client, group, line).unwrap_or(group);
-        // No worker is picked or started for a client that uses a denied method or tool.
-        if self.balancer.denies_anything
-            && let Some(fleet) = self.balancer[group].only_fleet()
-            && let Some(denied) = ctx.denied_in(fleet.pool, client, line)
+        // No worker is picked or started for a client that uses what all pools deny to it.
+        if self.balancer.denies != Denies::Nothing
+            && let Some((first, others)) = self.balancer[group].fleets.split_first()
+            && others.iter().all(|fleet| ctx.is_denied_in(fleet.pool, client, line))
+            && let Some(denied) = ctx.denied_in(first.pool, client, line)
         {
             return Err(denied);
         }
@@ -412,7 +428,7 @@ impl Fleets {
         }
         self.open_for_line(ctx, group);
         if self.pools.may_sleep() && !self.has_worker_for(ctx, client, group) {
-            self.wake_for_line(ctx, group, line.id.is_some());
+            self.wake_for_line(ctx, client, group, line);
         }
         let has_doors = self.pools.have_modern();
         while has_doors && let Some(fleet) = self.balancer[group].unused_fleet(&self.pools) {

@@ -26,7 +26,8 @@ use crate::fleet::Fleets;
 use crate::fleet::pool::{Fleet, Pools};
 use crate::fleet::queue::WorkerQueue;
 use crate::index::{FleetId, GroupId, PoolId};
-use crate::peer::{Moment, WorkerKey};
+use crate::message::Parsed;
+use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::report::Reason;
 use crate::session::table::Sessions;
 use crate::settings::{Assignment, Era};
@@ -47,9 +48,9 @@ pub(in crate::fleet) struct Footprint {
 }
 
 impl Fleets {
-    /// A line is for a group. If no worker there serves it, nor is about to, the first pool that is asleep is woken: rather one
-    /// that may start a worker at once.
-    pub(super) fn wake_for_line(&mut self, ctx: &mut Ctx, group: GroupId, is_request: bool) {
+    /// A line is for a group. If no worker there serves it, nor is about to, the first pool that is asleep and does not deny it
+    /// is woken: rather one that may start a worker at once.
+    pub(super) fn wake_for_line(&mut self, ctx: &mut Ctx, client: ClientKey, group: GroupId, line: Parsed<'_>) {
         let (here, pools) = (&self.balancer[group], &self.pools);
         if !here.fleets().any(|fleet| ctx.settings.pools[fleet].may_sleep()) || ctx.shutdown.refuses_requests() {
             return;
@@ -71,7 +72,8 @@ impl Fleets {
             |fleet: &FleetId| fleet.era == Era::Legacy || pools.pool_era(ctx, fleet.pool) == Some(Era::Modern);
         let is_asleep =
             |fleet: &FleetId| pools[*fleet].is_asleep && pools[*fleet].may_start_any(ctx) && may_serve(fleet);
-        let asleep = || here.fleets().filter(|fleet| is_asleep(fleet) && takes_work(*fleet));
+        let takes_line = |fleet: FleetId| takes_work(fleet) && !ctx.is_denied_in(fleet.pool, client, line);
+        let asleep = || here.fleets().filter(|fleet| is_asleep(fleet) && takes_line(*fleet));
         let may_begin = |fleet: &FleetId| pools[*fleet].slots.iter().any(|slot| slot.may_begin(now));
         let first = asleep().find(may_begin).or_else(|| asleep().next());
         for fleet in here.fleets() {
@@ -79,7 +81,7 @@ impl Fleets {
         }
         if let Some(fleet) = first {
             self.pools.serve_without_question(fleet);
-            self.wake(ctx, fleet, is_request);
+            self.wake(ctx, fleet, line.id.is_some());
         }
     }
 

@@ -351,7 +351,7 @@ impl Client {
         self.cold.groups = Some(groups.unwrap_or_default());
     }
 
-    /// The places of those rules of its listener that hold for it.
+    /// The places of those rules of its listener that hold for it, and deny something.
     pub(crate) fn rules(&self) -> &[usize] {
         self.cold.get().map_or(&[], |cold| &cold.rules)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::origin::Names;
-use crate::settings::{Rules, Whom};
+use crate::settings::{Rules, Start, Whom};
 
 /// No rules.
 fn none(whom: Whom) -> Rules {
@@ -269,4 +269,54 @@ fn a_call_that_waits_is_denied_by_rules_that_came_meanwhile() {
     bench.handle(Input::ResumePool(PoolId::at(0)));
     assert_eq!(bench.read_error(alice).0, "tool_denied");
     assert!(bench.read(worker).is_empty());
+}
+
+#[test]
+fn a_call_that_several_pools_deny_wakes_none_of_them_and_takes_no_turn() {
+    let on_demand = |id: &str| Pool { id: id.into(), start: Start::OnDemand, ..pool(1, Assignment::RoundRobin) };
+    let mut settings = settings(vec![on_demand("a"), on_demand("b")]);
+    settings.listeners = vec![Listener { rules: vec![denied(name("alice"), &["x"])], ..Listener::default() }];
+    let mut bench = Bench::new(settings);
+    let alice = client(&mut bench, "alice", "");
+    bench.write(alice, &call("x"));
+    assert_eq!(bench.read_error(alice).0, "tool_denied");
+    assert_eq!((bench.workers.len(), bench.count(Reason::PoolWoken)), (0, 0));
+    let counted: Vec<u64> = bench.bus.view().denied_tools().map(|(_, _, count)| count).collect();
+    assert_eq!(counted, [1], "it is counted once");
+    bench.write(alice, &call("y"));
+    assert_eq!((bench.workers.len(), bench.count(Reason::PoolWoken)), (1, 1));
+}
+
+#[test]
+fn a_pool_that_denies_a_call_is_not_woken_for_it_while_another_one_sleeps_that_does_not() {
+    let on_demand = |id: &str, deny: &[&str]| {
+        let tools = ToolRules { deny: owned(deny), ..ToolRules::default() };
+        Pool { id: id.into(), start: Start::OnDemand, tools, ..pool(1, Assignment::RoundRobin) }
+    };
+    let mut bench = Bench::new(settings(vec![on_demand("a", &["x"]), on_demand("b", &[])]));
+    let alice = client(&mut bench, "alice", "");
+    bench.write(alice, &call("x"));
+    assert_eq!([0, 1].map(|pool| bench.bus.view().is_asleep(pool)), [true, false]);
+}
+
+#[test]
+fn lines_of_clients_to_whom_no_rule_denies_anything_take_the_fast_path() {
+    for (rules, is_fast) in [
+        (vec![], [true, true]),
+        (vec![none(name("alice")), none(group("*"))], [true, true]),
+        (vec![denied(name("alice"), &["y"])], [false, true]),
+        (vec![without(group("*"), "y")], [false, false]),
+    ] {
+        let mut bench = Bench::new(ruled(rules.clone()));
+        let (alice, bob, worker) = (client(&mut bench, "alice", ""), client(&mut bench, "bob", ""), bench.worker(0));
+        let fast = [alice, bob].map(|client| {
+            // The first line of a client to a worker does not.
+            bench.write(client, r#"{"method":"hello"}"#);
+            let before = bench.bus.view().fast_lines();
+            bench.write(client, r#"{"method":"x"}"#);
+            assert_eq!(bench.read(worker).len(), 2);
+            bench.bus.view().fast_lines() > before
+        });
+        assert_eq!(fast, is_fast, "{rules:?}");
+    }
 }

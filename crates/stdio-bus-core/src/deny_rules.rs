@@ -8,7 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 
-use ndjson_scan::{Ambiguous, decoded, is_decoded, name_in_params};
+use ndjson_scan::{Ambiguous, Span, decoded, is_decoded, name_in_params};
 
 use crate::ctx::Ctx;
 use crate::index::PoolId;
@@ -32,12 +32,14 @@ pub(crate) struct DenyRules {
     tools: BTreeMap<(PoolId, String), u64>,
     /// The pool whose rules were applied to the line that is being routed, and deny nothing in it.
     permitted: Option<PoolId>,
+    /// The method of the envelope (`proxy/successor`) that this line is in, if it is in one.
+    envelope: Span,
 }
 
 impl DenyRules {
-    /// Another line is routed.
-    pub(crate) fn begin_line(&mut self) {
-        self.permitted = None;
+    /// Another line is routed, in an envelope with this method if there is one. Rules deny the methods of both.
+    pub(crate) fn begin_line(&mut self, envelope: Span) {
+        (self.permitted, self.envelope) = (None, envelope);
     }
 
     /// Another pool has taken the place of this one.
@@ -122,10 +124,10 @@ impl<'a> All<'a> {
         self.of_pool.are_set() || !self.its.is_empty() && self.iter().next().is_some()
     }
 
-    /// Why a line's method is denied.
-    fn denied_method(self, line: Parsed<'_>) -> Option<Refusal> {
-        let method = Some(line.method).filter(|method| method.is_some()).map(|method| line.get(method))?;
-        self.iter().find_map(|rules| rules.denied_method(method))
+    /// Why a line's method is denied, or that of its envelope.
+    fn denied_method(self, line: Parsed<'_>, envelope: Span) -> Option<Refusal> {
+        let mut methods = [line.method, envelope].into_iter().filter(|method| method.is_some());
+        methods.find_map(|method| self.iter().find_map(|rules| rules.denied_method(line.get(method))))
     }
 }
 
@@ -157,7 +159,7 @@ impl Ctx {
         if !rules.are_set() {
             return None;
         }
-        let Some((refusal, rule)) = denied(rules, line) else {
+        let Some((refusal, rule)) = denied(rules, line, self.denials.envelope) else {
             self.denials.permitted = Some(pool);
             return None;
         };
@@ -171,12 +173,7 @@ impl Ctx {
     /// Whether a client's line may go to no worker of this pool. Nothing is counted.
     pub(crate) fn is_denied_in(&self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> bool {
         let rules = All::of(&self.settings, &self.clients, pool, client);
-        rules.are_set() && denied(rules, line).is_some()
-    }
-
-    /// Why a client may not use a line's method on any worker of this pool. None if it may.
-    pub(crate) fn denied_method(&self, pool: PoolId, client: ClientKey, line: Parsed<'_>) -> Option<Refusal> {
-        All::of(&self.settings, &self.clients, pool, client).denied_method(line)
+        rules.are_set() && denied(rules, line, self.denials.envelope).is_some()
     }
 
     /// Why an answer of a client may not go to any worker of this pool: some reader may take it for a call.
@@ -196,8 +193,8 @@ fn ambiguous(rules: All<'_>) -> Refusal {
 }
 
 /// Why a line is denied, and the rule by which it is counted if it calls a tool.
-fn denied<'a>(rules: All<'a>, line: Parsed<'_>) -> Option<(Refusal, Option<&'a str>)> {
-    if let Some(refusal) = rules.denied_method(line) {
+fn denied<'a>(rules: All<'a>, line: Parsed<'_>, envelope: Span) -> Option<(Refusal, Option<&'a str>)> {
+    if let Some(refusal) = rules.denied_method(line, envelope) {
         return Some((refusal, None));
     }
     match denied_tool(rules, line) {

@@ -85,30 +85,25 @@ impl Bus {
             return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));
         }
         if !is_wrapped(line) {
-            return self.send_message(client, line, None);
+            return self.send_message(client, line, Span::default());
         }
         match wrapped_message(*line.window, line.line) {
             // The names in it are in a place that the bus does not read.
             Ok(inner) if is_wrapped(Parsed { line: &inner, ..line }) => {
                 Err(Refusal(Reason::MethodDenied, "Method not found: a proxy/successor within another one".into()))
             }
-            Ok(inner) => self.send_message(client, Parsed { line: &inner, ..line }, Some(line)),
+            Ok(inner) => self.send_message(client, Parsed { line: &inner, ..line }, line.method),
             Err(at) => Ok(self.name_stands_twice(client.into(), line, at)),
         }
     }
 
-    /// Routes a message, bare or in `envelope`.
-    fn send_message(
-        &mut self,
-        client: ClientKey,
-        line: Parsed<'_>,
-        envelope: Option<Parsed<'_>>,
-    ) -> Result<Flow, Refusal> {
+    /// Routes a message: a bare one, or one in an envelope whose method is at `envelope`.
+    fn send_message(&mut self, client: ClientKey, line: Parsed<'_>, envelope: Span) -> Result<Flow, Refusal> {
         if line.meta.twice != 0 {
             return Ok(self.name_stands_twice(client.into(), line, line.meta.twice as usize));
         }
         let message = Message::decode(client, line)?;
-        self.ctx.denials.begin_line();
+        self.ctx.denials.begin_line(envelope);
         let may_expire = message.id.is_some() && message.verb != KnownMethod::Listen;
         let route = match self.route_of(&message) {
             Ok(route) => route,
@@ -132,12 +127,10 @@ impl Bus {
             }
             Err(refusal) => return Err(refusal),
         };
-        if let Some(fleet) = self.ctx.workers.fleet_of(route.worker) {
-            let denied = self.ctx.denied_in(fleet.pool, client, line);
-            let denied = denied.or_else(|| self.ctx.denied_method(fleet.pool, client, envelope?));
-            if let Some(denied) = denied {
-                return Err(denied);
-            }
+        if let Some(fleet) = self.ctx.workers.fleet_of(route.worker)
+            && let Some(denied) = self.ctx.denied_in(fleet.pool, client, line)
+        {
+            return Err(denied);
         }
         let due = line_expires(&self.ctx, route.worker).filter(|_| may_expire);
         if due.is_some_and(|due| due <= self.ctx.time.now()) {

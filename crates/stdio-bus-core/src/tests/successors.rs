@@ -81,6 +81,19 @@ fn a_method_that_a_pool_denies_is_denied_in_an_envelope_too() {
 }
 
 #[test]
+fn an_envelope_that_a_pool_denies_starts_no_worker_whatever_is_in_it() {
+    let first =
+        Pool { max_instances: 3, deny_methods: vec!["proxy/successor".into()], ..pool(1, Assignment::Dedicated) };
+    let mut bench = Bench::new(settings(vec![first]));
+    let client = bench.client();
+    bench.write(client, &wrapped(Some(1), "x", "{}"));
+    assert_eq!(bench.read_error(client), ("method_denied".into(), -32601, Value::from(1)));
+    assert_eq!(bench.workers.len(), 1, "the spare is where it was");
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    assert_eq!(bench.workers.len(), 2);
+}
+
+#[test]
 fn an_envelope_in_an_envelope_is_not_opened() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));

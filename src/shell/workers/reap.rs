@@ -1,7 +1,6 @@
 //! Reaps dead processes and signals live ones. A process group is signalled only until its leader is reaped: after that
 //! its number may be reused.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
@@ -32,7 +31,7 @@ pub(crate) struct Reaper {
     workers: BTreeMap<WorkerKey, Pid>,
     /// Starts the threads that start workers.
     loop_handle: LoopHandle,
-    /// Threads that start workers, by their user if that is not ours.
+    /// The threads that start workers, by the workers' user if that is not ours.
     starters: HashMap<Option<u32>, Starter>,
     /// The OOM kill counter at the last check.
     memory_kills: Option<u64>,
@@ -116,7 +115,8 @@ impl Reaper {
     /// Whether this process may be a worker that is being started: its exit belongs to a pending result.
     fn is_being_started(&mut self, process: Pid) -> bool {
         let pid = process.as_raw_nonzero().get();
-        let Some(user) = self.starters.iter().find(|(_, starter)| starter.pid() == pid).map(|(user, _)| *user) else {
+        let Some(user) = self.starters.iter().find(|(_, starter)| starter.may_be_starting(pid)).map(|(user, _)| *user)
+        else {
             return false;
         };
         self.take_started();
@@ -138,11 +138,7 @@ impl Processes for Reaper {
         let terms = Terms { descriptors: limit, core, memory_score: self.memory_score.clone(), has_large_pipes };
         let job = SpawnJob::new(pool, own, terms)?;
         let user = pool.rights.identity.as_ref().map(|identity| identity.user);
-        let starter = match self.starters.entry(user) {
-            Entry::Occupied(starter) => starter.into_mut(),
-            Entry::Vacant(none) => none.insert(Starter::new(&self.loop_handle)?),
-        };
-        starter.begin(worker, job)
+        self.starters.entry(user).or_insert_with(Starter::new).begin(worker, job, &self.loop_handle)
     }
 
     fn keep_secrets(&mut self) {

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use super::document::{Node, Object, Reader};
-use super::listeners::header_fault;
-use super::values::checked;
+use super::values::{checked, header_fault};
 use super::{Listener, PoolConfig};
 use crate::bus::settings::{Assignment, Start};
 use crate::env_file;

@@ -10,7 +10,7 @@ use super::document::{Node, Object, Reader};
 use super::keys;
 use super::table;
 use super::users::{self, MAX_ID};
-use super::values::{denied, number, set_mode, small_file, socket_mode};
+use super::values::{denied, header_fault, number, set_mode, small_file, socket_mode};
 use super::{Listen, Listener, NoFile, Owner, PoolConfig, Web, same_place};
 use crate::access::{Groups, Identity, LONGEST_NAME, OAuth, Policy, Tokens, names_this_machine, oauth};
 use crate::address::Address;
@@ -388,53 +388,6 @@ fn header_name<'t>(reader: &mut Reader<'t>, node: &Node<'t>, hint: &str) -> Opti
     let Some(why) = header_fault(&name) else { return Some(name) };
     reader.fail(node, why, Some(hint.to_owned()));
     None
-}
-
-/// Why a name is none of a field that a proxy or a user may set: it means something of its own.
-pub(super) fn header_fault(name: &str) -> Option<String> {
-    const TAKEN: [&str; 33] = [
-        "accept",
-        "accept-encoding",
-        "accept-language",
-        "acp-connection-id",
-        "acp-session-id",
-        "authorization",
-        "connection",
-        "content-length",
-        "content-type",
-        "cookie",
-        "expect",
-        "forwarded",
-        "host",
-        "last-event-id",
-        "mcp-method",
-        "mcp-name",
-        "mcp-protocol-version",
-        "mcp-session-id",
-        "origin",
-        "proxy-authorization",
-        "referer",
-        "sec-websocket-extensions",
-        "sec-websocket-key",
-        "sec-websocket-protocol",
-        "sec-websocket-version",
-        "te",
-        "traceparent",
-        "tracestate",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "x-forwarded-for",
-    ];
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if name.is_empty() || !name.bytes().all(is_token) {
-        Some(format!("must be the name of a header, not {name:?}"))
-    } else if TAKEN.iter().any(|taken| taken.eq_ignore_ascii_case(name)) {
-        Some(format!("{name} means something else, and clients send it themselves"))
-    } else {
-        None
-    }
 }
 
 fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>, served: &kinds::Web) -> Option<String> {

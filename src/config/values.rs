@@ -13,6 +13,53 @@ pub(super) fn checked(path: &str) -> Result<&str, String> {
     }
 }
 
+/// Why a name is none of a field that a proxy or a user may set: it means something of its own.
+pub(super) fn header_fault(name: &str) -> Option<String> {
+    const TAKEN: [&str; 33] = [
+        "accept",
+        "accept-encoding",
+        "accept-language",
+        "acp-connection-id",
+        "acp-session-id",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "cookie",
+        "expect",
+        "forwarded",
+        "host",
+        "last-event-id",
+        "mcp-method",
+        "mcp-name",
+        "mcp-protocol-version",
+        "mcp-session-id",
+        "origin",
+        "proxy-authorization",
+        "referer",
+        "sec-websocket-extensions",
+        "sec-websocket-key",
+        "sec-websocket-protocol",
+        "sec-websocket-version",
+        "te",
+        "traceparent",
+        "tracestate",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "x-forwarded-for",
+    ];
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        Some(format!("must be the name of a header, not {name:?}"))
+    } else if TAKEN.iter().any(|taken| taken.eq_ignore_ascii_case(name)) {
+        Some(format!("{name} means something else, and clients send it themselves"))
+    } else {
+        None
+    }
+}
+
 /// Sets a socket file's permissions from the setting beside its address, if there is one.
 pub(super) fn set_mode<'t>(reader: &mut Reader<'t>, listen: &mut Listen, mode: Option<(&Node<'t>, Option<u32>)>) {
     let Some((node, given)) = mode else { return };

@@ -1,6 +1,6 @@
 //! The listeners of a configuration: addresses, access and limits.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -314,14 +314,34 @@ fn resource<'t>(reader: &mut Reader<'t>, node: &Node<'t>, path: &str, hosts: Opt
 /// What of a text is no address of the web.
 fn address_fault(url: &str) -> Option<String> {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-    let is_good = rest.is_some_and(|rest| {
-        let host = rest.split('/').next().unwrap_or_default();
-        !host.is_empty()
-            && !host.contains('@')
-            && rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#\"\\".contains(&byte))
-    });
-    (!is_good)
-        .then(|| format!("must be a URL that begins with https:// or http://, without query and fragment, not {url:?}"))
+    let is_url =
+        rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#\"\\".contains(&byte)));
+    let authority = rest.and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    if !is_url {
+        Some(format!("must be a URL that begins with https:// or http://, without query and fragment, not {url:?}"))
+    } else if !is_host_and_port(authority) {
+        Some(format!("must have a host, and nothing else but a port before its path, not {authority:?}"))
+    } else {
+        None
+    }
+}
+
+/// Whether a text is the name or the address of a host, with a port behind it or without one, as all clients read it.
+fn is_host_and_port(text: &str) -> bool {
+    let (is_host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']').unwrap_or_default();
+            (address.parse::<Ipv6Addr>().is_ok(), port)
+        }
+        None => {
+            let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+            let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            (!name.is_empty() && name.bytes().all(belongs), port)
+        }
+    };
+    let is_port =
+        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|it| it > 0);
+    is_host && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
 }
 
 /// Why clients would refuse a resource, or nobody reach it.

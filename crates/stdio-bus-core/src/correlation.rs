@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::Bus;
 use super::id::Spelled;
-use super::message::{Cancel, Edit, Edits, Parsed, Refusal, UNCHANGED, is_response, session_name};
+use super::message::{Cancel, Edit, Edits, KnownMethod, Parsed, Refusal, UNCHANGED, is_response, session_name};
 use super::peer::{Moment, Peer, RequestKey, ShortText};
 use super::pool_stats::Outcome;
 use super::reply::Delivered;
@@ -61,14 +61,19 @@ impl Bus {
         if message.progress.is_some() {
             self.requests.note_progress(&mut self.ctx, key, new, id, line, edits);
         }
-        let is_first = self.ctx.endpoint(new.answerer).is_some_and(|to| to.to_answer.begin());
+        if let Some(to) = self.ctx.endpoint(new.answerer) {
+            match new.verb {
+                KnownMethod::Listen => to.to_answer.begin_subscription(),
+                _ => to.to_answer.begin(),
+            }
+        }
         if let Peer::Worker(key) = new.answerer
             && let Some(worker) = self.ctx.workers.get_mut(key)
         {
             if new.verb.creates() {
                 worker.creating_mut().begin();
             }
-            let at = worker.begin_request(self.ctx.time.now(), is_first);
+            let at = worker.begin_request(self.ctx.time.now());
             self.ctx.timers.arm(new.answerer.into(), at);
         }
         self.ctx.out.stats().ids_translated += u64::from(edits[0].is_some());

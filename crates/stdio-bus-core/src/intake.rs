@@ -633,8 +633,8 @@ impl FastPath<'_> {
             self.timers.arm(Timer::Requests, expires);
         }
         from.traffic.asked += 1;
-        let is_first = worker.end_mut().to_answer.begin();
-        let at = worker.begin_request(self.time.now(), is_first);
+        worker.end_mut().to_answer.begin();
+        let at = worker.begin_request(self.time.now());
         if at.is_some() {
             self.timers.arm(Timer::Worker(worker_key), at);
         }

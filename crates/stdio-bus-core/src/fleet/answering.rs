@@ -6,6 +6,7 @@ use core::time::Duration;
 use super::lifetime::Lifetime;
 use crate::ctx::Ctx;
 use crate::peer::{Moment, Peer, WorkerKey};
+use crate::peers::ToAnswer;
 use crate::report::Reason;
 use crate::requests::Requests;
 use crate::timeouts::TimeLimits;
@@ -87,13 +88,16 @@ impl Answering {
         self.read_since = now;
     }
 
-    /// It has got a request to answer; `is_first` means that it has no other one. Returns when it must be checked, if
-    /// that is not scheduled yet: at once, if that was the last one it may get.
-    pub(crate) fn begin(&mut self, now: Moment, is_first: bool, lifetime: &mut Lifetime) -> Option<Moment> {
+    /// It has got a request, which is one of those that it has `to_answer`. Returns when it must be checked, if that is
+    /// not scheduled yet: at once, if that was the last one it may get.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, now: Moment, to_answer: &ToAnswer, lifetime: &mut Lifetime) -> Option<Moment> {
         let mut is_new = false;
-        if is_first {
-            self.waits_since = now;
-            is_new = !core::mem::replace(&mut self.is_watched, true);
+        if to_answer.owed() <= 1 {
+            if to_answer.count() == 1 {
+                self.waits_since = now;
+            }
+            is_new = to_answer.owed() == 1 && !core::mem::replace(&mut self.is_watched, true);
         }
         if lifetime.count_request() {
             return Some(now);
@@ -125,40 +129,38 @@ impl Answering {
 }
 
 impl Requests {
-    /// Reports a worker without output while requests wait, once for as long as it has something to answer. Returns
-    /// when to check again.
+    /// Reports a worker without output while requests wait, once for as long as it owes an answer. Returns when to check
+    /// again.
     pub(super) fn tick_silent(&self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
         let now = ctx.time.now();
         let worker = ctx.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
-        let (waiting, answering) = (worker.end.to_answer.awaited(), &mut worker.answering);
-        if waiting > 0 && worker.end.gate.waits() {
+        let answering = &mut worker.answering;
+        if worker.end.to_answer.owed() == 0 {
+            answering.is_watched = false;
+            return None;
+        }
+        if worker.end.gate.waits() {
             // It is paused because a client has no room: it may have more output.
             answering.waits_since = now;
             return Some(now.after(SILENT_FOR));
         }
         let since = answering.waits_since.max(worker.end.stream.spoke_at().unwrap_or_default());
-        let due = since.after(SILENT_FOR);
-        if waiting > 0 && due > now {
-            return Some(due);
+        if since.after(SILENT_FOR) > now {
+            return Some(since.after(SILENT_FOR));
         }
-        // A subscriber waits for no particular answer.
-        let (owed, asked) = self.owed_by(key);
-        if waiting > owed as u32 {
-            answering.waits_since = if owed > 0 { asked } else { now };
-            if answering.waits_since.after(SILENT_FOR) > now {
-                return Some(answering.waits_since.after(SILENT_FOR));
-            }
+        // Nobody may wait any more for what it was asked first.
+        let (waiting, asked) = self.owed_by(key);
+        let since = since.max(asked);
+        if since.after(SILENT_FOR) > now {
+            return Some(since.after(SILENT_FOR));
         }
-        let (waiting, since) = (owed, since.max(answering.waits_since));
         answering.is_watched = false;
-        if waiting > 0 {
-            ctx.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {
-                let seconds = now.since(since).as_secs();
-                format!(
-                    "a worker has written nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
-                )
-            });
-        }
+        ctx.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {
+            let seconds = now.since(since).as_secs();
+            format!(
+                "a worker has written nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
+            )
+        });
         None
     }
 }

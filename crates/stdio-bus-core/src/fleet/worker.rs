@@ -590,8 +590,8 @@ impl Worker {
 
     /// It has got a request to answer (`Answering::begin`).
     #[inline(always)]
-    pub(crate) fn begin_request(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
-        self.answering.begin(now, is_first, &mut self.lifetime)
+    pub(crate) fn begin_request(&mut self, now: Moment) -> Option<Moment> {
+        self.answering.begin(now, &self.end.to_answer, &mut self.lifetime)
     }
 
     /// Whether messages may be given to it.

@@ -47,7 +47,7 @@ blank!(
         output: Output::NOTHING,
         gate: ReadGate::OPEN,
         asked: AskerList::NOTHING,
-        to_answer: ToAnswer { count: 0, awaited: 0 },
+        to_answer: ToAnswer { count: 0, owed: 0, subscriptions: 0 },
         names: Cold::unchanged(),
         sessions: SessionList::NONE,
         traffic: Traffic::NOTHING,
@@ -148,7 +148,8 @@ pub(crate) struct PeerInput {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ToAnswer {
     count: u32,
-    awaited: u32,
+    owed: u32,
+    subscriptions: u32,
 }
 
 impl ToAnswer {
@@ -159,19 +160,34 @@ impl ToAnswer {
 
     /// How many of these somebody waits for.
     pub(crate) fn awaited(&self) -> u32 {
-        self.awaited
+        self.owed + self.subscriptions
     }
 
-    /// Adds one whose asker waits. Returns whether there was none.
-    pub(crate) fn begin(&mut self) -> bool {
+    /// The same without subscriptions, whose askers wait for no particular answer.
+    pub(crate) fn owed(&self) -> u32 {
+        self.owed
+    }
+
+    /// Adds one whose asker waits.
+    pub(crate) fn begin(&mut self) {
         self.count += 1;
-        self.awaited += 1;
-        self.count == 1
+        self.owed += 1;
+    }
+
+    /// Adds a subscription.
+    pub(crate) fn begin_subscription(&mut self) {
+        self.count += 1;
+        self.subscriptions += 1;
     }
 
     /// The asker of one stops waiting.
     pub(crate) fn orphan(&mut self) {
-        self.awaited -= 1;
+        self.owed -= 1;
+    }
+
+    /// The asker of a subscription stops waiting.
+    pub(crate) fn orphan_subscription(&mut self) {
+        self.subscriptions -= 1;
     }
 
     /// Removes one whose asker does not wait.

@@ -11,5 +11,5 @@ mod output;
 
 pub(crate) use client::{Client, ClientIdentity, Clients, McpState, Phase, Workers, end_of};
 pub(crate) use close::Closing;
-pub(crate) use endpoint::Endpoint;
+pub(crate) use endpoint::{Endpoint, ToAnswer};
 pub(crate) use output::Output;

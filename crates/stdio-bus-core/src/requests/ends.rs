@@ -206,7 +206,7 @@ impl Requests {
     /// The asker of a request stops waiting, if it did wait.
     fn release_asker(&mut self, ctx: &mut Ctx, sessions: &mut Sessions, key: RequestKey) {
         let Some(request) = self.get(key) else { return };
-        let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
+        let (Some(asker), answerer, verb) = (request.asker(), request.answerer(), request.verb) else { return };
         self.note_end_of_question(ctx, sessions, key);
         if let Peer::Worker(worker) = asker
             && let Some(worker) = ctx.workers.get_mut(worker)
@@ -219,7 +219,10 @@ impl Requests {
             self.leave_asker(key, &mut end.asked);
         }
         if let Some(end) = ctx.endpoint(answerer) {
-            end.to_answer.orphan();
+            match verb {
+                KnownMethod::Listen => end.to_answer.orphan_subscription(),
+                _ => end.to_answer.orphan(),
+            }
         }
     }
 
@@ -280,6 +283,7 @@ impl Requests {
             assert_eq!(counted, (to_answer.len(), awaited), "{peer:?}");
             assert!(end.traffic.asked >= end.traffic.given_up + end.asked.len() as u64, "{:?}", end.traffic);
             if let Peer::Worker(worker) = peer {
+                assert_eq!(end.to_answer.owed() as usize, self.owed_by(worker).0, "{peer:?}");
                 let creating = to_answer.iter().filter(|(_, request)| request.verb.creates()).count();
                 assert_eq!(ctx.workers.get(worker).map(|worker| worker.creating().asked() as usize), Some(creating));
             }

@@ -316,3 +316,31 @@ fn a_cancelled_request_has_its_five_seconds_however_short_the_limit_of_silence_i
     bench.pass(milliseconds(101));
     assert_eq!(bench.read_error(client).0, "cancelled");
 }
+
+#[test]
+fn a_worker_is_reported_as_silent_by_what_somebody_waits_for() {
+    let mut bench = bench(1);
+    let (leaving, client) = (bench.client(), bench.client());
+    bench.write(leaving, r#"{"id":1,"method":"x"}"#);
+    bench.pass(seconds(20));
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    bench.breaks(leaving);
+    bench.gone(leaving);
+    bench.pass(seconds(29));
+    assert_eq!(bench.count(Reason::WorkerSilent), 0, "nobody has waited for so long");
+    bench.pass(seconds(1));
+    assert_eq!(bench.count(Reason::WorkerSilent), 1);
+}
+
+#[test]
+fn a_worker_that_is_silent_about_a_request_of_a_client_that_has_left_is_reported_for_the_next_one() {
+    let mut bench = bench(1);
+    let (leaving, client) = (bench.client(), bench.client());
+    bench.write(leaving, r#"{"id":1,"method":"x"}"#);
+    bench.breaks(leaving);
+    bench.gone(leaving);
+    bench.pass(seconds(40));
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    bench.pass(seconds(31));
+    assert_eq!(bench.count(Reason::WorkerSilent), 1);
+}

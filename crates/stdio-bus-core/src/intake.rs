@@ -494,7 +494,7 @@ impl FastPath<'_> {
         let Some(name) = Self::only_name(line)? else {
             let (worker_key, is_its_own) = self.worker_for(client)?;
             let worker = workers.get_mut(worker_key)?;
-            if !is_its_own && worker.doubt().is_raised() {
+            if worker.is_on_trial() || !is_its_own && worker.doubt().is_raised() {
                 return None;
             }
             let is_assigned = || self.groups[client.group()].assignment() == Assignment::Client;

@@ -293,6 +293,7 @@ impl Bus {
     fn follow_workers(&mut self) {
         self.end_evicted();
         self.fleets.pools_mut().note_wakes(&self.ctx);
+        self.fleets.pools().end_trials(&mut self.ctx);
         while self.ctx.workers_changed {
             self.fleets.continue_rollouts(&mut self.ctx, &self.sessions, &self.tasks);
             update_listeners(&mut self.fleets, &mut self.ctx);

@@ -23,6 +23,7 @@ mod seats;
 mod sessions;
 mod step;
 mod timeouts;
+mod trial;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +46,8 @@ use queues::Outputs;
 use retired::Retired;
 use seats::Seats;
 use step::Step;
+use tally::Tally;
+use trial::Trial;
 
 /// For how long the bus may assume that clients share a worker.
 pub const BELIEVED: Duration = Duration::from_millis(10);
@@ -130,6 +133,8 @@ struct Worker {
     flood: Flood,
     /// What shows that it is well.
     health: Health,
+    /// Whether it is on trial.
+    trial: Trial,
 }
 
 /// A line that waits for the session that it names.
@@ -360,7 +365,10 @@ impl Model {
     /// These settings hold from now on.
     pub fn reloaded(&mut self, now: Moment, settings: &Settings) {
         self.settings = settings.clone();
-        self.workers.iter_mut().for_each(|worker| worker.health.forget(now));
+        for worker in &mut self.workers {
+            worker.health.forget(now);
+            worker.trial.is_in_doubt();
+        }
         let serve: Vec<usize> = (0..self.workers.len()).filter(|at| self.workers[*at].serves).collect();
         serve.into_iter().for_each(|worker| self.may_be_kept(worker));
         for at in 0..self.clients.len() {

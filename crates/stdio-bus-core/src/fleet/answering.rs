@@ -44,6 +44,8 @@ pub(crate) struct Answering {
     proof: Proof,
     /// It has answered a request with a response: it does not merely echo its input.
     responds: bool,
+    /// It was started on trial (`trial.rs`), and that is not over unless it has answered.
+    is_tried: bool,
     /// Number of requests that timed out since its last output.
     timeouts: u32,
     /// When the first of its pending requests was sent.
@@ -108,6 +110,17 @@ impl Answering {
     /// Whether it has answered a request.
     pub(crate) fn has_answered(&self) -> bool {
         self.proof == Proof::Answered
+    }
+
+    /// Whether it was started on trial, and that is not over unless it has answered.
+    #[inline(always)]
+    pub(super) fn is_tried(&self) -> bool {
+        self.is_tried
+    }
+
+    /// It is on trial from now on, or that is over.
+    pub(super) fn try_out(&mut self, is_tried: bool) {
+        self.is_tried = is_tried;
     }
 
     /// Whether it does not merely echo its input.

@@ -322,17 +322,18 @@ impl Group {
         workers.any(|worker| ctx.workers.worker_takes_messages(worker))
     }
 
-    /// Whether one of its slots has a worker that takes messages, and is not doubtful.
+    /// Whether one of its slots has a worker that takes messages, and is neither doubtful nor on trial.
     pub(super) fn has_well(&self, ctx: &Ctx, pools: &Pools) -> bool {
         let mut workers = self.slots.iter().filter_map(|slot| ctx.workers.get(pools[*slot].worker?));
-        workers.any(|worker| worker.takes_messages() && !worker.is_doubtful())
+        workers.any(|worker| worker.takes_messages() && !worker.is_doubtful() && !worker.is_on_trial())
     }
 
-    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). Doubtful ones are passed over while there is
-    /// another one, and those of paused pools unless all pools of the group are paused.
-    pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, pools: &Pools) -> Option<WorkerKey> {
+    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). While there is another one, doubtful ones are
+    /// passed over, and so are those on trial, unless one that owes nothing `may_try` the line. Those of paused pools are
+    /// passed over unless all pools of the group are paused.
+    pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, pools: &Pools, may_try: bool) -> Option<WorkerKey> {
         let goes_on = |worker: &Worker| !pools.are_paused() || !pools[worker.fleet.pool].is_paused();
-        let is_well = |worker: &Worker| !worker.is_doubtful() && goes_on(worker);
+        let is_well = |worker: &Worker| !worker.is_doubtful() && worker.gets_lines(may_try) && goes_on(worker);
         self.next_such(ctx, pools, is_well)
             .or_else(|| self.next_such(ctx, pools, goes_on))
             .or_else(|| if self.is_paused(pools) { self.next_such(ctx, pools, |_| true) } else { None })
@@ -400,13 +401,15 @@ impl Fleets {
         worker.is_some_and(|worker| ctx.workers.get(worker).is_some_and(Worker::takes_messages))
     }
 
-    /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment.
+    /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment. `may_try` says whether
+    /// one on trial may get it.
     pub(crate) fn pick_worker_for_line(
         &mut self,
         ctx: &mut Ctx,
         client: ClientKey,
         group: GroupId,
         line: Parsed<'_>,
+        may_try: bool,
     ) -> Result<WorkerKey, Refusal> {
         let group = self.move_elsewhere(ctx, client, group, line).unwrap_or(group);
         // No worker is picked or started for a client that uses what all pools deny to it.
@@ -444,7 +447,8 @@ impl Fleets {
             lent_worker(ctx, client, group)
         } else {
             let stays = is_its_own || assignment == Assignment::Client;
-            let usable = assigned.filter(|worker| stays && ctx.workers.worker_takes_messages(*worker));
+            let here = &self.balancer[group];
+            let usable = assigned.filter(|worker| stays && here.stays_with(ctx, &self.pools, *worker, may_try));
             let preferred = has_doors.then(|| preferred_in(ctx, client, group));
             preferred.flatten().or(usable)
         };
@@ -462,7 +466,7 @@ impl Fleets {
             // A lent worker is returned before another one is lent.
             Assignment::Dedicated if lends && assigned.is_some() => None,
             Assignment::Dedicated => self.take_in_turn(ctx, client, group),
-            Assignment::RoundRobin | Assignment::Client => self.balancer[group].next_in_turn(ctx, &self.pools),
+            Assignment::RoundRobin | Assignment::Client => self.balancer[group].next_in_turn(ctx, &self.pools, may_try),
         };
         let worker = worker.ok_or_else(|| self.balancer[group].no_worker(ctx, &self.pools, client))?;
         if assignment != Assignment::RoundRobin {

@@ -222,6 +222,7 @@ impl Fleets {
     /// Nobody needs the workers of a fleet: they leave, and others are started when a line has come.
     fn fall_asleep(&mut self, ctx: &mut Ctx, fleet: FleetId, why: RecycleReason) {
         let here = &mut self.pools[fleet];
+        here.put_out_last(ctx.settings.pools[fleet].instances + here.growth.more());
         (here.is_asleep, here.woken_at, here.growth) = (true, None, Growth::default());
         // The fleet of the other era has no workers either, if those of the pool were here.
         if let Some(other) = self.pools.other(fleet).filter(|other| self.pools[*other].rests()) {
@@ -289,6 +290,13 @@ impl Fleet {
         let now = worker.lifetime.idle().is_none().then_some(now);
         let asked = worker.answering.waits_since().max(worker.lifetime.worked_at());
         self.asked_at = self.asked_at.max(asked).max(now.unwrap_or_default());
+    }
+
+    /// Of the first `kept` slots those whose workers were taken out become the last ones: if others have gone on, a line
+    /// wakes as many of those as are kept.
+    fn put_out_last(&mut self, kept: usize) {
+        let kept = kept.min(self.slots.len());
+        self.slots[..kept].sort_by_key(|slot| slot.is_out);
     }
 
     /// Whether the operator has not taken out all of its workers, or its clients get others.

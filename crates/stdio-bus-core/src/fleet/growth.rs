@@ -15,15 +15,15 @@ use crate::fleet::Fleets;
 use crate::fleet::pool::{Fleet, Pools};
 use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, WorkerKey};
-use crate::requests::Requests;
 use crate::settings::{Pool, Settings};
 use crate::timers::Timer;
+use crate::worker::Worker;
 
 /// How soon a worker that has got a request is looked at, and how often while it is busy and its pool may grow.
 const LOOKS: Duration = Duration::from_millis(50);
 /// The same while it is not busy.
 const SELDOM: Duration = Duration::from_millis(250);
-/// The same if the pool cannot grow, or the worker has nothing but subscriptions.
+/// The same if the pool cannot grow.
 const RARELY: Duration = Duration::from_secs(1);
 
 /// The workers that a fleet has beyond `instances`.
@@ -84,8 +84,8 @@ impl Fleets {
 
     /// Looks whether all workers of a pool are as busy as this one, which owes answers: then there is one more. Returns when
     /// to look again.
-    pub(crate) fn tick_growth(&mut self, ctx: &mut Ctx, requests: &Requests, key: WorkerKey) -> Option<Moment> {
-        let worker = ctx.workers.get(key).filter(|worker| worker.end.to_answer.awaited() > 0)?;
+    pub(crate) fn tick_growth(&mut self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
+        let worker = ctx.workers.get(key).filter(|worker| worker.end.to_answer.owed() > 0)?;
         let fleet = worker.fleet;
         let settings = ctx.settings.pools.get(fleet.pool.index()).filter(|settings| settings.grows())?;
         let here = &mut self.pools[fleet];
@@ -98,11 +98,10 @@ impl Fleets {
         here.growth.looked_at = now;
         let here = &self.pools[fleet];
         let (limit, open) = (settings.concurrency.max(1), settings.instances + here.growth.open);
-        let owed = |key: WorkerKey| match ctx.workers.get(key) {
-            Some(worker) if worker.end.to_answer.awaited() > 0 => requests.owed_by(key).0,
-            _ => 0,
-        };
-        let is_busy = |key: WorkerKey| owed(key) >= limit && ctx.workers.get(key).is_some_and(|worker| worker.runs());
+        let owed = |key: WorkerKey| ctx.workers.get(key).map_or(0, |worker| worker.end.to_answer.owed() as usize);
+        // One on trial has not had its chance yet.
+        let can_be_busy = |worker: &Worker| worker.runs() && !worker.is_on_trial();
+        let is_busy = |key: WorkerKey| owed(key) >= limit && ctx.workers.get(key).is_some_and(can_be_busy);
         let all: usize = here.slots.iter().filter_map(|slot| slot.worker).map(owed).sum();
         let mut taking_turns = here.slots.iter().take(open).filter(|slot| !slot.is_out).peekable();
         let are_busy = taking_turns.peek().is_some() && taking_turns.all(|slot| slot.worker.is_some_and(&is_busy));
@@ -114,7 +113,7 @@ impl Fleets {
             self.grow(ctx, fleet);
         }
         Some(now.after(match () {
-            () if all == 0 || is_busy && !may_grow => RARELY,
+            () if is_busy && !may_grow => RARELY,
             () if is_busy => LOOKS,
             () => SELDOM,
         }))
@@ -123,7 +122,14 @@ impl Fleets {
     /// One more worker takes turns, which is started if there is none.
     fn grow(&mut self, ctx: &mut Ctx, fleet: FleetId) {
         let settings = &ctx.settings.pools[fleet];
-        let growth = &mut self.pools[fleet].growth;
+        let here = &mut self.pools[fleet];
+        let kept = settings.instances + here.growth.more;
+        if here.growth.open == here.growth.more
+            && let Some(slot) = here.slot_to_grow_into(ctx.time.now(), kept)
+        {
+            here.slots.swap(kept, slot);
+        }
+        let growth = &mut here.growth;
         growth.open += 1;
         growth.more = growth.more.max(growth.open);
         growth.peak = growth.peak.max(settings.instances + growth.open);
@@ -133,10 +139,8 @@ impl Fleets {
         }
         self.fit_groups(ctx);
         self.fill_slots(ctx, fleet);
-        // Lines that wait for a busy one may go to this one.
-        let slots = self.pools[fleet].slots.iter();
-        let workers: Vec<WorkerKey> = slots.filter_map(|slot| slot.worker).collect();
-        workers.into_iter().for_each(|worker| ctx.release_waiters(worker.into()));
+        // One that is started on trial gets lines once it runs.
+        self.pools.offer(ctx, fleet);
     }
 
     /// Workers that were not needed for `idle_stop` take no turns any more, and what has no worker is not filled again.
@@ -150,19 +154,35 @@ impl Fleets {
         };
         let ends = *here.growth.ends.get_or_insert(now.after(idle_stop));
         if ends > now {
-            return ctx.timers.arm(Timer::Fleet(fleet), ends);
+            ctx.timers.arm(Timer::Fleet(fleet), ends);
+            return self.open_beside_empty(ctx, fleet);
         }
         let needed = core::mem::take(&mut here.growth.peak).saturating_sub(instances);
         here.growth.open = here.growth.open.min(needed);
         here.growth.ends = Some(now.after(idle_stop));
         ctx.timers.arm(Timer::Fleet(fleet), here.growth.ends);
         if here.rollout.candidate.is_none() {
-            let first = instances + here.growth.open;
-            while let Some(empty) = (first..instances + here.growth.more).find(|at| here.slots[*at].worker.is_none()) {
+            let is_over = |here: &Fleet, at: usize| {
+                let is_open = at < instances + here.growth.open;
+                here.slots[at].worker.is_none() && (!is_open || here.slots[at].is_out || here.slots[at].is_given_up())
+            };
+            while here.growth.more > 0
+                && let Some(empty) = (0..instances + here.growth.more).find(|at| is_over(here, *at))
+            {
                 here.give_up_slot(instances, empty);
             }
         }
         self.fit_groups(ctx);
+        self.open_beside_empty(ctx, fleet);
+    }
+
+    /// While a slot whose worker takes turns is empty, all others of its fleet take turns.
+    fn open_beside_empty(&mut self, ctx: &Ctx, fleet: FleetId) {
+        let here = &self.pools[fleet];
+        let open = ctx.settings.pools[fleet].instances + here.growth.open;
+        if here.slots.iter().take(open).any(|slot| slot.worker.is_none()) {
+            self.open_all(ctx, fleet);
+        }
     }
 
     /// A line is for a group of shared workers. If none of those that take turns is well, all others take turns again.
@@ -211,6 +231,12 @@ impl Fleets {
 }
 
 impl Fleet {
+    /// The first slot behind the `kept` ones in which a worker may be started: the worker of another one may have been
+    /// taken out, or too many may have failed there.
+    fn slot_to_grow_into(&self, now: Moment, kept: usize) -> Option<usize> {
+        (kept..self.slots.len()).find(|slot| self.slots[*slot].may_begin(now))
+    }
+
     /// A slot of a fleet that has grown is filled no longer: it becomes the last one, behind those that are.
     fn give_up_slot(&mut self, instances: usize, slot: usize) {
         self.slots.swap(slot, instances + self.growth.more - 1);
@@ -230,7 +256,7 @@ impl Pools {
         let (here, settings) = (&self[fleet], &ctx.settings.pools[fleet]);
         let kept = here.kept_slots(ctx);
         here.slots[..kept].iter().all(|slot| !slot.restarts.is_failing())
-            && here.slots.get(kept).is_some_and(|slot| slot.may_begin(ctx.time.now()))
+            && here.slot_to_grow_into(ctx.time.now(), kept).is_some()
             && here.rollout.candidate.is_none()
             && !here.is_rolling_out(ctx)
             && !here.is_asleep()

@@ -72,6 +72,11 @@ impl Health {
         self.since.is_some()
     }
 
+    /// Whether it was sent a check that it has not answered.
+    pub(super) fn is_checked(&self) -> bool {
+        self.asked.is_some()
+    }
+
     /// A client has answered a question of the worker, whose turn it is again.
     pub(crate) fn touch(&mut self, now: Moment) {
         self.active_at = now;

@@ -43,6 +43,9 @@ impl Bus {
         self.ctx.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, WorkerEvent::Spawned);
         ask_era(&mut self.ctx, key);
+        if self.ctx.workers.get(key).is_some_and(Worker::is_on_trial) {
+            self.fleets.pools.offer(&mut self.ctx, fleet);
+        }
         self.fleets.advance_rollout(&mut self.ctx, fleet);
         // It was being started while the others were killed.
         if self.ctx.shutdown.stage() >= Stage::Killing {
@@ -208,7 +211,7 @@ impl Bus {
         note_worker(&mut self.ctx, key);
         let Some(worker) = self.ctx.workers.remove(key) else { return };
         self.requests.forget_names(&worker.end.names);
-        self.fleets.openings.forget_worker(&mut self.ctx, worker.fleet, &worker.greeting);
+        self.fleets.openings.forget_worker(&mut self.ctx, &worker);
         self.ctx.timers.disarm(Timer::Worker(key));
         self.ctx.out.stats().bytes_unsent += worker.end.output.queued() as u64;
         self.ctx.out.push(Effect::Release(key));
@@ -264,13 +267,14 @@ impl Bus {
             next_look,
             self.requests.tick_silent(&mut self.ctx, key),
             tick_probation(&mut self.ctx, key),
+            self.fleets.pools.tick_trial(&mut self.ctx, key),
             self.sessions.tick_early(&mut self.ctx, key),
             self.tick_refused(key),
             tick_first_answer(&mut self.ctx, key),
             self.fleets.tick_question(&mut self.ctx, key),
             tick_extra(self.fleets.pools_mut(), &mut self.ctx, &self.tasks, key),
             self.fleets.pools.tick_lifetime(&mut self.ctx, &self.sessions, &self.tasks, key),
-            self.fleets.tick_growth(&mut self.ctx, &self.requests, key),
+            self.fleets.tick_growth(&mut self.ctx, key),
             self.fleets.tick_idle(&mut self.ctx, &self.sessions, &self.tasks, key),
         ];
         let Some(worker) = self.ctx.workers.get(key) else { return };

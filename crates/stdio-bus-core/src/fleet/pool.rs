@@ -576,7 +576,7 @@ impl Fleets {
         let lends = self.balancer[group].lends();
         let worker = if lends {
             self.lend_worker(ctx, client, fleet)?
-        } else if let Some(spare) = self.balancer[group].next_in_turn(ctx, &self.pools) {
+        } else if let Some(spare) = self.balancer[group].next_in_turn(ctx, &self.pools, true) {
             self.pools.leave_slot(ctx, spare);
             spare
         } else if self.pools.may_grow(ctx, fleet) {
@@ -691,6 +691,7 @@ impl Pools {
             return None;
         }
         let worker = self.start_worker(ctx, slot.fleet, Placement::In(slot), self[slot.fleet].settled)?;
+        self.begin_trial(ctx, worker);
         let here = &mut self[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {

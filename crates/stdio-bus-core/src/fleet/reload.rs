@@ -114,7 +114,7 @@ impl Pools {
         if has_another_command || is_assigned_otherwise || has_stopped {
             self.restart_rollout(ctx, fleet);
         } else {
-            self[fleet].give_candidate_a_slot(ctx);
+            self[fleet].give_candidate_a_slot(ctx, kept);
         }
     }
 }

@@ -135,7 +135,12 @@ impl Restarts {
 
 /// Whether a worker has run for so long that earlier failures are forgotten.
 pub(super) fn does_well(now: Moment, started: Moment, limits: &Limits) -> bool {
-    now.since(started) >= HEALTHY_AFTER.min(limits.restart_window)
+    now.since(started) >= healthy_after(limits)
+}
+
+/// How long a worker runs until earlier failures are forgotten.
+pub(super) fn healthy_after(limits: &Limits) -> Duration {
+    HEALTHY_AFTER.min(limits.restart_window)
 }
 
 /// How long after giving up a slot is tried again; none if never.

@@ -174,13 +174,13 @@ impl Fleet {
         }
     }
 
-    /// A candidate for a slot that its pool has no longer is to take the first that was not taken out. Without one it is
+    /// A candidate for a slot behind the `kept` ones is to take the first of these that was not taken out. Without one it is
     /// not needed.
-    pub(crate) fn give_candidate_a_slot(&mut self, ctx: &mut Ctx) {
-        let Some((_, slot)) = self.rollout.candidate.as_mut().filter(|(_, slot)| *slot >= self.slots.len()) else {
+    pub(crate) fn give_candidate_a_slot(&mut self, ctx: &mut Ctx, kept: usize) {
+        let Some((_, slot)) = self.rollout.candidate.as_mut().filter(|(_, slot)| *slot >= kept) else {
             return;
         };
-        match self.slots.iter().position(|slot| !slot.is_out) {
+        match self.slots[..kept].iter().position(|slot| !slot.is_out) {
             Some(first) => *slot = first,
             None => {
                 let slot = *slot;

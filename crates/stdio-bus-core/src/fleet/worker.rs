@@ -368,7 +368,7 @@ impl Creating {
 /// | `question` | `eras/discovery.rs` | whether it was asked for its era |
 /// | `greeting` | `eras/opening.rs` | the `initialize` of clients |
 /// | `lifetime` | `lifetime.rs`, asked by `answering.rs`, `rollout.rs`, `reload.rs` and `life.rs` | how long it stays |
-/// | `answering` | `answering.rs` | how it answers, and within which limits |
+/// | `answering` | `answering.rs`, asked by `trial.rs` | how it answers, within which limits, and whether it is on trial |
 /// | `doubt` | `health.rs`, asked by `requests/ends.rs` | whether it hangs |
 /// | `creating` | this file, asked by `correlation.rs` and `requests/ends.rs` | requests for new sessions |
 /// | `updates` | this file, asked by `pool.rs`, `session/activity.rs` and `session/children.rs` | which of its updates are read |

@@ -274,7 +274,7 @@ impl Bus {
                         )
                     }) {
                         Some(worker) => visit(&mut self.ctx, client, worker),
-                        None => self.fleets.pick_worker_for_line(&mut self.ctx, client, group, line)?,
+                        None => self.fleets.pick_worker_to_try(&mut self.ctx, &mut self.requests, message, group)?,
                     }
                 }
             };
@@ -362,7 +362,7 @@ fn first_session(
     let group = fleets.balancer().group_of_line(ctx, client, line)?;
     if fleets.balancer()[group].is_dedicated() {
         // Its process serves no other client, so no other client's sessions are in reach.
-        let worker = fleets.pick_worker_for_line(ctx, client, group, line)?;
+        let worker = fleets.pick_worker_for_line(ctx, client, group, line, true)?;
         return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
     }
     if let Some((worker, key)) = session_in_group(fleets, ctx, sessions, client, group, of.name) {
@@ -371,7 +371,8 @@ fn first_session(
     // A new name at top level joins the session in the params.
     let joined = inner.filter(|_| !names_pool).and_then(|inner| sessions.named(ctx, client, inner));
     let Some(worker) = joined.and_then(|key| sessions.get(key)).map(|session| session.worker()) else {
-        let worker = fleets.pick_worker_for_line(ctx, client, group, line)?;
+        // The session would be bound to a worker on trial.
+        let worker = fleets.pick_worker_for_line(ctx, client, group, line, false)?;
         // It may have been the client's before it changed groups.
         return Ok((worker, sessions.access(ctx, of, worker, sessions.of_worker(worker, of.name))?));
     };

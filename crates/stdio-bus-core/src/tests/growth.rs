@@ -1,6 +1,6 @@
 //! Pools that have more workers while all that clients share are busy.
 
-use super::eras::{CALL, with_mcp_listener};
+use super::eras::{CALL, LEGACY, MODERN, with_mcp_listener};
 use super::*;
 use crate::settings::{Era, Start};
 
@@ -39,11 +39,16 @@ impl Bench {
         lines.len()
     }
 
-    /// Clients ask so much that the pool has all three workers.
+    /// Clients ask so much that the pool has all three workers. Each new one answers its first request.
     fn grows_fully(&mut self) -> [Peer; 3] {
-        for client in 0..8 {
-            let client = (client, self.client()).1;
+        let mut proven = 1;
+        for _ in 0..8 {
+            let client = self.client();
             self.asks(client, 0..4);
+            if self.workers.len() > proven {
+                let new = self.worker(proven);
+                proven += self.answers_all(new).min(1);
+            }
             self.pass(seconds(1));
         }
         assert_eq!(self.workers.len(), 3);
@@ -192,6 +197,9 @@ fn a_worker_stays_while_a_client_waits_for_its_answer_to_an_initialize() {
     bench.pass(milliseconds(250));
     let workers = [bench.worker(0), bench.worker(1)];
     bench.answers_all(workers[0]);
+    let other = bench.client();
+    bench.asks(other, 0..2);
+    assert_eq!(bench.all_answer(), 2);
     bench.asks(client, 3..5);
     assert!(bench.read_one(workers[1]).contains("initialize"), "it is sent again");
     bench.answers_all(workers[0]);
@@ -208,6 +216,94 @@ fn subscriptions_do_not_make_a_pool_grow() {
     }
     bench.pass(seconds(10));
     assert_eq!(bench.workers.len(), 1);
+    let next = bench.bus.view().next_deadline();
+    assert!(next.is_none_or(|next| next > bench.now.after(seconds(2))), "nobody looks at a worker that owes nothing");
+    bench.asks(client, 10..12);
+    bench.pass(milliseconds(250));
+    assert_eq!(bench.workers.len(), 2, "requests beside them do");
+}
+
+#[test]
+fn a_slot_whose_worker_was_taken_out_keeps_no_pool_from_growing() {
+    let mut bench = bench(Assignment::RoundRobin);
+    let client = bench.client();
+    bench.asks(client, 0..2);
+    bench.pass(milliseconds(250));
+    let Peer::Worker(key) = bench.worker(1) else { unreachable!() };
+    bench.handle(Input::TakeOutWorker(key));
+    bench.all_answer();
+    bench.pass(seconds(1));
+    bench.ends_at_end(Peer::Worker(key));
+    bench.pass(3 * IDLE);
+    assert_eq!(bench.workers.len(), 1);
+    bench.asks(client, 2..4);
+    bench.pass(milliseconds(250));
+    assert_eq!(bench.workers.len(), 2);
+}
+
+#[test]
+fn a_pool_that_has_grown_and_whose_workers_were_all_taken_out_starts_those_that_it_keeps_when_it_is_resumed() {
+    let mut bench = bench(Assignment::RoundRobin);
+    let client = bench.client();
+    bench.asks(client, 0..2);
+    bench.pass(milliseconds(250));
+    let workers = bench.workers.clone();
+    bench.all_answer();
+    workers.iter().for_each(|worker| bench.handle(Input::TakeOutWorker(*worker)));
+    bench.pass(seconds(1));
+    workers.iter().for_each(|worker| bench.ends_at_end((*worker).into()));
+    bench.pass(3 * IDLE);
+    assert_eq!(bench.workers.len(), 0);
+    bench.handle(Input::ResumePool(PoolId::at(0)));
+    bench.pass(seconds(1));
+    assert_eq!(bench.workers.len(), 1);
+}
+
+#[test]
+fn a_pool_whose_kept_worker_was_taken_out_while_another_one_went_on_is_woken_again() {
+    let mut bench = Bench::new(settings(vec![Pool { start: Start::OnDemand, ..growing(Assignment::RoundRobin) }]));
+    let client = bench.client();
+    bench.asks(client, 0..2);
+    bench.pass(milliseconds(250));
+    let workers = [bench.worker(0), bench.worker(1)];
+    bench.all_answer();
+    let Peer::Worker(key) = workers[0] else { unreachable!() };
+    bench.handle(Input::TakeOutWorker(key));
+    bench.breaks(client);
+    bench.gone(client);
+    bench.pass(3 * IDLE);
+    workers.into_iter().for_each(|worker| bench.ends_at_end(worker));
+    assert!(bench.bus.view().is_asleep(0));
+    let client = bench.client();
+    bench.asks(client, 0..1);
+    assert_eq!((bench.workers.len(), bench.count(Reason::NoWorker)), (1, 0));
+}
+
+#[test]
+fn workers_that_took_no_turns_take_them_while_the_slot_of_another_one_is_empty() {
+    let pool = Pool { max_instances: 3, ..growing(Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![Pool { instances: 2, ..pool }]));
+    let owner = bench.client();
+    bench.asks(owner, 0..4);
+    bench.pass(milliseconds(250));
+    let workers = [0, 1, 2].map(|at| bench.worker(at));
+    bench.all_answer();
+    for session in ["a", "b", "c"] {
+        bench.write(owner, &format!(r#"{{"id":"{session}","method":"session/new"}}"#));
+        for worker in workers {
+            for line in bench.read(worker) {
+                let id = &serde_json::from_str::<Value>(&line).expect("JSON")["id"];
+                bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"{session}"}}}}"#));
+            }
+        }
+    }
+    bench.pass(5 * IDLE);
+    bench.asks(owner, 10..14);
+    assert_eq!(workers.map(|worker| bench.answers_all(worker)), [2, 2, 0], "two suffice");
+    let Peer::Worker(key) = workers[1] else { unreachable!() };
+    bench.handle(Input::TakeOutWorker(key));
+    bench.asks(owner, 20..22);
+    assert_eq!(workers.map(|worker| bench.answers_all(worker)), [1, 0, 1]);
 }
 
 #[test]
@@ -318,6 +414,30 @@ fn a_pool_for_both_eras_grows_where_its_clients_are() {
     bench.all_answer();
     bench.pass(5 * IDLE);
     assert!(bench.bus.view().is_asleep(0));
+}
+
+#[test]
+fn a_replacement_that_shows_another_era_takes_a_slot_that_is_kept() {
+    let pool = Pool { max_instances: 2, concurrency: 1, ..pool(1, Assignment::RoundRobin) };
+    let mut bench = Bench::asked(pool.clone(), MODERN);
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    bench.pass(milliseconds(250));
+    let [first, second] = [bench.worker(0), bench.worker(1)];
+    bench.answers(first);
+    // The one in the first slot is newer than the one by which the pool has grown.
+    bench.dies(first);
+    bench.pass(milliseconds(100));
+    let mut after = with_mcp_listener(pool);
+    after.pools[0].generation = 1;
+    bench.reload(&after);
+    let candidate = bench.worker(2);
+    let question = bench.read_json(candidate);
+    let answer = LEGACY.expect("an answer");
+    bench.write(candidate, &format!(r#"{{"id":{},{answer}}}"#, question["id"]));
+    bench.pass(seconds(1));
+    let stay = [second, bench.worker(1), candidate].into_iter().filter(|it| bench.told(*it).is_empty());
+    assert_eq!(stay.collect::<Vec<_>>(), [candidate]);
 }
 
 #[test]

@@ -50,6 +50,7 @@ mod subscriptions;
 mod successors;
 mod tasks;
 mod timeouts;
+mod trial;
 mod turns;
 mod usage;
 mod useless;

@@ -1,6 +1,8 @@
 //! Which workers have said nothing for so long, although they owe answers, that others get what any worker may get
 //! (`worker_silent`).
 
+use std::time::Duration;
+
 use super::{Model, Worker};
 use crate::bus::port::{Moment, PoolId};
 use crate::line::Party;
@@ -23,6 +25,11 @@ impl Health {
     /// It may have been heard.
     pub(super) fn perhaps(&mut self, now: Moment) {
         self.perhaps = now;
+    }
+
+    /// Whether a line of it was certainly taken less than `limit` ago.
+    pub(super) fn was_after(&self, now: Moment, limit: Duration) -> bool {
+        self.surely.is_some_and(|heard| heard.after(limit) > now)
     }
 
     /// Other limits hold from now on.
@@ -54,8 +61,7 @@ impl Model {
     /// Whether it certainly is not.
     fn is_well(&self, now: Moment, worker: &Worker) -> bool {
         let limit = self.settings.worker_silent(PoolId::at(worker.pool));
-        let is_heard = |limit| worker.health.surely.is_some_and(|health| health.after(limit) > now);
-        worker.served.is_empty() || limit.is_some_and(is_heard)
+        worker.served.is_empty() || limit.is_some_and(|limit| worker.heard.was_after(now, limit))
     }
 
     /// Of the workers that may get a line, those that certainly do not, since another one is well.

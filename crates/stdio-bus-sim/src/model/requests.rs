@@ -178,6 +178,7 @@ impl Model {
         let request = self.answered_by(number, true);
         self.clients[client].penalty.answered();
         self.workers[worker].has_answered = true;
+        self.passes_trial(worker);
         let is_misspelled = line.ids.id.as_deref().map(meaning).as_ref() != Some(&request.wire);
         if is_misspelled && !std::mem::replace(&mut self.workers[worker].misspells, true) {
             self.count(Reason::UnknownId);

@@ -118,6 +118,7 @@ impl Model {
     /// perhaps is not.
     pub fn was_read(&mut self, now: Moment, worker: usize, nothing: usize) -> (bool, bool) {
         self.workers[worker].health.perhaps(now);
+        self.workers[worker].trial.is_in_doubt();
         self.workers[worker].flood.was_read(now, nothing)
     }
 
@@ -149,6 +150,7 @@ impl Model {
             let has_reason = grows(&self.settings.pools[pool]) && self.are_all_busy(pool);
             assert!(has_reason, "no seat of pool {pool} is vacant, and it does not grow");
         }
+        let trial = self.trial_of_new(now, pool);
         self.workers.push(Worker {
             pool,
             takes: true,
@@ -174,6 +176,7 @@ impl Model {
             early: Vec::new(),
             flood: Flood::default(),
             health: Health::default(),
+            trial,
         });
         let is_there = |worker: &&Worker| worker.pool == pool && !worker.released && !worker.is_dismissed;
         let live = self.workers.iter().filter(is_there).count();

@@ -280,7 +280,9 @@ impl Pools {
     fn stop_asking(&mut self, ctx: &mut Ctx, key: WorkerKey, question: ProbeState, era: Era) -> Option<Learned> {
         let worker = ctx.workers.get_mut(key)?;
         worker.question = question;
-        let (pool, of) = (worker.fleet.pool, worker.lifetime.generation());
+        let (fleet, of) = (worker.fleet, worker.lifetime.generation());
+        let pool = fleet.pool;
+        self.offer(ctx, fleet);
         if let Some(discovery) = &mut self[pool].discovery {
             discovery.ends = match (question, discovery.ends_of(of)) {
                 (ProbeState::Late, 1..) => (MOST_ENDS, of),

@@ -79,7 +79,7 @@ impl Fleets {
         giver.is_asleep = ctx.settings.pools[from].may_sleep();
         (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
         taker.rollout = core::mem::take(&mut giver.rollout);
-        self.pools[to].give_candidate_a_slot(ctx);
+        self.pools[to].give_candidate_a_slot(ctx, instances);
         self.fit_groups(ctx);
         let stays = |worker: &&mut Worker| worker.fleet == from && !worker.lifetime.is_leaving();
         ctx.workers.values_mut().filter(stays).for_each(|worker| worker.fleet = to);

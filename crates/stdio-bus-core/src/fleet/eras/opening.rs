@@ -21,8 +21,9 @@ use ndjson_scan::{Line, decoded};
 use crate::ctx::Ctx;
 use crate::fleet::Fleets;
 use crate::fleet::eras::greeting::{Greeting, KeptLine, Opening, PendingInitialize, RefusedInitialize, alike};
+use crate::fleet::trial::may_try;
 use crate::id::Id;
-use crate::index::FleetId;
+use crate::index::{FleetId, GroupId};
 use crate::message::{Edits, KnownMethod, Parsed, Refusal, is_response, not_for_worker};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey, hash_of_name};
 use crate::peers::{Client, Clients, Workers};
@@ -110,6 +111,50 @@ pub(crate) enum ToInitialize {
 }
 
 impl Fleets {
+    /// Picks a worker for a message that belongs to no session yet. One on trial that has to be sent the client's
+    /// `initialize` first is sent that, and the message goes to another one: it does not wait for a worker that may say
+    /// nothing.
+    pub(crate) fn pick_worker_to_try(
+        &mut self,
+        ctx: &mut Ctx,
+        requests: &mut Requests,
+        message: &Message<'_>,
+        group: GroupId,
+    ) -> Result<WorkerKey, Refusal> {
+        let &Message { from: client, line, .. } = message;
+        let worker = self.pick_worker_for_line(ctx, client, group, line, may_try(line))?;
+        let is_tried = ctx.workers.get(worker).is_some_and(Worker::is_on_trial)
+            && !(message.verb == KnownMethod::Initialize && message.id.is_some())
+            && needs_opening(ctx, client, worker);
+        if !is_tried || !self.balancer()[group].has_well(ctx, self.pools()) {
+            return Ok(worker);
+        }
+        let may_ask = ctx.workers.get(worker).is_some_and(|worker| !worker.greeting.takes_one);
+        let fleet = ctx.workers.fleet_of(worker).unwrap_or_default();
+        if may_ask && ctx.clients.opening_of(client, fleet).is_some_and(|opening| opening.line.is_some()) {
+            self.send_opening(ctx, requests, client, worker);
+        }
+        self.pick_worker_for_line(ctx, client, group, line, false)
+    }
+
+    /// Sends a worker the `initialize` of a client again, if that is kept.
+    fn send_opening(&mut self, ctx: &mut Ctx, requests: &mut Requests, client: ClientKey, key: WorkerKey) {
+        let Some(fleet) = ctx.workers.fleet_of(key) else { return };
+        let Some(opening) = ctx.clients.opening_of(client, fleet) else { return };
+        let (alike, is_string) = (opening.alike, opening.is_string);
+        let Some(line) = opening.line.clone() else { return };
+        let id = requests.make_name(ctx, key.into(), is_string);
+        let text = line.with(&id.token());
+        note_audience(ctx, key, client);
+        self.pools.note_initialize(ctx, key, &text);
+        let since = ctx.time.now();
+        if let Some(worker) = ctx.workers.get_mut(key) {
+            worker.greeting.asked.push(PendingInitialize { id, alike, client, since, is_again: true });
+            worker.greeting.is_asking = true;
+        }
+        ctx.send(Peer::Worker(key), &text);
+    }
+
     /// A client's message is to go to a worker: the worker may have to be sent the client's `initialize` first. Returns
     /// whether the message has to wait for that.
     pub(crate) fn await_opening(
@@ -161,7 +206,7 @@ impl Fleets {
             });
             return Ok(false);
         }
-        let Some(line) = &opening.line else {
+        if opening.line.is_none() {
             if !greeting.accepted.is_empty() {
                 return Ok(false);
             }
@@ -175,18 +220,8 @@ impl Fleets {
                  initialize again, or connect again"
             );
             return Err(Refusal(Reason::InitializeLost, text));
-        };
-        let is_string = opening.is_string;
-        let line = line.clone();
-        let id = requests.make_name(ctx, key.into(), is_string);
-        let text = line.with(&id.token());
-        note_audience(ctx, key, client);
-        self.pools.note_initialize(ctx, key, &text);
-        if let Some(worker) = ctx.workers.get_mut(key) {
-            worker.greeting.asked.push(PendingInitialize { id, alike, client, since: now, is_again: true });
-            worker.greeting.is_asking = true;
         }
-        ctx.send(Peer::Worker(key), &text);
+        self.send_opening(ctx, requests, client, key);
         self.queue.await_greeting(ctx, client, fleet, now.after(PATIENCE));
         Ok(true)
     }
@@ -390,10 +425,11 @@ impl Openings {
         self.bytes -= openings.iter().map(Opening::bytes).sum::<usize>();
     }
 
-    /// A worker has gone.
-    pub(crate) fn forget_worker(&mut self, ctx: &mut Ctx, fleet: FleetId, greeting: &Greeting) {
+    /// A worker has gone. For one on trial no client has waited: it may have ended at its start whatever it was sent.
+    pub(crate) fn forget_worker(&mut self, ctx: &mut Ctx, worker: &Worker) {
+        let (fleet, greeting) = (worker.fleet, &worker.greeting);
         self.bytes -= greeting.bytes();
-        for asked in greeting.asked.iter().filter(|asked| asked.is_again) {
+        for asked in greeting.asked.iter().filter(|asked| asked.is_again && !worker.is_on_trial()) {
             let Some(opening) = ctx.clients.opening_mut(asked.client, fleet) else { continue };
             opening.ends += u8::from(opening.alike == asked.alike);
             if opening.ends >= MOST_ENDS {

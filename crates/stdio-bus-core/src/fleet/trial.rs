@@ -1,0 +1,103 @@
+//! Workers on trial. A worker that is started while another one of its pool is well, and that clients share, may end at
+//! its start, or hang: because its pool grows, or after another one has ended. So it is on trial until it has answered
+//! something, or has run for as long as a worker that does well (`restart.rs`).
+//!
+//! While another worker is well, one on trial gets a line only if that is a request to be answered that names no session,
+//! and the worker runs and owes nothing, neither to a client nor to the bus. All other lines go to those that are well,
+//! also those of a client that was assigned to the worker on trial: nobody waits for it but the client of its one request.
+//! If a client's `initialize` has to be sent to it first, the bus sends that, and the client's line does not wait for the
+//! answer (`eras/opening.rs`).
+//!
+//! It is not busy, so that its pool does not grow again before it has had its chance. If no other one is well, lines go to
+//! it as to any other.
+
+use alloc::vec::Vec;
+
+use super::restart::{does_well, healthy_after};
+use crate::ctx::Ctx;
+use crate::fleet::balancer::Group;
+use crate::fleet::pool::Pools;
+use crate::index::FleetId;
+use crate::message::{KnownMethod, Parsed, verb};
+use crate::peer::{Moment, WorkerKey};
+use crate::settings::Assignment;
+use crate::worker::Worker;
+
+/// Whether a worker on trial may get this line: a request that has an answer, and not only updates.
+pub(super) fn may_try(line: Parsed<'_>) -> bool {
+    line.id.is_some() && verb(line) != KnownMethod::Listen
+}
+
+impl Worker {
+    /// Whether it has still to show that it works, and others get the lines that it may not get.
+    #[inline(always)]
+    pub(crate) fn is_on_trial(&self) -> bool {
+        self.answering.is_tried() && !self.answering.has_answered()
+    }
+
+    /// Whether it may be tried with a request: it runs, and owes nothing.
+    fn is_free_to_try(&self) -> bool {
+        self.runs() && self.end.to_answer.count() == 0 && self.greeting.asked.is_empty() && !self.doubt.is_checked()
+    }
+
+    /// Whether it gets a line although others are well; `may_try` says whether the line is one for a worker on trial.
+    pub(super) fn gets_lines(&self, may_try: bool) -> bool {
+        !self.is_on_trial() || may_try && self.is_free_to_try()
+    }
+}
+
+impl Group {
+    /// Whether a client stays with the worker that it was assigned to.
+    pub(super) fn stays_with(&self, ctx: &Ctx, pools: &Pools, key: WorkerKey, may_try: bool) -> bool {
+        let Some(worker) = ctx.workers.get(key).filter(|worker| worker.takes_messages()) else { return false };
+        worker.gets_lines(may_try) || !self.has_well(ctx, pools)
+    }
+}
+
+impl Pools {
+    /// A worker is started in a slot: it is on trial if clients share it, and another one of its fleet is well.
+    pub(super) fn begin_trial(&self, ctx: &mut Ctx, key: WorkerKey) {
+        let Some(fleet) = ctx.workers.fleet_of(key) else { return };
+        let is_well = |key: WorkerKey| ctx.workers.get(key).is_some_and(|it| it.serves() && !it.is_on_trial());
+        if ctx.settings.pools[fleet].assignment == Assignment::Dedicated || !self[fleet].workers_in_slots().any(is_well)
+        {
+            return;
+        }
+        ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.answering.try_out(true));
+        ctx.wake_at(key.into(), ctx.time.now().after(healthy_after(&ctx.settings.limits)));
+    }
+
+    /// Ends the trial of a worker that has run for long enough. Returns when to check again.
+    pub(super) fn tick_trial(&self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
+        let worker = ctx.workers.get(key).filter(|worker| worker.is_on_trial())?;
+        let (now, started) = (ctx.time.now(), worker.process.started());
+        if !does_well(now, started, &ctx.settings.limits) {
+            return Some(started.after(healthy_after(&ctx.settings.limits)));
+        }
+        self.end_trial(ctx, key);
+        None
+    }
+
+    /// Workers have changed: some on trial may have answered.
+    pub(crate) fn end_trials(&self, ctx: &mut Ctx) {
+        let has_passed = |worker: &Worker| worker.answering.is_tried() && worker.answering.has_answered();
+        let passed = ctx.workers.iter().filter(|(_, worker)| has_passed(worker));
+        let passed: Vec<WorkerKey> = passed.map(|(key, _)| key).collect();
+        passed.into_iter().for_each(|key| self.end_trial(ctx, key));
+    }
+
+    fn end_trial(&self, ctx: &mut Ctx, key: WorkerKey) {
+        let Some(worker) = ctx.workers.get_mut(key) else { return };
+        worker.answering.try_out(false);
+        let fleet = worker.fleet;
+        self.offer(ctx, fleet);
+    }
+
+    /// A worker of a fleet may get lines from now on, or more of them: those that wait for the others are routed again.
+    pub(super) fn offer(&self, ctx: &mut Ctx, fleet: FleetId) {
+        if ctx.settings.pools[fleet].assignment != Assignment::Dedicated {
+            let workers: Vec<WorkerKey> = self[fleet].workers_in_slots().collect();
+            workers.into_iter().for_each(|worker| ctx.release_waiters(worker.into()));
+        }
+    }
+}

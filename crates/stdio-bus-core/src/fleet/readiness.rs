@@ -176,8 +176,9 @@ fn pool_works(pools: &Pools, ctx: &Ctx, pool: PoolId) -> Result<(), Unready> {
 
 fn fleet_serves(pools: &Pools, ctx: &Ctx, fleet: FleetId) -> Result<(), Unready> {
     let (here, settings) = (&pools[fleet], &ctx.settings.pools[fleet]);
-    let (id, slots) = (&settings.id, &here.slots);
-    let workers = || slots.iter().filter_map(|slot| ctx.workers.get(slot.worker?));
+    let workers = || here.workers_in_slots().filter_map(|worker| ctx.workers.get(worker));
+    // A pool that may grow, or that lends its workers, has more slots than it keeps filled.
+    let (id, slots) = (&settings.id, &here.slots[..here.kept_slots(ctx).max(settings.instances)]);
     let starts_for_each = settings.personal && pools.may_grow(ctx, fleet);
     if workers().any(Worker::serves) || here.starts_on_demand(ctx, pools) || starts_for_each {
         return Ok(());

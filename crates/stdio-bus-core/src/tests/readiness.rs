@@ -309,3 +309,15 @@ fn a_dedicated_pool_whose_spares_were_all_taken_out_is_ready_while_it_may_start_
     }
     assert!(matches!(bench.bus.view().pool_readiness(0), Some(Readiness::Full(_))), "there is room for no third one");
 }
+
+#[test]
+fn the_workers_that_a_pool_keeps_are_counted_and_not_those_that_it_may_have() {
+    let pool = Pool { max_instances: 3, ..pool(1, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![pool]));
+    let Peer::Worker(key) = bench.worker(0) else { unreachable!() };
+    bench.handle(Input::TakeOutWorker(key));
+    bench.exits(key.into(), Exit::Code(0));
+    bench.ends(key.into());
+    let why = bench.bus.view().pool_readiness(0).expect("a pool");
+    assert!(why.reason().is_some_and(|why| why.ends_with("the operator has taken 1 of 1 out")), "{why:?}");
+}

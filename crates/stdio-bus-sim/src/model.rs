@@ -46,7 +46,6 @@ use queues::Outputs;
 use retired::Retired;
 use seats::Seats;
 use step::Step;
-use tally::Tally;
 use trial::Trial;
 
 /// For how long the bus may assume that clients share a worker.

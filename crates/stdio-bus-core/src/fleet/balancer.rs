@@ -328,13 +328,14 @@ impl Group {
         workers.any(|worker| worker.takes_messages() && !worker.is_doubtful() && !worker.is_on_trial())
     }
 
-    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). While there is another one, doubtful ones are
-    /// passed over, and so are those on trial, unless one that owes nothing `may_try` the line. Those of paused pools are
-    /// passed over unless all pools of the group are paused.
+    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3). While there is another one, workers on trial are
+    /// passed over, unless one that owes nothing `may_try` the line; while there is one of either kind, doubtful workers are.
+    /// Those of paused pools are passed over unless all pools of the group are paused.
     pub(crate) fn next_in_turn(&mut self, ctx: &Ctx, pools: &Pools, may_try: bool) -> Option<WorkerKey> {
         let goes_on = |worker: &Worker| !pools.are_paused() || !pools[worker.fleet.pool].is_paused();
         let is_well = |worker: &Worker| !worker.is_doubtful() && worker.gets_lines(may_try) && goes_on(worker);
         self.next_such(ctx, pools, is_well)
+            .or_else(|| self.next_such(ctx, pools, |worker| !worker.is_doubtful() && goes_on(worker)))
             .or_else(|| self.next_such(ctx, pools, goes_on))
             .or_else(|| if self.is_paused(pools) { self.next_such(ctx, pools, |_| true) } else { None })
     }

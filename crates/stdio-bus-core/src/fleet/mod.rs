@@ -5,9 +5,8 @@
 //! nothing at all. `pool.rs` fills slots, as `restart.rs` allows, and `queue.rs` makes clients wait. `rollout.rs`
 //! replaces workers in turn, `claim.rs` says whose they are. `pause.rs` has what the operator stops for a while,
 //! `demand.rs` the pools that are asleep while nobody asks, `growth.rs` those that have more workers while all are
-//! busy, `trial.rs` workers that have
-//! still to show that they work. `balancer.rs` has the groups of workers, `admission.rs` the listeners and the sources of their clients.
-//! `readiness.rs` is what load balancers see.
+//! busy, `trial.rs` the new workers that have still to show that they work. `balancer.rs` has the groups of workers,
+//! `admission.rs` the listeners and the sources of their clients. `readiness.rs` is what load balancers see.
 //!
 //! [`Fleets`] has these parts as private fields, each a type with its own rows. What needs one part is a method of that
 //! type, or of one of its rows ([`pool::Fleet`], [`balancer::Group`]), and takes other parts as arguments. What changes

@@ -93,11 +93,12 @@ impl Pools {
         self.offer(ctx, fleet);
     }
 
-    /// A worker of a fleet may get lines from now on, or more of them: those that wait for the others are routed again.
+    /// A worker of a fleet may get lines from now on, or more of them: the clients whose lines wait for the others
+    /// are read again.
     pub(super) fn offer(&self, ctx: &mut Ctx, fleet: FleetId) {
         if ctx.settings.pools[fleet].assignment != Assignment::Dedicated {
             let workers: Vec<WorkerKey> = self[fleet].workers_in_slots().collect();
-            workers.into_iter().for_each(|worker| ctx.release_waiters(worker.into()));
+            workers.into_iter().for_each(|worker| ctx.reroute_clients(worker.into()));
         }
     }
 }

@@ -259,6 +259,14 @@ impl Ctx {
         waiters.into_iter().for_each(|waiter| self.unblock(waiter));
     }
 
+    /// The clients that wait for this output are read again, since their lines may go to another peer now. A worker that
+    /// waits for its own output has no other one.
+    pub(crate) fn reroute_clients(&mut self, peer: Peer) {
+        let waiters = self.endpoint(peer).into_iter().flat_map(|end| end.output.waiters().copied());
+        let clients: Vec<Peer> = waiters.filter(|waiter| matches!(waiter, Peer::Client(_))).collect();
+        clients.into_iter().for_each(|client| self.stop_waiting(client));
+    }
+
     /// `peer` stops waiting for an output.
     pub(crate) fn stop_waiting(&mut self, peer: Peer) {
         if let Some(blocker) = self.endpoint(peer).and_then(|end| end.cold.blocker())

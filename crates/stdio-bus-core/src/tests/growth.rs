@@ -436,7 +436,7 @@ fn a_replacement_that_shows_another_era_takes_a_slot_that_is_kept() {
     let answer = LEGACY.expect("an answer");
     bench.write(candidate, &format!(r#"{{"id":{},{answer}}}"#, question["id"]));
     bench.pass(seconds(1));
-    let stay = [second, bench.worker(1), candidate].into_iter().filter(|it| bench.told(*it).is_empty());
+    let stay = [second, bench.worker(1), candidate].into_iter().filter(|it| bench.stop_actions(*it).is_empty());
     assert_eq!(stay.collect::<Vec<_>>(), [candidate]);
 }
 

@@ -209,3 +209,17 @@ fn lines_that_wait_for_a_busy_worker_are_offered_to_a_new_one_when_it_runs_and_w
     answer(&mut bench, new, &lines);
     assert_eq!(bench.read(new).len(), 1, "it has answered, and takes turns");
 }
+
+#[test]
+fn a_worker_on_trial_gets_the_lines_while_all_others_are_doubtful() {
+    let mut settings = growing(Assignment::RoundRobin);
+    settings.pools[0].worker_silent = Some(seconds(12));
+    let (mut bench, _, workers) = grown(settings);
+    clients_ask(&mut bench, 2);
+    assert_eq!(sent(&mut bench, workers), [1, 1]);
+    bench.pass(seconds(5));
+    bench.write(workers[1], r#"{"method":"notifications/message","params":{}}"#);
+    bench.pass(seconds(8));
+    clients_ask(&mut bench, 3);
+    assert_eq!(sent(&mut bench, workers), [0, 3], "the other one has said nothing for 13 s");
+}

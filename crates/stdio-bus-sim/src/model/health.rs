@@ -61,7 +61,7 @@ impl Model {
     /// Whether it certainly is not.
     fn is_well(&self, now: Moment, worker: &Worker) -> bool {
         let limit = self.settings.worker_silent(PoolId::at(worker.pool));
-        worker.served.is_empty() || limit.is_some_and(|limit| worker.heard.was_after(now, limit))
+        worker.served.is_empty() || limit.is_some_and(|limit| worker.health.was_after(now, limit))
     }
 
     /// Of the workers that may get a line, those that certainly do not, since another one is well.

@@ -63,7 +63,7 @@ impl Model {
     /// Whether a worker has answered, and is certainly not doubtful.
     fn is_proven(&self, now: Moment, worker: &Worker) -> bool {
         let limit = self.settings.worker_silent(PoolId::at(worker.pool));
-        worker.has_answered && limit.is_none_or(|limit| worker.heard.was_after(now, limit))
+        worker.has_answered && limit.is_none_or(|limit| worker.health.was_after(now, limit))
     }
 
     /// Of the workers that may get a line, those that certainly do not: they are on trial and owe an answer or do not run

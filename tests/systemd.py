@@ -203,9 +203,9 @@ class Load:
 
 
 @contextlib.contextmanager
-def drop_in(machine, name, text):
-    """The service has this drop-in meanwhile."""
-    path = f"/etc/systemd/system/{UNITS[0]}.d/{name}"
+def drop_in(machine, name, text, unit=UNITS[0]):
+    """The service, or another unit, has this drop-in meanwhile."""
+    path = f"/etc/systemd/system/{unit}.d/{name}"
     machine.write(path, text)
     machine.run("systemctl", "daemon-reload")
     try:
@@ -319,7 +319,7 @@ def an_address_that_comes_late_is_taken_when_it_is_there(machine):
     machine.run("systemctl", "restart", UNITS[0])
 
 
-def tokens_of_root_are_read_as_a_credential(machine):
+def tokens_of_root_are_read_as_a_credential_which_systemd_copies_at_the_start(machine):
     machine.write("/root/tokens", "alice:0123456789abcdef0123456789abcdef\n")
     machine.run("chmod", "600", "/root/tokens")
     listeners = [{"unix": SOCKET}, {"ws": "127.0.0.1:9000", "tokens_file": "/run/credentials/stdio_bus.service/tokens"}]
@@ -327,8 +327,51 @@ def tokens_of_root_are_read_as_a_credential(machine):
     with drop_in(machine, "tokens.conf", "[Service]\nLoadCredential=tokens:/root/tokens\n"):
         machine.run("systemctl", "restart", UNITS[0])
         assert machine.asks(1) == (1, 0), machine.journal()
+        machine.run("tee", "--append", "/root/tokens", input="bob:fedcba9876543210fedcba9876543210\n")
+        names = lambda: re.findall("^[a-z]+", machine.run("cat", "/run/credentials/stdio_bus.service/tokens"), re.MULTILINE)
+        machine.run("systemctl", "reload", UNITS[0])
+        assert names() == ["alice"]
+        machine.run("systemctl", "restart", UNITS[0])
+        assert names() == ["alice", "bob"]
     machine.write(CONFIG, config())
     machine.run("systemctl", "restart", UNITS[0])
+
+
+def tokens_of_a_group_are_read_again_while_the_daemon_runs(machine):
+    machine.run("groupadd", "--system", "stdio-bus-keys")
+    machine.write("/etc/stdio-bus/tokens", "bob:fedcba9876543210fedcba9876543210\n")
+    machine.run("chown", "root:stdio-bus-keys", "/etc/stdio-bus/tokens")
+    machine.run("chmod", "640", "/etc/stdio-bus/tokens")
+    web = {"ws": "127.0.0.1:9000", "tokens_file": "/etc/stdio-bus/tokens"}
+    machine.write(CONFIG, config(listeners=[{"unix": SOCKET}, web]))
+    token = "0123456789abcdef0123456789abcdef"
+    machine.write("/root/token", token)
+    ask = ["stdio_bus", "call", "--connect", "ws://127.0.0.1:9000/acp", "--token-file", "/root/token", "hello"]
+    # Of a user who exists only while the service runs, as the documented unit has it.
+    dynamic = "[Service]\nUser=\nGroup=\nDynamicUser=yes\nSupplementaryGroups=stdio-bus-keys\n"
+    with drop_in(machine, "tokens.conf", dynamic):
+        machine.run("systemctl", "restart", UNITS[0])
+        assert machine.tries(*ask).returncode != 0, machine.journal()
+        machine.run("tee", "--append", "/etc/stdio-bus/tokens", input=f"alice:{token}\n")
+        cases.waits_for(lambda: "result" in machine.tries(*ask).stdout, machine.journal)
+    machine.run("rm", "/etc/stdio-bus/tokens")
+    machine.write(CONFIG, config())
+    machine.run("systemctl", "restart", UNITS[0])
+
+
+def members_of_the_socket_s_group_connect(machine):
+    machine.run("groupadd", "--system", "bus")
+    for name, groups in [("member", ["--groups", "bus"]), ("stranger", [])]:
+        machine.run("useradd", "--create-home", *groups, name)
+    call = f"stdio_bus call --connect unix:{SOCKET} hello"
+    asks = lambda name: "result" in machine.tries("su", name, "--command", call).stdout
+    with drop_in(machine, "group.conf", "[Socket]\nSocketGroup=bus\n", UNITS[1]):
+        machine.run("systemctl", "restart", *UNITS)
+        assert (asks("member"), asks("stranger")) == (True, False), machine.journal()
+        status = "stdio_bus status --admin /run/stdio_bus/admin.sock"
+        assert machine.tries(*status.split()).returncode == 0, machine.journal()
+        assert machine.tries("su", "member", "--command", status).returncode != 0
+    machine.run("systemctl", "restart", *UNITS)
 
 
 def workers_of_other_users_run_with_the_drop_in(machine):
@@ -545,7 +588,9 @@ TESTS = [
     a_daemon_that_hangs_is_started_again,
     a_broken_configuration_never_costs_the_socket_and_its_repair_serves_who_waits,
     an_address_that_comes_late_is_taken_when_it_is_there,
-    tokens_of_root_are_read_as_a_credential,
+    tokens_of_root_are_read_as_a_credential_which_systemd_copies_at_the_start,
+    tokens_of_a_group_are_read_again_while_the_daemon_runs,
+    members_of_the_socket_s_group_connect,
     workers_of_other_users_run_with_the_drop_in,
     sandboxed_workers_run_with_the_drop_in,
     workers_under_a_dynamic_user_run_programs_that_they_have_put_into_their_home,

@@ -20,6 +20,8 @@ use crate::cgroup;
 use crate::config::PoolConfig;
 use crate::shell::loop_handle::LoopHandle;
 
+/// How long to wait at the end for the results of starts, before all that are left are killed.
+const LAST_STARTS: Duration = Duration::from_millis(500);
 /// How long to wait at the end for killed processes to die.
 const LAST_DEATHS: Duration = Duration::from_secs(1);
 
@@ -115,12 +117,11 @@ impl Reaper {
     /// Whether this process may be a worker that is being started: its exit belongs to a pending result.
     fn is_being_started(&mut self, process: Pid) -> bool {
         let pid = process.as_raw_nonzero().get();
-        let Some(user) = self.starters.iter().find(|(_, starter)| starter.may_be_starting(pid)).map(|(user, _)| *user)
-        else {
-            return false;
-        };
+        let starting = self.starters.iter().filter(|(_, starter)| starter.may_be_starting(pid));
+        let users: Vec<Option<u32>> = starting.map(|(user, _)| *user).collect();
+        // If its thread has gone on since, its result is there.
         self.take_started();
-        self.worker_of(process).is_none() && self.starters[&user].under_way > 0
+        self.worker_of(process).is_none() && users.iter().any(|user| self.starters[user].under_way > 0)
     }
 }
 
@@ -204,10 +205,11 @@ impl Processes for Reaper {
 
     fn kill_the_rest(&mut self) -> Vec<u32> {
         let until = Instant::now() + LAST_DEATHS;
+        let results_until = Instant::now() + LAST_STARTS;
         let mut killed = Vec::new();
         // Earlier requests finish first, and their processes are killed.
         while let Some(starter) = self.starters.values_mut().find(|starter| starter.under_way > 0) {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = results_until.saturating_duration_since(Instant::now());
             let Some(started) = starter.take(left) else { break };
             self.note(started);
         }

@@ -29,7 +29,7 @@ pub(crate) struct Starter<Key = WorkerKey> {
     results: Receiver<Started<Key>>,
     /// The other end, for the next thread.
     done: Sender<Started<Key>>,
-    /// For each thread the process that it is starting, or the last one.
+    /// For each thread the process that it is starting, until its result is there.
     pids: Vec<Arc<AtomicI32>>,
     /// Starts whose results were not taken.
     pub under_way: usize,
@@ -73,6 +73,8 @@ impl<Key: Send + 'static> Starter<Key> {
                 if done.send((worker, job.start(&started))).is_err() {
                     return;
                 }
+                // The number may be another process's once this one was reaped.
+                started.store(0, Ordering::Release);
                 loop_handle.wake();
             }
         })?;
@@ -124,8 +126,6 @@ mod tests {
         assert_eq!(starter.under_way, 0);
         let pid_of = |(_, result): Started<usize>| result.expect("it is a program").pid.cast_signed();
         let pids: Vec<i32> = started.into_iter().map(pid_of).collect();
-        let lately = pids.iter().filter(|pid| starter.may_be_starting(**pid)).count();
-        assert!((1..=MOST_THREADS).contains(&lately), "{lately} were started last by a thread");
         for pid in pids {
             waitpid(Pid::from_raw(pid), WaitOptions::empty()).expect("it is our child");
         }

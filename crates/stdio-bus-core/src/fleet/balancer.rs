@@ -448,8 +448,7 @@ impl Fleets {
             lent_worker(ctx, client, group)
         } else {
             let stays = is_its_own || assignment == Assignment::Client;
-            let here = &self.balancer[group];
-            let usable = assigned.filter(|worker| stays && here.stays_with(ctx, &self.pools, *worker, may_try));
+            let usable = assigned.filter(|worker| stays && ctx.workers.worker_takes_messages(*worker));
             let preferred = has_doors.then(|| preferred_in(ctx, client, group));
             preferred.flatten().or(usable)
         };

@@ -1,6 +1,7 @@
 //! Pools that grow with their load. Where clients share workers, and `max_instances` is above `instances`, a pool starts one
-//! more while each worker that takes turns runs and owes `concurrency` answers or more. A subscription is no work. That is
-//! looked at as long as a worker owes answers, so that lines on the usual way pay nothing for it.
+//! more while each worker that takes turns runs and owes `concurrency` answers or more; one on trial (`trial.rs`), which
+//! gets one request at a time, while it owes one and has run for a second. A subscription is no work. Workers are looked at
+//! as long as they owe answers, so that lines on the usual way pay nothing for it.
 //!
 //! What is beyond `instances` leaves after `idle_stop` without work, as what is replaced does (`rollout.rs`). So that a
 //! worker becomes idle although all take turns, it gets no turns while fewer have sufficed for `idle_stop`: it keeps its
@@ -99,9 +100,12 @@ impl Fleets {
         let here = &self.pools[fleet];
         let (limit, open) = (settings.concurrency.max(1), settings.instances + here.growth.open);
         let owed = |key: WorkerKey| ctx.workers.get(key).map_or(0, |worker| worker.end.to_answer.owed() as usize);
-        // One on trial has not had its chance yet.
-        let can_be_busy = |worker: &Worker| worker.runs() && !worker.is_on_trial();
-        let is_busy = |key: WorkerKey| owed(key) >= limit && ctx.workers.get(key).is_some_and(can_be_busy);
+        // One on trial gets one request at a time, and is busy with that once it has had a chance to answer it.
+        let is_busy = |key: WorkerKey| {
+            let Some(worker) = ctx.workers.get(key).filter(|worker| worker.runs()) else { return false };
+            let limit = if worker.is_on_trial() { 1 } else { limit };
+            owed(key) >= limit && !worker.has_had_no_chance(now)
+        };
         let all: usize = here.slots.iter().filter_map(|slot| slot.worker).map(owed).sum();
         let mut taking_turns = here.slots.iter().take(open).filter(|slot| !slot.is_out).peekable();
         let are_busy = taking_turns.peek().is_some() && taking_turns.all(|slot| slot.worker.is_some_and(&is_busy));
@@ -139,7 +143,7 @@ impl Fleets {
         }
         self.fit_groups(ctx);
         self.fill_slots(ctx, fleet);
-        // One that is started on trial gets lines once it runs.
+        // A worker that is not on trial may take waiting lines at once, one on trial once it runs.
         self.pools.offer(ctx, fleet);
     }
 

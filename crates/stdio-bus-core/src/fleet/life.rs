@@ -13,6 +13,7 @@ use crate::fleet::demand::start_ends;
 use crate::fleet::eras::discovery::ask_era;
 use crate::fleet::eras::lending::tick_extra;
 use crate::fleet::health::Look;
+use crate::fleet::restart::healthy_after;
 use crate::flow::delivery::release_overdue;
 use crate::flow::gate::Hold;
 use crate::index::FleetId;
@@ -44,6 +45,7 @@ impl Bus {
         self.step(key, WorkerEvent::Spawned);
         ask_era(&mut self.ctx, key);
         if self.ctx.workers.get(key).is_some_and(Worker::is_on_trial) {
+            self.ctx.wake_at(key.into(), self.ctx.time.now().after(healthy_after(&self.ctx.settings.limits)));
             self.fleets.pools.offer(&mut self.ctx, fleet);
         }
         self.fleets.advance_rollout(&mut self.ctx, fleet);

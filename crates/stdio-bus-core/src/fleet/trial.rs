@@ -1,21 +1,23 @@
 //! Workers on trial. A worker that is started while another one of its pool is well, and that clients share, may end at
 //! its start, or hang: because its pool grows, or after another one has ended. So it is on trial until it has answered
-//! something, or has run for as long as a worker that does well (`restart.rs`).
+//! something, or has run for as long as a worker that does well (`restart.rs`). Time alone does not end the trial of one
+//! that does not run yet, nor of one that has written nothing although it owes an answer.
 //!
-//! While another worker is well, one on trial gets a line only if that is a request to be answered that names no session,
-//! and the worker runs and owes nothing, neither to a client nor to the bus. All other lines go to those that are well,
-//! also those of a client that was assigned to the worker on trial: nobody waits for it but the client of its one request.
-//! If a client's `initialize` has to be sent to it first, the bus sends that, and the client's line does not wait for the
-//! answer (`eras/opening.rs`).
+//! While another worker is well, one on trial gets a new line only if that is a request to be answered that names no
+//! session, and the worker runs and owes nothing, neither to a client nor to the bus. New lines that it may not get go to
+//! those that are well. What belongs to a request that it has, such as a cancellation, still goes to it, and with `client`
+//! so do the other lines of a client that was assigned to it, which waits for that request anyway. If a client's
+//! `initialize` has to be sent to it first, the bus sends that, and the client's line does not wait for the answer
+//! (`eras/opening.rs`).
 //!
-//! It is not busy, so that its pool does not grow again before it has had its chance. If no other one is well, lines go to
-//! it as to any other.
+//! It does not count as busy until it has had its chance, so that its pool does not grow again at once (`growth.rs`). If
+//! no other one is well, lines go to it as to any other.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use super::restart::{does_well, healthy_after};
 use crate::ctx::Ctx;
-use crate::fleet::balancer::Group;
 use crate::fleet::pool::Pools;
 use crate::index::FleetId;
 use crate::message::{KnownMethod, Parsed, verb};
@@ -23,7 +25,10 @@ use crate::peer::{Moment, WorkerKey};
 use crate::settings::Assignment;
 use crate::worker::Worker;
 
-/// Whether a worker on trial may get this line: a request that has an answer, and not only updates.
+/// How long a worker on trial may take for its first request before it counts as busy.
+const CHANCE: Duration = Duration::from_secs(1);
+
+/// Whether a worker on trial may get this line: a request that is to be answered, and is no subscription.
 pub(super) fn may_try(line: Parsed<'_>) -> bool {
     line.id.is_some() && verb(line) != KnownMethod::Listen
 }
@@ -33,6 +38,11 @@ impl Worker {
     #[inline(always)]
     pub(crate) fn is_on_trial(&self) -> bool {
         self.answering.is_tried() && !self.answering.has_answered()
+    }
+
+    /// Whether it keeps its pool from growing although it owes less than others: it has just begun.
+    pub(super) fn has_had_no_chance(&self, now: Moment) -> bool {
+        self.is_on_trial() && now.since(self.process.started()) < CHANCE
     }
 
     /// Whether it may be tried with a request: it runs, and owes nothing.
@@ -46,33 +56,32 @@ impl Worker {
     }
 }
 
-impl Group {
-    /// Whether a client stays with the worker that it was assigned to.
-    pub(super) fn stays_with(&self, ctx: &Ctx, pools: &Pools, key: WorkerKey, may_try: bool) -> bool {
-        let Some(worker) = ctx.workers.get(key).filter(|worker| worker.takes_messages()) else { return false };
-        worker.gets_lines(may_try) || !self.has_well(ctx, pools)
-    }
-}
-
 impl Pools {
     /// A worker is started in a slot: it is on trial if clients share it, and another one of its fleet is well.
     pub(super) fn begin_trial(&self, ctx: &mut Ctx, key: WorkerKey) {
         let Some(fleet) = ctx.workers.fleet_of(key) else { return };
-        let is_well = |key: WorkerKey| ctx.workers.get(key).is_some_and(|it| it.serves() && !it.is_on_trial());
+        let is_well = |key: WorkerKey| ctx.workers.get(key).is_some_and(Worker::serves);
         if ctx.settings.pools[fleet].assignment == Assignment::Dedicated || !self[fleet].workers_in_slots().any(is_well)
         {
             return;
         }
         ctx.workers.get_mut(key).into_iter().for_each(|worker| worker.answering.try_out(true));
-        ctx.wake_at(key.into(), ctx.time.now().after(healthy_after(&ctx.settings.limits)));
     }
 
     /// Ends the trial of a worker that has run for long enough. Returns when to check again.
     pub(super) fn tick_trial(&self, ctx: &mut Ctx, key: WorkerKey) -> Option<Moment> {
         let worker = ctx.workers.get(key).filter(|worker| worker.is_on_trial())?;
+        if !worker.has_run() {
+            // It is checked from when it runs (`on_spawned`).
+            return None;
+        }
         let (now, started) = (ctx.time.now(), worker.process.started());
+        let lasts = healthy_after(&ctx.settings.limits);
         if !does_well(now, started, &ctx.settings.limits) {
-            return Some(started.after(healthy_after(&ctx.settings.limits)));
+            return Some(started.after(lasts));
+        }
+        if worker.end.stream.spoke_at().is_none() && !worker.is_free_to_try() {
+            return Some(now.after(lasts));
         }
         self.end_trial(ctx, key);
         None

@@ -49,8 +49,7 @@ fn a_new_worker_that_ends_before_it_has_answered_fails_one_request_while_another
     for assignment in SHARED {
         let (mut bench, first, workers) = grown(growing(assignment));
         let clients = clients_ask(&mut bench, 4);
-        bench.pass(seconds(10));
-        assert_eq!(bench.workers.len(), 2, "the new one has not had its chance");
+        assert_eq!(bench.workers.len(), 2);
         let [old, new] = workers.map(|worker| bench.read(worker));
         assert_eq!((old.len(), new.len()), (3, 1), "{assignment:?}");
         bench.dies(workers[1]);
@@ -82,18 +81,67 @@ fn a_new_worker_that_is_slow_takes_turns_once_it_has_run_for_as_long_as_one_that
     let (mut bench, _, workers) = grown(settings);
     clients_ask(&mut bench, 4);
     assert_eq!(sent(&mut bench, workers), [3, 1]);
+    bench.write(workers[1], r#"{"method":"notifications/message","params":{}}"#);
     bench.pass(seconds(10));
     clients_ask(&mut bench, 4);
     assert_eq!(sent(&mut bench, workers)[1], 2);
 }
 
 #[test]
-fn a_client_goes_on_elsewhere_while_its_new_worker_owes_it_an_answer() {
+fn a_client_stays_with_the_new_worker_that_has_its_first_request() {
     let (mut bench, _, workers) = grown(growing(Assignment::Client));
     let clients = clients_ask(&mut bench, 2);
     assert_eq!(sent(&mut bench, workers), [1, 1]);
+    clients.iter().for_each(|client| bench.write(*client, r#"{"method":"notifications/initialized"}"#));
     clients.iter().for_each(|client| ask(&mut bench, *client, 1));
-    assert_eq!(sent(&mut bench, workers), [2, 0]);
+    assert_eq!(sent(&mut bench, workers), [2, 2], "what a client pipes behind its first request follows it");
+    clients_ask(&mut bench, 3);
+    assert_eq!(sent(&mut bench, workers), [3, 0], "others go to the well one");
+}
+
+#[test]
+fn a_worker_that_does_not_run_stays_on_trial_however_long_it_takes_to_start() {
+    let mut bench = Bench::new(growing(Assignment::RoundRobin));
+    bench.spawns = false;
+    let client = bench.client();
+    (0..2).for_each(|id| ask(&mut bench, client, id));
+    bench.pass(seconds(120));
+    let workers = [bench.worker(0), bench.worker(1)];
+    bench.write(workers[0], r#"{"method":"notifications/message","params":{}}"#);
+    clients_ask(&mut bench, 4);
+    assert_eq!(sent(&mut bench, workers), [6, 0]);
+}
+
+#[test]
+fn a_worker_that_has_written_nothing_and_owes_an_answer_stays_on_trial() {
+    let (mut bench, _, workers) = grown(growing(Assignment::RoundRobin));
+    clients_ask(&mut bench, 2);
+    assert_eq!(sent(&mut bench, workers), [1, 1]);
+    bench.pass(seconds(120));
+    bench.write(workers[0], r#"{"method":"notifications/message","params":{}}"#);
+    clients_ask(&mut bench, 4);
+    assert_eq!(bench.read(workers[1]).len(), 0);
+}
+
+#[test]
+fn a_pool_grows_on_while_each_new_worker_is_slow_with_its_first_request() {
+    let (mut bench, _, workers) = grown(growing(Assignment::RoundRobin));
+    clients_ask(&mut bench, 2);
+    assert_eq!(sent(&mut bench, workers), [1, 1]);
+    bench.pass(seconds(3));
+    assert_eq!(bench.workers.len(), 3);
+}
+
+#[test]
+fn two_workers_that_follow_ones_that_have_ended_share_the_lines() {
+    let mut bench = Bench::new(settings(vec![pool(2, Assignment::RoundRobin)]));
+    for _ in 0..2 {
+        bench.dies(bench.worker(0));
+        bench.pass(seconds(10));
+    }
+    let workers = [bench.worker(0), bench.worker(1)];
+    clients_ask(&mut bench, 4);
+    assert_eq!(sent(&mut bench, workers), [2, 2]);
 }
 
 #[test]
@@ -221,5 +269,5 @@ fn a_worker_on_trial_gets_the_lines_while_all_others_are_doubtful() {
     bench.write(workers[1], r#"{"method":"notifications/message","params":{}}"#);
     bench.pass(seconds(8));
     clients_ask(&mut bench, 3);
-    assert_eq!(sent(&mut bench, workers), [0, 3], "the other one has said nothing for 13 s");
+    assert_eq!(bench.read(workers[0]).len(), 0, "it has said nothing for 13 s, and others have");
 }

@@ -18,7 +18,7 @@ impl Model {
         let (pools, assignment) = self.pools_of(group);
         if let Some((_, worker)) = self.clients[client].assigned.iter().find(|(of, _)| *of == group) {
             let is_its_own = self.is_own(client, *worker);
-            if (is_its_own || self.stays_with(*worker, assignment)) && self.workers[*worker].takes {
+            if (is_its_own || assignment == Assignment::Client) && self.workers[*worker].takes {
                 return Fate { group: Some(group), ..Fate::to(Party::Worker(*worker)) };
             }
             if is_its_own {
@@ -43,14 +43,6 @@ impl Model {
         let is_in_turn = |worker: &Worker| serves(worker) && !may_keep(worker) && !self.paused.contains(&worker.pool);
         self.pass_over_doubtful(now, &mut to, is_in_turn);
         self.pass_over_tried(now, &mut to, is_in_turn);
-        // A client stays with a worker on trial if no other one is well, even if it is doubtful, too.
-        if let Some((_, worker)) = self.clients[client].assigned.iter().find(|(of, _)| *of == group)
-            && assignment == Assignment::Client
-            && self.workers[*worker].takes
-            && !to.contains(&Party::Worker(*worker))
-        {
-            to.push(Party::Worker(*worker));
-        }
         let taken = self.step.has_perhaps_taken(&pools);
         let may_lack =
             assignment == Assignment::Dedicated && (taken || self.clients[client].has_waited >= TURN_AWAITED);

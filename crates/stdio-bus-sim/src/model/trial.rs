@@ -45,19 +45,9 @@ impl Model {
         Trial { surely_until: is_sure.then(|| now.after(lasts)), perhaps: others().next().is_some() }
     }
 
-    /// A worker has answered. Clients that were assigned to it may have been assigned to another one while it was on trial.
+    /// A worker has answered.
     pub(super) fn passes_trial(&mut self, worker: usize) {
-        if std::mem::take(&mut self.workers[worker].trial).perhaps {
-            for client in &mut self.clients {
-                client.assigned.retain(|(_, assigned)| *assigned != worker);
-            }
-            self.may_be_kept(worker);
-        }
-    }
-
-    /// Whether a client stays with the worker that it was assigned to, as far as that may be on trial.
-    pub(super) fn stays_with(&self, worker: usize, assignment: Assignment) -> bool {
-        assignment == Assignment::Client && !self.workers[worker].trial.perhaps
+        self.workers[worker].trial = Trial::default();
     }
 
     /// Whether a worker has answered, and is certainly not doubtful.

@@ -126,6 +126,8 @@ impl Fleets {
         let is_tried = ctx.workers.get(worker).is_some_and(Worker::is_on_trial)
             && !(message.verb == KnownMethod::Initialize && message.id.is_some())
             && needs_opening(ctx, client, worker);
+        // Its client may have moved to another group meanwhile.
+        let group = self.balancer().group_of_line(ctx, client, line)?;
         if !is_tried || !self.balancer()[group].has_well(ctx, self.pools()) {
             return Ok(worker);
         }
@@ -425,7 +427,8 @@ impl Openings {
         self.bytes -= openings.iter().map(Opening::bytes).sum::<usize>();
     }
 
-    /// A worker has gone. For one on trial no client has waited: it may have ended at its start whatever it was sent.
+    /// A worker has gone. The end of one on trial does not count against an `initialize`: the worker may have ended at its
+    /// start whatever it was sent.
     pub(crate) fn forget_worker(&mut self, ctx: &mut Ctx, worker: &Worker) {
         let (fleet, greeting) = (worker.fleet, &worker.greeting);
         self.bytes -= greeting.bytes();

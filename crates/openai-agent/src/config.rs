@@ -13,30 +13,30 @@ use serde_json::{Map, Value as Json};
 /// Every variable that the agent reads, in the order of the manual: name, default and meaning. `--help`, the manual
 /// page and the table of `docs/openai-agent.md` are generated from it.
 const VARIABLES: &str = "\
-OPENAI_BASE_URL | https://api.openai.com/v1 | Base URL of the Chat Completions endpoint; a query string is kept.
-OPENAI_API_KEY | (empty) | API key. Empty: no authentication header is sent.
-OPENAI_API_KEY_FILE | (unset) | File that holds the key; it is read before each request.
-OPENAI_API_VERSION | (unset) | Azure: sent as ?api-version=.
-OPENAI_EXTRA_HEADERS | (unset) | More request headers: a JSON object, or lines of `Name: value`.
-OPENAI_EXTRA_BODY | (unset) | JSON object merged into every request (RFC 7396: null removes a member).
-OPENAI_MODEL | gpt-4o | Model of a new session. Unset: the first of OPENAI_MODELS, if it lists any.
-OPENAI_MODELS | (unset) | Models to choose from, separated by commas; others are refused. fetch: those that {base}/models lists.
-OPENAI_SYSTEM_PROMPT | (unset) | System prompt put before every conversation.
-OPENAI_MAX_TOKENS | (unset) | Most tokens of one answer, a whole number from 1.
+OPENAI_BASE_URL | https://api.openai.com/v1 | Base URL of the Chat Completions endpoint. A query string is kept.
+OPENAI_API_KEY | (empty) | API key. If it is empty, no authentication header is sent.
+OPENAI_API_KEY_FILE | (unset) | File that holds the key. It is read before each request.
+OPENAI_API_VERSION | (unset) | API version for Azure, sent as ?api-version=.
+OPENAI_EXTRA_HEADERS | (unset) | Additional request headers: a JSON object, or lines of `Name: value`.
+OPENAI_EXTRA_BODY | (unset) | JSON object that is merged into every request (RFC 7396: null removes a member).
+OPENAI_MODEL | gpt-4o | Model of a new session. If unset, it is the first of OPENAI_MODELS, if that lists any.
+OPENAI_MODELS | (unset) | Models to choose from, separated by commas; others are refused. fetch: offers what {base}/models lists.
+OPENAI_SYSTEM_PROMPT | (unset) | System prompt that is put before every conversation.
+OPENAI_MAX_TOKENS | (unset) | Maximum number of tokens of one answer, a whole number from 1.
 OPENAI_TEMPERATURE | (unset) | Sampling temperature, a number from 0.
-OPENAI_CONTEXT_WINDOW | (the model's) | Context window in tokens, which usage_update reports. Unset: as {base}/models or a refusal says. 0: no usage_update.
+OPENAI_CONTEXT_WINDOW | (the model's) | Context window in tokens, which usage_update reports. If unset, it is taken from {base}/models or from a refusal. 0: no usage_update is sent.
 OPENAI_IMAGE_INPUT | 0 | 1: images are sent to the model, and the capability is advertised.
-OPENAI_ERRORS | chat | chat: a failed turn is reported as text and ends with end_turn; jsonrpc: it is a JSON-RPC error.
+OPENAI_ERRORS | chat | chat: a failed turn is reported as text and ends with end_turn. jsonrpc: it is a JSON-RPC error.
 OPENAI_MAX_RETRIES | 2 | Retries of a request of which no byte was answered (408, 409, 429, 5xx, connection errors), at most 100.
-OPENAI_IDLE_TIMEOUT_SEC | 300 | Seconds until the endpoint begins to answer, and of silence within an answer; 0 is no limit.
-OPENAI_HISTORY_DIR | (unset) | Directory that keeps sessions, one file each; session/load, resume and delete work then.
-OPENAI_LIST_SESSIONS | all | What session/list shows: all of the directory, or none.
-OPENAI_MAX_LINE_BYTES | 33554432 | Longest line from the client and longest event from the endpoint, in bytes.
-OPENAI_CA_FILE | (unset) | PEM file with more certificates to trust, beside the system's and the bundled ones.
-OPENAI_TLS_INSECURE | 0 | 1: the endpoint's certificate is not checked; anyone on the path can get the key.
-OPENAI_LOG | warn | What is logged to stderr: off, error, warn, info or debug.
-HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY | (unset) | HTTP proxies, as curl reads them; this machine itself is never asked for through one.
-SSL_CERT_FILE, SSL_CERT_DIR | (unset) | Take the place of the system's root certificates.";
+OPENAI_IDLE_TIMEOUT_SEC | 300 | Seconds until the endpoint has to begin its answer, and of silence within an answer. 0: no limit.
+OPENAI_HISTORY_DIR | (unset) | Directory in which sessions are kept, one file each. It enables session/load, resume and delete.
+OPENAI_LIST_SESSIONS | all | What session/list shows: all sessions of the directory, or none.
+OPENAI_MAX_LINE_BYTES | 33554432 | Maximum length of a line from the client, and of an event from the endpoint, in bytes.
+OPENAI_CA_FILE | (unset) | PEM file with certificates to trust in addition to the system's and the bundled ones.
+OPENAI_TLS_INSECURE | 0 | 1: the endpoint's certificate is not checked, and anyone on the path can get the key.
+OPENAI_LOG | warn | Level of the log on stderr: off, error, warn, info or debug.
+HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY | (unset) | HTTP proxies, in the form that curl reads. Addresses of this machine itself are never reached through one.
+SSL_CERT_FILE, SSL_CERT_DIR | (unset) | Certificates that replace the system's root certificates.";
 
 /// The rows of the table: a name (or several), its default, and its meaning.
 pub fn variables() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {

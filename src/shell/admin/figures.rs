@@ -131,16 +131,16 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| is_ready(it.view.bus.view().listener_readiness(at));
     gauge "stdio_bus_pool_ready" as "ready" of Pools: "1 if /readyz?pool=ID says 200.";
         One |it, at| is_ready(it.view.bus.view().pool_readiness(at));
-    gauge "stdio_bus_listener_paused" as "paused" of Listeners: "1 while the operator has paused it.";
+    gauge "stdio_bus_listener_paused" as "paused" of Listeners: "1 while an operator has paused the listener.";
         One |it, at| Value::from(it.view.bus.view().is_listener_paused(at));
-    gauge "stdio_bus_listener_pools_paused" as "pools_paused" of Listeners: "1 while the operator has paused all of its pools.";
+    gauge "stdio_bus_listener_pools_paused" as "pools_paused" of Listeners: "1 while an operator has paused all pools of the listener.";
         One |it, at| Value::from(it.view.bus.view().are_pools_paused_of(at));
-    gauge "stdio_bus_pool_paused" as "paused" of Pools: "1 while the operator has paused it.";
+    gauge "stdio_bus_pool_paused" as "paused" of Pools: "1 while an operator has paused the pool.";
         One |it, at| Value::from(it.pool(at).is_paused);
-    gauge "stdio_bus_pool_asleep" as "asleep" of Pools: "1 while it has no workers until a line needs one.";
+    gauge "stdio_bus_pool_asleep" as "asleep" of Pools: "1 while the pool has no workers, until a line needs one.";
         One |it, at| Value::from(it.pool(at).is_asleep);
     gauge "stdio_bus_pool_replacement_stopped" of Pools:
-        "1 if a replacement stopped since new workers kept ending.";
+        "1 if a replacement of workers stopped because the new ones kept ending.";
         One |it, at| Value::from(u64::from(it.view.bus.view().rollout_failure(at).is_some()));
     gauge "stdio_bus_clients" of Listeners: "Connected clients.";
         One |it, at| Value::from(it.gathered.clients.get(at).copied().unwrap_or_default());
@@ -155,7 +155,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(it.view.bus.view().levels().held);
     gauge "stdio_bus_requests_pending" of Pools: "Client requests that wait for a worker's answer.";
         One |it, at| Value::from(it.gathered.pools[at].pending);
-    gauge "stdio_bus_requests_pending_oldest_seconds" of Pools: "Age of the oldest of them; 0 if there is none.";
+    gauge "stdio_bus_requests_pending_oldest_seconds" of Pools: "Age of the oldest client request that waits for a worker's answer; 0 if there is none.";
         One |it, at| Value::from(it.gathered.pools[at].oldest.as_secs_f64());
     gauge "stdio_bus_requests_owed_oldest_seconds" of Pools:
         "Age of the oldest request that a worker has not answered, also of clients that have left; 0 if there is none.";
@@ -179,7 +179,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
             }
         };
     counter "stdio_bus_tool_calls_denied_total" of Pools:
-        "Calls of tools that a rule keeps from clients, by the pattern of deny_tools (empty: allow_tools has none; *ambiguous: it can be read in two ways).";
+        "Calls of tools that a rule denies, by the pattern of deny_tools (empty: no pattern of allow_tools matches; *ambiguous: the call can be read in two ways).";
         Many |out, it, at| {
             let of_pool = it.view.bus.view().denied_tools().filter(|(pool, ..)| pool.index() == at);
             of_pool.for_each(|(_, pattern, count)| out.labelled(&[("pattern", pattern)], count as f64));
@@ -187,20 +187,20 @@ pub(super) const FIGURES: &[Figure] = figures! {
     histogram "stdio_bus_request_duration_seconds" of Pools: "Time from passing a request on to its answer.";
         Many |out, it, at| out.histogram(it.pool(at).tally.durations());
     counter "stdio_bus_usage_requests_total" of All:
-        "Requests passed on to workers, by (source, token, user, pool) and name: of each the 20 heaviest.";
+        "Requests passed on to workers. Labels: by (source, token, user or pool) and name; the 20 heaviest of each.";
         Many |out, it, _| out.consumers(it.gathered, |used| used.requests as f64);
     counter "stdio_bus_usage_bytes_total" of All:
-        "Bytes received from and sent to them, by and name as above; of a pool those of its workers.";
+        "Bytes received from clients and sent to them, labelled as stdio_bus_usage_requests_total; of a pool those of its workers.";
         Many |out, it, _| out.consumers(it.gathered, |used| used.bytes as f64);
     counter "stdio_bus_usage_worker_seconds_total" of All:
-        "How long workers had their requests, by and name as above.";
+        "How long workers had the requests, labelled as stdio_bus_usage_requests_total.";
         Many |out, it, _| out.consumers(it.gathered, |used| used.worker_time.as_secs_f64());
     gauge "stdio_bus_workers" of Pools: "Worker processes by state.";
         Many |out, it, at| out.each("state", STATES.into_iter().zip(it.gathered.pools[at].states));
     gauge "stdio_bus_workers_doubtful" of Pools:
-        "Workers that have said nothing for worker_silent_sec although they owe answers.";
+        "Workers that have written nothing for worker_silent_sec although they owe answers.";
         One |it, at| Value::from(it.gathered.pools[at].doubtful);
-    gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up, taken_out by the operator.";
+    gauge "stdio_bus_worker_seats" of Pools: "Workers that the pool should have, by state: filled, waiting for a restart, given_up, taken_out by the operator.";
         Many |out, it, at| {
             let pool = it.pool(at);
             let wanted = if pool.is_asleep { 0 } else { pool.settings.instances + pool.grown };
@@ -226,7 +226,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     counter "stdio_bus_worker_stops_total" of Pools:
         "Workers that ended as requested.";
         One |it, at| Value::from(it.pool(at).tally.events(Reason::WorkerStopped));
-    counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts after an unasked exit.";
+    counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts after an unexpected exit.";
         One |it, at| Value::from(it.pool(at).tally.events(Reason::RestartScheduled));
     counter "stdio_bus_worker_seats_given_up_total" of Pools: "Workers given up after too many restarts.";
         One |it, at| Value::from(it.pool(at).tally.events(Reason::PoolDegraded));
@@ -262,14 +262,14 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(it.gathered.client_queued);
     gauge "stdio_bus_worker_queued_bytes" of Pools: "Bytes queued for workers and not sent yet.";
         One |it, at| Value::from(it.gathered.pools[at].queued);
-    gauge "stdio_bus_clients_paused" of All: "Clients not read now: a queue is full, or others come first.";
+    gauge "stdio_bus_clients_paused" of All: "Clients that are not read now, because a queue is full or others come first.";
         One |it, _| Value::from(it.gathered.clients_paused);
     gauge "stdio_bus_clients_awaiting_workers" of All:
         "Clients that wait for a worker of their own, or for its first answer.";
         One |it, _| Value::from(it.stats.awaiting_workers);
     counter "stdio_bus_clients_paused_seconds_total" of All: "How long clients were paused, all together.";
         One |it, _| Value::from((it.stats.client_side.paused + it.gathered.clients_paused_for).as_secs_f64());
-    gauge "stdio_bus_workers_paused" of Pools: "Workers not read now: a client's queue is full.";
+    gauge "stdio_bus_workers_paused" of Pools: "Workers that are not read now, because a client's queue is full.";
         One |it, at| Value::from(it.gathered.pools[at].paused);
     counter "stdio_bus_workers_paused_seconds_total" of All: "How long workers were paused, all together.";
         One |it, _| Value::from((it.stats.worker_side.paused + it.gathered.workers_paused_for).as_secs_f64());
@@ -285,7 +285,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(it.view.bus.view().workers_memory().map_or(0, |(_, most)| most << 20));
     counter "stdio_bus_events_total" of All: "Everything dropped, closed or changed, by reason.";
         Many |out, it, _| out.reasons(it.view.bus.view().reasons());
-    histogram "stdio_bus_turn_duration_seconds" of All: "Work of each turn of the loop, without waiting.";
+    histogram "stdio_bus_turn_duration_seconds" of All: "Time that each turn of the loop works, without waiting.";
         Many |out, it, _| out.histogram(it.view.turns);
     counter "stdio_bus_log_lines_lost_total" as "log/lines_lost" of All:
         "Log lines that could not be kept or written.";
@@ -309,8 +309,8 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(it.gathered.process.virtual_bytes);
     gauge "process_open_fds" of All: "Open file descriptors of the daemon.";
         One |it, _| Value::from(it.gathered.process.open_descriptors);
-    gauge "process_max_fds" of All: "Most that it may open.";
+    gauge "process_max_fds" of All: "Most file descriptors that the daemon may open.";
         One |it, _| Value::from(it.gathered.process.most_descriptors);
-    gauge "process_start_time_seconds" of All: "As stdio_bus_start_time_seconds.";
+    gauge "process_start_time_seconds" of All: "Start of the daemon, as in stdio_bus_start_time_seconds.";
         One |it, _| Value::from(it.view.started_at.seconds());
 };

@@ -18,7 +18,6 @@ use crate::index::{FleetId, GroupId, PoolId};
 use crate::peer::{Moment, WorkerKey};
 use crate::settings::{Pool, Settings};
 use crate::timers::Timer;
-use crate::worker::Worker;
 
 /// How soon a worker that has got a request is looked at, and how often while it is busy and its pool may grow.
 const LOOKS: Duration = Duration::from_millis(50);

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::{Model, Worker};
 use crate::bus::port::{Moment, PoolId};
-use crate::bus::settings::Assignment;
 use crate::line::Party;
 
 /// A worker that has run for so long is on trial no more.
@@ -16,8 +15,6 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct Trial {
     /// It certainly is until then, if it says nothing.
     surely_until: Option<Moment>,
-    /// It may be.
-    perhaps: bool,
 }
 
 impl Trial {
@@ -31,7 +28,7 @@ impl Model {
     /// Whether a worker that is being started is on trial.
     pub(super) fn trial_of_new(&self, now: Moment, pool: usize) -> Trial {
         let is_other = |at: &&Worker| at.pool == pool && at.ran && !at.released;
-        let others = || self.workers.iter().filter(is_other);
+        let mut others = self.workers.iter().filter(is_other);
         if self.is_dedicated(pool) {
             return Trial::default();
         }
@@ -40,9 +37,9 @@ impl Model {
         let may_be_worn = settings.max_age.is_some() || settings.max_requests.is_some();
         let is_sure = !self.seats.are_replaced()
             && !may_be_worn
-            && others().any(|at| at.serves && at.takes && self.is_proven(now, at));
+            && others.any(|at| at.serves && at.takes && self.is_proven(now, at));
         let lasts = HEALTHY_AFTER.min(self.settings.limits.restart_window);
-        Trial { surely_until: is_sure.then(|| now.after(lasts)), perhaps: others().next().is_some() }
+        Trial { surely_until: is_sure.then(|| now.after(lasts)) }
     }
 
     /// A worker has answered.

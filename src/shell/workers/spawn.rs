@@ -336,7 +336,7 @@ fn was_killed(child: Pid) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use std::fs::File;
     use std::io::Read;
     use std::path::Path;
@@ -355,11 +355,7 @@ pub(super) mod tests {
     const SOMEBODY: u32 = 1_999_999_001;
 
     /// A job of a pool that runs `program`.
-    pub(in crate::shell::workers) fn job(
-        program: &str,
-        arguments: &[&str],
-        change: impl FnOnce(&mut PoolConfig),
-    ) -> SpawnJob {
+    fn job(program: &str, arguments: &[&str], change: impl FnOnce(&mut PoolConfig)) -> SpawnJob {
         let mut pool = Config::embedded(Path::new(program)).pools.remove(0);
         pool.args = arguments.iter().copied().map(str::to_owned).collect();
         change(&mut pool);

@@ -100,14 +100,24 @@ impl<Key: Send + 'static> Starter<Key> {
 mod tests {
     use std::collections::BTreeSet;
     use std::os::unix::net::UnixStream;
+    use std::path::Path;
 
-    use rustix::process::{Pid, WaitOptions, waitpid};
+    use rustix::process::{Pid, Resource, WaitOptions, getrlimit, waitpid};
 
     use super::*;
-    use crate::shell::workers::spawn::tests::job;
+    use crate::config::Config;
+    use crate::shell::workers::spawn::Terms;
 
     /// A start ends in this time, or the test has found one that hangs.
     const LONGEST: Duration = Duration::from_secs(60);
+
+    /// A job that runs a program which ends at once.
+    fn job() -> SpawnJob {
+        let pool = Config::embedded(Path::new("/bin/true")).pools.remove(0);
+        let descriptors = &getrlimit(Resource::Nofile);
+        let terms = Terms { descriptors, core: None, memory_score: None, has_large_pipes: false };
+        SpawnJob::new(&pool, None, terms).expect("no zero bytes")
+    }
 
     #[test]
     fn starts_at_once_have_several_threads_and_each_has_its_result() {
@@ -116,7 +126,7 @@ mod tests {
         let (loop_handle, _messages) = LoopHandle::new(bell.into());
         let mut starter = Starter::new();
         for number in 0..2 * MOST_THREADS {
-            starter.begin(number, job("/bin/true", &[], |_| ()), &loop_handle).expect("there are threads");
+            starter.begin(number, job(), &loop_handle).expect("there are threads");
         }
         assert_eq!(starter.pids.len(), MOST_THREADS);
         let take = |_| starter.take(LONGEST).expect("a start ends");

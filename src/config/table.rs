@@ -499,7 +499,7 @@ const OF_ALL_LISTENERS: &[Setting] = &[
         Words("none"),
         "Methods and tools that clients may not use, by their verified names and groups.",
     ),
-    row("proxy", Object, Words("none"), "Proxies whose PROXY headers the daemon believes."),
+    row("proxy", Object, Words("none"), "Proxies from which the daemon accepts PROXY headers."),
     row(
         "when_not_ready",
         Choice(&["accept", "close"]),
@@ -533,7 +533,7 @@ const OF_WEB: &[Setting] = &[
         "trusted_proxies",
         Texts("networks (CIDR), or `\"unix\"`"),
         Words("none"),
-        "Proxies whose `X-Forwarded-For` and `Forwarded` headers the daemon believes.",
+        "Proxies from which the daemon accepts `X-Forwarded-For` and `Forwarded` headers.",
     ),
     row("oauth", Object, Words("none"), "What the daemon announces to clients about where to sign in (RFC 9728)."),
     row(
@@ -598,7 +598,7 @@ const IDENTITY: &[Setting] = &[
         "trusted_proxies",
         Texts("networks (CIDR), or `\"unix\"`"),
         Words("`trusted_proxies` of the listener"),
-        "Proxies whose header the daemon believes; a request with the header from anywhere else is refused.",
+        "Proxies from which the daemon accepts the header; a request with it from anywhere else is refused.",
     ),
 ];
 

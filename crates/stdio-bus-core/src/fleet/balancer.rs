@@ -538,7 +538,7 @@ fn how_given_up(ctx: &Ctx, due: Option<Moment>) -> String {
         Some(at) => format!("it is tried again in {} s", at.since(ctx.time.now()).as_millis().div_ceil(1000)),
         None => "the pool has to be restarted".to_owned(),
     };
-    format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
+    format!("given up after {restarts} restarts within {window} s (max_restarts); fix the command, {remedy}")
 }
 
 impl Settings {

@@ -235,7 +235,7 @@ fn the_error_for_a_pool_whose_spare_was_given_up_says_so() {
     bench.dies(worker);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     let message = bench.read_json(client)["error"]["message"].take();
-    let expected = "no worker is free: the spare one was given up after 0 restarts within 60 s (max_restarts); mend the \
+    let expected = "no worker is free: the spare one was given up after 0 restarts within 60 s (max_restarts); fix the \
                     command, the pool has to be restarted";
     assert_eq!(message, expected);
 }
@@ -258,7 +258,7 @@ fn the_error_for_a_pool_whose_workers_were_given_up_says_when_they_are_tried_aga
         bench.write(client, r#"{"id":1,"method":"x"}"#);
         let message = bench.read_json(client)["error"]["message"].take();
         let expected = format!(
-            "no worker is {what} given up after 1 restarts within 90 s (max_restarts); mend the command, it is tried again in 90 s"
+            "no worker is {what} given up after 1 restarts within 90 s (max_restarts); fix the command, it is tried again in 90 s"
         );
         assert_eq!(message, expected);
     }

@@ -152,7 +152,7 @@ fn the_sixth_exit_in_a_minute_is_the_last_one_until_the_minute_has_passed() {
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     assert_eq!(bench.read_error(client).0, "no_worker");
     bench.pass(milliseconds(1));
-    assert_eq!(bench.workers.len(), 1, "the command may have been mended");
+    assert_eq!(bench.workers.len(), 1, "the command may have been fixed");
     bench.write(client, r#"{"id":2,"method":"x"}"#);
     let worker = bench.worker(0);
     assert_eq!(bench.read(worker).len(), 1);

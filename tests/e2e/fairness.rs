@@ -230,9 +230,9 @@ fn a_worker_that_could_not_start_for_lack_of_processes_starts_later_while_others
     // SAFETY: the closure only makes system calls.
     unsafe { another.pre_exec(of_user_with_processes(user, 3)) };
     let mut another = another.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("there is cat");
-    // This one, the daemon with its thread that starts workers, and one of the two workers.
+    // This one, the daemon with its two threads that start workers, and one of the two workers.
     let setup = Setup::new([worker("calm", 1, &[]), worker("agents", 1, &[])]).limit("max_restarts", 1);
-    let mut daemon = setup.before_exec(of_user_with_processes(user, 4)).start();
+    let mut daemon = setup.before_exec(of_user_with_processes(user, 5)).start();
     let mut client = daemon.connect();
     let ask = |client: &mut Client, pool: &str| {
         client.send(&json!({ "id": 1, "method": "who", "pool": pool }));

@@ -72,7 +72,7 @@ fn a_session_goes_on_after_a_restart_and_its_worker_is_greeted_before_its_first_
         assert_eq!(methods[1], ("notifications/initialized".to_owned(), json!({ "is": "sent" })));
         assert_eq!((methods[2].0.as_str(), methods.len()), ("kept", 3), "each is sent once");
         assert_eq!(client.call(3, "a", json!({}))["id"], 3);
-        daemon.logs(&["reason=session_restored", "goes on"]);
+        daemon.logs(&["reason=session_restored", "continues"]);
         daemon.stop();
     }
 }

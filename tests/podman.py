@@ -9,7 +9,7 @@ import cases
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PATIENCE = cases.PATIENCE
-# The command of docs/operations.md, without the port that is published: the machine may have no bridge.
+# The command of config/docker/Dockerfile, without the port that is published: the machine may have no bridge.
 LIMITS = ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--read-only", "--tmpfs", "/tmp", "--network", "none"]
 # Podman asks for more than a container's own limits may allow.
 ULIMITS = ["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"]

@@ -368,7 +368,7 @@ impl WorkerView {
         }
     }
 
-    /// The owner of a sessionreceived its name by this forwarded line.
+    /// The owner of a session received its name by this forwarded line.
     pub fn delivered_name(&mut self, name: &str, order: usize) {
         if let Some(kept) = self.kept(name) {
             kept.named_by.get_or_insert(order);

@@ -4,9 +4,8 @@
 //! Reading order: `apply.rs` begins a reload, and has the loop apply what was prepared in one step; `prepare.rs` is the
 //! thread in between, which reads, checks and plans a new configuration and opens its sockets (`src/config/plan.rs` has
 //! the plan); `watch.rs` has the threads that look after files of tokens, and `tokens.rs` applies what they read. The
-//! core's part is `reload.rs` and `fleet/rollout.rs` there: a reload is over when each new command is known to work or
-//! to
-//! fail.
+//! core's part is `reload.rs` and `fleet/rollout.rs` there: a reload is over when each new command is known to work
+//! or to fail.
 
 mod apply;
 pub(super) mod prepare;

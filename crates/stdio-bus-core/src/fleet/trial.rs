@@ -25,7 +25,7 @@ use crate::peer::{Moment, WorkerKey};
 use crate::settings::Assignment;
 use crate::worker::Worker;
 
-/// How long a worker on trial may take for its first request before it counts as busy.
+/// For how long after it runs a worker on trial does not count as busy.
 const CHANCE: Duration = Duration::from_secs(1);
 
 /// Whether a worker on trial may get this line: a request that is to be answered, and is no subscription.
@@ -40,7 +40,7 @@ impl Worker {
         self.answering.is_tried() && !self.answering.has_answered()
     }
 
-    /// Whether it keeps its pool from growing although it owes less than others: it has just begun.
+    /// Whether it does not count as busy although it owes its one request: it has just begun to run.
     pub(super) fn has_had_no_chance(&self, now: Moment) -> bool {
         self.is_on_trial() && now.since(self.process.started()) < CHANCE
     }
@@ -57,11 +57,12 @@ impl Worker {
 }
 
 impl Pools {
-    /// A worker is started in a slot: it is on trial if clients share it, and another one of its fleet is well.
+    /// A worker is started in a slot: it is on trial if clients share it, and another one of its fleet serves clients,
+    /// perhaps on trial itself.
     pub(super) fn begin_trial(&self, ctx: &mut Ctx, key: WorkerKey) {
         let Some(fleet) = ctx.workers.fleet_of(key) else { return };
-        let is_well = |key: WorkerKey| ctx.workers.get(key).is_some_and(Worker::serves);
-        if ctx.settings.pools[fleet].assignment == Assignment::Dedicated || !self[fleet].workers_in_slots().any(is_well)
+        let serves = |key: WorkerKey| ctx.workers.get(key).is_some_and(Worker::serves);
+        if ctx.settings.pools[fleet].assignment == Assignment::Dedicated || !self[fleet].workers_in_slots().any(serves)
         {
             return;
         }

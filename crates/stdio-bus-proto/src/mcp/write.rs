@@ -18,7 +18,7 @@ pub struct EventId {
 }
 
 impl EventId {
-    /// Parses `Last-StoredEvent-ID`.
+    /// Parses `Last-Event-ID`.
     pub fn parse(text: &str) -> Option<Self> {
         let (stream, place) = text.split_once('-')?;
         let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -34,7 +34,7 @@
 //!
 //! # A connection of a client
 //!
-//! [`client::UpgradeHead`] writes the request, [`client::read`] reads the response. The decoder of [`Role::Client`]
+//! [`client::UpgradeRequest`] writes the request, [`client::read`] reads the response. The decoder of [`Role::Client`]
 //! expects unmasked frames; each sent frame has an unpredictable [`Mask`]: `encode::text(length, Some(mask))`, and
 //! [`Mask::apply`] on a copy of the line.
 //!

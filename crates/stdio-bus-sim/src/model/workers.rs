@@ -42,7 +42,10 @@ impl Model {
             self.to_workers.iter().filter(is_its).count()
         };
         let mut serving = (0..self.workers.len()).filter(serves).peekable();
-        serving.peek().is_some() && serving.all(|worker| asked(worker) >= concurrency)
+        // One on trial gets one request at a time, and is busy with that.
+        let may_be_on_trial = |worker: usize| !self.workers[worker].has_answered;
+        serving.peek().is_some()
+            && serving.all(|worker| asked(worker) >= concurrency || asked(worker) > 0 && may_be_on_trial(worker))
     }
 
     /// The operator has paused these pools, and no others.

@@ -148,7 +148,7 @@ pub(super) struct AnswerHead {
     pub status: u16,
     /// `Content-Type`, without its parameters, in lower case.
     pub kind: String,
-    /// `Mcp-HttpSession-Id`, if it is valid in a request.
+    /// `Mcp-Session-Id`, if it is valid in a request.
     pub session: Option<String>,
     reason: String,
     location: Option<String>,

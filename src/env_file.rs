@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
+use crate::access::is_one_word;
 use crate::bus::port::{Owner, Vouches};
 use crate::small_file;
 
@@ -152,11 +153,10 @@ pub(crate) fn survey(folder: &Path) -> Survey {
 
 /// Whether there can be a verified name like this: names of tokens and headers have no blanks, and those of headers no comma.
 fn may_be_called(vouches: Vouches, name: &str) -> bool {
-    let has_blank = name.contains(char::is_whitespace);
     match vouches {
         Vouches::Certificate => true,
-        Vouches::Token => !has_blank,
-        Vouches::Proxy => !has_blank && !name.contains(','),
+        Vouches::Token => is_one_word(name),
+        Vouches::Proxy => is_one_word(name) && !name.contains(','),
     }
 }
 

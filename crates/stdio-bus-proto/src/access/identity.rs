@@ -152,6 +152,11 @@ pub(super) fn is_placeholder(value: &str) -> bool {
     is_template || PLACEHOLDERS.iter().any(|known| known.eq_ignore_ascii_case(value))
 }
 
+/// Whether a text has no blank and no control character, as names of tokens and of headers.
+pub fn is_one_word(name: &str) -> bool {
+    !name.chars().any(|c| c.is_control() || c.is_whitespace())
+}
+
 /// A field's value as text.
 fn text(value: &[u8]) -> Result<&str, Cow<'static, str>> {
     let why = "is not UTF-8; HAProxy 2.6 writes the escapes of a token's claims as Latin-1";
@@ -170,9 +175,7 @@ fn name(value: &[u8]) -> Result<Option<&str>, Cow<'static, str>> {
     match name {
         "" => Ok(None),
         _ if is_placeholder(name) => Ok(None),
-        _ if name.chars().any(|c| c.is_control() || c.is_whitespace()) => {
-            Err("has a blank or a control character, which no name has".into())
-        }
+        _ if !is_one_word(name) => Err("has a blank or a control character, which no name has".into()),
         _ => Ok(Some(name)),
     }
 }

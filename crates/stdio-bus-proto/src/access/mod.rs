@@ -23,7 +23,7 @@ mod tokens;
 pub use caller::{Caller, Token, bearer, page};
 pub use credentials::Credentials;
 pub use hosts::{is_loopback, names_this_machine};
-pub use identity::{Claims, Groups, Identity, LONGEST_NAME};
+pub use identity::{Claims, Groups, Identity, LONGEST_NAME, is_one_word};
 pub use oauth::OAuth;
 pub use policy::{Entrance, Policy, Reach};
 pub use refusal::{RETRY_AFTER, Refusal};

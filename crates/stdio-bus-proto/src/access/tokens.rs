@@ -11,6 +11,8 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use stdio_bus_core::port::{EVERYBODY, PoolId};
 
+use super::identity::is_one_word;
+
 /// Minimum length of a token in bytes, so that it cannot be guessed.
 pub const SHORTEST_TOKEN: usize = 16;
 /// Maximum length of a name in bytes.
@@ -138,7 +140,7 @@ fn is_same(secret: &[u8], presented: &[u8]) -> bool {
 
 fn bearer(line: &str, pools: &[&str]) -> Result<Bearer, String> {
     let (name, rest) = line.split_once(':').ok_or("write NAME:TOKEN or NAME:sha256:HEX")?;
-    if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+    if name.is_empty() || name.len() > LONGEST_NAME || !is_one_word(name) {
         return Err(format!("a name has from 1 to {LONGEST_NAME} bytes without blanks"));
     }
     let mut words = rest.split_ascii_whitespace();

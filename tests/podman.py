@@ -16,7 +16,7 @@ ULIMITS = ["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"]
 
 
 class Podman:
-    """buildah and podman with a storage of their own, which goes with the folder."""
+    """buildah and podman with a storage of their own, which is removed with the folder."""
 
     def __init__(self, folder):
         self.folder, self.environment = folder, {**os.environ, "BUILDAH_ISOLATION": "chroot"}
@@ -70,4 +70,4 @@ class Podman:
 
     def states(self, name):
         """Name and state of each process in the container."""
-        return self("podman", "exec", name, "sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null | cut -d' ' -f2,3 | tr -d '()' || true").split()
+        return self("podman", "exec", name, "sh", "-c", "cat /proc/[0-9]*/stat 2>/dev/null | cut -d' ' -f2,3 | tr -d '()'").split()

@@ -11,7 +11,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use crate::deny_rules::DenyRules;
+use crate::deny_rules::Denials;
 use crate::effects::EffectQueue;
 use crate::eviction::Victim;
 use crate::peer::{Moment, Peer};
@@ -32,7 +32,7 @@ pub(crate) struct Ctx {
     pub(crate) timers: Timers,
     pub(crate) out: EffectQueue,
     pub(crate) usage: Usage,
-    pub(crate) denials: DenyRules,
+    pub(crate) denials: Denials,
     pub(crate) shutdown: Shutdown,
     /// Readiness and replacements must be checked after this call: a worker has started or ceased to run, or to be
     /// needed.
@@ -51,7 +51,7 @@ impl Ctx {
             timers: Timers::default(),
             out: EffectQueue::default(),
             usage: Usage::default(),
-            denials: DenyRules::default(),
+            denials: Denials::default(),
             shutdown: Shutdown::default(),
             workers_changed: true,
             evictions: Vec::new(),

@@ -1,9 +1,10 @@
-//! What clients may not use: methods (`deny_methods`) and tools of MCP (`deny_tools`, `allow_tools`), by the rules of a pool, and
-//! by those of a listener for names and groups; and how often tools were denied. A line has to pass all rules that there are
-//! for it.
+//! What clients may not use: methods (`deny_methods`) and tools of MCP (`deny_tools`, `allow_tools`), by the rules of a
+//! pool, and by those of a listener for names and groups; and how often tools were denied. A line has to pass all rules
+//! that there are for it.
 //!
 //! A line that some reader may take for another message than the bus does is sent to no worker where there are such
 //! rules: it would be a way around them. This is not looked at where there are none.
+
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::sync::Arc;
@@ -25,10 +26,11 @@ const AMBIGUOUS: &str = "*ambiguous";
 /// The longest name of a tool that is repeated in an error.
 const LONGEST_ECHO: usize = 128;
 
-/// How often tools were denied, by pool and rule: a pattern of `deny_tools`, none where `allow_tools` had none for them, or
-/// [`AMBIGUOUS`].
+/// What was denied so far, and what is known of the line that is being routed. The rules are in the settings.
 #[derive(Default)]
-pub(crate) struct DenyRules {
+pub(crate) struct Denials {
+    /// How often tools were denied, by pool and rule: a pattern of `deny_tools`, none where `allow_tools` had none for
+    /// them, or [`AMBIGUOUS`].
     tools: BTreeMap<(PoolId, String), u64>,
     /// The pool whose rules were applied to the line that is being routed, and deny nothing in it.
     permitted: Option<PoolId>,
@@ -36,7 +38,7 @@ pub(crate) struct DenyRules {
     envelope: Span,
 }
 
-impl DenyRules {
+impl Denials {
     /// Another line is routed, in an envelope with this method if there is one. Rules deny the methods of both.
     pub(crate) fn begin_line(&mut self, envelope: Span) {
         (self.permitted, self.envelope) = (None, envelope);

@@ -405,15 +405,6 @@ mod tests {
     use crate::peer::Moment;
     use crate::table::Table;
 
-    const STATES: [SessionState; 7] = [
-        SessionState::Asked,
-        SessionState::Lent,
-        SessionState::Claimed,
-        SessionState::Used,
-        SessionState::Attested,
-        SessionState::Loaded,
-        SessionState::Given,
-    ];
     const HOWS: [How; 4] = [How::Usual, How::Load, How::Fork, How::Cancel];
     const PLACES: [NamedAt; 4] = [NamedAt::Alone, NamedAt::Params, NamedAt::Leading, NamedAt::Second];
 
@@ -423,8 +414,9 @@ mod tests {
     }
 
     fn holders() -> Vec<Holder> {
-        let of_names =
-            STATES.into_iter().flat_map(|at| [Holder::Asker(at), Holder::OlderName(at), Holder::NewerName(at)]);
+        let of_names = SessionState::ALL
+            .into_iter()
+            .flat_map(|at| [Holder::Asker(at), Holder::OlderName(at), Holder::NewerName(at)]);
         of_names.chain([Holder::Reserved, Holder::Another]).collect()
     }
 
@@ -538,7 +530,7 @@ mod tests {
     fn a_worker_means_the_owner_of_a_session_unless_it_may_mean_another_client() {
         let is_meant =
             |session: &Session, is_one_made, owner_waits| session.addressee(|| is_one_made, || owner_waits).is_some();
-        for state in STATES {
+        for state in SessionState::ALL {
             let mut session = session(state);
             for (pending, is_one_made, owner_waits) in [0, 1, 2].into_iter().flat_map(|pending| {
                 [(false, false), (false, true), (true, false), (true, true)].map(|(a, b)| (pending, a, b))
@@ -565,7 +557,7 @@ mod tests {
             let is_open = session(state).is_open_at_once(terms.is_bound_to_another, || terms.gives_out_names);
             assert!(!is_open || matches!(decide(terms, found, how, place), Ok(Use::Own(_))), "{terms:?} {state:?}");
         });
-        let opens = STATES.map(|state| session(state).is_open_at_once(false, || false));
-        assert_eq!(opens, STATES.map(|state| !state.is_asked_for()));
+        let opens = SessionState::ALL.map(|state| session(state).is_open_at_once(false, || false));
+        assert_eq!(opens, SessionState::ALL.map(|state| !state.is_asked_for()));
     }
 }

@@ -86,26 +86,24 @@ impl SessionState {
 }
 
 #[cfg(test)]
+impl SessionState {
+    /// Each of them.
+    pub(super) const ALL: [Self; 7] =
+        [Self::Asked, Self::Lent, Self::Claimed, Self::Used, Self::Attested, Self::Loaded, Self::Given];
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     use SessionEvent::{Answered, Loaded, LoadedForAnotherName, LoadedLate, Made, Unseen};
 
-    const STATES: [SessionState; 7] = [
-        SessionState::Asked,
-        SessionState::Lent,
-        SessionState::Claimed,
-        SessionState::Used,
-        SessionState::Attested,
-        SessionState::Loaded,
-        SessionState::Given,
-    ];
     const EVENTS: [SessionEvent; 6] = [Answered, Loaded, LoadedForAnotherName, Made, LoadedLate, Unseen];
 
     #[test]
     fn the_table_at_the_top_matches_the_code() {
         let table = include_str!("state.rs").lines().filter_map(|line| line.strip_prefix("//! ")).collect::<Vec<_>>();
-        for state in STATES {
+        for state in SessionState::ALL {
             let name = format!("{state:?}");
             let row = table.iter().map(|line| line.split_whitespace().collect::<Vec<_>>());
             let row = row.into_iter().find(|row| row.len() == 1 + EVENTS.len() && row[0] == name).unwrap();
@@ -118,7 +116,7 @@ mod tests {
 
     #[test]
     fn only_the_worker_gives_out_a_session_and_that_is_final() {
-        for state in STATES {
+        for state in SessionState::ALL {
             for event in EVENTS {
                 let next = step(state, event);
                 if next.is_issued() && !state.is_issued() {

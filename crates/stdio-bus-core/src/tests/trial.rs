@@ -54,9 +54,9 @@ fn a_new_worker_that_ends_before_it_has_answered_fails_one_request_while_another
         assert_eq!((old.len(), new.len()), (3, 1), "{assignment:?}");
         bench.dies(workers[1]);
         answer(&mut bench, workers[0], &old);
-        let told: Vec<String> = clients.into_iter().map(|client| bench.read_one(client)).collect();
-        let failed = told.iter().filter(|line| line.contains("worker_exited")).count();
-        assert_eq!((failed, bench.count(Reason::WorkerExited)), (1, 1), "{told:?}");
+        let answers: Vec<String> = clients.into_iter().map(|client| bench.read_one(client)).collect();
+        let failed = answers.iter().filter(|line| line.contains("worker_exited")).count();
+        assert_eq!((failed, bench.count(Reason::WorkerExited)), (1, 1), "{answers:?}");
         assert!(bench.read(first).is_empty());
     }
 }

@@ -606,7 +606,7 @@ const OF_PINGS: &[Setting] = &[row(
     "ping_sec",
     Number(Seconds, 0, DAY),
     Value("30"),
-    "Silence after which the daemon pings a client; 0 means never.",
+    "Interval in which the daemon pings a silent client once; 0 means never.",
 )];
 
 const COUNTS: &[Setting] = &[

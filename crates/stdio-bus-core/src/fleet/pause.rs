@@ -49,8 +49,9 @@ impl Fleets {
         ctx.settings.places_of_pools().find(takes_work).map(|pool| GroupId::Fleet(pool.of(Era::Legacy)))
     }
 
-    /// A client's line is for this group. If it would wait until the group's pool is resumed, and another pool could serve it,
-    /// all that names no pool is sent there from now on. Returns where.
+    /// A client's line is for this group. If the group's pool is paused, the client has no worker there, and another pool could
+    /// serve the line, all that names no pool is sent there from now on. Returns where. That holds for notifications, too:
+    /// they wait for no resume, but a worker of the paused pool would be started for them, or they would be lost if it is full.
     pub(crate) fn move_elsewhere(
         &self,
         ctx: &mut Ctx,
@@ -58,8 +59,8 @@ impl Fleets {
         group: GroupId,
         line: Parsed<'_>,
     ) -> Option<GroupId> {
-        if !self.waits_for_resume(group, line) || line.pool.is_some() || ctx.clients.worker_in(client, group).is_some()
-        {
+        let is_paused = self.balancer[group].is_paused(&self.pools);
+        if !is_paused || line.pool.is_some() || ctx.clients.worker_in(client, group).is_some() {
             return None;
         }
         let at = ctx.clients.get(client).filter(|client| client.mcp().era.is_none() && client.group() == group)?;

@@ -112,6 +112,20 @@ fn a_client_that_waits_for_its_turn_in_a_pool_that_is_paused_then_is_served_by_a
 }
 
 #[test]
+fn a_first_line_that_is_a_notification_reaches_another_pool_while_the_clients_own_is_paused() {
+    let mut settings = settings(vec![pool(1, Assignment::Dedicated), pool(1, Assignment::Dedicated)]);
+    (settings.pools[0].id, settings.pools[1].id) = ("a".into(), "b".into());
+    settings.pools[0].max_instances = 1;
+    let mut bench = Bench::new(settings);
+    let (served, late) = (bench.client(), bench.client());
+    bench.write(served, r#"{"id":1,"method":"m"}"#);
+    bench.handle(Input::PausePool(A));
+    bench.write(late, r#"{"method":"n"}"#);
+    let other = bench.worker(1);
+    assert_eq!(bench.read(other), [r#"{"method":"n"}"#], "the paused pool is full");
+}
+
+#[test]
 fn a_request_that_waits_for_a_resume_times_out_like_any_other() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.pools[0].request_timeout = Some(seconds(5));

@@ -1,6 +1,10 @@
 //! File descriptors: how many the daemon needs at most, how many it may have, and how many clients that allows.
 
+use std::os::fd::RawFd;
+
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::stdio::stderr;
 
 use super::connection_counts::{MOST_CONNECTIONS, MOST_HANDSHAKES, MOST_HEARD, MOST_OPERATORS};
 use super::listen::MOST_OPERATOR_SOCKETS;
@@ -132,6 +136,17 @@ pub(super) fn allow(need: Need) -> Result<Allowance, StartError> {
         handshakes: need.handshakes_within(allowed),
         http: need.http_within(allowed),
     })
+}
+
+/// Grows the kernel's table of this process's descriptors to the size that it may need. In a process of several threads,
+/// whoever opens the first descriptor above 64, 256, 512 and so on waits until all CPUs have passed an RCU grace period
+/// (`expand_fdtable` in Linux's fs/file.c), which takes 10 ms and more: the loop, or a thread that starts a worker. With
+/// one thread nobody waits, so this is called before there are others.
+pub(super) fn grow_table(need: Need) {
+    let allowed = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let Ok(last) = RawFd::try_from(need.most().min(allowed).saturating_sub(1)) else { return };
+    // A table that stays small costs time, and nothing else.
+    let _ = fcntl_dupfd_cloexec(stderr(), last);
 }
 
 #[cfg(test)]

@@ -38,7 +38,10 @@ impl StartupContext {
     pub(super) fn prepare(config: &Config) -> Result<Self, StartError> {
         spawn::keep_descriptors().map_err(StartError::io("mark inherited descriptors"))?;
         let signals = signals::install().map_err(StartError::io("install signal handlers"))?;
-        Ok(Self { signals, descriptors: descriptors::allow(Need::of(config))?, instead: None })
+        let need = Need::of(config);
+        let descriptors = descriptors::allow(need)?;
+        descriptors::grow_table(need);
+        Ok(Self { signals, descriptors, instead: None })
     }
 
     /// Sets why the backend is not the ring, what that costs, and how to get it.

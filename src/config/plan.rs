@@ -110,15 +110,15 @@ impl Config {
     fn needs_restart(&self, running: &Self) -> Option<String> {
         if self.state != running.state || self.state.is_some() && self.node != running.node {
             return Some(
-                "where sessions outlive the daemon (state), and the node whose they are, is settled at the start; restart \
-                 the daemon"
+                "the folder for sessions that outlive the daemon (state), and the node that they belong to, can only change \
+                 at a start; restart the daemon"
                     .into(),
             );
         }
         let is_stdio = |listener: &Listener| listener.listen == Listen::Stdio;
         let has_stdio = |config: &Self| config.listeners.iter().any(is_stdio);
         (has_stdio(self) != has_stdio(running)).then(|| {
-            "whether a client is served on stdin and stdout is settled at the start; restart the daemon".into()
+            "whether a client is served on stdin and stdout can only change at a start; restart the daemon".into()
         })
     }
 
@@ -195,7 +195,8 @@ fn follow_moves(running: &Config, listeners: &mut [Listener], begun: &[usize]) {
         if !listeners[at].is_gone {
             continue;
         }
-        let known = if before.is_gone { &before.moved_to[..] } else { &[at] };
+        // One that was removed without a successor may get one from a later reload.
+        let known = if before.moved_to.is_empty() { &[at] } else { &before.moved_to[..] };
         let mut moved_to = BTreeSet::new();
         for from in known {
             let is_next = |to: &usize| {
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_reach_the_clients_of_a_listener_that_the_same_reload_moves_and_moves_again() {
+    fn rules_reach_the_clients_of_a_listener_that_one_reload_or_several_move() {
         let pools = [pool("a", &[])];
         let denies = |port: u16, tool: &str| json!({ "tcp": format!("127.0.0.1:{port}"), "rules": { "groups": { "*": { "deny_tools": [tool] } } } });
         let denied = |plan: &Plan, at: usize| {
@@ -434,6 +435,10 @@ mod tests {
         let websocket = json!({ "ws": "127.0.0.1:1", "rules": { "groups": { "*": { "deny_tools": ["framed"] } } } });
         let framed = reload(&running, &with(websocket));
         assert_eq!(denied(&framed, 0), "old framed", "it has its address");
+        let removed = reload(&running, &stays);
+        assert_eq!(denied(&removed, 0), "old", "nothing has taken its place");
+        let late = reload(&removed.config, &with(denies(2, "new")));
+        assert_eq!(denied(&late, 0), "old new", "a later reload may move it as well");
     }
 
     #[test]

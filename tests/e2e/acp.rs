@@ -407,6 +407,29 @@ fn tokens(setup: &Setup, lines: &[&str]) -> PathBuf {
 }
 
 #[test]
+fn a_refused_upgrade_says_where_to_sign_in_as_a_refused_request_does() {
+    let setup = with_admin(Setup::new([shared()]));
+    let file = tokens(&setup, &["alice:secret-of-alice-1234567890"]);
+    let oauth = json!({ "resource": "https://bus.example/acp", "authorization_servers": ["https://login.example"] });
+    let daemon = door_of(setup, json!({ "tokens_file": file, "oauth": oauth }));
+    let upgrade = [
+        ("Connection", "Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    for (line, fields) in [("POST /acp", &[][..]), ("GET /acp", &upgrade)] {
+        let mut nobody = Http::connect(daemon.address());
+        nobody.send(line, fields, "");
+        let answer = nobody.answer();
+        assert_eq!(answer.status, 401, "{answer:?}");
+        let place = "https://bus.example/.well-known/oauth-protected-resource/acp";
+        assert_eq!(answer.fields["www-authenticate"], format!("Bearer resource_metadata=\"{place}\""), "{line}");
+    }
+    daemon.stop();
+}
+
+#[test]
 fn another_tokens_connection_is_unknown() {
     let setup = with_admin(Setup::new([shared()]));
     let file = tokens(&setup, &["alice:secret-of-alice-1234567890", "bob:secret-of-bob-123456789012"]);

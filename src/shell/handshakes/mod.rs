@@ -304,7 +304,9 @@ impl<I: Io> Reactor<I> {
         let reason = fault.counts_as.unwrap_or(Reason::HandshakeRefused);
         let refusal = Refusal { status: fault.status, why: fault.why.clone(), retry_after: fault.retry_after, reason };
         connection.incoming.is_last = true;
-        connection.outgoing.queue().extend_from_slice(refusal.to_string().as_bytes());
+        let oauth = self.listeners.policy(connection.listener).and_then(|policy| policy.terms.access.oauth.as_ref());
+        let response = refusal.response(oauth.map(|oauth| oauth.challenge()));
+        connection.outgoing.queue().extend_from_slice(response.as_bytes());
         let (place, address) = (connection.origin.place, &self.listeners.acceptors[connection.acceptor].address);
         let text = format!("a WebSocket is refused: on {address} {} ({})", fault.why, fault.status.code());
         self.dispatch(now, Input::ConnectionRejected { place, reason, text });

@@ -1,7 +1,6 @@
 //! Refusals: a request that is not let in, and the response, with one line of JSON that says why.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use stdio_bus_core::admission::TurnedAway;
 use stdio_bus_core::port::Reason;
@@ -11,7 +10,7 @@ use crate::http1::{Error, Head, Status};
 /// Seconds after which to retry at a daemon that drains or is full.
 pub const RETRY_AFTER: u32 = 1;
 
-/// A refused request. [`fmt::Display`] writes the whole response to one for a WebSocket, after which the connection is
+/// A refused request. [`Self::response`] is the whole response to one for a WebSocket, after which the connection is
 /// closed; MCP answers with JSON-RPC ([`crate::mcp::Fault`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -50,22 +49,14 @@ impl Refusal {
     pub fn bad(why: &'static str) -> Self {
         Self::new(Status::BadRequest, why)
     }
-}
 
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        // For a WebSocket client it makes no difference which part of the head is too long.
-        let Error { status, why } = if error == Error::LONG_TARGET { Error::LONG_HEAD } else { error };
-        Self::new(status, why)
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The response to the request of a WebSocket. `challenge` is where its client signs in, if the listener announces that
+    /// ([`super::OAuth::challenge`]); a client that lacks a name needs it (RFC 9728, section 5.1).
+    pub fn response(&self, challenge: Option<&str>) -> String {
         let (code, name) = (self.status.code(), self.status.name());
         let head = Head::answer(self.status);
         let head = match self.status {
-            Status::Unauthorized => head.field("WWW-Authenticate", "Bearer realm=\"stdio_bus\""),
+            Status::Unauthorized => head.field("WWW-Authenticate", challenge.unwrap_or("Bearer realm=\"stdio_bus\"")),
             Status::MethodNotAllowed => head.field("Allow", "GET"),
             Status::UpgradeRequired => head.field("Upgrade", "websocket").field("Sec-WebSocket-Version", 13),
             _ => head,
@@ -77,7 +68,15 @@ impl fmt::Display for Refusal {
             .field("Connection", connection)
             .field("Content-Type", "application/json");
         let body = serde_json::json!({ "status": code, "error": name, "message": self.why }).to_string();
-        out.write_str(&head.body(&(body + "\n")))
+        head.body(&(body + "\n"))
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        // For a WebSocket client it makes no difference which part of the head is too long.
+        let Error { status, why } = if error == Error::LONG_TARGET { Error::LONG_HEAD } else { error };
+        Self::new(status, why)
     }
 }
 
@@ -116,7 +115,7 @@ mod tests {
     #[test]
     fn a_refusal_says_why_in_one_line_and_closes() {
         for status in ALL {
-            let text = Refusal::new(status, "a \"word\"\nof two lines").to_string();
+            let text = Refusal::new(status, "a \"word\"\nof two lines").response(None);
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.starts_with(&format!("HTTP/1.1 {} {}\r\n", status.code(), status.name())), "{text}");
             assert!(head.contains("\r\nConnection: close"), "{text}");
@@ -130,12 +129,21 @@ mod tests {
 
     #[test]
     fn a_refusal_has_the_fields_that_http_asks_for() {
-        let has = |refusal: Refusal, field: &str| refusal.to_string().contains(&format!("\r\n{field}\r\n"));
+        let has = |refusal: Refusal, field: &str| refusal.response(None).contains(&format!("\r\n{field}\r\n"));
         assert!(has(Refusal::new(Status::Unauthorized, ""), "WWW-Authenticate: Bearer realm=\"stdio_bus\""));
         assert!(has(Refusal::new(Status::MethodNotAllowed, ""), "Allow: GET"));
         assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Sec-WebSocket-Version: 13"));
         assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Upgrade: websocket"));
         assert!(has(Refusal::new(Status::UpgradeRequired, ""), "Connection: close, Upgrade"));
         assert!(has(Refusal::unavailable("it drains", 5), "Retry-After: 5"));
+    }
+    #[test]
+    fn a_refused_upgrade_says_where_to_sign_in_if_its_listener_does() {
+        let challenge = "Bearer resource_metadata=\"https://a/.well-known/oauth-protected-resource\"";
+        let text = Refusal::new(Status::Unauthorized, "").response(Some(challenge));
+        assert!(text.contains(&format!("\r\nWWW-Authenticate: {challenge}\r\n")), "{text}");
+        assert_eq!(text.matches("WWW-Authenticate").count(), 1, "{text}");
+        let forbidden = Refusal::new(Status::Forbidden, "").response(Some(challenge));
+        assert!(!forbidden.contains("WWW-Authenticate"), "signing in would not help: {forbidden}");
     }
 }

@@ -229,10 +229,10 @@ mod tests {
                 ServerResponse::Accepted { length: 0, connection_id: None },
             ),
             (
-                Refusal::new(Status::Forbidden, "this origin may not ask").to_string(),
+                Refusal::new(Status::Forbidden, "this origin may not ask").response(None),
                 refused(403, "this origin may not ask", None, None),
             ),
-            (Refusal::unavailable("it drains", 7).to_string(), refused(503, "it drains", Some(7), None)),
+            (Refusal::unavailable("it drains", 7).response(None), refused(503, "it drains", Some(7), None)),
             (
                 "HTTP/1.1 301 Moved\r\nLocation: https://a.example/\u{1b}acp\r\nContent-Length: 0\r\n\r\n"
                     .replace('\u{1b}', ""),
